@@ -6,7 +6,7 @@ import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import crypto from "node:crypto";
 import fs from "node:fs";
-import { fits, inBrowser, main, newPage, readable, send, service, shot, toolPort } from "./world.js";
+import { eventually, fits, inBrowser, main, newPage, readable, send, service, setVisibility, shot, toolPort } from "./world.js";
 
 const [, , , , , program, config, folder] = process.argv;
 const ALICE_KEY = crypto.randomBytes(18).toString("base64url");
@@ -60,12 +60,6 @@ const refund = () => asked('refund_payment\n{"order":17,"amount":120}');
 const approve = (request) => call("POST", `/resume/${request.request_id}/approve`, undefined, { prefer: "respond-async" });
 const live = (page, part) => page.locator(`#live-${part}`);
 const says = (locator, text) => locator.filter({ hasText: text }).waitFor();
-
-// Waits until `holds` is true, at most 30 seconds.
-async function eventually(holds, what) {
-  const until = Date.now() + 30_000;
-  while (!(await holds())) assert.ok(Date.now() < until, what);
-}
 
 // Opens the page of a request and signs in there as Alice.
 async function openPage(browser, request, options = {}) {
@@ -403,19 +397,14 @@ async function aHiddenPageDoesNotListen(browser) {
       const metrics = await (await fetch(`${service}/metrics`)).text();
       return Number(/^holdpoint_event_streams(?:\{.*\})? (\d+)$/m.exec(metrics)?.[1] ?? 0) === count;
     }, `${count} open streams`);
-  const is = (state) =>
-    page.evaluate((state) => {
-      Object.defineProperty(document, "visibilityState", { value: state, configurable: true });
-      document.dispatchEvent(new Event("visibilitychange"));
-    }, state);
   await says(live(page, "connection"), "follows the task");
   await streams(1);
-  await is("hidden");
+  await setVisibility(page, "hidden");
   await streams(0);
   await approve(request);
   await call("GET", `/v1/tasks/${task.task_id}`, undefined, { prefer: "wait=10" });
   assert.equal(await live(page, "log").locator("li").count(), 5);
-  await is("visible");
+  await setVisibility(page, "visible");
   await says(live(page, "state"), "The task is completed.");
   const { items } = await call("GET", `/v1/tasks/${task.task_id}/items`);
   const judged = items.filter(({ type }) => type === "judged").length;

@@ -1,7 +1,7 @@
 // Tests the pages in a real browser. Run: node pages.js URL CHROMIUM TOOL_PORT
 
 import assert from "node:assert/strict";
-import { asks, authorizations, cancel, ended, fits, inBrowser, main, newPage, ran, readable, refund, request, send, service, shot, unfold } from "./world.js";
+import { asks, authorizations, cancel, ended, inBrowser, main, newPage, ran, readable, refund, request, send, service, shot, unfold } from "./world.js";
 
 // One click shows every byte of the arguments, and the last byte stands above the first button.
 async function seesEverything(page, request) {
@@ -216,9 +216,6 @@ async function answersGuidance(browser, javaScriptEnabled) {
   assert.match(await main(page), /shown to the model and approves nothing/);
   await page.getByLabel("Order").fill("18");
   await page.getByLabel("how").selectOption("card");
-  if (javaScriptEnabled) {
-    await readable(page, "guidance");
-  }
   assert.equal((await send(page, page.getByRole("button", { name: "Send the answer" }))).status(), 303);
   assert.deepEqual((await request(asked.request_id)).decision.response, { order: 18, how: "card" });
   assert.equal((await ended(task)).status, "Completed");
@@ -236,7 +233,6 @@ async function answersTheOthers(browser) {
 
   const confirms = await asks("request_confirmation", '{"action":"Close it.","risks":["It may be reopened."]}');
   await page.goto(confirms.request.url);
-  await readable(page, "confirmation");
   assert.equal(await page.locator("#answers button").count(), 2, "one yes and one no");
   assert.ok(!/Effect|read only/.test(await main(page)), "no call runs, and none is shown");
   await page.getByLabel("Comment").fill("not yet");
@@ -256,7 +252,6 @@ async function answersTheOthers(browser) {
 
   const counts = await asks("count_orders", '{"customer":4}');
   await page.goto(counts.request.url);
-  await readable(page, "external");
   await page.getByLabel("orders").fill("3");
   await page.getByLabel("sure").selectOption("true");
   await page.getByLabel("since").fill("2026-01-02");
@@ -277,7 +272,6 @@ async function answersTheOthers(browser) {
   assert.equal(lost.request.kind, "reconcile");
   await page.goto(lost.request.url);
   assert.match(await main(page), /Known facts[^]*Attempt/);
-  await readable(page, "reconcile");
   await page.getByLabel("Result", { exact: true }).fill("it happened");
   assert.equal((await send(page, page.getByRole("button", { name: "This is its result" }))).status(), 303);
   assert.match((await ended(lost.task)).output, /it happened/);
@@ -311,58 +305,6 @@ async function givesALogin(browser) {
   assert.ok(!(await page.content()).includes("token-that-nobody-may-see"));
   assert.deepEqual(wrong, []);
   await context.close();
-}
-
-// A form of an agent with every type of field.
-const everyField = {
-  type: "object",
-  title: "Your order",
-  properties: {
-    order: { type: "integer", title: "Order", description: "Its number", minimum: 1 },
-    how: { enum: ["cash", "card"] },
-    mail: { type: "string", format: "email" },
-    day: { type: "string", format: "date" },
-    share: { type: "number" },
-    sure: { type: "boolean" },
-    note: { type: "string", minLength: 2 },
-  },
-  required: ["order", "sure"],
-};
-
-// Checks the pages in both languages, light and dark, on a desktop and on a phone.
-async function everybodyCanRead(browser) {
-  const every = {
-    approval: await refund(),
-    several: await asks("refund_payment", ...[1, 2, 3, 4].map((order) => `{"order":${order},"amount":30}`)),
-    guidance: await asks("request_human_guidance", '{"question":"What now?","options":["wait","go on"]}'),
-    form: await asks("request_human_guidance", JSON.stringify({ question: "Which?", form: everyField })),
-    confirmation: await asks("request_confirmation", '{"action":"Close it.","risks":["It may be reopened."]}'),
-    credentials: await asks("comment_ticket", '{"text":"hello"}'),
-    external: await asks("count_orders", '{"customer":4}'),
-    reconcile: await asks("lose", '{"order":1}'),
-  };
-  const pages = Object.entries(every).map(([name, { request }]) => [name, request.url]);
-  pages.push(["approve", every.approval.request.approval_url], ["reject", every.approval.request.rejection_url]);
-  pages.push(["not-approvable", `${every.guidance.request.url}/approve`], ["unknown", `${service}/resume/0`], ["sign-in", `${service}/sign-in`]);
-  for (const [locale, lang] of [["en-GB", "en"], ["zh-CN", "zh-Hans"]]) {
-    for (const colorScheme of ["light", "dark"]) {
-      const { context, page } = await newPage(browser, { locale, colorScheme });
-      for (const [name, url] of pages) {
-        await page.setViewportSize({ width: 1280, height: 900 });
-        await page.goto(url);
-        assert.equal(await page.locator("html").getAttribute("lang"), lang, name);
-        await readable(page, `${name} ${lang} ${colorScheme}`);
-        await shot(page, `${name}-${lang}-${colorScheme}-1280`);
-        for (const width of [360, 320]) {
-          await page.setViewportSize({ width, height: 800 });
-          await fits(page, `${name} ${lang} at ${width}`);
-          if (width === 360) await shot(page, `${name}-${lang}-${colorScheme}-360`);
-        }
-      }
-      await context.close();
-    }
-  }
-  for (const { task } of Object.values(every)) await cancel(task);
 }
 
 // Opens a page that gets no live updates.
@@ -455,7 +397,6 @@ await inBrowser(async (browser) => {
   await decidesByKeyboard(browser);
   await answersTheOthers(browser);
   await givesALogin(browser);
-  await everybodyCanRead(browser);
   await comesTooLate(browser);
   await showsSomethingElse(browser);
   await anotherSiteCannot(browser);

@@ -6,8 +6,10 @@ import fs from "node:fs";
 import http from "node:http";
 import { createRequire } from "node:module";
 import { chromium } from "playwright-core";
+import { shopAnswer } from "./shop.js";
 
-const axe = fs.readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+// The source of axe, which checks the accessibility of the page in which it runs.
+export const axe = fs.readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 
 export const [service, executablePath, toolPort] = process.argv.slice(2);
 const shots = process.env.SHOTS;
@@ -15,19 +17,30 @@ const shots = process.env.SHOTS;
 export const ran = [];
 export const authorizations = [];
 
-// The endpoint of the tools. It records each call, and then answers or drops the connection.
+// The answers that calls of the tool `hang` wait for.
+const held = [];
+
+// The endpoint of the tools. It records each call, and then answers, holds the answer back or drops
+// the connection. It is also the MCP server.
 const endpoint = http.createServer((call, answer) => {
   let body = "";
   call.on("data", (piece) => (body += piece));
   call.on("end", () => {
+    answer.setHeader("content-type", "application/json");
+    if (call.url === "/mcp") return answer.end(shopAnswer(body));
     ran.push(body);
     authorizations.push(call.headers.authorization);
     if (call.url === "/lose") return call.socket.destroy();
+    if (call.url === "/hang") return held.push(answer);
     if (call.url.startsWith("/fail")) answer.statusCode = 500;
-    answer.setHeader("content-type", "application/json");
     answer.end('{"done":true}');
   });
 });
+
+// Answers the calls that wait.
+export function release() {
+  for (const answer of held.splice(0)) answer.end('{"done":true}');
+}
 
 // Creates a task that waits for a person. Its model calls `tool` once for each text of arguments in
 // `args`.
@@ -86,11 +99,9 @@ export async function inBrowser(tests) {
   }
 }
 
-// Opens a page that records in `wrong` everything that should not happen: HTTP requests to other
+// Returns a list in which a page records everything that should not happen: HTTP requests to other
 // hosts, errors, dialogs, violations of the policy.
-export async function newPage(browser, options = {}) {
-  const context = await browser.newContext({ locale: "en-US", timezoneId: "UTC", ...options });
-  const page = await context.newPage();
+export function watched(page) {
   const wrong = [];
   page.on("request", (asked) => {
     if (new URL(asked.url()).origin !== service) wrong.push(`a foreign request: ${asked.url()}`);
@@ -106,14 +117,21 @@ export async function newPage(browser, options = {}) {
     wrong.push(`a dialog: ${dialog.message()}`);
     dialog.dismiss();
   });
-  return { context, page, wrong };
+  return wrong;
+}
+
+// Opens a page in a context of its own.
+export async function newPage(browser, options = {}) {
+  const context = await browser.newContext({ locale: "en-US", timezoneId: "UTC", ...options });
+  const page = await context.newPage();
+  return { context, page, wrong: watched(page) };
 }
 
 // Asserts that axe finds no accessibility violation, that the page fits the window, and that its
 // targets are large enough for a finger.
 export async function readable(page, name) {
-  await page.evaluate(axe);
-  const found = await page.evaluate(() => axe.run(document, { resultTypes: ["violations"] }));
+  if (await page.evaluate(() => typeof axe === "undefined")) await page.evaluate(axe);
+  const found = await page.evaluate(() => axe.run(document, { resultTypes: ["violations"], reporter: "no-passes" }));
   const said = found.violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).join(" ")}`);
   assert.deepEqual(said, [], name);
   await fits(page, name);
@@ -162,6 +180,26 @@ export async function send(page, button) {
   ]);
   return answer;
 }
+
+// Waits until `holds` is true, at most 30 seconds.
+export async function eventually(holds, what) {
+  const until = Date.now() + 30_000;
+  while (!(await holds())) {
+    assert.ok(Date.now() < until, what);
+    await new Promise((later) => setTimeout(later, 20));
+  }
+}
+
+// Hides a page, or shows it again, as another tab in front of it does.
+export async function setVisibility(page, visibility) {
+  await page.evaluate((visibility) => {
+    Object.defineProperty(document, "visibilityState", { get: () => visibility, configurable: true });
+    document.dispatchEvent(new Event("visibilitychange"));
+  }, visibility);
+}
+
+// Waits until the page of the inbox follows its events. The line then no longer has a time.
+export const isLive = (page) => page.locator('#inbox-state:not(:has-text("UTC"))').waitFor();
 
 export const unfold = (page, summary) => page.locator("summary").filter({ hasText: summary }).click();
 

@@ -1,4 +1,5 @@
-"""Makes a sealed link as a message would have it: python3 link.py SEALING_KEY TENANT USER REQUEST_ID prints its token.
+"""Makes a sealed link as a message would have it: python3 link.py SEALING_KEY TENANT USER REQUEST_ID [HOURS] prints its
+token, which works for these hours (default 72).
 
 Written from the description of the format alone (HKDF-SHA256, XChaCha20-Poly1305), as another implementation beside the
 service's own."""
@@ -79,4 +80,4 @@ def token(sealing_key: str, tenant: str, user: str, request: str, key_id: str = 
 
 
 if __name__ == "__main__":
-    print(token(*sys.argv[1:]))
+    print(token(*sys.argv[1:5], **({"hours": int(sys.argv[5])} if len(sys.argv) > 5 else {})))

@@ -41,3 +41,76 @@ pub(super) fn line(view: &View<'_>, is_open: bool) -> Markup {
     };
     html! { p.why.asker { (presence) " " (fill(effect, &[("time", &time)])) } }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::request_page;
+    use super::*;
+    use crate::http::openapi::sample;
+    use crate::http::pages::language::Language;
+    use crate::task::status::RequestStatus;
+
+    fn page(row: &RequestRow, language: Language, asker: Option<AskerStatus>) -> String {
+        let (approver, settings) = (sample::approver(), sample::settings());
+        let mut view = View::new(row, &approver, &settings, language, sample::now());
+        view.asker = asker;
+        request_page(&view).into_string()
+    }
+
+    fn asker(is_waiting: bool, runs_elsewhere: bool) -> AskerStatus {
+        AskerStatus {
+            is_waiting,
+            runs_elsewhere,
+            use_within: Duration::from_hours(2),
+        }
+    }
+
+    #[test]
+    fn open_gate_call_says_whether_its_asker_waits_and_what_an_approval_does() {
+        let row = sample::request();
+        let states = [(true, false), (true, true), (false, false), (false, true)];
+        for (language, texts) in [
+            (
+                Language::English,
+                [
+                    "The agent waits now. If you approve, the call runs at once.",
+                    "The agent waits now. If you approve, the agent runs the call itself.",
+                    "The agent is not waiting: it must ask again. If you approve, the call runs when the agent asks again, within 2 h.",
+                    "The agent is not waiting: it must ask again. If you approve, the agent may run the call itself when it asks again, within 2 h.",
+                ],
+            ),
+            (
+                Language::Chinese,
+                [
+                    "智能体正在等待。 批准后将立即执行此调用。",
+                    "智能体正在等待。 批准后由智能体自行执行此调用。",
+                    "智能体未在等待：需要再次请求。 批准后，智能体在 2 小时 内再次请求时才会执行此调用。",
+                    "智能体未在等待：需要再次请求。 批准后，智能体在 2 小时 内再次请求时可自行执行此调用。",
+                ],
+            ),
+        ] {
+            for ((is_waiting, runs_elsewhere), text) in states.into_iter().zip(texts) {
+                let page = page(&row, language, Some(asker(is_waiting, runs_elsewhere)));
+                let line = format!("<p class=\"why asker\">{text}</p>");
+                let place = page.find(&line);
+                assert!(place.is_some(), "no {line}: {page}");
+                assert!(place < page.find("<button"), "above the buttons: {page}");
+            }
+        }
+    }
+
+    #[test]
+    fn call_of_an_own_agent_and_closed_gate_call_say_nothing_of_an_asker() {
+        let mut row = sample::request();
+        let asks = |row: &RequestRow, asker| {
+            page(row, Language::English, asker).contains("class=\"why asker\"")
+        };
+        let waits = Some(asker(true, false));
+        assert!(asks(&row, waits));
+        assert!(!asks(&row, None), "a call of an own agent");
+        row.status = RequestStatus::Withdrawn;
+        assert!(!asks(&row, waits), "a closed call");
+    }
+}

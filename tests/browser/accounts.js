@@ -1,0 +1,43 @@
+// People and agents with keys, in a service with accounts. The environment has their keys: Alice and
+// Bob are in the group finance, Eve is in no group, the key of Alice's agent may only ask at gates,
+// and Mute's key may only create tasks.
+
+import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { send, service } from "./world.js";
+
+export const { AGENT_KEY, ALICE_KEY, BOB_KEY, EVE_KEY, MUTE_KEY, SEALING_KEY, LINK } = process.env;
+
+export const as = (key) => ({ authorization: `Bearer ${key}`, "content-type": "application/json" });
+
+export async function call(key, method, path, body, headers = {}) {
+  const reply = await fetch(service + path, { method, headers: { ...as(key), ...headers }, body: body && JSON.stringify(body) });
+  return reply.json();
+}
+
+// Creates a task that waits for a person.
+export async function asked(input = 'refund_payment\n{"order":17,"amount":120}', key = ALICE_KEY) {
+  const task = await call(key, "POST", "/v1/tasks", { input });
+  assert.equal(task.status, "Paused", JSON.stringify(task));
+  return { task, request: task.pending[0] };
+}
+
+export const ended = (task, key = ALICE_KEY) => call(key, "GET", `/v1/tasks/${task.task_id}`, undefined, { prefer: "wait=10" });
+export const cancel = ({ task }, key = ALICE_KEY) => call(key, "POST", `/v1/tasks/${task.task_id}/cancel`);
+export const approve = ({ request }, key = ALICE_KEY) => call(key, "POST", `/resume/${request.request_id}/approve`);
+
+// Proposes a call at the gate. An equal call with the same key of idempotency is the same call.
+export async function proposed(key, tool, args, { wait = 0, context } = {}) {
+  const body = JSON.stringify({ gate: "desk", tool, arguments_text: args, context });
+  const headers = { ...as(AGENT_KEY), "idempotency-key": key, prefer: `wait=${wait}` };
+  const reply = await fetch(`${service}/v1/gate/calls`, { method: "POST", headers, body });
+  return { status: reply.status, ...(await reply.json()) };
+}
+
+export async function signIn(page, key) {
+  await page.locator("#key").fill(key);
+  return send(page, page.locator('form[action$="/sign-in"] button'));
+}
+
+export const linkTo = ({ request_id: id }, { sealingKey = SEALING_KEY, hours = 72 } = {}) =>
+  `${service}/l/${execFileSync("python3", [LINK, sealingKey, "default", "alice", id, String(hours)]).toString().trim()}`;

@@ -1,0 +1,109 @@
+// Checks the states of the pages in every look: in both languages, with and without the pages' own
+// scripts, on a desktop and on a phone, in light and dark mode.
+
+import assert from "node:assert/strict";
+import { axe, fits, readable, send, service, shot, watched } from "./world.js";
+
+const DESKTOP = { width: 1280, height: 800 };
+const PHONE = { width: 390, height: 844 };
+// The narrowest window in which a page need not scroll sideways (WCAG 2.2, 1.4.10).
+const NARROW = { width: 320, height: 640 };
+
+const LOOKS = {
+  desktop: { viewport: DESKTOP, colorScheme: "light" },
+  "desktop, dark": { viewport: DESKTOP, colorScheme: "dark" },
+  phone: { viewport: PHONE, colorScheme: "light" },
+  "phone, dark": { viewport: PHONE, colorScheme: "dark" },
+};
+
+// Two readers take all looks between them, because loading a page and running axe are slow: each
+// language and each page, with and without its scripts, is seen on a desktop and on a phone, in
+// light and dark mode.
+const READERS = [
+  { name: "en", locale: "en-US", lang: "en", hasScripts: true, looks: ["desktop", "phone, dark"] },
+  { name: "zh", locale: "zh-CN", lang: "zh-Hans", hasScripts: false, looks: ["phone", "desktop, dark"] },
+];
+
+async function signedIn(browser, reader, key) {
+  const context = await browser.newContext({ locale: reader.locale, timezoneId: "UTC", viewport: DESKTOP });
+  await context.addInitScript({ content: axe });
+  const page = await context.newPage();
+  if (key) {
+    await page.goto(`${service}/sign-in`);
+    await page.locator("#key").fill(key);
+    assert.equal((await send(page, page.locator('form[action$="/sign-in"] button'))).status(), 303);
+  }
+  const signed = { ...reader, context, page, wrong: watched(page) };
+  // Takes only the pages' own scripts out: a page that may run no script at all could not run axe.
+  const without = { contentType: "text/javascript", body: "" };
+  await context.route("**/*.js", (route) => (signed.hasScripts ? route.continue() : route.fulfill(without)));
+  return signed;
+}
+
+// Opens the page of a state. A new page of the browser is slow, so states share one, unless they
+// prepare it.
+async function opened(reader, name, state, made) {
+  const { context, page, wrong } = reader;
+  const visit = { page, wrong, looks: reader.looks, name: `${name}, ${reader.name}`, isOwn: Boolean(state.prepare) };
+  if (visit.isOwn) {
+    visit.page = await context.newPage();
+    visit.wrong = watched(visit.page);
+    await state.prepare(visit.page, made);
+  }
+  const at = typeof state.at === "function" ? state.at(made) : state.at;
+  const answer = await visit.page.goto(new URL(at, service).href);
+  assert.equal(answer.status(), state.status ?? 200, visit.name);
+  assert.equal(await visit.page.locator("html").getAttribute("lang"), reader.lang, visit.name);
+  const isFollowed = reader.hasScripts && (await visit.page.locator("#live").count()) > 0;
+  if (isFollowed) await visit.page.locator('#live:not([hidden]) [aria-busy="false"]').waitFor({ state: "attached" });
+  await state.loaded?.(visit.page, made);
+  return visit;
+}
+
+async function looksRight({ page, wrong, looks: taken, name, isOwn }, state, made) {
+  await state.reach?.(page, made);
+  const shown = (typeof state.shows === "string" ? page.locator(state.shows) : state.shows(page, made)).first();
+  await shown.waitFor();
+  for (const look of taken) {
+    const { viewport, colorScheme } = LOOKS[look];
+    await page.emulateMedia({ colorScheme });
+    await page.setViewportSize(viewport);
+    // All parts of a page are open on a phone.
+    if (viewport === PHONE) await page.evaluate(() => document.querySelectorAll("details").forEach((folded) => (folded.open = true)));
+    await readable(page, `${name}, ${look}`);
+    await shot(page, `${name}, ${look}`);
+  }
+  await page.setViewportSize(NARROW);
+  await fits(page, `${name}, narrow`);
+  assert.ok(await shown.isVisible(), `${name} has stayed in its state`);
+  const isExpected = (said) => said.includes(`status of ${state.status}`) || state.noise?.test(said);
+  assert.deepEqual(wrong.splice(0).filter((said) => !isExpected(said)), [], name);
+  if (isOwn) return page.close();
+  await page.emulateMedia({ colorScheme: "light" });
+  await page.setViewportSize(DESKTOP);
+}
+
+// Brings pages into each state, and checks them in every look. A state has:
+// `ask`: brings the service into the state; the other functions get what it returns;
+// `at`: the address of the page, or a function that returns it;
+// `status`: the status of the page's response, by default 200;
+// `prepare`: prepares a new page before it is loaded;
+// `loaded`: is called with each loaded page;
+// `then`: is called once, when all pages are loaded;
+// `reach`: brings a page into the state;
+// `shows`: the selector of the element by which the state is known, or a function that returns it;
+// `end`: is called once, after the checks;
+// `isScripted`: whether the state is the work of the page's script;
+// `noise`: what the browser may complain about.
+export async function inEveryLook(browser, states, key) {
+  const readers = await Promise.all(READERS.map((reader) => signedIn(browser, reader, key)));
+  for (const [name, state] of Object.entries(states)) {
+    const made = await state.ask?.();
+    readers.forEach((reader, at) => (reader.hasScripts = READERS[at].hasScripts || Boolean(state.isScripted)));
+    const visits = await Promise.all(readers.map((reader) => opened(reader, name, state, made)));
+    await state.then?.(made);
+    await Promise.all(visits.map((visit) => looksRight(visit, state, made)));
+    await state.end?.(made);
+  }
+  await Promise.all(readers.map(({ context }) => context.close()));
+}

@@ -1,0 +1,147 @@
+// Checks every state of the pages of people with keys, of calls at a gate, and of sealed links in
+// every look. Run: node states_people.js URL CHROMIUM TOOL_PORT
+// Environment: see accounts.js.
+
+import assert from "node:assert/strict";
+import { ALICE_KEY, BOB_KEY, EVE_KEY, MUTE_KEY, approve, as, asked, call, cancel, ended, linkTo, proposed } from "./accounts.js";
+import { inEveryLook } from "./looks.js";
+import { eventually, inBrowser, isLive, send } from "./world.js";
+
+const PAYMENT = 'pay_supplier\n{"name":"Miller","amount":120}';
+const at = ({ request }) => request.url;
+
+const strangers = {
+  "not signed in": { at: "/inbox", shows: "#key" },
+  "a wrong key": {
+    at: "/sign-in",
+    reach: async (page) => {
+      await page.locator("#key").fill("not-a-key-that-is-known");
+      assert.equal((await send(page, page.locator('form[action$="/sign-in"] button'))).status(), 401);
+    },
+    shows: "#key[aria-invalid]",
+  },
+};
+
+// Two people of finance release a payment. Alice is one of them.
+const alice = {
+  "signed in": { at: "/sign-in", shows: 'form[action$="/sign-out"] button' },
+  "her inbox": { ask: () => asked(), at: "/inbox", shows: 'footer form[action$="/sign-out"]' },
+  "answered, and others wait": {
+    ask: () => asked(PAYMENT, BOB_KEY),
+    at: "/inbox",
+    isScripted: true,
+    loaded: isLive,
+    then: (payment) => approve(payment),
+    shows: (page) => page.locator(".over .told").filter({ hasText: /^You have answered|^您已答复/ }),
+  },
+  "waits for another": { at: "/inbox/decided", shows: (page) => page.locator(".rows > li p").filter({ hasText: /waits for one more|还需一人/ }) },
+  "one has approved": {
+    ask: async () => {
+      const payment = await asked(PAYMENT, EVE_KEY);
+      await approve(payment, BOB_KEY);
+      return payment;
+    },
+    at,
+    shows: "main:has(#answers button) .approvals li",
+  },
+  "she has approved": {
+    ask: async () => {
+      const payment = await asked(PAYMENT, BOB_KEY);
+      await approve(payment);
+      return payment;
+    },
+    at,
+    shows: "main:not(:has(#answers button)) .approvals li",
+  },
+};
+
+const eve = {
+  "for others": { ask: () => asked(PAYMENT, EVE_KEY), at, shows: "main:not(:has(#answers button)) .approvals" },
+  "the question of another": { ask: () => asked(), at, status: 403, shows: "h1" },
+  "the task of another": { ask: () => asked(), at: ({ task }) => `/tasks/${task.task_id}`, status: 403, shows: "h1" },
+};
+
+const mute = { "may not read": { at: "/inbox", status: 403, shows: "h1" } };
+
+async function saysThatItWaits({ url }) {
+  const reply = await fetch(url, { headers: { ...as(ALICE_KEY), accept: "text/html", "accept-language": "en" } });
+  return (await reply.text()).includes("The agent waits now.");
+}
+
+// A call of each kind at the gate, whose agent waits or has gone.
+const proposal = (tool, args, wait) => ({
+  ask: async () => {
+    const key = crypto.randomUUID();
+    const propose = (wait) => proposed(key, tool, args, { wait, context: "The customer <b>asked</b> for it." });
+    const { request, task_id } = await propose(0);
+    const verdict = wait && propose(wait);
+    if (wait) await eventually(() => saysThatItWaits(request), "the agent's wait");
+    return { request, task: { task_id }, verdict };
+  },
+  at,
+  shows: "main:has(#answers button):has(figure.said) .asker",
+  end: async (made) => {
+    await cancel(made);
+    await made.verdict;
+  },
+});
+
+const gate = {
+  "an agent waits": proposal("refund_payment", '{"order": 17, "amount": 120}', 120),
+  "an agent waits for a permit": proposal("deploy", '{"version": 7}', 120),
+  "an agent has gone": proposal("label_order", '{"order": 18}'),
+  "an agent has gone without a permit": proposal("read_log", '{"server": 9}'),
+};
+
+// The pages of a link have no script.
+const linked = (ask, shown, more) => ({ ask, at: ({ request }) => linkTo(request), shows: `body:not(:has(script)) ${shown}`, ...more });
+
+async function decided(input, key) {
+  const asking = await asked(input, key);
+  await approve(asking);
+  return asking;
+}
+
+// The answer comes too late: the button was pressed after `then`.
+const late = (then) =>
+  linked(() => asked(), "h1", {
+    then,
+    reach: async (page) => assert.equal((await send(page, page.locator(".decide button:not(.no)"))).status(), 409),
+  });
+
+const links = {
+  open: linked(() => asked(), "form button"),
+  "for a key": linked(() => asked('request_credentials\n{"service":"jira","reason":"To comment."}'), "main:not(:has(form)) h1"),
+  decided: linked(async () => {
+    const asking = await decided();
+    await ended(asking.task);
+    return asking;
+  }, "main:not(:has(form)) #headline:not([hidden])"),
+  answered: linked(() => decided(PAYMENT, BOB_KEY), "main:not(:has(form)) .approvals li"),
+  expired: linked(async () => {
+    const asking = await asked('write_note\n{"text":"brief"}');
+    const isExpired = async () => (await call(ALICE_KEY, "GET", `/resume/${asking.request.request_id}`)).status === "expired";
+    await eventually(isExpired, "the deadline");
+    return asking;
+  }, "main:not(:has(form)) #headline:not([hidden])"),
+  withdrawn: linked(async () => {
+    const asking = await asked();
+    await cancel(asking);
+    return asking;
+  }, "main:not(:has(form)) #headline:not([hidden])"),
+  over: { ...linked(() => asked(), "main:not(:has(form)) h1", { status: 410 }), at: ({ request }) => linkTo(request, { hours: -1 }) },
+  "no link": {
+    ...linked(() => asked(), "main:not(:has(form)) h1", { status: 404 }),
+    at: ({ request }) => linkTo(request, { sealingKey: Buffer.alloc(32, 7).toString("base64") }),
+  },
+  "decided meanwhile": late((asking) => approve(asking)),
+  "withdrawn meanwhile": late((asking) => cancel(asking)),
+};
+
+await inBrowser(async (browser) => {
+  await inEveryLook(browser, { ...strangers, ...links });
+  await inEveryLook(browser, { ...alice, ...gate }, ALICE_KEY);
+  await inEveryLook(browser, eve, EVE_KEY);
+  await inEveryLook(browser, mute, MUTE_KEY);
+  console.log("browser: every state of people, gates and links was readable in every look");
+});
