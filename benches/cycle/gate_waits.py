@@ -5,7 +5,6 @@ A difference is between two variants that the same client measures in turn; noth
 """
 
 import asyncio
-import copy
 import glob
 import json
 import os
@@ -129,13 +128,9 @@ def gatewayed(site):
     plain, filtered = free_port(), free_port()
     with site.serving(site.new_database("waits_envoy")) as [(address, _)], site.undisturbed():
         ports = [int(each.split(":")[1]) for each in (site.upstream, address)]
-        settings = envoy.envoy_config(filtered, *ports, "20s")
-        [listener] = settings["static_resources"]["listeners"]
-        bare = copy.deepcopy(listener)
-        bare["address"]["socket_address"]["port_value"] = plain
-        manager = bare["filter_chains"][0]["filters"][0]["typed_config"]
-        manager["http_filters"] = [each for each in manager["http_filters"] if each["name"] != "envoy.filters.http.ext_authz"]
-        settings["static_resources"]["listeners"].append(bare)
+        user = envoy.always_alice()
+        listeners = [envoy.listener(plain, *user), envoy.listener(filtered, *user, envoy.authz("20s"))]
+        settings = envoy.envoy_config(listeners, *ports)
         path = os.path.join(site.folder, "envoy.json")
         with open(path, "w") as file:
             json.dump(settings, file)

@@ -171,12 +171,7 @@ def listener(port, *filters):
     }
 
 
-def envoy_config(ports, upstream, service):
-    listeners = [
-        listener(ports["usual"], *always_alice(), authz("20s")),
-        listener(ports["slow"], *always_alice(), authz("0.9s")),
-        listener(ports["tokens"], *user_of_the_token(), authz("20s")),
-    ]
+def envoy_config(listeners, upstream, service):
     return {"static_resources": {"listeners": listeners, "clusters": [cluster("upstream", upstream), cluster("holdpoint", service, True)]}}
 
 
@@ -276,7 +271,12 @@ def main():
         ports = {name: free_port() for name in ("usual", "slow", "tokens")}
         (here / "holdpoint.yaml").write_text(CONFIG)
         config = here / "envoy.json"
-        config.write_text(json.dumps(envoy_config(ports, upstream.server_port, service_port)))
+        listeners = [
+            listener(ports["usual"], *always_alice(), authz("20s")),
+            listener(ports["slow"], *always_alice(), authz("0.9s")),
+            listener(ports["tokens"], *user_of_the_token(), authz("20s")),
+        ]
+        config.write_text(json.dumps(envoy_config(listeners, upstream.server_port, service_port)))
         try:
             with (here / "service.log").open("w") as log:
                 command = [os.environ["GATEWAYS_SERVICE"], "serve", "--config", "holdpoint.yaml", "--listen", f"127.0.0.1:{service_port}"]
