@@ -187,7 +187,7 @@ pub fn load(
     if matches!(root.kind, Kind::Null) {
         root.kind = Kind::Map(Vec::new());
     }
-    layers::apply_variables(&mut root, environment, &schema::keys(), &mut mistakes);
+    layers::apply_variables(&mut root, environment, schema::keys, &mut mistakes);
     layers::apply_flags(&mut root, flags);
     let unexpanded = unexpanded::definitions(&root);
     warnings::check_unexpanded(&root, &mut mistakes);

@@ -37,13 +37,13 @@ pub struct Flags {
 /// Applies the environment variables to the tree. Variables with shorter paths are applied first,
 /// because `…__A` would otherwise overwrite the value that `…__A__B` has set. Indexes are applied
 /// in numeric order, because a list grows by one element at a time. If the file lacks a key, the
-/// key is added in the spelling that it has in `known`, the list of all keys of the schema. A
-/// variable's name matches a key in `known` without regard to case, `-` and `_`. A key that is not
-/// in `known` is added in lower case.
+/// key is added in the spelling that it has in `known`, the list of all keys of the schema, which
+/// is made only if a variable needs it. A variable's name matches a key in `known` without regard
+/// to case, `-` and `_`. A key that is not in `known` is added in lower case.
 pub fn apply_variables(
     root: &mut Node,
     environment: &Environment,
-    known: &[String],
+    known: impl FnOnce() -> Vec<String>,
     mistakes: &mut Mistakes,
 ) {
     let mut overrides = Vec::new();
@@ -60,6 +60,10 @@ pub fn apply_variables(
             mistakes.warn(&[&format!("@{name}")], detail);
         }
     }
+    if overrides.is_empty() {
+        return;
+    }
+    let known = known();
     overrides.sort_by_cached_key(|(path, _, _)| sort_key(path));
     for (path, name, value) in overrides {
         let origin = Origin::Variable(name.to_owned());
@@ -70,7 +74,7 @@ pub fn apply_variables(
             mistakes.add(&[&format!("@{name}")], "the variable's value is not YAML");
             continue;
         };
-        if let Err(detail) = put(root, &path, node, known) {
+        if let Err(detail) = put(root, &path, node, &known) {
             mistakes.add(&[&format!("@{name}")], detail);
         }
     }
@@ -234,7 +238,7 @@ mod tests {
         apply_variables(
             &mut node,
             &Environment::new(variables, &[]),
-            &known,
+            || known.to_vec(),
             &mut mistakes,
         );
         let ignored = mistakes

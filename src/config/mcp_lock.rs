@@ -56,7 +56,7 @@ pub fn load_mcp(
     let mut root =
         parsed.unwrap_or_else(|| Node::new(Origin::File { line: 1, column: 1 }, Kind::Null));
     let mut overrides = Mistakes::default();
-    layers::apply_variables(&mut root, environment, &schema::keys(), &mut overrides);
+    layers::apply_variables(&mut root, environment, schema::keys, &mut overrides);
     let found = overrides.found.into_iter().filter(concerns_servers);
     mistakes.found.extend(found);
     layers::apply_flags(&mut root, flags);

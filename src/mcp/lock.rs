@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::param_headers::invalid_param_headers;
 use crate::tool::catalog::definition_digest;
-use crate::tool::schema::{case_collisions, parameters_flaws};
+use crate::tool::schema::{CompiledSchema, case_collisions};
 
 const VERSION: u32 = 1;
 /// Older dialects of JSON Schema that are accepted. A schema in such a dialect is read in the
@@ -186,8 +186,9 @@ pub fn unusable_reason(definition: &Value) -> Option<String> {
         return Some("has no `inputSchema` of type object".to_owned());
     }
     let parameters = parameters(definition);
-    let mut flaws = parameters_flaws(&parameters).into_iter();
-    let flaw = flaws.next().map(|flaw| flaw.detail).or_else(|| {
+    let flaws = CompiledSchema::of_parameters(&parameters).err();
+    let first = flaws.into_iter().flatten().next();
+    let flaw = first.map(|flaw| flaw.detail).or_else(|| {
         let (_, one, other) = case_collisions(&parameters).into_iter().next()?;
         Some(format!(
             "has the parameters `{one}` and `{other}`, which differ only in case"

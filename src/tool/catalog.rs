@@ -22,7 +22,7 @@ use self::checks::{
 use super::credential::PlainFields;
 use super::http::{CheckedSettings, HttpTool};
 use super::human::{self, Service};
-use super::schema::{CompiledSchema, parameters_flaws};
+use super::schema::CompiledSchema;
 use super::shell::{GuardCommand, ShellTool};
 use super::{DefinitionChange, Tool, agent, external, http, mcp, shell};
 use crate::net::Net;
@@ -201,8 +201,7 @@ impl Settings {
         let before = mistakes.found.len();
         let performed = self.kind()?;
         let parameters = self.parameters();
-        self.check_parameters(name, &parameters, mistakes);
-        let schema = CompiledSchema::closed(&parameters).ok();
+        let schema = self.check_parameters(name, &parameters, mistakes);
         let (mut checked, mut result_schema, mut needs) = (None, None, BTreeSet::new());
         let (kind, target, timeout) = match performed {
             Kind::Http(settings) => {
@@ -252,8 +251,17 @@ impl Settings {
         Some((entry, checked))
     }
 
-    fn check_parameters(&self, name: &str, parameters: &Value, mistakes: &mut Mistakes) {
-        let mut flaws = parameters_flaws(parameters);
+    fn check_parameters(
+        &self,
+        name: &str,
+        parameters: &Value,
+        mistakes: &mut Mistakes,
+    ) -> Option<CompiledSchema> {
+        let compiled = CompiledSchema::of_parameters(parameters);
+        let (schema, mut flaws) = match compiled {
+            Ok(schema) => (Some(schema), Vec::new()),
+            Err(flaws) => (None, flaws),
+        };
         // In the configuration, only HTTP and external tools have `parameters`. The parameters of
         // any other tool are not in the file, so a mistake in them cannot point to a place below
         // `parameters`.
@@ -267,6 +275,7 @@ impl Settings {
         if let Some(summary) = &self.summary {
             check_summary(name, summary, parameters, mistakes);
         }
+        schema
     }
 
     /// Returns the working directory as an approver sees it. A configured text with `${…}` stays

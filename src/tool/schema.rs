@@ -97,6 +97,21 @@ impl CompiledSchema {
         Self::compile(schema, true)
     }
 
+    /// Like [`CompiledSchema::closed`], for the `parameters` of a tool, which must be the schema of
+    /// an object.
+    ///
+    /// # Errors
+    /// Fails if the schema has flaws. The error lists the flaws.
+    pub fn of_parameters(parameters: &Value) -> Result<Self, Vec<SchemaFlaw>> {
+        let closed = Self::closed(parameters);
+        if parameters.get("type").and_then(Value::as_str) == Some("object") {
+            return closed;
+        }
+        let not_an_object = SchemaFlaw::new("/type", "must say `type: object`");
+        let others = closed.err().into_iter().flatten();
+        Err(std::iter::once(not_an_object).chain(others).collect())
+    }
+
     /// Compiles the schema of a form or a result, with standard JSON Schema semantics.
     ///
     /// # Errors
@@ -204,22 +219,6 @@ pub(crate) fn closed_schema(schema: &Value) -> Option<Value> {
     }
     let rewritten = rewrite(schema, true);
     rewritten.flaws.is_empty().then_some(rewritten.schema)
-}
-
-/// Checks that `parameters` is the schema of an object and compiles. Returns the flaws.
-#[must_use]
-pub(crate) fn parameters_flaws(parameters: &Value) -> Vec<SchemaFlaw> {
-    let mut flaws = Vec::new();
-    if parameters.get("type").and_then(Value::as_str) != Some("object") {
-        flaws.push(SchemaFlaw::new("/type", "must say `type: object`"));
-    }
-    flaws.extend(
-        CompiledSchema::closed(parameters)
-            .err()
-            .into_iter()
-            .flatten(),
-    );
-    flaws
 }
 
 fn size_flaw(schema: &Value) -> Option<SchemaFlaw> {

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::test_app::Reply;
 
 static DOCUMENT: LazyLock<Value> =
-    LazyLock::new(|| serde_json::from_str(&holdpoint::http::openapi::openapi_json()).unwrap());
+    LazyLock::new(|| serde_json::from_str(include_str!("../../openapi/openapi.json")).unwrap());
 static VALIDATORS: LazyLock<Mutex<HashMap<String, &'static Validator>>> =
     LazyLock::new(Mutex::default);
 
