@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::agent::{Agents, ToolDescription};
 use crate::config::Config;
 use crate::http::api::agents::AgentCard;
-use crate::http::api::mcp::tools::{OutputCheck, ToolDefinition};
+use crate::http::api::mcp::tools::{GateTools, ListedTool, OutputCheck};
 use crate::http::wire::list::{AgentTool, WireAgent};
 use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
 use crate::tool::catalog::Catalog;
@@ -58,18 +58,24 @@ pub(super) fn gate_tools(
     config: &Config,
     agents: &Agents,
     catalog: &Catalog,
-) -> BTreeMap<String, Vec<ToolDefinition>> {
+) -> BTreeMap<String, GateTools> {
     let gates = agents.gates().map(|(agent, _)| {
-        let tools = agent.tools.iter();
-        let tools = tools.filter_map(|offer| definition(config, &catalog.get(&offer.name)?.spec));
-        (agent.name.clone(), tools.collect())
+        let mut by_name = BTreeMap::new();
+        let listed = agent.tools.iter().filter_map(|offer| {
+            let definition = definition(config, &catalog.get(&offer.name)?.spec)?;
+            let output = definition.get("outputSchema").map(output);
+            by_name.insert(offer.name.clone(), ListedTool { output });
+            Some(definition)
+        });
+        let listed = listed.collect::<Value>().to_string();
+        (agent.name.clone(), GateTools { listed, by_name })
     });
     gates.collect()
 }
 
 /// Returns the definition of a tool for clients. `None` if this service does not run the tool
 /// itself: the tool is external, stands for an agent, or asks a person.
-fn definition(config: &Config, spec: &ToolSpec) -> Option<ToolDefinition> {
+fn definition(config: &Config, spec: &ToolSpec) -> Option<Map<String, Value>> {
     let reviewed = match spec.kind {
         ToolKind::Http | ToolKind::Shell => None,
         ToolKind::Mcp => reviewed(config, &spec.name),
@@ -87,12 +93,7 @@ fn definition(config: &Config, spec: &ToolSpec) -> Option<ToolDefinition> {
             definition.insert(member.to_owned(), value.clone());
         }
     }
-    let output = definition.get("outputSchema").map(output);
-    Some(ToolDefinition {
-        name: spec.name.clone(),
-        definition: Value::Object(definition),
-        output,
-    })
+    Some(definition)
 }
 
 /// Returns a function that checks structured results against `schema`. If `schema` cannot be

@@ -11,7 +11,7 @@ use super::Settings;
 use super::api::agents::AgentCard;
 use super::api::gate::waiting::WaitingAsks;
 use super::api::health;
-use super::api::mcp::tools::ToolDefinition;
+use super::api::mcp::tools::GateTools;
 use super::events::inbox::tail::InboxTails;
 use super::events::stream_limiter::StreamLimiter;
 use super::events::tail::Tails;
@@ -29,7 +29,7 @@ pub(crate) struct Http {
     /// The agents that `GET /v1/agents` shows.
     pub agents: Vec<AgentCard>,
     /// For each gate, the tools that the gate's MCP clients see.
-    pub gate_tools: BTreeMap<String, Vec<ToolDefinition>>,
+    pub gate_tools: BTreeMap<String, GateTools>,
     pub waiting_asks: WaitingAsks,
     pub authenticator: Arc<dyn Authenticator>,
     /// Gives the time for timeouts, pages, and the expiry of links. The database's clock decides

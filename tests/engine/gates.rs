@@ -340,6 +340,14 @@ both! {
         assert_eq!(harness.executions(task, "/refund"), 0);
     }
 
+    async fn ask_that_waits_takes_at_most_eight_kibibytes(fixture) {
+        let harness = harness(fixture).await;
+        let engine = harness.engine(8);
+        let (caller, proposal) = (agent(), refund(1, LONG));
+        let bytes = size_of_val(&engine.ask(&caller, &proposal));
+        assert!(bytes <= 8 * 1024, "{bytes} bytes");
+    }
+
     async fn parked_call_keeps_the_terms_of_its_making_and_todays_rules_tighten_them(fixture) {
         let mut harness = harness(fixture).await;
         let engine = harness.engine(8);

@@ -74,6 +74,9 @@ enum Round {
     /// The call may have changed. The next round uses this session. With `None`, the next round
     /// loads the task again.
     Retry(Option<Box<TaskSession>>),
+    /// The call cannot go on by itself. The next round begins when a commit may have changed the
+    /// call, or at this time.
+    Pause(Instant),
     /// The proposal must be handled again from the start, usually as a new call. The reason is
     /// that another client waits for this call or gets its result or its permit, or that another
     /// proposal has stored the same idempotency key.
@@ -222,6 +225,9 @@ impl Waiter<'_> {
                 Round::Answer(answer) => return Ok(Some(*answer)),
                 Round::TakenByOther => return Ok(None),
                 Round::Retry(known) => session = known.map(|session| *session),
+                // Here, unlike in a round, the ask holds no session while it waits, which may be
+                // for minutes.
+                Round::Pause(end) => self.pause_until(end).await,
             }
         }
     }
@@ -300,7 +306,7 @@ impl Waiter<'_> {
                 // Another ask has reserved the result. If that reservation ends without a delivery,
                 // this ask tries to reserve the result.
                 let end = Instant::now() + until.since(session.now);
-                return self.pause_until(end).await;
+                return Ok(Round::Pause(end));
             }
         }
         if gets_result || !is_undelivered {
@@ -339,7 +345,7 @@ impl Waiter<'_> {
                 self.guard.forget_presence();
                 Ok(self.answer(call, None))
             }
-            Ok(None) => self.pause().await,
+            Ok(None) => Ok(Round::Pause(self.end)),
             Err(error) => round_after_error(error),
         }
     }
@@ -385,17 +391,13 @@ impl Waiter<'_> {
             self.guard.forget_presence();
             return Ok(self.answer(call, None));
         }
-        self.proposal.progress.show(call.request);
-        self.pause().await
+        self.proposal.progress.show(call.request.as_deref());
+        Ok(Round::Pause(self.end))
     }
 
-    /// Waits until any replica commits a change of the call's task, or until the wait of this ask
-    /// is over.
-    async fn pause(&mut self) -> Result<Round, GateRefusal> {
-        self.pause_until(self.end).await
-    }
-
-    async fn pause_until(&mut self, end: Instant) -> Result<Round, GateRefusal> {
+    /// Waits until any replica commits a change of the call's task, until `end`, or until the wait
+    /// of this ask is over.
+    async fn pause_until(&mut self, end: Instant) {
         self.own_drive = false;
         if let Some(listener) = self.local_commits.take() {
             self.replica_commits = Some(self.engine.store.subscribe(self.guard.task, listener));
@@ -406,7 +408,6 @@ impl Waiter<'_> {
                 () = self.engine.stop.cancelled() => {}
             }
         }
-        Ok(Round::Retry(None))
     }
 
     /// Whether the row has the presence of another asker, which this ask must not end. A client

@@ -28,6 +28,8 @@ use super::Refusal;
 use super::runtime::Locked;
 use crate::store::RequestRow;
 use crate::task::id::TaskId;
+use crate::task::request::RequestKind;
+use crate::task::verdict::Approvers;
 
 /// The path under which idempotency keys of gate calls are stored. The path is the same for all
 /// surfaces (protocols such as REST and MCP), so that a key names the same call at each surface.
@@ -76,20 +78,31 @@ impl Proposal {
 }
 
 /// A cell for the request that a proposed call waits for. `Engine::ask` writes the cell while it
-/// waits, so that its caller (the MCP server) can show the request to the client meanwhile.
+/// waits, so that its caller (the MCP server) can tell the client meanwhile.
 #[derive(Clone, Debug, Default)]
-pub struct AskProgress(Arc<Locked<Option<Box<RequestRow>>>>);
+pub struct AskProgress(Arc<Locked<Option<AwaitedRequest>>>);
+
+/// The parts of a request that a waiting client is told. The whole row would take several KiB for
+/// each client that waits.
+#[derive(Clone, Debug)]
+pub struct AwaitedRequest {
+    pub kind: RequestKind,
+    pub approvers: Approvers,
+}
 
 impl AskProgress {
     /// Returns the request that `Engine::ask` has written last. `None` if the call has no request
     /// so far.
     #[must_use]
-    pub fn request(&self) -> Option<Box<RequestRow>> {
+    pub fn request(&self) -> Option<AwaitedRequest> {
         self.0.lock().clone()
     }
 
-    fn show(&self, request: Option<Box<RequestRow>>) {
-        *self.0.lock() = request;
+    fn show(&self, request: Option<&RequestRow>) {
+        *self.0.lock() = request.map(|request| AwaitedRequest {
+            kind: request.spec.kind,
+            approvers: request.spec.terms.approvers.clone(),
+        });
     }
 }
 

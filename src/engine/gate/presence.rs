@@ -116,8 +116,9 @@ impl AskerGuard {
             return self.engine.drive_asked(session).await;
         };
         // The driver may wait for a slot or for a server before its first commit. If the asker
-        // leaves meanwhile, dropping the guard changes the row in any case. The first commit is
-        // then stale, so the call does not start.
+        // leaves meanwhile, dropping the guard changes the row, except that of a delivered result,
+        // which leaves nothing to drive. The first commit is then stale, so the call does not
+        // start.
         let before = self.stored.lock().replace(StoredPresence::Unknown);
         let driven = self.engine.drive_asked(session).await;
         *self.stored.lock() = before;

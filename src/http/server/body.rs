@@ -269,6 +269,11 @@ impl PostRequest {
         self.key = Ok(None);
     }
 
+    /// Frees the memory of the headers, too, which keep the buffer that they were read from.
+    pub(crate) fn into_caller(self) -> Caller {
+        self.caller
+    }
+
     /// Returns the idempotency key; `None` without the header.
     ///
     /// # Errors

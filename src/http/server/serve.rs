@@ -144,7 +144,8 @@ impl Server {
             match is_http2 {
                 None => return,
                 Some(true) => {
-                    return http2::serve(stream, service, slot, timer, closed, pings).await;
+                    let serving = http2::serve(stream, service, slot, timer, closed, pings);
+                    return Box::pin(serving).await;
                 }
                 Some(false) => {}
             }

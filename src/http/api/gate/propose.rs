@@ -24,6 +24,7 @@ use crate::http::server::params::{KeyHeader, PreferHeader, RunnerHeader};
 use crate::http::server::prefer::Prefer;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::gate::{GateCall, NewGateCall};
+use crate::people::Caller;
 use crate::people::authorization::may_ask_at_gate;
 
 const MAX_CONTEXT_BYTES: usize = 16 * 1024;
@@ -62,7 +63,7 @@ pub(crate) const OP: Op = Op {
 )]
 pub(crate) async fn propose_gate_call(
     State(http): State<Arc<Http>>,
-    mut posted: PostRequest,
+    posted: PostRequest,
 ) -> Result<Response, Problem> {
     may_ask_at_gate(&posted.caller).map_err(Problem::forbidden)?;
     let key = posted.key()?.map(|key| key.key);
@@ -80,34 +81,27 @@ pub(crate) async fn propose_gate_call(
         (None, _) => Identity::Value,
     };
     proposal.runner = runner;
-    posted.release_body();
+    let caller = posted.into_caller();
     if http.shutdown.is_cancelled() {
         return Err(Problem::unavailable());
     }
-    let slot = http
-        .waiting_asks
-        .take_slot(&posted.caller, &http.settings, None);
+    let slot = http.waiting_asks.take_slot(&caller, &http.settings, None);
     // If too many asks wait already, this ask gets no slot and does not wait. The client's
     // preference then counts as not applied, unless the client prefers not to wait.
     let wait = prefer.wait_or(http.settings.wait);
     let is_applied = slot.is_some() || wait.is_zero();
     proposal.wait = slot.as_ref().map_or(Duration::ZERO, |_| wait);
     let applied = prefer.applied().filter(|_| is_applied);
-    match timed_ask(&http, &posted.caller, &proposal, GateSurface::Rest, None).await {
-        Ok(answer) => Ok(respond(&http, &posted, answer, applied)),
-        Err(refusal) => Err(gate_problem(&http, &posted.caller, refusal).await),
+    match timed_ask(&http, &caller, &proposal, GateSurface::Rest, None).await {
+        Ok(answer) => Ok(respond(&http, &caller, answer, applied)),
+        Err(refusal) => Err(gate_problem(&http, &caller, refusal).await),
     }
 }
 
 /// Builds the response to a proposal. `applied` is the value of `Preference-Applied`; `None` if the
 /// client has no preference, or if its preference was not applied.
-fn respond(
-    http: &Http,
-    posted: &PostRequest,
-    answer: GateAnswer,
-    applied: Option<String>,
-) -> Response {
-    let call = GateCall::from_call(&answer.call, &posted.caller, &http.settings);
+fn respond(http: &Http, caller: &Caller, answer: GateAnswer, applied: Option<String>) -> Response {
+    let call = GateCall::from_call(&answer.call, caller, &http.settings);
     let text = serde_json::to_vec(&call).unwrap_or_default();
     let mut response = Response::new(delivered_body(text.into(), answer.delivery));
     let headers = response.headers_mut();

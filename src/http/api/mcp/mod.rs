@@ -175,14 +175,14 @@ impl McpRequest<'_> {
         let params = incoming.params?;
         let stateless = self.revision.is_stateless();
         let result = match (incoming.method.as_str(), stateless) {
-            ("initialize", false) => self.initialize(&params),
-            ("ping", false) => json!({}),
-            ("server/discover", true) => self.discover(),
+            ("initialize", false) => self.initialize(&params).to_string(),
+            ("ping", false) => "{}".to_owned(),
+            ("server/discover", true) => self.discover().to_string(),
             ("tools/list", _) => self.list_tools(&params)?,
             ("tools/call", _) => return self.call_tool(params).await,
             (_, _) => return Err(RpcError::unknown_method(self.revision)),
         };
-        Ok(respond(&self.id, &result.to_string()))
+        Ok(respond(&self.id, &result))
     }
 
     fn initialize(&self, params: &Params) -> Value {

@@ -13,9 +13,8 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::{Value, json};
 
 use super::json_rpc::RpcError;
-use crate::engine::gate::{AskProgress, Delivery};
+use crate::engine::gate::{AskProgress, AwaitedRequest, Delivery};
 use crate::http::events::sse::write_event;
-use crate::store::RequestRow;
 use crate::task::request::RequestKind;
 use crate::task::verdict::Approvers;
 use crate::world::Clock;
@@ -107,7 +106,7 @@ impl CallStream {
         let mut text = ":\n\n".to_owned();
         if let Some((token, progress)) = &self.progress {
             let request = progress.request();
-            let message = notification(token, self.frames_sent, request.as_deref());
+            let message = notification(token, self.frames_sent, request.as_ref());
             write_event(&mut text, "message", &message);
         }
         (text, Some(self))
@@ -125,10 +124,10 @@ pub(super) fn last_frame(message: &str) -> String {
 }
 
 /// Writes a progress notification. `number` counts the notifications; it does not measure progress.
-fn notification(token: &Value, number: u64, request: Option<&RequestRow>) -> String {
+fn notification(token: &Value, number: u64, request: Option<&AwaitedRequest>) -> String {
     let message = match request {
         None => "The call is under way.".to_owned(),
-        Some(request) => waiting_text(request.spec.kind, &request.spec.terms.approvers),
+        Some(request) => waiting_text(request.kind, &request.approvers),
     };
     let params = json!({"progressToken": token, "progress": number, "message": message});
     json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params}).to_string()

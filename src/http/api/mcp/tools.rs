@@ -1,10 +1,11 @@
 //! `tools/list`: the gate's tools that the service itself runs. An MCP client lets the server run
 //! every listed tool, so the tools that the asker runs are not listed.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::McpRequest;
 use super::envelope::Params;
@@ -13,12 +14,17 @@ use super::json_rpc::RpcError;
 /// The time for which a client may cache the list, in milliseconds.
 pub(super) const TTL_MS: u32 = 60_000;
 
-/// A tool as an MCP client sees it. `app/cards.rs` builds the definitions for all gates.
+/// The tools of a gate as an MCP client sees them. `app/cards.rs` builds them for all gates.
 #[derive(Clone, Debug)]
-pub(crate) struct ToolDefinition {
-    pub name: String,
-    /// The tool's entry in the result of `tools/list`.
-    pub definition: Value,
+pub(crate) struct GateTools {
+    /// The member `tools` of the result of `tools/list`, as JSON text. The text is made once,
+    /// because a list of a thousand tools is half a megabyte.
+    pub listed: String,
+    pub by_name: BTreeMap<String, ListedTool>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct ListedTool {
     /// The check of structured results; `None` if the tool has no `outputSchema`.
     pub output: Option<OutputCheck>,
 }
@@ -34,7 +40,8 @@ impl fmt::Debug for OutputCheck {
 }
 
 impl McpRequest<'_> {
-    pub(super) fn list_tools(&self, params: &Params) -> Result<Value, RpcError> {
+    /// Returns the result of `tools/list` as JSON text.
+    pub(super) fn list_tools(&self, params: &Params) -> Result<String, RpcError> {
         if params
             .members
             .get("cursor")
@@ -44,21 +51,22 @@ impl McpRequest<'_> {
                 "`cursor` is not a cursor of this server",
             ));
         }
-        let tools: Vec<&Value> = self.tools().iter().map(|tool| &tool.definition).collect();
+        let tools = self.tools().map_or("[]", |tools| &tools.listed);
         Ok(if self.revision.is_stateless() {
-            json!({"resultType": "complete", "tools": tools, "ttlMs": TTL_MS, "cacheScope": "private"})
+            format!(
+                r#"{{"resultType":"complete","tools":{tools},"ttlMs":{TTL_MS},"cacheScope":"private"}}"#
+            )
         } else {
-            json!({ "tools": tools })
+            format!(r#"{{"tools":{tools}}}"#)
         })
     }
 
     /// Returns the tool `name` if the service itself runs it.
-    pub(super) fn tool(&self, name: &str) -> Option<&ToolDefinition> {
-        self.tools().iter().find(|tool| tool.name == name)
+    pub(super) fn tool(&self, name: &str) -> Option<&ListedTool> {
+        self.tools()?.by_name.get(name)
     }
 
-    fn tools(&self) -> &[ToolDefinition] {
-        let tools = self.http.gate_tools.get(&self.agent.name);
-        tools.map_or(&[], Vec::as_slice)
+    fn tools(&self) -> Option<&GateTools> {
+        self.http.gate_tools.get(&self.agent.name)
     }
 }
