@@ -20,7 +20,7 @@ async function approves(browser) {
   assert.equal(page.url(), url, "the answer leads back to the link");
   assert.match(await main(page), /Approved by alice/);
   assert.equal(await page.locator("button").count(), 0, "nothing is left to decide");
-  assert.equal((await ended(task, key)).status, "Completed");
+  assert.equal((await ended(task)).status, "Completed");
   assert.equal(ran.length, before + 1, "it ran once");
   assert.deepEqual(await context.cookies(), []);
   assert.deepEqual(wrong, []);
@@ -39,7 +39,7 @@ async function rejects(browser) {
   await page.goto(linkTo(request));
   assert.equal((await send(page, page.locator(".decide button.no"))).status(), 303);
   assert.match(await main(page), /Rejected by alice/);
-  assert.equal((await ended(task, key)).status, "Canceled");
+  assert.equal((await ended(task)).status, "Canceled");
   assert.deepEqual(wrong, []);
   await context.close();
 }
