@@ -86,11 +86,12 @@ const proposal = (tool, args, wait) => ({
   },
 });
 
+// The calls differ from those of gate.js: a rejection also answers equal calls for a while.
 const gate = {
-  "an agent waits": proposal("refund_payment", '{"order": 17, "amount": 120}', 120),
-  "an agent waits for a permit": proposal("deploy", '{"version": 7}', 120),
-  "an agent has gone": proposal("label_order", '{"order": 18}'),
-  "an agent has gone without a permit": proposal("read_log", '{"server": 9}'),
+  "an agent waits": proposal("refund_payment", '{"order": 27, "amount": 120}', 120),
+  "an agent waits for a permit": proposal("deploy", '{"version": 27}', 120),
+  "an agent has gone": proposal("label_order", '{"order": 28}'),
+  "an agent has gone without a permit": proposal("read_log", '{"server": 29}'),
 };
 
 // The pages of a link have no script.
