@@ -9,13 +9,14 @@ import fs from "node:fs";
 import { eventually, fits, inBrowser, main, newPage, readable, send, service, setVisibility, shot, toolPort } from "./world.js";
 
 const [, , , , , program, config, folder] = process.argv;
-const ALICE_KEY = crypto.randomBytes(18).toString("base64url");
+const [ALICE_KEY, BOB_KEY] = [1, 2].map(() => crypto.randomBytes(18).toString("base64url"));
 const { host } = new URL(service);
 const environment = {
   PATH: process.env.PATH,
   SEALING_KEY: crypto.randomBytes(32).toString("base64"),
   TOOL_URL: `http://127.0.0.1:${toolPort}`,
-  HOLDPOINT_AUTH__API_KEYS: `[{ user: alice, key: '${ALICE_KEY}' }]`,
+  // A rule of the configuration needs two people of finance.
+  HOLDPOINT_AUTH__API_KEYS: `[{ user: alice, groups: [finance], key: '${ALICE_KEY}' }, { user: bob, groups: [finance], key: '${BOB_KEY}' }]`,
 };
 
 let running;
