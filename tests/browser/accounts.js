@@ -2,27 +2,22 @@
 // Bob are in the group finance, Eve is in no group, the key of Alice's agent may only ask at gates,
 // and Mute's key may only create tasks.
 
-import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
-import { send, service } from "./world.js";
+import { REFUND, ended as endedFor, says, send, service } from "./world.js";
 
 export const { AGENT_KEY, ALICE_KEY, BOB_KEY, EVE_KEY, MUTE_KEY, SEALING_KEY, LINK } = process.env;
 
 export const as = (key) => ({ authorization: `Bearer ${key}`, "content-type": "application/json" });
 
-export async function call(key, method, path, body, headers = {}) {
-  const reply = await fetch(service + path, { method, headers: { ...as(key), ...headers }, body: body && JSON.stringify(body) });
+export async function call(key, method, path, body) {
+  const reply = await fetch(service + path, { method, headers: as(key), body: body && JSON.stringify(body) });
   return reply.json();
 }
 
 // Creates a task that waits for a person.
-export async function asked(input = 'refund_payment\n{"order":17,"amount":120}', key = ALICE_KEY) {
-  const task = await call(key, "POST", "/v1/tasks", { input });
-  assert.equal(task.status, "Paused", JSON.stringify(task));
-  return { task, request: task.pending[0] };
-}
+export const asked = (input = REFUND, key = ALICE_KEY) => says(input, as(key));
 
-export const ended = (task, key = ALICE_KEY) => call(key, "GET", `/v1/tasks/${task.task_id}`, undefined, { prefer: "wait=10" });
+export const ended = (task) => endedFor(task, as(ALICE_KEY));
 export const cancel = ({ task }, key = ALICE_KEY) => call(key, "POST", `/v1/tasks/${task.task_id}/cancel`);
 export const approve = ({ request }, key = ALICE_KEY) => call(key, "POST", `/resume/${request.request_id}/approve`);
 

@@ -2,7 +2,8 @@
 // scripts, on a desktop and on a phone, in light and dark mode.
 
 import assert from "node:assert/strict";
-import { axe, fits, readable, send, service, shot, watched } from "./world.js";
+import { signIn } from "./accounts.js";
+import { axe, fits, readable, service, shot, watched } from "./world.js";
 
 const DESKTOP = { width: 1280, height: 800 };
 const PHONE = { width: 390, height: 844 };
@@ -30,8 +31,7 @@ async function signedIn(browser, reader, key) {
   const page = await context.newPage();
   if (key) {
     await page.goto(`${service}/sign-in`);
-    await page.locator("#key").fill(key);
-    assert.equal((await send(page, page.locator('form[action$="/sign-in"] button'))).status(), 303);
+    assert.equal((await signIn(page, key)).status(), 303);
   }
   const signed = { ...reader, context, page, wrong: watched(page) };
   // Takes only the pages' own scripts out: a page that may run no script at all could not run axe.
@@ -82,6 +82,13 @@ async function looksRight({ page, wrong, looks: taken, name, isOwn }, state, mad
   await page.emulateMedia({ colorScheme: "light" });
   await page.setViewportSize(DESKTOP);
 }
+
+// Returns a function that creates a task that waits, and then acts on it.
+export const after = (ask, act) => async () => {
+  const asking = await ask();
+  await act(asking);
+  return asking;
+};
 
 // Brings pages into each state, and checks them in every look. A state has:
 // `ask`: brings the service into the state; the other functions get what it returns;

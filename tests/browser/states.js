@@ -3,7 +3,7 @@
 
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
-import { inEveryLook } from "./looks.js";
+import { after, inEveryLook } from "./looks.js";
 import { asks, cancel, ended, eventually, inBrowser, isLive, ran, refund, release, request, says, service, setVisibility } from "./world.js";
 
 const database = process.argv[5];
@@ -20,6 +20,15 @@ function execute(statement, id) {
   execFileSync("python3", ["-c", program, database, statement, id.replaceAll("-", "")]);
 }
 
+// Returns a function that lets the browser give this permission when a page asks to show notices.
+const answersNotices = (permission) => (page) =>
+  page.addInitScript((given) => {
+    window.Notification = class {
+      static permission = given;
+      static requestPermission = async () => given;
+    };
+  }, permission);
+
 const empty = {
   "no task": { at: "/tasks", shows: "main:not(:has(table))" },
   "nothing waits": { at: "/inbox", shows: "#inbox-empty" },
@@ -27,11 +36,7 @@ const empty = {
   "nothing decided": { at: "/inbox/decided?all=1", shows: "main:not(:has(.rows > li))" },
   "nothing remembered": { at: "/grants", shows: "main:not(:has(form[action*='grants']))" },
   "the last question is answered": {
-    ask: async () => {
-      const asked = await refund();
-      await approve(asked);
-      return asked;
-    },
+    ask: after(refund, approve),
     at: ({ request: asked }) => asked.url,
     shows: ".next:not(:has([autofocus]))",
   },
@@ -48,11 +53,7 @@ const inbox = {
     shows: "#inbox-rows > li .counts",
   },
   "the next question": {
-    ask: async () => {
-      const asked = await refund();
-      await approve(asked);
-      return asked;
-    },
+    ask: after(refund, approve),
     at: ({ request: asked }) => asked.url,
     shows: ".next [autofocus]",
   },
@@ -76,26 +77,14 @@ const inbox = {
   "tells here": {
     at: "/inbox",
     isScripted: true,
-    prepare: (page) =>
-      page.addInitScript(() => {
-        window.Notification = class {
-          static permission = "granted";
-          static requestPermission = async () => "granted";
-        };
-      }),
+    prepare: answersNotices("granted"),
     reach: (page) => page.locator("#inbox-tell").click(),
     shows: '#inbox-tell[aria-pressed="true"]',
   },
   "may not tell here": {
     at: "/inbox",
     isScripted: true,
-    prepare: (page) =>
-      page.addInitScript(() => {
-        window.Notification = class {
-          static permission = "denied";
-          static requestPermission = async () => "denied";
-        };
-      }),
+    prepare: answersNotices("denied"),
     reach: (page) => page.locator("#inbox-tell").click(),
     shows: "#inbox-tell-note:not(:empty)",
   },
@@ -151,6 +140,8 @@ const inbox = {
   },
 };
 
+const tree = () => asks("clerk", JSON.stringify({ task: 'write_note\n{"text":"below"}' }));
+
 const tasks = {
   tasks: { at: "/tasks", shows: ".tasks tbody tr" },
   "tasks that fit": { at: "/tasks?status=Completed", shows: ".filter[open] ~ .tasks" },
@@ -199,12 +190,12 @@ const tasks = {
     shows: (page) => page.locator(".timeline > li").filter({ hasText: /This entry cannot be read\.|此记录无法读取。/ }),
   },
   "a tree": {
-    ask: () => asks("clerk", JSON.stringify({ task: 'write_note\n{"text":"below"}' })),
+    ask: tree,
     at: ({ task }) => `/tasks/${task.task_id}`,
     shows: ".timeline > li.below",
   },
   "a part of a tree": {
-    ask: () => asks("clerk", JSON.stringify({ task: 'write_note\n{"text":"below"}' })),
+    ask: tree,
     at: ({ request: asked }) => `/tasks/${asked.task_id}`,
     shows: (page, { task }) => page.locator(`main p > a[href$="/tasks/${task.task_id}"]`),
   },
@@ -234,11 +225,7 @@ const open = (ask, shows = "#answers button") => ({
 });
 
 const closed = (close, shows = "#headline:not([hidden])") => ({
-  ask: async () => {
-    const asked = await refund();
-    await close(asked);
-    return asked;
-  },
+  ask: after(refund, close),
   at: ({ request: asked }) => asked.url,
   shows: `main:not(:has(#answers button)) ${shows}`,
 });
@@ -251,11 +238,9 @@ const questions = {
   "a command": open(() => asks("clean_up", '{"command":"rm -rf /var/tmp/reports"}'), ".shell"),
   "a warning": open(() => note("pay \u202ebob"), ".warnings"),
   "may be remembered": open(() => note("remember the milk"), "#answers input[type=checkbox], #answers summary"),
-  "partly answered": open(async () => {
-    const asked = await refunds(40, 41, 42, 43);
-    await sent(`/resume/${asked.request.request_id}`, { decisions: { [asked.request.tool_calls[0].tool_call_id]: { action: "approve" } } });
-    return asked;
-  }, "#answers fieldset, #answers button"),
+  "partly answered": open(after(() => refunds(40, 41, 42, 43), ({ request: asked }) =>
+    sent(`/resume/${asked.request_id}`, { decisions: { [asked.tool_calls[0].tool_call_id]: { action: "approve" } } }),
+  ), "#answers fieldset, #answers button"),
   guidance: open(() => asks("request_human_guidance", '{"question":"What now?","options":["wait","go on"]}')),
   form: open(() => asks("request_human_guidance", JSON.stringify({ question: "Which?", form: everyField }))),
   confirmation: open(() => asks("request_confirmation", '{"action":"Close it.","risks":["It may be reopened."]}')),
@@ -273,11 +258,9 @@ const questions = {
   }),
   withdrawn: closed(({ task }) => cancel(task)),
   expired: {
-    ask: async () => {
-      const asked = await note("brief");
-      await eventually(async () => (await request(asked.request.request_id)).status === "expired", "the deadline");
-      return asked;
-    },
+    ask: after(() => note("brief"), ({ request: asked }) =>
+      eventually(async () => (await request(asked.request_id)).status === "expired", "the deadline"),
+    ),
     at: ({ request: asked }) => asked.url,
     shows: "#headline:not([hidden])",
   },

@@ -3,8 +3,8 @@
 // Environment: see accounts.js.
 
 import assert from "node:assert/strict";
-import { ALICE_KEY, BOB_KEY, EVE_KEY, MUTE_KEY, approve, as, asked, call, cancel, ended, linkTo, proposed } from "./accounts.js";
-import { inEveryLook } from "./looks.js";
+import { ALICE_KEY, BOB_KEY, EVE_KEY, MUTE_KEY, approve, as, asked, call, cancel, ended, linkTo, proposed, signIn } from "./accounts.js";
+import { after, inEveryLook } from "./looks.js";
 import { eventually, inBrowser, isLive, send } from "./world.js";
 
 const PAYMENT = 'pay_supplier\n{"name":"Miller","amount":120}';
@@ -14,10 +14,7 @@ const strangers = {
   "not signed in": { at: "/inbox", shows: "#key" },
   "a wrong key": {
     at: "/sign-in",
-    reach: async (page) => {
-      await page.locator("#key").fill("not-a-key-that-is-known");
-      assert.equal((await send(page, page.locator('form[action$="/sign-in"] button'))).status(), 401);
-    },
+    reach: async (page) => assert.equal((await signIn(page, "not-a-key-that-is-known")).status(), 401),
     shows: "#key[aria-invalid]",
   },
 };
@@ -36,20 +33,12 @@ const alice = {
   },
   "waits for another": { at: "/inbox/decided", shows: (page) => page.locator(".rows > li p").filter({ hasText: /waits for one more|还需一人/ }) },
   "one has approved": {
-    ask: async () => {
-      const payment = await asked(PAYMENT, EVE_KEY);
-      await approve(payment, BOB_KEY);
-      return payment;
-    },
+    ask: after(() => asked(PAYMENT, EVE_KEY), (payment) => approve(payment, BOB_KEY)),
     at,
     shows: "main:has(#answers button) .approvals li",
   },
   "she has approved": {
-    ask: async () => {
-      const payment = await asked(PAYMENT, BOB_KEY);
-      await approve(payment);
-      return payment;
-    },
+    ask: after(() => asked(PAYMENT, BOB_KEY), (payment) => approve(payment)),
     at,
     shows: "main:not(:has(#answers button)) .approvals li",
   },
@@ -97,12 +86,6 @@ const gate = {
 // The pages of a link have no script.
 const linked = (ask, shown, more) => ({ ask, at: ({ request }) => linkTo(request), shows: `body:not(:has(script)) ${shown}`, ...more });
 
-async function decided(input, key) {
-  const asking = await asked(input, key);
-  await approve(asking);
-  return asking;
-}
-
 // The answer comes too late: the button was pressed after `then`.
 const late = (then) =>
   linked(() => asked(), "h1", {
@@ -113,23 +96,16 @@ const late = (then) =>
 const links = {
   open: linked(() => asked(), "form button"),
   "for a key": linked(() => asked('request_credentials\n{"service":"jira","reason":"To comment."}'), "main:not(:has(form)) h1"),
-  decided: linked(async () => {
-    const asking = await decided();
+  decided: linked(after(asked, async (asking) => {
+    await approve(asking);
     await ended(asking.task);
-    return asking;
-  }, "main:not(:has(form)) #headline:not([hidden])"),
-  answered: linked(() => decided(PAYMENT, BOB_KEY), "main:not(:has(form)) .approvals li"),
-  expired: linked(async () => {
-    const asking = await asked('write_note\n{"text":"brief"}');
-    const isExpired = async () => (await call(ALICE_KEY, "GET", `/resume/${asking.request.request_id}`)).status === "expired";
-    await eventually(isExpired, "the deadline");
-    return asking;
-  }, "main:not(:has(form)) #headline:not([hidden])"),
-  withdrawn: linked(async () => {
-    const asking = await asked();
-    await cancel(asking);
-    return asking;
-  }, "main:not(:has(form)) #headline:not([hidden])"),
+  }), "main:not(:has(form)) #headline:not([hidden])"),
+  answered: linked(after(() => asked(PAYMENT, BOB_KEY), (payment) => approve(payment)), "main:not(:has(form)) .approvals li"),
+  expired: linked(after(() => asked('write_note\n{"text":"brief"}'), ({ request }) => {
+    const isExpired = async () => (await call(ALICE_KEY, "GET", `/resume/${request.request_id}`)).status === "expired";
+    return eventually(isExpired, "the deadline");
+  }), "main:not(:has(form)) #headline:not([hidden])"),
+  withdrawn: linked(after(asked, (asking) => cancel(asking)), "main:not(:has(form)) #headline:not([hidden])"),
   over: { ...linked(() => asked(), "main:not(:has(form)) h1", { status: 410 }), at: ({ request }) => linkTo(request, { hours: -1 }) },
   "no link": {
     ...linked(() => asked(), "main:not(:has(form)) h1", { status: 404 }),
