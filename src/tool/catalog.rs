@@ -251,6 +251,8 @@ impl Settings {
         Some((entry, checked))
     }
 
+    /// Compiles the schema of the parameters. `None` if the schema has flaws, which are added to
+    /// `mistakes`.
     fn check_parameters(
         &self,
         name: &str,

@@ -102,7 +102,7 @@ impl CompiledSchema {
     ///
     /// # Errors
     /// Fails if the schema has flaws. The error lists the flaws.
-    pub fn of_parameters(parameters: &Value) -> Result<Self, Vec<SchemaFlaw>> {
+    pub(crate) fn of_parameters(parameters: &Value) -> Result<Self, Vec<SchemaFlaw>> {
         let closed = Self::closed(parameters);
         if parameters.get("type").and_then(Value::as_str) == Some("object") {
             return closed;

@@ -340,7 +340,7 @@ both! {
         assert_eq!(harness.executions(task, "/refund"), 0);
     }
 
-    async fn ask_that_waits_takes_at_most_eight_kibibytes(fixture) {
+    async fn future_of_an_ask_takes_at_most_eight_kibibytes(fixture) {
         let harness = harness(fixture).await;
         let engine = harness.engine(8);
         let (caller, proposal) = (agent(), refund(1, LONG));

@@ -269,7 +269,8 @@ impl PostRequest {
         self.key = Ok(None);
     }
 
-    /// Frees the memory of the headers, too, which keep the buffer that they were read from.
+    /// Returns the caller, and frees the memory of all else. Unlike [`PostRequest::release_body`],
+    /// this also frees the headers, which keep the buffer that they were read into.
     pub(crate) fn into_caller(self) -> Caller {
         self.caller
     }
