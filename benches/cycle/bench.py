@@ -334,10 +334,14 @@ class Bench:
         proxy = CountingProxy(self.postgres.port)
         started, targets = self.serve(variant, self.postgres.url(variant.database, proxy.port))
         before = proxy.counted()
+        since = self.postgres.log_position()
         load = self.load(targets, 1, {}, call=variant.call)
         after = proxy.counted()
         self.stop(started)
-        return {name: (after[name] - before[name]) / load.report["finished"] for name in before}
+        cycles = load.report["finished"]
+        messages = {name: (after[name] - before[name]) / cycles for name in before}
+        log = self.postgres.log_by_table(variant.database, since)
+        return messages | {"log": {" ".join((table, "index" if is_index else "")).strip(): size / cycles for (table, is_index), size in log.items()}}
 
     def reads(self, variant):
         """Times lists and pages beside the paused tasks, for the person who has all of them and for others."""
@@ -367,6 +371,8 @@ class Bench:
 
 RATIOS = {
     "cycles/s": "cycles_per_second",
+    "create p50": "create_p50_ms",
+    "p99": "create_p99_ms",
     "CPU server": "server_cpu_s_per_1000",
     "CPU Postgres": "postgres_cpu_s_per_1000",
 }
@@ -396,11 +402,11 @@ def print_tables(measured, found, concurrency):
         return spread([ours / theirs for ours, theirs in pairs if ours and theirs])
 
     services = [variant for variant in found if not variant.ceiling]
-    bases = [variant for variant in found if variant.ceiling] + (services[:1] if len(services) > 1 else [])
+    ceilings = [variant for variant in found if variant.ceiling]
     print(f"## {concurrency} at once\n")
     table(["ratio", *RATIOS], [
         [f"{variant.name} / {base.name}"] + [ratio(variant, base, name) for name in RATIOS.values()]
-        for variant in services for base in bases if base is not variant
+        for place, variant in enumerate(services) for base in ceilings + services[:place]
     ])
     table(["a cycle", *FIGURES], [
         [variant.name] + [spread(values(variant, name), digits) for name, digits in FIGURES.values()] for variant in found
@@ -506,6 +512,10 @@ def main():
         table([f"a {unit}", "statements", "pings"], [
             [name, f"{each['statements']:.2f}", f"{each['pings']:.2f}"] for name, each in counted.items()
         ])
+        for name, each in counted.items():
+            print(f"## Bytes of the write-ahead log for a {unit}, one {unit} at a time: {name}\n")
+            sizes = sorted(each["log"].items(), key=lambda entry: -entry[1])
+            table(["part", "bytes"], [[part, f"{size:,.0f}"] for part, size in sizes] + [["all", f"{sum(each['log'].values()):,.0f}"]])
     for name, timed in reads.items():
         print(f"## Lists: {name}, 200 reads each\n")
         table(["list", "the caller's tasks", "p50 ms", "p99 ms", "longest"], timed)

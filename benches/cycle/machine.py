@@ -5,6 +5,7 @@ import glob
 import json
 import os
 import pwd
+import re
 import shutil
 import signal
 import socket
@@ -109,7 +110,7 @@ class Postgres:
         self.bin = self.find_programs()
         self.port = free_port()
         self.account = {}
-        data = os.path.join(folder, "postgres")
+        self.data = data = os.path.join(folder, "postgres")
         os.mkdir(data, 0o700)
         if os.geteuid() == 0:
             user = self.find_account()
@@ -187,6 +188,35 @@ class Postgres:
             )
             counted["statements"] = int(calls)
         return counted
+
+    def log_position(self):
+        [[position]] = self.sql("select pg_current_wal_insert_lsn()")
+        return position
+
+    def log_by_table(self, database, since):
+        """The bytes of the write-ahead log since a position: those of each table with its values out of line, those of
+        its indexes, and those of all else, which are mostly commits."""
+        tables = self.sql(
+            "select c.relfilenode, coalesce(m.oid, i.indrelid, c.oid)::regclass, i.indexrelid is not null from pg_class c"
+            " left join pg_index i on i.indexrelid = c.oid left join pg_class m on m.reltoastrelid = coalesce(i.indrelid, c.oid)"
+            " where c.relfilenode <> 0",
+            database,
+        )
+        names = {node: (table, is_index == "t") for node, table, is_index in tables}
+        [[number]] = self.sql(f"select oid from pg_database where datname = '{database}'")
+        self.sql("select pg_switch_wal()")
+        command = [f"{self.bin}/pg_waldump", "-p", f"{self.data}/pg_wal", "-s", since, "-e", self.log_position()]
+        dump = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, **self.account)
+        found = {}
+        for line in dump.stdout:
+            record = re.search(r"len \(rec/tot\): +\d+/ *(\d+),", line)
+            relation = re.search(r" rel \d+/(\d+)/(\d+)", line)
+            if record and "SWITCH" not in line:
+                is_ours = relation and relation[1] == number
+                name = names.get(relation[2], ("other", False)) if is_ours else ("other", False)
+                found[name] = found.get(name, 0) + int(record[1])
+        dump.wait()
+        return found
 
     def task_updates(self, database):
         """Updates of task rows, and those of them that changed no index. A session reports its updates when it ends."""

@@ -32,7 +32,9 @@ ONE, SLOW, DEAD, SILENT = entry("backend", ""), entry("backend", "/slow"), entry
 SETTINGS = {
     "no webhook": ("",),
     "one webhook": (notify(ONE),),
-    "one webhook, 10,000 undelivered beside it": (notify(DEAD), notify(ONE, DEAD)),
+    # The dead entry gets new messages, too: this variant separates their cost from that of the 10,000.
+    "one webhook, a dead one beside it": (notify(ONE, DEAD),),
+    "one webhook, a dead one with 10,000 undelivered": (notify(DEAD), notify(ONE, DEAD)),
 }
 UNDELIVERED = "select (select count(*) from delivery where state = 'due') + (select count(*) from notice)"
 
@@ -67,7 +69,7 @@ def measure(bench, found):
     seconds = 1 if bench.chosen.smoke else 10
     print("From an event to the first byte at its receiver, in milliseconds, at 100 messages a second:\n")
     print("| | p50 | p99 | messages |\n|---|---:|---:|---:|")
-    for variant in found[1:3]:
+    for variant in found[1:]:
         lag = lag_at_pace(bench, variant, seconds)
         print(f"| {variant.name} | {lag['p50']:.1f} | {lag['p99']:.1f} | {lag['received']} |")
     count, took = drain(bench, found[1])
