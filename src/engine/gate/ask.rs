@@ -20,7 +20,7 @@ use crate::engine::session::TaskSession;
 use crate::engine::{Engine, MAX_TRIES, Refusal};
 use crate::people::Caller;
 use crate::people::authorization::may_ask_at_gate;
-use crate::store::{CommitError, Listener, Notification};
+use crate::store::{CommitError, CommitListener};
 use crate::task::change::{ASKER_UNTIL_DELIVERED, AskerPresence};
 use crate::task::id::TaskId;
 
@@ -49,10 +49,10 @@ struct Waiter<'w> {
     claim_until: Option<Instant>,
     guard: Arc<AskerGuard>,
     /// Listens to the commits of this process. The listener is opened before the first read, so
-    /// that no commit is missed. The first `pause` turns this listener into `replica_commits`.
-    local_commits: Option<Listener>,
-    /// Listens to the commits of every replica; `None` before the first `pause`.
-    replica_commits: Option<Listener>,
+    /// that no commit is missed. The first pause turns this listener into `replica_commits`.
+    local_commits: Option<CommitListener>,
+    /// Listens to the commits of every replica; `None` before the first pause.
+    replica_commits: Option<CommitListener>,
     /// The id of this ask (one HTTP request that proposes the call), and the runner that the
     /// proposal names (`""` if the proposal names no runner).
     ask: (Uuid, String),
@@ -142,7 +142,7 @@ impl Engine {
                 Proposed::Counted(session) => Some(self.answer_counted(*session, gate).await?),
                 Proposed::Continues(task) => {
                     let guard = AskerGuard::new(self, task);
-                    let waiter = waiter(guard, self.store.listen_locally(task), true);
+                    let waiter = waiter(guard, self.store.listen_to_local_commits(task), true);
                     waiter.wait_for_verdict(None).await?
                 }
                 Proposed::Stored(guard, drive) => {
@@ -400,11 +400,12 @@ impl Waiter<'_> {
     async fn pause_until(&mut self, end: Instant) {
         self.own_drive = false;
         if let Some(listener) = self.local_commits.take() {
-            self.replica_commits = Some(self.engine.store.subscribe(self.guard.task, listener));
+            let store = &self.engine.store;
+            self.replica_commits = Some(store.subscribe_to_commits(self.guard.task, listener));
         }
         if let Some(listener) = &mut self.replica_commits {
             tokio::select! {
-                _ = timeout_at(end.min(self.end), next_commit(listener)) => {}
+                _ = timeout_at(end.min(self.end), listener.next()) => {}
                 () = self.engine.stop.cancelled() => {}
             }
         }
@@ -481,10 +482,6 @@ fn round_after_error(error: CommitError) -> Result<Round, GateRefusal> {
         CommitError::Refused => Ok(Round::TakenByOther),
         CommitError::Unavailable => Err(Refusal::Unavailable.into()),
     }
-}
-
-pub(super) async fn next_commit(listener: &mut Listener) {
-    while listener.next().await != Notification::Commit {}
 }
 
 /// Whether the permit of a started call has not ended, so that its holder may be running the call.
