@@ -5,6 +5,7 @@
 //! have subscribed to them. Readers of inboxes subscribe to a tenant instead of a tree
 //! (`feed/inbox.rs`).
 
+mod commits;
 mod inbox;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -15,6 +16,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, broadcast, watch};
 use tokio::time::Instant;
 
+pub use self::commits::CommitListener;
 pub use self::inbox::InboxListener;
 use self::inbox::Inboxes;
 use super::StoppedTask;
@@ -136,6 +138,8 @@ struct TreeChannels {
     /// Each subscriber holds a clone of this `Arc`, so the strong count is one more than the number
     /// of subscribers.
     listeners: Arc<()>,
+    /// Each [`CommitListener`] holds a clone of this `Arc`.
+    commit_listeners: Arc<()>,
     /// The number of the tree's last event, if known.
     last_event: Option<i64>,
 }
@@ -242,12 +246,16 @@ impl Feed {
     /// Turns a listener into a subscriber to the tree. Announces the subscription to the other
     /// replicas.
     pub(super) fn subscribe(&self, root: TaskId, mut listener: Listener) -> Listener {
-        listener.subscriber =
-            Some(self.with_channels(root, |channels| Arc::clone(&channels.listeners)));
+        listener.subscriber = Some(self.subscriber(root));
+        listener
+    }
+
+    fn subscriber(&self, root: TaskId) -> Arc<()> {
+        let subscriber = self.with_channels(root, |channels| Arc::clone(&channels.listeners));
         self.with_replicas(|replicas| {
             replicas.outgoing.subscriptions.insert(root);
         });
-        listener
+        subscriber
     }
 
     fn with_channels<R>(&self, root: TaskId, receiver: impl FnOnce(&mut TreeChannels) -> R) -> R {
@@ -265,6 +273,7 @@ impl Feed {
             news: watch::channel(initial).0,
             deltas: None,
             listeners: Arc::default(),
+            commit_listeners: Arc::default(),
             last_event: None,
         };
         receiver(trees.channels.entry(root).or_insert_with(new_channels))
@@ -278,13 +287,6 @@ impl Feed {
         if trees.channels.get(&root).is_some_and(unwatched) {
             trees.channels.remove(&root);
         }
-    }
-
-    pub(super) fn is_watched(&self, root: TaskId) -> bool {
-        lock(&self.trees)
-            .channels
-            .get(&root)
-            .is_some_and(TreeChannels::has_readers)
     }
 
     /// Whether the tree has a subscriber on this replica or, as far as is known, on another

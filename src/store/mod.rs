@@ -93,7 +93,7 @@ use self::db::{Db, Engine, Value, sql};
 pub use self::events::{Event, Events, MessageEvent, ReadLimit, Subtree};
 pub use self::failure::{CommitError, ReadError};
 use self::feed::Feed;
-pub use self::feed::{InboxListener, Listener, News, Notification};
+pub use self::feed::{CommitListener, InboxListener, Listener, News, Notification};
 pub use self::gate_calls::EqualCall;
 pub use self::grants::{CoverableCall, GrantFilter, GrantRow};
 pub use self::inbox::InboxState;
@@ -301,13 +301,13 @@ impl Store {
         self.inner.committer.commit(change, stopped).await
     }
 
-    /// Frees the memory of a tree's last [`News`]. Does nothing if [`Store::is_watched`] is true.
+    /// Frees the memory of a tree's last [`News`]. Does nothing if this process listens to the tree.
     pub fn forget(&self, root: TaskId) {
         self.inner.feed.forget(root);
     }
 
     /// Whether this process holds a receiver from [`Store::watch`], or a [`Listener`], for the
-    /// tree.
+    /// tree. A [`CommitListener`] does not count, because it does not take [`News::stopped`].
     pub fn is_watched(&self, root: TaskId) -> bool {
         self.inner.feed.is_watched(root)
     }

@@ -340,12 +340,12 @@ both! {
         assert_eq!(harness.executions(task, "/refund"), 0);
     }
 
-    async fn future_of_an_ask_takes_at_most_eight_kibibytes(fixture) {
+    async fn future_of_an_ask_takes_at_most_four_kibibytes(fixture) {
         let harness = harness(fixture).await;
         let engine = harness.engine(8);
         let (caller, proposal) = (agent(), refund(1, LONG));
         let bytes = size_of_val(&engine.ask(&caller, &proposal));
-        assert!(bytes <= 8 * 1024, "{bytes} bytes");
+        assert!(bytes <= 4 * 1024, "{bytes} bytes");
     }
 
     async fn parked_call_keeps_the_terms_of_its_making_and_todays_rules_tighten_them(fixture) {

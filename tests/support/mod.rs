@@ -1,6 +1,7 @@
 //! Helpers that the tests share: the whole service in a process, its databases, and its fake
 //! endpoints.
 
+pub mod allocator;
 pub mod api_contract;
 pub mod database;
 pub mod dice;

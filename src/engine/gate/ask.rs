@@ -20,7 +20,7 @@ use crate::engine::session::TaskSession;
 use crate::engine::{Engine, MAX_TRIES, Refusal};
 use crate::people::Caller;
 use crate::people::authorization::may_ask_at_gate;
-use crate::store::{CommitError, Listener, Notification};
+use crate::store::{CommitError, CommitListener};
 use crate::task::change::{ASKER_UNTIL_DELIVERED, AskerPresence};
 use crate::task::id::TaskId;
 
@@ -49,10 +49,10 @@ struct Waiter<'w> {
     claim_until: Option<Instant>,
     guard: Arc<AskerGuard>,
     /// Listens to the commits of this process. The listener is opened before the first read, so
-    /// that no commit is missed. The first `pause` turns this listener into `replica_commits`.
-    local_commits: Option<Listener>,
-    /// Listens to the commits of every replica; `None` before the first `pause`.
-    replica_commits: Option<Listener>,
+    /// that no commit is missed. The first pause turns this listener into `replica_commits`.
+    local_commits: Option<CommitListener>,
+    /// Listens to the commits of every replica; `None` before the first pause.
+    replica_commits: Option<CommitListener>,
     /// The id of this ask (one HTTP request that proposes the call), and the runner that the
     /// proposal names (`""` if the proposal names no runner).
     ask: (Uuid, String),
@@ -115,12 +115,13 @@ impl Engine {
         let runner = proposal.runner.clone().unwrap_or_default();
         for _ in 0..MAX_TRIES {
             let ask = (self.ids.fresh(), runner.clone());
-            let known = self.find_known_call(caller, &agent, proposal).await?;
+            // All steps but the wait are boxed, so that their futures take no memory during it.
+            let known = Box::pin(self.find_known_call(caller, &agent, proposal)).await?;
             let has_own_key = matches!(proposal.identity, Identity::Key { attach: false, .. });
             let is_named = known.is_some() || has_own_key;
             let proposed = match known {
                 Some(task) => Proposed::Continues(task),
-                None => self.propose(caller, &agent, proposal, ask.clone()).await?,
+                None => Box::pin(self.propose(caller, &agent, proposal, ask.clone())).await?,
             };
             let waiter = |guard, listener, continues: bool| Waiter {
                 engine: self,
@@ -139,10 +140,12 @@ impl Engine {
                 own_drive: false,
             };
             let answer = match proposed {
-                Proposed::Counted(session) => Some(self.answer_counted(*session, gate).await?),
+                Proposed::Counted(session) => {
+                    Some(Box::pin(self.answer_counted(*session, gate)).await?)
+                }
                 Proposed::Continues(task) => {
                     let guard = AskerGuard::new(self, task);
-                    let waiter = waiter(guard, self.store.listen_locally(task), true);
+                    let waiter = waiter(guard, self.store.listen_to_local_commits(task), true);
                     waiter.wait_for_verdict(None).await?
                 }
                 Proposed::Stored(guard, drive) => {
@@ -196,35 +199,27 @@ impl Waiter<'_> {
     async fn wait_for_drive(
         &mut self,
         drive: tokio::task::JoinHandle<Option<TaskSession>>,
-    ) -> Option<TaskSession> {
+    ) -> Option<Box<TaskSession>> {
         let end = self.end.max(Instant::now() + self.proposal.run_wait);
         let session = tokio::select! {
             ended = timeout_at(end, drive) => ended.ok()?.ok()?,
             () = self.engine.stop.cancelled() => None,
         };
         self.own_drive = session.is_some();
-        session
+        session.map(Box::new)
     }
 
     /// Waits until the call has a verdict for this asker, or until the wait is over. Returns `None`
     /// if the proposal must be handled again from the start (see [`Round::TakenByOther`]).
     async fn wait_for_verdict(
         mut self,
-        mut session: Option<TaskSession>,
+        mut session: Option<Box<TaskSession>>,
     ) -> Result<Option<GateAnswer>, GateRefusal> {
         loop {
-            let loaded = match session.take() {
-                Some(session) => session,
-                None => self
-                    .engine
-                    .load(self.guard.task)
-                    .await?
-                    .ok_or(Refusal::NotFound)?,
-            };
-            match self.round(loaded).await? {
+            match Box::pin(self.round(session.take())).await? {
                 Round::Answer(answer) => return Ok(Some(*answer)),
                 Round::TakenByOther => return Ok(None),
-                Round::Retry(known) => session = known.map(|session| *session),
+                Round::Retry(known) => session = known,
                 // Here, unlike in a round, the ask holds no session while it waits, which may be
                 // for minutes.
                 Round::Pause(end) => self.pause_until(end).await,
@@ -232,7 +227,17 @@ impl Waiter<'_> {
         }
     }
 
-    async fn round(&mut self, session: TaskSession) -> Result<Round, GateRefusal> {
+    /// Looks at the call, and starts it if it can start. `session` is the session of the call's
+    /// task; with `None`, the task is loaded.
+    async fn round(&mut self, session: Option<Box<TaskSession>>) -> Result<Round, GateRefusal> {
+        let session = match session {
+            Some(session) => *session,
+            None => self
+                .engine
+                .load(self.guard.task)
+                .await?
+                .ok_or(Refusal::NotFound)?,
+        };
         self.guard.resolve_presence(&session);
         // A runner gets its permit again by its name, but only for its own call. An ask that
         // continues an equal call does not get the permit of an earlier ask.
@@ -338,8 +343,7 @@ impl Waiter<'_> {
         match self.guard.drive(session).await {
             Ok(Some(drive)) => {
                 (self.local_commits, self.replica_commits) = (Some(drive.listener), None);
-                let session = self.wait_for_drive(drive.end).await;
-                Ok(Round::Retry(session.map(Box::new)))
+                Ok(Round::Retry(self.wait_for_drive(drive.end).await))
             }
             Ok(None) if self.is_over() => {
                 self.guard.forget_presence();
@@ -400,11 +404,12 @@ impl Waiter<'_> {
     async fn pause_until(&mut self, end: Instant) {
         self.own_drive = false;
         if let Some(listener) = self.local_commits.take() {
-            self.replica_commits = Some(self.engine.store.subscribe(self.guard.task, listener));
+            let store = &self.engine.store;
+            self.replica_commits = Some(store.subscribe_to_commits(self.guard.task, listener));
         }
         if let Some(listener) = &mut self.replica_commits {
             tokio::select! {
-                _ = timeout_at(end.min(self.end), next_commit(listener)) => {}
+                _ = timeout_at(end.min(self.end), listener.next()) => {}
                 () = self.engine.stop.cancelled() => {}
             }
         }
@@ -481,10 +486,6 @@ fn round_after_error(error: CommitError) -> Result<Round, GateRefusal> {
         CommitError::Refused => Ok(Round::TakenByOther),
         CommitError::Unavailable => Err(Refusal::Unavailable.into()),
     }
-}
-
-pub(super) async fn next_commit(listener: &mut Listener) {
-    while listener.next().await != Notification::Commit {}
 }
 
 /// Whether the permit of a started call has not ended, so that its holder may be running the call.

@@ -23,7 +23,7 @@ use crate::engine::session::TaskSession;
 use crate::engine::{Engine, Refusal};
 use crate::people::Caller;
 use crate::secret::seal::DigestedBody;
-use crate::store::{CommitError, Listener};
+use crate::store::{CommitError, CommitListener};
 use crate::task::call_state::{AttemptStart, CallState, Phase};
 use crate::task::change::{AskerPresence, Committed, Guard, KeyedCall};
 use crate::task::id::{CallId, TaskId};
@@ -46,7 +46,7 @@ pub(super) enum Proposed {
 pub(super) struct GateDrive {
     pub first_commit: Committed,
     /// A listener for the commits of this process, from the driver's first commit on.
-    pub listener: Listener,
+    pub listener: CommitListener,
     /// Returns the session when the driver has ended. `None` if the driver lost the task or has
     /// left facts unstored, because its session may then differ from the journal.
     pub end: JoinHandle<Option<TaskSession>>,
@@ -297,7 +297,8 @@ impl Engine {
         self: &Arc<Self>,
         mut session: TaskSession,
     ) -> Result<Option<GateDrive>, CommitError> {
-        let listener = self.store.listen_locally(session.own.row.root_task_id);
+        let root = session.own.row.root_task_id;
+        let listener = self.store.listen_to_local_commits(root);
         let first_commit = session.expect_commit();
         let end = self.drivers.spawn(Arc::clone(self).drive(session));
         let first_commit = wait_for_first_commit(first_commit).await?;

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::ask::next_commit;
 use super::call::{GateCall, GateState, Viewer};
 use super::presence::present_until;
 use crate::engine::session::TaskSession;
@@ -102,18 +101,18 @@ impl Engine {
         wait: Duration,
     ) -> Result<GateCall, Refusal> {
         let end = Instant::now() + wait;
-        let mut listener = self.store.listen_locally(task);
+        let mut listener = self.store.listen_to_local_commits(task);
         let first = self.call_of(caller, task).await?;
         if wait.is_zero() {
             return Ok(first);
         }
-        listener = self.store.subscribe(task, listener);
+        listener = self.store.subscribe_to_commits(task, listener);
         let mut call = self.call_of(caller, task).await?;
         let may_change =
             |call: &GateCall| call.decision == first.decision && call.state != GateState::Settled;
         while may_change(&call) && Instant::now() < end && !self.stop.is_cancelled() {
             tokio::select! {
-                _ = timeout_at(end, next_commit(&mut listener)) => {}
+                _ = timeout_at(end, listener.next()) => {}
                 () = self.stop.cancelled() => {}
             }
             call = self.call_of(caller, task).await?;

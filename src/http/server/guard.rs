@@ -173,7 +173,8 @@ async fn with_session_fallback(
     found: Result<Caller, AuthError>,
 ) -> Result<Option<Caller>, Problem> {
     match found {
-        Err(AuthError::Missing) => session::caller(http, headers).await,
+        // Boxed, so that the look-up takes no memory while the operation runs.
+        Err(AuthError::Missing) => Box::pin(session::caller(http, headers)).await,
         found => Ok(Some(found?)),
     }
 }

@@ -98,6 +98,8 @@ impl Server {
                         slot = self.connections.wait_for_slot() => slot,
                     };
                     let connection = self.clone().connection(io, peer, slot, closed.clone());
+                    // Boxed, because the futures around it would contain its memory three times.
+                    let connection = Box::pin(connection);
                     let stop = stop.clone();
                     tasks.spawn(async move { stop.run_until_cancelled(connection).await });
                 }

@@ -71,7 +71,8 @@ pub(crate) async fn timed_ask(
 /// member `call`, which is the call as `caller` sees it.
 pub(crate) async fn gate_problem(http: &Http, caller: &Caller, refusal: GateRefusal) -> Problem {
     match refusal {
-        GateRefusal::Command(refusal) => refusal_problem(http, caller, refusal).await,
+        // Boxed, so that its future takes no memory while the ask waits.
+        GateRefusal::Command(refusal) => Box::pin(refusal_problem(http, caller, refusal)).await,
         GateRefusal::InHand(call) => {
             let end = call.expires_at.map(|end| format!(" until {end}"));
             let end = end.unwrap_or_default();

@@ -9,6 +9,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::response::Response;
 use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -50,29 +51,13 @@ struct PreparedCall {
 }
 
 impl McpRequest<'_> {
-    pub(super) async fn call_tool(&self, params: Params) -> Result<Response, RpcError> {
+    pub(super) fn call_tool(
+        &self,
+        params: Params,
+    ) -> Result<BoxFuture<'static, Response>, RpcError> {
         let token = params.meta("progressToken").cloned();
-        let call = self.prepare_call(params)?;
-        let progress = call.proposal.progress.clone();
-        let mut reply = call.reply().boxed();
-        let clock = Arc::clone(&self.http.clock);
-        Ok(tokio::select! {
-            biased;
-            reply = &mut reply => {
-                if reply.text.is_empty() {
-                    return Ok(stream_response(Body::from(last_frame(""))));
-                }
-                let mut response = json_response(delivered_body(reply.text.into(), reply.delivery));
-                *response.status_mut() = reply.status;
-                response.headers_mut().extend(reply.headers);
-                response
-            }
-            () = clock.sleep(JSON_ANSWER_TIMEOUT) => {
-                let token = token.filter(|token| token.is_string() || token.is_number());
-                let stream = CallStream::new(reply, clock, token.map(|token| (token, progress)));
-                stream_response(Body::from_stream(stream.frames()))
-            }
-        })
+        let token = token.filter(|token| token.is_string() || token.is_number());
+        Ok(self.prepare_call(params)?.respond(token).boxed())
     }
 
     /// Checks the parameters and takes a slot of `Http::waiting_asks`. If no slot is free, the wait
@@ -216,6 +201,30 @@ fn arguments(text: Option<String>) -> Result<String, RpcError> {
 }
 
 impl PreparedCall {
+    /// Waits for the gate's answer, or until it is time to begin an event stream. `token` is the
+    /// client's progress token, if any.
+    async fn respond(self, token: Option<Value>) -> Response {
+        let clock = Arc::clone(&self.http.clock);
+        let progress = token.map(|token| (token, self.proposal.progress.clone()));
+        let mut reply = self.reply().boxed();
+        tokio::select! {
+            biased;
+            reply = &mut reply => {
+                if reply.text.is_empty() {
+                    return stream_response(Body::from(last_frame("")));
+                }
+                let mut response = json_response(delivered_body(reply.text.into(), reply.delivery));
+                *response.status_mut() = reply.status;
+                response.headers_mut().extend(reply.headers);
+                response
+            }
+            () = clock.sleep(JSON_ANSWER_TIMEOUT) => {
+                let stream = CallStream::new(reply, clock, progress);
+                stream_response(Body::from_stream(stream.frames()))
+            }
+        }
+    }
+
     /// Waits for the gate's answer. Returns an empty reply if the client cancels the request.
     async fn reply(self) -> Reply {
         let answer = tokio::select! {

@@ -12,10 +12,13 @@ pub(crate) mod result;
 mod stream;
 pub(crate) mod tools;
 
+use std::future::ready;
 use std::sync::Arc;
 
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use http::StatusCode;
 use http::header::{ACCEPT, HeaderMap, HeaderValue};
 use serde_json::{Value, json};
@@ -106,8 +109,13 @@ pub(crate) async fn post_mcp_message(
         revision,
         id,
     };
-    let answer = request.answer(incoming).await;
-    Ok(answer.unwrap_or_else(|error| error.response(&request.id)))
+    let response = match request.answer(incoming) {
+        Ok(response) => response,
+        Err(error) => return Ok(error.response(&request.id)),
+    };
+    // The headers are freed before the wait, because they keep the buffer that they were read into.
+    drop(posted);
+    Ok(response.await)
 }
 
 /// Returns the gate `name`.
@@ -171,7 +179,8 @@ fn request_name(gate: &str, headers: &HeaderMap, id: &Value) -> String {
 }
 
 impl McpRequest<'_> {
-    async fn answer(&self, incoming: Incoming) -> Result<Response, RpcError> {
+    /// Returns the future of the response, which waits if the request is a `tools/call`.
+    fn answer(&self, incoming: Incoming) -> Result<BoxFuture<'static, Response>, RpcError> {
         let params = incoming.params?;
         let stateless = self.revision.is_stateless();
         let result = match (incoming.method.as_str(), stateless) {
@@ -179,10 +188,10 @@ impl McpRequest<'_> {
             ("ping", false) => "{}".to_owned(),
             ("server/discover", true) => self.discover().to_string(),
             ("tools/list", _) => self.list_tools(&params)?,
-            ("tools/call", _) => return self.call_tool(params).await,
+            ("tools/call", _) => return self.call_tool(params),
             (_, _) => return Err(RpcError::unknown_method(self.revision)),
         };
-        Ok(respond(&self.id, &result))
+        Ok(ready(respond(&self.id, &result)).boxed())
     }
 
     fn initialize(&self, params: &Params) -> Value {

@@ -1,0 +1,109 @@
+//! Notifies the askers of calls at gates of the commits to their calls. Thousands of askers may
+//! wait for minutes. So, unlike a [`Listener`](super::Listener), their listeners keep no buffer of
+//! deltas and no [`StoppedTask`](crate::store::StoppedTask) in memory.
+
+use std::future::pending;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use super::{Feed, News, lock};
+use crate::store::Store;
+use crate::task::id::TaskId;
+
+/// A subscription to the commits to one tree.
+#[derive(Debug)]
+pub struct CommitListener {
+    /// Dropped before `news`, so that `Feed::is_watched` overlooks no other reader.
+    _counted: Arc<()>,
+    news: watch::Receiver<News>,
+    /// If `Some`, this listener counts as a subscriber to the tree. `None` for a listener from
+    /// [`Store::listen_to_local_commits`].
+    subscriber: Option<Arc<()>>,
+}
+
+impl CommitListener {
+    /// Waits until a commit was made, or may have been missed. Cancel-safe.
+    pub async fn next(&mut self) {
+        if self.news.changed().await.is_err() {
+            pending::<()>().await;
+        }
+    }
+}
+
+impl Feed {
+    fn listen_to_local_commits(&self, root: TaskId) -> CommitListener {
+        self.with_channels(root, |channels| CommitListener {
+            _counted: Arc::clone(&channels.commit_listeners),
+            news: channels.news.subscribe(),
+            subscriber: None,
+        })
+    }
+
+    fn subscribe_to_commits(&self, root: TaskId, mut listener: CommitListener) -> CommitListener {
+        listener.subscriber = Some(self.subscriber(root));
+        listener
+    }
+
+    /// Whether a reader of this process takes [`News::stopped`] of the tree.
+    pub(in crate::store) fn is_watched(&self, root: TaskId) -> bool {
+        let trees = lock(&self.trees);
+        trees.channels.get(&root).is_some_and(|channels| {
+            // The channels hold one clone of the `Arc` themselves.
+            let commit_listeners = Arc::strong_count(&channels.commit_listeners) - 1;
+            channels.news.receiver_count() > commit_listeners
+        })
+    }
+}
+
+impl Store {
+    /// Returns a listener for the commits to the tree of `root`. It gets every commit of this
+    /// process, and may miss commits of other replicas.
+    pub fn listen_to_local_commits(&self, root: TaskId) -> CommitListener {
+        self.inner.feed.listen_to_local_commits(root)
+    }
+
+    /// Gives a listener from [`Store::listen_to_local_commits`] the commits of all replicas. No
+    /// commit is missed meanwhile.
+    pub fn subscribe_to_commits(&self, root: TaskId, listener: CommitListener) -> CommitListener {
+        self.inner.feed.subscribe_to_commits(root, listener)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    const ROOT: TaskId = TaskId(Uuid::from_u128(1));
+
+    #[test]
+    fn tree_is_watched_only_if_a_reader_takes_more_than_its_commits() {
+        let feed = Feed::default();
+        let asker = feed.listen_to_local_commits(ROOT);
+        assert!(!feed.is_watched(ROOT));
+        let reader = feed.watch(ROOT);
+        assert!(feed.is_watched(ROOT));
+        drop(asker);
+        assert!(feed.is_watched(ROOT));
+        drop(reader);
+        assert!(!feed.is_watched(ROOT));
+    }
+
+    #[tokio::test]
+    async fn listener_to_commits_gets_each_commit_and_counts_as_a_subscriber() {
+        let feed = Feed::default();
+        let mut asker = feed.listen_to_local_commits(ROOT);
+        assert!(!feed.is_listened_to(ROOT));
+        feed.publish_commit(ROOT, None, 1, None);
+        asker.next().await;
+        asker = feed.subscribe_to_commits(ROOT, asker);
+        assert!(feed.is_listened_to(ROOT));
+        feed.forget(ROOT);
+        feed.publish_remote_commit(ROOT, None);
+        asker.next().await;
+        drop(asker);
+        assert!(!feed.is_listened_to(ROOT));
+    }
+}

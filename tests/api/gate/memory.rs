@@ -1,0 +1,125 @@
+//! Tests of the memory that an ask holds while it waits, over REST and over MCP.
+
+use std::time::Duration;
+
+use holdpoint::task::id::TaskId;
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+
+use super::{AGENT, yaml};
+use crate::support::allocator::allocated_bytes;
+use crate::support::test_app::{On, TestApp};
+use crate::support::{eventually, pause, raw_http, until};
+
+/// The number of asks that are measured. A user may have 20 pending calls.
+const ASKS: usize = 16;
+/// The maximum number of bytes that an ask may hold while it waits. The two buffers of its
+/// connection have 16 KiB.
+const MAX_HELD_BYTES: usize = 48 * 1024;
+/// The length of the reason for which the calls are held. The session of a call's task and the
+/// request about the call have several copies of the reason; the proposal has none.
+const REASON_BYTES: usize = 32 * 1024;
+/// The number of headers in addition to those that a request needs. hyper takes 100 headers at
+/// most. The table of these headers and the buffer with their text have 29 KiB.
+const MORE_HEADERS: usize = 93;
+/// The time after which the asks have failed to free the memory of their requests.
+const FREE_LIMIT: Duration = Duration::from_mins(1);
+
+/// Starts a service with the gate `refunds` that holds large refunds for a long reason.
+async fn service() -> TestApp {
+    let reason = "x".repeat(REASON_BYTES);
+    let yaml = yaml("").replace("Refunds above 20 need a look.", &reason);
+    TestApp::with(On::Sqlite, &yaml).await
+}
+
+/// Returns a POST of Alice's agent that waits for five minutes.
+fn request(path: &str, body: &Value) -> String {
+    let body = body.to_string();
+    let more: Vec<String> = (0..MORE_HEADERS)
+        .map(|number| format!("x-{number}: {number}\r\n"))
+        .collect();
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {AGENT}\r\n\
+         content-type: application/json\r\nprefer: wait=300\r\ncontent-length: {}\r\n{}\r\n{body}",
+        body.len(),
+        more.concat()
+    )
+}
+
+/// Sends an ask in a session of its own. Returns its connection when the ask waits.
+async fn waiting_ask(app: &TestApp, path: &str, session: &str, body: &Value) -> TcpStream {
+    let stream = raw_http::send(&app.url(), request(path, body).as_bytes()).await;
+    let tasks = format!("/v1/tasks?agent=refunds&session_id={session}");
+    let stored = async || {
+        let listed = app.owner().get(&tasks).await;
+        let id = listed.body["tasks"][0]["task_id"].as_str();
+        id.map(|id| id.parse::<TaskId>().unwrap())
+    };
+    let task = eventually("the call is stored", stored).await;
+    // An ask subscribes to the commits of all replicas when it begins to wait.
+    until("the ask waits", async || app.store().is_listened_to(task)).await;
+    stream
+}
+
+/// Lets asks wait one after the other, so that at most the last of them is still busy. `body`
+/// returns the body for a session. Returns the connections, and the allocated bytes before the
+/// measured asks. The first connection is not measured: its ask fills the caches of the service and
+/// of the test.
+async fn waiting_asks(
+    app: &TestApp,
+    path: &str,
+    body: impl Fn(&str) -> Value,
+) -> (Vec<TcpStream>, usize) {
+    let mut streams = Vec::with_capacity(1 + ASKS);
+    streams.push(waiting_ask(app, path, "first", &body("first")).await);
+    let before = allocated_bytes();
+    for number in 0..ASKS {
+        let session = format!("s{number}");
+        streams.push(waiting_ask(app, path, &session, &body(&session)).await);
+    }
+    (streams, before)
+}
+
+/// Waits until the asks hold no more than they may.
+async fn assert_little_is_held(before: usize) {
+    let held = || allocated_bytes().saturating_sub(before) / ASKS;
+    let freed = async {
+        while held() > MAX_HELD_BYTES {
+            pause().await;
+        }
+    };
+    let freed = tokio::time::timeout(FREE_LIMIT, freed).await;
+    assert!(freed.is_ok(), "a waiting ask holds {} bytes", held());
+}
+
+#[tokio::test]
+async fn ask_that_waits_over_rest_holds_neither_its_session_nor_its_request() {
+    let app = service().await;
+    let proposal = |session: &str| {
+        let arguments = json!({"order": 17, "amount": 120});
+        json!({"tool": "refund", "arguments": arguments, "session_id": session})
+    };
+    let (streams, before) = waiting_asks(&app, "/v1/gate/calls", proposal).await;
+    assert_little_is_held(before).await;
+    drop(streams);
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn ask_that_waits_over_mcp_holds_neither_its_session_nor_its_request() {
+    let app = service().await;
+    let message = |session: &str| {
+        let meta = json!({"holdpoint/session": session});
+        let arguments = json!({"order": 17, "amount": 120});
+        let params = json!({"name": "refund", "arguments": arguments, "_meta": meta});
+        json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+    };
+    let (streams, before) = waiting_asks(&app, "/mcp/refunds", message).await;
+    for stream in &streams {
+        // The event stream has begun.
+        stream.readable().await.unwrap();
+    }
+    assert_little_is_held(before).await;
+    drop(streams);
+    app.stop().await;
+}
