@@ -194,8 +194,8 @@ impl Replica {
         let store = serve_while(opening, &mut serving, address).await?;
         let engine = components.engine(&config, &store, &roster, &clock, &ids);
         let metrics = with_receivers(metrics.map_or_else(Metrics::new, Ok)?, &config);
-        let gauges = gauges(&store, &clock, &handlers);
         let sender = messages::sender(&config, &store, &settings, &clock, &ids)?;
+        let gauges = gauges(&store, &sender, &clock, &handlers);
         let (server, closed) = serving.open(http::routers(Http {
             engine: Arc::clone(&engine),
             store: store.clone(),
@@ -394,12 +394,17 @@ impl Components {
     }
 }
 
-fn gauges(store: &Store, clock: &Arc<dyn Clock>, handlers: &TaskTracker) -> Arc<Gauges> {
-    let (store, clock) = (store.clone(), Arc::clone(clock));
+fn gauges(
+    store: &Store,
+    sender: &Arc<Sender>,
+    clock: &Arc<dyn Clock>,
+    handlers: &TaskTracker,
+) -> Arc<Gauges> {
+    let (store, sender, clock) = (store.clone(), Arc::clone(sender), Arc::clone(clock));
     let count = Arc::new(
         move || -> std::pin::Pin<Box<dyn Future<Output = DatabaseCounts> + Send>> {
-            let store = store.clone();
-            Box::pin(async move { census(&store).await })
+            let (store, sender) = (store.clone(), Arc::clone(&sender));
+            Box::pin(async move { census(&store, &sender).await })
         },
     );
     Gauges::new(count, Arc::new(move || clock.uptime()), handlers.clone())
@@ -420,7 +425,7 @@ fn metrics_renderer(metrics: Metrics, gauges: Arc<Gauges>) -> http::RenderMetric
     })
 }
 
-async fn census(store: &Store) -> DatabaseCounts {
+async fn census(store: &Store, sender: &Sender) -> DatabaseCounts {
     let gauge_backlogs = |backlogs: Vec<store::Backlog>| {
         let backlogs = backlogs.into_iter().map(|backlog| telemetry::Backlog {
             name: backlog.name,
@@ -436,7 +441,7 @@ async fn census(store: &Store) -> DatabaseCounts {
                 .map(|(status, count)| (status.as_str().to_owned(), count))
                 .collect(),
             requests: gauge_backlogs(store.request_backlogs().await?),
-            deliveries: gauge_backlogs(store.delivery_backlogs().await?),
+            deliveries: gauge_backlogs(sender.backlogs().await?),
         })
     };
     read.await.unwrap_or_else(|error| {
