@@ -9,7 +9,9 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::tools::OutputCheck;
-use crate::engine::gate::{GateAnswer, GateCall, GateDecision, GateState, Repetition};
+use crate::engine::gate::{
+    GateAnswer, GateCall, GateDecision, GateState, MAY_HAVE_RUN, Repetition,
+};
 use crate::http::Settings;
 use crate::http::server::json::parse;
 use crate::http::wire::gate::GateCall as WireCall;
@@ -24,7 +26,6 @@ mod tests;
 
 /// The time after which a client may ask again about a pending call, in milliseconds.
 const RETRY_AFTER_MS: u32 = 30_000;
-const MAY_HAVE_RUN: &str = "It may have run. Do not repeat it.";
 
 pub(super) struct ResultWriter {
     pub(super) revision: Revision,
