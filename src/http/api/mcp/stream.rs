@@ -44,6 +44,8 @@ impl Reply {
         }
     }
 
+    /// Returns the reply to a canceled request. MCP says that the receiver of a cancellation should
+    /// send no response, and that the sender ignores one that comes nevertheless.
     pub(super) fn canceled() -> Self {
         Self::new(String::new(), None)
     }
