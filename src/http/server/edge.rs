@@ -116,14 +116,15 @@ impl RequestContext {
                 .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
         let page = pages::PATHS.into_iter().any(under);
-        let problem_form =
-            if under("/v1") && *request.method() == Method::GET && wants_stream(headers) {
-                ProblemForm::Stream
-            } else if !(under("/v1") || under("/mcp")) && wants_html(headers) {
-                ProblemForm::Page
-            } else {
-                ProblemForm::Json
-            };
+        let has_stream =
+            under("/v1") && path.ends_with("/events") && *request.method() == Method::GET;
+        let problem_form = if has_stream && wants_stream(headers) {
+            ProblemForm::Stream
+        } else if !(under("/v1") || under("/mcp")) && wants_html(headers) {
+            ProblemForm::Page
+        } else {
+            ProblemForm::Json
+        };
         let is_shared = state.origins.allows_cors(headers);
         Self {
             id: state.ids.fresh(),
