@@ -5,6 +5,7 @@ mod database;
 mod mcp_lock;
 mod messages;
 mod serving;
+mod signals;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,6 +22,7 @@ pub use self::database::DatabaseOptions;
 pub use self::mcp_lock::{ReviewResult, review as review_mcp_tools};
 pub use self::messages::ping;
 use self::serving::{Listeners, Serving};
+use self::signals::EndSignals;
 use crate::agent::Agents;
 use crate::config::Config;
 use crate::config::report::ReportLine;
@@ -92,7 +94,7 @@ fn policy(config: &Config, catalog: &Catalog, mistakes: &mut Mistakes) -> Policy
     Policy::new(&config.rules(), &specs, mistakes)
 }
 
-/// Serves until SIGTERM or SIGINT. `metrics` comes from [`start_log`].
+/// Serves until SIGTERM, SIGINT or SIGHUP. `metrics` comes from [`start_log`].
 ///
 /// # Errors
 /// Fails if the service cannot start. The error has the reason.
@@ -111,12 +113,11 @@ pub async fn serve(config: Config, options: ServeOptions, metrics: Metrics) -> a
     crate::tool::shell::make_undumpable().context("this process could not be made undumpable")?;
     descriptors::raise_soft_limit();
     let (demo, open) = (config.demo, config.auth.is_none());
-    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    let mut signals = EndSignals::catch()?;
     let world: (Arc<dyn Clock>, Arc<dyn Ids>) = (Arc::new(SystemClock), Arc::new(RandomIds));
     let replica = tokio::select! {
         replica = Replica::start(config, world.0, world.1, Some(metrics), options.database) => replica?,
-        _ = terminate.recv() => return Ok(()),
-        _ = tokio::signal::ctrl_c() => return Ok(()),
+        () = signals.end() => return Ok(()),
     };
     tracing::info!(address = %replica.address, "listening");
     if let Some(address) = replica.metrics_address {
@@ -131,15 +132,11 @@ pub async fn serve(config: Config, options: ServeOptions, metrics: Metrics) -> a
     if demo {
         print_demo_guide(replica.address);
     }
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = tokio::signal::ctrl_c() => {}
-    }
+    signals.end().await;
     tracing::info!("shutting down");
     tokio::select! {
         () = replica.stop() => {}
-        _ = terminate.recv() => tracing::warn!("second signal: exiting at once"),
-        _ = tokio::signal::ctrl_c() => tracing::warn!("second signal: exiting at once"),
+        () = signals.end_at_once() => tracing::warn!("second signal: exiting at once"),
     }
     Ok(())
 }
@@ -194,8 +191,8 @@ impl Replica {
         let store = serve_while(opening, &mut serving, address).await?;
         let engine = components.engine(&config, &store, &roster, &clock, &ids);
         let metrics = with_receivers(metrics.map_or_else(Metrics::new, Ok)?, &config);
-        let gauges = gauges(&store, &clock, &handlers);
         let sender = messages::sender(&config, &store, &settings, &clock, &ids)?;
+        let gauges = gauges(&store, &sender, &clock, &handlers);
         let (server, closed) = serving.open(http::routers(Http {
             engine: Arc::clone(&engine),
             store: store.clone(),
@@ -394,12 +391,17 @@ impl Components {
     }
 }
 
-fn gauges(store: &Store, clock: &Arc<dyn Clock>, handlers: &TaskTracker) -> Arc<Gauges> {
-    let (store, clock) = (store.clone(), Arc::clone(clock));
+fn gauges(
+    store: &Store,
+    sender: &Arc<Sender>,
+    clock: &Arc<dyn Clock>,
+    handlers: &TaskTracker,
+) -> Arc<Gauges> {
+    let (store, sender, clock) = (store.clone(), Arc::clone(sender), Arc::clone(clock));
     let count = Arc::new(
         move || -> std::pin::Pin<Box<dyn Future<Output = DatabaseCounts> + Send>> {
-            let store = store.clone();
-            Box::pin(async move { census(&store).await })
+            let (store, sender) = (store.clone(), Arc::clone(&sender));
+            Box::pin(async move { census(&store, &sender).await })
         },
     );
     Gauges::new(count, Arc::new(move || clock.uptime()), handlers.clone())
@@ -420,7 +422,7 @@ fn metrics_renderer(metrics: Metrics, gauges: Arc<Gauges>) -> http::RenderMetric
     })
 }
 
-async fn census(store: &Store) -> DatabaseCounts {
+async fn census(store: &Store, sender: &Sender) -> DatabaseCounts {
     let gauge_backlogs = |backlogs: Vec<store::Backlog>| {
         let backlogs = backlogs.into_iter().map(|backlog| telemetry::Backlog {
             name: backlog.name,
@@ -436,7 +438,7 @@ async fn census(store: &Store) -> DatabaseCounts {
                 .map(|(status, count)| (status.as_str().to_owned(), count))
                 .collect(),
             requests: gauge_backlogs(store.request_backlogs().await?),
-            deliveries: gauge_backlogs(store.delivery_backlogs().await?),
+            deliveries: gauge_backlogs(sender.backlogs().await?),
         })
     };
     read.await.unwrap_or_else(|error| {

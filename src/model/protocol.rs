@@ -3,6 +3,7 @@
 //! only on the received bytes.
 
 use std::borrow::Cow;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use http::HeaderName;
@@ -141,7 +142,12 @@ impl AttemptOutcome {
 pub(super) const MAX_CALLS: usize = 256;
 
 /// The problem of an answer with more than [`MAX_CALLS`] calls.
-pub(super) const TOO_MANY_CALLS: &str = "it asked for more than 256 calls";
+pub(super) static TOO_MANY_CALLS: LazyLock<String> =
+    LazyLock::new(|| format!("it asked for more than {MAX_CALLS} calls"));
+
+pub(super) fn too_many_calls() -> AttemptOutcome {
+    AttemptOutcome::Failed(TOO_MANY_CALLS.as_str().into())
+}
 
 /// Returns the length of a value in bytes: of the text itself for a text, otherwise of its JSON.
 pub(super) fn byte_length(value: &Value) -> usize {

@@ -182,8 +182,8 @@ impl Scripted {
         );
         if calls.len() > MAX_CALLS {
             let detail = format!(
-                "Model `{}` gave no usable answer: {TOO_MANY_CALLS}.",
-                self.name
+                "Model `{}` gave no usable answer: {}.",
+                self.name, *TOO_MANY_CALLS
             );
             return Err(ModelError::new(detail));
         }

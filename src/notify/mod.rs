@@ -52,7 +52,7 @@ use self::turns::Turns;
 use crate::net::Net;
 use crate::people::directory::Directory;
 use crate::people::link::Links;
-use crate::store::{Event, EventFilters, ReadError, Store};
+use crate::store::{Backlog, Event, EventFilters, ReadError, Store};
 use crate::task::id::{RequestId, TaskId};
 use crate::world::{Clock, Ids};
 
@@ -121,6 +121,9 @@ pub struct Sender {
     entry_states: Vec<Arc<EntryState>>,
     /// The names of all entries, with which the store finds their deliveries.
     entry_names: Vec<String>,
+    /// The names of the entries that have updates only from an earlier configuration, and do not
+    /// send them (see [`Entry::leaves_updates_out`]).
+    without_updates: Vec<String>,
     slots: Arc<Semaphore>,
     turns: Turns,
     /// Wakes the sender when an attempt has ended.
@@ -152,6 +155,7 @@ impl Sender {
             .filter_map(Entry::from_settings)
             .collect();
         let event_filters = entries.iter().map(|entry| entry.event_filter.clone());
+        let without_updates = entries.iter().filter(|entry| entry.leaves_updates_out());
         dependencies
             .store
             .set_event_filters(EventFilters(event_filters.collect()));
@@ -165,6 +169,7 @@ impl Sender {
             clock,
             ids,
             entry_names: entries.iter().map(|entry| entry.name.clone()).collect(),
+            without_updates: without_updates.map(|entry| entry.name.clone()).collect(),
             entry_states: entries
                 .into_iter()
                 .map(|entry| Arc::new(EntryState::new(entry)))
@@ -214,6 +219,17 @@ impl Sender {
         }
     }
 
+    /// Counts the messages that wait to be sent, for each entry that has any.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer.
+    pub async fn backlogs(&self) -> Result<Vec<Backlog>, ReadError> {
+        let backlogs = self
+            .store
+            .delivery_backlogs(&self.entry_names, &self.without_updates);
+        backlogs.await
+    }
+
     /// Starts no further attempts. Waits at most `time` until all attempts in flight are recorded.
     pub async fn shut_down(&self, time: Duration) {
         self.stop.cancel();
@@ -228,12 +244,9 @@ impl Sender {
     /// that can no longer update messages. Removes ended deliveries after their retention. Removes
     /// the stored time of a recipient's next message once that time has passed.
     async fn clean(&self) {
-        let entries = self.entry_states.iter().map(|state| &state.entry);
-        let without_updates = entries.filter(|entry| entry.leaves_updates_out());
-        let without_updates: Vec<_> = without_updates.map(|entry| entry.name.clone()).collect();
         let dropped = self
             .store
-            .drop_orphaned_deliveries(&self.entry_names, &without_updates);
+            .drop_orphaned_deliveries(&self.entry_names, &self.without_updates);
         match dropped.await {
             Ok(dropped) => {
                 for name in dropped {

@@ -24,11 +24,16 @@ const REQUESTS: Sql = sql!(
 /// Counts the deliveries that are due now or have failed. The age of a delivery without an attempt
 /// counts from its `due_at`, so that the wait of a reminder or of a gathered message does not look
 /// like a receiver that is down. An attempt changes `due_at`, so the age then counts from
-/// `created_at`.
+/// `created_at`. Leaves out the deliveries that this configuration cannot send and that
+/// `deliveries::DROP` drops later: their entry is not among `$2`, or they change an earlier message
+/// (`task::event_name::REQUEST_CHANGES`) and their entry is among `$3`.
 const DELIVERIES: Sql = sql!(
     "select target as name, count(*) as number,
             min(case when last_at is null then due_at else created_at end) as oldest, " (now 1) " as at
-       from delivery where state = 'due' and (due_at <= " (now 1) " or last_at is not null) group by target"
+       from delivery where state = 'due' and (due_at <= " (now 1) " or last_at is not null)
+        and target " (any 2 text) "
+        and not (target " (any 3 text) " and type in ('request.decided', 'request.expired', 'request.withdrawn'))
+      group by target"
 );
 
 pub(super) const STATEMENTS: &[Sql] = &[TASKS, REQUESTS, DELIVERIES];
@@ -81,21 +86,29 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer.
     pub async fn request_backlogs(&self) -> Result<Vec<Backlog>, ReadError> {
-        self.backlogs(REQUESTS).await
+        self.backlogs(REQUESTS, vec![Value::Now]).await
     }
 
-    /// Counts the unsent deliveries by entry of `notify.to`, and finds the oldest of each entry.
+    /// Counts the unsent deliveries of the entries `targets`, and finds the oldest of each entry.
     /// Includes deliveries that wait for another attempt. Leaves out reminders and gathered
-    /// messages that are not due yet.
+    /// messages that are not due yet. Of the entries `without_updates`, also leaves out the
+    /// deliveries that change an earlier message, because these entries send none.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
-    pub async fn delivery_backlogs(&self) -> Result<Vec<Backlog>, ReadError> {
-        self.backlogs(DELIVERIES).await
+    pub async fn delivery_backlogs(
+        &self,
+        targets: &[String],
+        without_updates: &[String],
+    ) -> Result<Vec<Backlog>, ReadError> {
+        let [targets, without_updates] =
+            [targets, without_updates].map(|names| Value::Texts(names.to_vec()));
+        let values = vec![Value::Now, targets, without_updates];
+        self.backlogs(DELIVERIES, values).await
     }
 
-    async fn backlogs(&self, sql: Sql) -> Result<Vec<Backlog>, ReadError> {
-        let counts: Vec<BacklogRecord> = self.db().all(sql, vec![Value::Now]).await?;
+    async fn backlogs(&self, sql: Sql, values: Vec<Value>) -> Result<Vec<Backlog>, ReadError> {
+        let counts: Vec<BacklogRecord> = self.db().all(sql, values).await?;
         let backlogs = counts.into_iter().map(|count| Backlog {
             name: count.name,
             waiting: count.number,

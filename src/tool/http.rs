@@ -366,7 +366,9 @@ impl HttpTool {
             content.push_str(&body);
         }
         if cut {
-            content.push_str("\n[cut: the first 2 KiB of the answer]");
+            let kibibytes = MAX_FAILURE_BYTES / 1024;
+            let note = format!("\n[cut: the first {kibibytes} KiB of the answer]");
+            content.push_str(&note);
         }
         ToolAnswer::Failed {
             content,

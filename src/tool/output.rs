@@ -46,9 +46,9 @@ pub(crate) fn result(redactor: &Redactor, bytes: &[u8], complete: bool) -> Strin
     if !is_cut {
         return content;
     }
-    let mut text = cut(&content, MAX_RESULT_BYTES - CUT_NOTE_BYTES).to_owned();
-    text.push_str("\n[cut: the result is longer than 1 MiB]");
-    text
+    let text = cut(&content, MAX_RESULT_BYTES - CUT_NOTE_BYTES).to_owned();
+    let mebibytes = MAX_RESULT_BYTES / (1024 * 1024);
+    text + &format!("\n[cut: the result is longer than {mebibytes} MiB]")
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
-//! Tests a shutdown by SIGTERM, and a kill, while clients wait and while calls or commands are in
+//! Tests a shutdown by SIGTERM and SIGHUP, and a kill, while clients wait and while calls or commands are in
 //! flight.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 
 use super::served_binary::{Folder, Served, fakes};
@@ -30,18 +31,36 @@ database: {{ url: '{}' }}
     )
 }
 
-fn signal(served: &Served) {
-    rustix::process::kill_process(served.pid(), rustix::process::Signal::TERM).unwrap();
+fn signal(served: &Served, signal: Signal) {
+    kill_process(served.pid(), signal).unwrap();
 }
 
 /// Creates a task, and sends SIGTERM once the tool has received `calls` calls in all. Returns the
 /// answer to the POST.
 async fn stopped_during_a_call(served: &Served, tool: &FakeTool, calls: usize) -> Value {
+    signaled_during_a_call(served, tool, calls, Signal::TERM).await
+}
+
+/// Like [`stopped_during_a_call`], but sends `end` in place of SIGTERM.
+async fn signaled_during_a_call(
+    served: &Served,
+    tool: &FakeTool,
+    calls: usize,
+    end: Signal,
+) -> Value {
     let (answer, ()) = tokio::join!(served.task("pay"), async {
         tool.reached(calls).await;
-        signal(served);
+        signal(served, end);
     });
     answer
+}
+
+/// Whether this process, and so each process that it starts, ignores SIGHUP, as under `nohup`.
+fn ignores_hangup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let mut lines = status.lines();
+    let mask = lines.find_map(|line| line.strip_prefix("SigIgn:"));
+    u64::from_str_radix(mask.unwrap().trim(), 16).unwrap() & 1 == 1
 }
 
 /// Returns once the service reports that it is not ready. The rest of the shutdown has begun by
@@ -94,6 +113,39 @@ on_both! {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn sighup_lets_a_call_end_although_a_closed_terminal_sends_it_twice() {
+    let (model, tool, folder) = fakes().await;
+    let database = Database::of(On::Sqlite).await;
+    let yaml = paying(&model, &tool, &database, "once");
+    let mut served = Served::start(folder.path(), &yaml, &[]);
+    model.then(calls(&[("pay", "{}")]));
+    tool.close();
+    if ignores_hangup() {
+        signal(&served, Signal::HUP);
+        assert_eq!(served.status("/readyz").await, 200, "SIGHUP stays ignored");
+        return;
+    }
+    let answer = signaled_during_a_call(&served, &tool, 1, Signal::HUP).await;
+    assert_eq!(
+        answer["status"], "Running",
+        "the client is answered: {answer}"
+    );
+    not_ready(&served).await;
+    signal(&served, Signal::HUP);
+    assert_eq!(
+        served.status("/healthz").await,
+        200,
+        "it waits for the call"
+    );
+    tool.open();
+    assert_eq!(served.process.wait().unwrap().code(), Some(0));
+    let again = Served::start(folder.path(), &yaml, &[]);
+    model.otherwise(|_| says("done"));
+    assert_eq!(ended(&again, &answer).await["status"], "Completed");
+    assert_eq!(tool.ledger().len(), 1, "the call did not run again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn released_task_continues_at_once_on_another_replica() {
     let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
     let (folder, other) = (Folder::new(), Folder::new());
@@ -133,7 +185,7 @@ async fn hanging_call_delays_shutdown_only_for_its_time_and_its_task_is_released
     stopped_during_a_call(&impatient, &tool, 2).await;
     not_ready(&impatient).await;
     let told = Instant::now();
-    signal(&impatient);
+    signal(&impatient, Signal::TERM);
     assert_eq!(impatient.process.wait().unwrap().code(), Some(0));
     assert!(
         told.elapsed() < Duration::from_secs(15),

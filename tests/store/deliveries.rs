@@ -424,13 +424,28 @@ both! {
     async fn backlog_counts_what_waits_and_the_age_of_the_oldest(fixture) {
         two(&fixture).await;
         fixture.forward(HOUR);
-        let [backlog] = &fixture.store.delivery_backlogs().await.unwrap()[..] else { panic!("one entry") };
+        let backend = ["backend".to_owned()];
+        let [backlog] = &fixture.store.delivery_backlogs(&backend, &[]).await.unwrap()[..] else { panic!("one entry") };
         assert_eq!((backlog.name.as_str(), backlog.waiting), ("backend", 2));
         assert!(backlog.oldest >= HOUR && backlog.oldest < 2 * HOUR, "{:?}", backlog.oldest);
         for one in claim(&fixture, 4).await {
             record(&fixture, &one, NextState::Again(2 * HOUR)).await;
         }
-        let [failed] = &fixture.store.delivery_backlogs().await.unwrap()[..] else { panic!("one entry") };
+        let [failed] = &fixture.store.delivery_backlogs(&backend, &[]).await.unwrap()[..] else { panic!("one entry") };
         assert!(failed.waiting == 2 && failed.oldest >= HOUR, "{failed:?}");
+    }
+
+    async fn delivery_that_the_configuration_cannot_send_is_no_backlog(fixture) {
+        two(&fixture).await;
+        let change = "update delivery set type = 'request.decided' where type = 'task.paused'";
+        fixture.database().execute(change).await;
+        let backend = ["backend".to_owned()];
+        let waiting = async |targets: &[String], without_updates: &[String]| {
+            let backlogs = fixture.store.delivery_backlogs(targets, without_updates).await.unwrap();
+            backlogs.iter().map(|backlog| backlog.waiting).sum::<i64>()
+        };
+        assert_eq!(waiting(&backend, &[]).await, 2);
+        assert_eq!(waiting(&backend, &backend).await, 1, "the entry does not send the update");
+        assert_eq!(waiting(&[], &[]).await, 0, "there is no such entry");
     }
 }

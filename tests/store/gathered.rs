@@ -135,9 +135,10 @@ both! {
         assert_eq!(sent(&fixture, &message).await, 1);
         question(&fixture, &["bob"]).await;
         assert_eq!(claim(&fixture).await.len(), 0, "it has to wait");
-        assert_eq!(fixture.store.delivery_backlogs().await.unwrap(), []);
+        let backlogs = async || fixture.store.delivery_backlogs(&["by-mail".to_owned()], &[]).await.unwrap();
+        assert_eq!(backlogs().await, []);
         fixture.forward(INTERVAL + SECOND);
-        let [backlog] = &fixture.store.delivery_backlogs().await.unwrap()[..] else { panic!("one entry") };
+        let [backlog] = &backlogs().await[..] else { panic!("one entry") };
         assert!(backlog.waiting == 1 && backlog.oldest < INTERVAL, "{backlog:?}");
     }
 

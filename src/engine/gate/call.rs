@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use super::{MAY_HAVE_RUN, UNDER_WAY};
 use crate::agent::Gate;
 use crate::engine::session::TaskSession;
 use crate::engine::{Engine, Refusal};
@@ -262,14 +263,13 @@ impl GateCall {
                 "Approved; the call starts when its agent asks for it again.".to_owned()
             }
             (GateState::Doubtful, _) => {
-                "The call may have run; a person is asked about its outcome. Do not repeat it."
-                    .to_owned()
+                format!("{MAY_HAVE_RUN} A person is asked about the outcome of the call.")
             }
             (GateState::Started, GateDecision::Pending) => match self.repetition {
-                Repetition::Continues => "The call is under way.".to_owned(),
-                Repetition::RunsAgain => "The call is under way. Read it to get its result: \
-                     the same call without its key is run again."
-                    .to_owned(),
+                Repetition::Continues => UNDER_WAY.to_owned(),
+                Repetition::RunsAgain => format!(
+                    "{UNDER_WAY} Read it to get its result: the same call without its key is run again."
+                ),
             },
             (GateState::Settled, GateDecision::Deny) => {
                 if self.outcome == Some(Outcome::Responded) {
@@ -296,8 +296,7 @@ impl GateCall {
                 None => "The call was started and failed.".to_owned(),
             },
             Some(Outcome::Unknown) | None => {
-                "The outcome of the call is not known. It may have run; do not repeat it."
-                    .to_owned()
+                format!("The outcome of the call is not known. {MAY_HAVE_RUN}")
             }
             Some(
                 outcome @ (Outcome::Invalid
@@ -306,10 +305,10 @@ impl GateCall {
                 | Outcome::Expired
                 | Outcome::Withdrawn
                 | Outcome::Canceled),
-            ) => format!(
-                "The call was started and ended as {}. It may have run; do not repeat it.",
-                outcome.as_str()
-            ),
+            ) => {
+                let outcome = outcome.as_str();
+                format!("The call was started and ended as {outcome}. {MAY_HAVE_RUN}")
+            }
         }
     }
 

@@ -35,6 +35,11 @@ use crate::task::verdict::Approvers;
 /// surfaces (protocols such as REST and MCP), so that a key names the same call at each surface.
 pub(crate) const KEY_PATH: &str = "/v1/gate/calls";
 
+/// The text about a call that was started and has no outcome yet.
+pub(crate) const UNDER_WAY: &str = "The call is under way.";
+/// The warning about a call that was started, if its outcome is not known.
+pub(crate) const MAY_HAVE_RUN: &str = "It may have run. Do not repeat it.";
+
 /// The session id of a proposal that names no session. The id is fixed, so that a repeated call is
 /// recognized.
 const DEFAULT_SESSION: &str = "gate";

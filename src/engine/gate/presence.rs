@@ -143,6 +143,14 @@ impl AskerGuard {
 
     /// If the answer to a commit of this ask was lost, takes the presence in the row, which was
     /// read after the commit, for the one that the commit has stored.
+    ///
+    /// The row may instead have the presence of an ask that came at the same moment, because a
+    /// commit without items cannot be looked up. Taking that presence for the own one starts no
+    /// call: a driver starts a call for the presence in the row, which is an asker's in either
+    /// case, and a permit is bound to its ask. This ask can only end the presence too early, so that
+    /// an approved call waits until the other ask claims it, or give the result of a settled call
+    /// to its client, too. The opposite mistake is worse: an ask that takes its own reservation of
+    /// a result for another's proposes its call anew, and an allowed call then runs twice.
     pub(super) fn resolve_presence(&self, session: &TaskSession) {
         let mut stored = self.stored.lock();
         if matches!(*stored, Some(StoredPresence::Unknown)) {

@@ -9,7 +9,8 @@ use http::header::{CACHE_CONTROL, CONTENT_LOCATION, CONTENT_TYPE, HeaderName, He
 use http::{HeaderMap, StatusCode, Uri};
 
 use super::reader::EventReader;
-use super::stream::{EventSource as _, Watcher};
+use super::sse::SseBuffer;
+use super::stream::{EventSource as _, RETRY_MS, Watcher};
 use super::stream_limiter::StreamPermit;
 use super::task_stream::TaskStream;
 use crate::engine::{Accepted, CommitPosition};
@@ -104,6 +105,13 @@ pub(crate) fn stream_response(body: Body) -> Response {
         HeaderValue::from_static("no"),
     );
     response
+}
+
+/// Returns a stream that ends at once, and after which the client asks again.
+pub(crate) fn ended_stream() -> Response {
+    let mut text = SseBuffer::default();
+    text.retry(RETRY_MS);
+    stream_response(text.take().into())
 }
 
 /// Takes a stream permit if a POST asks for the event stream and is not a form; otherwise returns

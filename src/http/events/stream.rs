@@ -25,7 +25,7 @@ use crate::store::ReadError;
 
 /// The delay after which a client connects again, in milliseconds. Each stream announces the delay
 /// to the client at its start.
-const RETRY_MS: u32 = 1000;
+pub(super) const RETRY_MS: u32 = 1000;
 /// After this time without a write, a stream sends a comment, so that no proxy closes the
 /// connection as idle.
 const MAX_SILENCE: Duration = Duration::from_secs(15);

@@ -1,7 +1,10 @@
 //! The outermost middleware. It gives each request an id, renders problems, answers CORS
 //! preflights, and adds the headers that operations share: request id, CORS, caching and security.
 //! A problem is rendered as a page if the client prefers HTML and the path is not under `/v1` or
-//! `/mcp`, and as JSON otherwise. The log line of a request omits path and query.
+//! `/mcp`, and as JSON otherwise. If the database does not answer, a client that asks for an event
+//! stream gets a stream that ends at once: a browser's `EventSource` reconnects after the end of a
+//! stream, and gives up after any status but 200 (WHATWG HTML, "Server-sent events"). The log line
+//! of a request omits path and query.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -16,13 +19,14 @@ use maud::Markup;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use super::accept::wants_html;
+use super::accept::{wants_html, wants_stream};
 use super::caller::CurrentCaller;
 use super::drain_body;
 use super::origin::{Origins, refusal_without_accounts};
 use super::problem::{Code, Problem, path_prefix};
 use crate::http::Settings;
 use crate::http::api::health;
+use crate::http::events::opening::ended_stream;
 use crate::http::pages;
 use crate::http::pages::language::Language;
 use crate::http::pages::layout;
@@ -84,13 +88,21 @@ impl Edge {
     }
 }
 
+/// The form in which the problems of a request are rendered.
+enum ProblemForm {
+    Json,
+    Page,
+    /// The problem `unavailable` is an event stream that ends at once; any other problem is JSON.
+    Stream,
+}
+
 struct RequestContext {
     id: Uuid,
     origin: Option<HeaderValue>,
     is_preflight: bool,
     host_refusal: Option<&'static str>,
     is_private: bool,
-    wants_page: bool,
+    problem_form: ProblemForm,
     /// The path and query of the request.
     path: String,
     language: Language,
@@ -104,6 +116,15 @@ impl RequestContext {
                 .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
         let page = pages::PATHS.into_iter().any(under);
+        let has_stream =
+            under("/v1") && path.ends_with("/events") && *request.method() == Method::GET;
+        let problem_form = if has_stream && wants_stream(headers) {
+            ProblemForm::Stream
+        } else if !(under("/v1") || under("/mcp")) && wants_html(headers) {
+            ProblemForm::Page
+        } else {
+            ProblemForm::Json
+        };
         let is_shared = state.origins.allows_cors(headers);
         Self {
             id: state.ids.fresh(),
@@ -113,7 +134,7 @@ impl RequestContext {
                 && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD),
             host_refusal: state.host_refusal(request),
             is_private: under("/v1") || under("/mcp") || page,
-            wants_page: !(under("/v1") || under("/mcp")) && wants_html(headers),
+            problem_form,
             path: request
                 .uri()
                 .path_and_query()
@@ -203,23 +224,28 @@ fn problem(
     caller: Option<CurrentCaller>,
 ) -> Response {
     let status = problem.code.status();
-    let mut response = if context.wants_page {
-        let prefix = path_prefix(public_url);
-        let sign_in = sign_in_link(context, problem, caller, &prefix);
-        let back = back_path(context, problem, &prefix);
-        let page = layout::problem_page(
-            problem,
-            context.id,
-            context.language,
-            sign_in.as_ref(),
-            back.as_deref(),
-        );
-        (status, page).into_response()
-    } else {
-        let mut response = (status, Json(problem.document(public_url, context.id))).into_response();
-        let kind = "application/problem+json";
-        insert(response.headers_mut(), header::CONTENT_TYPE, kind);
-        response
+    let mut response = match context.problem_form {
+        ProblemForm::Stream if problem.code == Code::Unavailable => return ended_stream(),
+        ProblemForm::Page => {
+            let prefix = path_prefix(public_url);
+            let sign_in = sign_in_link(context, problem, caller, &prefix);
+            let back = back_path(context, problem, &prefix);
+            let page = layout::problem_page(
+                problem,
+                context.id,
+                context.language,
+                sign_in.as_ref(),
+                back.as_deref(),
+            );
+            (status, page).into_response()
+        }
+        ProblemForm::Json | ProblemForm::Stream => {
+            let mut response =
+                (status, Json(problem.document(public_url, context.id))).into_response();
+            let kind = "application/problem+json";
+            insert(response.headers_mut(), header::CONTENT_TYPE, kind);
+            response
+        }
     };
     response
         .headers_mut()

@@ -151,6 +151,13 @@ impl Problem {
         }
     }
 
+    /// Sets the time after which the client may try again.
+    #[must_use]
+    pub(crate) fn retry_after(mut self, seconds: u64) -> Self {
+        self.headers = vec![(RETRY_AFTER, HeaderValue::from(seconds))];
+        self
+    }
+
     /// Adds a member to the problem document. A value that cannot be serialized becomes null.
     #[must_use]
     pub(crate) fn with(mut self, name: &str, value: impl Serialize) -> Self {

@@ -1,27 +1,17 @@
 //! The answers before the database is open. `/healthz` is answered with 200, because the process
-//! lives. `/readyz` and all other paths are answered with the problem `unavailable`, but a GET that
-//! asks for an event stream gets a stream that ends at once: a browser's `EventSource` reconnects
-//! after the end of a stream, and gives up after any status but 200 (WHATWG HTML, "Server-sent
-//! events"). A service without accounts may refuse a request to these other paths
-//! (`Edge::host_refusal`).
+//! lives. `/readyz` and all other paths are answered with the problem `unavailable`. A service
+//! without accounts may refuse a request to these other paths (`Edge::host_refusal`).
 
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::middleware::from_fn_with_state;
-use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
-use http::Method;
 
-use super::accept::wants_stream;
 use super::edge::{self, Edge, OperationSlot};
 use super::problem::Problem;
 use crate::http::api::health;
-use crate::http::events::opening::stream_response;
-
-/// The whole stream of a service that starts: the time after which the client asks again.
-const ENDED_STREAM: &str = "retry: 1000\n\n";
 
 /// Returns the router of the service, and the router for a separate listener of the metrics.
 pub(crate) fn routers(state: &Arc<Edge>) -> (Router, Router) {
@@ -48,12 +38,9 @@ async fn get_readiness(Extension(slot): Extension<OperationSlot>) -> Problem {
     Problem::unavailable()
 }
 
-async fn refuse(State(state): State<Arc<Edge>>, request: Request) -> Response {
-    if let Some(refusal) = state.host_refusal(&request) {
-        return Problem::forbidden(refusal).into_response();
+async fn refuse(State(state): State<Arc<Edge>>, request: Request) -> Problem {
+    match state.host_refusal(&request) {
+        Some(refusal) => Problem::forbidden(refusal),
+        None => Problem::unavailable(),
     }
-    if request.method() == Method::GET && wants_stream(request.headers()) {
-        return stream_response(ENDED_STREAM.into());
-    }
-    Problem::unavailable().into_response()
 }

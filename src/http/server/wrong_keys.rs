@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use axum::extract::ConnectInfo;
 use http::Extensions;
-use http::header::{HeaderValue, RETRY_AFTER};
 
 use super::problem::{Code, Problem};
 
@@ -173,15 +172,15 @@ impl WrongKeys {
         }
         let Some(wait) = wait else { return Ok(()) };
         let detail = "Too many wrong keys came from your address. A correct key is still accepted.";
-        let mut problem = Problem::new(Code::TooMany, detail);
         let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
-        problem.headers = vec![(RETRY_AFTER, HeaderValue::from(seconds.max(1)))];
-        Err(problem)
+        Err(Problem::new(Code::TooMany, detail).retry_after(seconds.max(1)))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use http::header::{HeaderValue, RETRY_AFTER};
+
     use super::*;
 
     fn source(text: &str) -> ClientNetwork {

@@ -42,6 +42,41 @@ async fn answer_while_the_service_starts_is_that_of_an_outage() {
     }
 }
 
+/// A browser's `EventSource` gives up after any status but 200.
+#[tokio::test]
+async fn stream_that_is_asked_for_without_a_database_ends_at_once() {
+    let (starting, outage) = (routers(false).0, app(false, &[]));
+    let (task, cookie) = (
+        "/v1/tasks/019a4b2c-7000-7000-8000-000000000001/events",
+        format!("holdpoint_session={}", "A".repeat(43)),
+    );
+    let stream = ("accept", "text/event-stream");
+    for app in [&starting, &outage] {
+        for path in ["/v1/events", task] {
+            for credential in [KEY, ("cookie", cookie.as_str())] {
+                let answer = ask(app, "GET", path, &[credential, stream], "").await;
+                let got = (answer.status, answer.text.as_str());
+                assert_eq!(got, (200, "retry: 1000\n\n"), "{path}");
+                assert_eq!(answer.header("content-type"), "text/event-stream");
+                let other = ask(app, "GET", path, &[credential], "").await;
+                assert_eq!((other.status, other.header("retry-after")), (503, "1"));
+            }
+        }
+        let probe = ask(app, "GET", "/readyz", &[stream], "").await;
+        assert_eq!(probe.status, 503, "the service is not ready");
+        let post = ask(app, "POST", "/v1/tasks", &[KEY, JSON, stream], "{}").await;
+        assert_ne!(post.status, 200, "{}", post.text);
+    }
+    let unknown = [("authorization", "Bearer other"), stream];
+    for refused in [&unknown[..], &unknown[1..]] {
+        let answer = ask(&outage, "GET", task, refused, "").await;
+        assert_eq!(
+            (answer.status, answer.code().as_str()),
+            (401, "unauthorized")
+        );
+    }
+}
+
 #[tokio::test]
 async fn listener_of_the_metrics_answers_nothing_while_the_service_starts() {
     let (_, metrics) = routers(false);

@@ -11,7 +11,7 @@ use super::turn::{has_type, is_thinking};
 use crate::model::arguments::object_text;
 use crate::model::clean::Cleaner;
 use crate::model::problem::{classify_error, is_non_empty};
-use crate::model::protocol::{AttemptOutcome, MAX_CALLS, TOO_MANY_CALLS, retryable};
+use crate::model::protocol::{AttemptOutcome, MAX_CALLS, retryable, too_many_calls};
 use crate::model::usage::read_usage;
 use crate::model::{Answer, AnswerCall};
 use crate::task::item::FinishReason;
@@ -161,7 +161,7 @@ impl ReceivedMessage {
             .count()
             > MAX_CALLS
         {
-            return AttemptOutcome::Failed(TOO_MANY_CALLS.into());
+            return too_many_calls();
         }
         let text = self.refusal().map_or_else(|| self.text(), str::to_owned);
         let calls = self.blocks.iter().filter_map(|block| {

@@ -13,8 +13,8 @@ use super::turn::has_type;
 use crate::model::clean::{Cleaner, StreamCleaner};
 use crate::model::problem::classify_error;
 use crate::model::protocol::{
-    AttemptOutcome, MAX_CALLS, PieceEmitter, StreamReader, StreamState, TOO_MANY_CALLS,
-    byte_length, retryable,
+    AttemptOutcome, MAX_CALLS, PieceEmitter, StreamReader, StreamState, byte_length, retryable,
+    too_many_calls,
 };
 use crate::net::sse::Event;
 use crate::task::text::{InvalidEscape, replace_escapes};
@@ -130,7 +130,7 @@ impl MessageStreamReader {
             return Err(retryable(UNREADABLE));
         }
         if is_call && self.call_count == MAX_CALLS {
-            return Err(AttemptOutcome::Failed(TOO_MANY_CALLS.into()));
+            return Err(too_many_calls());
         }
         let call = is_call.then(|| {
             members.remove("input");

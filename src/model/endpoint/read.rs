@@ -2,6 +2,7 @@
 //! read as a whole. Invariant: reading is bounded in bytes and in time, and an incomplete answer is
 //! rejected.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use reqwest::Response;
@@ -13,7 +14,7 @@ use crate::task::text::from_bytes;
 
 /// The maximum length of an answer, in bytes. An unstreamed body may have this length, and so may
 /// each event of a stream. It is also the limit for the message that the reader of a stream
-/// collects from all events. The text of [`too_long`] names it.
+/// collects from all events.
 pub(in crate::model) const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
 pub(super) const MAX_PROBLEM_BYTES: usize = 64 * 1024;
 /// The maximum length of a stream, in bytes. A stream is much longer than the answer that it adds
@@ -32,8 +33,14 @@ fn looks_like_stream(body: &str) -> bool {
         .any(|field| begins.starts_with(field))
 }
 
+/// The problem of an answer that is longer than [`MAX_ANSWER_BYTES`].
+static TOO_LONG: LazyLock<String> = LazyLock::new(|| {
+    let mebibytes = MAX_ANSWER_BYTES / (1024 * 1024);
+    format!("its answer is longer than {mebibytes} MiB")
+});
+
 pub(super) fn too_long() -> AttemptOutcome {
-    AttemptOutcome::Failed("its answer is longer than 8 MiB".into())
+    AttemptOutcome::Failed(TOO_LONG.as_str().into())
 }
 
 /// Reads one streamed answer: decodes its events and passes them to the protocol's reader.

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::request::is_derivable;
 use crate::model::clean::Cleaner;
 use crate::model::problem::{classify_error, is_non_empty};
-use crate::model::protocol::{AttemptOutcome, MAX_CALLS, TOO_MANY_CALLS, retryable};
+use crate::model::protocol::{AttemptOutcome, MAX_CALLS, retryable, too_many_calls};
 use crate::model::usage::read_usage;
 use crate::model::{Answer, AnswerCall};
 use crate::task::item::FinishReason;
@@ -52,7 +52,7 @@ pub(super) fn read(body: &str, cleaner: &Cleaner) -> AttemptOutcome {
         .and_then(Value::as_array)
         .is_some_and(|calls| calls.len() > MAX_CALLS)
     {
-        return AttemptOutcome::Failed(TOO_MANY_CALLS.into());
+        return too_many_calls();
     }
     let Some(calls) = calls(&message, Some(body), cleaner) else {
         return unreadable();

@@ -10,8 +10,8 @@ use crate::model::AnswerCall;
 use crate::model::clean::{Cleaner, StreamCleaner};
 use crate::model::problem::{classify_error, is_non_empty};
 use crate::model::protocol::{
-    AttemptOutcome, MAX_CALLS, PieceEmitter, StreamReader, StreamState, TOO_MANY_CALLS,
-    byte_length, retryable,
+    AttemptOutcome, MAX_CALLS, PieceEmitter, StreamReader, StreamState, byte_length, retryable,
+    too_many_calls,
 };
 use crate::net::sse::Event;
 use crate::task::text::{InvalidEscape, replace_escapes};
@@ -126,7 +126,7 @@ impl ChatStreamReader {
                 .take_fragment(fragment, exact, emitter)
                 .ok_or_else(unreadable)?;
             if self.calls.len() > MAX_CALLS {
-                return Err(AttemptOutcome::Failed(TOO_MANY_CALLS.into()));
+                return Err(too_many_calls());
             }
         }
         if emitted_is_wrong {

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::item::ResponseItem;
 use crate::model::clean::Cleaner;
 use crate::model::problem::{classify_error, is_non_empty};
-use crate::model::protocol::{AttemptOutcome, MAX_CALLS, TOO_MANY_CALLS, retryable};
+use crate::model::protocol::{AttemptOutcome, MAX_CALLS, retryable, too_many_calls};
 use crate::model::usage::read_usage;
 use crate::model::{Answer, AnswerCall};
 use crate::task::item::FinishReason;
@@ -109,7 +109,7 @@ impl ReceivedResponse {
     pub(super) fn answer(self, cleaner: &Cleaner) -> AttemptOutcome {
         let call_items: Vec<_> = self.items.iter().filter(|item| item.is_call()).collect();
         if call_items.len() > MAX_CALLS {
-            return AttemptOutcome::Failed(TOO_MANY_CALLS.into());
+            return too_many_calls();
         }
         let calls = call_items.into_iter().map(|item| {
             Some(cleaner.call(item.str("call_id"), item.str("name"), item.arguments()?))

@@ -14,7 +14,7 @@ use super::reply::{self, ReceivedResponse, ResponseEnd, unreadable};
 use crate::model::clean::{Cleaner, StreamCleaner};
 use crate::model::problem::{classify_error, is_non_empty};
 use crate::model::protocol::{
-    AttemptOutcome, MAX_CALLS, PieceEmitter, StreamReader, StreamState, TOO_MANY_CALLS, retryable,
+    AttemptOutcome, MAX_CALLS, PieceEmitter, StreamReader, StreamState, retryable, too_many_calls,
 };
 use crate::net::sse::Event;
 use crate::task::text::{InvalidEscape, replace_escapes};
@@ -182,7 +182,7 @@ impl ResponseStreamReader {
         }
         if find_call(&mut self.calls, index).is_none() {
             if self.calls.len() == MAX_CALLS {
-                return Err(AttemptOutcome::Failed(TOO_MANY_CALLS.into()));
+                return Err(too_many_calls());
             }
             self.calls.push((index, EmittedCall::new(&self.cleaner)));
         }

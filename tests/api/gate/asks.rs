@@ -310,6 +310,7 @@ on_both! {
         }
         let refused = ask(&app, &refund(103), 0).await;
         refused.assert_code(429, "too_many");
+        assert_eq!(refused.header("retry-after"), "30", "people decide");
         assert_eq!(ask(&app, &refund(5), 5).await.status, 200);
         assert_eq!(ask_as(app.actor(CAROLS_AGENT), &refund(104), 0).await.status, 202);
         app.stop().await;

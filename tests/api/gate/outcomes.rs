@@ -112,7 +112,7 @@ on_both! {
 
     async fn call_that_was_started_says_how_it_ended(on: On) {
         let app = gate(on, "").await;
-        let unknown = "The outcome of the call is not known. It may have run; do not repeat it.";
+        let unknown = "The outcome of the call is not known. It may have run. Do not repeat it.";
         let rejected = "It is unknown whether this call took effect. A human was asked and said not to count on it. Reason: No trace.";
         let responded = "The call was started, and a person gave its result.";
         for (session, answer, outcome, says) in [

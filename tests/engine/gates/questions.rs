@@ -265,7 +265,7 @@ both! {
         for call in [told, read] {
             assert_eq!((call.task_id, call.state), (task, GateState::Settled));
             assert_eq!((call.decision, call.outcome), (GateDecision::Allow, Some(Outcome::Rejected)));
-            let says = "The call was started and ended as rejected. It may have run; do not repeat it.";
+            let says = "The call was started and ended as rejected. It may have run. Do not repeat it.";
             assert_eq!(call.message(), says);
         }
         assert_eq!(server.attempts(), 1);

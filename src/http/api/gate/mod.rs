@@ -17,6 +17,9 @@ use crate::http::{Http, Operation};
 use crate::people::Caller;
 
 pub(crate) const MAX_TOOL_NAME_BYTES: usize = 256;
+/// The time after which a client that cannot wait for people may ask again, in seconds. People need
+/// longer than a service that has an outage.
+pub(crate) const PEOPLE_RETRY_SECONDS: u32 = 30;
 
 pub(crate) fn operations() -> Vec<Operation> {
     vec![
@@ -88,6 +91,7 @@ pub(crate) async fn gate_problem(http: &Http, caller: &Caller, refusal: GateRefu
         GateRefusal::TooManyOpen => Problem::new(
             Code::TooMany,
             "This user has as many calls waiting at the gate as `max_open` permits.",
-        ),
+        )
+        .retry_after(PEOPLE_RETRY_SECONDS.into()),
     }
 }

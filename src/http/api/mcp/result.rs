@@ -9,8 +9,11 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::tools::OutputCheck;
-use crate::engine::gate::{GateAnswer, GateCall, GateDecision, GateState, Repetition};
+use crate::engine::gate::{
+    GateAnswer, GateCall, GateDecision, GateState, MAY_HAVE_RUN, Repetition,
+};
 use crate::http::Settings;
+use crate::http::api::gate::PEOPLE_RETRY_SECONDS;
 use crate::http::server::json::parse;
 use crate::http::wire::gate::GateCall as WireCall;
 use crate::http::wire::request::InterventionRequest;
@@ -21,10 +24,6 @@ use crate::task::request::RequestKind;
 
 #[cfg(test)]
 mod tests;
-
-/// The time after which a client may ask again about a pending call, in milliseconds.
-const RETRY_AFTER_MS: u32 = 30_000;
-const MAY_HAVE_RUN: &str = "It may have run. Do not repeat it.";
 
 pub(super) struct ResultWriter {
     pub(super) revision: Revision,
@@ -327,7 +326,7 @@ fn gate_meta(call: &GateCall, request: Option<&InterventionRequest>) -> Value {
             "request_id": request.map(|request| &request.request_id),
             "url": request.map(|request| &request.url),
             "expires_at": call.expires_at.map(|end| end.to_string()),
-            "retry_after_ms": RETRY_AFTER_MS,
+            "retry_after_ms": PEOPLE_RETRY_SECONDS * 1000,
         });
     }
     json!({

@@ -13,7 +13,7 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::{Value, json};
 
 use super::json_rpc::RpcError;
-use crate::engine::gate::{AskProgress, AwaitedRequest, Delivery};
+use crate::engine::gate::{AskProgress, AwaitedRequest, Delivery, UNDER_WAY};
 use crate::http::events::sse::write_event;
 use crate::task::request::RequestKind;
 use crate::task::verdict::Approvers;
@@ -44,6 +44,8 @@ impl Reply {
         }
     }
 
+    /// Returns the reply to a canceled request. MCP says that the receiver of a cancellation should
+    /// send no response, and that the sender ignores one that comes nevertheless.
     pub(super) fn canceled() -> Self {
         Self::new(String::new(), None)
     }
@@ -126,7 +128,7 @@ pub(super) fn last_frame(message: &str) -> String {
 /// Writes a progress notification. `number` counts the notifications; it does not measure progress.
 fn notification(token: &Value, number: u64, request: Option<&AwaitedRequest>) -> String {
     let message = match request {
-        None => "The call is under way.".to_owned(),
+        None => UNDER_WAY.to_owned(),
         Some(request) => waiting_text(request.kind, &request.approvers),
     };
     let params = json!({"progressToken": token, "progress": number, "message": message});

@@ -1,0 +1,93 @@
+//! The signals that end the service.
+
+use std::future::pending;
+use std::io;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// SIGTERM, SIGINT and SIGHUP, caught from the moment at which this value is made.
+#[derive(Debug)]
+pub(super) struct EndSignals {
+    terminate: Signal,
+    interrupt: Signal,
+    /// SIGHUP, which a terminal sends when it is closed. `None` if the parent process has made this
+    /// process ignore SIGHUP, as `nohup` does.
+    hangup: Option<Signal>,
+}
+
+impl EndSignals {
+    /// Begins to catch the signals.
+    ///
+    /// # Errors
+    /// Fails if the system refuses the signals.
+    pub(super) fn catch() -> io::Result<Self> {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let hangup = (!ignores_hangup(&status)).then(|| signal(SignalKind::hangup()));
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: hangup.transpose()?,
+        })
+    }
+
+    /// Waits until a signal asks the service to end.
+    pub(super) async fn end(&mut self) {
+        let Self {
+            terminate,
+            interrupt,
+            hangup,
+        } = self;
+        let hangup = async {
+            match hangup {
+                Some(hangup) => hangup.recv().await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            _ = hangup => {}
+        }
+    }
+
+    /// Waits until a signal asks a service that is shutting down to end at once. SIGHUP does not: a
+    /// terminal that is closed may send it twice, by the kernel and by the shell.
+    pub(super) async fn end_at_once(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// Whether a process ignores SIGHUP. `status` is the text of `/proc/<pid>/status`, whose line
+/// `SigIgn` has a bit for each signal, the lowest for SIGHUP.
+fn ignores_hangup(status: &str) -> bool {
+    let mut lines = status.lines();
+    let mask = lines.find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hangup_is_ignored_where_the_lowest_bit_of_its_mask_says_so() {
+        for (mask, ignored) in [
+            ("0000000000001001", true),
+            ("0000000000000001", true),
+            ("0000000000001000", false),
+            ("0000000000000000", false),
+            ("fffffffffffffffe", false),
+            ("", false),
+        ] {
+            let status = format!(
+                "Name:\tholdpoint\nSigBlk:\t0000000000000001\nSigIgn:\t{mask}\nSigCgt:\t1\n"
+            );
+            assert_eq!(ignores_hangup(&status), ignored, "{mask}");
+        }
+        assert!(!ignores_hangup(""));
+    }
+}
