@@ -174,7 +174,7 @@ on_both! {
         assert!(last["http_status"].is_null() && last["milliseconds"].as_i64() >= Some(15_000), "{last}");
     }
 
-    async fn nobody_at_the_address_counts_as_a_failure(on) {
+    async fn address_at_which_nothing_listens_counts_as_a_failure(on) {
         // The socket is bound but does not listen. While it exists, no other process gets its port.
         let closed = tokio::net::TcpSocket::new_v4().unwrap();
         closed.bind("127.0.0.1:0".parse().unwrap()).unwrap();

@@ -154,7 +154,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn removed_key_ends_the_wait_of_its_holder_and_a_later_yes_starts_nothing(on: On) {
+    async fn removed_key_ends_the_wait_of_its_holder_and_a_later_approval_starts_nothing(on: On) {
         let mut app = gate(on, "").await;
         let session = app.sign_in(AGENT).await;
         let held = ask(&app, &refund(120), 0).await;

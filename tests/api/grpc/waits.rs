@@ -129,7 +129,7 @@ async fn large_body_of_a_check_that_waits_leaves_room_for_the_next() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn gateway_that_resets_its_stream_has_left_and_a_later_yes_waits() {
+async fn gateway_that_resets_its_stream_has_left_and_a_later_approval_waits() {
     let app: &'static TestApp = Box::leak(Box::new(gateway_app(LONG).await));
     let mut grpc = Grpc::to(app).await;
     let waits = TaskTracker::new().spawn(patient(grpc.clone(), "make"));

@@ -112,7 +112,7 @@ on_both! {
         assert_eq!((post.server.to(BOB).len(), post.server.to(ALICE).len()), (1, 2));
     }
 
-    async fn nobody_is_reminded_of_a_question_that_is_closed(on) {
+    async fn closed_question_sends_no_reminder(on) {
         let post = Post::start(on, AFTER).await;
         let held = post.app.held().await;
         post.counted(&[("due", 2)]).await;
