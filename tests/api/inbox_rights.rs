@@ -52,7 +52,7 @@ fn mailing(server: &FakeMailServer) -> String {
     )
 }
 
-/// Returns the requests that somebody may decide. `all` has the rule and the id of each request.
+/// Returns the requests that a person may decide. `all` has the rule and the id of each request.
 fn decidable(decides: [bool; 6], all: &[(usize, String)]) -> BTreeSet<&str> {
     let own = all.iter().filter(|(rule, _)| decides[*rule]);
     own.map(|(_, request)| request.as_str()).collect()

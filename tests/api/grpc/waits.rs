@@ -77,7 +77,7 @@ async fn waits_of_all_surfaces_count_together_and_a_further_one_is_pending_at_on
         300,
     ));
     first_request(|| app.owner()).await;
-    // The call proposed over REST takes the one place for a waiting client.
+    // The call proposed over REST takes the only place for a waiting client.
     assert_eq!(patient(grpc.clone(), "make").await.state(), "pending");
     rest.abort();
     assert!(rest.await.unwrap_err().is_cancelled());
