@@ -118,7 +118,8 @@ on_both! {
         scene.hook.answers_by(|_| (503, vec![("retry-after", "600".to_owned())]));
         scene.short().await;
         scene.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
-        // A success brings no message forward that has failed only once, even without a wait.
+        // A success brings forward only messages with at least two failed attempts. So the test
+        // sets the number of attempts to 2.
         scene.app.database.execute("update delivery set attempts = 2").await;
         scene.hook.answers(200);
         scene.short().await;
