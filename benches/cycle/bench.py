@@ -284,7 +284,7 @@ class Bench:
         variant.is_filled = True
 
     def measure(self, variant, concurrency):
-        """Measures a variant once."""
+        """Prepares the variant's database, runs the load once, and returns the figures."""
         database = self.prepare(variant)
         updates = [0, 0] if variant.sqlite else self.postgres.task_updates(variant.database)
         started, targets = self.serve(variant, database)

@@ -27,7 +27,7 @@ struct Open {
     task: TaskId,
     owner: &'static str,
     asked: RequestSpec,
-    /// The people whose approval did not suffice.
+    /// The people who have approved, although their approvals do not suffice yet.
     approved_by: Vec<&'static str>,
 }
 
