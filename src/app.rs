@@ -62,7 +62,7 @@ pub struct ServeOptions {
 }
 
 /// How long a start waits for the database before it answers connections. Most databases open
-/// within this time, so clients then never read that the service is not ready.
+/// within this time, so clients rarely get a "not ready" answer.
 const START_GRACE: Duration = Duration::from_secs(2);
 /// How long a shutdown waits for calls in flight and for attempts to send messages.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(25);

@@ -183,7 +183,8 @@ mod tests {
         assert_eq!(grace_end(deadline, fired_at), Some(end));
     }
 
-    /// Tokio's timers fire while the work yields for the first time.
+    /// The deadline has passed when the work yields for the first time, and Tokio's timers fire
+    /// during this yield.
     #[tokio::test]
     async fn work_that_reads_its_input_after_a_suspension_is_complete_in_time() {
         let reads = async {

@@ -27,16 +27,15 @@ from tables import spread, table
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 KEY = "bench-key-of-32-characters-0001"
-# People beside the owner of the paused tasks of --growth, with so many tasks of their own.
+# Further people with so many tasks each. The paused tasks of --growth belong to another person.
 OTHERS = {"bench-key-of-32-characters-0002": 3, "bench-key-of-32-characters-0003": 50, "bench-key-of-32-characters-0004": 0}
-# The lists and pages that are read beside these tasks.
+# The lists and pages whose reads are timed while the database holds these tasks.
 READS = [
     "/v1/requests", "/v1/requests?kind=guidance", "/v1/requests?status=responded", "/v1/tasks", "/v1/tasks?status=Completed",
     "/inbox", "/inbox/decided", "/tasks",
 ]
 INPUT = "Please refund order A-1001, the customer was charged twice (42.50 EUR)."
-# A run is refused over this limit, too: the change of the fake model's CPU time for a cycle between rounds (with --gate,
-# of a bare handler's for a call).
+# The limit of the drift (see `drift_of`) above which a run is refused.
 MOST_DRIFT = 0.15
 
 
@@ -75,7 +74,7 @@ def options():
 
 
 def build(manifest, profile):
-    """Builds a workspace; returns the folder of its programs."""
+    """Builds a workspace. Returns the folder of its programs."""
     cargo = ["cargo", "build", "--quiet", "--locked", "--bins", "--profile", profile, "--manifest-path", manifest]
     subprocess.run(cargo, check=True, cwd=ROOT)
     metadata = ["cargo", "metadata", "--locked", "--no-deps", "--format-version", "1", "--manifest-path", manifest]
@@ -84,9 +83,9 @@ def build(manifest, profile):
 
 
 class Variant:
-    """A server to measure. `ceiling` is a mode of the ceiling, `binary` a built service. `settings` are the texts that
-    follow its configuration: the last one for the measurement, those before it to fill the database. `call` is the tool
-    and the decision of a call at a gate, None where a cycle is measured."""
+    """A server to measure. `ceiling` is a mode of the ceiling; `binary` is a built service. `settings` are texts that
+    are appended to its configuration: the last text for the measurement, the texts before it to fill the database.
+    `call` is the tool of a call at a gate and the expected decision; None if a cycle is measured."""
 
     def __init__(self, name, ceiling=None, binary=None, sqlite=False, replicas=1, growth=0, settings=("",), call=None):
         self.name, self.ceiling, self.binary, self.settings = name, ceiling, binary, settings
@@ -136,7 +135,7 @@ class Bench:
         command = [f"{self.programs}/fake-model", "--listen", self.model]
         self.fake = self.spawn(command, "fake-model", f"http://{self.model}/stats")
         if self.chosen.messages:
-            # A process of its own, so that the CPU time of the fake model stays comparable.
+            # The receiver has its own process, so that the CPU time of the fake model stays comparable.
             command = [f"{self.programs}/fake-model", "--listen", self.receiver]
             self.spawn(command, "receiver", f"http://{self.receiver}/stats")
 
@@ -155,7 +154,7 @@ class Bench:
         self.stop(list(self.running))
 
     def prepare(self, variant):
-        """Makes the variant's database; returns its URL, or the file of SQLite."""
+        """Makes the variant's database. Returns its URL; on SQLite, its file."""
         if variant.sqlite:
             if variant.growth and variant.is_filled:
                 return os.path.join(self.folder, "growth.db")
@@ -174,7 +173,7 @@ class Bench:
         return self.postgres.url(variant.database)
 
     def configuration(self, variant, settings):
-        """The file of the service's configuration with further settings."""
+        """Returns the file of the service's configuration with these settings appended."""
         if variant.call:
             return os.path.join(HERE, "gate.yaml")
         if not settings:
@@ -185,14 +184,14 @@ class Bench:
         return path
 
     def number_of(self, variant, database, sql):
-        """The number that a statement returns, on either engine."""
+        """Returns the number that a statement returns, on either engine."""
         if variant.sqlite:
             with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
                 return connection.execute(sql).fetchone()[0]
         return int(self.postgres.sql(sql, variant.database)[0][0])
 
     def serve(self, variant, database, settings=None):
-        """Starts the variant's processes; returns them with their addresses."""
+        """Starts the variant's processes. Returns them, and their addresses."""
         configuration = self.configuration(variant, variant.settings[-1] if settings is None else settings)
         started, targets = [], []
         for _ in range(variant.replicas):
@@ -205,7 +204,7 @@ class Bench:
                 command = [variant.binary, "serve", "--config", configuration]
             url = f"sqlite://{database}" if variant.sqlite else database
             environment = {"BENCH_LISTEN": address, "BENCH_DATABASE": url, "BENCH_MODEL": self.model, "BENCH_RECEIVER": self.receiver}
-            # A replica starts after the first one has applied the migrations.
+            # Waits until the process is ready, so that the next replica starts after the migrations.
             started.append(
                 self.spawn(command, "server", f"http://{address}/readyz", cwd=self.folder, env=os.environ | environment)
             )
@@ -213,7 +212,7 @@ class Bench:
         return started, targets
 
     def pause_one(self, variant, database):
-        """Makes one paused task in a new database."""
+        """Creates one paused task in a new database."""
         started, targets = self.serve(variant, database)
         body = json.dumps({"input": INPUT}).encode()
         headers = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
@@ -242,7 +241,7 @@ class Bench:
                 for name, kind in kinds.items()
             ]
             self.postgres.sql(
-                # Like a replica, skips triggers and checks of foreign keys.
+                # This session setting skips triggers and checks of foreign keys.
                 f"set session_replication_role = replica; insert into {table} ({', '.join(kinds)}) select {', '.join(values)}"
                 f" from {table} c, generate_series(1, {variant.growth}) n",
                 variant.database,
@@ -251,7 +250,7 @@ class Bench:
         variant.is_filled = True
 
     def fill_sqlite(self, variant, database):
-        """As `fill`, in a file."""
+        """Like `fill`, for SQLite."""
         self.pause_one(variant, database)
 
         def copied(value, number):
@@ -285,7 +284,7 @@ class Bench:
         variant.is_filled = True
 
     def measure(self, variant, concurrency):
-        """Measures a variant once."""
+        """Prepares the variant's database, runs the load once, and returns the figures."""
         database = self.prepare(variant)
         updates = [0, 0] if variant.sqlite else self.postgres.task_updates(variant.database)
         started, targets = self.serve(variant, database)
@@ -329,7 +328,7 @@ class Bench:
         return load
 
     def count(self, variant):
-        """Counts the messages to Postgres for each cycle, one cycle at a time."""
+        """Counts the messages to Postgres in each cycle. Runs one cycle at a time."""
         self.prepare(variant)
         proxy = CountingProxy(self.postgres.port)
         started, targets = self.serve(variant, self.postgres.url(variant.database, proxy.port))
@@ -344,7 +343,8 @@ class Bench:
         return messages | {"log": {" ".join((table, "index" if is_index else "")).strip(): size / cycles for (table, is_index), size in log.items()}}
 
     def reads(self, variant):
-        """Times lists and pages beside the paused tasks, for the person who has all of them and for others."""
+        """Measures the time of lists and pages while the database holds the paused tasks: for their owner and for other
+        people."""
         started, targets = self.serve(variant, self.prepare(variant))
 
         def fetch(path, key, body=None):
@@ -414,8 +414,8 @@ def print_tables(measured, found, concurrency):
 
 
 def drift_of(measured, is_gate):
-    """How far the fake model's CPU time for a cycle moved between the rounds of one variant: the largest of all. Calls
-    at a gate need no model: there the time of the bare handlers counts."""
+    """Returns the largest drift of a variant: the relative change, between rounds, of the fake model's CPU time for a
+    cycle. Calls at a gate need no model, so for them the CPU time of the bare handlers counts."""
     name, groups = "server_cpu_s_per_1000" if is_gate else "model_cpu_us", {}
     for one in measured:
         if not is_gate or one["variant"].startswith("ceil-"):
@@ -440,7 +440,7 @@ def describe(services, is_built):
 
 
 def services_of(chosen):
-    """The services to measure, by name, and a description of the run."""
+    """Returns the services to measure, by name, and a description of the run."""
     services = {}
     for each in filter(None, chosen.binary.split(",")):
         name, _, path = each.rpartition("=")
@@ -488,11 +488,11 @@ def run(chosen, folder):
 
 def main():
     chosen = options()
-    # An ended terminal session or a `kill` ends the servers, too.
+    # The end of the terminal session or a `kill` ends the servers, too.
     for each in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, lambda *_: sys.exit("bench: ended by a signal"))
     folder = tempfile.mkdtemp(prefix="holdpoint-bench-")
-    os.chmod(folder, 0o711)  # the account of Postgres passes through
+    os.chmod(folder, 0o711)  # the account of Postgres may enter the folder
     try:
         if chosen.gate_waits:
             sys.exit(gate_waits.run(chosen, folder, *services_of(chosen)))

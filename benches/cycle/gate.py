@@ -9,7 +9,7 @@ import statistics
 
 from tables import spread, table
 
-# Each case: the tool that is called, and the decision that the service answers.
+# For each case: the tool that is called, and the expected decision.
 CASES = {
     "allowed": ("update_order", "allow"),
     "once": ("refund_order", "allow"),
@@ -18,12 +18,12 @@ CASES = {
 }
 # The bare handlers allow every call.
 BARE = {"gate0": ("read_order", "allow"), "gate1": ("update_order", "allow"), "gate1once": ("refund_order", "allow")}
-# Each case with a bare handler or another case, which answers the same calls for comparison.
+# Pairs of a case and the bare handler or case with which it is compared. Both answer the same calls.
 PAIRS = [
     ("allowed", "gate1"), ("once", "gate1once"), ("once", "allowed"), ("denied", "gate1"), ("record: held", "gate0"),
 ]
 RATE, RATIO, P50, P99 = "calls/s", "calls/s ratio", "p50 difference ms", "p99 difference ms"
-# The goals: for a pair and a number of calls at once, the least or the most of a figure.
+# The goals: for a pair, a number of concurrent calls and a figure, the minimum or maximum of the figure.
 GOALS = {}
 for pair in [("allowed", "gate1"), ("denied", "gate1")]:
     GOALS |= {(*pair, 1, P50): ("≤", 0.5), (*pair, 1, P99): ("≤", 1.5), (*pair, 64, RATIO): ("≥", 0.7)}
@@ -46,7 +46,7 @@ IS_MET = {"≤": operator.le, "<": operator.lt, "≥": operator.ge}
 
 
 def judged(values, goal, digits):
-    """The spread of a figure, and whether its median meets the goal."""
+    """Returns the spread of a figure, and whether its median meets the goal."""
     text = spread(values, digits)
     if not goal:
         return text
@@ -56,7 +56,7 @@ def judged(values, goal, digits):
 
 
 def print_tables(measured, found, services, concurrency):
-    """Prints each case beside its bare handler, with the goals, and the figures behind them."""
+    """Prints each case with its bare handler and its goals, and then the figures behind them."""
     def values(variant, name):
         return [one.get(name) for one in measured if (one["variant"], one["concurrency"]) == (variant, concurrency)]
 

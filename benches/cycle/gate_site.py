@@ -1,4 +1,5 @@
-"""The processes of scripts/bench --gate-waits, the configuration of the service, and the messages that clients send."""
+"""Runs the processes of scripts/bench --gate-waits, writes the configuration of the service, and builds the messages
+that clients send."""
 
 import json
 import os
@@ -15,7 +16,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, os.path.join(ROOT, "tests", "gateways"))
 import envoy  # noqa: E402
 
-# The first key speaks for the users of agents, the second decides.
+# The first key speaks for the agents' users. The second key decides.
 AGENTS, PERSON = "bench-key-of-32-characters-0001", "bench-key-of-32-characters-0002"
 REVISION = "2026-07-28"
 
@@ -61,7 +62,7 @@ def configuration(upstream):
 
 
 class Site:
-    """The processes of these measurements, and the configuration of the service."""
+    """Runs the processes of the measurements, and holds the configuration of the service."""
 
     def __init__(self, folder, binary, sizes, rounds):
         self.folder, self.binary, self.sizes, self.rounds = folder, binary, sizes, rounds
@@ -87,7 +88,7 @@ class Site:
 
     @contextmanager
     def serving(self, database, replicas=1):
-        """Serves a database; the addresses and ids of the processes."""
+        """Serves a database. Yields the addresses and ids of the processes."""
         started = []
         try:
             for _ in range(replicas):
@@ -111,7 +112,7 @@ class Site:
 
     @contextmanager
     def undisturbed(self):
-        """Notes the processors that other processes use meanwhile."""
+        """Records how many processors other processes use during the block."""
         def others():
             return busy_seconds() - cpu_of([os.getpid()], processes())
 
@@ -126,7 +127,7 @@ def proposal(address, number, user="agent", wait=10, gate="waits", **more):
 
 
 def tools_call(address, path, tool, arguments, state=None, **headers):
-    """A call of MCP; `state` continues one."""
+    """Builds a call of MCP. With `state`, it continues an earlier call."""
     params = {"name": tool, "arguments": arguments} | ({"requestState": state} if state else {})
     return mcp_request(address, path, "tools/call", params, mcp_name=tool, **headers)
 

@@ -1,8 +1,8 @@
 """Measures gates with proxies, gateways, waiting clients and many rows; scripts/bench --gate-waits runs it. Standard
 library only.
 
-A difference is between two variants that the same client measures in turn; nothing is subtracted from either.
-"""
+A difference is measured between two variants, which the same client calls in turn. Nothing is subtracted from the
+figures of a variant."""
 
 import asyncio
 import glob
@@ -26,20 +26,20 @@ from tables import table
 
 @dataclass
 class Sizes:
-    calls: int = 1000  # of a variant in a round
-    decisions: int = 300  # to each replica in a round
-    rows: int = 10_000_000  # calls of other users
-    own: int = 1000  # calls of one user
-    asks: int = 300  # measured look-ups
-    held: int = 100_000  # calls for which no client waits
-    warmup: int = 5000  # such calls before
-    waiting: int = 1000  # clients at once
-    ramp: float = 10.0  # seconds within which they come
-    hold: int = 45  # seconds after which each asks again
-    window: int = 45  # measured seconds of that
+    calls: int = 1000  # the calls of a variant in a round
+    decisions: int = 300  # the decisions at each replica in a round
+    rows: int = 10_000_000  # the stored calls of other users
+    own: int = 1000  # the stored calls of the user
+    asks: int = 300  # the measured look-ups
+    held: int = 100_000  # the held calls for which no client waits
+    warmup: int = 5000  # the held calls before the measurement
+    waiting: int = 1000  # the clients that wait at the same time
+    ramp: float = 10.0  # the seconds within which all clients begin to wait
+    hold: int = 45  # the seconds after which each client asks again
+    window: int = 45  # the measured seconds of waiting
     tools: int = 1000
-    lists: int = 200  # of these tools in a round
-    settle: float = 3.0  # seconds without load before the memory is read
+    lists: int = 200  # the lists of these tools in a round
+    settle: float = 3.0  # the seconds without load before the memory is read
 
 
 SMOKE = Sizes(50, 10, 20_000, 50, 20, 300, 100, 20, 0.5, 2, 4, 50, 10, 0.5)
@@ -61,7 +61,7 @@ def quantile(values, share):
 
 
 def timed(connection, messages, holds):
-    """The milliseconds from each message to its answer, which must hold this text."""
+    """Sends each message and returns the milliseconds until its answer, which must contain `holds`."""
     taken = []
     for message in messages:
         began = time.perf_counter()
@@ -74,13 +74,13 @@ def timed(connection, messages, holds):
 
 
 def compared(site, goal, bounds, base, ours, holds):
-    """Rows for the differences of p50 and p99 of two variants. A variant is an address with a function from numbers of
-    calls to messages."""
+    """Yields rows for the differences of p50 and p99 between two variants. A variant is an address and a function from
+    the number of a call to its message."""
     found = {}
     variants = [base, ours]
     with Connection(base[0]) as one, Connection(ours[0]) as other:
         connections, number = [one, other], 0
-        for round_number in range(-1, site.rounds):  # the first one warms up
+        for round_number in range(-1, site.rounds):  # round -1 warms up
             for at in (0, 1) if round_number % 2 == 0 else (1, 0):
                 count = site.sizes.calls if round_number >= 0 else max(20, site.sizes.calls // 10)
                 messages = [variants[at][1](number + each) for each in range(count)]
@@ -95,7 +95,7 @@ def compared(site, goal, bounds, base, ours, holds):
 
 
 def proxied(site):
-    """Allowed calls that the service runs at an MCP server, beside the same calls of that server."""
+    """Compares allowed calls that the service runs at an MCP server with direct calls of that server."""
     with site.serving(site.new_database("waits_proxy")) as [(address, _)], site.undisturbed():
         for tool in ("repeat", "once"):
             def direct(number, tool=tool):
@@ -110,14 +110,14 @@ def proxied(site):
 
 
 def envoy_program():
-    """The Envoy that scripts/gateways installs; None without it."""
+    """Returns the path of the Envoy that scripts/gateways installs; None if it is not installed."""
     target = os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))
     found = glob.glob(f"{target}/gateways/python/lib/python*/site-packages/envoy/_bin/envoy")
     return os.environ.get("GATEWAYS_ENVOY") or next(iter(found), None)
 
 
 def gatewayed(site):
-    """Allowed calls through Envoy with the filter, beside the same calls through the same Envoy without it."""
+    """Compares allowed calls through Envoy with the filter, and through the same Envoy without the filter."""
     program = envoy_program()
     goal, bounds = "ext_authz, allowed, through Envoy over Envoy without the filter", (1.0, 2.5)
     if not program:
@@ -145,7 +145,8 @@ def gatewayed(site):
 
 
 def decided(site):
-    """From the sending of an approval to the answer of the waiting client, with the commit of the approval."""
+    """Measures the time from sending an approval to the answer of the waiting client. The time includes the commit of
+    the approval."""
     found, sizes = {"same": [], "another": []}, site.sizes
     with site.serving(site.new_database("waits_decided"), replicas=2) as servers, site.undisturbed():
         here, there = (address for address, _ in servers)
@@ -162,12 +163,12 @@ def decided(site):
 
 
 def decision(person, asker, key):
-    """The milliseconds from an approval to the answer of a client that waits for it."""
+    """Returns the milliseconds from sending an approval to the answer of a client that waits for it."""
     held = json.loads(asker.ask(proposal(asker.address, 1, wait=0, idempotency_key=key), 202))
     path = f"/resume/{held['request']['request_id']}/approve"
     approval = request(person.address, path, "{}", authorization=f"Bearer {PERSON}", prefer="wait=0")
     asker.send(proposal(asker.address, 1, wait=60, idempotency_key=key))
-    time.sleep(0.01)  # until the client waits; a decision that comes earlier is answered, too
+    time.sleep(0.01)  # until the client waits; the answer would be the same after an earlier decision
     began = time.perf_counter()
     person.send(approval)
     status, body = asker.read()
@@ -179,7 +180,7 @@ def decision(person, asker, key):
 
 
 def hold_calls(address, numbers, per_user=20):
-    """Proposes held calls and waits for none of them. The calls of one user come one after another."""
+    """Proposes held calls, and waits for none of them. Proposes the calls of each user one after another."""
     failed, groups = [], [[number for number in numbers if number // per_user % 16 == at] for at in range(16)]
 
     def propose(numbers):
@@ -200,7 +201,8 @@ def hold_calls(address, numbers, per_user=20):
 
 
 def settled_memory(site, pid):
-    """The resident memory in MiB once it hardly changes: a server gives memory back some seconds after a load."""
+    """Waits until the resident memory hardly changes, because a server gives memory back some seconds after a load.
+    Returns it in MiB."""
     time.sleep(site.sizes.settle)
     now = memory_of(pid)
     for _ in range(int(3 * site.sizes.settle)):
@@ -211,7 +213,7 @@ def settled_memory(site, pid):
 
 
 def forgotten(site):
-    """The memory of held calls for which no client waits."""
+    """Measures the memory of held calls for which no client waits."""
     sizes = site.sizes
     with site.serving(site.new_database("waits_held")) as [(address, pid)], site.undisturbed():
         fresh = memory_of(pid) / 1024
@@ -227,7 +229,7 @@ def forgotten(site):
 
 
 class Waiter:
-    """A client that asks again whenever its wait is over, over one connection. `legs` counts its waits that are over."""
+    """A client with one connection, which asks again after each wait. `legs` counts the waits that are over."""
 
     def __init__(self, address, surface, number, first, hold):
         self.address, self.surface, self.user = address, surface, f"waiter-{number}"
@@ -240,7 +242,7 @@ class Waiter:
         return tools_call(self.address, "/mcp/waits", "refund_here", {"order": 1, "held": True}, self.state, **headers)
 
     def read(self, status, body):
-        """Checks that an answer says that the call waits."""
+        """Asserts that an answer says that the call waits."""
         if self.surface == "REST":
             is_pending = status == 202
         else:
@@ -267,7 +269,7 @@ class Waiter:
 
 
 async def wait_all(site, database, pid, waiters):
-    """Lets all clients wait. The memory meanwhile, and what happened in the window."""
+    """Lets all clients wait. Returns the memory meanwhile, and the changes of the counts in the window."""
     def counted():
         [[versions]] = site.postgres.sql("select sum(version) from agent_task", database)
         table = processes()
@@ -289,7 +291,7 @@ async def wait_all(site, database, pid, waiters):
 
 
 def waited(site, surface):
-    """Many clients that wait, each of which asks again after `hold`."""
+    """Measures many clients that wait and ask again after each `hold`."""
     sizes, database = site.sizes, site.new_database(f"waits_{surface.lower()}")
     with site.serving(database) as [(address, pid)], site.undisturbed():
         waiters = [Waiter(address, surface, number, 1 + number % sizes.hold, sizes.hold) for number in range(sizes.waiting)]
@@ -306,13 +308,13 @@ def waited(site, surface):
     name += f", each asking again every {sizes.hold} s"
     detail = f"{legs:,} asks in {seconds:.0f} s; Postgres {postgres_cpu / seconds * 100:.1f} %"
     yield Row(f"{name}: server's CPU, % of a core", ("<", 2), [cpu / seconds * 100], 1, detail)
-    # In the window some legs end between the two counts.
+    # A wait may end between the first and the last count, so the number of writes is not exact.
     yield Row(f"{name}: writes for each leg", ("≤", 2), [round(versions / max(1, legs), 1)], 1)
     yield Row(f"{name}: HOT share of the updates, %", ("≥", 95), [hot / max(1, updates) * 100], 1, f"{updates:,} updates")
 
 
 def catalogued(site):
-    """The list of many tools."""
+    """Measures the list of many tools."""
     found = []
     with site.serving(site.new_database("waits_list")) as [(address, _)], site.undisturbed(), Connection(address) as connection:
         message = tools_list(address, "/mcp/catalogue", authorization=f"Bearer {AGENTS}")
@@ -329,7 +331,7 @@ def catalogued(site):
 
 
 def looked_up(site):
-    """The look-up of earlier calls beside many rows."""
+    """Measures the look-up of earlier calls in a table with many rows."""
     for case, found, indexes in look_up.measure(site, AGENTS):
         goal = f"look-up with {site.sizes.rows:,} calls of others and {site.sizes.own:,} own ({case})"
         for name, taken in found.items():
@@ -352,7 +354,7 @@ FAILED, REFUSED = 1, 3
 
 
 def measure(site):
-    """The rows of all parts, and the parts that failed."""
+    """Returns the rows of all parts, and the parts that failed."""
     rows, failed = [], []
     for name, part in PARTS.items():
         began = time.monotonic()

@@ -1,11 +1,12 @@
-"""Clients of HTTP/1.1 over plain sockets that stay open. Their own time is small, and the same for every server."""
+"""HTTP/1.1 clients over plain sockets that stay open. Their own time is small, and the same for every server."""
 
 import re
 import socket
 
 
 def request(address, path, body=None, **headers):
-    """The bytes of a POST, or of a GET without a body. An underscore in the name of a header stands for a hyphen."""
+    """Returns the bytes of a POST, or of a GET if there is no body. An underscore in the name of a header stands for a
+    hyphen."""
     lines = [f"{'GET' if body is None else 'POST'} {path} HTTP/1.1", f"host: {address}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     if body is None:
@@ -15,7 +16,7 @@ def request(address, path, body=None, **headers):
 
 
 def framing(head):
-    """The status of an answer, and the length of its body: None if the body comes in chunks."""
+    """Returns the status of an answer, and the length of its body; None for a body in chunks."""
     head = head.lower()
     if b"\r\ntransfer-encoding: chunked" in head:
         return int(head[9:12]), None
@@ -44,7 +45,7 @@ class Connection:
         self.socket.sendall(message)
 
     def read(self):
-        """The status and the body of the next answer."""
+        """Reads the next answer. Returns its status and its body."""
         head = b""
         while (line := self.file.readline()) != b"\r\n":
             if not line:
@@ -61,7 +62,7 @@ class Connection:
         return status, body
 
     def ask(self, message, expected):
-        """The body of the answer to a message, which must have this status."""
+        """Sends a message. Returns the body of the answer, which must have the status `expected`."""
         self.send(message)
         status, body = self.read()
         if status != expected:
@@ -70,7 +71,7 @@ class Connection:
 
 
 async def read_answer(reader):
-    """As `Connection.read`, from a stream of asyncio."""
+    """Like `Connection.read`, but reads from a stream of asyncio."""
     status, length = framing(await reader.readuntil(b"\r\n\r\n"))
     if length is not None:
         return status, await reader.readexactly(length)

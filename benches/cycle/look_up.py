@@ -1,5 +1,6 @@
-"""Measures the statement that finds the earlier calls of a user at a gate (src/store/gate_calls.rs), beside many rows.
-Postgres itself times it while the service asks, so the statement, its parameters and its plan are the service's."""
+"""Measures the statement that finds the earlier calls of a user at a gate (src/store/gate_calls.rs), in tables with
+many rows. Postgres itself measures the time while the service asks. So the statement, its parameters and its plan are
+those of the service."""
 
 import json
 import os
@@ -8,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from http_client import Connection, request
 
-# What the statement has and no other.
+# A text that occurs in this statement and in no other.
 MARK = "k.call_key"
-# One user for each shape of 1,000 own calls, with the arguments of the measured asks: None for new ones each time.
+# For each user with 1,000 own calls: the argument of the measured asks; None if each ask has a new argument.
 CASES = {"other arguments": None, "the same arguments": 1, "pending": None}
 NEW_KEY = "'b:' || md5(n::text) || md5('second' || n)"
 PER_USER = 100
@@ -27,7 +28,8 @@ def ask(connection, key, user, order, expected=200, **more):
 
 
 class Fill:
-    """Copies calls in the database: their rows in the tables that the statement reads, and the journals of the own calls."""
+    """Copies calls in the database: the rows in the tables that the statement reads, and for the user's own calls also
+    the journals."""
 
     def __init__(self, postgres, database):
         self.postgres, self.database = postgres, database
@@ -43,26 +45,26 @@ class Fill:
         return self.postgres.sql(text, self.database)
 
     def insert(self, table, task, source, **replaced):
-        """Copies the rows of one task for each row of `source`, with expressions for some columns."""
+        """Copies the rows of one task, once for each row of `source`. `replaced` has expressions for some columns."""
         names = list(self.columns[table])
         values = [replaced.get(name, f"c.{name}") for name in names]
         self.sql(
-            # Like a replica, skips triggers.
+            # This session setting skips triggers.
             f"set session_replication_role = replica; insert into {table} ({', '.join(names)})"
             f" select {', '.join(values)} from {table} c, {source} where c.task_id = '{task}'"
         )
 
     def copy(self, table, task, count, **replaced):
-        """Makes copies whose ids begin with an earlier time and end with a digest of the id and the copy's number, so that
-        all tables agree on them."""
+        """Makes copies. A copied id begins with an earlier time and ends with a digest of the id and the copy's number,
+        so that all tables agree on it."""
         time_of = "lpad(to_hex(1700000000000 + n), 12, '0') || '7'"
         uuids = [name for name, kind in self.columns[table].items() if kind == "uuid"]
         ids = {name: f"({time_of} || substr(md5(c.{name}::text || n), 14))::uuid" for name in uuids}
         self.insert(table, task, f"generate_series(1, {count}) n", **ids | replaced)
 
     def copy_others(self, task, first, last):
-        """Copies an ended call for many users, in the order of the index: millions of rows, so without digests and without
-        texts that the statement does not read."""
+        """Copies an ended call for many users, in the order of the index. To save time for millions of rows, the ids
+        have no digest, and texts that the statement does not read are empty."""
         ids = "(lpad(to_hex(1600000000000 + n), 12, '0') || '70008000000000000000')::uuid as id"
         source = f"(select n, {ids} from (select generate_series({first}, {last}) n) numbers offset 0) s"
         self.insert(
@@ -71,8 +73,9 @@ class Fill:
         )
 
     def run(self, tasks, sizes):
-        """`tasks` are the calls to copy: one for each case, and one ended and one pending call of others."""
-        # Without the write-ahead log, with full pages, and with the indexes last: the rows are the same.
+        """Copies `tasks`: a call for each case, and an ended and a pending call of other users."""
+        # To save time, the tables have no write-ahead log and full pages, and the indexes are built last. The rows stay
+        # the same.
         for table, name in self.sql("select conrelid::regclass, conname from pg_constraint where contype in ('c', 'f') and conrelid <> 0"):
             self.sql(f"alter table {table} drop constraint {name}")
         for table in ("agent_task", "intervention_request"):
@@ -99,7 +102,7 @@ class Fill:
 
 
 def logged(path, begin):
-    """The entries of Postgres' log since a place in it: the id of the process, and the text."""
+    """Yields the entries of Postgres' log from the offset `begin`: the id of the process, and the text."""
     with open(path, errors="replace") as file:
         file.seek(begin)
         text = file.read()
@@ -110,8 +113,8 @@ def logged(path, begin):
 
 
 def statement_times(entries):
-    """The milliseconds of each execution of the prepared statement: of all of it, and without the binding of its
-    parameters, which also locks its tables."""
+    """For each execution of the prepared statement, returns the milliseconds of the whole execution, and the
+    milliseconds without the binding of parameters (which also locks the tables)."""
     bound, taken = {}, []
     for process, text in entries:
         found = re.match(r"duration: ([\d.]+) ms  (bind|execute) ", text)
@@ -125,7 +128,7 @@ def statement_times(entries):
 
 
 def plans(entries):
-    """The milliseconds of each explained execution, and the indexes of the plans."""
+    """Returns the milliseconds of each explained execution, and the indexes in the plans."""
     taken, indexes = [], set()
     for _, text in entries:
         found = re.match(r"duration: ([\d.]+) ms  plan:", text)
@@ -137,14 +140,15 @@ def plans(entries):
 
 
 def asked(site, key, database, settings, read):
-    """Serves the database with settings of its sessions, asks for each case, and reads Postgres' log of the asks."""
+    """Serves the database with these session settings, and asks for each case. Returns the result of `read` for
+    Postgres' log of each case."""
     for name, value in settings.items():
         site.postgres.sql(f"alter database {database} set {name} = '{value}'")
     found, log = {}, os.path.join(site.folder, "postgres.log")
     with site.serving(database) as [(address, _)], site.undisturbed(), Connection(address) as connection:
         number = 1000
         for case, order in CASES.items():
-            for count in (max(5, site.sizes.asks // 10), site.sizes.asks):  # the first ones warm up
+            for count in (max(5, site.sizes.asks // 10), site.sizes.asks):  # the first, smaller count warms up
                 begin = os.path.getsize(log)
                 for _ in range(count):
                     number += 1
@@ -164,8 +168,8 @@ def has_auto_explain(postgres):
 
 
 def measure(site, key):
-    """For each case: the times of the prepared statement, of its execution alone, and of explained executions if Postgres
-    can explain them; and the indexes that it uses."""
+    """Returns for each case the times of the prepared statement, the times of its execution alone and, if Postgres can
+    explain them, the times of explained executions. Also returns the indexes that the statement uses."""
     database, tasks = site.new_database("waits_rows"), {}
     with site.serving(database) as [(address, _)], Connection(address) as connection:
         tasks["others"] = ask(connection, key, "others", 1)

@@ -16,7 +16,7 @@ import urllib.error
 import urllib.request
 
 TICKS = os.sysconf("SC_CLK_TCK")
-# A run is refused if other processes used more processors.
+# The number of processors that other processes may use. A run is refused if they use more.
 MOST_FOREIGN_CORES = 0.3
 
 
@@ -27,7 +27,7 @@ def free_port():
 
 
 def status_of(url):
-    """The HTTP status of a GET, or None without an answer."""
+    """Returns the HTTP status of a GET; None if there is no answer."""
     try:
         with urllib.request.urlopen(url, timeout=1) as answer:
             return answer.status
@@ -38,7 +38,7 @@ def status_of(url):
 
 
 class Process:
-    """A process of this bench, ended by its id."""
+    """A process of this bench. Only this process is signalled, by its id."""
 
     def __init__(self, command, log, ending=signal.SIGTERM, **options):
         self.command, self.log, self.ending = command, log, ending
@@ -65,7 +65,7 @@ class Process:
 
 
 def processes():
-    """For each process: its parent, and its CPU seconds with those of its ended children."""
+    """Returns for each process its parent, and its CPU seconds including those of its ended children."""
     found = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -79,13 +79,13 @@ def processes():
 
 
 def memory_of(pid):
-    """The resident memory of a process, in KiB."""
+    """Returns the resident memory of a process in KiB."""
     with open(f"/proc/{pid}/status") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("VmRSS"))
 
 
 def cpu_of(roots, table):
-    """The CPU seconds of processes and of everything below them."""
+    """Returns the CPU seconds of these processes and of all their descendants."""
     seconds, ids = 0.0, set(roots)
     for pid, (_, used) in table.items():
         ancestor = pid
@@ -96,15 +96,15 @@ def cpu_of(roots, table):
 
 
 def busy_seconds():
-    """The CPU seconds of all processes of the machine."""
+    """Returns the CPU seconds of all processes of the machine."""
     with open("/proc/stat") as file:
         fields = [int(field) for field in file.readline().split()[1:9]]
     return (sum(fields) - fields[3] - fields[4]) / TICKS
 
 
 class Postgres:
-    """A throwaway server on loopback, on the disk of TMPDIR: flushing belongs to the measurement, so a folder in
-    memory, which the tests prefer, would not do. Never runs as root, which Postgres refuses."""
+    """A throwaway server on loopback. Its data are on the disk of TMPDIR and not in memory (as in the tests), because
+    the time of flushing is measured, too. The server never runs as root, which Postgres refuses."""
 
     def __init__(self, folder):
         self.bin = self.find_programs()
@@ -120,7 +120,7 @@ class Postgres:
         subprocess.run([f"{self.bin}/initdb", *init], check=True, stdout=subprocess.DEVNULL, cwd=data, **self.account)
         library = subprocess.run([f"{self.bin}/pg_config", "--pkglibdir"], capture_output=True, text=True).stdout.strip()
         self.counts_statements = bool(glob.glob(f"{library}/pg_stat_statements.so")) if library else False
-        # Without autovacuum, which would meet some measurements of a few seconds and others not.
+        # Autovacuum is off, because it would run during some measurements of a few seconds and not during others.
         settings = {
             "autovacuum": "off", "port": self.port, "listen_addresses": "127.0.0.1", "unix_socket_directories": data, "max_connections": 300,
             "shared_buffers": "512MB", "max_wal_size": "4GB", "checkpoint_timeout": "15min", "jit": "off",
@@ -128,7 +128,7 @@ class Postgres:
         if self.counts_statements:
             settings |= {"shared_preload_libraries": "pg_stat_statements", "pg_stat_statements.track": "all"}
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        # SIGQUIT: an immediate shutdown, since the data are thrown away.
+        # SIGQUIT shuts Postgres down at once. Its data are thrown away, so that is safe.
         self.process = Process(
             [f"{self.bin}/postgres", "-D", data, *options], f"{folder}/postgres.log", signal.SIGQUIT, cwd=data, **self.account
         )
@@ -138,7 +138,8 @@ class Postgres:
 
     @staticmethod
     def find_programs():
-        """The folder of Postgres' programs: that of the initdb in PATH (links followed), or else Debian's."""
+        """Returns the folder of Postgres' programs: the folder of the `initdb` in PATH (after links are resolved), or
+        else Debian's folder."""
         named = [os.path.dirname(os.path.realpath(path)) for path in filter(None, [shutil.which("initdb")])]
         debian = sorted(glob.glob("/usr/lib/postgresql/*/bin"), reverse=True)
         for folder in named + debian:
@@ -163,7 +164,7 @@ class Postgres:
             return False
 
     def sql(self, text, database="postgres"):
-        """The rows of the last statement, each a list of texts."""
+        """Runs statements. Returns the rows of the last statement, each as a list of texts."""
         command = [f"{self.bin}/psql", "-XAtq", "-v", "ON_ERROR_STOP=1", "-d", self.url(database), "-f", "-"]
         done = subprocess.run(command, input=text, capture_output=True, text=True)
         if done.returncode:
@@ -178,7 +179,7 @@ class Postgres:
         self.sql(f"create database {database}")
 
     def counters(self, database):
-        """Commits that wrote, bytes of the write-ahead log, and statements so far."""
+        """Returns the counts so far: commits that wrote, bytes of the write-ahead log, and statements."""
         [row] = self.sql("select pg_snapshot_xmax(pg_current_snapshot()), pg_current_wal_insert_lsn() - '0/0'")
         counted = {"commits": int(row[0]), "wal": int(row[1])}
         if self.counts_statements:
@@ -219,7 +220,8 @@ class Postgres:
         return found
 
     def task_updates(self, database):
-        """Updates of task rows, and those of them that changed no index. A session reports its updates when it ends."""
+        """Returns the number of updates of task rows, and how many of them changed no index. A session reports its
+        updates when it ends."""
         rows = self.sql(
             "select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables where relname in ('agent_task', 'task')", database
         )
@@ -227,8 +229,8 @@ class Postgres:
 
 
 class CountingProxy:
-    """Stands between a server and Postgres and counts statements and pings: a statement is an Execute or a simple
-    query, a ping is a Sync with nothing before it."""
+    """A proxy between a server and Postgres that counts statements and pings. An Execute or a simple query counts as a
+    statement. A Sync with nothing before it counts as a ping."""
 
     def __init__(self, port):
         self.target = port
@@ -263,7 +265,7 @@ class CountingProxy:
         sink.close()
 
     async def count(self, client, server):
-        while True:  # requests for encryption precede the start message; these messages have no type byte
+        while True:  # the start message and earlier requests for encryption have no type byte
             head = await client.readexactly(8)
             server.write(head + await client.readexactly(int.from_bytes(head[:4], "big") - 8))
             if int.from_bytes(head[4:], "big") not in (80877103, 80877104):
@@ -282,7 +284,7 @@ class CountingProxy:
 
 
 class Load:
-    """One run of the load generator, with CPU times sampled at both ends of its window."""
+    """Runs the load generator once. Samples CPU times at both ends of its window."""
 
     def __init__(self, program, targets, concurrency, seconds, warmup, groups, model, rate=0, call=None):
         command = [program, "--targets", ",".join(targets), "--concurrency", str(concurrency)]

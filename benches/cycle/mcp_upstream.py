@@ -1,5 +1,5 @@
 """An MCP server (revision 2026-07-28) whose tools answer at once, for scripts/bench --gate-waits. /mcp has two tools,
-/catalogue has many. Arguments: the port, the number of tools of /catalogue."""
+and /catalogue has many. Arguments: the port, and the number of tools of /catalogue."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ TEXT = {"type": "string", "description": "A text of at most a line, as the perso
 
 
 def tool(name):
-    """A definition of the usual size."""
+    """Returns a tool's definition of the usual size."""
     properties = {"order": {"type": "integer", "description": "The number of the order."}, "reason": TEXT, "note": TEXT}
     schema = {"type": "object", "properties": properties, "required": ["order"]}
     description = "Changes an order, and answers with its new state. " * 4

@@ -15,7 +15,7 @@ KEY = "bench-key-of-32-characters-0001"
 STREAMS = 1000
 READERS = 20
 WAITING = 10_000
-# Four messages a cycle make a hundred messages a second of it.
+# The cycles per second. Each cycle has four messages, so there are a hundred messages per second.
 PACE = 25
 
 
@@ -28,7 +28,7 @@ def notify(*entries):
 
 
 ONE, SLOW, DEAD, SILENT = entry("backend", ""), entry("backend", "/slow"), entry("dead", "/dead"), entry("backend", "/silent")
-# The settings of each variant: those that fill the database, then those of the measurement.
+# The settings of each variant: first those that fill the database, last those of the measurement.
 SETTINGS = {
     "no webhook": ("",),
     "one webhook": (notify(ONE),),
@@ -40,7 +40,7 @@ UNDELIVERED = "select (select count(*) from delivery where state = 'due') + (sel
 
 
 def fill(bench, variant, database):
-    """Runs cycles under each of the settings but the last, until enough messages wait."""
+    """Fills the database: for each of the settings but the last, runs cycles until enough messages wait."""
     for settings in variant.settings[:-1]:
         started, targets = bench.serve(variant, database, settings)
         wanted = 100 if bench.chosen.smoke else WAITING
@@ -59,7 +59,8 @@ def wait_until(is_true, seconds=120):
 
 
 def lags(bench):
-    """The messages that the receiver took since the last call, and quantiles of their lags in milliseconds."""
+    """Returns the number of messages that the receiver took since the last call, and quantiles of their lags in
+    milliseconds."""
     with urllib.request.urlopen(f"http://{bench.receiver}/lags", timeout=10) as answer:
         return json.load(answer)
 
@@ -90,10 +91,10 @@ def lag_at_pace(bench, variant, seconds):
 
 
 def drain(bench, variant):
-    """Makes messages for a receiver that never answers, starts the service with a receiver that does, and returns how
-    many arrived and in how many seconds."""
+    """Makes messages for a receiver that never answers, then starts the service with a receiver that answers. Returns
+    how many messages arrived, and in how many seconds."""
     database = bench.prepare(variant)
-    # A receiver under the same name that never answers, so that the messages wait without a failed attempt.
+    # This receiver has the same name and never answers, so that the messages wait without a failed attempt.
     filler = type(variant)(variant.name, binary=variant.binary, sqlite=variant.sqlite, settings=(notify(SILENT), ""))
     fill(bench, filler, database)
     count = bench.number_of(variant, database, "select count(*) from delivery where state = 'due'")
@@ -107,7 +108,7 @@ def drain(bench, variant):
 
 
 class Reader:
-    """A stream of the inbox."""
+    """A connection that reads a stream of the inbox."""
 
     def __init__(self, address):
         host, port = address.split(":")
@@ -117,7 +118,7 @@ class Reader:
         self.rest = b""
 
     def events(self):
-        """The events of the bytes that have arrived."""
+        """Yields the events that are complete in the bytes so far."""
         self.rest += self.socket.recv(65536)
         *blocks, self.rest = self.rest.split(b"\n\n")
         for block in blocks:
@@ -139,7 +140,8 @@ def open_readers(address, count):
 
 
 def streams(bench, plain, seconds):
-    """Idle streams of the inbox, and the way of a new question to a reader at another replica."""
+    """Measures idle streams of the inbox, and the time from a new question to its event at readers of another
+    replica."""
     replicas = 1 if plain.sqlite else 2
     variant = type(plain)(plain.name, binary=plain.binary, sqlite=plain.sqlite, replicas=replicas)
     database = bench.prepare(variant)
@@ -162,7 +164,7 @@ def streams(bench, plain, seconds):
 
 
 def statements(bench, variant, seconds):
-    """The statements of some seconds in which nothing happens; None on SQLite."""
+    """Returns the number of statements in some seconds in which nothing happens; None on SQLite."""
     if variant.sqlite:
         return None
     first = bench.postgres.counters(variant.database).get("statements")
@@ -172,8 +174,8 @@ def statements(bench, variant, seconds):
 
 
 def follow(bench, targets, seconds):
-    """The milliseconds from a request's creation to its event, of readers at the last process while tasks are created
-    at the first."""
+    """Creates tasks at the first process. Returns the milliseconds from the creation of each request to its event, at
+    readers of the last process."""
     _, selector = open_readers(targets[-1], READERS)
     load = threading.Thread(target=bench.load, args=(targets[:1], 4, {}), kwargs={"seconds": seconds, "rate": PACE})
     load.start()

@@ -4,7 +4,7 @@ import statistics
 
 
 def spread(values, digits=2):
-    """The median with the smallest and the largest value."""
+    """Returns the median with the smallest and the largest value."""
     values = [value for value in values if value is not None]
     if not values:
         return "–"

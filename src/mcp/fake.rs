@@ -95,16 +95,16 @@ pub(super) fn succeeded(text: &str) -> Outcome {
     Outcome::Succeeded(text.to_owned())
 }
 
-/// Returns the answer to `server/discover` of a server that speaks the stateless revision
-/// (2026-07-28); `None` for any other method.
+/// Answers `server/discover` like a server that speaks the stateless revision (2026-07-28). Returns
+/// `None` for any other method.
 pub(super) fn modern(seen: &Seen) -> Option<Response> {
     (seen.method() == "server/discover").then(|| {
         seen.result(&json!({"supportedVersions": ["2026-07-28"], "resultType": "complete"}))
     })
 }
 
-/// Returns the answers with which a server of an older revision begins a session; `None` for other
-/// requests. `session` is the session's id.
+/// Answers the requests that begin a session, like a server of an older revision. Returns `None`
+/// for other requests. `session` is the session's id.
 pub(super) fn older(seen: &Seen, session: &str) -> Option<Response> {
     match seen.method().as_str() {
         "server/discover" => Some(seen.error(200, -32601)),

@@ -51,8 +51,8 @@ const VERSION_HEADER: HeaderName = HeaderName::from_static("mcp-protocol-version
 #[derive(Debug)]
 pub(super) struct Streamable {
     url: Url,
-    /// The operator's headers, without users' credentials. If there are too many conversations, one
-    /// is removed. The request that ends the removed conversation's session has these headers.
+    /// The operator's headers, without users' credentials, for the request that ends the session of
+    /// a conversation that is removed because too many are kept.
     fixed_headers: HeaderMap,
     net: Net,
     tokens: Option<Tokens>,
@@ -152,8 +152,8 @@ impl Streamable {
             };
             let status = reply.status;
             // The call is sent again only if the server certainly did not execute it. The server
-            // may have executed the call if the status is 400, or if the body is an answer to the
-            // call that is no refusal (`Answer::is_refusal`).
+            // may have executed the call if the status is 400. It may also have executed the call
+            // if it answered the request with anything but a refusal (`Answer::is_refusal`).
             let renewal = self.renew(&call.headers, &context, status).await;
             let was_read =
                 reply.has_request_id && !reply.answer.as_ref().is_some_and(Answer::is_refusal);

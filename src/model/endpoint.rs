@@ -71,7 +71,7 @@ struct RequestForm {
 }
 
 impl RequestForm {
-    /// Returns the form of the next request, after the endpoint refused a part of this one.
+    /// Returns the form of the next request, which leaves out or simplifies the refused part.
     fn without(self, refused: RefusedPart) -> Self {
         match refused {
             RefusedPart::EarlierThinking => Self {
@@ -98,8 +98,9 @@ pub(super) struct Endpoint<P> {
     clock: Arc<dyn Clock>,
     cleaner: Cleaner,
     /// The index in [`Protocol::REQUEST_MODES`] of the mode in which the next answer is asked for;
-    /// 0 at first. A simpler mode that led to an answer is kept only if the refusal before it named
-    /// the parameter, because any other refusal may have had another reason.
+    /// 0 at first. If a simpler mode led to an answer, the mode is kept only after a refusal that
+    /// named the parameter `stream` or `stream_options`: any other refusal may have had another
+    /// reason.
     mode_index: AtomicUsize,
     protocol: PhantomData<P>,
 }

@@ -27,9 +27,8 @@ mod template;
 const BUILT_IN: (&str, &str) = ("builtin:refunds", include_str!("refunds.yaml"));
 const NO_RULE: &str = "This model is scripted, and no rule of its script matches what was said.";
 
-/// How long the built-in script waits before it emits an answer to a listener. A page that has
-/// posted a person's decision reloads. The wait lets the page reload before the first piece is
-/// emitted.
+/// How long the built-in script waits before it emits an answer to a listener. A page reloads after
+/// it has posted a decision, and this wait gives the page time to listen again.
 const THINKING_TIME: Duration = Duration::from_millis(350);
 /// The maximum pause before each piece of an answer, if the model pauses (see `is_paced`).
 const PAUSE_PER_PIECE: Duration = Duration::from_millis(60);

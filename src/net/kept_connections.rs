@@ -58,7 +58,7 @@ struct State {
     /// The keys whose requests get new connections. The value is the time until which these
     /// requests get new connections.
     avoided: BTreeMap<KeptKey, Instant>,
-    /// Whether a Tokio task is running that closes expired connections.
+    /// Whether the Tokio task that closes expired connections is running.
     is_reaped: bool,
 }
 

@@ -45,8 +45,7 @@ async fn endpoint(answers: Vec<&'static str>) -> (String, JoinHandle<Vec<String>
     (url, seen)
 }
 
-/// Reads a request with the body whose length its `content-length` says. Returns the request's head
-/// and body.
+/// Reads a request whose body has `content-length` bytes. Returns the request's head and body.
 pub(crate) async fn receive(peer: &mut TcpStream) -> (String, String) {
     let mut bytes = Vec::new();
     loop {
@@ -372,8 +371,8 @@ async fn connection_that_the_peer_closes_before_the_permit_was_not_sent_on() {
     assert!(matches!(answer, Err(Failure::NotSent(_))), "{answer:?}");
 }
 
-/// Blocks the runtime until more than a second after the deadline of an exchange that has `within`,
-/// as a suspension of the process would. When this future is ready, the timers have fired.
+/// Blocks the runtime for `within` and more than a second longer, as if the process were suspended
+/// over the deadline of an exchange. When this future is ready, the timers have fired.
 async fn stand_still_over(within: Duration) {
     std::thread::sleep(within + Duration::from_millis(1_200));
     tokio::task::yield_now().await;

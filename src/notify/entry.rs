@@ -209,8 +209,9 @@ impl Entry {
         })
     }
 
-    /// Whether the entry gathers messages and cannot update them. Such an entry has updates only
-    /// from an earlier configuration. Its claims leave them out, and the cleanup drops them.
+    /// Whether the entry gathers messages and cannot update them. Updates of such an entry come
+    /// from an earlier configuration. The claims leave these updates out, and the cleanup drops
+    /// them.
     pub(super) fn leaves_updates_out(&self) -> bool {
         let can_update = matches!(&self.channel, Channel::Slack(slack) if slack.can_update());
         !self.gather.is_zero() && !can_update

@@ -5,9 +5,9 @@
 //!
 //! Exception: a message that was refused while other messages were accepted keeps its own schedule.
 //! Otherwise, each success of another message would start an attempt at the refused message. If
-//! failures look like an outage, the receiver is probably their cause, and no message counts as
-//! refused, unless only this message fails, or the message fails again and again while others are
-//! accepted.
+//! failures look like an outage, the receiver is probably their cause. A message with such a
+//! failure counts as refused only if no other message fails, or if it fails again and again while
+//! others are accepted.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub(super) struct Health {
     /// The uptime at the last success; `None` if there was none.
     succeeded_at: Option<Duration>,
     /// The messages that failed again since the last success, with failures that look like an
-    /// outage. The value says whether the receiver did not count as failing at that time.
+    /// outage. The value is false if the receiver already counted as failing at that time.
     suspects: BTreeMap<Uuid, bool>,
     /// How often a message was a suspect when another message was accepted. A message with
     /// [`MAX_SUSPICIONS`] or more counts as refused.
@@ -59,9 +59,9 @@ impl Health {
     ///   many messages due at once, and the receiver may refuse each of them while it accepts
     ///   others.
     /// - If `is_outage` is true, the receiver counts as failing in any case, and the message is
-    ///   only a suspect. A suspect counts as refused once another message is accepted, if it was
-    ///   the only suspect, or if it has been one [`MAX_SUSPICIONS`] times. A receiver may answer a
-    ///   few messages with 503 for ever.
+    ///   only a suspect. Once another message is accepted, a suspect counts as refused if it was
+    ///   the only suspect or has been a suspect [`MAX_SUSPICIONS`] times, because a receiver may
+    ///   answer a few messages with 503 for ever.
     pub(super) fn failed(
         &mut self,
         messages: impl IntoIterator<Item = (Uuid, bool)>,

@@ -22,8 +22,9 @@ const BACKOFF: [Duration; 9] = [
 pub(super) const MAX_RETRY_AFTER: Duration = Duration::from_hours(1);
 /// The minimum wait after a 429.
 const MIN_POSTPONEMENT: Duration = Duration::from_secs(1);
-/// How often the minimum wait doubles, once for each attempt, if the 429 asks for no wait, or for a
-/// wait until a time in the past. Otherwise the same message would be sent every second for days.
+/// The maximum number of times that the minimum wait doubles. It doubles with each attempt if the
+/// 429 asks for no wait, or for a wait until a time in the past. Otherwise the same message would
+/// be sent every second for days.
 const MAX_DOUBLINGS: i64 = 10;
 /// The age from which a delivery can end after its attempts. It is the shortest time that the waits
 /// of [`BACKOFF`] can take together. Some attempts come sooner than [`BACKOFF`] says: those that a

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn link_opens_as_what_was_sealed_and_shows_nothing_of_it() {
+    fn link_opens_with_its_sealed_contents_and_does_not_show_them() {
         let links = links(LinkSettings::default());
         // The name is long, because a random token would contain a name of three letters once in a
         // few thousand runs.

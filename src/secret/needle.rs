@@ -59,7 +59,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns what [`Needle::beginning_at_end_of`] returns, by comparing each end of the text.
+    /// Computes [`Needle::beginning_at_end_of`] by comparing each end of the text.
     fn compared_at_each_place(needle: &str, text: &str) -> usize {
         let is_found = |len: &usize| text.as_bytes().ends_with(&needle.as_bytes()[..*len]);
         (0..needle.len()).rev().find(is_found).unwrap()

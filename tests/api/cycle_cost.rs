@@ -103,8 +103,8 @@ async fn repeatable_call_at_a_gate_takes_one_commit_and_no_read() {
     app.stop().await;
 }
 
-/// The reads find the equal calls, and count the pending calls (`max_open`). One commit stores the
-/// call with its question, and the other one the end of the wait.
+/// The reads find the equal calls, and count the pending calls (`max_open`). The first commit stores
+/// the call with its question, and the second commit stores the end of the wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn held_call_at_a_gate_takes_two_reads_and_two_commits() {
     let database = Database::postgres().await;
@@ -120,9 +120,9 @@ async fn held_call_at_a_gate_takes_two_reads_and_two_commits() {
     app.stop().await;
 }
 
-/// Asserts that an `act` takes `expected` round trips: the lower quartile of several acts. The
-/// relay and the worker also read from time to time. On a slow machine, an act includes more of
-/// their reads. So the test counts up to four times.
+/// Asserts that the lower quartile of the round trips of several acts is `expected`. The relay and
+/// the worker also read from time to time. On a slow machine, an act includes more of their reads.
+/// So the test counts up to four times.
 async fn assert_round_trips(
     app: &TestApp,
     line: &Forwarder,

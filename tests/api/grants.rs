@@ -55,7 +55,7 @@ async fn page(actor: Actor<'_>, path: &str) -> Reply {
 }
 
 on_both! {
-    async fn what_is_granted_is_listed_and_ended(on: On) {
+    async fn standing_decisions_are_listed_and_ended(on: On) {
         let app = finance(on).await;
         let task = remembered(&app, "owner").await;
         let found = listed(app.approver()).await;

@@ -235,7 +235,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn one_button_pages_have_none_where_their_post_would_be_refused(on: On) {
+    async fn single_button_pages_have_no_button_if_their_post_would_be_refused(on: On) {
         let app = TestApp::with(on, &finance()).await;
         let page = async |key, held: &Held, action: &str| {
             let page = app.actor(key).header("accept", "text/html").get(&format!("/resume/{}/{action}", held.request)).await;

@@ -52,7 +52,7 @@ fn mailing(server: &FakeMailServer) -> String {
     )
 }
 
-/// Returns the requests that somebody may decide. `all` has the rule and the id of each request.
+/// Returns the requests that a person may decide. `all` has the rule and the id of each request.
 fn decidable(decides: [bool; 6], all: &[(usize, String)]) -> BTreeSet<&str> {
     let own = all.iter().filter(|(rule, _)| decides[*rule]);
     own.map(|(_, request)| request.as_str()).collect()
@@ -136,7 +136,7 @@ async fn mails(app: &TestApp, server: &FakeMailServer, all: &[(usize, String)]) 
 }
 
 on_both! {
-    async fn only_who_may_decide_a_request_hears_of_it_by_stream_list_count_and_mail(on: On) {
+    async fn only_people_who_may_decide_a_request_hear_of_it_by_stream_list_count_and_mail(on: On) {
         let (server, clock) = (FakeMailServer::start().await, Leaping::new());
         let app = TestApp::timed(on, &mailing(&server), clock.clone()).await;
         let mut streams: Vec<(&Person, Watch)> = Vec::new();

@@ -127,7 +127,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn only_who_may_decide_a_request_hears_of_it(on: On) {
+    async fn only_people_who_may_decide_a_request_hear_of_it(on: On) {
         let app = finance(on).await;
         let mut hears = Vec::new();
         for (actor, expected) in [

@@ -21,7 +21,8 @@ export const ended = (task) => endedFor(task, as(ALICE_KEY));
 export const cancel = ({ task }, key = ALICE_KEY) => call(key, "POST", `/v1/tasks/${task.task_id}/cancel`);
 export const approve = ({ request }, key = ALICE_KEY) => call(key, "POST", `/resume/${request.request_id}/approve`);
 
-// Proposes a call at the gate. An equal call with the same key of idempotency is the same call.
+// Proposes a call at the gate. An equal proposal with the same idempotency key is about the same
+// call.
 export async function proposed(key, tool, args, { wait = 0, context } = {}) {
   const body = JSON.stringify({ gate: "desk", tool, arguments_text: args, context });
   const headers = { ...as(AGENT_KEY), "idempotency-key": key, prefer: `wait=${wait}` };

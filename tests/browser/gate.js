@@ -1,5 +1,6 @@
-// Tests the page of a call that an agent proposes at a gate: a person sees what a yes does, decides
-// on the page, and the agent gets the answer. Run: node gate.js URL CHROMIUM TOOL_PORT
+// Tests the page of a call that an agent proposes at a gate. The page says what an approval does, a
+// person decides on the page, and the agent gets the answer. Run: node gate.js URL CHROMIUM
+// TOOL_PORT
 // Environment: see accounts.js.
 
 import assert from "node:assert/strict";
@@ -54,8 +55,8 @@ async function signedIn(browser, options) {
   return opened;
 }
 
-// Proposes a call whose agent waits, or has gone. `answer` returns the agent's verdict after the
-// decision: an agent that has gone asks again.
+// Proposes a call. `isAwaited` says whether the agent waits for the decision. `answer` returns the
+// agent's verdict after the decision; an agent that has gone asks again.
 async function proposal({ tool, args }, isAwaited) {
   const key = crypto.randomUUID();
   const ask = (wait) => proposed(key, tool, args, { wait, context: CONTEXT });
@@ -68,7 +69,8 @@ async function proposal({ tool, args }, isAwaited) {
   return { request, answer: () => ask(30) };
 }
 
-// The agent's own text is marked as such, and stands with every byte of the call above the buttons.
+// The page marks the agent's own text as such. Above the buttons, it shows this text and every byte
+// of the call.
 async function showsTheCall(page, { args, effect, runsHere }, isAwaited) {
   const texts = runsHere ? byUs : byTheAgent;
   assert.equal(await page.locator(".asker").innerText(), isAwaited ? texts.waits : texts.absent);
@@ -112,7 +114,7 @@ async function aNoIsTheAgentsAnswer(page) {
   assert.equal(ran.length, before);
 }
 
-// The page offers no change where the rule lets nobody change the call, and the service takes none.
+// If the rule does not allow edits, the page offers none and the service refuses them.
 async function aLockedCallCannotBeChanged(page) {
   const { request } = await proposal({ tool: "restart", args: '{"server": 88}' }, false);
   await page.goto(request.url);
@@ -129,8 +131,8 @@ async function aLockedCallCannotBeChanged(page) {
   for (const { request_id: id } of [request, locked]) await call(ALICE_KEY, "POST", `/resume/${id}/reject`);
 }
 
-// The server of a tool has changed its definition. The page shows the reviewed definition, and names
-// what differs.
+// The server of a tool has changed the tool's definition. The page shows the reviewed definition,
+// and names the difference.
 async function aChangedToolIsShownAsItWasReviewed(page) {
   shop.isChanged = true;
   const { request } = await proposal({ tool: "book_table", args: '{"people": 4}' }, false);

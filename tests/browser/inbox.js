@@ -95,8 +95,9 @@ async function aRowSaysWhoDecidedElsewhere(browser, viewport) {
   await clear();
 }
 
-// A row whose request was decided while the page was hidden says by whom, also where more wait than
-// the stream lists. A new question that is pages away appears on a page that begins with it.
+// While the page is hidden, a request is decided. Its row then names the person who decided, even
+// if more requests wait than the stream lists. A new question that is several pages away appears on
+// a page that begins with it.
 async function hiddenPageCatchesUp(browser, count) {
   const asked = [];
   for (let number = 0; number < count; number += 1) asked.push(await refundOf(100 + number));
@@ -186,7 +187,8 @@ async function losesItsStream(browser) {
   await clear();
 }
 
-// Each question that arrives while the stream is down gets one notice. The first list gets none.
+// Each question that arrives while the stream is down gets one notice. Questions in the first list
+// get no notice.
 async function noticesWhatItMissed(browser) {
   const { request: first } = await refundOf(101);
   const missed = ["e", "f"].map((digit) => ({ ...first, request_id: first.request_id.replaceAll(/[0-9a-f]/g, digit) }));
@@ -218,10 +220,10 @@ async function noticesWhatItMissed(browser) {
   await clear();
 }
 
-// If several tabs have notices switched on, the tab that holds the lock keeps its stream while it is
-// hidden, and the others close theirs. The tab goes on with its notices after the reader has
-// switched them off and on. A hidden tab that receives the lock opens its stream again, and repeats
-// no notice.
+// If several tabs have notices switched on, the tab that holds the lock keeps its stream while it
+// is hidden, and the other tabs close their streams. After the reader has switched notices off and
+// on, the tab goes on with its notices. A hidden tab that receives the lock opens its stream again,
+// and repeats no notice.
 async function oneHiddenTabKeepsItsStream(browser) {
   const { context, page, wrong } = await newPage(browser);
   const other = await context.newPage();
@@ -298,7 +300,7 @@ async function showsATask(browser, javaScriptEnabled) {
   await context.close();
 }
 
-// The page of a task takes over its changed questions while the link of a question has the focus.
+// The page of a task replaces its list of questions. The link of a question keeps the focus.
 async function aQuestionKeepsTheFocus(browser) {
   const { task } = await refund();
   const { context, page, wrong } = await newPage(browser);

@@ -15,7 +15,7 @@ const environment = {
   PATH: process.env.PATH,
   SEALING_KEY: crypto.randomBytes(32).toString("base64"),
   TOOL_URL: `http://127.0.0.1:${toolPort}`,
-  // A rule of the configuration needs two people of finance.
+  // A rule of the configuration needs the approvals of two people of finance.
   HOLDPOINT_AUTH__API_KEYS: `[{ user: alice, groups: [finance], key: '${ALICE_KEY}' }, { user: bob, groups: [finance], key: '${BOB_KEY}' }]`,
 };
 
@@ -368,8 +368,8 @@ async function anOverduePageTakesTheExpiry(browser) {
   await context.close();
 }
 
-// The page retries a refused stream less and less often, each time from the last event. Then it
-// gives up and says so.
+// The page retries a refused stream at growing intervals, each time from the last event. Then it
+// gives up, and says so.
 async function aRefusalIsNotAskedForEver(browser) {
   const refused = { status: 503, contentType: "application/problem+json", body: "{}" };
   const begun = [[1, "task.created", () => ({ status: "Running" })], [2, "task.paused", () => ({ status: "Paused" })], [0, "caught_up", nothing]];
@@ -377,7 +377,8 @@ async function aRefusalIsNotAskedForEver(browser) {
   await says(live(page, "connection"), "the page reconnects");
   for (let times = 2; times <= 7; times += 1) {
     await eventually(async () => (await page.evaluate(() => 0), asked.length >= times), `it is asked ${times} times`);
-    // A minute of the page's clock has room for two attempts if the first is answered meanwhile.
+    // Within a minute of the page's clock, the page makes two attempts if the first is answered in
+    // time.
     await says(live(page, "connection"), /the page reconnects|no longer follows the task/);
     await page.clock.runFor(60_000);
   }

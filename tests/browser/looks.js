@@ -17,9 +17,8 @@ const LOOKS = {
   "phone, dark": { viewport: PHONE, colorScheme: "dark" },
 };
 
-// Two readers take all looks between them, because loading a page and running axe are slow: each
-// language and each page, with and without its scripts, is seen on a desktop and on a phone, in
-// light and dark mode.
+// Loading a page and running axe are slow, so two readers share the looks. Together they see both
+// languages, pages with and without scripts, a desktop, a phone, and light and dark mode.
 const READERS = [
   { name: "en", locale: "en-US", lang: "en", hasScripts: true, looks: ["desktop", "phone, dark"] },
   { name: "zh", locale: "zh-CN", lang: "zh-Hans", hasScripts: false, looks: ["phone", "desktop, dark"] },
@@ -34,14 +33,14 @@ async function signedIn(browser, reader, key) {
     assert.equal((await signIn(page, key)).status(), 303);
   }
   const signed = { ...reader, context, page, wrong: watched(page) };
-  // Takes only the pages' own scripts out: a page that may run no script at all could not run axe.
+  // Replaces only the pages' own scripts. In a page without any JavaScript, axe could not run.
   const without = { contentType: "text/javascript", body: "" };
   await context.route("**/*.js", (route) => (signed.hasScripts ? route.continue() : route.fulfill(without)));
   return signed;
 }
 
-// Opens the page of a state. A new page of the browser is slow, so states share one, unless they
-// prepare it.
+// Opens the page of a state. A new page of the browser is slow, so all states without `prepare`
+// share a page.
 async function opened(reader, name, state, made) {
   const { context, page, wrong } = reader;
   const visit = { page, wrong, looks: reader.looks, name: `${name}, ${reader.name}`, isOwn: Boolean(state.prepare) };
@@ -91,7 +90,7 @@ export const after = (ask, act) => async () => {
 };
 
 // Brings pages into each state, and checks them in every look. A state has:
-// `ask`: brings the service into the state; the other functions get what it returns;
+// `ask`: brings the service into the state; its result is passed to the other functions;
 // `at`: the address of the page, or a function that returns it;
 // `status`: the status of the page's response, by default 200;
 // `prepare`: prepares a new page before it is loaded;
@@ -101,7 +100,7 @@ export const after = (ask, act) => async () => {
 // `shows`: the selector of the element by which the state is known, or a function that returns it;
 // `end`: is called once, after the checks;
 // `isScripted`: whether the state is the work of the page's script;
-// `noise`: what the browser may complain about.
+// `noise`: a pattern of the browser's expected complaints.
 export async function inEveryLook(browser, states, key) {
   const readers = await Promise.all(READERS.map((reader) => signedIn(browser, reader, key)));
   for (const [name, state] of Object.entries(states)) {

@@ -15,7 +15,7 @@ const asks = async (input) => (await says(input, as(ALICE_KEY))).request;
 
 const approve = (key, { request_id }) => fetch(`${service}/resume/${request_id}/approve`, { method: "POST", headers: as(key) });
 
-// Approves a request, and later calls that its rule lets an approver remember.
+// Approves a request, and remembers the approval for later calls under the same rule.
 async function remember(key, { request_id }) {
   const decision = { action: "approve", remember: { for: "owner", expires_in: "4h" } };
   const reply = await fetch(`${service}/resume/${request_id}`, { method: "POST", headers: as(key), body: JSON.stringify(decision) });

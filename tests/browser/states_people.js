@@ -86,7 +86,7 @@ const gate = {
 // The pages of a link have no script.
 const linked = (ask, shown, more) => ({ ask, at: ({ request }) => linkTo(request), shows: `body:not(:has(script)) ${shown}`, ...more });
 
-// The answer comes too late: the button was pressed after `then`.
+// The person presses the button after `then`, so the answer comes too late.
 const late = (then) =>
   linked(() => asked(), "h1", {
     then,

@@ -198,7 +198,7 @@ export async function setVisibility(page, visibility) {
   }, visibility);
 }
 
-// Waits until the page of the inbox follows its events. The line then no longer has a time.
+// Waits until the page of the inbox follows its events. Its state then no longer shows a time.
 export const isLive = (page) => page.locator('#inbox-state:not(:has-text("UTC"))').waitFor();
 
 export const unfold = (page, summary) => page.locator("summary").filter({ hasText: summary }).click();

@@ -1,6 +1,6 @@
 //! Compares the journals with the world's ledger (`world.rs`) and with the changes that the service
-//! acknowledged (`simulated_people.rs`). No acknowledged change may be lost, and no non-repeatable
-//! call may run twice.
+//! acknowledged (`simulated_people.rs`). No acknowledged change may be lost, and no `once` call may
+//! run twice.
 
 #![expect(
     clippy::wildcard_enum_match_arm,

@@ -47,7 +47,7 @@ async fn stored(app: &TestApp) -> (usize, usize) {
     (calls.len(), app.database.texts(starts).await.len())
 }
 
-/// Returns what the answer says of a permit, but for the time that is left.
+/// Returns the permit in an answer, without the time that is left.
 fn permit(answer: &Value) -> Value {
     let permit = &answer["permit"];
     json!([

@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
 
-/// A query that counts the rows that the inbox lacks, the rows that the inbox has too many, and all
-/// rows of the inbox.
+/// A query that counts the missing rows, the surplus rows and all rows of the inbox.
 const COMPARE: &str = "
 with open as materialized (
     select a.tenant, a.kind, a.name, a.request_id

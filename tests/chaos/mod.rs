@@ -1,5 +1,5 @@
 //! Tests that kill or freeze the real binary at any moment, and that crash, cut off or restore its
-//! database. They check that no non-repeatable call runs again without a person's decision.
+//! database. They check that no `once` call runs again without a person's decision.
 
 mod chaos_run;
 mod checker;

@@ -1,6 +1,6 @@
 //! Tests of a restored backup and of a promoted standby, with the real binary and its own database.
-//! If the lost history may contain the run of a non-repeatable call, the call does not run again
-//! without a person's decision.
+//! If the lost history may contain the run of a `once` call, the call does not run again without a
+//! person's decision.
 
 mod process;
 
@@ -213,8 +213,8 @@ impl World {
         counts
     }
 
-    /// Asserts that no call runs after the loss of the history. Then decides, and asserts that the
-    /// calls run which the decisions allow, and no others.
+    /// Asserts that no call runs after the loss of the history. Then decides, and asserts that only
+    /// the calls that the decisions allow run.
     async fn nothing_runs_again(&self, process: &Process, tasks: &Tasks) {
         let executed = self.executed();
         let mut now = BTreeMap::new();

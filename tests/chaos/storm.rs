@@ -1,6 +1,6 @@
 //! Tests under load with random `kill -9`, frozen replicas that wake up after a takeover, and
 //! crashes of Postgres. The journals are checked against an independent ledger of executions.
-//! Nothing is lost, no non-repeatable call runs twice, and every task ends.
+//! Nothing is lost, no `once` call runs twice, and every task ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -81,8 +81,8 @@ async fn around_its_start(store: &Store, task: TaskId, round: usize) {
 }
 
 /// The number of tasks that the engine runs at once. Each task must find a slot, because no worker
-/// runs that could claim a queued task. Two chunks of 48 rounds, with a task per round, need fewer
-/// slots.
+/// runs that could claim a queued task. Even two chunks of 48 rounds, with a task per round, need
+/// fewer slots.
 const SLOTS: usize = 256;
 
 async fn canceled_around_their_start(fixture: StoreFixture, elsewhere: bool) {

@@ -37,9 +37,9 @@ struct Server {
     live: Mutex<Option<DefinitionChange>>,
     /// The difference that the last comparison with the server found.
     known: Mutex<Option<DefinitionChange>>,
-    /// If set, `prepare` finds no difference. The call of `definition_change` with this number
-    /// finds it instead, as if another task had compared the definitions. `looks` counts the calls
-    /// of `definition_change` since the last `prepare`.
+    /// If set to a number n, `prepare` finds no difference, and the n-th call of
+    /// `definition_change` after `prepare` finds it, as if another task had compared the
+    /// definitions. `looks` counts these calls.
     finds: Mutex<Option<u32>>,
     looks: Mutex<u32>,
     /// Whether the server does not answer when it is asked for its tools.
@@ -298,7 +298,7 @@ async fn change_that_another_task_finds_before_a_request_is_opened_is_in_the_req
             break;
         }
         let asked = asked_about_change(&harness, task).await;
-        // The task would fail if the digest of the request did not cover the same definition.
+        // The request's digest must cover the found definition. Otherwise the task would fail.
         approve(&harness, &asked).await.unwrap();
         harness.run().await;
         let status = harness.status(task).await;

@@ -48,7 +48,8 @@ async fn counted(clients: usize, cycles: usize) -> Counted {
         counter.fetch_add(1, Ordering::Relaxed);
     });
     let harness = EngineHarness::new(fixture, &[("refund", r#"{"order":1,"amount":120}"#)]).await;
-    // So many slots that no task is queued: no worker runs that could claim a queued task.
+    // The slots suffice for all tasks. A queued task would wait for ever, because no worker runs
+    // here.
     let engine = harness.engine(256);
     join_all((0..clients).map(|_| async {
         for _ in 0..cycles {

@@ -22,7 +22,7 @@ const SMALL: (&str, &str) = ("refund", r#"{"order":1,"amount":5}"#);
 const OUTSIDE: (&str, &str) = ("outside", "{}");
 /// Three calls that a client answers, and one repeatable call that the service sends.
 const BESIDE_A_READ: &[(&str, &str)] = &[OUTSIDE, OUTSIDE, OUTSIDE, LOOKUP];
-/// Three calls that a client answers, and one non-repeatable call that the service sends.
+/// Three calls that a client answers, and one `once` call that the service sends.
 const BESIDE_A_REFUND: &[(&str, &str)] = &[OUTSIDE, OUTSIDE, OUTSIDE, SMALL];
 
 async fn with_outside(fixture: StoreFixture, calls: Calls) -> EngineHarness {

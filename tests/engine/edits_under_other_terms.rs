@@ -14,7 +14,8 @@ use crate::store::store_fixture::{StoreFixture, both};
 /// Arguments that one approval of Bob or Carol lets run.
 const SINGLE: &str = r#"{"order":777,"amount":120}"#;
 
-/// Returns a harness in which large refunds need two approvals, and those for the order 777 one.
+/// Returns a harness in which large refunds need two approvals, but a large refund for the order
+/// 777 needs a single approval.
 async fn two_or_one(fixture: StoreFixture) -> EngineHarness {
     let mut harness = harness(fixture, TWO).await;
     let single = r#"  - { name: single, tools: [refund], when: "args.order == 777", decide: hold, approvers: { users: [bob, carol] } }"#;

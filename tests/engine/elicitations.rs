@@ -247,7 +247,8 @@ async fn stored_questions_wait_while_the_tree_has_the_maximum_number_of_open_req
             .collect();
         let mut progress = Progress::from_items(&before);
         let call = progress.calls[0].call.tool_call_id;
-        // The first questions are not stored. The second request asks what is left of them.
+        // At the first request, the server's questions are not stored yet. The second request asks
+        // the questions that the first request left open.
         let is_unstored = number == 0;
         let context = StepContext {
             ended_with_questions: BTreeSet::from_iter(is_unstored.then_some(call)),

@@ -66,7 +66,7 @@ pub async fn join(drivers: Vec<JoinHandle<()>>) {
     }
 }
 
-/// Claims tasks and drives them, each after the one before has stopped.
+/// Claims tasks, and drives them one after another.
 pub async fn drive(engine: &Arc<Engine>) {
     for driver in engine.claim().await.unwrap() {
         driver.await;

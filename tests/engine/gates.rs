@@ -207,7 +207,7 @@ async fn approved(harness: &EngineHarness, engine: &Arc<Engine>, proposal: &Prop
 
 /// Runs `times` rounds. Each round approves a call while the call's asker leaves. Asserts that the
 /// call runs exactly once: either at once, or when the next asker asks for it.
-async fn yes_against_a_leaving_asker(fixture: StoreFixture, times: usize) {
+async fn approval_against_a_leaving_asker(fixture: StoreFixture, times: usize) {
     let harness = harness(fixture).await;
     let engine = harness.engine(8);
     let (mut ran_at_once, mut waited) = (0, 0);
@@ -245,13 +245,13 @@ async fn yes_against_a_leaving_asker(fixture: StoreFixture, times: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn yes_against_a_leaving_asker_runs_the_call_once_in_sixty_races() {
-    yes_against_a_leaving_asker(StoreFixture::sqlite().await, repetitions(60, 500)).await;
+async fn approval_against_a_leaving_asker_runs_the_call_once_in_sixty_races() {
+    approval_against_a_leaving_asker(StoreFixture::sqlite().await, repetitions(60, 500)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn yes_against_a_leaving_asker_runs_the_call_once_in_sixty_races_on_postgres() {
-    yes_against_a_leaving_asker(StoreFixture::postgres().await, repetitions(60, 500)).await;
+async fn approval_against_a_leaving_asker_runs_the_call_once_in_sixty_races_on_postgres() {
+    approval_against_a_leaving_asker(StoreFixture::postgres().await, repetitions(60, 500)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,5 +1,5 @@
-//! Tests that a commit by another process, made while a driver is suspended at any of its await
-//! points, loses nothing and repeats no non-repeatable call. Also tests panics, processes that die,
+//! Tests a commit that another process makes while a driver is suspended at any of its await
+//! points. Nothing is lost, and no `once` call is repeated. Also tests panics, processes that die,
 //! lost answers of the database to a commit, and configurations that change during a call.
 
 use std::collections::BTreeMap;

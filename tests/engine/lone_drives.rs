@@ -318,7 +318,7 @@ both! {
             () = Arc::clone(&here).work() => panic!("the service does not stop"),
             () = reads => {}
         }
-        // At most the first claim and one claim for each notification that came before it.
+        // The worker claims once, and once more for each notification that came before this claim.
         let rests = clock.rests.load(Ordering::SeqCst);
         assert!(rests <= 4, "{rests}");
         model.gate.add_permits(1);

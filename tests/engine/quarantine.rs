@@ -1,6 +1,6 @@
-//! Tests the quarantine of a tool. The quarantine begins when a non-repeatable call of the tool
-//! ends with an unknown outcome or a 5xx. From then on, no rule allows a call of the tool, until a
-//! person has decided a call of the tool.
+//! Tests the quarantine of a tool. The quarantine begins when a `once` call of the tool ends with
+//! an unknown outcome or a 5xx. From then on, no rule allows a call of the tool, until a person has
+//! decided a call of the tool.
 
 use std::time::Duration;
 

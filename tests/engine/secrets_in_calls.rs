@@ -1,6 +1,6 @@
-//! Tests that a call that contains a secret is never changed and then run, whatever the source of
-//! the secret: a credential that an owner fills in, a model that repeats a credential, a person's
-//! edit, or a tool's response.
+//! Tests that a call whose arguments contain a secret is refused, and never runs with the secret
+//! redacted. The secret may come from a credential that an owner fills in, a model that repeats a
+//! credential, a person's edit, or a tool's response.
 
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};

@@ -1,5 +1,5 @@
-"""The fuzzer's knowledge of this service: its agents, the state that an operation needs, the refusals that an
-`x-constraint` excuses, and the operations that have succeeded."""
+"""Tells the fuzzer about this service: its agents, the state that an operation needs, and the refusals that an
+`x-constraint` excuses. Also records which operations have succeeded."""
 
 import atexit
 import itertools
@@ -15,7 +15,8 @@ import schemathesis
 AGENTS = ["refunds", "asking", "failing"]
 SEEN: dict[str, Counter[int]] = defaultdict(Counter)
 CREATED = itertools.count()
-# For each operation: the agent whose tasks are in the state it needs, and the member of a task that its path names.
+# For each operation: an agent whose tasks are in the state that the operation needs, and the member of a task that the
+# operation's path contains.
 NEEDS = {
     "approve_request": ("refunds", "request_id"),
     "decide_request": ("refunds", "request_id"),
@@ -24,9 +25,8 @@ NEEDS = {
     "retry_task": ("failing", "task_id"),
 }
 
-# The operations on the sealed link of a message.
+# The operations on a sealed link.
 LINKS = ["get_link_page", "decide_by_link"]
-
 
 # The operations at a gate, which take the key of an agent.
 GATES = ["propose_gate_call", "get_gate_call", "report_gate_outcome", "post_mcp_message"]
@@ -39,12 +39,13 @@ def is_positive(case) -> bool:
 
 @schemathesis.hook
 def before_call(context, case, kwargs) -> None:
-    """Sets, in some of the valid data, names, ids and keys that exist in this service: a schema cannot know them."""
+    """Replaces parts of some valid cases by names, ids and keys that exist in this service, because a schema cannot
+    know them."""
     operation = case.operation.definition.raw["operationId"]
     if not is_positive(case):
         return
     if case.headers is not None:
-        # The fuzzer's keys may not speak for other users: each request with these headers would be refused.
+        # The fuzzer's keys may not speak for other users, so every request with these headers would be refused.
         for name in ("Holdpoint-User", "Holdpoint-Groups"):
             case.headers.pop(name, None)
     if operation in NEEDS and not any(status < 400 for status in SEEN[operation]):
@@ -61,7 +62,7 @@ def before_call(context, case, kwargs) -> None:
     if operation in GATES and not any(status < 400 for status in SEEN[operation]):
         knock(case, operation)
     if operation == "get_home":
-        # Only a browser is sent to the inbox, and the document cannot name this header as a parameter.
+        # The service redirects only browsers to the inbox. The document cannot declare `Accept` as a parameter.
         case.headers["Accept"] = "text/html"
     if not isinstance(case.body, dict):
         return
@@ -85,7 +86,7 @@ def after_call(context, case, response) -> None:
 
 
 def sent(path: str, body: dict | None = None, key: str = "FUZZ_KEY") -> dict:
-    """The answer to a GET, or to a POST of this body."""
+    """Sends a GET, or a POST of `body`. Returns the answer."""
     headers = {"Authorization": f"Bearer {os.environ[key]}", "Content-Type": "application/json"}
     content = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(os.environ["FUZZ_URL"] + path, content, headers)
@@ -94,7 +95,7 @@ def sent(path: str, body: dict | None = None, key: str = "FUZZ_KEY") -> dict:
 
 
 def knock(case, operation: str) -> None:
-    """Makes a case a call at the gate of an agent, or points it at such a call."""
+    """Changes a case so that it proposes a call at the gate, or refers to a call that was proposed there."""
     if case.headers is not None:
         for name in ("Idempotency-Key", "Holdpoint-Runner", "MCP-Protocol-Version"):
             case.headers.pop(name, None)
@@ -114,8 +115,8 @@ def knock(case, operation: str) -> None:
 
 
 def aim(case, agent: str, place: str) -> None:
-    """Points a case at a new task, or at its request, because those of earlier cases may be over. Removes the members
-    that could still cause a refusal."""
+    """Points a case at a new task or its request, because the tasks of earlier cases may have ended. Removes the
+    members that could still cause a refusal."""
     task = created(agent)
     case.path_parameters[place] = task["pending"][0][place] if place == "request_id" else task[place]
     if case.headers is not None:
@@ -125,24 +126,24 @@ def aim(case, agent: str, place: str) -> None:
 
 
 def created(agent: str) -> dict:
-    """A new task of an agent."""
+    """Creates a task of an agent."""
     return sent("/v1/tasks", {"input": "go", "agent": agent})
 
 
 def follow(case, operation: str) -> None:
-    """Points a case at a link to a new request, as the page of this service posts its form."""
+    """Points a case at a link to a new request. An answer then has the form that the link's page posts."""
     request = created("refunds")["pending"][0]
     sealing_key = os.environ["SEALING_KEY"]
     case.path_parameters["token"] = link.token(sealing_key, "acme", "fuzz", request["request_id"])
     if operation == "decide_by_link" and isinstance(case.body, dict):
         case.headers["Origin"] = os.environ["FUZZ_URL"]
-        # In place: schemathesis takes another object for data that the document forbids.
+        # The object is changed in place, because schemathesis would treat a new object as data that the document forbids.
         case.body.clear()
         case.body.update({"digest": request["digest"], "action": "approve"})
 
 
 def delivery() -> str:
-    """A delivery of which there is a row: a task's messages are there a moment after its commit."""
+    """Returns the id of a delivery. Waits for it, because a delivery is stored a moment after its task's commit."""
     created("refunds")
     for _ in range(600):
         found = sent("/v1/deliveries")["deliveries"]
@@ -152,7 +153,7 @@ def delivery() -> str:
 
 
 def grant() -> str:
-    """A standing decision, given with an approval."""
+    """Creates a standing decision by an approval. Returns its id."""
     task = created("refunds")
     request = task["pending"][0]["request_id"]
     sent(f"/resume/{request}", {"action": "approve", "remember": {"for": "task", "expires_in": "1h"}})
@@ -161,17 +162,18 @@ def grant() -> str:
 
 @schemathesis.hook
 def filter_failure(context, failure, case, response) -> bool:
-    """A refusal of valid data is a mistake, unless an `x-constraint` of each refused place explains it."""
-    # The document describes the messages of the Model Context Protocol in prose, errors included.
+    """Returns whether a failure counts. A refusal of valid data counts, unless an `x-constraint` of each refused place
+    explains the refusal."""
+    # The document describes the messages of MCP and their errors only in prose.
     if case.operation.path == "/mcp/{gate}" and response is not None and '"jsonrpc"' in response.text:
         return False
-    # A stream is one text, whose events the service's own tests compare with their components.
+    # The fuzzer sees a stream as one text. The Rust tests compare each event with its component of the document.
     if failure.title == "SSE event violates schema":
         return False
-    # HTTP permits headers that no operation reads.
+    # A client may send headers that no operation reads.
     if "in header - object with unexpected properties" in failure.message:
         return False
-    # Wrong keys are limited: after ten in a minute each further one gets 429 instead of 401.
+    # After ten wrong keys in a minute, each further wrong key gets 429 instead of 401.
     if response.status_code == 429 and response.json()["code"] == "too_many":
         return False
     if "got `429 Too Many Requests`" in failure.message and "invalid credentials" in failure.message:
@@ -189,7 +191,7 @@ def filter_failure(context, failure, case, response) -> bool:
 
 
 def is_blamed(case, parameter: dict, detail: str) -> bool:
-    """Whether a refusal names a parameter that was sent and has an `x-constraint`."""
+    """Returns whether a refusal names a parameter that was sent and has an `x-constraint`."""
     name = parameter["name"]
     sent = {"query": case.query, "header": case.headers}.get(parameter["in"]) or {}
     named = re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", detail)
@@ -201,7 +203,7 @@ def parameters(case) -> list[dict]:
 
 
 def resolved(case, part: dict) -> dict:
-    """A schema or a parameter, or the component that it names."""
+    """Returns the schema or the parameter. If it is a `$ref`, returns the component that it refers to."""
     while "$ref" in part:
         kind, component = part["$ref"].removeprefix("#/components/").split("/")
         part = case.operation.schema.raw_schema["components"][kind][component]
@@ -221,7 +223,7 @@ def is_excused(case, pointer: str) -> bool:
 
 
 def is_constrained(case, schema: dict, path: list[str]) -> bool:
-    """Whether a place, or one that holds it, has an `x-constraint`."""
+    """Returns whether the schema at a path, or the schema of a place that contains it, has an `x-constraint`."""
     schema = resolved(case, schema)
     if "x-constraint" in schema:
         return True

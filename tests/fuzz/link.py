@@ -1,8 +1,8 @@
-"""Makes a sealed link as a message would have it: python3 link.py SEALING_KEY TENANT USER REQUEST_ID [HOURS] prints its
-token, which works for these hours (default 72).
+"""Makes a sealed link like the links in messages: `python3 link.py SEALING_KEY TENANT USER REQUEST_ID [HOURS]` prints
+the link's token, which works for HOURS hours (default 72).
 
-Written from the description of the format alone (HKDF-SHA256, XChaCha20-Poly1305), as another implementation beside the
-service's own."""
+This second implementation beside the service's own was written from the description of the format alone (HKDF-SHA256,
+XChaCha20-Poly1305)."""
 
 import base64
 import hashlib
@@ -56,7 +56,7 @@ def poly1305(key: bytes, text: bytes) -> bytes:
 
 
 def sealed(key: bytes, nonce: bytes, plain: bytes, bound: bytes) -> bytes:
-    """XChaCha20-Poly1305: the ciphertext and its tag."""
+    """Encrypts with XChaCha20-Poly1305. Returns the ciphertext followed by its tag."""
     key, nonce = hchacha20(key, nonce[:16]), bytes(4) + nonce[16:]
     stream = b"".join(block(key, nonce, 1 + at) for at in range(len(plain) // 64 + 1))
     text = bytes(one ^ other for one, other in zip(plain, stream))
@@ -66,7 +66,7 @@ def sealed(key: bytes, nonce: bytes, plain: bytes, bound: bytes) -> bytes:
 
 
 def token(sealing_key: str, tenant: str, user: str, request: str, key_id: str = "k1", hours: int = 72) -> str:
-    """The token of a link that is made now. The sealing key is in base64, as in the configuration."""
+    """Returns the token of a link that is made now. The sealing key is in base64, as in the configuration."""
     now = int(time.time() * 1_000_000)
     ends = now + hours * 3600 * 1_000_000
     plain = struct.pack(">Bqq", 1, now, ends) + uuid.UUID(request).bytes + uuid.uuid4().bytes

@@ -1,4 +1,5 @@
-"""Prints which operations of the document succeeded under the fuzzer. Fails if one never did, or gave a 5xx."""
+"""Prints the operations of the document that succeeded under the fuzzer. Fails if an operation never succeeded, or gave
+a 5xx."""
 
 import json
 import sys

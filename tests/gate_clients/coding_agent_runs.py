@@ -1,4 +1,5 @@
-"""Runs of Claude Code and Codex with the hooks that `holdpoint gate print` prints, and the gate that they ask."""
+"""Runs Claude Code and Codex with the hooks that `holdpoint gate print` prints, and serves the gate that the hooks
+ask."""
 
 import json
 import os
@@ -102,14 +103,14 @@ class Codex:
             "model": '"gpt-5.5"',  # a model that is offered `apply_patch`
             "model_provider": '"fake"',
             "approval_policy": '"never"',
-            "sandbox_mode": '"danger-full-access"',  # the sandbox is no part of these tests
+            "sandbox_mode": '"danger-full-access"',  # these tests do not test the sandbox
             "check_for_update_on_startup": "false",
             "analytics.enabled": "false",
             "features": "{ plugins = false, apps = false }",
             "model_providers.fake": f'{{ name = "fake", base_url = "{run.model.url}/v1", wire_api = "responses" }}',
         }
         for name, server in run.servers.items():
-            # JSON's strings and lists of strings are TOML's.
+            # In JSON, strings and lists of strings are also valid TOML.
             command, arguments = json.dumps(server["command"]), json.dumps(server["args"])
             settings[f"mcp_servers.{name}"] = f"{{ command = {command}, args = {arguments} }}"
         (home / "config.toml").write_text("".join(f"{name} = {value}\n" for name, value in settings.items()))
@@ -159,7 +160,7 @@ class Run:
         return {**shell, "LANG": "C.UTF-8", **outside, **inside, **gate, **self.agent.environment(self.model)}
 
     def go(self) -> None:
-        """Runs the program until it ends by itself."""
+        """Runs the coding agent until it ends by itself."""
         quiet = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT, "stdout": subprocess.PIPE}
         command = self.agent.command(self)
         with subprocess.Popen(
@@ -176,7 +177,7 @@ class Run:
 
     @property
     def ran(self) -> int:
-        """How often a command of the model ran."""
+        """Returns how many of the model's commands have run."""
         path = self.project / "ran"
         return len(path.read_text().splitlines()) if path.exists() else 0
 
@@ -187,7 +188,7 @@ class Run:
         assert text in self.told(word), f"the model was told: {self.told(word)}\n{self.output[-1500:]}"
 
     def kill_hook(self, with_shell: bool = False) -> None:
-        """Kills the hook that waits, after the shell that runs it if `with_shell`."""
+        """Kills the hook that waits. If `with_shell`, first kills the shell that runs the hook."""
         hook = until("a hook runs", lambda: self.processes(lambda words: Path(words[0]).name == "holdpoint"))
         shell = self.processes(lambda words: words[0].endswith("sh") and any("gate hook" in word for word in words))
         for process in [*(shell if with_shell else []), *hook]:
@@ -213,7 +214,7 @@ class Gate:
 
     @contextmanager
     def run(self, agent: Agent, steps: list[Step], help_with: list[Step] | None = None, **more: Any) -> Iterator[Run]:
-        """Makes a run ready whose model makes these steps, and those of `help_with` in a sub-agent."""
+        """Prepares a run. The model makes the calls in `steps`; in a sub-agent, it makes the calls in `help_with`."""
         with folder() as place, fake_model({HELP: help_with or [], GO: steps}) as model:
             yield Run(self, agent, place, model, **more)
 
@@ -233,13 +234,13 @@ class Gate:
         return request
 
     def reports(self, task_id: str) -> str:
-        """The outcomes that were reported after the call was let through."""
+        """Returns the outcomes that were reported for the call after the gate let it through."""
         return json.dumps(self.service.items({"task_id": task_id}, "late_result"))
 
 
 @contextmanager
 def beside(work: Callable[[], object]) -> Iterator[None]:
-    """Does the work in a thread beside the block. A failure of the work fails the block."""
+    """Runs `work` in a thread while the block runs. A failure of `work` fails the block."""
     failures: list[BaseException] = []
 
     def run() -> None:
@@ -259,7 +260,7 @@ def beside(work: Callable[[], object]) -> Iterator[None]:
 
 
 def note(mark: str) -> str:
-    """A command that leaves a line, and prints it."""
+    """Returns a command that adds a line to the file `ran`, and prints the file."""
     return f"echo {mark} >> ran; cat ran"
 
 

@@ -1,4 +1,4 @@
-"""Claude Code and Codex at a gate: each case is a run of the real program whose model follows a script.
+"""Tests Claude Code and Codex at a gate. Each case runs the real program; its model follows a script.
 
 The commands of the model add a line to the file `ran`."""
 
@@ -14,12 +14,13 @@ from coding_agent_runs import AGENTS, GO, HELP, SHELL, Agent, Claude, Codex, Gat
 from fake_model import Call, Step
 from harness import Peer, at_once, folder, free_port, tool, until
 
-GRACE = 8  # seconds by which a hook may outlast its wait
-START = 10  # seconds that a coding agent may need besides
+GRACE = 8  # seconds that a hook may last beyond its wait
+START = 10  # seconds that a coding agent needs for everything but the hook
 
 
 def approved(at: Gate, agent: Agent, mark: str) -> None:
-    """A person approves after 3 s. The command runs once, its output reaches the model, and its outcome the journal."""
+    """A person approves after 3 s. The command runs once. The model gets the output, and the journal gets the
+    outcome."""
     with at.run(agent, [[agent.shell(note(mark))]]) as run:
 
         def approve() -> None:
@@ -38,7 +39,7 @@ def approved(at: Gate, agent: Agent, mark: str) -> None:
 
 
 def own_permission(at: Gate, agent: Claude, mark: str) -> None:
-    """A person's approval also stands for the permission of Claude Code; a rule's leave does not."""
+    """If a person approves a call, Claude Code needs no permission of its own. If a rule allows a call, it does."""
     steps: list[Step] = [[agent.shell(note(mark))], [agent.shell(f"cat ran; echo {mark}-2 >> ran")]]
     with at.run(agent, steps, permissions=[]) as run, beside(lambda: at.decide(mark, "approve")):
         run.go()
@@ -83,7 +84,8 @@ def edited(at: Gate, agent: Agent, mark: str) -> None:
 
 
 def answered(at: Gate, agent: Agent, mark: str) -> None:
-    """A person gives the results instead. Codex runs a call that is denied without a reason, as for an empty result."""
+    """A person responds with results, one of them empty, so the commands do not run. The hook denies the calls with the
+    results as reasons. Codex would run a call that is denied without a reason."""
     with at.run(agent, [[agent.shell(note(mark + "-1"))], [agent.shell(note(mark + "-2"))]]) as run:
 
         def respond() -> None:
@@ -97,7 +99,7 @@ def answered(at: Gate, agent: Agent, mark: str) -> None:
 
 
 def asked_again(at: Gate, agent: Agent, mark: str) -> None:
-    """The wait ends without a decision, the model goes on, and makes the same call again after the approval."""
+    """The hook's wait ends without a decision. The model goes on, and repeats the call after the approval."""
 
     def again(told: list[str]) -> list[Call]:
         assert "Make the same call again" in told[0] and "http://" in told[0], told
@@ -125,7 +127,7 @@ def two_at_once(at: Gate, agent: Agent, mark: str) -> None:
 
 
 def writes(at: Gate, agent: Agent, mark: str) -> None:
-    """The tool that writes files is asked about like the shell."""
+    """The hook asks about the tool that writes files, as it does about the shell."""
     with at.run(agent, []) as run:
         made, other = run.project / "made", run.project / "other"
         run.model.plays[GO] = [[agent.write(made, f"{mark}-1")], [agent.write(other, f"{mark}-2")]]
@@ -142,7 +144,7 @@ def writes(at: Gate, agent: Agent, mark: str) -> None:
 
 
 def mcp(at: Gate, agent: Agent, mark: str) -> None:
-    """The tools of MCP servers that the host calls are asked about."""
+    """The hook asks about tools of MCP servers that the coding agent itself calls."""
     with folder() as place:
         peer = Peer(place / "peer", "2025-11-25", web=False, tools=[tool("add")])
         command, *arguments = peer.settings()["command"]
@@ -180,7 +182,7 @@ def sub_agent(at: Gate, agent: Agent, mark: str) -> None:
         assert run.ran == 0
 @contextmanager
 def broken_service(kind: str) -> Iterator[str]:
-    """The address of a service that is `off`, answers `500` or `garbage`, or `hangs`."""
+    """Returns the address of a broken service: it is `off`, answers `500` or `garbage`, or `hangs`."""
     released = threading.Event()
 
     class Broken(BaseHTTPRequestHandler):
@@ -256,7 +258,8 @@ def hook_killed(at: Gate, agent: Agent, mark: str) -> None:
 
 
 def shell_killed(at: Gate, agent: Agent, mark: str) -> None:
-    """Nothing of the hook is left to block the call: Claude Code blocks it by `onFailure`, Codex runs it."""
+    """The hook and its shell are killed, so neither can block the call. Claude Code blocks the call by `onFailure`;
+    Codex runs it."""
     with at.run(agent, [[agent.shell(note(mark))]]) as run:
 
         def kill() -> None:
@@ -269,7 +272,7 @@ def shell_killed(at: Gate, agent: Agent, mark: str) -> None:
 
 
 def exit_code(at: Gate, agent: Agent, mark: str) -> None:
-    """Claude Code reports that a command failed. The hooks of Codex are not told."""
+    """The gate learns from Claude Code that a command failed. Codex does not tell its hooks of failures."""
     tasks: list[str] = []
     with at.run(agent, [[agent.shell(f"echo {mark} >> ran; exit 3")]]) as run:
         with beside(lambda: tasks.append(at.decide(mark, "approve")["task_id"])):
@@ -280,14 +283,14 @@ def exit_code(at: Gate, agent: Agent, mark: str) -> None:
 
 
 def untrusted(at: Gate, agent: Codex, mark: str) -> None:
-    """Codex runs no hook that nobody has trusted, and says nothing."""
+    """Codex skips a hook that the user has not trusted, without a message. So the call runs."""
     with at.run(agent, [[agent.shell(note(mark))]], trusted=False) as run:
         run.go()
         assert run.ran == 1 and not at.questions(mark), run.output
 
 
 def typed(at: Gate, agent: Codex, mark: str, options: list[str]) -> int:
-    """How often a command ran that the model typed into an approved shell."""
+    """Returns how often a command ran that the model typed into an approved shell."""
 
     def type_line(line: str) -> Step:
         def calls(told: list[str]) -> list[Call]:
@@ -304,13 +307,15 @@ def typed(at: Gate, agent: Codex, mark: str, options: list[str]) -> int:
 
 
 def typed_text(at: Gate, agent: Codex, mark: str) -> None:
-    """Codex asks about the shell, and not about the text that is typed into it, unless there are no terminals."""
+    """The hook of Codex asks about a shell, but not about text that the model types into the shell later. Without
+    terminals, no text can be typed."""
     assert typed(at, agent, mark, []) == 1
     assert typed(at, agent, f"{mark}-off", ["--disable", "unified_exec_tty"]) == 0
 
 
 def other_folder(at: Gate, agent: Codex, mark: str) -> None:
-    """The folder is shown to people and is no argument: an approval that came late counts in another folder, too."""
+    """The working folder is shown to people, but is no argument of the call. So a late approval also holds for an equal
+    call in another folder."""
     with at.run(agent, [], wait="2s") as run:
         other = run.place / "other"
         other.mkdir()
@@ -325,7 +330,7 @@ def other_folder(at: Gate, agent: Codex, mark: str) -> None:
 
 
 def described(at: Gate, agent: Claude, mark: str) -> None:
-    """The tool `Bash` of docs/gate.md describes every argument that Claude Code may send."""
+    """The tool `Bash` of docs/gate.md declares every argument that Claude Code may send."""
     with at.run(agent, []) as run:
         run.go()
         sent = set(run.model.offered["Bash"]["properties"])

@@ -1,5 +1,5 @@
-"""The server part of the official conformance suite of MCP against a gate of the built service. Checks that fail stand in
-conformance.txt with their reasons; a new failure, and a new success, fails the run."""
+"""Runs the server part of MCP's official conformance suite against a gate of the built service. conformance.txt lists
+the checks that fail, with the reasons. The run fails if another check fails, or if a listed check succeeds."""
 
 import json
 import os
@@ -61,7 +61,7 @@ def definitions() -> list[dict]:
 
 
 def run(service: Service, revision: str) -> str:
-    """Compares the checks that fail with conformance.txt: lines of `scenario / check`."""
+    """Compares the failed checks with the lines of conformance.txt, which have the form `scenario / check`."""
     url = f"http://127.0.0.1:{service.port}/mcp/suite"
     command = [NODE, SUITE, "server", "--url", url, "--suite", "all", "--spec-version", revision, "--timeout", "10000"]
     with folder() as results:

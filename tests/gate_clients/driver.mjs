@@ -1,5 +1,5 @@
-// Lists or calls tools of a gate with a client for TypeScript, and prints the client's view of the
-// reply as JSON. The first argument is the folder of the packages. The second is the same JSON as
+// Lists or calls tools of a gate with a client for TypeScript. Prints as JSON how the client reports
+// the reply. The first argument is the folder of the packages. The second is the same JSON as
 // for driver.py.
 import { createRequire } from "node:module";
 import { pathToFileURL } from "node:url";

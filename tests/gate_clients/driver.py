@@ -1,5 +1,5 @@
-"""Lists or calls tools of a gate with a client for Python, and prints what the client makes of it as JSON. The argument is
-JSON: `kind`, `url`, `headers`, `timeout` of the client in seconds, and `call`, a tool and its arguments."""
+"""Lists or calls tools of a gate with a client for Python. Prints as JSON how the client reports the reply. The
+argument is JSON: `kind`, `url`, `headers`, `timeout` of the client in seconds, and `call`, a tool and its arguments."""
 
 import asyncio
 import json
@@ -113,7 +113,7 @@ async def openai_agents() -> dict:
         def stream_response(self, *_: Any, **__: Any) -> Any:
             raise NotImplementedError
 
-    # The client's own time-out stays as it is: 5 s.
+    # The client keeps its default timeout of 5 s.
     async with MCPServerStreamableHttp({"url": URL, "headers": HEADERS}) as server:
         seen["tools"] = [tool.name for tool in await server.list_tools()]
         listed = seen["tools"]

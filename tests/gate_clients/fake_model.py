@@ -9,14 +9,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Callable, Iterator
 
 Call = tuple[str, Any]
-# The calls that the model makes at once, or a function that makes them of the results that the model was told.
+# The calls that the model makes in one answer, or a function from the results of earlier calls to these calls.
 Step = list[Call] | Callable[[list[str]], list[Call]]
 LAST_WORD = "finished"
 MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
 
 
 class FakeModel(ThreadingHTTPServer):
-    """Follows the play whose name is in the first message of a conversation: a step for each answer, then an end."""
+    """Finds the play whose name is in the first message of a conversation. Each answer is the next step of the play.
+    After the last step, the model ends the conversation."""
 
     daemon_threads = True
 
@@ -25,12 +26,12 @@ class FakeModel(ThreadingHTTPServer):
         self.plays = plays
         self.told: dict[str, list[str]] = {word: [] for word in plays}
         self.offered: dict[str, dict] = {}  # the arguments of each tool, by its name
-        self.others: list[str] = []  # requests for other hosts, which come here as to a proxy
+        self.others: list[str] = []  # requests for other hosts, for which this server is the proxy
         self.mistakes: list[str] = []
         self.url = f"http://127.0.0.1:{self.server_port}"
 
     def handle_error(self, *request: object) -> None:
-        """A client that leaves is no mistake."""
+        """Ignores the error, because a client may disconnect early."""
 
     def calls(self, conversation: str, told: list[str], answers: int) -> list[Call]:
         word = next((word for word in self.plays if word in conversation), None)
@@ -110,7 +111,7 @@ def messages_answer(model: FakeModel, body: dict) -> list[dict]:
 
 def message_events(model: str, said: list[dict]) -> list[dict]:
     usage = {"input_tokens": 1, "output_tokens": 1}
-    # Claude Code takes messages with one id for parts of one message.
+    # Claude Code would merge messages with the same id into one message, so each message gets a new id.
     start = {"id": f"msg_{new_id()}", "type": "message", "role": "assistant", "model": model, "content": [], "usage": usage}
     events: list[dict] = [{"type": "message_start", "message": start | {"stop_reason": None, "stop_sequence": None}}]
     for at, block in enumerate(said):
@@ -129,7 +130,7 @@ def message_events(model: str, said: list[dict]) -> list[dict]:
 def responses_answer(model: FakeModel, body: dict) -> list[dict]:
     items = body["input"]
     told = [text_of(item["output"]) for item in items if item.get("type", "").endswith("_call_output")]
-    # Calls that were made at once have one number in their ids.
+    # Calls of one answer have the same number in their ids.
     number = len({item["call_id"].split("_")[1] for item in items if item.get("type", "").endswith("_call_output")})
     conversation = json.dumps([item for item in items if item.get("role") == "user"])
     calls = model.calls(conversation, told, number)

@@ -1,4 +1,5 @@
-"""Agent frameworks, the inspector and mcp-remote at a gate: they list its tools, call, wait for a person, and are denied."""
+"""Tests agent frameworks, the inspector and mcp-remote at a gate: they list its tools, make calls, wait for a person,
+and are denied."""
 
 import json
 import subprocess
@@ -24,7 +25,7 @@ def denied(at: Gate, kind: str, key: str) -> None:
 
 def held(at: Gate, kind: str, key: str) -> None:
     if kind == "openai_agents":
-        # Its time-out is over all legs of a call: see `out_of_time`.
+        # The client's timeout limits the whole call with all its HTTP requests: see `out_of_time`.
         approval = at.approves_after(1, key)
         has(at.drive(kind, ["held", {"key": key}]), "ran")
         approval.join()
@@ -38,7 +39,7 @@ def held(at: Gate, kind: str, key: str) -> None:
 
 
 def out_of_time(at: Gate, key: str) -> None:
-    """The default time-out of this client is 5 s: its model is told of an error, and its next call gets the result."""
+    """The client's default timeout is 5 s. The model gets an error, and the result comes with the next call."""
     said = at.drive("openai_agents", ["held", {"key": key}], wait=60)
     assert "ran" not in said.get("text", ""), said
     at.approve(key)

@@ -1,4 +1,4 @@
-"""A gate with tools of a fake server, the clients that call it, and the person who decides."""
+"""A gate with tools of a fake server, the clients that call the gate, and the person who decides."""
 
 import json
 import os
@@ -27,9 +27,10 @@ class Gate:
         self.url = f"http://127.0.0.1:{service.port}/mcp/tools"
 
     def drive(self, kind: str, call: list | None = None, wait: int = 2, timeout: float = 3, **more: object) -> dict:
-        """What a client makes of a call with the key `call[1]["key"]`, which is new in each test."""
+        """Calls the tool with a client. Returns how the client reports the reply. The key `call[1]["key"]` is unique to
+        the test."""
         headers = {"Authorization": f"Bearer {AGENT}", "Prefer": f"wait={wait}"}
-        if call:  # A session of its own: another test's open question of the tool is not this one's.
+        if call:  # Each test has its own session, so that open requests of other tests do not count.
             headers["Holdpoint-Session"] = call[1]["key"].replace(" ", "_")
         ask = {"kind": kind, "url": self.url, "headers": headers, "timeout": timeout, "call": call, **more}
         if kind in ("sdk", "client", "ai_sdk"):
@@ -46,7 +47,7 @@ class Gate:
         return json.loads(lines[-1])
 
     def request(self, key: str) -> dict:
-        """The open question about the call with this key."""
+        """Waits for the open request about the call with this key, and returns it."""
 
         def found() -> dict | None:
             page = self.service.get("/v1/requests?status=pending&limit=100")
@@ -64,7 +65,7 @@ class Gate:
         assert status < 300, body
 
     def approves_after(self, seconds: float, key: str) -> threading.Thread:
-        """The approval comes this long after the question was asked."""
+        """Starts a thread that approves the call `seconds` after the request about it was opened."""
 
         def approve() -> None:
             self.request(key)
@@ -81,7 +82,7 @@ class Gate:
 
 @contextmanager
 def gate() -> Iterator[Gate]:
-    """A gate whose tools `quick`, `held`, `shaped` and `forbidden` are a fake server's."""
+    """Serves a gate. Its tools `quick`, `held`, `shaped` and `forbidden` belong to a fake server."""
     with folder() as name:
         shaped = tool("shaped", outputSchema=SHAPE)
         peer = Peer(name / "peer", "2026-07-28", web=True, tools=[*map(tool, ("quick", "held", "forbidden")), shaped])

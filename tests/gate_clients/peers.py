@@ -1,5 +1,5 @@
-"""CTRLRun, another gateway that asks people, in front of a gate and as the MCP server that the service calls. Each of them
-decides for itself, and the other one's decision passes through unchanged."""
+"""Tests CTRLRun, another gateway that asks people: in front of a gate, and as the MCP server that the service calls.
+Each gateway decides for itself, and passes the decision of the other gateway on unchanged."""
 
 import json
 import re
@@ -16,7 +16,7 @@ LEGACY, NEW = "2025-11-25", "2026-07-28"
 
 
 class CtrlRun:
-    """CTRLRun's gateway in front of the server at `upstream`. `tools` has its policy for each."""
+    """CTRLRun's gateway in front of the server at `upstream`. `tools` maps each tool to its policy."""
 
     def __init__(self, place: Path, upstream: str, tools: dict[str, dict]) -> None:
         self.place, self.port = place, free_port()
@@ -56,7 +56,7 @@ def ctrlrun(place: Path, upstream: str, **tools: dict) -> Iterator[CtrlRun]:
 
 
 def through(at: Gate, peer: CtrlRun) -> Gate:
-    """The gate as CTRLRun's clients see it."""
+    """Returns the gate, but with the address of CTRLRun in front of it."""
     found = Gate(at.service, at.peer)
     found.url = peer.url
     return found
@@ -79,7 +79,8 @@ def in_front(at: Gate, key: str) -> None:
 
 
 def in_front_with_legs(at: Gate, key: str) -> None:
-    """CTRLRun takes the legs of a held call for one suspended effect, whose end it records."""
+    """A held call takes several HTTP requests. CTRLRun counts them as a single suspended effect, and records its
+    end."""
     held = {"decision": "allow", "effect": "held:{key}"}
     with folder() as name, ctrlrun(name / "ctrlrun", at.url, held=held) as peer:
         approval = at.approves_after(5, key)
@@ -90,7 +91,8 @@ def in_front_with_legs(at: Gate, key: str) -> None:
 
 
 def behind(revision: str) -> None:
-    """CTRLRun asks its own person: its error is a failure that has not run, and after the approval an equal call runs."""
+    """CTRLRun asks its own approver. Until the approval, its error counts as a failed call that has not run. After the
+    approval, an equal call runs."""
     decisions = {"free": "allow", "asked": "approve", "never": "deny"}
     with folder() as name:
         server = Peer(name / "server", revision, web=True, tools=[*map(tool, decisions)])

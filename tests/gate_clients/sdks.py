@@ -1,4 +1,4 @@
-"""Calls of the official SDKs for Python and TypeScript at a gate, in the older revisions and in 2026-07-28."""
+"""Tests calls of the official SDKs for Python and TypeScript at a gate, in the older revisions and in 2026-07-28."""
 
 from gates import LISTED, Gate, gate, has, is_held
 from harness import at_once
@@ -23,7 +23,7 @@ def denied(at: Gate, kind: str, mode: str, key: str) -> None:
 
 
 def held_new(at: Gate, kind: str, mode: str, key: str) -> None:
-    """The approval comes after 7 s, and the client gives up after 3 s without an answer."""
+    """The approval comes after 7 s, although the client gives up if an answer takes longer than 3 s."""
     approval = at.approves_after(7, key)
     said = has(at.drive(kind, ["held", {"key": key}], mode=mode), "ran")
     approval.join()
@@ -71,7 +71,7 @@ def progress(at: Gate, kind: str, mode: str, key: str) -> None:
 
 
 def left(at: Gate, kind: str, mode: str, key: str) -> None:
-    """The client cancels its call; a yes then runs nothing until it asks again."""
+    """The client cancels its call. An approval then runs nothing until the client asks again."""
     said = at.drive(kind, ["held", {"key": key}], wait=60, timeout=30, leaves=2, mode=mode)
     assert said == {"left": True}, said
     at.approve(key)

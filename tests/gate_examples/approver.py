@@ -1,4 +1,4 @@
-"""Bob: approves each question that comes, and rejects refunds of 999, until its process is ended."""
+"""Plays Bob until the process is ended: approves every open request, but rejects refunds of 999."""
 
 import json
 import os

@@ -1,5 +1,6 @@
-"""A client of grpcio shows calls to the built service as agentgateway's guardrails do, and reports their outcomes. The messages are built
-from descriptors after `ext_mcp.proto` of agentgateway, so that a second implementation of Protocol Buffers reads and writes them."""
+"""Plays agentgateway's guardrails with a client of grpcio: shows calls to the built service, and reports their
+outcomes. The messages are built from descriptors that follow `ext_mcp.proto` of agentgateway, so a second
+implementation of Protocol Buffers reads and writes them."""
 
 import json
 import os
@@ -79,7 +80,7 @@ M = messages()
 
 
 class Gateway:
-    """agentgateway: a channel with its key."""
+    """A gRPC channel to the service, with the gateway's key."""
 
     def __init__(self, port):
         self.channel = grpc.insecure_channel(f"127.0.0.1:{port}")

@@ -1,5 +1,5 @@
-"""The real agentgateway, a container, asks the built service before it lets calls of an MCP tool through to a server that counts
-them. Prints that nothing ran where Docker or the image is missing."""
+"""Tests the real agentgateway in a container: it asks the built service before it passes calls of an MCP tool on to a
+server that counts them. Prints that nothing ran if Docker or the image is missing."""
 
 import json
 import os
@@ -20,7 +20,7 @@ WRITE = {
 
 
 def missing():
-    """Why the container cannot be run here, if it cannot."""
+    """Returns the reason why the container cannot run here; None if it can."""
     for command in (["docker", "info"], ["docker", "pull", "--quiet", IMAGE]):
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=300)
@@ -32,7 +32,7 @@ def missing():
 
 
 def gateway_config(port, upstream, service):
-    """The lines of docs/gate.md, in front of one server."""
+    """Returns the gateway's configuration: the lines of docs/gate.md, in front of one server."""
     processor = {
         "kind": "remote", "host": f"127.0.0.1:{service}", "failureMode": "failClosed", "methods": {"tools/call": "full"},
         "metadata": {"holdpoint_call": 'request.headers["holdpoint-call"]'},
@@ -44,7 +44,8 @@ def gateway_config(port, upstream, service):
 
 
 class Client:
-    """An MCP client of 2025-11-25. The arguments of its calls are texts, whose bytes are compared."""
+    """An MCP client of revision 2025-11-25. It sends the arguments of a call as given, so that a test can compare their
+    bytes."""
 
     def __init__(self, port):
         self.port, self.headers = port, {"content-type": "application/json", "accept": "application/json, text/event-stream", "x-user": "alice"}

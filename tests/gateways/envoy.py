@@ -1,4 +1,5 @@
-"""The real Envoy asks the built service before it lets calls of MCP tools through to an upstream that counts them."""
+"""Tests the real Envoy: it asks the built service before it passes calls of MCP tools on to an upstream that counts
+them."""
 
 import base64
 import hmac
@@ -139,13 +140,14 @@ def mutation(*changes):
 
 
 def always_alice():
-    """The gateway verifies the client: here, whoever it is, it is Alice of ops."""
+    """The filters of a gateway that takes every client for Alice of ops."""
     set_to = lambda key, value: {"append": {"header": {"key": key, "value": value}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}}
     return [mutation(set_to("x-user", "alice"), set_to("x-groups", "ops"))]
 
 
 def user_of_the_token():
-    """The gateway removes the client's own headers and sets the user to the claim of a verified token, if there is a token."""
+    """The filters of a gateway that removes the client's own headers. If the request has a token, the gateway verifies
+    it and sets the user to the token's claim."""
     keys = {"keys": [{"kty": "oct", "alg": "HS256", "kid": "k", "k": base64url(TOKENS)}]}
     provider = {
         "issuer": "acme", "local_jwks": {"inline_string": json.dumps(keys)},
@@ -234,7 +236,7 @@ def tests(ports, service_port, service):
 
 
 def claims(ask, service_port):
-    """The client says that it is Mallory of ops."""
+    """Tests requests in which the client claims to be Mallory of ops."""
 
     def user():
         task = Upstream.seen[-1]["headers"]["holdpoint-call"]

@@ -1,5 +1,6 @@
-"""Measures a call through the service beside the same call of the same server by a bare client, in the same minutes, and the
-memory of 20 servers with 50 tools each. docs/performance.md explains the figures. Argument: calls of each kind (300)."""
+"""Measures a call through the service, and the same call of the same server by a bare client, in the same minutes. Also
+measures the memory of 20 servers with 50 tools each. docs/performance.md explains the figures. Argument: the number of
+calls of each kind (300)."""
 
 import http.client
 import json
@@ -24,7 +25,7 @@ def body(identity: int) -> str:
 
 
 class Stdio:
-    """A bare client of the child process."""
+    """A client of the child process, without the service."""
 
     def __init__(self, peer: Peer) -> None:
         self.process = subprocess.Popen(peer.settings()["command"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -52,7 +53,7 @@ class Stdio:
 
 
 class Web:
-    """A bare client that opens a connection for each call, as the service does."""
+    """A client without the service, which opens a connection for each call, as the service does."""
 
     def __init__(self, peer: Peer) -> None:
         self.port = peer.port
@@ -82,7 +83,8 @@ def milliseconds(calls: int, one: Callable[[], None]) -> list[float]:
 
 
 def through(service: Service, calls: int) -> list[float]:
-    """From the judgement of a call to its result, by the journal: the commit of the start and the call lie between."""
+    """Returns the milliseconds from the judgement of each call to its result, by the times in the journal. They include
+    the commit of the start and the call."""
     taken = []
     for _ in range(calls):
         task = service.task("go")
@@ -123,7 +125,7 @@ def calls_of(web: bool, effect: str, calls: int) -> None:
                 through(service, 10)
                 milliseconds(10, client.call)
                 base, taken = [], []
-                for _ in range(5):  # interleaved, so that a slow minute meets both
+                for _ in range(5):  # interleaved, so that a slow minute affects both
                     base += milliseconds(calls // 5, client.call)
                     taken += through(service, calls // 5)
                 print(f"{'HTTP' if web else 'stdio'}, {effect}:")
@@ -137,7 +139,7 @@ def calls_of(web: bool, effect: str, calls: int) -> None:
 
 
 def resident(pid: int) -> float:
-    """MiB of a process."""
+    """Returns the resident memory of a process in MiB."""
     with open(f"/proc/{pid}/status") as status:
         return next(int(text.split()[1]) for text in status if text.startswith("VmRSS")) / 1024
 

@@ -1,5 +1,6 @@
-"""The client part of the official conformance suite of MCP against the built service, in each revision. Failures that are
-expected stand in conformance.yaml with their reasons; a new failure, and a new success, fails the run."""
+"""Runs the client part of MCP's official conformance suite against the built service, in each revision.
+conformance.yaml lists the checks that fail, with the reasons. The run fails if another check fails, or if a listed
+check succeeds."""
 
 import os
 import subprocess
@@ -11,8 +12,8 @@ NODE = os.environ["MCP_NODE"]
 MODULES = os.environ["MCP_MODULES"]
 SUITE = f"{MODULES}/@modelcontextprotocol/conformance/dist/index.js"
 OLD, MIDDLE, NEW = "2025-06-18", "2025-11-25", "2026-07-28"
-# The suite's other scenarios ask for a browser and a person that sign in (auth/…), for keys that are bound to a token
-# (auth/dpop…), or for resources and skills, which no tool is. An extension belongs to no revision.
+# The suite's other scenarios need a browser and a person who signs in (auth/…), keys that are bound to a token
+# (auth/dpop…), or resources and skills, which are not tools. Extensions belong to no revision.
 SCENARIOS = [
     *(("initialize", revision) for revision in (OLD, MIDDLE)),
     *(("tools_call", revision) for revision in (OLD, MIDDLE, NEW)),

@@ -1,5 +1,5 @@
-"""The client under test of the official conformance suite, which runs this program with the address of a server: an operator
-locks the server's tools, and an agent of the built service calls them as the scenario wants."""
+"""The client that the official conformance suite tests. The suite runs this program with the address of a server. An
+operator locks the server's tools, and an agent of the built service makes the calls that the scenario expects."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from harness import Place, folder
 
 SCENARIO = os.environ["MCP_CONFORMANCE_SCENARIO"]
 CONTEXT = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT", "{}"))
-# No agent is offered these tools; a model may ask for them all the same.
+# The service offers these tools to no agent, but a model may call them nevertheless.
 UNFIT = ["empty_header", "object_header", "array_header", "null_header", "duplicate_same_case", "duplicate_diff_case"]
 UNFIT += ["space_in_name", "colon_in_name", "non_ascii_name", "control_char_name"]
 
@@ -22,7 +22,8 @@ def fetched(url: str) -> dict:
 
 
 def settings(url: str) -> dict:
-    """The server as an operator writes it. Client credentials belong to a token endpoint, which the operator looks up."""
+    """Returns the server's settings as an operator would write them. For client credentials, the operator looks up the
+    token endpoint."""
     server: dict = {"url": url, "prefix": "", "timeout": "5s"}
     if "client_secret" in CONTEXT:
         origin, path = url.rsplit("/", 1)
@@ -35,9 +36,9 @@ def settings(url: str) -> dict:
 
 
 def calls(locked: dict) -> list[tuple[str, object]]:
-    """The calls that the scenario wants."""
+    """Returns the calls that the scenario expects."""
     if "toolCalls" in CONTEXT:
-        # A null member fits no schema of this scenario, and the absent one asks for the same: no header.
+        # No schema of this scenario accepts null. An absent member has the same effect: no header.
         given = [(call["name"], call["arguments"]) for call in CONTEXT["toolCalls"]]
         return [(name, {key: value for key, value in all.items() if value is not None}) for name, all in given]
     if SCENARIO == "tools_call":

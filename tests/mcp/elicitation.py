@@ -1,5 +1,6 @@
-"""A server that asks the user in the middle of a call: the question waits for a person over kills of the service, the answer
-returns with the next attempt, the call runs once, and a form that asks for a secret reaches nobody."""
+"""Tests a server that asks the user a question in the middle of a call. The question waits for a person even if the
+service is killed. The next attempt sends the answer, and the call runs once. A form that asks for a secret is shown to
+no person."""
 
 import json
 from contextlib import contextmanager
@@ -49,7 +50,7 @@ PAGE = {
 
 @contextmanager
 def asked(web: bool, *steps: dict) -> Iterator[tuple[Peer, Service, dict]]:
-    """A server whose calls go as `steps` say, a service that knows it, and a task that calls it."""
+    """Runs a server whose calls follow `steps`, a service that calls the server, and a task that makes a call."""
     with folder() as name:
         peer = Peer(name / "peer", REVISION, web, tools=[tool("add")])
         peer.plan(add=list(steps))
@@ -137,7 +138,7 @@ def page() -> None:
 
 
 def killed(web: bool) -> None:
-    """The server dies with the answer in its hands: a person is asked, and the call is not repeated."""
+    """The server dies after it has received the answer. A person is asked, and the call is not repeated."""
     with asked(web, {"asks": {"q": FORM}}, {"die": "ran"}, {}) as (peer, service, task):
         fill_in(service, question(service, task), {"folder": "/a"})
         (request,) = until("the call is asked about", lambda: service.settled(task)["pending"])

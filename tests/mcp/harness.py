@@ -1,4 +1,4 @@
-"""A folder with a configuration, an MCP server of these tests in it, and the built service, driven over HTTP."""
+"""A harness: a folder with a configuration, a fake MCP server, and the built service, which is driven over HTTP."""
 
 import http.client
 import json
@@ -18,7 +18,7 @@ from typing import Any, Callable, Iterator
 BINARY = os.environ["MCP_SERVICE"]
 HERE = Path(__file__).parent
 KEY = "alice-key-0123456789"
-LIMIT = 30  # seconds, for whatever must come
+LIMIT = 30  # seconds, for each wait
 
 
 def free_port() -> int:
@@ -28,7 +28,7 @@ def free_port() -> int:
 
 
 def until(what: str, found: Callable[[], Any], seconds: float = LIMIT) -> Any:
-    """The first true value of `found`."""
+    """Polls `found` until its value is true, and returns the value."""
     end = time.monotonic() + seconds
     while not (value := found()):
         assert time.monotonic() < end, f"not in time: {what}"
@@ -37,13 +37,14 @@ def until(what: str, found: Callable[[], Any], seconds: float = LIMIT) -> Any:
 
 
 def tool(name: str, description: str = "Adds a line to a ledger.", **members: object) -> dict:
-    """A definition whose arguments are any object with a `key`."""
+    """Returns the definition of a tool. Its arguments are any object with a `key`."""
     schema = {"type": "object", "properties": {"key": {"type": "string"}}, "required": ["key"]}
     return {"name": name, "description": description, "inputSchema": schema, **members}
 
 
 class Peer:
-    """A server of tests/mcp/servers. `web` says how it is reached; the service starts the other kind itself."""
+    """A server of tests/mcp/servers. If `web`, the test starts it and the service reaches it over HTTP. Otherwise the
+    service starts it as a child process."""
 
     def __init__(self, folder: Path, revision: str, web: bool, sse: bool = False, tools: list[dict] | None = None) -> None:
         self.folder, self.revision, self.web, self.sse = folder, revision, web, sse
@@ -69,7 +70,7 @@ class Peer:
     def ledger(self, at: str | None = None) -> list[dict]:
         path = self.folder / "ledger"
         lines = path.read_text().splitlines() if path.exists() else []
-        # A killed server may leave the last line unfinished only where the disk is full: each is one write.
+        # Each line is written at once, so even a killed server leaves no incomplete line.
         return [line for line in map(json.loads, lines) if at is None or line["at"] == at]
 
     def settings(self) -> dict:
@@ -91,7 +92,7 @@ class Peer:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def kill(self) -> None:
-        """Kills the running server, as the kernel does where memory runs out."""
+        """Kills the running server, as the kernel does when memory runs out."""
         pid = self.ledger("started")[-1]["pid"]
         try:
             os.kill(pid, signal.SIGKILL)
@@ -109,8 +110,8 @@ class Peer:
 
 
 class Place:
-    """A configuration whose agent `helper` follows a script: a message is the name of a play, a play is the calls that
-    the model then makes at once. `policy` is the `decide` of the one rule for all tools."""
+    """A configuration whose agent `helper` follows a script. A message is the name of a play, and a play is a list of
+    calls that the model then makes in one answer. `policy` is the `decide` of the only rule, which covers all tools."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -145,7 +146,7 @@ class Place:
         return path
 
     def around(self) -> dict[str, str]:
-        """The environment of the service: nothing of the caller's configuration."""
+        """Returns the environment of the service, without the caller's own settings."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDPOINT_")}
         return kept | {"NO_COLOR": "1"} | self.environment
 
@@ -207,7 +208,7 @@ class Service:
         self.process.wait(LIMIT)
 
     def again(self) -> None:
-        """Starts anew after a kill, without failpoints."""
+        """Starts the service again after a kill, without failpoints."""
         self.failpoints = ""
         self.start()
 
@@ -244,18 +245,18 @@ class Service:
         return body
 
     def task(self, word: str, wait: int = LIMIT, key: str | None = None) -> dict:
-        """Posts a message and waits until the task no longer runs."""
+        """Creates a task, and waits until it no longer runs."""
         status, task = self.ask("POST", "/v1/tasks", {"input": word, "agent": "helper"}, wait, key)
         assert status in (201, 202), (status, task)
         return task
 
     def settled(self, task: dict) -> dict:
-        """The task once it has ended or waits for a person."""
+        """Waits until the task has ended or waits for a person. Returns the task."""
 
         def found() -> dict | None:
             status, now = self.ask("GET", f"/v1/tasks/{task['task_id']}", wait=LIMIT)
             assert status == 200, now
-            # Right after a restart an answered task is still paused.
+            # Right after a restart, a task whose request was answered is still paused, without a pending request.
             return None if now["status"] == "Running" or (now["status"] == "Paused" and not now["pending"]) else now
 
         return until("the task ends or asks", found)
@@ -265,7 +266,8 @@ class Service:
         return [item for item in page["items"] if item["type"] == kind]
 
     def outcomes(self, task: dict) -> list[tuple[str, str]]:
-        """The outcome and the content of each call, in the model's order: an invalid call ends before the others."""
+        """Returns the outcome and the content of each call. Sorts them in the model's order, because an invalid call
+        ends before the others."""
         results = sorted(self.items(task, "tool_result"), key=lambda item: item["tool_call_id"])
         return [(item["outcome"], item["content"]) for item in results]
 
@@ -288,7 +290,7 @@ def folder() -> Iterator[Path]:
 
 
 def at_once(cases: dict[str, Callable[[], object]], threads: int = 3) -> None:
-    """Runs the cases, prints each that fails, and exits with 1 if any did."""
+    """Runs the cases in several threads. Prints each failed case, and exits with 1 if a case failed."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     only = os.environ.get("MCP_ONLY", "")
     chosen = {name: case for name, case in cases.items() if only in name}

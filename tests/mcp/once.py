@@ -1,14 +1,15 @@
-"""A call of a `once` tool, with the service or the server killed at each point of it, over both transports and in both
-revisions. The server's ledger shows at most one execution, and a person is asked wherever the outcome is not known."""
+"""Tests a call of a `once` tool. The service or the server is killed at each point of the call, over both transports
+and in both revisions. The server's ledger shows at most one execution, and a person is asked if the outcome is
+unknown."""
 
 from contextlib import suppress
 from functools import partial
 
 from harness import Peer, Place, Service, at_once, folder, until
 
-# Where a failpoint kills the service; the executions afterwards; whether a person is asked.
+# For each failpoint at which the service is killed: the number of executions, and whether a person is asked.
 FAILPOINTS = {
-    "tool_started.before": (1, False),  # nothing was sent: the call starts anew
+    "tool_started.before": (1, False),  # nothing was sent, so the call starts again
     "tool_started.committed": (0, True),
     "call.before": (0, True),
     "call.answered": (1, True),
@@ -28,11 +29,13 @@ class Case:
         return sum(line["arguments"]["key"] == key for line in self.peer.ledger("received"))
 
     def ask(self, service: Service, key: str) -> dict:
-        """Posts a task with one call and does not wait for it. Posted again, it is the same task."""
+        """Creates a task with one call, and does not wait for it. If the POST is repeated, the same task is
+        returned."""
         return service.task(key, wait=0, key=f"once-{key}")
 
     def is_settled(self, service: Service, task: dict, key: str, runs: int, asked: bool) -> None:
-        """The task ends, or a person is asked; an answer of theirs ends it without another execution."""
+        """Asserts that the task ends after `runs` executions. If `asked`, a person is asked first, and their answer
+        ends the task without another execution."""
         now = service.settled(task)
         if asked:
             assert now["status"] == "Paused", (now, service.outcomes(task))
@@ -50,7 +53,7 @@ class Case:
         runs, asked = FAILPOINTS[point]
         key, task = point.replace(".", "_"), None
         with self.place.serve(f"{point}=abort") as service:
-            # The process may die before it answers the post.
+            # The service may die before it answers the POST.
             with suppress(ConnectionError):
                 task = self.ask(service, key)
             service.died()
@@ -72,12 +75,12 @@ class Case:
             now = service.settled(task)
             assert now["status"] == "Paused" and now["pending"][0]["kind"] == "reconcile", now
             status, _ = service.respond(now["pending"][0], "I looked: it is fine.")
-            # A child process whose input ended may end before it runs the call.
+            # A child process may end before it runs the call, because the end of the service closes its input.
             assert status == 200 and self.ran(key) <= 1 and self.received(key) == 1, self.peer.ledger()
             assert self.peer.web is False or until("the server runs it", lambda: self.ran(key)) == 1
 
     def server_dies(self, point: str) -> None:
-        """The server dies at this point of the call. The next call meets a new process."""
+        """The server dies at this point of the call. The next call goes to a new process."""
         key, again = f"server_{point}", f"{point}_again"
         number = len(self.peer.ledger("received"))
         self.peer.plan(add=[{}] * number + [{"die": point}, {}])
@@ -97,7 +100,7 @@ class Case:
             assert other["status"] == "Completed" and self.ran(again) == 1, (other, service.outcomes(other))
 
     def retried(self, service: Service, task: dict, key: str) -> None:
-        """A person who says `retry` has the call run, once."""
+        """A person answers `retry`, so the call runs, once."""
         body = {"action": "retry"}
         status, now = service.ask("POST", f"/resume/{task['pending'][0]['request_id']}", body, wait=30)
         now = service.settled(now)
@@ -105,7 +108,8 @@ class Case:
         assert self.ran(key) == 1 and self.received(key) == 2, self.peer.ledger()
 
     def server_died_before(self) -> None:
-        """The server died between two calls, and a new process took its place: nothing was sent, so the call runs."""
+        """The server dies between two calls. Nothing was sent to the dead process, so the second call runs in the new
+        process."""
         with self.place.serve() as service:
             first, second = service.task("before"), None
             assert first["status"] == "Completed", first
@@ -116,7 +120,7 @@ class Case:
             assert service.outcomes(second)[0][0] == "succeeded" and self.ran("between") == 1, service.outcomes(second)
 
     def server_is_down(self) -> None:
-        """A server that cannot be reached has not run the call, and nobody is asked."""
+        """If a server cannot be reached, the call has not run, and no person is asked."""
         if not self.peer.web:
             return
         with self.place.serve() as service:
@@ -127,7 +131,8 @@ class Case:
 
 
     def times_out(self) -> None:
-        """An answer that comes after the time limit is too late to know: a person is asked, or the late answer is taken."""
+        """After the time limit, the outcome is unknown and a person is asked. The late answer or the person's answer
+        settles the call."""
         self.peer.plan(add=[{"wait": "ran"}])
         with self.place.serve() as service:
             now = service.settled(self.ask(service, "slow"))

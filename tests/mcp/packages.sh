@@ -1,5 +1,6 @@
-# Installs the packages of tests/mcp into target/mcp, for the scripts that source this file from the project's folder; sets
-# MCP_SERVICE, MCP_MODULES, MCP_NODE and MCP_PYTHON. If the script's argument is `install`, ends the script then.
+# Installs the packages of tests/mcp into target/mcp. Scripts source this file from the project's folder. Sets
+# MCP_SERVICE, MCP_MODULES, MCP_NODE and MCP_PYTHON. If the script's argument is `install`, ends the script after the
+# installation.
 # shellcheck shell=bash
 
 # shellcheck source=tests/support/packages.sh

@@ -1,5 +1,5 @@
-"""The blocks of the README about MCP, run as a newcomer runs them: with its two files in an empty folder, its commands, and
-the package that it names, which is the installed one."""
+"""Runs the blocks of the README about MCP as a newcomer does: in an empty folder, with the two files and the commands
+of the blocks, and with the package that they name (the installed package)."""
 
 import json
 import os
@@ -20,7 +20,7 @@ def program(path: Path, words: str) -> None:
 
 
 def blocks() -> list[str]:
-    """The blocks of the step about MCP, without its indentation."""
+    """Returns the blocks of the README's step about MCP, without the indentation."""
     step = README[README.index("Use the tools of an MCP server") :]
     step = step[: re.search(r"^\d+\. ", step, re.MULTILINE).start()]  # type: ignore[union-attr]
     found = re.findall(r"^   ```[^\n]*\n(.*?)^   ```$", step, re.MULTILINE | re.DOTALL)

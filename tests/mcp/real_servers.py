@@ -1,6 +1,6 @@
-"""Servers that others wrote: server-everything (over both transports) and server-filesystem of npm, mcp-server-time and
-mcp-server-fetch of PyPI. They are locked and called: texts, images, structured content, errors, a long operation, a time
-limit, and `kill -9` in the middle of a call."""
+"""Tests servers of other projects: server-everything (over both transports) and server-filesystem of npm,
+mcp-server-time and mcp-server-fetch of PyPI. Their tools are locked and called. The cases cover texts, images,
+structured content, errors, a long operation, a time limit, and `kill -9` in the middle of a call."""
 
 import os
 import re
@@ -31,7 +31,8 @@ def place_of(name: Path, servers: dict[str, dict]) -> Place:
 
 
 def results(place: Place, calls: list[tuple[str, dict]]) -> list[tuple[str, str]]:
-    """The outcomes of these calls, which the model makes at once and the service makes one after another."""
+    """Returns the outcomes of these calls. The model makes them in one answer, and the service runs them one after
+    another."""
     place.play("go", *calls)
     with place.serve() as service:
         task = service.task("go")
@@ -40,7 +41,7 @@ def results(place: Place, calls: list[tuple[str, dict]]) -> list[tuple[str, str]
 
 
 def expect(found: list[tuple[str, str]], *expected: tuple[str, str]) -> None:
-    """Each outcome is this one, and each content matches this pattern."""
+    """Asserts that each call has the expected outcome, and that its content matches the expected pattern."""
     assert len(found) == len(expected), found
     for (outcome, content), (word, pattern) in zip(found, expected, strict=True):
         assert outcome == word and re.search(pattern, content, re.DOTALL), (outcome, content, word, pattern)
@@ -95,7 +96,7 @@ def over_stdio() -> None:
     with folder() as name:
         place = place_of(name, {"s": {"command": [*EVERYTHING, "stdio"]}})
         contents(place)
-        # The whole environment of the child, printed by the child.
+        # The child prints its whole environment.
         ((outcome, content),) = results(place, [("s_get-env", {})])
         assert outcome == "succeeded" and content.strip() == "{}", content
 
@@ -115,7 +116,7 @@ def is_asked(service: Service, task: dict) -> dict:
 
 
 def time_limit() -> None:
-    """After its time limit a call is unknown, a person is asked, and the server goes on to serve."""
+    """After the time limit, the call's outcome is unknown and a person is asked. The server goes on serving."""
     with folder() as name:
         place = place_of(name, {"s": {"command": [*EVERYTHING, "stdio"], "timeout": "1s"}})
         place.play("long", (f"s_{LONG}", {"duration": 60, "steps": 1}))
@@ -128,7 +129,7 @@ def time_limit() -> None:
 
 
 def child_of(service: Service) -> int:
-    """The process of the server that the service has started, below a process that guards it."""
+    """Returns the id of the server's process, which the service has started under a guard process."""
     assert service.process
     parents, servers = {}, []
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -157,7 +158,7 @@ def killed_child() -> None:
             first = child_of(service)
             tasks = [service.task("long", wait=0) for _ in range(2)]
             until("both calls run", lambda: sum(bool(service.items(task, "tool_started")) for task in tasks) == 2)
-            time.sleep(0.2)  # the kill may come before a call is written, and then the call is not unknown
+            time.sleep(0.2)  # until the calls are written: only then are their outcomes unknown
             os.kill(first, signal.SIGKILL)
             for task in tasks:
                 status, now = service.respond(is_asked(service, task), "It ran.")
@@ -240,7 +241,7 @@ class Page(BaseHTTPRequestHandler):
 
 
 def clock_and_pages() -> None:
-    """Two servers of Python at once, one of which fetches from loopback."""
+    """Runs two Python servers at the same time. One of them fetches a page from loopback."""
     server = HTTPServer(("127.0.0.1", 0), Page)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     here = f"http://127.0.0.1:{server.server_port}"

@@ -1,6 +1,6 @@
-"""A server that changes its mind: the description, a schema, an annotation or the name of a tool differs from the reviewed
-definition before a call is asked about, while it is held, and after it was approved. No call that was approved under one
-definition runs under another; a call that was approved under the present one runs once."""
+"""Tests a server that changes a tool after the review: its description, a schema, an annotation or its name. The change
+comes before a call is asked about, while the call is held, or after its approval. A call that was approved under one
+definition does not run under another. A call that was approved under the present definition runs once."""
 
 import threading
 from pathlib import Path
@@ -39,7 +39,7 @@ def calls(peer: Peer) -> int:
 
 
 def asked_anew(service: Service, task: dict, old: set[str]) -> dict:
-    """The request for the same call that says that the tool is another."""
+    """Waits for a new request about the same call, which says that the tool has changed. Returns the request."""
 
     def found() -> dict | None:
         task_now = service.settled(task)
@@ -58,7 +58,8 @@ def cancel(service: Service, task: dict) -> None:
 
 
 def before_the_ask(service: Service, peer: Peer, change: Change, sound: list[dict]) -> None:
-    """Neither a rule that allows nor the usual question lets a changed tool pass for the reviewed one."""
+    """A changed tool is not treated as the reviewed tool: neither by a rule that allows it, nor in the request of a
+    held call."""
     peer.define([change(one) for one in sound])
     for word in ("free", "add"):
         task = service.task(word)
@@ -78,7 +79,7 @@ def while_held(service: Service, peer: Peer, change: Change, sound: list[dict]) 
     second = asked_anew(service, task, {first["request_id"]})
     peer.define([change(one) | {"title": "Once more"} for one in sound])
     service.approve(second)
-    # A tool that is gone is still gone.
+    # A renamed tool is missing before and after this second change, so there is no third request.
     if change is not renamed:
         third = asked_anew(service, task, {first["request_id"], second["request_id"]})
         assert calls(peer) == before, peer.ledger()
@@ -89,7 +90,7 @@ def while_held(service: Service, peer: Peer, change: Change, sound: list[dict]) 
 
 
 def during_an_approved_call(service: Service, peer: Peer, change: Change, sound: list[dict]) -> None:
-    """Two calls are approved at once, and the second tool changes while the first one runs."""
+    """Two calls are approved together, and the second tool changes while the first call runs."""
     before = calls(peer)
     task = service.task("both")
     (first,) = task["pending"]
@@ -108,8 +109,8 @@ def during_an_approved_call(service: Service, peer: Peer, change: Change, sound:
 
 
 def after_the_yes(service: Service, peer: Peer, change: Change, sound: list[dict]) -> None:
-    """The process dies when two calls are approved and the first one runs; the next process finds another definition of
-    the second tool."""
+    """Two calls are approved, and the process dies while the first call runs. The next process finds a changed
+    definition of the second tool."""
     before = calls(peer)
     task = service.task("both")
     (first,) = task["pending"]
@@ -150,7 +151,7 @@ def case(revision: str, web: bool, change: Change) -> None:
         try:
             peer.start()
             place.lock()
-            # A process that knows of a change stays strict for a minute, so each step has its own.
+            # A process that has found a change stays strict for a minute, so each step has a new process.
             for step in (before_the_ask, while_held, during_an_approved_call, after_the_yes):
                 with place.serve() as service:
                     step(service, peer, change, sound)
@@ -174,8 +175,8 @@ def denied() -> None:
 
 
 def told() -> None:
-    """`list_changed` reaches the service: it compares although the last comparison is young, and a call that a rule
-    allows is held."""
+    """After `list_changed`, the service compares the definitions although the last comparison is recent. A call that a
+    rule allows is then held."""
     with folder() as name:
         sound = [tool("look")]
         peer = Peer(name / "peer", "2025-11-25", web=False, tools=sound)
@@ -195,7 +196,8 @@ def told() -> None:
 
 
 def between_calls_that_a_rule_allows() -> None:
-    """A `once` call that a rule allows is compared anew, although the last comparison is young and the server says nothing."""
+    """Before a `once` call that a rule allows, the service compares the definitions again, although the last comparison
+    is recent and the server has sent no notification."""
     with folder() as name:
         sound = [tool("free")]
         peer = Peer(name / "peer", "2026-07-28", web=True, tools=sound)
@@ -215,7 +217,7 @@ def between_calls_that_a_rule_allows() -> None:
 
 
 def check_says_what_differs() -> None:
-    """`lock --check` exits with 1 for each change and names no text of the server but the difference."""
+    """`lock --check` exits with 1 for each change, and changes no lock file."""
     with folder() as name:
         peer = Peer(name / "peer", "2025-11-25", web=False)
         place = Place(Path(name))
@@ -227,7 +229,7 @@ def check_says_what_differs() -> None:
             peer.define([change(tool("add"))])
             done = place.run("mcp", "lock", "--check")
             assert done.returncode == 1 and place.locked() == before, done
-        # Without a person and without --yes nothing is written.
+        # Without a terminal and without --yes, the command writes nothing.
         assert place.run("mcp", "lock").returncode == 1 and place.locked() == before
 
 

@@ -1,6 +1,7 @@
-"""Secrets in headers, in the environment and the arguments of a child, and in client credentials: a server that learns them and
-says them in a result, an error, an HTTP answer, a definition or on standard error does not bring them into the journal, the
-database, the log, the metrics, a page, the lock file or the output of a command."""
+"""Tests secrets that a server learns: from headers, from the environment and the arguments of a child process, and from
+client credentials. The server repeats them in a result, an error, an HTTP answer, a definition or on standard error.
+They reach neither the journal, the database, the log, the metrics, a page, the lock file nor the output of a
+command."""
 
 import json
 import threading
@@ -12,11 +13,11 @@ from harness import KEY, Peer, Place, Service, at_once, folder, tool
 CANARIES = {
     name: f"canary-{name.lower()}-5c1e0d7a9b3f" for name in ("HEADER", "ENVIRONMENT", "ARGUMENT", "CLIENT", "TOKEN")
 }
-OTHER = "canary-other-7d20c4e1aa91"  # in the service's environment, and nobody's business
+OTHER = "canary-other-7d20c4e1aa91"  # in the service's environment, but not in the configuration
 
 
 def everywhere(place: Place, service: Service, task: dict, said: str) -> str:
-    """All that a person, an operator or a thief of the disk can read."""
+    """Returns everything that a person, an operator or a thief of the disk can read."""
     paths = ["/metrics", "/v1/requests?status=pending", f"/v1/tasks/{task['task_id']}", "/v1/tasks", "/v1/me"]
     paths += [f"/v1/tasks/{task['task_id']}/items?limit=200", "/v1/agents"]
     texts = [said] + [str(service.ask("GET", path)[1]) for path in paths]
@@ -35,7 +36,7 @@ def is_secret(place: Place, service: Service, task: dict, said: str = "", but: t
 
 
 def words(canary: str) -> list[dict]:
-    """What a server says that has learnt a secret: results and errors, one for each call."""
+    """Returns the answers of a server that repeats a secret: results and errors, one for each call."""
     return [
         {"result": {"content": [{"type": "text", "text": f"I know {canary}."}]}},
         {"result": {"content": [{"type": "text", "text": f"I know {canary}."}], "isError": True}},
@@ -85,7 +86,7 @@ def in_headers(web: bool = True) -> None:
 
 
 def statuses(place: Place, peer: Peer, canary: str) -> None:
-    """HTTP answers that quote the header."""
+    """The server answers with HTTP errors that quote the header."""
     for status in (400, 401, 403, 429, 500, 503):
         peer.plan(status={"tools/call": [status, f"No: Bearer {canary}"]})
         with place.serve() as service:
@@ -107,7 +108,7 @@ def in_the_environment() -> None:
         place.servers = {"s": settings | {"env": {"TOKEN_OF_MINE": "${ENVIRONMENT}"}}}
         said = place.lock()
         (environment,) = [line["environment"] for line in peer.ledger("started")]
-        # Python adds its locale by itself.
+        # Python itself adds `LC_CTYPE`.
         environment.pop("LC_CTYPE", None)
         assert environment == {"TOKEN_OF_MINE": CANARIES["ENVIRONMENT"]}, environment
         assert not [canary for canary in CANARIES.values() if canary in said], said
@@ -116,7 +117,7 @@ def in_the_environment() -> None:
 
 
 def list_of_names() -> None:
-    """A list of names passes on these variables and no other."""
+    """A list of names in `env` passes on these variables and no others."""
     with folder() as name:
         peer = Peer(name / "peer", "2025-11-25", web=False)
         place = place_of(name)
@@ -129,7 +130,8 @@ def list_of_names() -> None:
 
 
 def in_a_definition() -> None:
-    """A server that writes the secret into a description: the lock file, which is kept under version control, lacks it."""
+    """A server writes the secret into a description. The lock file, which is kept under version control, must not
+    contain it."""
     with folder() as name:
         canary = CANARIES["ENVIRONMENT"]
         bad = tool("add", f"Adds. {canary}", annotations={"title": canary})
@@ -143,7 +145,7 @@ def in_a_definition() -> None:
 
 
 def cannot_start() -> None:
-    """Programs that are not there, that die, or that speak another language."""
+    """The command names a program that does not exist, that ends at once, or that does not speak MCP."""
     with folder() as name:
         for at, command in enumerate((["/nowhere/to/be/found"], ["/bin/false"], ["/bin/echo"], ["/bin/cat"])):
             below = name / str(at)
@@ -158,7 +160,7 @@ def cannot_start() -> None:
 
 
 class Endpoint(BaseHTTPRequestHandler):
-    """A token endpoint. `words` is its answer to the next requests."""
+    """A token endpoint. `words` is the body of its next answers."""
 
     status, words = 200, ""
     heard: list[str] = []

@@ -1,6 +1,6 @@
-"""Kills the service and its servers at random moments while tasks call `once` tools, then checks the ledgers: no call ran
-twice, a call whose result is known ran, one that provably failed did not, and a person was asked about each of the others.
-Argument: the seconds of the storm (60); STORM_SEED repeats its choices."""
+"""Kills the service and its servers at random moments while tasks call `once` tools, then checks the ledgers: No call
+ran twice. A call with a known result ran, and a call that provably failed did not run. A person was asked about every
+other call. Argument: the duration of the storm in seconds (60). STORM_SEED repeats the random choices."""
 
 import os
 import random
@@ -20,12 +20,12 @@ class Storm:
         self.random = random.Random(seed)
         self.service = Service(place)
         self.counts: Counter[str] = Counter()
-        self.tasks: dict[str, str] = {}  # by the key of their call
+        self.tasks: dict[str, str] = {}  # the task of each call, by the call's key
         self.end = time.monotonic() + seconds
         self.calm = threading.Event()
 
     def ask(self, method: str, path: str, body: object = None, key: str | None = None) -> tuple[int, dict]:
-        """Asks again while the service is down."""
+        """Sends a request, and repeats it while the service is down."""
         while True:
             try:
                 return self.service.ask(method, path, body, wait=0, key=key)
@@ -44,7 +44,7 @@ class Storm:
             time.sleep(self.random.uniform(0, 0.1))
 
     def answer(self) -> None:
-        """A person who never has a call run again."""
+        """Plays a person who approves calls, and who never lets a call of unknown outcome run again."""
         while not self.calm.is_set():
             status, found = self.ask("GET", "/v1/requests?status=pending&limit=200")
             for request in found["requests"] if status == 200 else []:

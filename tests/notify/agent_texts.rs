@@ -1,4 +1,4 @@
-//! Tests that the names and summaries that an agent makes up leave in no message.
+//! Tests that no message contains a name or a summary that an agent has made up.
 
 use serde_json::{Value, json};
 

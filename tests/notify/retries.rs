@@ -118,7 +118,8 @@ on_both! {
         scene.hook.answers_by(|_| (503, vec![("retry-after", "600".to_owned())]));
         scene.short().await;
         scene.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
-        // A success brings no message forward that has failed only once, even without a wait.
+        // A success brings forward only messages with at least two failed attempts. So the test
+        // sets the number of attempts to 2.
         scene.app.database.execute("update delivery set attempts = 2").await;
         scene.hook.answers(200);
         scene.short().await;
@@ -174,7 +175,7 @@ on_both! {
         assert!(last["http_status"].is_null() && last["milliseconds"].as_i64() >= Some(15_000), "{last}");
     }
 
-    async fn nobody_at_the_address_counts_as_a_failure(on) {
+    async fn address_at_which_nothing_listens_counts_as_a_failure(on) {
         // The socket is bound but does not listen. While it exists, no other process gets its port.
         let closed = tokio::net::TcpSocket::new_v4().unwrap();
         closed.bind("127.0.0.1:0".parse().unwrap()).unwrap();

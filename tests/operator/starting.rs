@@ -1,5 +1,5 @@
-//! Tests the service before its database is open: what it answers, what it says, and what becomes
-//! of a connection once the service is ready.
+//! Tests the service before its database is open: its answers, its log, and the connections that
+//! stay open until the service is ready.
 
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener};

@@ -57,7 +57,7 @@ async fn sent(fixture: &StoreFixture, message: &[ClaimedDelivery]) -> usize {
 }
 
 both! {
-    async fn what_is_due_for_a_person_is_one_message_and_the_next_waits(fixture) {
+    async fn due_deliveries_of_a_person_are_one_message_and_the_next_waits(fixture) {
         want(&fixture, &["request.created"]);
         for _ in 0..3 {
             question(&fixture, &["alice", "bob"]).await;

@@ -27,7 +27,7 @@ struct Open {
     task: TaskId,
     owner: &'static str,
     asked: RequestSpec,
-    /// The people whose approval did not suffice.
+    /// The people who have approved, although their approvals do not suffice yet.
     approved_by: Vec<&'static str>,
 }
 
@@ -91,7 +91,7 @@ async fn open_one(fixture: &StoreFixture, dice: &mut Dice) -> Open {
     }
 }
 
-/// Makes the rows of a request those that a replica of an older version writes.
+/// Changes the rows of a request into the rows that a replica of an older version writes.
 async fn forget_terms(fixture: &StoreFixture, RequestId(request): RequestId) {
     let id = fixture.literal(request);
     let sql = format!(

@@ -296,7 +296,7 @@ async fn connection_that_breaks_at_any_moment_of_a_start_is_an_outage() {
     assert!(starts(701).await > 3, "with everything to migrate");
 }
 
-/// Returns the schema to that of migration 12.
+/// Sets the schema back to that of migration 12.
 const UNDONE_FROM_13: &str = "create unique index agent_task_item_event on agent_task_item (root_task_id, event_number);
         drop table standing_grant; drop table delivery, notice, gathered; alter table idempotency drop column resent;
         alter table agent_task drop column call_tool, drop column call_key, drop column asker_until, drop column asker_owner;

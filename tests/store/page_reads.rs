@@ -177,7 +177,7 @@ async fn lists_read_few_pages_however_many_requests_are_open() {
             "{pages} pages: {statement} {values}"
         );
     }
-    // The count of the open requests of a person ends at 1,000.
+    // The count of a person's open requests stops at 1,000.
     let keys = "'{user,group}', '{bob,many}', '{bob,Bob}'";
     for (statement, values) in [
         (

@@ -50,7 +50,7 @@ $$;
 create constraint trigger request_inbox after insert or update on intervention_request deferrable initially deferred
     for each row execute function request_is_in_inbox();
 
--- A task that is to be claimed now or later has its row of claimable_task, with no later due_at.
+-- A task that is to be claimed now or later has a row in claimable_task, whose due_at is not later than the task's.
 create function agent_task_is_claimable() returns trigger language plpgsql as $$
 begin
     perform 1 from agent_task t left join claimable_task c on c.task_id = t.task_id

@@ -1,5 +1,5 @@
-# What scripts need that test the built service from outside: its program, its processes, a folder, and packages. They
-# source this file from the project's folder.
+# Functions for scripts that test the built service from outside: its program, its processes, a folder, and packages.
+# The scripts source this file from the project's folder.
 # shellcheck shell=bash
 
 # Makes the folder in which a script keeps its packages, and prints its path.
@@ -19,8 +19,8 @@ service_program() {
   printf '%s/%s\n' "$(cd "$(dirname "$program")" && pwd)" "$(basename "$program")"
 }
 
-# Makes the folder `run` for the files of this run. When the script ends, the processes in `pids` end and the folder is
-# removed; if the script has failed, the last lines of the service's log are printed before.
+# Makes the folder `run` for the files of this run. When the script ends, the processes in `pids` are ended and the
+# folder is removed. If the script has failed, first prints the last lines of the service's log.
 start_run() {
   run=$(mktemp -d)
   pids=()
@@ -40,7 +40,7 @@ finish_run() {
   rm -rf "$run"
 }
 
-# Shields the service from the caller's own configuration.
+# Unsets the caller's own settings of the service.
 unset_settings() {
   local name
   for name in $(env | grep -o '^HOLDPOINT_[A-Za-z0-9_]*' || true); do unset "$name"; done
@@ -60,7 +60,7 @@ until_ready() { # URL, process
   curl --silent --show-error --fail --output /dev/null "$1/readyz"
 }
 
-# Exit code 0 if the installation matches these files.
+# Returns 0 if the installation was made from these files.
 is_fresh() { # stamp, files
   local stamp=$1
   shift
@@ -87,7 +87,7 @@ install_python() { # source, target, more options of pip
   cksum <"$file" >"$2.installed"
 }
 
-# Prints the path of Node.js: that of a package, which is newer than Debian's, or that of PATH.
+# Prints the path of a Node.js: from a package, which is newer than Debian's, or else from PATH.
 node_program() { # folder of node_modules
   local found
   found=$(find "$1" -path '*/node-*/bin/node' -type f | head -n 1)
@@ -95,6 +95,6 @@ node_program() { # folder of node_modules
   printf '%s\n' "$found"
 }
 
-# Options of pip for requirements that name the hashes of their wheels.
+# Options of pip for requirements that contain the hashes of their wheels.
 # shellcheck disable=SC2034 # for the scripts that source this file
 pinned=(--only-binary :all: --require-hashes)

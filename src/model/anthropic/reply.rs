@@ -196,8 +196,8 @@ fn finish_reason(stop_reason: &str, has_calls: bool) -> FinishReason {
         "tool_use" => FinishReason::ToolCalls,
         "max_tokens" | "model_context_window_exceeded" => FinishReason::Length,
         "refusal" => FinishReason::ContentFilter,
-        // These are unknown reasons and `pause_turn`. After `pause_turn` there is nothing to
-        // continue, because the request offers no tools that the provider runs.
+        // `pause_turn`, or an unknown reason. After `pause_turn` there is nothing to continue,
+        // because the request offers no tools that the provider runs.
         _ => FinishReason::Other,
     }
 }

@@ -226,8 +226,8 @@ impl MessageStreamReader {
     }
 }
 
-/// The problem text if an event lacks a member or does not fit the preceding events. The attempt is
-/// retried then.
+/// The problem text if an event lacks a member or does not fit the preceding events. Such an
+/// attempt is retried.
 const UNREADABLE: &str = "its answer cannot be read";
 
 fn block_index(event: &Map<String, Value>) -> Result<u64, AttemptOutcome> {

@@ -190,7 +190,8 @@ fn parse_rule(rule: Value) -> Result<(RawRule, Condition), String> {
     let matches = matches
         .map(|matches| {
             Regex::new(&matches).map_err(|error| {
-                // The earlier lines of the error draw the expression with a mark below it.
+                // Only the last line is the reason. The lines before it draw the expression with a
+                // mark below.
                 let error = error.to_string();
                 let reason = error.lines().last().unwrap_or_default();
                 let reason = reason.trim_start_matches("error: ");

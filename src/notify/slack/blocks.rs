@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn message_says_who_decided_and_invites_nobody_any_more() {
+    fn message_about_a_decision_names_the_decider_and_asks_for_no_answer() {
         let mut one = room_message(1);
         one.outcomes = vec![closed("Approved by carol, 09:13 UTC")];
         let found = content(&one);

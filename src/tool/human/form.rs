@@ -344,7 +344,7 @@ fn check_keyword(keyword: &str, value: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether no two limits of the field contradict each other. If the person may choose several
+/// Whether each lower limit of the field permits its upper limit. If the person may choose several
 /// texts, there must be at least `minItems` choices.
 fn is_satisfiable(field: &Map<String, Value>) -> bool {
     let number = |keyword: &str| {

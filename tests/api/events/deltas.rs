@@ -135,7 +135,7 @@ on_both! {
         first.says(DeltaContent::Reset);
         first.text(0, "one");
         second.text(0, "two");
-        // The stream already reset the first model call when the second one began. So it drops this
+        // The stream sent a reset of the first model call when the second began, so it drops this
         // reset.
         first.says(DeltaContent::Reset);
         second.text(3, "three");

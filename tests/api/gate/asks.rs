@@ -128,7 +128,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn approved_call_that_nobody_asks_for_expires(on: On) {
+    async fn approved_call_without_an_ask_expires(on: On) {
         let app = gate(on, "use_within: 200ms").await;
         let held = ask_by_key(&app, "k1", &refund(120), 0).await;
         decide(&app, &held, "approve").await;

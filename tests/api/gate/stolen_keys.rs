@@ -87,7 +87,8 @@ on_both! {
         let taken = ask(&app, &bash("make"), 5).await;
         assert_eq!((told(&taken), taken.str("/task_id")), (expected(200, "allow", "started", Value::Null), held.str("/task_id")), "{}", taken.text);
         assert_eq!(taken.body["permit"]["attempt"], 1);
-        // The agent comes second. Its call is a new one, and people see why.
+        // The agent proposes the call after the thief, so its call is a new call. The request tells
+        // people the reason.
         let agents = ask(&app, &bash("make"), 0).await;
         assert_eq!((told(&agents), &agents.body["permit"]), (expected(202, "pending", "pending", Value::Null), &Value::Null), "{}", agents.text);
         assert_ne!(agents.str("/task_id"), held.str("/task_id"));
@@ -119,7 +120,7 @@ on_both! {
             assert_eq!((told(permitted), permitted.str("/task_id")), (expected(200, "allow", "started", Value::Null), held.str("/task_id")), "{}", permitted.text);
             assert!(permitted.body["permit"].is_object(), "{}", permitted.text);
         }
-        // A permit that was given is not given again, also to a thief who knows the key.
+        // A permit is given once. A thief who knows the key does not get it again.
         let late = ask_by_key(&app, "run-8-5be20774", &bash("make test"), 0).await;
         assert_eq!((late.status, late.str("/code").as_str()), (409, "call_in_hand"), "{}", late.text);
         assert_eq!((starts(&app, &first).await, starts(&app, &second).await), (1, 1));
@@ -154,7 +155,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn removed_key_ends_the_wait_of_its_holder_and_a_later_yes_starts_nothing(on: On) {
+    async fn removed_key_ends_the_wait_of_its_holder_and_a_later_approval_starts_nothing(on: On) {
         let mut app = gate(on, "").await;
         let session = app.sign_in(AGENT).await;
         let held = ask(&app, &refund(120), 0).await;

@@ -85,8 +85,8 @@ async fn changed_policy_or_expired_approval_is_rejected_or_asked_anew() {
     app.stop().await;
 }
 
-/// The id of the decision is the `request_id` in the `_meta` of each denial that has a result, and
-/// `holdpoint-call` of the call that passes after the decision is the `task_id` beside it. While
+/// The `_meta` of each denial with a result has the decision's `request_id` and the call's
+/// `task_id`. When the call passes after the decision, `holdpoint-call` is this `task_id`. While
 /// the database does not answer, a denial is a gRPC status and has no id.
 #[tokio::test(flavor = "multi_thread")]
 async fn approval_system_that_is_down_is_a_denial_and_the_decision_keeps_its_id() {

@@ -77,7 +77,7 @@ async fn waits_of_all_surfaces_count_together_and_a_further_one_is_pending_at_on
         300,
     ));
     first_request(|| app.owner()).await;
-    // The call proposed over REST takes the one place for a waiting client.
+    // The call proposed over REST takes the only place for a waiting client.
     assert_eq!(patient(grpc.clone(), "make").await.state(), "pending");
     rest.abort();
     assert!(rest.await.unwrap_err().is_cancelled());
@@ -129,7 +129,7 @@ async fn large_body_of_a_check_that_waits_leaves_room_for_the_next() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn gateway_that_resets_its_stream_has_left_and_a_later_yes_waits() {
+async fn gateway_that_resets_its_stream_has_left_and_a_later_approval_waits() {
     let app: &'static TestApp = Box::leak(Box::new(gateway_app(LONG).await));
     let mut grpc = Grpc::to(app).await;
     let waits = TaskTracker::new().spawn(patient(grpc.clone(), "make"));

@@ -3,8 +3,8 @@
 //! the pending record or replays the settled outcome. Each demand has one test. Two things differ
 //! from the thread. The answer to a hold that is over is an error (`isError`) and no success,
 //! because clients reject a success without the structured content that the tool's schema demands.
-//! A call that equals one whose client still waits is a record of its own, because an agent may
-//! want to make the same call twice.
+//! A call is a record of its own even if it equals a call whose client still waits, because an
+//! agent may want to make the same call twice.
 
 use std::time::{Duration, Instant};
 

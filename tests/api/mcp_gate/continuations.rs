@@ -26,14 +26,14 @@ async fn held(app: &TestApp) -> (Value, String) {
     state_of(&post(app, "1", &newest("tools/call", refund(120))).await)
 }
 
-/// Returns the parameters of a call that its key names.
+/// Returns the parameters of a call that is identified by a key (`holdpoint/key`).
 fn keyed(amount: u32) -> Value {
     let mut params = refund(amount);
     params["_meta"] = json!({"holdpoint/key": "run-7"});
     params
 }
 
-/// Makes a call that its key names, and approves it. Returns the reply to the held call.
+/// Makes a call that is identified by a key, and approves it. Returns the reply to the held call.
 async fn approved(app: &TestApp) -> Reply {
     let held = call(app, "0", &keyed(120)).await;
     answer(app, &held, &json!({"action": "approve"})).await;

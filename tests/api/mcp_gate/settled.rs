@@ -106,7 +106,7 @@ async fn failed_call_is_an_error_with_the_text_of_its_tool() {
 /// after the call has started.
 async fn quick_call_is_told_with_its_result(app: &TestApp, wait: &str) {
     let params = json!({"name": "tag", "arguments": {"text": "x"}});
-    // On a busy machine, some calls may take longer than the second for which each is waited for.
+    // On a busy machine, a call may take longer than the second that the test waits for it.
     for tries in 1.. {
         app.tool.close();
         let answered_late = async {

@@ -143,7 +143,8 @@ on_both! {
         let end = answer(&beside, "analyst", yes).await;
         assert_eq!(end.str("/status"), "Completed", "{}", end.text);
         for task in tree(&app, &root_id).await {
-            // The root's message and the calls to sub-agents have the script, which has the login.
+            // The login occurs only in the script, which the root's message and the calls to
+            // sub-agents contain.
             let items = items(&app, &id(&task)).await;
             let said: Vec<_> = items.iter().flat_map(|item| [&item["text"], &item["content"], &item["output"]]).collect();
             assert!(said.iter().all(|text| !text.to_string().contains(TOKEN)), "{said:?}");

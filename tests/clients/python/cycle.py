@@ -1,5 +1,5 @@
-"""The whole cycle by the client of openapi-python-client, against the built-in demonstration: a refund is held, read and
-approved, another one is rejected, both are listed, and the journal says what ran."""
+"""Runs a whole cycle of the built-in demonstration with the client that openapi-python-client generates. One refund is
+held, read and approved, and another one is rejected. Both are listed, and the journal says which calls ran."""
 
 import importlib
 import pkgutil
@@ -34,7 +34,7 @@ from holdpoint_client.models import (
 
 
 def import_everything() -> int:
-    """Imports every module of the client; a failure is a mistake of the document or of the generator."""
+    """Imports every module of the client. An import fails only by a mistake of the document or of the generator."""
     names = [module.name for module in pkgutil.walk_packages(holdpoint_client.__path__, "holdpoint_client.")]
     for name in names:
         importlib.import_module(name)
@@ -52,7 +52,7 @@ def held(client: Client, order: int) -> AgentTask:
 
 
 def propose_and_report(client: Client) -> None:
-    """A call that its caller runs: proposed, held, approved, claimed by the same key, and reported."""
+    """A call that the caller runs itself is proposed, held, approved, claimed with the same key, and reported."""
     body = NewGateCall.from_dict({"gate": "refunds", "tool": "deploy", "arguments": {"version": 37}})
 
     def propose() -> GateCall:

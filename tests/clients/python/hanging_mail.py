@@ -1,5 +1,6 @@
-"""A real mail server (aiosmtpd) that hangs, once after EHLO and once after a whole mail: each mail is tried again after 20 seconds,
-under its id, while other mails and another entry arrive. Arguments: the binary and the demonstration's configuration."""
+"""Tests a real mail server (aiosmtpd) that hangs twice: once after EHLO, and once after a whole mail. The service sends
+each of these mails again after 20 seconds, under the same id. Other mails and the messages of another entry arrive
+meanwhile. Arguments: the binary and the demonstration's configuration."""
 
 import asyncio
 import logging
@@ -22,7 +23,8 @@ IN_TIME = "Waits for you: refund_payment (demo)"
 
 
 class HangingPost(Post):
-    """Hangs in one session once it would answer AUTH, the first command after EHLO, and in one once it has taken a mail."""
+    """Hangs in two sessions: in one at AUTH, the first command after EHLO, and in the other after it has taken a
+    mail."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +37,7 @@ class HangingPost(Post):
 
     async def handle_AUTH(self, server, session, envelope, arguments):
         await self.hang("AUTH")
-        return MISSING  # the usual sign-in goes on
+        return MISSING  # continues the usual sign-in
 
     async def handle_DATA(self, server, session, envelope):
         answer = await super().handle_DATA(server, session, envelope)
@@ -59,7 +61,7 @@ def hangs(post: HangingPost, client: httpx.Client) -> None:
     def states() -> dict[str | None, tuple[str, int]]:
         return {user: (one["state"], one["attempts"]) for user, one in deliveries(client, request).items()}
 
-    # The person of the webhook's delivery is None.
+    # The webhook's delivery has the person None.
     waiting, sent = ("due", 0), ("sent", 1)
     until("another entry and another mail arrive meanwhile", lambda: sorted(states().values()) == [waiting, waiting, sent, sent])
     assert states()[None] == sent and not post.hangs, states()
@@ -84,7 +86,7 @@ def hangs(post: HangingPost, client: httpx.Client) -> None:
     for user in ("bob", "carol", "dora"):
         mails = post.mails[f"{user}@acme.example"]
         copies.append(len(mails))
-        for mail in mails:  # also a second one has the delivery's id
+        for mail in mails:  # a second mail has the delivery's id, too
             check(client, mail, told[user], SUBJECTS.get(user, IN_TIME))
     assert sorted(copies) == [1, 1, 2], "the server took one mail twice, and the others once"
 

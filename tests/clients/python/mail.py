@@ -1,6 +1,7 @@
-"""A real mail server (aiosmtpd) with TLS and a password, and Python's own parser of mails: questions of the built-in
-demonstration arrive whole and secret, a refusal for now is tried again and a final one is not, and a server that the
-service cannot trust learns nothing. Arguments: the binary and the demonstration's configuration."""
+"""Tests mails with a real mail server (aiosmtpd) that demands TLS and a password, and with Python's own parser of
+mails. The questions of the built-in demonstration arrive complete and encrypted. A temporary refusal is tried again; a
+permanent one is not. A server that the service cannot trust learns nothing. Arguments: the binary and the
+demonstration's configuration."""
 
 import base64
 import email
@@ -32,7 +33,7 @@ ALICE = "alice-key-0123456789"
 OPS = "ops-key-0123456789ab"
 FROM = "holdpoint@acme.example"
 BOB, CAROL, DORA = (f"{user}@acme.example" for user in ("bob", "carol", "dora"))
-# This address is not one of loopback, and leads there all the same: so TLS is needed.
+# The service does not treat this address as loopback, so it demands TLS. A connection to it reaches this machine.
 HOST = "0.0.0.0"
 SETTINGS = f"""
 auth:
@@ -53,13 +54,13 @@ BY_MAIL = "{ name: by-mail, mail: { to: approvers }, gather: 0s }"
 
 
 class Post:
-    """The mails that a server took, and whatever else it was told, each with whether TLS kept it secret."""
+    """Records the mails that a server took. Also records each command, and whether it was encrypted by TLS."""
 
     def __init__(self) -> None:
         self.mails: dict[str, list[EmailMessage]] = {}
         self.told: list[tuple[str, bool]] = []
         self.password = PASSWORD
-        self.refused: dict[str, str] = {}  # by address, each for one attempt
+        self.refused: dict[str, str] = {}  # the reply that refuses the next mail to an address
         self.sealed = False
 
     def hear(self, word: str, session) -> None:
@@ -128,7 +129,7 @@ def until(what: str, found: Callable[[], bool]) -> None:
 
 
 class Place:
-    """A folder with a configuration, and what the binary needs beside it."""
+    """A folder with the service's configuration and log, and the way to run the binary in it."""
 
     def __init__(self, folder: Path, binary: str, demo: str, trusted: Path) -> None:
         self.folder, self.binary, self.demo = folder, binary, demo
@@ -150,7 +151,7 @@ class Place:
         return {"args": [self.binary, *arguments], "env": variables, "cwd": self.folder}
 
     def ping(self, url: str) -> subprocess.CompletedProcess:
-        """Sends a test mail to the sender."""
+        """Runs `holdpoint notify`, which sends a test mail to the sender's address."""
         config = self.write(url)
         command = self.command("notify", "by-mail", "--config", str(config))
         done = subprocess.run(**command, capture_output=True, text=True, timeout=60)
@@ -204,7 +205,7 @@ def deliveries(client: httpx.Client, request: str) -> dict[str, dict]:
 
 
 def check(client: httpx.Client, mail: EmailMessage, delivery: dict, subject: str) -> None:
-    """The headers, both parts, and one link, which leads to the question."""
+    """Checks a mail: its headers, its two parts, and its only link, which leads to the question."""
     request = delivery["request_id"]
     assert mail["Message-ID"] == f"<{delivery['delivery_id']}@acme.example>", mail["Message-ID"]
     assert mail["References"] == mail["In-Reply-To"] == f"<{request}@acme.example>", mail["References"]
@@ -219,7 +220,7 @@ def check(client: httpx.Client, mail: EmailMessage, delivery: dict, subject: str
         text = part.get_content()
         links = set(re.findall(r"https?://[^\s\"<>]+", text))
         assert len(links) == 1, links
-        # A sealed link may hold these digits by chance.
+        # A sealed link is random, so it may contain these digits by chance.
         words = " ".join(word for word in text.split() if "://" not in word)
         assert "refund_payment" in words and "120" not in words, text
     page = client.get(links.pop())
@@ -230,7 +231,7 @@ def refusals_and_success(place: Place, post: Post, client: httpx.Client) -> None
     def states(request: str) -> dict[str, tuple[str, int]]:
         return {user: (one["state"], one["attempts"]) for user, one in deliveries(client, request).items()}
 
-    # A wrong password is no mail's fault: each is tried again, and arrives once the password is right.
+    # A wrong password is not the fault of a mail. So each mail is tried again, and arrives once the password is right.
     post.password = "another"
     first = ask(client, 37)
     once = {user: ("due", 1) for user in ("bob", "carol", "dora")}
@@ -259,7 +260,7 @@ def refusals_and_success(place: Place, post: Post, client: httpx.Client) -> None
 
 def main(binary: str, demo: str) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    # A failed handshake and a password without TLS are what is tested.
+    # Failed handshakes and passwords without TLS are expected here, so they are not logged.
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
     ours, foreign = trustme.CA(), trustme.CA()

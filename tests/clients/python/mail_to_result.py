@@ -1,7 +1,8 @@
-"""A person's whole way with a mail client and a browser, on two replicas and Postgres: a mail arrives at a real mail server
-(aiosmtpd), Python's own parser of mails finds its link, Chromium without JavaScript opens it, and the approval leads to the
-result. The replica that asked, and that served the page, is killed in between. Arguments: the binary, the demonstration's
-configuration, tests/browser/mailed.js beside its packages, and Chromium."""
+"""Tests a person's whole way with a mail client and a browser, on two replicas and Postgres. A mail arrives at a real
+mail server (aiosmtpd). Python's own parser of mails finds the link in it, and Chromium without JavaScript opens the
+link. The person approves and sees the result. In between, the replica that opened the request and served the page is
+killed. Arguments: the binary, the demonstration's configuration, tests/browser/mailed.js beside its packages, and
+Chromium."""
 
 import json
 import logging
@@ -27,7 +28,8 @@ from mail import ALICE, BOB, HOST, Place, Post, ask, context, free_port, server,
 
 
 def postgres_programs() -> Path | None:
-    """The folder of `initdb`: that of PATH, or the newest of Debian's."""
+    """Returns the folder of Postgres' programs: the folder of `initdb` in PATH, or the newest folder of Debian's
+    packages."""
     found = shutil.which("initdb")
     if found:
         return Path(found).resolve().parent
@@ -37,9 +39,9 @@ def postgres_programs() -> Path | None:
 
 @contextmanager
 def postgres(programs: Path, folder: Path) -> Iterator[str]:
-    """A throwaway server, and the URL of its database."""
+    """Runs a throwaway Postgres. Yields the URL of its database."""
     folder.mkdir()
-    # Postgres does not run as root.
+    # Postgres refuses to run as root.
     who = {"user": "postgres", "group": "postgres", "extra_groups": []} if os.geteuid() == 0 else {}
     if who:
         shutil.chown(folder, "postgres", "postgres")
@@ -104,7 +106,7 @@ class Balancer:
 
 
 def link_of(mail: EmailMessage) -> str:
-    """The link in the text, which is also the one of the HTML."""
+    """Returns the link in the mail's text. Asserts that the HTML has the same link."""
     text, html = (part.get_content() for part in mail.iter_parts())
     (link,) = re.findall(r"https?://\S+/l/\S+", text)
     assert f'href="{link}"' in html, html
@@ -112,14 +114,14 @@ def link_of(mail: EmailMessage) -> str:
 
 
 class Person:
-    """Somebody with a browser, in which a link was opened."""
+    """A person with a browser, who has opened a link."""
 
     def __init__(self, script: str, url: str, chromium: str, link: str) -> None:
         command = ["node", script, url, chromium, link]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def reads(self) -> str:
-        """The text of the next page."""
+        """Returns the text of the next page that the person sees."""
         assert self.process.stdout
         line = self.process.stdout.readline()
         assert line, "the browser has ended"
@@ -132,7 +134,7 @@ class Person:
 
 
 def whole_way(client: httpx.Client, balancer: Balancer, asked: tuple[subprocess.Popen, int], post: Post, browse) -> None:
-    """`asked` is the replica that asks; `browse` opens a link in a browser."""
+    """`asked` is the process and the port of the replica that opens the request. `browse` opens a link in a browser."""
     replica, port = asked
     request = ask(client, 42)
     until("the mail arrives", lambda: BOB in post.mails)
@@ -172,12 +174,12 @@ def main(binary: str, demo: str, script: str, chromium: str) -> None:
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
     programs = postgres_programs()
-    if programs is None:  # where the tests use a server of TEST_DATABASE_URL
+    if programs is None:  # the tests then use the server of TEST_DATABASE_URL
         print("from a mail to its result: NOT RUN, because the programs of Postgres are missing")
         return
     authority, post = trustme.CA(), Post()
     with tempfile.TemporaryDirectory() as name, ExitStack() as running:
-        # The user of Postgres may pass, not look.
+        # The user that runs Postgres may enter the folder, but not list it.
         os.chmod(name, 0o711)
         trusted = Path(name) / "authority.pem"
         authority.cert_pem.write_to_path(str(trusted))

@@ -1,6 +1,7 @@
-"""A real mail relay, Debian's Exim, run without privileges: it takes the service's mails by STARTTLS with a password,
-defers and refuses in its own words, and delivers into a maildir, where Python's own parser of mails finds them whole.
-Arguments: the binary, the demonstration's configuration, and the folder of the unpacked packages of Exim."""
+"""Tests mails through a real mail relay: Debian's Exim, run without privileges. The relay takes the service's mails by
+STARTTLS with a password, defers a mail, and refuses a mail. It delivers the others into a maildir, where Python's own
+parser of mails finds them complete. Arguments: the binary, the demonstration's configuration, and the folder of the
+unpacked packages of Exim."""
 
 import email
 import email.policy
@@ -21,7 +22,7 @@ import trustme
 from mail import BOB, CAROL, FROM, HOST, PASSWORD, USER, Place, ask, check, deliveries, free_port, until
 
 CONFIGURATION = Path(__file__).parent.parent / "exim.conf"
-# As root, the script runs Exim as the user with the fewest rights.
+# A script that runs as root starts Exim as the user `nobody`.
 NOBODY = 65534
 SUBJECTS = {"bob": "Waits for you: refund_payment (demo)", "carol": "等待您决定：refund_payment（demo）"}
 
@@ -33,12 +34,12 @@ class Relay:
         self.folder, self.port = folder, free_port()
         self.is_root = os.geteuid() == 0
         self.uid, self.gid = (NOBODY, NOBODY) if self.is_root else (os.geteuid(), os.getegid())
-        # A copy, because the packages may be where only their owner can read.
+        # Copies the packages, because their folder may be readable only to its owner.
         shutil.copytree(packages / "usr", folder / "usr", symlinks=True)
         self.program = folder / "usr/sbin/exim4"
 
     def prepare(self, authority: trustme.CA) -> None:
-        """Writes the configuration and everything that it names."""
+        """Writes the configuration, and every file that the configuration names."""
         certificate = authority.issue_cert(HOST)
         certificate.private_key_pem.write_to_path(str(self.folder / "key.pem"))
         certificate.cert_chain_pems[0].write_to_path(str(self.folder / "certificate.pem"))
@@ -53,7 +54,7 @@ class Relay:
         }
         text = "".join(f"RELAY_{name} = {value}\n" for name, value in macros.items())
         (self.folder / "exim.conf").write_text(text + CONFIGURATION.read_text())
-        # The program looks for a user of Debian's package, which is not installed.
+        # Exim looks for the user that Debian's package creates. The package is not installed, so this file declares the user.
         (self.folder / "passwd").write_text(f"Debian-exim:x:{self.uid}:{self.gid}::/:/bin/false\n")
         (self.folder / "greylisted").touch()
         (self.folder / "group").write_text(f"Debian-exim:x:{self.gid}:\n")
@@ -96,7 +97,7 @@ class Relay:
         return "".join(log.read_text() for log in logs)
 
     def mails(self, person: str) -> list[EmailMessage]:
-        """The delivered mails."""
+        """Returns the mails that the relay has delivered to a person."""
         folder = self.folder / "mail" / person
         if not folder.exists():
             return []
@@ -108,7 +109,7 @@ def main(binary: str, demo: str, packages: str) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     authority = trustme.CA()
     with tempfile.TemporaryDirectory() as name:
-        # The relay's user may pass, not look.
+        # The relay's user may enter the folder, but not list it.
         os.chmod(name, 0o711)
         own, relayed = Path(name) / "service", Path(name) / "relay"
         own.mkdir()
@@ -138,7 +139,7 @@ def main(binary: str, demo: str, packages: str) -> None:
                 (mail,) = relay.mails(person)
                 check(client, mail, told[person], SUBJECTS[person])
                 assert mail["Return-path"] == f"<{FROM}>" and mail["Envelope-to"] == address, mail.items()
-                # With TLS and a password.
+                # The mail came over TLS, after a sign-in with the password.
                 assert "with esmtpsa (TLS1.3)" in " ".join(mail["Received"].split()), mail["Received"]
             assert PASSWORD not in relay.log()
     print(f"{version.stdout.splitlines()[0]}: it takes, defers, refuses and delivers mails in two languages")

@@ -1,11 +1,11 @@
-"""Judges the fake Responses endpoints of the Rust tests with the official OpenAI client.
+"""Checks the fake Responses endpoints of the Rust tests with the official OpenAI client.
 
 The tests play recorded streams: the conversations in src/model/conformance/wire/openai_responses, and the files in
-tests/support/responses. A server on loopback sends each of them to the client, with `client.responses.create(stream=True)`
-and `client.responses.stream`. Every event must be of a class that the client knows, with every member valid and none
-unknown; the final response must be the recorded one; a broken stream must break for the client, too. The recorded
-unstreamed answers and the requests that the service is expected to send are validated by the client's types.
-"""
+tests/support/responses. A server on loopback sends each stream to the client, with
+`client.responses.create(stream=True)` and `client.responses.stream`. The client must know the class of every event and
+every member of it, and every member must be valid. The final response must be the recorded response. A broken stream
+must be an error for the client, too. The client's types validate the recorded unstreamed answers, and the requests that
+the service is expected to send."""
 
 import json
 import pathlib
@@ -29,7 +29,7 @@ STRICT = pydantic.ConfigDict(extra="forbid")
 
 
 def unknown(value, place):
-    """The members that the client's classes do not know, at any depth."""
+    """Yields the members that the client's classes do not know, at any depth."""
     if isinstance(value, pydantic.BaseModel):
         for name in value.model_extra or {}:
             yield f"{place}.{name}"
@@ -41,7 +41,7 @@ def unknown(value, place):
 
 
 def kinds(union):
-    """The class of each event by its `type`."""
+    """Returns the class of each event, by the event's `type`."""
     found = {}
     for one in union.__args__:
         for kind in one.model_fields["type"].annotation.__args__:
@@ -53,7 +53,7 @@ KINDS = kinds(ResponseStreamEvent.__args__[0])
 
 
 def parts(text):
-    """The parts of a traffic file: the first line and the body of each."""
+    """Returns the parts of a traffic file: for each part, its first line and its body."""
     found = []
     for line in text.splitlines(keepends=True):
         if line[:3] in ("<<<", ">>>", "|||"):
@@ -78,10 +78,10 @@ def judge_event(place, sent, got):
 
 
 def judge_stream(place, client, body):
-    """Reads the stream twice, in both of the client's ways; whether it ended."""
+    """Reads the stream in both of the client's ways. Returns whether the stream ended."""
     sent = events(body)
     ended = sent[-1]["type"] in ENDS
-    # The client raises nothing where a stream ends early, and an `error` event is one of its classes.
+    # The client raises no error if a stream ends early, and takes an `error` event for an ordinary event.
     got = list(client.responses.create(model="m", input="x", stream=True))
     assert len(got) == len(sent), f"{place}: {len(got)} of {len(sent)} events"
     for one, event in zip(sent, got, strict=True):
@@ -96,7 +96,7 @@ def judge_stream(place, client, body):
     completed = sent[-1]["type"] == "response.completed"
     assert (final is not None) == completed, f"{place}: {final}"
     if completed:
-        # The client adds parsed forms of its own to the contents.
+        # The client adds parsed forms to `content`, so this member is not compared.
         for one, item in zip(sent[-1]["response"]["output"], final.output, strict=True):
             kept = {name: item.to_dict()[name] for name in one if name != "content"}
             assert kept == {name: one[name] for name in kept}, f"{place}: {item}"

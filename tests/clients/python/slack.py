@@ -1,6 +1,6 @@
-"""Slack's API as far as messages go, which validates the blocks of each message with the models of `slack_sdk`: they are valid,
-and the models know every member of them. Ends once a message was posted and updated; a message that is not as expected ends it
-with an error."""
+"""Plays the part of Slack's API that handles messages. Validates the blocks of each message with the models of
+`slack_sdk`: the blocks must be valid, and the models must know every member of them. The program ends once a message
+was posted and updated, or with an error at the first message that is not as expected."""
 
 import json
 import os

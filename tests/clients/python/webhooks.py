@@ -1,5 +1,6 @@
-"""A receiver of webhooks that verifies each message with the library `standardwebhooks`: under each of the two secrets, and
-not with one byte changed or six minutes later. Ends once it has one message of each type that the cycle makes."""
+"""Receives webhooks, and verifies each message with the library `standardwebhooks`. Each message verifies under each of
+the two secrets. It does not verify with one byte changed or six minutes later. The program ends once it has one message
+of each expected type."""
 
 import json
 import os

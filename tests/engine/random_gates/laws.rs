@@ -89,9 +89,9 @@ impl World<'_> {
         }
     }
 
-    /// Asserts that one of the asks that identify a call by its arguments (`by_bytes`) gets the
-    /// result. As long as the row does not say that the result was delivered, a second ask may get
-    /// the result too: after a crash, or on another replica.
+    /// Asserts that a single ask of those that identify a call by its arguments (`by_bytes`) gets
+    /// the result. Until the row says that the result was delivered, a second ask may get the
+    /// result, too: after a crash, or on another replica.
     fn handed_once(&mut self, ask: &Ask, task: TaskId) {
         let (crashes, replica) = (self.crashes, ask.replica);
         let earlier = self.handed.entry(task).or_default();
@@ -186,7 +186,8 @@ impl World<'_> {
         true
     }
 
-    /// Asserts that a call with a stored presence of its asker starts while an asker is present.
+    /// Asserts that the call starts only while an asker is present, if the call's row has the
+    /// presence of an asker (`asker_until`).
     fn starts_have_an_asker(&mut self, journal: &Journal) {
         if journal.row.asker_until.is_none() {
             return;

@@ -71,7 +71,7 @@ impl ToolServer {
         }));
     }
 
-    /// Gives the tool its reviewed definition. Returns whether the tool had another one.
+    /// Gives the tool its reviewed definition. Returns whether the tool had another definition.
     pub fn restore(&self) -> bool {
         let mut state = self.state();
         let is_changed = state.definitions.last().unwrap().is_some();

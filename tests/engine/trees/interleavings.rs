@@ -1,6 +1,6 @@
 //! Tests an event that happens while the drivers of a tree are suspended at any of their await
 //! points. Afterwards the drivers continue with the state that they had loaded before the event.
-//! Nothing is lost, no non-repeatable call is repeated, and nothing starts after a cancel.
+//! Nothing is lost, no `once` call is repeated, and nothing starts after a cancel.
 
 #![expect(
     clippy::wildcard_enum_match_arm,

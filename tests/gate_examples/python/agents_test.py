@@ -1,4 +1,4 @@
-"""Runs the Python examples with scripted models: an allowed, an approved and a rejected refund each."""
+"""Runs the Python examples with scripted models. Each example makes an approved, an allowed and a rejected refund."""
 
 import asyncio
 import json
@@ -75,7 +75,7 @@ def plain() -> None:
 
 
 def guide() -> None:
-    """The versions in docs/gate.md are the tested ones."""
+    """Asserts that docs/gate.md names the versions with which the examples are tested."""
     here = Path(__file__).parent
     page = (here.parents[2] / "docs" / "gate.md").read_text()
     python = dict(re.findall(r"^pip install (\S+?)==(\S+)", page, re.MULTILINE))

@@ -1,5 +1,5 @@
-"""Calls the gate of the built-in demonstration by the line in docs/gate.md, with the official MCP client and nothing configured: a
-refund is held, and its result comes once a person has approved it. Argument: the binary."""
+"""Calls the gate of the built-in demonstration with the official MCP client, which has only the address from a command
+in docs/gate.md. A refund is held, and its result comes once a person has approved it. Argument: the binary."""
 
 import asyncio
 import json
@@ -23,11 +23,11 @@ from mcp.client.streamable_http import streamable_http_client
 
 PAGE = Path(__file__).parents[3] / "docs" / "gate.md"
 SHOWN = "127.0.0.1:8080"
-LIMIT = 30  # seconds, for whatever must come
+LIMIT = 30  # seconds, for each wait
 
 
 def shown_url() -> str:
-    """The address in the page's line, which needs no key: the demonstration has no accounts."""
+    """Returns the address in the page's command. The command has no key, because the demonstration has no accounts."""
     (line,) = re.findall(r"^claude mcp add .*/mcp/refunds.*$", PAGE.read_text(), re.MULTILINE)
     *command, url = shlex.split(line)
     assert command == ["claude", "mcp", "add", "--transport", "http", "refunds"] and SHOWN in url, line
@@ -41,7 +41,7 @@ def send(method: str, url: str) -> dict:
 
 @contextmanager
 def demonstration(binary: str) -> Iterator[str]:
-    """Serves in an empty folder, and gives the address."""
+    """Serves the demonstration in an empty folder. Yields its address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -62,7 +62,7 @@ def demonstration(binary: str) -> Iterator[str]:
 
 
 def approve(address: str, order: int) -> None:
-    """Waits until a person is asked about the refund, and approves it."""
+    """Waits for the request about the refund, and approves it."""
     end = time.monotonic() + LIMIT
     while not (found := send("GET", f"http://{address}/v1/requests?status=pending")["requests"]):
         assert time.monotonic() < end, "no question is open"
@@ -81,7 +81,7 @@ def is_refunded(result, order: int) -> None:
 
 
 async def waits(url: str, address: str) -> None:
-    """The client knows nothing but the address, and waits until a person has approved."""
+    """The client has only the address. Its call waits until a person has approved."""
     async with Client(url) as client:
         assert [tool.name for tool in (await client.list_tools()).tools] == ["lookup_order", "refund_payment"]
         small = await client.call_tool("refund_payment", {"order": 16, "amount": 20})
@@ -92,7 +92,7 @@ async def waits(url: str, address: str) -> None:
 
 
 async def comes_back(url: str, address: str) -> None:
-    """A client of an older revision is told that the call is held, and makes the same call again."""
+    """A client of an older revision gets the answer that its call is held, and makes the same call again."""
     async with httpx2.AsyncClient(headers={"Prefer": "wait=0"}, timeout=LIMIT) as http:
         async with Client(streamable_http_client(url, http_client=http), mode="legacy") as client:
             held = await client.call_tool("refund_payment", {"order": 18, "amount": 120})

@@ -1,4 +1,4 @@
-"""The server over standard input and output: each line is a message. Arguments: the folder, the revision."""
+"""Serves over standard input and output. Each line is a message. Arguments: the folder, the revision."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def serve(line: str) -> None:
 
 
 def watch() -> None:
-    """Tells the client when `tools.json` has changed: with a notification of 2025-11-25."""
+    """Sends a `list_changed` notification of revision 2025-11-25 each time `tools.json` has changed."""
     path = tools.folder / "tools.json"
     seen = path.stat().st_mtime_ns
     while True:

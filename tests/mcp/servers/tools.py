@@ -1,6 +1,7 @@
-"""Tools for the servers of these tests, in revision 2025-11-25 (with `initialize`) or 2026-07-28 (stateless). Their folder
-holds `tools.json` (the definitions, read for each list), `plan.json` (how the calls go, read for each call) and `ledger`,
-whose lines are on disk before the server goes on: `listed`, `received`, `ran`, `answered`."""
+"""The tools of the fake servers, in revision 2025-11-25 (with `initialize`) or 2026-07-28 (stateless). The folder holds
+three files. `tools.json` has the definitions and is read for each list. `plan.json` says how each call goes and is read
+for each call. `ledger` has a line for each of `listed`, `received`, `ran` and `answered`; the server goes on only after
+the line is written."""
 
 import json
 import os
@@ -40,7 +41,7 @@ class Tools:
         return json.loads(path.read_text()) if path.exists() else {}
 
     def answer(self, message: dict, text: str, headers: dict, half: Callable[[str], None]) -> str | None:
-        """The text of the answer to one message; `half` sends half of it. None for a notification."""
+        """Returns the text of the answer to a message; None for a notification. `half` sends only half of a text."""
         method, identity = message.get("method"), message.get("id")
         if identity is None:
             return None
@@ -85,14 +86,14 @@ class Tools:
         self.note("ran", **facts)
         self.reach("ran", step)
         time.sleep(step.get("seconds", 0))
-        if "die" in step:  # at "half"
+        if "die" in step:  # only `half` is left: `reach` handles the other points
             half(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": {"content": []}}))
             os.kill(os.getpid(), signal.SIGKILL)
         self.note("answered", tool=tool, id=message["id"])
         return {"result": step.get("result") or {"content": [{"type": "text", "text": f"ran {number}"}]}}
 
     def reach(self, point: str, step: dict) -> None:
-        """Dies, or waits for the file `go`, if the plan says so at this point of a call."""
+        """If the plan says so for this point of a call, dies or waits for the file `go`."""
         if step.get("wait") == point:
             while not (self.folder / "go").exists():
                 time.sleep(0.005)

@@ -1,4 +1,5 @@
-"""The server over Streamable HTTP. Arguments: the folder, the revision, the port, and `sse` where answers are streams."""
+"""Serves over Streamable HTTP. Arguments: the folder, the revision, the port, and `sse` if answers are event
+streams."""
 
 import json
 import socket
@@ -17,7 +18,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        # An answer is two writes, and the second would wait for the acknowledgement of the first.
+        # Sends an answer's second write at once. By default, it would wait for the acknowledgement of the first write.
         self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def log_message(self, *_: object) -> None:
@@ -42,7 +43,8 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def mismatch(self, message: dict) -> str | None:
-        """The header that does not match the body: each must in 2026-07-28."""
+        """Returns the name of a header that does not match the body; None if all match. Revision 2026-07-28 demands
+        that they match."""
         params = message.get("params", {})
         said = params.get("_meta", {}).get("io.modelcontextprotocol/protocolVersion")
         must = {"MCP-Protocol-Version": said or "", "Mcp-Method": message["method"]}

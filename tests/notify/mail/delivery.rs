@@ -8,7 +8,7 @@ use crate::support::fake_mail_server::{FakeMailServer, Then};
 use crate::support::fake_receiver::FakeReceiver;
 use crate::support::test_app::{On, TestApp};
 
-/// An entry of the same name for a room. The port belongs to no service.
+/// An entry for a room, with the name of the mail entry. The port belongs to no service.
 const ROOM: &str = "    - { name: by-mail, slack: { url: \"http://127.0.0.1:9/hook\" }, tenants: [acme], gather: 0s }";
 
 /// Returns [`BOB_ONLY`] without gathering: each question is sent in a mail of its own.
@@ -16,7 +16,7 @@ fn single() -> String {
     BOB_ONLY.replace("tenants", "gather: 0s, tenants")
 }
 
-/// Returns a webhook entry of the same name, which sends questions and their answers.
+/// Returns a webhook entry with the name of the mail entry. It sends questions and their answers.
 fn webhook(url: &str) -> String {
     BACKEND
         .replace("name: backend", "name: by-mail")
@@ -84,7 +84,8 @@ on_both! {
         post.reject(&held.request, crate::support::test_app::BOB).await;
         post.until(|found| found.len() == 2 && found.iter().all(|one| !one["last"].is_null())).await;
         post.app.restart_with(|yaml| yaml.replace(&webhook, BOB_ONLY)).await;
-        // The answer waits a day for replicas whose entry can still change messages.
+        // The answer is dropped only after a day, because another replica may still have an entry
+        // that sends it.
         post.leap(Duration::from_hours(25));
         let found = post.counted(&[("dropped", 2), ("due", 0)]).await;
         for dropped in found {

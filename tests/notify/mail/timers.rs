@@ -13,9 +13,9 @@ const BEFORE: &str = "    - { name: last-call, mail: { to: approvers }, when: { 
 const LEADS: &str = "    - { name: leads, mail: { to: { groups: [leads] } }, when: { after: 2h }, tenants: [acme] }";
 const HOOK: &str = r#"    - { name: leads, webhook: { url: "{hook}/leads", secrets: ["{new}"] }, when: { after: 2h }, tenants: [acme] }"#;
 
-/// Changes the configuration so that only the group finance decides, and that the group leads has
-/// six members. bob and gina may decide. erin is not in the group finance, fred's key may not
-/// decide, dora has no key, and alice owns the task. carol may decide and is not in the group leads.
+/// Changes the configuration: only the group finance decides, and the group leads has six members.
+/// bob and gina may decide. erin is not in the group finance, fred's key may not decide, dora has
+/// no key, and alice owns the task. carol may decide and is not in the group leads.
 fn with_leads(yaml: String) -> String {
     let changes = [
         (
@@ -112,7 +112,7 @@ on_both! {
         assert_eq!((post.server.to(BOB).len(), post.server.to(ALICE).len()), (1, 2));
     }
 
-    async fn nobody_is_reminded_of_a_question_that_is_closed(on) {
+    async fn closed_question_sends_no_reminder(on) {
         let post = Post::start(on, AFTER).await;
         let held = post.app.held().await;
         post.counted(&[("due", 2)]).await;

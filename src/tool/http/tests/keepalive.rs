@@ -135,7 +135,8 @@ async fn nothing_is_lost(effect: Effect, count: u32) {
             lost[0]
         );
     }
-    // An attempt is at most one request. A lost attempt may not have reached the server.
+    // An attempt sends at most one request. The request of a lost attempt may have failed to reach
+    // the server.
     let received = requests.load(Ordering::Relaxed);
     let calls = 2 * u64::from(count);
     assert!(

@@ -405,7 +405,7 @@ async fn answer_at_the_last_moment_is_whole_or_unknown() {
 }
 
 #[tokio::test]
-async fn success_whose_kept_part_arrived_stays_one_whatever_follows() {
+async fn success_whose_kept_part_arrived_stays_a_success_whatever_follows() {
     let long = vec![b'x'; output::MAX_RESULT_BYTES + 1];
     let head = format!(
         "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n",
