@@ -457,7 +457,7 @@ fn restrict_if_changed(judgement: Judgement, change: Option<DefinitionChange>) -
 }
 
 /// Parses the arguments of a call. A tool treats an empty text as an empty object. Returns `None`
-/// for arguments with which no call runs.
+/// if [`arguments::parse`] refuses the text; such a call never runs.
 pub(in crate::engine) fn parse_arguments(text: &str) -> Option<Value> {
     let is_blank = text.trim_matches([' ', '\t', '\n', '\r']).is_empty();
     arguments::parse(if is_blank { "{}" } else { text }).ok()

@@ -104,10 +104,9 @@ impl Driver<'_> {
             self.session.task_id(),
             self.session.own.progress.turns,
         );
-        // `others` no longer has a call whose answer is stored. The tree is read after `others`, so
-        // that the tree has this answer. If the answer to a call in `others` was stored since, the
-        // tree has that answer, too. `is_unanswered` excludes such a call, so that the call is not
-        // counted twice.
+        // The tree is read after `others`, so it has the answer to each call that had already left
+        // `others`. If an answer was stored between both reads, its call is still in `others`.
+        // `is_unanswered` excludes this call, so that it is counted once.
         self.session.tree.fresh = false;
         self.engine.refresh_tree(self.session).await?;
         let is_unanswered = |call: &InFlightModelCall| {
