@@ -351,9 +351,9 @@ impl Engine {
             .or_else(|| other_tool(agent, name).map(Cow::Owned))
     }
 
-    /// Judges a call of the tool `name` with the arguments `text` without the task's history: by
-    /// the arguments, the policy, and the review of the tool's definition. A call whose tool is not
-    /// offered is invalid.
+    /// Judges a call of the tool `name` with the arguments `text`. Considers the arguments, the
+    /// policy, and the review of the tool's definition, but not the task's history. A call whose
+    /// tool is not offered is invalid.
     pub(in crate::engine) async fn verdict(
         &self,
         session: &TaskSession,
