@@ -22,8 +22,8 @@ use crate::task::time::Time;
 
 /// The maximum number of callers for whom one statement reads.
 const MAX_BATCH_CALLERS: usize = 64;
-/// The time after which a request is read by a statement of its own. The shared statement may read
-/// a long journal, or wait for a database that does not answer.
+/// The time after which a caller no longer waits for the shared statement, and reads its request
+/// alone. The shared statement may read another request's long journal.
 const MAX_WAIT: Duration = Duration::from_millis(100);
 
 /// Like `JOURNAL` in `journal.rs`, but finds tasks by their requests, and also returns columns of

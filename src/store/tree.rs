@@ -19,8 +19,8 @@ use crate::task::id::TaskId;
 use crate::task::item::Item;
 use crate::task::time::Time;
 
-/// Selects the root by its key, and the other tasks by the index on the children of a root. Without
-/// an order, because an `order by` could make Postgres scan a whole index instead of searching it.
+/// Selects the root by its key, and the other tasks by the index on the children of a root. Has no
+/// `order by`, which could make Postgres scan a whole index instead of searching it.
 const ROWS: Sql = sql!(
     "select " (task) ", " (now 2) " as moment,
             (select doubted_at from database_identity where id = 1) as doubted_at
