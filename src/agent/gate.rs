@@ -45,8 +45,9 @@ pub struct Gate {
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub run_within: Duration,
-    /// The time after a person's rejection of a call. If a caller proposes the same call again
-    /// within this time, the call is denied without a new request. `0s`: never. 24 hours at most.
+    /// The time for which a person's rejection of a call counts. If a caller proposes the same call
+    /// again within this time, the call is denied without a new request. `0s`: never. 24 hours at
+    /// most.
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub no_lasts: Duration,
