@@ -128,12 +128,11 @@ impl TreeSnapshot {
 
 impl Store {
     /// Reads a tree: all its rows, and the items with an event number greater than `after`. Returns
-    /// `None` if there is no such root. If a part of a task cannot be decoded, still reads the
-    /// other tasks, and calls [`Store::report_unreadable`] for the task if it has not ended.
+    /// `None` if there is no such root. If an item or an agent path cannot be decoded, still reads
+    /// the rest, and calls [`Store::report_unreadable`] for the task if it has not ended.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or a row cannot be decoded. An undecodable
-    /// status item or agent path is no error.
+    /// [`ReadError`] when the database does not answer, or another part of a row cannot be decoded.
     pub async fn tree(&self, root: TaskId, after: i64) -> Result<Option<TreeSnapshot>, ReadError> {
         let Some(mut tree) = self.tree_rows(root).await? else {
             return Ok(None);

@@ -59,7 +59,7 @@ pub(crate) struct TaskSession {
     /// belong to such a connection, or if it was reloaded.
     pub ask: Option<(Uuid, String)>,
     /// The key by which equal calls find this new gate call. The call is allowed and needs no key.
-    /// It gets this key only if the judgement right before the start holds it. `None` if the call
+    /// It gets this key only if the judgement right before the start holds the call. `None` if it
     /// has its key already, or is denied.
     pub key_if_held: Option<KeyedCall>,
     /// The channel to the command that waits for the next commit. The engine sends the commit's
