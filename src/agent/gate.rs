@@ -45,16 +45,17 @@ pub struct Gate {
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub run_within: Duration,
-    /// The time after a person's rejection of a call. If a caller proposes the same call again
-    /// within this time, the call is denied without a new request. `0s`: never. 24 hours at most.
+    /// The time for which a person's rejection of a call counts. If a caller proposes the same call
+    /// again within this time, the call is denied without a new request. `0s`: never. 24 hours at
+    /// most.
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub no_lasts: Duration,
     /// Whether the caller must report the outcome of a call that it ran.
     pub report: Report,
     /// The calls that are stored. `all`: every call. `held`: every call except calls of `read_only`
-    /// tools that a rule allows and that the caller runs. These calls are only counted, and their
-    /// outcome is not reported, whatever `report` says.
+    /// tools that a rule allows and that the caller runs. The excepted calls are only counted, and
+    /// their outcome is not reported, whatever `report` says.
     pub record: Record,
     /// The maximum number of pending calls of one user. 1000 at most. If several replicas store
     /// calls at the same moment, the number of pending calls may exceed the maximum.

@@ -24,8 +24,9 @@ const OPEN_TIMEOUT: Duration = Duration::from_mins(1);
 /// The pause between two attempts to open the database.
 const OPEN_PAUSE: Duration = Duration::from_secs(1);
 
-/// Opens the database, and stores the definitions of the agents in it. Reports the size of each
-/// batch as a metric. Sets the database's clock forward if a failpoint asks for that.
+/// Opens the database, and stores the definitions of the agents in it. Reports the number of
+/// changes in each commit batch as a metric. Sets the database's clock forward if a failpoint asks
+/// for that.
 pub(super) async fn open_with_definitions(
     config: &Config,
     clock: &Arc<dyn Clock>,

@@ -1,6 +1,6 @@
 //! Sends the requests of an asker to a gate: proposes a call, and reports the call's outcome.
-//! Invariants: an answer is an error if its HTTP status contradicts its decision, or if it names
-//! another tool than the proposed one. All proposals of one call have the same idempotency key. A
+//! Invariants: an answer is an error if its HTTP status contradicts its decision, or if it names a
+//! tool other than the proposed tool. All proposals of one call have the same idempotency key. A
 //! permit that has ended reaches no caller.
 
 use std::time::Duration;
@@ -187,9 +187,9 @@ impl GateClient {
     /// Proposes a call, and repeats the proposal with the same key until the call is decided or
     /// `wait` has passed. If the service cannot be reached, the client tries again, provided that
     /// an earlier answer was `pending` or that a request has lasted for `MIN_PROPOSAL_INTERVAL`. In
-    /// any other case the client returns an error at once, because the service has not been there
-    /// since the start. The last answer may come up to a second after `wait`, because a request
-    /// asks for a wait in whole seconds, rounded up.
+    /// any other case the client returns an error at once, because the service was never reachable.
+    /// The last answer may come up to a second after `wait`, because a request asks for a wait in
+    /// whole seconds, rounded up.
     ///
     /// # Errors
     /// Fails if no complete and consistent answer arrives, or if the answer's permit has ended.

@@ -9,8 +9,8 @@ use super::client::{AskError, Decision, GateClient, OutcomeReport, ProposedCall,
 use super::hook_input::{HookEvent, HookInput};
 
 pub const BLOCK_EXIT_CODE: u8 = 2;
-/// The reason that a denial gives if the service's text about the call is blank. A reason is needed
-/// because Codex runs a call that is denied without one.
+/// The reason that a denial gives if the service's text about the call is blank. A reason is
+/// needed, because Codex runs a call that is denied without a reason.
 const BLANK_REASON: &str = "The call was not run. The text of its result is empty.";
 
 /// The program that runs the hook.

@@ -92,8 +92,9 @@ pub struct Engine {
     /// The cached agents whose versions the configuration no longer has, by version. At most
     /// `MAX_CACHED` agents.
     cached_agents: Locked<BTreeMap<String, Arc<Agent>>>,
-    /// Caches whether a definition that the configuration no longer has was a gate's (`true`) or an
-    /// agent's (`false`), by the digest of the definition. At most `MAX_CACHED` entries.
+    /// Caches, by the digest of a definition, whether it is a gate's (`true`) or an agent's
+    /// (`false`). Only for definitions that the configuration no longer has. At most `MAX_CACHED`
+    /// entries.
     gate_versions: Locked<BTreeMap<String, bool>>,
     policy: Arc<Policy>,
     catalog: Arc<Catalog>,

@@ -45,8 +45,8 @@ pub(super) struct AskerLock {
 }
 
 impl AskerLock {
-    /// Gives this process a new number. There is no other number to fall back to: of two processes
-    /// with the same number, the presences of one would last as long as the other one lives.
+    /// Gives this process a random number. Fails without randomness: if two processes had the same
+    /// number, the presences of a dead process would last until the other process ends.
     pub(super) fn new() -> Result<Self, NoRandomness> {
         Ok(Self {
             key: i64::from_ne_bytes(random_bytes()?),

@@ -202,7 +202,7 @@ impl LastServed {
 /// A claim takes tasks in rounds. In each round, it takes one task of each name that still has
 /// tasks. A round goes through the names after `last` in alphabetical order, and then through the
 /// other names in alphabetical order. The last round has served exactly the names with the most
-/// claimed tasks. Of these names, the result is the one that comes last in the order of a round.
+/// claimed tasks. The result is the last of these names in the order of a round.
 fn last_served_name<'a>(names: impl IntoIterator<Item = &'a str>, last: &str) -> Option<String> {
     let mut counts: BTreeMap<(bool, &str), usize> = BTreeMap::new();
     for name in names {

@@ -92,8 +92,8 @@ impl std::fmt::Debug for Committer {
     }
 }
 
-/// Returns the number of writers on Postgres. Few are best: changes that are queued during a write
-/// share the next statement, whose cost hardly depends on the number of its changes.
+/// Returns the number of writers on Postgres. A small number is best: changes that are queued
+/// during a write share the next statement, whose cost hardly depends on the number of its changes.
 pub(super) fn writers() -> u32 {
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     if processors > 2 { 2 } else { 1 }

@@ -117,8 +117,7 @@ impl managed::Manager for PostgresConnector {
     type Error = ConnectFailure;
 
     async fn create(&self) -> Result<PgConnection, ConnectFailure> {
-        // Boxed, because this future is part of the future of every statement, which shall stay
-        // small.
+        // Boxed, to keep the future of every statement small: each contains this future.
         Box::pin(async {
             let mut connection = self.options.connect().await.map_err(|error| {
                 if is_transient(&error) {

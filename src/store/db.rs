@@ -79,7 +79,8 @@ pub(super) struct Db {
     pub(super) statement_limit: Duration,
     pub(super) connection_failures: Arc<ConnectionFailures>,
     pub(super) outage: Outage,
-    /// The advisory lock of this process on Postgres. With it, the presence of its askers ends.
+    /// The advisory lock of this process on Postgres. The presences that this process stores end
+    /// with the lock.
     pub(super) asker_lock: AskerLock,
     /// The lock that keeps other processes off the `SQLite` file. `None` on Postgres and after
     /// `close`.

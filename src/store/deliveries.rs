@@ -91,8 +91,8 @@ pub enum NextState {
     Sent,
     /// The message is sent again after this pause.
     Again(Duration),
-    /// The message is sent again after this wait, for which the receiver asked because of its rate
-    /// of messages.
+    /// The message is sent again after this wait, for which the receiver asked because too many
+    /// messages were sent.
     Postponed(Duration),
     /// The message was not accepted, and no further attempt is made.
     Dead,
@@ -204,10 +204,11 @@ const MAKE_WAITING_DUE: Sql = sql!(
     " returning target"
 );
 
-/// Drops deliveries that have been due for long and that this configuration cannot send. Either it
-/// does not have their entry (`$2`), or they change an earlier message
-/// (`task::event_name::REQUEST_CHANGES`) and their entry can no longer change messages (`$4`). The
-/// reason replaces the whole record of the last attempt, to which it does not belong.
+/// Drops deliveries that have been due for long and that this configuration cannot send. Either the
+/// configuration does not have their entry (`$2`), or they change an earlier message
+/// (`task::event_name::REQUEST_CHANGES`) and their entry can no longer change messages (`$4`).
+/// Overwrites the whole record of the last attempt, so that the reason is not shown beside an
+/// attempt's status.
 const DROP: Sql = sql!(
     "update delivery set state = 'dropped', lease_until = null, ended_at = " (now 1) ",
         last_at = " (now 1) ", last_status = null, last_milliseconds = 0,
@@ -353,7 +354,7 @@ impl Store {
         lease_until: i64,
         attempt: &Attempt,
     ) -> Result<Vec<Uuid>, ReadError> {
-        // A delivery that is dropped was not sent, so this is no attempt.
+        // Dropping a delivery sends nothing, so it does not count as an attempt.
         let (wait, counted) = match attempt.next {
             NextState::Again(wait) | NextState::Postponed(wait) => (wait, 1),
             NextState::Sent | NextState::Dead => (Duration::ZERO, 1),
@@ -378,8 +379,8 @@ impl Store {
 
     /// Makes an entry's deliveries due now if they wait for another attempt after two or more
     /// failures, except the deliveries `except`. A delivery whose receiver asked to wait becomes
-    /// due at the end of that wait.
-    /// Returns the number of deliveries that become due earlier than before.
+    /// due at the end of that wait. Returns the number of deliveries that become due earlier than
+    /// before.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -14,7 +14,7 @@ use crate::task::item::Item;
 use crate::task::time::Time;
 
 /// Returns a row for each item of a task, with the task's row beside it. So one statement reads
-/// both in one snapshot. The join leaves out no task, because the commit that creates a task also
+/// both in one snapshot. The join finds each task, because the commit that creates a task also
 /// writes an item. `s` is the item that set the task's status. `s` is joined to the first row only,
 /// because the task's columns are read from the first row alone.
 const JOURNAL: Sql = sql!(

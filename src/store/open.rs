@@ -255,9 +255,8 @@ async fn lock_migrations(
 }
 
 /// Drops invalid indexes. If a process dies while it builds an index `concurrently`, an invalid
-/// index stays. The repeated migration would keep this index, because of `if not exists`. An
-/// invalid index is never one that another process is still building: indexes are built under the
-/// lock on migrations, which this process holds.
+/// index stays. The repeated migration would keep this index, because of `if not exists`. No other
+/// process can be building an index now, because this process holds the lock on migrations.
 async fn drop_invalid_indexes(connection: &mut sqlx::PgConnection) -> Result<(), sqlx::Error> {
     for (_, _, text) in POSTGRES {
         let index = text.split("concurrently if not exists ").nth(1);

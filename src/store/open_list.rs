@@ -1,6 +1,6 @@
 //! Lists the open requests that wait for a person. A list first finds candidates: open requests
 //! that may wait for the person, found by ranges of an index. For most candidates, the index also
-//! shows whether the request waits for the person. Each other candidate's request is then read.
+//! shows whether the request waits for the person. For the others, the request itself is read.
 
 use uuid::Uuid;
 

@@ -29,7 +29,7 @@ macro_rules! record {
         }
         impl $crate::store::record::Record for $name {
             fn from_postgres(row: &sqlx::postgres::PgRow) -> Result<Self, sqlx::Error> {
-                let _ = row; // A record without fields only counts rows.
+                let _ = row; // A record without fields does not use the row.
                 Ok(Self { $($field: record!(@postgres row $field $($how)?)),* })
             }
 

@@ -153,7 +153,7 @@ impl Relay {
             self.partial_deltas.clear();
             self.feed.publish_unknown_commits();
             let missed_commits = async {
-                // The next connection is opened at once, unless this one has just been opened.
+                // Begins at most one connection in each `POLL_INTERVAL`.
                 sleep_until(began + POLL_INTERVAL).await;
                 self.poll_last_events().await;
             };
@@ -196,8 +196,8 @@ impl Relay {
                 () = feed.wait_for_outgoing(), if !waiting => waiting = true,
                 () = sleep_until(next_send), if waiting => {
                     waiting = false;
-                    // Since then, an announcement may have been sent together with all pending
-                    // notifications. If so, nothing is left to send.
+                    // An announcement may have sent all pending notifications since `waiting` was
+                    // set.
                     if feed.has_outgoing() {
                         self.send(&mut listener, false).await?;
                         next_send = Instant::now() + SEND_INTERVAL;

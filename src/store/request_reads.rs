@@ -22,8 +22,8 @@ use crate::task::time::Time;
 
 /// The maximum number of callers for whom one statement reads.
 const MAX_BATCH_CALLERS: usize = 64;
-/// The time after which a request is read by a statement of its own. The shared statement may read
-/// a long journal, or wait for a database that does not answer.
+/// The time after which a caller no longer waits for the shared statement, and reads its request
+/// alone. The shared statement may read another request's long journal.
 const MAX_WAIT: Duration = Duration::from_millis(100);
 
 /// Like `JOURNAL` in `journal.rs`, but finds tasks by their requests, and also returns columns of
@@ -100,14 +100,14 @@ pub(super) struct RequestQueue(Mutex<Requests>);
 #[derive(Debug, Default)]
 struct Requests {
     waiting: VecDeque<(RequestId, Reply)>,
-    /// Points to the value of the task that reads the requests. The task drops the value when it
-    /// ends, and also when it is dropped together with its runtime.
+    /// Points to a value held by the task that reads the requests. The value is dropped when this
+    /// task ends, and also when the runtime drops the task.
     reader: Weak<()>,
 }
 
 impl RequestQueue {
-    /// Adds a request. If no task reads the requests, the caller must start one, which keeps the
-    /// returned value.
+    /// Adds a request. If no task reads the requests, returns a value. The caller must then start a
+    /// task that reads the requests and holds the value until it ends.
     fn add(&self, id: RequestId, reply: Reply) -> Option<Arc<()>> {
         let mut requests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         requests.waiting.push_back((id, reply));
@@ -130,7 +130,7 @@ impl RequestQueue {
             batch.entry(id).or_default().push(reply);
         }
         if batch.is_empty() {
-            // The next caller starts another task, even if this one has not ended yet.
+            // The next caller starts another task, even if the present task has not ended yet.
             requests.reader = Weak::new();
         }
         batch
@@ -158,7 +158,7 @@ impl Store {
         }
     }
 
-    /// Reads the waiting requests, one batch after the other, until none waits.
+    /// Reads the waiting requests, batch after batch, until no request waits.
     async fn read_waiting(&self) {
         loop {
             let batch = self.inner.request_queue.take();

@@ -39,8 +39,8 @@ pub struct Settings {
     /// always detect a restored backup.
     #[serde(skip)]
     pub restored: bool,
-    /// How long the opening of a Postgres waits at most until the server has accepted a connection
-    /// and has been checked. Does not limit migrations.
+    /// The maximum time to connect to a Postgres and to check it when the store is opened. Does not
+    /// limit migrations.
     #[serde(skip)]
     pub open_timeout: Duration,
 }

@@ -91,10 +91,11 @@ macro_rules! sql {
     };
     (@pg [$($out:tt)*] (asker_until $condition:literal) $($rest:tt)*) => {
         // Postgres evaluates the branches of a `case` in order, but the operands of `or` in any
-        // order. So the lock is tried only for a presence of another process that is not over.
+        // order. So the lock is tried only if another process stored the presence and the presence
+        // is not over.
         //
-        // A running older version writes `asker_until` but no owner. So an earlier owner may
-        // stand beside the mark that the result was delivered.
+        // An older version that still runs writes `asker_until` but not `asker_owner`. So the mark
+        // that the result was delivered may have the owner of an earlier presence.
         sql!(@pg [$($out)* "case when not ", $condition, " or t.asker_owner is null or t.asker_until = 9223372036854775807
                 or t.asker_owner::text = current_setting('holdpoint.process', true) then t.asker_until
             when t.asker_until <= (extract(epoch from clock_timestamp()) * 1000000)::bigint then 0

@@ -12,9 +12,9 @@ use crate::task::change::{AskerPresence, TaskRow};
 use crate::task::time::Time;
 
 /// The state of a task right after the commit that ends or pauses the task. The row and the open
-/// requests are as a read of the database right after the commit would return them. Exists only for
-/// a root without sub-agents, because the process that commits may not know the requests of
-/// sub-agents.
+/// requests equal those that a read of the database right after the commit would return. Exists
+/// only for a root without sub-agents, because the process that commits may not know the requests
+/// of sub-agents.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoppedTask {
     /// The task's row after the commit.

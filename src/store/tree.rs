@@ -19,8 +19,8 @@ use crate::task::id::TaskId;
 use crate::task::item::Item;
 use crate::task::time::Time;
 
-/// Selects the root by its key, and the other tasks by the index on the children of a root. Without
-/// an order, because an `order by` could make Postgres scan a whole index instead of searching it.
+/// Selects the root by its key, and the other tasks by the index on the children of a root. Has no
+/// `order by`, which could make Postgres scan a whole index instead of searching it.
 const ROWS: Sql = sql!(
     "select " (task) ", " (now 2) " as moment,
             (select doubted_at from database_identity where id = 1) as doubted_at
@@ -128,12 +128,11 @@ impl TreeSnapshot {
 
 impl Store {
     /// Reads a tree: all its rows, and the items with an event number greater than `after`. Returns
-    /// `None` if there is no such root. If a part of a task cannot be decoded, still reads the
-    /// other tasks, and calls [`Store::report_unreadable`] for the task if it has not ended.
+    /// `None` if there is no such root. If an item or an agent path cannot be decoded, still reads
+    /// the rest, and calls [`Store::report_unreadable`] for the task if it has not ended.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or a row cannot be decoded. An undecodable
-    /// status item or agent path is no error.
+    /// [`ReadError`] when the database does not answer, or another part of a row cannot be decoded.
     pub async fn tree(&self, root: TaskId, after: i64) -> Result<Option<TreeSnapshot>, ReadError> {
         let Some(mut tree) = self.tree_rows(root).await? else {
             return Ok(None);

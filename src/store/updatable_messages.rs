@@ -9,7 +9,7 @@ use super::record::record;
 use super::{ReadError, Store};
 use crate::task::id::RequestId;
 
-/// Whether an entry of `notify.to` was sent a message about the opening of a request.
+/// The state of the message that an entry of `notify.to` gets about the opening of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MessageState {
     /// There is no message to change, and no message is being sent now. Either no message was sent,
@@ -69,7 +69,7 @@ record! {
 }
 
 impl Store {
-    /// Returns whether the entry `target` was sent a message about the opening of a request.
+    /// Returns the state of the message to the entry `target` about the opening of a request.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
@@ -81,8 +81,8 @@ impl Store {
         let target = Value::Text(target.to_owned());
         let values = vec![Value::Now, target, Value::Id(request.0)];
         let found: Vec<SentMessageRecord> = self.db().all(SENT_MESSAGE, values).await?;
-        // If a message is being sent again, its row may still have the reference of the earlier
-        // message. The new message will get another reference, so the old reference is not
+        // If a message is being sent again, its delivery may still have the reference of the
+        // earlier message. The new message will get another reference, so the old reference is not
         // returned.
         if found.iter().any(|record| record.sending) {
             return Ok(MessageState::Sending);

@@ -22,9 +22,9 @@ pub enum AskerState {
     Late,
 }
 
-/// Returns the time since which a gate call has been free to start. The caller must know that the
-/// call may start now. The time is that of a person's last answer (to any question about the call)
-/// or of the last judgement, whichever is later. `None` if `items` has neither.
+/// Returns the time since which a gate call has been free to start. The caller must have checked
+/// that the call may start now. The time is that of a person's last answer (to any question about
+/// the call) or of the last judgement, whichever is later. `None` if `items` has neither.
 ///
 /// The time of the first approval would be too early: much later, a person may still answer a
 /// question of the tool's server, or enter a credential.

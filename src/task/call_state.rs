@@ -102,9 +102,9 @@ impl AttemptStart {
         self.replica.starts_with(ASKER_PREFIX)
     }
 
-    /// Returns the time from which the attempt counts as over. For an attempt that the asker runs,
-    /// this is its timeout. For an attempt of this service, this is later than the timeout by
-    /// `grace` (the duration of a lease), because the running process may notice the timeout late.
+    /// Returns the time from which the attempt counts as over. If the asker runs the attempt, this
+    /// is the end of its timeout. If this service runs the attempt, it is later by `grace` (the
+    /// duration of a lease), because the running process may notice the timeout late.
     #[must_use]
     pub fn ends_at(&self, grace: Duration) -> Time {
         let end = self.at + self.timeout;

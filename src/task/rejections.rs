@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn call_without_arguments_is_one_with_an_empty_object() {
+    fn call_without_arguments_equals_a_call_with_an_empty_object() {
         let mut rejections = RejectedCalls::default();
         rejections.add(
             CallId(Uuid::from_u128(1)),

@@ -51,10 +51,9 @@ pub struct RequestKindProperties {
     pub human: Option<HumanKind>,
     /// The actions that a request of this kind accepts, in the order in which they are shown.
     pub actions: &'static [Action],
-    /// The actions that a person may take by a link. A link never permits an action that shows or
-    /// takes a secret. A link also permits no action that runs arguments which the policy has not
-    /// judged, and none that reports an event outside of this service, such as the outcome of a
-    /// call.
+    /// The actions that a person may take by a link. Left out are actions that show or take a
+    /// secret, that run arguments which the policy has not judged, or that report an event outside
+    /// of this service, such as the outcome of a call.
     pub link_actions: &'static [Action],
     pub response: ResponseKind,
     /// Whether an open request of this kind prevents all calls of the turn from running.

@@ -60,7 +60,7 @@ pub enum AwaitedEvent {
     RequestClosed,
     /// A user message or another command. A terminal task waits for this event.
     Message,
-    /// A new proposal of the gate call. The call cannot start before, because its asker has left.
+    /// A new proposal of the gate call. The call cannot start earlier, because its asker has left.
     Asker,
 }
 

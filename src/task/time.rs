@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn time_is_read_from_its_text_with_any_offset_but_not_without_one() {
+    fn time_is_read_with_any_offset_and_refused_without_an_offset() {
         for text in ["2023-11-14T22:13:20.123Z", "2023-11-15T00:13:20.123+02:00"] {
             assert_eq!(
                 Time::parse(text),

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_argument_ends_in_an_ellipsis_and_a_whole_one_does_not() {
+    fn cut_argument_ends_in_an_ellipsis_and_a_whole_argument_does_not() {
         let of = |count: usize| summary("<{text}>", &json!({"text": "é".repeat(count)}));
         assert_eq!(of(80), format!("<{}>", "é".repeat(80)));
         assert_eq!(of(81), format!("<{}…>", "é".repeat(80)));

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn key_of_a_key_is_itself_for_every_character() {
+    fn key_of_a_key_equals_the_key_for_every_character() {
         assert!(characters().count() > 4000);
         for c in characters() {
             for text in [

@@ -76,9 +76,9 @@ pub struct Accepted {
     /// Listens to the tree's commits. The listener is opened before the command's commit, so that
     /// no later commit is missed. `None` for a cancel and for a replay.
     pub listener: Option<Listener>,
-    /// If this POST is a replay of any command, the position of its idempotency key. If it is a
-    /// cancel and no replay, `None`, because the response to a cancel is never a stream of events.
-    /// In every other case, the position of the command's commit.
+    /// The position of the command's commit. For a replay, the position of the earlier POST's
+    /// idempotency key. `None` for a cancel that is no replay, because its response is never a
+    /// stream of events.
     pub position: Option<CommitPosition>,
 }
 

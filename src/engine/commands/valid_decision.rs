@@ -176,11 +176,12 @@ impl ValidDecision {
         }
     }
 
-    /// Returns the consequence of rejections, and whether the answer closes the request. If the
-    /// answer ends the task or leaves the request open, the consequence is `self.then`. If the
-    /// answer closes an approval request whose calls are all rejected, the consequence is
-    /// `self.then`, else that of an earlier answer, else the request's `on_reject`. In any other
-    /// case, the consequence is `Continue` if this answer rejects a call, and `None` otherwise.
+    /// Returns the consequence of rejections, and whether the answer closes the request. The first
+    /// case that applies decides the consequence:
+    /// - The answer ends the task or leaves the request open: `self.then`.
+    /// - The answer closes an approval request whose calls are all rejected: `self.then`, else that
+    ///   of an earlier answer, else the request's `on_reject`.
+    /// - The answer rejects a call: `Continue`. Otherwise, `None`.
     fn consequence(
         &self,
         open: &RequestProgress,

@@ -85,8 +85,8 @@ impl Driver<'_> {
         Some(from + gate.use_within)
     }
 
-    /// Returns the time that is left for the gate call to start. After this time, the service gives
-    /// the call up. Returns `None` if the task is not a gate call, or if its call cannot start.
+    /// Returns the time until the asker of this gate call becomes `Late`; `None` if the task is not
+    /// a gate call, or if the call's phase allows no start.
     pub(super) fn time_until_late(&self) -> Option<Duration> {
         self.agent.gate.as_ref()?;
         let state = self.session.own.progress.unfinished().next()?;

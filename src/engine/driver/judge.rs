@@ -351,9 +351,9 @@ impl Engine {
             .or_else(|| other_tool(agent, name).map(Cow::Owned))
     }
 
-    /// Judges a call of the tool `name` with the arguments `text` without the task's history: by
-    /// the arguments, the policy, and the review of the tool's definition. A call whose tool is not
-    /// offered is invalid.
+    /// Judges a call of the tool `name` with the arguments `text`. Considers the arguments, the
+    /// policy, and the review of the tool's definition, but not the task's history. A call whose
+    /// tool is not offered is invalid.
     pub(in crate::engine) async fn verdict(
         &self,
         session: &TaskSession,
@@ -457,7 +457,7 @@ fn restrict_if_changed(judgement: Judgement, change: Option<DefinitionChange>) -
 }
 
 /// Parses the arguments of a call. A tool treats an empty text as an empty object. Returns `None`
-/// for arguments with which no call runs.
+/// if [`arguments::parse`] refuses the text; such a call never runs.
 pub(in crate::engine) fn parse_arguments(text: &str) -> Option<Value> {
     let is_blank = text.trim_matches([' ', '\t', '\n', '\r']).is_empty();
     arguments::parse(if is_blank { "{}" } else { text }).ok()

@@ -104,10 +104,9 @@ impl Driver<'_> {
             self.session.task_id(),
             self.session.own.progress.turns,
         );
-        // `others` no longer has a call whose answer is stored. The tree is read after `others`, so
-        // that the tree has this answer. If the answer to a call in `others` was stored since, the
-        // tree has that answer, too. `is_unanswered` excludes such a call, so that the call is not
-        // counted twice.
+        // The tree is read after `others`, so it has the answer to each call that had already left
+        // `others`. If an answer was stored between the two reads, its call is still in `others`.
+        // `is_unanswered` excludes this call, so that it is counted once.
         self.session.tree.fresh = false;
         self.engine.refresh_tree(self.session).await?;
         let is_unanswered = |call: &InFlightModelCall| {
@@ -127,7 +126,7 @@ impl Driver<'_> {
     }
 
     /// Returns the name of a reached limit; `None` if no limit is reached. `calling` has the task
-    /// of each model call in flight. Such a call counts like a finished one.
+    /// of each model call in flight. Such a call counts like a finished call.
     pub(crate) fn spent_limit(&self, calling: &[TaskId]) -> Option<&'static str> {
         self.limits_on_path().into_iter().find_map(|(row, limits)| {
             let sum =

@@ -28,9 +28,10 @@ impl Driver<'_> {
 
     /// Records the answers to these attempts. `answers` has the same order as `attempts`. `began`
     /// is the uptime at which the permits of the attempts were decided. An attempt that was not
-    /// sent gets no result in two cases. If the call may be repeated, has attempts left and is not
-    /// canceled, `next_step` returns the call again. If the lease has ended, the task's next driver
-    /// handles the call.
+    /// sent gets no result in two cases:
+    /// - The call may be repeated, has attempts left and is not canceled. `next_step` then returns
+    ///   the call again.
+    /// - The lease has ended. The task's next driver then handles the call.
     ///
     /// # Errors
     /// `Lost` if a call was not sent because the lease had ended. If the session has pending facts,

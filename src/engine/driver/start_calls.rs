@@ -112,9 +112,9 @@ impl<'e> Driver<'e> {
         Ok(Some(attempts))
     }
 
-    /// Whether the tool of one of these calls has missed the send window before, because it
-    /// connected too slowly (`InFlightCalls::mark_late`). Such a tool makes its connections before
-    /// the start of its calls is committed.
+    /// Whether the tool of one of these calls has missed the send window in an earlier call,
+    /// because it connected too slowly (`InFlightCalls::mark_late`). Such a tool makes its
+    /// connections before the start of its calls is committed.
     fn has_late_tool(&self, calls: &[CallId]) -> bool {
         let mut states = calls
             .iter()

@@ -59,8 +59,8 @@ struct Waiter<'w> {
     /// Whether the client names the call by key or id. Every ask that names the call gets the
     /// call's result. Of the asks that do not name the call, only a single ask gets the result.
     is_named: bool,
-    /// The runner by whose name the ask gets the call's permit again; `""` if the ask has neither
-    /// named nor proposed the call from the start.
+    /// The runner by whose name the ask gets the call's permit again; `""` if the ask began as the
+    /// continuation of an equal call that it did not name.
     permit_runner: String,
     /// Whether this ask continues a stored call instead of proposing a new call.
     continues: bool,
@@ -220,8 +220,8 @@ impl Waiter<'_> {
                 Round::Answer(answer) => return Ok(Some(*answer)),
                 Round::TakenByOther => return Ok(None),
                 Round::Retry(known) => session = known,
-                // Here, unlike in a round, the ask holds no session while it waits, which may be
-                // for minutes.
+                // The wait may last minutes. It is here and not in `round`, so that the ask holds
+                // no session meanwhile.
                 Round::Pause(end) => self.pause_until(end).await,
             }
         }
@@ -301,7 +301,7 @@ impl Waiter<'_> {
         let gets_result = self.own_drive || self.is_named;
         if !gets_result {
             // A released call counts as delivered, but the holder of its permit is still answered.
-            // So is an ask whose reservation was stored although its answer was lost.
+            // So is an ask whose reservation was stored by a commit whose confirmation was lost.
             let is_holder =
                 call.permit.is_some() || until.is_some_and(|until| self.guard.owns(until));
             if let Some(until) = until.filter(|until| *until > session.now && !is_holder) {
@@ -366,13 +366,13 @@ impl Waiter<'_> {
         let until = session.own.row.asker_until;
         let is_over = self.is_over();
         let returns = !self.proposal.returns_within.is_zero();
-        // The driver that takes over a lost call also ends the presence of an ask that came later.
+        // A driver that took over a lost call may have ended this ask's presence in the row.
         let is_stored = self.guard.has_presence() && until > Some(session.now);
         let is_arriving = until.is_some() && !is_stored && (!is_over || returns);
         let is_leaving = until.is_some() && is_over && !returns && !self.has_other_asker(&session);
         if is_arriving {
-            // A presence from before is over. If the commit is stale, another ask may have come
-            // first, and this ask must notice that (see `is_taken`).
+            // This ask's earlier presence, if any, has ended. If the commit is stale, another ask
+            // may have come first, and this ask must notice that (see `is_taken`).
             self.guard.forget_presence();
             let lasts = self.presence_lasts();
             if let Err(error) = self.store_presence(session, lasts).await {
@@ -416,9 +416,9 @@ impl Waiter<'_> {
     }
 
     /// Whether the row has the presence of another asker, which this ask must not end. A client
-    /// names a call, by its id or key, to go on with its own earlier ask. So the presence is its
-    /// own. Under a key, this holds only if the ask has stored no presence that another ask has
-    /// replaced since, and no other connection of this process waits for the call.
+    /// that names a call by its id continues its own earlier ask, so the presence is its own. The
+    /// same holds for a call named by key, unless this ask has stored a presence (another ask has
+    /// then replaced it) or another connection of this process waits for the call.
     fn has_other_asker(&self, session: &TaskSession) -> bool {
         let is_same_client = matches!(self.proposal.identity, Identity::Call(_))
             || (self.is_named && !self.guard.has_presence() && !self.guard.is_shared());
@@ -472,7 +472,7 @@ impl Waiter<'_> {
     }
 }
 
-/// Returns the runner's name if the ask has its call from the start, else `""`.
+/// Returns the runner's name if the ask named or proposed its call when it began, else `""`.
 fn permit_runner(runner: &str, has_call: bool) -> String {
     let name = if has_call { runner } else { "" };
     name.to_owned()

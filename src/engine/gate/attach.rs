@@ -151,7 +151,7 @@ impl EqualCalls<'_> {
     }
 
     /// Compares the proposed `call` with the earlier calls that are equal to it. `is_doubtful` says
-    /// that the outcome of an earlier call of the same tool is unknown. If the proposal is a new
+    /// whether the outcome of an earlier call of the same tool is unknown. If the proposal is a new
     /// call and there is a reason to hold it, the result has a [`Caution::Hold`]. If there is no
     /// such reason, but the agent got the result of an equal call, the result has a
     /// [`Caution::Notice`].
@@ -340,8 +340,8 @@ enum Relation {
     Holds(&'static str),
 }
 
-/// Returns the reason to hold a proposed call beside an equal call in this phase, whose asker waits
-/// or has a permit. `None` stands for a call whose journal is gone.
+/// Returns the reason to hold a proposed call while the asker of an equal call waits or has a
+/// permit. `phase` is the phase of the equal call; `None` if its journal is gone.
 fn reason_to_hold_beside(phase: Option<&Phase>) -> &'static str {
     match phase {
         Some(

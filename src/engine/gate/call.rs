@@ -284,7 +284,7 @@ impl GateCall {
         }
     }
 
-    /// Says how a call ended that was started.
+    /// Says how a started call ended.
     fn ended_text(&self) -> String {
         match self.outcome {
             Some(Outcome::Succeeded | Outcome::Released) => self.allowed_text(),

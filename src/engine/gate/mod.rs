@@ -67,7 +67,7 @@ pub struct Proposal {
     /// The maximum time that the asker waits for the verdict.
     pub wait: Duration,
     /// The minimum time for which the asker waits for the driver that it has started, even if
-    /// `wait` is shorter. In this time, a quick tool of this service gives its result.
+    /// `wait` is shorter. A quick tool of this service returns its result within this time.
     pub run_wait: Duration,
     /// The time after `wait` in which the asker still counts as waiting, because it asks again by
     /// itself. Zero for a client that does not ask again by itself.

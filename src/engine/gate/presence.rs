@@ -116,9 +116,9 @@ impl AskerGuard {
             return self.engine.drive_asked(session).await;
         };
         // The driver may wait for a slot or for a server before its first commit. If the asker
-        // leaves meanwhile, dropping the guard changes the row, except that of a delivered result,
-        // which leaves nothing to drive. The first commit is then stale, so the call does not
-        // start.
+        // leaves meanwhile, dropping the guard changes the row. The first commit is then stale, so
+        // the call does not start. Only a row with a delivered result stays unchanged, and its task
+        // has nothing left to drive.
         let before = self.stored.lock().replace(StoredPresence::Unknown);
         let driven = self.engine.drive_asked(session).await;
         *self.stored.lock() = before;
@@ -141,8 +141,8 @@ impl AskerGuard {
         *self.stored.lock() = Some(stored);
     }
 
-    /// If the answer to a commit of this ask was lost, takes the presence in the row, which was
-    /// read after the commit, for the one that the commit has stored.
+    /// If the answer to a commit of this ask was lost, assumes that the presence in the row is the
+    /// presence of that commit. `session` was read after the commit.
     ///
     /// The row may instead have the presence of an ask that came at the same moment, because a
     /// commit without items cannot be looked up. Taking that presence for the own one starts no

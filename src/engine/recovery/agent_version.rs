@@ -72,10 +72,10 @@ impl Engine {
         gates.map(|(version, _)| version.clone()).collect()
     }
 
-    /// Returns those agent versions of `rows` that are versions of gates. Reads the stored
-    /// definition of a version that the configuration does not have, so that a gate call is
-    /// recognized even if its gate was removed from the configuration. A version whose stored
-    /// definition is missing or unreadable counts as an agent's.
+    /// Returns the agent versions of `rows` that belong to gates. Reads the stored definition of a
+    /// version that the configuration does not have, so that a gate call is recognized even if its
+    /// gate was removed from the configuration. A version whose stored definition is missing or
+    /// unreadable counts as an agent's.
     ///
     /// # Errors
     /// Fails with `Unavailable` if a stored definition must be read and the database does not

@@ -101,8 +101,7 @@ impl InFlightCalls {
     }
 }
 
-/// A handle to the entry of a registered attempt. `send_permit` marks the attempt as sent through
-/// this handle.
+/// A handle to the entry of a registered attempt, by which `send_permit` marks the attempt as sent.
 #[derive(Clone, Debug)]
 pub(crate) struct Registration {
     number: u64,

@@ -58,10 +58,9 @@ pub(crate) struct TaskSession {
     /// name of the runner in the proposal (`""` without a runner). `None` if the session does not
     /// belong to such a connection, or if it was reloaded.
     pub ask: Option<(Uuid, String)>,
-    /// The key by which equal calls could find this new gate call. A rule allows the call, so its
-    /// task is to be stored without the key. But if the judgement right before the start holds the
-    /// call after all, the task is stored with this key. `None` if the task has the key in any
-    /// case.
+    /// The key by which equal calls find this new gate call. The call is allowed and needs no key.
+    /// It gets this key only if the judgement right before the start holds the call. `None` if it
+    /// has its key already, or is denied.
     pub key_if_held: Option<KeyedCall>,
     /// The channel to the command that waits for the next commit. The engine sends the commit's
     /// result into the channel, even if the commit fails.

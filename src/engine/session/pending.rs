@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn result_of_a_tool_is_kept_and_one_that_the_engine_made_is_not() {
+    fn result_of_a_tool_survives_a_reload_and_result_made_by_the_engine_does_not() {
         let shown = journal(&[message()], Time(1));
         let mut session = TaskSession::new(shown.clone());
         let [made, received] = [1, 2].map(|id| CallId(Uuid::from_u128(id)));

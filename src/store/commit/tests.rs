@@ -85,7 +85,7 @@ fn change_of_too_many_lines_goes_alone_through_the_general_statement() {
 }
 
 #[test]
-fn change_waits_while_an_earlier_one_of_its_root_is_repeated() {
+fn change_waits_while_an_earlier_change_of_its_root_is_repeated() {
     let writer = writer([(root(1), 1), (root(2), 1)]);
     writer.queue().repeated_roots.insert(root(1));
     assert_eq!(taken(&writer), [root(2)]);

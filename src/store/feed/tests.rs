@@ -152,7 +152,7 @@ async fn known_event_number_is_no_news() {
 }
 
 #[test]
-fn known_subscription_is_renewed_at_the_limit_and_a_new_one_is_dropped() {
+fn known_subscription_is_renewed_at_the_limit_and_a_new_subscription_is_dropped() {
     let mut known = HashMap::new();
     record(&mut known, [1, 2, 3], 2);
     let soon = Instant::now() + Duration::from_secs(1);
