@@ -32,7 +32,7 @@ OTHERS = {"bench-key-of-32-characters-0002": 3, "bench-key-of-32-characters-0003
 # The lists and pages whose reads are timed while the database holds these tasks.
 READS = [
     "/v1/requests", "/v1/requests?kind=guidance", "/v1/requests?status=responded", "/v1/tasks", "/v1/tasks?status=Completed",
-    "/inbox", "/inbox/decided", "/tasks",
+    "/inbox", "/inbox/decided", "/tasks", "/metrics",
 ]
 INPUT = "Please refund order A-1001, the customer was charged twice (42.50 EUR)."
 # The limit of the drift (see `drift_of`) above which a run is refused.
@@ -91,6 +91,8 @@ class Variant:
         self.name, self.ceiling, self.binary, self.settings = name, ceiling, binary, settings
         self.sqlite, self.replicas, self.growth, self.call = sqlite, replicas, growth, call
         self.is_filled = False
+        # With growth: the bytes of the database that a paused task takes.
+        self.bytes_of_task = None
 
     @property
     def database(self):
@@ -226,6 +228,8 @@ class Bench:
         time and ends with a digest of the id and the copy's number, so that all tables agree on it."""
         self.postgres.create(variant.database)
         self.pause_one(variant, self.postgres.url(variant.database))
+        size = "select pg_database_size(current_database())"
+        before = self.number_of(variant, variant.database, size)
         columns = self.postgres.sql(
             "select table_name, column_name, data_type from information_schema.columns"
             " where table_schema = 'public' order by table_name, ordinal_position",
@@ -247,11 +251,13 @@ class Bench:
                 variant.database,
             )
         self.postgres.sql("vacuum analyze", variant.database)
+        variant.bytes_of_task = (self.number_of(variant, variant.database, size) - before) / variant.growth
         variant.is_filled = True
 
     def fill_sqlite(self, variant, database):
         """Like `fill`, for SQLite."""
         self.pause_one(variant, database)
+        before = os.path.getsize(database)
 
         def copied(value, number):
             if value is None:
@@ -281,6 +287,7 @@ class Bench:
                 connection.execute(trigger)
         connection.execute("analyze")
         connection.close()
+        variant.bytes_of_task = (os.path.getsize(database) - before) / variant.growth
         variant.is_filled = True
 
     def measure(self, variant, concurrency):
@@ -288,6 +295,7 @@ class Bench:
         database = self.prepare(variant)
         updates = [0, 0] if variant.sqlite else self.postgres.task_updates(variant.database)
         started, targets = self.serve(variant, database)
+        idle_memory = memory_of(started[0].pid)
         groups = {
             "server": [process.pid for process in started],
             "postgres": [self.postgres.process.pid] if self.postgres else [],
@@ -316,6 +324,7 @@ class Bench:
             "server_cpu_s_per_1000": used["server"] * per_thousand,
             "postgres_cpu_s_per_1000": used["postgres"] * per_thousand,
             "model_cpu_us": used["model_us"] / max(1, used["model_cycles"]),
+            "idle_memory_mib": idle_memory / 1024,
             "memory_mib": memory / 1024,
             "foreign_cores": max(0.0, used["others"] / report["seconds"]),
         }
@@ -388,6 +397,7 @@ FIGURES = {
     "commits": ("commits", 2),
     "WAL bytes": ("wal", 0),
     "HOT share": ("hot_share", 2),
+    "idle MiB": ("idle_memory_mib", 1),
     "memory MiB": ("memory_mib", 1),
 }
 
@@ -519,6 +529,9 @@ def main():
     for name, timed in reads.items():
         print(f"## Lists: {name}, 200 reads each\n")
         table(["list", "the caller's tasks", "p50 ms", "p99 ms", "longest"], timed)
+    for variant in found:
+        if variant.bytes_of_task is not None:
+            print(f"{variant.name}: a paused task takes {variant.bytes_of_task:,.0f} bytes of the database.\n")
     drift, variant, concurrency = drift_of(measured, chosen.gate)
     program = "a bare handler" if chosen.gate else "the fake model"
     print(f"Drift: {program}'s CPU time for a {unit} moved by {drift:.0%} at most ({variant}, {concurrency} at once).")

@@ -1,6 +1,7 @@
 //! Reads and writes durations (for example `500ms`, `30s`, `10m`, `24h`, `7d`) and sizes (`64KiB`,
 //! `1MiB`) as text. A text is one number and one unit, without blanks. Every setting with a
-//! duration or a size uses this module.
+//! duration or a size uses this module. It parses durations itself, because `jiff` also accepts
+//! sums, blanks and words.
 
 use std::time::Duration;
 
