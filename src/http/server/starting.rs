@@ -1,5 +1,5 @@
-//! The answers before the database is open. `/healthz` is answered with 200, because the process
-//! lives. `/readyz` and all other paths are answered with the problem `unavailable`, but a GET that
+//! The answers before the database is open. `/healthz` is answered with 200, because the process is
+//! alive. `/readyz` and all other paths are answered with the problem `unavailable`, but a GET that
 //! asks for an event stream gets a stream that ends at once: a browser's `EventSource` reconnects
 //! after the end of a stream, and gives up after any status but 200 (WHATWG HTML, "Server-sent
 //! events"). A service without accounts may refuse a request to these other paths
@@ -20,7 +20,8 @@ use super::problem::Problem;
 use crate::http::api::health;
 use crate::http::events::opening::stream_response;
 
-/// The whole stream of a service that starts: the time after which the client asks again.
+/// The body of a stream that ends at once: no event, only the delay after which the client
+/// reconnects.
 const ENDED_STREAM: &str = "retry: 1000\n\n";
 
 /// Returns the router of the service, and the router for a separate listener of the metrics.
