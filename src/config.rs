@@ -137,7 +137,6 @@ impl Config {
             .unwrap_or(Value::Null)
     }
 
-    /// Returns the redactor of the configuration's secrets.
     #[must_use]
     pub fn redactor(&self) -> Redactor {
         Redactor::new(

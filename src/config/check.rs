@@ -66,9 +66,9 @@ fn metrics(config: &Config, mistakes: &mut Mistakes) {
     }
 }
 
-/// Reports a `max_connections` of 0. Warns if `max_connections` is not greater than `max_streams`:
-/// some connections are kept free for requests other than event streams. With such settings, the
-/// number of open event streams therefore never reaches `max_streams`.
+/// Reports a `max_connections` of 0. Warns if `max_connections` is not greater than `max_streams`,
+/// because some connections are kept free for other requests, so fewer than `max_streams` event
+/// streams can be open.
 fn connections(server: &ServerSettings, mistakes: &mut Mistakes) {
     at_least_one(
         &["server", "max_connections"],

@@ -112,8 +112,8 @@ fn check_keys(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistak
         let detail = "nobody can use it: the gate takes a key that may `gate` and may not `decide`, for a user to whom the gate is open";
         mistakes.warn(&place, detail);
     }
-    // A key with `act_as` may speak for users whom the file does not name. The number of approvers
-    // of these users' calls is unknown, so the check is skipped if there is such a key.
+    // A key with `act_as` may speak for users whom the file does not name, and the number of
+    // approvers of their calls is unknown. So the check is skipped if there is such a key.
     else if keys.iter().all(|key| !key.act_as)
         && let Some(directory) = config.directory()
     {

@@ -71,8 +71,8 @@ pub(crate) fn tools(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     }
 }
 
-/// Checks that the map `node` has exactly one of `keys`, and that its value is not null. `purpose`
-/// is the end of a sentence about the keys that begins with "it says".
+/// Checks that the map `node` has exactly one of `keys`, and that its value is not null. The
+/// message about a missing key is `one of … is missing: it says {purpose}`.
 pub(crate) fn check_single_key(
     place: &[&str],
     node: &Node,

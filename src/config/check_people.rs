@@ -292,12 +292,13 @@ fn max_approvers(directory: &Directory, tenant: &str, rule: &Rule) -> usize {
     counts.min().unwrap_or(usize::MAX)
 }
 
-/// Whether the rule with this index surely treats the calls of all tenants alike. Returns `false`
-/// if there are gates, if an agent is not open to all callers, or if this rule or an earlier rule
-/// may have a condition on the caller.
+/// Whether the rule with this index certainly applies to the calls of every tenant alike. Returns
+/// `false` if there are gates, if an agent is not open to all callers, or if this rule or an
+/// earlier rule may have a condition on the caller.
 fn is_for_all_tenants(config: &Config, index: usize) -> bool {
-    // A condition cannot read the caller without the name of one of these variables. The name may
-    // also be a part of another word or of a text. Then the rule only gets no warning.
+    // A condition that reads the caller contains the name of one of these variables. If the
+    // condition contains the name for another reason, such as in a text, the rule merely gets no
+    // warning.
     let may_read_caller = |when: &String| {
         let variables = ["user", "agent", "task", "session"];
         variables.iter().any(|variable| when.contains(variable))

@@ -67,8 +67,8 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     }
 }
 
-/// Whether questions with these `terms` need answers by link, but the entries of `notify.to` mail
-/// a link to too few people. Only a mail has a link that lets its reader decide.
+/// Whether enough people may answer questions with these `terms`, but too few of them by key or by
+/// the link of a mail. Only a mail has a link that lets its reader decide.
 fn lacks_links(config: &Config, terms: &QuestionTerms<'_>, directory: &Directory) -> bool {
     let entries = config.notify.to.iter();
     let mails = entries.filter_map(|entry| Some((entry, entry.mail.as_ref()?)));
@@ -137,9 +137,8 @@ fn all_question_terms(config: &Config) -> Vec<QuestionTerms<'_>> {
     all
 }
 
-/// Returns the approvers of a rule's questions. If all questions are of one kind, the rule and this
-/// kind decide whether the approvers may answer by link (see [`approvers_of`]). If there are
-/// several kinds, the rule alone decides whether they may.
+/// Returns the approvers of a rule's questions. Whether they may answer by link depends on the rule
+/// and, if all questions are of one kind, on this kind (see [`approvers_of`]).
 fn question_approvers(rule: &Rule) -> Approvers {
     let kinds = question_kinds(rule);
     match kinds.first() {

@@ -1,6 +1,6 @@
 //! Finds rules that never decide a call, because earlier rules decide every call of their tools.
-//! Calls whose arguments the rules cannot read do not count: if an argument is a number too big for
-//! CEL, an `allow` rule leaves the call to later rules. For all other calls, the warnings are true.
+//! One kind of call is disregarded: if an argument is a number too big for CEL, an `allow` rule
+//! leaves the call to later rules.
 
 use std::collections::BTreeSet;
 
@@ -51,8 +51,8 @@ fn deciding_rule(
     rule: &Rule,
     entry: &str,
 ) -> Option<usize> {
-    // Once the `when` of an `allow` rule cannot be evaluated, no rule allows the call, and the next
-    // `hold` or `deny` rule decides it.
+    // If the `when` of an `allow` rule cannot be evaluated, no later `allow` applies to the call,
+    // and the next `hold` or `deny` rule decides it.
     let mut allow_may_err = false;
     earlier_rules.iter().position(|earlier| {
         let is_allow = earlier.decide == Decide::Allow;
@@ -65,9 +65,9 @@ fn deciding_rule(
     })
 }
 
-/// Whether `earlier`, a rule without a `when`, matches every call that `rule` matches by `entry`.
-/// Only the same glob and `*` cover a glob. A rule that lists all present tools does not cover it,
-/// because the glob may be meant for tools that are added later.
+/// Whether `earlier`, a rule without a `when`, matches every call that `rule` matches by `entry`. A
+/// glob is covered only by the same glob or by `*`, not by a list of all present tools, because the
+/// glob may be meant for tools that are added later.
 fn covers(config: &Config, earlier: &Rule, rule: &Rule, entry: &str) -> bool {
     let is_listed = earlier.tools.iter().any(|other| other == entry);
     if is_glob(entry) {
@@ -77,7 +77,7 @@ fn covers(config: &Config, earlier: &Rule, rule: &Rule, entry: &str) -> bool {
     if RequestKind::from_tool(entry).is_some() {
         return is_listed && earlier.decide != Decide::Allow;
     }
-    // The exact name in an `allow` rule does not match a tool that the gate does not list.
+    // An `allow` rule matches a tool that the gate does not list only by a glob.
     let counts_name = earlier.decide != Decide::Allow
         || rule.decide == Decide::Allow
         || !may_be_unlisted(config, entry);

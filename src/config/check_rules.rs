@@ -132,7 +132,7 @@ fn check_terms(place: &RulePlace<'_>, root: &Node, mistakes: &mut Mistakes) {
         let detail = "expected more than 0, or `never` for no deadline";
         place.add(&["expires_in"], detail, mistakes);
     }
-    // If `allow` is empty only because its elements could not be read, that is reported already.
+    // An `allow` that is empty only because its elements could not be read is reported already.
     let allow = root.at(&["policy", &place.at, "allow"]);
     if rule.allow.is_empty() && allow.is_none_or(|allow| allow.elements().is_empty()) {
         let detail = "an approval allows at least one answer";

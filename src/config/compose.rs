@@ -1,5 +1,5 @@
-//! Builds the directory of people, the agents, the rules and the specs of tools. This module builds
-//! them because each of them needs settings of several modules.
+//! Builds the directory of people, the agents, the rules and the specs of tools, each of which
+//! needs settings of several modules.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -266,9 +266,8 @@ impl Config {
     /// although they are not configured under `tools`.
     #[must_use]
     pub fn other_tools(&self) -> Vec<ToolSpec> {
-        // The check of agents reports a sub-agent that is not configured. The sub-agent gets a spec
-        // here all the same, so that the check of rules does not also report each rule that names
-        // it.
+        // A sub-agent that is not configured gets a spec, too. The check of agents reports it, so
+        // the check of rules must not also report each rule that names it.
         let agents = self.agents.values().flat_map(|agent| &agent.sub_agents);
         let subs: BTreeSet<&str> = agents.map(|sub| sub.agent.as_str()).collect();
         let mut specs: Vec<ToolSpec> = subs
@@ -276,9 +275,7 @@ impl Config {
             .map(spec)
             .chain(self.human_tools())
             .collect();
-        // The check of agents reports a `request_…` tool that cannot be offered to the agent that
-        // lists it. The tool gets a spec here all the same, so that the check of rules does not
-        // also report each rule that names it.
+        // The same holds for a `request_…` tool that cannot be offered to the agent that lists it.
         for kind in self.agents.values().flat_map(|agent| &agent.human) {
             if !specs.iter().any(|spec| spec.name == kind.tool()) {
                 specs.push(placeholder_spec(kind.tool(), ToolKind::Human));

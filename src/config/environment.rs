@@ -6,8 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The environment variables and the readable files. If `files` is `None`, every file of the file
-/// system can be read.
+/// The environment variables and the readable files. `files` is `None` for the whole file system.
 #[derive(Clone, Default)]
 pub struct Environment {
     variables: BTreeMap<String, String>,
@@ -60,10 +59,7 @@ impl Environment {
             .map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// Reads a file.
-    ///
-    /// # Errors
-    /// Fails if the file cannot be read or is not UTF-8.
+    /// Returns the text of a file. Fails if the file cannot be read or is not UTF-8.
     pub fn file(&self, path: &Path) -> std::io::Result<String> {
         match &self.files {
             None => std::fs::read_to_string(path),

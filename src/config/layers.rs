@@ -17,8 +17,8 @@ const OTHER_VARIABLES: &[&str] = &[
     "HOLDPOINT_GATE",
     "HOLDPOINT_WAIT",
 ];
-/// The variable that arms failpoints; `None` in a build without failpoints. If the variable is set
-/// for such a build, a warning says that it is ignored.
+/// The variable that arms failpoints. `None` in a build without failpoints, which warns that the
+/// variable is ignored.
 const FAILPOINTS_VARIABLE: Option<&str> = if cfg!(any(debug_assertions, feature = "failpoints")) {
     Some("HOLDPOINT_FAILPOINTS")
 } else {
@@ -36,10 +36,9 @@ pub struct Flags {
 
 /// Applies the environment variables to the tree. Variables with shorter paths are applied first,
 /// because `…__A` would otherwise overwrite the value that `…__A__B` has set. Indexes are applied
-/// in numeric order, because a list grows by one element at a time. If the file lacks a key, the
-/// key is added in the spelling that it has in `known`, the list of all keys of the schema, which
-/// is made only if a variable needs it. A variable's name matches a key in `known` without regard
-/// to case, `-` and `_`. A key that is not in `known` is added in lower case.
+/// in numeric order, because a list grows by one element at a time. A variable's name matches a key
+/// without regard to case, `-` and `_`. A key that the file lacks is added as `known` (all keys of
+/// the schema) spells it, else in lower case. `known` is called only if a variable overrides a key.
 pub fn apply_variables(
     root: &mut Node,
     environment: &Environment,

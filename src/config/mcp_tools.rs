@@ -391,9 +391,9 @@ fn expand_globs(
     }
 }
 
-/// Replaces the globs in a list of tools. Returns whether the list has changed. The first name that
-/// matches a glob takes the place of the glob. All further names are appended to the list, so that
-/// the other entries keep their indexes.
+/// Replaces the globs in a list of tools, and returns whether the list has changed. The first name
+/// that matches a glob takes the place of the glob. All further names are appended to the list, so
+/// that the other entries keep their indexes.
 fn expand(
     place: [&str; 3],
     tools: &mut Vec<String>,

@@ -1,6 +1,6 @@
 //! Checks the required keys. The check runs on the tree before the settings are read, so that a
-//! missing key is reported along with all other mistakes. The setting of a missing key is then read
-//! as empty, and later checks must not report the empty setting again.
+//! missing key is reported along with all other mistakes. A missing key is then read as an empty
+//! setting, which later checks must not report again.
 
 use super::tree::{Kind, Node};
 use crate::world::Mistakes;

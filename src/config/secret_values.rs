@@ -13,8 +13,7 @@ use crate::secret::{MIN_SECRET_CHARS, Secret};
 /// Returns the values to redact, each with the name that is shown instead:
 /// - the value of each `${…}` in the file, except at places that may be shown
 ///   (`unexpanded::is_shown`);
-/// - the values that are always secret (`unexpanded::is_key`), also if they stand in the file
-///   itself;
+/// - the values that are always secret (`unexpanded::is_key`), even if the file itself has them;
 /// - each value that an environment variable (`HOLDPOINT_…`) sets at a place that may hold a secret
 ///   (`unexpanded::is_secret`);
 /// - the passwords in the database's URL.
@@ -57,8 +56,8 @@ pub(super) fn find(root: &Node, inserted: &[InsertedValue]) -> Vec<(String, Secr
 /// Returns those of `secrets` that the expansion of a stored definition's `${…}` must not insert,
 /// because people and models see the expanded text. Leaves out two kinds of values:
 /// - values that are too short to be redacted;
-/// - values that a `${…}` in the file inserts at a place that is shown. A value that also stands at
-///   a place that is always secret (`unexpanded::is_key`) is not left out for this reason.
+/// - values that a `${…}` in the file inserts at a place that is shown, unless the value also
+///   stands at a place that is always secret (`unexpanded::is_key`).
 pub(super) fn never_shown(
     root: &Node,
     inserted: &[InsertedValue],

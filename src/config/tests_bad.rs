@@ -95,7 +95,7 @@ const BAD: &[(&str, &[&str])] = &[
             "4:47: policy[0].expires_in: expected `36600d` at most",
         ],
     ),
-    // the service
+    // `server` and `database`
     (
         "server: { listen: nowhere }\n",
         &["3:11: server.listen: expected an address and a port such as `127.0.0.1:8080`"],

@@ -115,7 +115,6 @@ impl Node {
         }
     }
 
-    /// Returns the node at a path.
     #[must_use]
     pub fn at<S: AsRef<str>>(&self, path: &[S]) -> Option<&Node> {
         path.iter()

@@ -1,7 +1,7 @@
 //! The unexpanded configuration as JSON, and the places in it that may hold secrets or may be
-//! shown. Invariants: the JSON has no key, token or password, whatever sets it. If a variable or a
-//! flag sets another value that may be secret, the JSON has the name of the variable or flag
-//! instead.
+//! shown. Invariants: the JSON has no key, token or password, whether the file, a variable or a
+//! flag sets it. In place of any other value that may be secret and comes from a variable or a
+//! flag, the JSON has the name of the variable or flag.
 
 use serde_json::{Map, Value};
 
@@ -12,9 +12,9 @@ use super::tree::{Kind, Node, Origin};
 /// test guesses of the secret.
 const KEY_MARKER: &str = "key";
 
-/// Converts the tree to the JSON from which digests are computed. If a variable or a flag sets
-/// a value that may be secret, the JSON has the name of the variable or flag instead. A key, token
-/// or password in the file is replaced by [`KEY_MARKER`], unless its text is exactly `${NAME}`.
+/// Converts the tree to the JSON from which digests are computed. A value that may be secret is
+/// replaced by the name of the variable or flag that sets it. A key, token or password in the file
+/// is replaced by [`KEY_MARKER`], unless its text is exactly `${NAME}`.
 #[must_use]
 pub(crate) fn definitions(root: &Node) -> Value {
     json(root, &mut Vec::new())

@@ -268,7 +268,7 @@ async fn every_error_is_a_complete_problem() {
 }
 
 #[tokio::test]
-async fn errors_carry_their_headers() {
+async fn error_responses_have_the_headers_of_their_code() {
     let app = app(false, &[]);
     assert_eq!(
         ask(&app, "GET", "/v1/me", &[], "")

@@ -40,7 +40,7 @@ fn reach(r: &str, s: &str) -> Vec<String> {
 }
 
 #[test]
-fn people_who_may_decide_are_named_with_their_entry_and_nobody_else() {
+fn only_people_who_may_decide_are_named_with_their_entry() {
     let mails = format!("{SERVER}to: [ {TO_ALL} ]");
     let all = format!("{BOB}, {EVE}");
     assert_eq!(
@@ -166,7 +166,7 @@ fn named_people_who_may_not_decide_some_questions_are_warned_about() {
 }
 
 #[test]
-fn receivers_that_are_no_people_are_named_where_they_are_told_of_questions() {
+fn receivers_other_than_people_are_named_if_they_get_questions() {
     let hook = HOOK.replace("EVENTS", "");
     assert_eq!(
         found("", &format!("to: [ {hook} ]")),
@@ -190,7 +190,7 @@ fn receivers_that_are_no_people_are_named_where_they_are_told_of_questions() {
 }
 
 #[test]
-fn reminder_reaches_nobody_of_a_rule_whose_questions_end_before_it() {
+fn reminder_after_the_end_of_a_rules_questions_reaches_no_person() {
     let late = |after: &str| {
         format!("{SERVER}to: [ {{ name: late, mail: {{}}, when: {{ after: {after} }} }} ]")
     };

@@ -61,7 +61,7 @@ fn person_that_is_written_wrong_is_refused_with_its_place() {
 }
 
 #[test]
-fn address_that_is_none_is_refused_and_never_quoted() {
+fn invalid_mail_address_is_refused_and_never_quoted() {
     for wrong in [
         "zoe",
         "zoe@",
@@ -131,7 +131,7 @@ fn person_without_a_key_satisfies_a_rule_only_where_links_decide() {
 }
 
 #[test]
-fn links_that_nothing_seals_or_that_others_could_read_are_refused() {
+fn links_without_a_sealing_key_or_https_are_refused() {
     let unsealed = "notify.links: links need a key under `secrets.keys`, which seals them";
     let plain = "notify.links.may: a link that decides needs `server.public_url` with `https`: on the way of plain \
                  HTTP others can read and use it";

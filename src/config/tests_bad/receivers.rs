@@ -148,7 +148,7 @@ fn address_and_headers_that_cannot_be_sent_are_refused() {
 }
 
 #[test]
-fn names_that_nobody_has_are_refused() {
+fn unknown_names_in_an_entry_are_refused() {
     for (entry, message) in [
         (
             "events: [task.done]",
@@ -333,7 +333,7 @@ fn time_that_equals_the_longest_deadline_is_accepted() {
 }
 
 #[test]
-fn escalation_to_somebody_who_may_not_decide_is_refused() {
+fn escalation_to_a_person_who_may_not_decide_is_refused() {
     let rule = |who: &str| {
         format!("policy: [ {{ name: r, tools: [t], decide: hold, approvers: {{ {who} }} }} ]\n")
     };
@@ -352,7 +352,7 @@ fn escalation_to_somebody_who_may_not_decide_is_refused() {
 }
 
 #[test]
-fn escalation_to_somebody_who_decides_only_as_an_owner_under_no_rule_is_refused() {
+fn escalation_to_a_person_who_decides_only_as_an_owner_is_refused() {
     let rule = |who: &str| {
         format!("policy: [ {{ name: r, tools: [t], decide: hold, approvers: {{ {who} }} }} ]\n")
     };

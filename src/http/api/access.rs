@@ -135,11 +135,9 @@ pub(crate) async fn task_with_requests(
     task.ok_or_else(Problem::not_found)
 }
 
-/// Adds the open requests to a task's row. A commit between the read of the row and the read of the
-/// requests can make them disagree. So the function compares the number of requests with the row's
-/// `open_requests`. If the numbers differ, it reads the row again. If the row has changed, it reads
-/// the requests again and compares again, up to three times. If the row has not changed, the
-/// function accepts the difference. Returns `None` when the task is gone.
+/// Adds the open requests to a task's row. A commit between the two reads can make them disagree.
+/// So if the number of requests differs from the row's `open_requests`, both are read again, up to
+/// three times, until they agree or the row has not changed. Returns `None` when the task is gone.
 ///
 /// # Errors
 /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -21,7 +21,7 @@ pub(crate) const OP: Op = Op {
 
 /// Get the caller
 ///
-/// Returns the caller as the key says (or `Holdpoint-User`, if the key may act for others), and the
+/// Returns the user of the key (or of `Holdpoint-User`, if the key may act for others), and the
 /// gates at which this caller may propose calls.
 #[utoipa::path(
     get, path = "/v1/me", operation_id = "get_me", tag = "agents",

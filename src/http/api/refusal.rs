@@ -132,9 +132,9 @@ fn conflict(code: ConflictCode) -> (Code, &'static str) {
     }
 }
 
-/// Returns the earlier decision to show to `user`, whose answer came too late. If the decision of
-/// the request has canceled a task (`then`), returns that decision, because the cancellation also
-/// ended the undecided calls. Otherwise, returns the first of these that exists:
+/// Returns the earlier decision to show to `user`, whose answer came too late. A decision of the
+/// request that has canceled a task (`then`) comes first, because the cancellation also ended the
+/// undecided calls. Otherwise, returns the first of these that exists:
 ///
 /// - for an answer to one `call`: the user's own earlier answer, the answer that decided the call,
 ///   the newest answer to the request;
@@ -170,7 +170,7 @@ mod tests {
     use crate::task::status::RequestStatus;
 
     #[test]
-    fn late_answer_is_told_its_own_decision_then_the_deciding_one_then_the_last() {
+    fn late_answer_gets_its_own_decision_then_the_deciding_one_then_the_last() {
         let mut row = sample::several(2);
         row.spec.terms.approvers.required = 2;
         let [first, second] = [0, 1].map(|index| row.spec.pending_tool_calls[index].tool_call_id);

@@ -10,8 +10,8 @@ use crate::http::wire::request::InterventionRequest;
 use crate::store::{Event, ReadError, RequestRow, Store};
 use crate::task::id::{RequestId, TaskId};
 
-/// Returns a request in its short form, as it was when `event` was committed. If `event` is `None`,
-/// returns the request as it is now. Leaves out the summaries of the calls if `summaries` is false.
+/// Returns a request in its short form, as it was when `event` was committed, or as it is now if
+/// `event` is `None`. Without `summaries`, leaves out the summaries of the calls.
 ///
 /// # Errors
 /// [`ReadError`] when the database does not answer, or the request cannot be understood.

@@ -25,11 +25,10 @@ pub(crate) struct EventReader {
     pub status: TaskStatus,
     journals: JournalCache,
     follower: Option<Follower>,
-    /// If the tail (the tree's newest events in memory, see `tail.rs`) cannot give the next events,
-    /// the stream reads the rows itself. Before each such read, `tail_head` becomes the number of
-    /// the tail's last event; 0 before the first such read. When the stream of a root task joins
-    /// the tail again, [`Self::follow`] checks that `seen` has reached `tail_head`, because
-    /// otherwise an event is missing.
+    /// The number of the tail's last event when the stream last had to read the rows itself,
+    /// because the tail (see `tail.rs`) could not give the next events; 0 if it never had to.
+    /// [`Self::follow`] checks that the stream of a root task has sent every event up to this
+    /// number.
     tail_head: i64,
 }
 
@@ -112,8 +111,8 @@ impl EventReader {
     /// gets events from the tail instead of reading the rows. Frees the cached journals.
     ///
     /// # Errors
-    /// `Corrupt` if the stream is that of the root task, and its position is before `tail_head`.
-    /// This stream sends every event of the tree, so an event up to `tail_head` is then missing.
+    /// `Corrupt` if the stream sends the whole tree and its position is before `tail_head`, because
+    /// then an event is missing.
     pub(super) fn follow(&mut self, http: &Http) -> Result<(), ReadError> {
         self.journals.clear();
         self.mark_read_to(self.tail_head)?;

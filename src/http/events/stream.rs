@@ -31,7 +31,8 @@ pub(super) const RETRY_MS: u32 = 1000;
 const MAX_SILENCE: Duration = Duration::from_secs(15);
 /// The interval between two checks whether the caller may still read.
 const ACCESS_CHECK_INTERVAL: Duration = Duration::from_mins(1);
-/// The delay before a read or a check is repeated that failed because the database did not answer.
+/// The delay before the repetition of a read or a check that failed because the database did not
+/// answer.
 pub(super) const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -105,8 +106,8 @@ impl OpenStream {
         self.wait_until(check_at, news).await
     }
 
-    /// Waits for [`RETRY_DELAY`], or until shutdown or another deadline of the stream, as
-    /// [`Self::wait`] does. The check of the caller is no deadline here: it may be what has failed.
+    /// Waits for [`RETRY_DELAY`]. Ends early like [`Self::wait`], except for the check of the
+    /// caller, because this check may be what has failed.
     async fn pause(&mut self) {
         let retry_at = self.http.clock.uptime() + RETRY_DELAY;
         self.wait_until(retry_at, pending::<()>()).await;

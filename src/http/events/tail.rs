@@ -98,9 +98,8 @@ struct Buffer {
     /// Whether more events may follow `last`, according to the last successful read.
     more: bool,
     is_reading: bool,
-    /// How many reads have begun, and how many have failed. A [`FollowerQuery`] copies both
-    /// counters when it is made. If a counter is greater later, a read has begun or failed since
-    /// then.
+    /// How many reads have begun, and how many have failed. A [`FollowerQuery`] holds both counters
+    /// as they were when it was made, which shows whether a read has begun or failed since then.
     reads_begun: u64,
     reads_failed: u64,
 }

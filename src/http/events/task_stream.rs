@@ -33,7 +33,7 @@ pub(crate) struct TaskStream {
     /// The deltas that wait until the stream has sent every item in the prompt of their model call.
     waiting_deltas: Vec<Arc<Delta>>,
     is_listening: bool,
-    /// Whether the last read failed. The next one then checks that the database has all events
+    /// Whether the last read failed. The next read then checks that the database has all events
     /// that were sent.
     is_recovering: bool,
 }
@@ -139,8 +139,8 @@ impl TaskStream {
         Ok(events.len())
     }
 
-    /// Reads the next portion. After an outage, the database may be a standby that lacks the last
-    /// events, so a failed read is followed by a check.
+    /// Reads the next portion. After a failed read, first checks that the database has all events
+    /// that were sent, because it may now be a standby that lacks the last events.
     async fn read_on(&mut self) -> Result<(), ReadError> {
         if self.is_recovering {
             self.reader.require_seen(&self.stream.http).await?;
@@ -149,7 +149,7 @@ impl TaskStream {
         self.read().await.map(|_| ())
     }
 
-    /// Makes the next call of [`Self::advance`] read, because the last one failed.
+    /// Makes the next call of [`Self::advance`] read the rows, because the last call failed.
     fn recover(&mut self) {
         self.is_listening = false;
         self.is_recovering = true;

@@ -125,8 +125,8 @@ pub(super) async fn check(gateway: &Gateway, message: Bytes) -> Result<GrpcAnswe
 }
 
 /// Returns the revision of MCP that the request's header names. Without the header, and for a
-/// revision that this service does not speak, returns the oldest revision, because every client
-/// reads a result with no more than its members.
+/// revision that this service does not speak, returns the oldest revision, because clients of every
+/// revision can read its results.
 fn protocol_revision(checked: &CheckedHttpRequest) -> Revision {
     let mut headers = checked.headers.iter();
     let header = headers.find(|(name, _)| name == "mcp-protocol-version");
@@ -241,8 +241,8 @@ fn read_http(request: &[u8], checked: &mut CheckedHttpRequest) -> Result<(), Mal
                 checked.body = bytes.to_vec();
             }
             // With `encode_raw_headers`, Envoy sends the headers in this field instead of
-            // `HEADERS`. The reader does not decode this field, so the header that names the user
-            // would be missed, and every call would count as a call of the key's own user.
+            // `HEADERS`. The reader does not decode this field, so it would miss the header that
+            // names the user, and every call would count as a call of the key's own user.
             field::HEADER_MAP if !bytes.is_empty() => return Err(Malformed),
             _ => {}
         }

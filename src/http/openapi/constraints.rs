@@ -98,8 +98,8 @@ const REMEMBER_CONSTRAINT: &str = "where `remember` of each of these calls offer
 /// characters, not the number of bytes.
 const REASON_CONSTRAINT: &str = "at most 4096 bytes of UTF-8";
 
-/// The constraints on parameters that hold in every operation with the parameter. Each entry has
-/// the parameter and the constraint.
+/// The constraints on parameters, for every operation with such a parameter. Each entry has the
+/// parameter and the constraint.
 const PARAMETER_CONSTRAINTS: &[(&str, &str)] = &[
     ("cursor", "`next_cursor` of an earlier answer"),
     ("Last-Event-ID", "the number of an existing event"),

@@ -49,7 +49,7 @@ pub(super) fn add_act_as_headers(document: &mut Value) {
     }
 }
 
-/// Refers to the headers in `ACT_AS_HEADERS` from the operation's parameters.
+/// Adds references to the headers in `ACT_AS_HEADERS` to the operation's parameters.
 fn take_act_as_headers(operation: &mut Map<String, Value>) {
     let references = ACT_AS_HEADERS
         .map(|(name, _, _)| json!({ "$ref": format!("#/components/parameters/{name}") }));

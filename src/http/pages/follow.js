@@ -163,7 +163,7 @@
     if (text.shown.textContent.length < MAX_TEXT_CHARS) text.shown.append(prose(data.delta));
   };
 
-  // --- The page's request, and others ------------------------------------------------------------
+  // --- The page's request and other requests -----------------------------------------------------
 
   let answerCount = 0;
   const headline = document.getElementById("headline");
@@ -173,9 +173,9 @@
   // The open questions on the page of a task.
   const questions = document.getElementById("task-questions");
 
-  // Takes over the open questions of a task's page, and removes the form that cancels the task once
-  // the task has ended. The form of a task that goes on stays as the reader left it. If the link of
-  // a question had the focus, the new link of the question gets it.
+  // Copies the open questions from the freshly loaded page of a task. If the link of a question had
+  // the focus, the new link gets the focus. Removes the form that cancels the task if the task has
+  // ended; otherwise the form stays as the reader left it.
   const takeOverTask = (loaded) => {
     const fresh = loaded.getElementById("task-questions");
     if (!questions || !fresh) return;
@@ -187,8 +187,8 @@
     if (!loaded.getElementById("task-cancel")) document.getElementById("task-cancel")?.remove();
   };
 
-  // Loads the page again and takes over its headline, its title and the changed parts of a task. If
-  // an event arrives during the load, loads the page once more.
+  // Loads the page again, and copies its headline, its title and the changed parts of a task. If an
+  // event arrives during the load, loads the page once more.
   const refresh = () => {
     needsRefresh = isRefreshing;
     if (isRefreshing) return;
@@ -219,13 +219,13 @@
     meanwhile.replaceChildren(message);
   };
 
-  // Hides the forms of a request that takes no more answers. If a form had the focus, the focus
-  // moves to the message.
+  // Hides the forms of a request that takes no more answers. If a form had the focus, the link in
+  // the message gets it.
   const closeForms = (text) => {
     const forms = document.getElementById("answers");
     const hadFocus = forms.contains(document.activeElement);
     forms.hidden = true;
-    // A page that was rendered after the deadline has a headline in place of the time left.
+    // The element is missing if the page was rendered after the deadline.
     const standing = document.getElementById("standing");
     if (standing) standing.hidden = true;
     announce(text);
@@ -247,7 +247,7 @@
 
   const open = new Map();
 
-  // The page of a task has each open question in its own list.
+  // The page of a task already lists its open questions (`questions`).
   const addQuestion = (data) => {
     if (data.request_id === request || questions) return;
     const calls = (data.pending_tool_calls ?? []).filter((call) => call.needs_decision);
@@ -394,8 +394,8 @@
     source.addEventListener("open", () => [...drafts.keys()].forEach(removeDraft));
   };
 
-  // A browser reconnects by itself, until a response is no event stream: a 204 after the last
-  // event, or an error. Then the state is `CLOSED`.
+  // A browser reconnects by itself. If the response is not an event stream (a 204 after the last
+  // event, or an error), the state is `CLOSED`.
   const onError = () => {
     if (ended) setText(connection, words.live_ended);
     else setText(connection, words.live_reconnecting);

@@ -156,8 +156,8 @@ pub(crate) fn has_right_to_left(text: &str) -> bool {
     text.chars().any(is_right_to_left)
 }
 
-/// Adds a left-to-right override to a text with right-to-left characters. The override keeps the
-/// characters in their stored order where no CSS applies, such as in the title of a tab.
+/// Adds a left-to-right override to a text with right-to-left characters. It keeps the characters
+/// in their stored order where no CSS applies, such as in the title of a tab.
 #[must_use]
 pub(crate) fn force_left_to_right(text: String) -> String {
     if has_right_to_left(&text) {

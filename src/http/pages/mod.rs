@@ -32,9 +32,8 @@ pub(crate) const PATHS: [&str; 7] = [
     "/grants",
 ];
 
-/// Returns the path of the page to which a reader can return from a problem at `path`. A form that
-/// cancels a task or ends a standing decision posts to a path that has no page, so the reader then
-/// returns to the page with the form.
+/// Returns the path of the page to which a reader can return from a problem at `path`. If `path`
+/// has no page, because only a form posts to it, this is the page with the form.
 pub(super) fn page_path(path: &str) -> &str {
     if path.starts_with("/grants/") {
         return "/grants";
@@ -44,7 +43,8 @@ pub(super) fn page_path(path: &str) -> &str {
         .unwrap_or(path)
 }
 
-/// Returns the data that was read; `None` if the stored data is corrupt. A page then leaves it out.
+/// Returns the data that was read; `None` if the stored data is corrupt, so that a page can leave
+/// it out.
 fn unless_corrupt<T>(read: Result<T, ReadError>) -> Result<Option<T>, Problem> {
     match read {
         Ok(data) => Ok(Some(data)),

@@ -37,7 +37,7 @@ fn weight(headers: &HeaderMap, header: HeaderName, wanted: &str) -> f32 {
         .fold(0.0_f32, f32::max)
 }
 
-/// Returns the names that the header lists, each with the text of its quality, if any.
+/// Returns the names that the header lists, each with its quality as text, if it has one.
 pub(crate) fn ranges(
     headers: &HeaderMap,
     header: HeaderName,

@@ -143,11 +143,10 @@ impl AsRef<[u8]> for LargeBody {
     }
 }
 
-/// Reads the body of a request. If the body has more than `MAX_INLINE_SIZE` bytes, the function
-/// waits until memory is free for `caller`. If the request has a `Content-Length`, the wait comes
-/// before the first byte is read. Without this header, the wait comes as soon as the bytes that
-/// have arrived exceed `MAX_INLINE_SIZE`. The client has `BODY_TIMEOUT` to send the body. This time
-/// begins anew after the wait.
+/// Reads the body of a request within `BODY_TIMEOUT`. If the body has more than `MAX_INLINE_SIZE`
+/// bytes, the function waits until memory is free for `caller`, and the timeout begins anew after
+/// this wait. With a `Content-Length`, the wait comes before the first byte is read. Without this
+/// header, it comes as soon as the bytes that have arrived exceed `MAX_INLINE_SIZE`.
 ///
 /// # Errors
 /// `bad_request` if the body is too slow or incomplete; `too_large` if the body exceeds the limit;
@@ -250,9 +249,8 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, &'static str> 
     }
 }
 
-/// Returns the path that is stored with an idempotency key. A sealed link is a right to decide, so
-/// the database never stores a link. In the stored path, the id of the link's request takes the
-/// place of the link.
+/// Returns the path that is stored with an idempotency key. A sealed link is a right to decide and
+/// must not be stored, so the stored path has the id of the link's request in place of the link.
 fn stored_path(parts: &Parts) -> String {
     match parts.extensions.get::<CurrentLink>() {
         Some(link) => format!("{}{}", link::PATH_PREFIX, link.request_id),
@@ -349,9 +347,6 @@ impl PostRequest {
     }
 
     /// Calls `read` with the bytes of the body. For a large body, `read` runs on a blocking thread.
-    ///
-    /// # Errors
-    /// The errors of `read`.
     pub(crate) async fn parse_bytes<T: Send + 'static>(
         &self,
         parser: &BodyParser,
@@ -361,10 +356,7 @@ impl PostRequest {
         parser.run(bytes.len(), move || read(&bytes)).await
     }
 
-    /// Returns the texts of a submitted form's fields, by the fields' names. Each CRLF becomes LF.
-    ///
-    /// # Errors
-    /// The errors of [`form_fields`].
+    /// Returns the texts of a submitted form's fields, by the fields' names (see [`form_fields`]).
     pub(crate) fn fields(&self) -> Result<BTreeMap<String, String>, Problem> {
         form_fields(&self.bytes)
     }
@@ -390,10 +382,6 @@ pub(crate) async fn form(
     Ok((parts.headers, form_fields(&bytes)?))
 }
 
-/// Refuses a body that is not a form.
-///
-/// # Errors
-/// Fails with `unsupported_media_type` if the body is refused.
 pub(crate) fn must_be_form(headers: &HeaderMap) -> Result<(), Problem> {
     if is_type(headers, FORM_TYPE) {
         return Ok(());

@@ -48,18 +48,10 @@ fn must(is_allowed: bool, refusal: &str) -> Result<(), Problem> {
     }
 }
 
-/// Refuses a caller whose key may not read.
-///
-/// # Errors
-/// Fails with `forbidden` if the caller is refused.
 pub(crate) fn must_read(caller: &Caller) -> Result<(), Problem> {
     must(caller.permissions.read, "This key may not read.")
 }
 
-/// Refuses a caller whose key may neither read nor decide.
-///
-/// # Errors
-/// Fails with `forbidden` if the caller is refused.
 pub(crate) fn must_read_or_decide(caller: &Caller) -> Result<(), Problem> {
     if caller.permissions.decide {
         Ok(())
@@ -68,18 +60,10 @@ pub(crate) fn must_read_or_decide(caller: &Caller) -> Result<(), Problem> {
     }
 }
 
-/// Refuses a caller whose key may not decide.
-///
-/// # Errors
-/// Fails with `forbidden` if the caller is refused.
 pub(crate) fn must_decide(caller: &Caller) -> Result<(), Problem> {
     must(caller.permissions.decide, "This key may not decide.")
 }
 
-/// Refuses a caller who is not an admin.
-///
-/// # Errors
-/// Fails with `forbidden` if the caller is refused.
 pub(crate) fn must_administer(caller: &Caller) -> Result<(), Problem> {
     must(caller.admin, "Only an admin may see and send messages.")
 }
@@ -87,17 +71,10 @@ pub(crate) fn must_administer(caller: &Caller) -> Result<(), Problem> {
 /// Refuses a caller whose key has no permission `gate`. Only the operation that shows a call uses
 /// this check. A key with both `gate` and `decide` passes the check, but cannot propose calls: the
 /// engine refuses each proposal of such a key, because the key could approve its own call.
-///
-/// # Errors
-/// Fails with `forbidden` if the caller is refused.
 pub(crate) fn must_ask_at_gate(caller: &Caller) -> Result<(), Problem> {
     must(caller.permissions.gate, "This key may not ask at gates.")
 }
 
-/// Refuses a caller whose key may not create, continue or cancel tasks.
-///
-/// # Errors
-/// Fails with `forbidden` if the caller is refused.
 pub(crate) fn must_create(caller: &Caller) -> Result<(), Problem> {
     let detail = "This key may not create, continue or cancel tasks.";
     must(caller.permissions.create, detail)

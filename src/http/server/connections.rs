@@ -80,7 +80,7 @@ impl Connections {
             }));
         }
         // This function may run several times for one waiting client, but must close only one
-        // connection for the client. So a connection that is closing already counts as a free slot.
+        // connection for it. So a connection that is closing already counts as a free slot.
         if open.count - open.closing >= self.0.max_open {
             open.close_longest_idle();
         }
@@ -232,10 +232,9 @@ impl ConnectionSlot {
         )
     }
 
-    /// Marks the connection as idle if it is protected and serves no request. Checks these two
-    /// conditions under the lock, because two Tokio tasks of an HTTP/2 connection call
-    /// [`Self::phase`]. Without the lock, both tasks could add the connection to the idle
-    /// connections.
+    /// Marks the connection as idle if it is protected and serves no request. Both conditions are
+    /// checked under the lock: two Tokio tasks of an HTTP/2 connection call [`Self::phase`], and
+    /// only one of them may add the connection to the idle connections.
     fn mark_idle(&self) {
         let mut open = self.connections.lock();
         let protected = self.idle_key.load(Ordering::Relaxed) == 0;

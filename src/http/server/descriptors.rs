@@ -66,8 +66,8 @@ impl DescriptorBudget {
         })
     }
 
-    /// Returns the maximum number of event streams: `wanted`, or fewer if the connections do not
-    /// suffice. A quarter of the connections, at most 24, is kept free for other requests.
+    /// Returns the maximum number of event streams: at most `wanted`, and few enough to keep a
+    /// quarter of the connections (at most 24) free for other requests.
     #[must_use]
     pub(crate) fn streams(&self, wanted: u32) -> u32 {
         wanted.min(self.connections - self.connections.min(96) / 4)

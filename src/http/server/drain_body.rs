@@ -1,5 +1,5 @@
 //! Drains request bodies that an operation left unread. If the service closed the connection while
-//! the client still sends a body, the connection would be reset and the client would lose the
+//! the client was still sending a body, the connection would be reset and the client would lose the
 //! response. So the service reads the rest of the body, within limits, while it sends the response.
 
 use std::pin::Pin;

@@ -270,15 +270,15 @@ fn sign_in_link(
     } else if problem.code == Code::LinkExpired || context.path == "/sign-in" {
         Some(sign_in_to(&format!("{prefix}/inbox")))
     } else if problem.code == Code::Unauthorized {
-        // A session has ended while its reader had a form open.
+        // For example, the session ended while its reader had a form open.
         local_path(&path, prefix).map(sign_in_to)
     } else {
         None
     }
 }
 
-/// Returns the path of the request's page, to which the page of a problem leads back. `None` for
-/// the path of another page, and for a problem of a reader who may not read the request.
+/// Returns the path of the intervention request's page, if the HTTP request was for this page or
+/// for a form on it. `None` if the problem may hide the intervention request from the reader.
 fn back_path(context: &RequestContext, problem: &Problem, prefix: &str) -> Option<String> {
     let may_hide_request = matches!(
         problem.code,
@@ -297,7 +297,7 @@ fn back_path(context: &RequestContext, problem: &Problem, prefix: &str) -> Optio
 }
 
 fn add_headers(context: &RequestContext, response: &mut Response) {
-    // Errors of public paths are pages or JSON too, and `/` redirects browsers only.
+    // `Accept` also determines the format of an error on a public path, and whether `/` redirects.
     let is_negotiated = context.is_private || !response.status().is_success();
     let headers = response.headers_mut();
     if let Ok(id) = HeaderValue::from_str(&context.id.to_string()) {
@@ -305,7 +305,7 @@ fn add_headers(context: &RequestContext, response: &mut Response) {
     }
     insert(headers, header::X_CONTENT_TYPE_OPTIONS, "nosniff");
     if context.is_private {
-        // If the response already has a `Cache-Control`, as an event stream has, this value is
+        // A `Cache-Control` that the response already has, such as that of an event stream, is
         // kept.
         headers
             .entry(header::CACHE_CONTROL)

@@ -9,9 +9,9 @@ use crate::task::text;
 
 const MAX_ERRORS: usize = 50;
 
-/// The maximum length of a mistake's JSON pointer, in bytes. Without the limit, the response could
-/// become very long, because the pointer of every mistake below a long member name repeats the
-/// name.
+/// The maximum length of a mistake's JSON pointer, in bytes. Without the limit, a long member name
+/// could make the response very long, because the pointer of every mistake below the member repeats
+/// the name.
 const MAX_POINTER_BYTES: usize = 1024;
 
 /// Returns the JSON pointer of a member: `at` is the pointer of the object or list, and `name` the

@@ -144,8 +144,8 @@ fn check_source(http: &Http, op: &Op, request: &Request) -> Result<(), Problem> 
     Ok(())
 }
 
-/// Keeps the connection of an authenticated caller open: while the connection serves the request
-/// with these extensions, it is not closed to make room for another client.
+/// Protects the connection of the request with these extensions, whose caller is authenticated.
+/// While the connection serves the request, it is not closed to make room for another client.
 pub(crate) fn protect_connection(extensions: &Extensions) {
     let slot = extensions.get::<Weak<ConnectionSlot>>();
     if let Some(slot) = slot.and_then(Weak::upgrade) {
@@ -179,13 +179,12 @@ async fn with_session_fallback(
     }
 }
 
-/// Authenticates the request by its key. The inner result is the result of the authentication. If
-/// the key is wrong, the function also counts the wrong key for the client's network. If this count
-/// is over its limit, the outer result is an error, and there is no inner result.
+/// Authenticates the request by its key, and counts a wrong key for the client's network. The outer
+/// result fails if the network is over its limit of wrong keys. The inner result is the result of
+/// the authentication.
 ///
 /// # Errors
-/// `too_many` after too many wrong keys from one client's network. A correct key is never refused
-/// with `too_many`.
+/// `too_many` for a wrong key over the limit; never for a correct key.
 fn caller_of_key(http: &Http, request: &Request) -> Result<Result<Caller, AuthError>, Problem> {
     let found = http.authenticator.authenticate(request.headers());
     if found == Err(AuthError::UnknownKey) {

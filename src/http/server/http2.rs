@@ -40,7 +40,7 @@ const WINDOW_BYTES: u32 = 1024 * 1024;
 /// While a connection serves a request, `run_watchdog` checks the connection at this interval.
 const WATCHDOG_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The times of the pings by which the server recognizes that a client is gone.
+/// The times of the pings that show whether the client is still there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PingTimes {
     /// The time after which the server sends a ping if no request and no part of a body arrives.
@@ -58,9 +58,9 @@ impl Default for PingTimes {
     }
 }
 
-/// Reads the first bytes of a connection until it is clear whether the client uses HTTP/2. Returns
-/// `true` for HTTP/2. The stream then returns the bytes again. Returns `None` if reading fails, or
-/// if the timeout `end` completes first.
+/// Reads the first bytes of a connection, and returns whether the client uses HTTP/2. Afterwards,
+/// `stream` returns these bytes once more. Returns `None` if reading fails, or if the timeout `end`
+/// completes first.
 pub(super) async fn read_preface<I: AsyncRead + Unpin>(
     stream: &mut TimeoutStream<I>,
     end: &mut Timeout,
@@ -150,9 +150,8 @@ pub(super) async fn serve<I, S, F>(
     stop.run_until_cancelled(driven).await;
 }
 
-/// Ends a connection that serves no request and exceeds the timeout of its phase. The watchdog is a
-/// separate Tokio task, so frames that keep the connection's own task busy cannot delay the
-/// watchdog.
+/// Ends the connection if it serves no request and exceeds the timeout of its phase. The watchdog
+/// is a separate Tokio task, because frames of the client may keep the connection's own task busy.
 async fn run_watchdog(slot: Weak<ConnectionSlot>, clock: Arc<dyn Clock>, stop: CancellationToken) {
     let phase = || slot.upgrade().map(|slot| slot.phase());
     let watched = async {

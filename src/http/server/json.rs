@@ -1,6 +1,6 @@
-//! Reads JSON strictly: repeated members and deep nesting are errors, because parsers treat them
-//! differently. The values in a client's JSON are counted before the first value is built, because
-//! a megabyte of `[[],[],…` would take a hundred megabytes of memory.
+//! Reads JSON strictly: repeated members and deep nesting are errors, because parsers differ in how
+//! they treat them. The values in a client's JSON are counted before the first value is built,
+//! because a megabyte of `[[],[],…` would take a hundred megabytes of memory.
 
 use std::collections::BTreeMap;
 use std::fmt;

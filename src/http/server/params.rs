@@ -36,7 +36,7 @@ pub(crate) struct KeyHeader {
     idempotency_key: Option<String>,
 }
 
-/// The header of the process that runs calls of a gate.
+/// The header that names the process that runs a gate call.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Header)]
 pub(crate) struct RunnerHeader {
@@ -62,8 +62,8 @@ pub(crate) struct McpHeaders {
     /// The method of the message. Only the revision 2026-07-28 reads and needs this header.
     #[param(rename = "Mcp-Method")]
     method: Option<String>,
-    /// The tool that `tools/call` calls, also as `=?base64?…?=`. Only the revision 2026-07-28 reads
-    /// and needs this header.
+    /// The name of the tool in `tools/call`, as text or as `=?base64?…?=`. Only the revision
+    /// 2026-07-28 reads and needs this header.
     #[param(rename = "Mcp-Name")]
     name: Option<String>,
     /// The session id of the call; `holdpoint/session` in `_meta` takes precedence.

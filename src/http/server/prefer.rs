@@ -44,9 +44,8 @@ impl Prefer {
         prefer
     }
 
-    /// Returns the time to wait. If the client gives `wait`, this is that time. If the client gives
-    /// only `respond-async`, this is zero. If the client gives no preference, this is `default`.
-    /// The result is at most 300 s.
+    /// Returns the time to wait, at most 300 s: the client's `wait`, else zero for `respond-async`,
+    /// else `default`.
     #[must_use]
     pub(crate) fn wait_or(self, default: Duration) -> Duration {
         match (self.wait, self.respond_async) {

@@ -115,7 +115,7 @@ impl FromStr for Code {
     }
 }
 
-/// An error response, which `edge.rs` renders as a problem document or a page.
+/// An error response. `edge.rs` renders it as a problem document or a page.
 #[derive(Clone, Debug)]
 pub(crate) struct Problem {
     pub code: Code,
@@ -124,8 +124,8 @@ pub(crate) struct Problem {
     pub detail: String,
     /// The mistakes in the request if `code` is `Invalid`; empty for any other code.
     pub errors: Vec<FieldError>,
-    /// The members of the problem document that are specific to `code`. They are kept as JSON text,
-    /// so that numbers keep every digit.
+    /// The members of the problem document that are specific to `code`, as JSON text, so that
+    /// numbers keep every digit.
     pub members: BTreeMap<String, Box<RawValue>>,
     /// The headers of a response with this problem, such as `Retry-After`.
     pub headers: Vec<(HeaderName, HeaderValue)>,

@@ -1,4 +1,4 @@
-//! The operator's settings of the server.
+//! The section `server` of the configuration.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;

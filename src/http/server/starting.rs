@@ -1,5 +1,5 @@
-//! The answers before the database is open. `/healthz` is answered with 200, because the process
-//! lives. `/readyz` and all other paths are answered with the problem `unavailable`. A service
+//! The answers before the database is open. `/healthz` is answered with 200, because the process is
+//! alive. `/readyz` and all other paths are answered with the problem `unavailable`. A service
 //! without accounts may refuse a request to these other paths (`Edge::host_refusal`).
 
 use std::sync::Arc;

@@ -28,7 +28,7 @@ pub(crate) struct TimeoutStream<I> {
     /// The timer of the pending write; `None` if no write is pending.
     timer: Timeout,
     timed_out: bool,
-    /// The bytes that are read again, before those of `io`.
+    /// Bytes that were read already. The stream returns them before it reads from `io`.
     unread: BytesMut,
 }
 

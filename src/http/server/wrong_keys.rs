@@ -90,8 +90,7 @@ impl RecentKeys {
         }
     }
 
-    /// Counts a wrong key. Over the limit, returns the time that the source has to wait; within the
-    /// limit, `None`.
+    /// Counts a wrong key. Returns the time that the source has to wait; `None` within the limit.
     fn count(&mut self, now: Duration) -> Option<Duration> {
         self.drop_old(now);
         let over_limit = self.at.len() >= MAX_WRONG_KEYS;

@@ -22,7 +22,7 @@ async fn health_is_answered_under_every_name_while_the_service_starts() {
 }
 
 #[tokio::test]
-async fn answer_while_the_service_starts_is_that_of_an_outage() {
+async fn answers_while_the_service_starts_equal_those_of_an_outage() {
     let (starting, outage) = (routers(false).0, app(false, &[]));
     for path in ["/readyz", "/v1/tasks"] {
         let mut problems = Vec::new();

@@ -11,8 +11,8 @@ use crate::task::grant;
 wire_enum! {
     /// The reason why a standing decision has ended: `revoked` (a person ended it), `expired` (its
     /// time has passed), `used_up` (it has let through the maximum number of calls), `message` (the
-    /// user has sent a message to the tree since then), `history_lost` (it was given before a
-    /// restored backup or a failover, which may have lost later items), `giver` (the person who
+    /// user has sent a message to the tree after it was given), `history_lost` (it was given before
+    /// a restored backup or a failover, which may have lost later items), `giver` (the person who
     /// gave it may no longer approve such a call) or `changed` (the rule or the tool has changed).
     WireGrantEnd as GrantEnd from grant::GrantEnd, "snake_case" { Revoked, Expired, UsedUp, Message, HistoryLost, Giver, Changed }
 }

@@ -87,7 +87,7 @@ pub(crate) async fn propose_gate_call(
     }
     let slot = http.waiting_asks.take_slot(&caller, &http.settings, None);
     // If too many asks wait already, this ask gets no slot and does not wait. The client's
-    // preference then counts as not applied, unless the client prefers not to wait.
+    // preference then counts as applied only if the client prefers not to wait.
     let wait = prefer.wait_or(http.settings.wait);
     let is_applied = slot.is_some() || wait.is_zero();
     proposal.wait = slot.as_ref().map_or(Duration::ZERO, |_| wait);
@@ -178,7 +178,7 @@ fn read(
 }
 
 /// Returns the arguments as text: the bytes of the member `arguments`, or the string
-/// `arguments_text`. Adds a mistake to `errors` if not exactly one of these members is present, or
+/// `arguments_text`. Adds a mistake to `errors` if both or neither of these members is present, or
 /// if `arguments` is not an object.
 fn arguments_text(arguments: Option<String>, fields: &mut Fields, errors: &mut Errors) -> String {
     let written = fields.text("arguments_text", errors);

@@ -63,7 +63,7 @@ impl WaitingAsks {
 
     /// Ends the waits of all proposals of `caller` with the request name `request`. If two clients
     /// of the caller use this name, the waits of both end: the service cannot tell the clients
-    /// apart, and a wait that goes on could start a call for the client that has canceled.
+    /// apart, and a wait that went on could start a call for the client that has canceled.
     pub(crate) fn cancel(&self, caller: &Caller, request: &str) {
         let person = person(caller);
         for (other, named) in self.lock().open.values() {

@@ -29,12 +29,13 @@ use crate::http::server::delivered_body::delivered_body;
 use crate::http::server::prefer::Prefer;
 use crate::people::Caller;
 
-/// How long the server waits for an answer before it begins an event stream. `hold` and `Prefer`
-/// limit the wait for people, so they do not shorten this time for a call that runs.
+/// How long the server waits for an answer before it begins an event stream. The gate's `hold` and
+/// the client's `Prefer` limit the wait for people, so they do not shorten this time for a call
+/// that runs.
 const JSON_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often a client may repeat one request. If a response has a `requestState`, a client of the
-/// revision 2026-07-28 repeats the request by itself, with this state. Such a client gives up after
-/// ten rounds: the first request and nine repetitions.
+/// How often a client may repeat one request. A client of the revision 2026-07-28 repeats the
+/// request by itself if the response has a `requestState`, and gives up after ten rounds: the first
+/// request and nine repetitions.
 pub(super) const MAX_REPETITIONS: u32 = 9;
 /// A client of the revision 2026-07-28 is assumed to repeat a request within this time after the
 /// response.
@@ -60,8 +61,8 @@ impl McpRequest<'_> {
         Ok(self.prepare_call(params)?.respond(token).boxed())
     }
 
-    /// Checks the parameters and takes a slot of `Http::waiting_asks`. If no slot is free, the wait
-    /// of the prepared call is 0, so that the request does not wait for a person.
+    /// Checks the parameters and takes a slot of `Http::waiting_asks`. If no slot is free, the
+    /// request does not wait for a person: the prepared call has a wait of 0.
     fn prepare_call(&self, params: Params) -> Result<PreparedCall, RpcError> {
         let name = tool_name(&params)?;
         let tool = self.tool(&name);

@@ -191,7 +191,8 @@ mod tests {
 
     use super::*;
 
-    /// Names of members as a client may write them. Two of them are the same name.
+    /// Names of members as a client may write them: five different names, and `method` once more
+    /// with an escape.
     const NAMES: [&str; 6] = ["jsonrpc", "id", "method", "params", "meth\\u006fd", "x"];
     const VALUES: [&str; 13] = [
         "\"2.0\"",

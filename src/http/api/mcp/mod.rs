@@ -155,8 +155,8 @@ fn check_accept(headers: &HeaderMap) -> Result<(), Problem> {
     ))
 }
 
-/// Handles a notification. A cancellation ends the wait of the canceled request, because the client
-/// no longer wants the answer. Other notifications are ignored.
+/// Handles a notification. A cancellation ends the wait of the request that it names. Other
+/// notifications are ignored.
 fn handle_notification(http: &Http, posted: &PostRequest, gate: &str, incoming: &Incoming) {
     if incoming.method != "notifications/cancelled" {
         return;

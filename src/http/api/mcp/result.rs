@@ -37,7 +37,7 @@ pub(super) struct ResultWriter {
 
 impl ResultWriter {
     /// Returns the result as JSON text. If the call is pending and `next_repetition` is set, the
-    /// result is `input_required`, upon which the client repeats the request by itself. If an MCP
+    /// result is `input_required`, after which the client repeats the request by itself. If an MCP
     /// server ran the call during this request, the result is that server's own result with
     /// additions.
     pub(super) fn result(
@@ -136,17 +136,16 @@ impl ResultWriter {
     }
 
     /// Returns `text` as structured content. `None` if the tool has no `outputSchema`, or if the
-    /// text is no JSON object that fits the schema.
+    /// text is not a JSON object that fits the schema.
     fn structured(&self, text: &str) -> Option<Value> {
         let output = self.output.as_ref()?;
         let value = parse(text.as_bytes()).ok()?;
         (value.is_object() && (output.0)(&value)).then_some(value)
     }
 
-    /// Returns the MCP server's own result `raw` with additions. Adds the content block `edit`, if
-    /// there is one. If `raw` has no member `_meta`, adds it. If `raw` has no member `resultType`
-    /// and the revision needs it, adds it too. Returns `None` if `raw` is not an object, or if
-    /// `edit` is set and `raw` has no list `content`.
+    /// Returns the MCP server's own result `raw` with the content block `edit` (if any), `_meta`
+    /// (if `raw` has none) and `resultType` (if `raw` has none and the revision needs it). Returns
+    /// `None` if `raw` is not an object, or if `edit` is set and `raw` has no list `content`.
     fn pass_through(&self, raw: &str, edit: Option<Value>, meta: &Value) -> Option<String> {
         let raw = match edit {
             Some(block) => with_content_block(raw, &block.to_string())?,

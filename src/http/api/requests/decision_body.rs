@@ -186,8 +186,8 @@ fn read_per_call(
     for (call, answer) in decisions {
         let place = pointer(at, &call);
         if place == at {
-            // `pointer` returns `at` if the name is too long for a pointer. Every id of a call is
-            // shorter, so this name is no id.
+            // `pointer` returns `at` for a name that is too long for a pointer. A call's id is
+            // never so long.
             errors.add(at, "answers by `tool_call_id`");
             continue;
         }
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn wish_to_remember_is_read_whole_or_refused() {
+    fn remember_is_read_whole_or_refused() {
         let wish = |body| match read(body, None).map(|input| input.body) {
             Ok(DecisionBody::Whole { remember, .. }) => Ok(remember),
             Ok(DecisionBody::PerCall(replies)) => Ok(replies["a"].remember),

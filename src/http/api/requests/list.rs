@@ -92,10 +92,9 @@ pub(crate) async fn list_requests(
     list_page(&http, &caller, filter, inbox, open).await
 }
 
-/// Returns the number of requests that wait for the caller and fit `filter`. The second value is
-/// whether more such requests may wait than were counted. With `roots`, counts all such requests of
-/// these trees. Without `roots`, counts only the oldest such requests, up to the limit of
-/// [`InboxFilter::open_for`].
+/// Returns the number of requests that wait for the caller and fit `filter`, and whether more may
+/// wait. With `roots`, counts all such requests of these trees. Without `roots`, counts only the
+/// oldest, up to the limit of [`InboxFilter::open_for`].
 async fn open_requests(
     http: &Http,
     caller: &Caller,
@@ -117,8 +116,8 @@ async fn open_requests(
     Ok((pending.iter().filter(waits_for_caller).count(), false))
 }
 
-/// Returns whether the caller may decide the request or has already answered it. The right to
-/// decide is the right that the caller has now; the permissions of the caller's key may limit it.
+/// Returns whether the caller may decide the request with their present rights and key, or has
+/// already answered it.
 fn concerns(row: &RequestRow, caller: &Caller) -> bool {
     may_decide(caller, &row.tenant, &row.owner, &row.spec.terms.approvers)
         || row.state().answer_by(&caller.user_id, None).is_some()

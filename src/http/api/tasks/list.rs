@@ -32,10 +32,10 @@ pub(crate) const OP: Op = Op {
     problems: &[Code::NotFound, Code::Invalid],
 };
 
-/// The maximum number of reads of one page, if the list leaves out calls at gates. A read may still
+/// The maximum number of reads of one page of a list without calls at gates. A read may still
 /// return calls at gates that the configuration no longer has. The page is then read again, without
-/// the agent versions of these calls. If even the last read returns such calls, they are removed
-/// from the page, so the page may be shorter than its limit.
+/// the agent versions of these calls. After the last read, such calls are removed from the page, so
+/// the page may be shorter than its limit.
 const MAX_READS: u32 = 8;
 
 /// List tasks
@@ -136,9 +136,8 @@ async fn listed_sub_task(http: &Http, caller: &Caller, row: TaskRow) -> Result<A
 }
 
 /// Returns the owners whose tasks are listed; an empty list stands for every owner. `users` are the
-/// owners that the query names. A caller who is not an admin may name only themselves. In a list of
-/// root tasks (`roots_only`), such a caller gets only their own tasks, even if the query names no
-/// owner.
+/// owners that the query names: a caller who is not an admin may name only themselves, and in a
+/// list of root tasks (`roots_only`) gets only their own tasks.
 fn owner_filter(
     caller: &Caller,
     users: Vec<UserId>,

@@ -154,7 +154,6 @@ pub(crate) fn is_session_id(text: &str) -> bool {
     (1..=128).contains(&text.len()) && text.bytes().all(fits)
 }
 
-/// Reads the member `session_id`.
 pub(crate) fn session_id(fields: &mut Fields, errors: &mut Errors) -> Option<String> {
     let session = fields.text("session_id", errors)?;
     if !is_session_id(&session) {

@@ -30,7 +30,7 @@ struct InboxStream {
     filter: InboxFilter,
     follower: InboxFollower,
     view: InboxView,
-    /// Whether the stream has to read the inbox again before it tells further changes.
+    /// Whether the stream has to read the inbox again before it reports further changes.
     is_stale: bool,
 }
 

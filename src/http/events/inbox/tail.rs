@@ -249,9 +249,8 @@ struct InboxReader {
     /// ids before `since` are removed from this set.
     sent_ids: BTreeSet<RequestId>,
     since: RequestId,
-    /// `search_at` is the time of the next search for lost changes. `not_before` is the earliest
-    /// time of the next retry and of the next read of overdue requests. Both are times by
-    /// `Clock::uptime`.
+    /// `search_at` is the time of the next search for lost changes. Neither a retry nor a read of
+    /// overdue requests begins before `not_before`. Both are times by `Clock::uptime`.
     search_at: Duration,
     not_before: Duration,
 }
@@ -322,8 +321,8 @@ impl InboxReader {
         true
     }
 
-    /// Returns the earliest deadline of the shown requests. The upgraded reference to the tail is
-    /// dropped on return, because a waiting reader must not keep the tail alive.
+    /// Returns the earliest deadline of the shown requests. Releases the tail before the reader
+    /// waits, because a waiting reader must not keep the tail alive.
     fn first_deadline(&self) -> Option<Time> {
         let tail = self.tail.upgrade()?;
         let shown = lock(&tail.shown);

@@ -1,6 +1,6 @@
-//! [`InboxView`] holds the state of a caller's inbox that the caller's stream has reported so far.
-//! When a request changes, [`InboxView`] compares the request with this state, and decides which
-//! event the change causes for the caller.
+//! [`InboxView`] holds a caller's inbox as the caller's stream has reported it so far. When a
+//! request changes, [`InboxView`] compares the request with this state, and decides which event the
+//! change causes for the caller.
 
 use std::collections::BTreeMap;
 
@@ -29,13 +29,13 @@ pub(super) enum InboxChange {
 #[derive(Debug, Default)]
 pub(super) struct InboxView {
     open: BTreeMap<RequestId, usize>,
-    /// Whether requests that are not in `open` may wait, too. This is so if the count has reached
-    /// its limit, or if the read ended early because it had looked at many requests.
+    /// Whether requests that are not in `open` may wait, too. True if the count has reached its
+    /// limit, or if the read ended early after it had looked at many requests.
     more: bool,
-    /// The number of requests that the read has found. [`MAX_COUNTED`] as soon as further requests
-    /// have opened beyond that limit.
+    /// The number of requests that the read has found. Becomes [`MAX_COUNTED`] once a request is
+    /// left out because `open` is full.
     counted: usize,
-    /// The number of requests in `open` that have gone since the read.
+    /// The number of requests that were removed from `open` since the read.
     gone: usize,
 }
 
@@ -73,10 +73,9 @@ impl InboxView {
         self.open.keys().copied()
     }
 
-    /// Returns whether the inbox has to be read again. This is so if requests may wait that were
-    /// not counted, and many of the counted requests no longer wait. Requests that were not counted
-    /// may then take their places. After a read that ended early, more of the counted requests have
-    /// to go, because the next read may end early again.
+    /// Returns whether the inbox has to be read again: requests that were not counted may wait, and
+    /// more than a tenth of the counted requests are gone. After a read that ended early, more than
+    /// half must be gone, because the next read may end early again.
     #[must_use]
     pub(super) fn is_outdated(&self) -> bool {
         let part = if self.is_full() { 10 } else { 2 };
@@ -151,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn caller_is_told_of_a_request_when_it_opens_and_when_it_closes() {
+    fn request_causes_an_event_when_it_opens_and_when_it_closes() {
         for (status, expected) in [
             (RequestStatus::Resumed, GoneReason::Decided),
             (RequestStatus::Responded, GoneReason::Decided),
@@ -178,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn answer_of_another_changes_a_request_and_the_own_answer_takes_it_out() {
+    fn answer_of_another_person_changes_a_request_and_the_own_answer_removes_it() {
         let (mut view, mut row) = (InboxView::default(), sample::request());
         row.spec.terms.approvers.required = 3;
         note(&mut view, &row);
@@ -193,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn caller_hears_nothing_of_a_request_that_they_may_not_decide() {
+    fn request_that_the_caller_may_not_decide_causes_no_event() {
         let row = sample::request();
         let mut foreign = sample::approver();
         foreign.tenant = "other".into();

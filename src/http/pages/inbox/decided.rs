@@ -40,9 +40,8 @@ pub(crate) const OP: Op = Op {
 };
 
 const MAX_ROWS: usize = 50;
-/// The maximum number of requests that one read returns.
 const REQUESTS_PER_READ: i64 = 50;
-/// The maximum number of reads for one page.
+/// The maximum number of reads, for one page.
 const MAX_READS: usize = 40;
 
 /// The page of decided requests

@@ -26,7 +26,7 @@
   const moment = (at) => `${String(at).slice(0, 19).replace("T", " ")} UTC`;
   const rowOf = (id) => [...rows.children].find((row) => row.dataset.request === id);
   const isLastPage = !part("inbox-next");
-  // The first id of this page; without rows "g", which is greater than every id.
+  // The first id of this page, or "g" without rows: "g" is greater than every id.
   const pageStart = new URL(location).searchParams.get("cursor") ? (rows.firstElementChild?.dataset.request ?? "g") : "";
 
   const load = (address, accept, type, handler) => {
@@ -117,7 +117,8 @@
     return btoa(String.fromCharCode(...bytes)).slice(0, 22).replaceAll("+", "-").replaceAll("/", "_");
   };
 
-  // Appends the page that begins with the first new request to the last page. Others open it.
+  // Loads the page that begins with the first new request. The last page appends its rows; any
+  // other page is replaced by it.
   const showNewRows = () => {
     const address = new URL(location);
     address.searchParams.set("cursor", cursorBefore([...newRequests].sort()[0]));
@@ -138,7 +139,7 @@
 
   // --- The events ---
 
-  // The ids of requests that are no news; undefined until an event has listed all open requests.
+  // The ids of the requests that are not new; undefined until an event lists all open requests.
   let known;
   let isFirstEvent = true;
 
@@ -203,7 +204,7 @@
   const wantsNotices = () => window.Notification?.permission === "granted" && localStorage.getItem(NOTIFY_KEY) === "yes";
   const mayNotify = () => hasLock && wantsNotices();
 
-  // The tab that holds the lock shows the notices. It holds the lock until it is closed, also while
+  // The tab that holds the lock shows the notices. It keeps the lock until it is closed, even if
   // notices are switched off.
   const updateNotices = () => {
     notifyButton.textContent = wantsNotices() ? words.notify_stop : words.notify;
@@ -275,8 +276,7 @@
     source.addEventListener("error", onError);
   };
 
-  // A browser reconnects by itself, until a response is no event stream. Then the state is
-  // `CLOSED`.
+  // A browser reconnects by itself. If the response is not an event stream, the state is `CLOSED`.
   const onError = () => {
     if (state.textContent === words.live) state.textContent = fill(words.not_live, { at: moment(new Date().toISOString()).slice(11) });
     if (source.readyState !== EventSource.CLOSED) return;

@@ -83,8 +83,8 @@ struct InboxPage {
     /// waiting.
     open: usize,
     has_more: bool,
-    /// The number of waiting requests that come after this page. Requests beyond [`MAX_COUNTED`]
-    /// are not counted. The next page begins after the id `next`, which is `None` on the last page.
+    /// The number of waiting requests that come after this page, up to [`MAX_COUNTED`] in total.
+    /// The next page begins after the id `next`; `None` on the last page.
     remaining: usize,
     next: Option<RequestId>,
     has_urgent: bool,
@@ -114,8 +114,8 @@ impl InboxPage {
         let remaining = others.count() - shown.len();
         let next = match shown.last() {
             Some(last) if remaining > 0 => Some(*last),
-            // All rows of this page are urgent requests, so no other request was shown yet. The
-            // next page begins with the oldest request, because the nil id precedes every other id.
+            // All rows of this page are urgent requests, so the next page begins with the oldest of
+            // the others: the nil id precedes every other id.
             None if remaining > 0 => Some(RequestId(Uuid::nil())),
             _ => requests.next(|request| request.id.0).map(RequestId),
         };

@@ -76,7 +76,7 @@ async fn linked_request(
 
 /// Renders the first line of the page: the person to whom the link was sent, and the advice to any
 /// other reader to close the page. If the person can decide, the line also says that a decision on
-/// the page counts as that person's.
+/// the page counts as theirs.
 pub(crate) fn person_line(view: &View<'_>, link: &CurrentLink) -> Markup {
     let texts = view.texts;
     let user = visible(view.caller.user_id.as_str());

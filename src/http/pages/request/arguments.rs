@@ -1,6 +1,6 @@
 //! Renders a call's arguments as a table, with their exact text below. A person decides about the
-//! exact text, and the call runs with it; the table is a reading aid. The rows are in the agent's
-//! order, and have labels from the tool's schema.
+//! exact text, which is also the text that runs; the table is a reading aid. The rows are in the
+//! agent's order, and have labels from the tool's schema.
 //!
 //! Invariant: the exact text is complete. The exact text is unfolded if the table could mislead.
 

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn call_of_an_own_agent_and_closed_gate_call_say_nothing_of_an_asker() {
+    fn asker_is_not_shown_for_an_own_agents_call_and_a_closed_gate_call() {
         let mut row = sample::request();
         let asks = |row: &RequestRow, asker| {
             page(row, Language::English, asker).contains("class=\"why asker\"")

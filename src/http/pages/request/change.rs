@@ -66,8 +66,8 @@ pub(super) fn fields(parameters: &Value, arguments_text: &str) -> Option<Vec<Cha
 }
 
 /// Returns whether an input of this kind shows `text` unchanged. An HTML input with a format, such
-/// as `date`, may change or leave out a text that does not have the format. So the function first
-/// removes the format from `kind`, unless `text` is known to have the format.
+/// as `date`, may change or drop a text that does not have the format. So the function first
+/// removes the format from `kind`, unless it knows that `text` has the format.
 fn can_show(kind: &mut FieldValue, text: &str) -> bool {
     let has_hidden = text.split('\n').any(|line| visible(line) != line);
     match kind {
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_that_fields_would_not_show_as_they_are_have_none() {
+    fn arguments_that_fields_would_change_get_no_fields() {
         for text in [
             r#"{"other": 1}"#,
             r#"{"note": "a\u202eb"}"#,

@@ -46,10 +46,10 @@ pub(super) fn decide_form(view: &View<'_>) -> Option<Markup> {
     Some(html! { div.decide { (form_with_digest(view, to, &body)) } })
 }
 
-/// Returns the call that the forms have to name; `None` if they decide the whole request. If this
-/// reader has approved a call that is still undecided, a rejection of the whole request is refused.
-/// In this case, the forms name the open call if only one call is open. If several calls are open,
-/// the forms name none of them, and only the form with a choice for each call can reject.
+/// Returns the call that the forms have to name; `None` if they decide the whole request. The
+/// service refuses a rejection of the whole request if this reader has approved a call that is
+/// still undecided. In this case, the forms name the open call if there is only one. If several
+/// calls are open, only the form with a choice for each call can reject.
 fn call_to_name<'v>(view: &'v View<'_>) -> Option<&'v RequestedCall> {
     match view.open_calls().as_slice() {
         [call] if view.has_approved_undecided_call() => Some(*call),
@@ -95,8 +95,8 @@ fn reject_text(view: &View<'_>) -> String {
     };
     match view.open_calls().len() {
         open if open == view.own_calls().len() && open > 1 => fill(several, &[("count", &open)]),
-        // Some calls already have answers and may run. The rule's consequence needs a rejection of
-        // every call, so the button names no consequence.
+        // Some calls already have answers and may run. The rule's consequence takes effect only if
+        // every call is rejected, so the button names no consequence.
         open if open < view.own_calls().len() => view.words.reject.to_owned(),
         _ => single.to_owned(),
     }

@@ -42,7 +42,7 @@ pub(crate) fn to_json(
     } else {
         form.put_request_decision(row, &mut body);
     }
-    // An empty digest is the digest of no request, so the answer is refused.
+    // An empty digest is kept, so that the answer is refused: no request has this digest.
     if let Some(digest) = form.fields.remove("digest") {
         body.put("digest", Value::from(digest).to_string());
     }
@@ -71,9 +71,8 @@ fn unknown_field_pointer(name: &str) -> String {
 }
 
 /// Returns the initial text of the field in which a person edits a call's arguments. Hidden
-/// characters become equivalent JSON escapes. Line ends become LF, because `form_fields` turns the
-/// CRLF that a browser submits into LF. So a text that the person did not edit comes back equal to
-/// this text.
+/// characters become equivalent JSON escapes. Line ends become LF, as in a submitted form (see
+/// `form_fields`). So a text that the person did not edit comes back equal to this text.
 #[must_use]
 pub(crate) fn editable_text(arguments_text: &str) -> String {
     let text = arguments_text.replace("\r\n", "\n").replace('\r', "\n");
@@ -94,7 +93,7 @@ pub(crate) fn editable_text(arguments_text: &str) -> String {
     shown
 }
 
-/// Returns the JSON Schema of the form for a question without a form of its own.
+/// Returns the JSON Schema of the form for a question that has no form.
 #[must_use]
 pub(crate) fn default_form() -> Value {
     json!({"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]})
@@ -150,9 +149,9 @@ impl FormReader {
         }
     }
 
-    /// Returns submitted JSON without the white space around it. If the JSON is not valid, reports
-    /// a mistake at the pointer `at`. The depth of a body is limited, and the body has this JSON up
-    /// to four levels deep, so the JSON must also be valid inside four arrays.
+    /// Returns submitted JSON without the white space around it, or reports a mistake at the
+    /// pointer `at` if it is not valid. The body has this JSON up to four levels deep, and the
+    /// depth of a body is limited, so the JSON must also be valid inside four arrays.
     fn checked_json(&mut self, submitted: &str, at: &str) -> Option<String> {
         let text = submitted.trim_matches([' ', '\t', '\n', '\r']);
         let nested = format!("[[[[{text}]]]]");
@@ -355,9 +354,9 @@ impl FormReader {
         }
     }
 
-    /// Returns the arguments that a person edited, either in a field for each member or as JSON.
-    /// `is_edit` tells whether the person chose the action `edit`. If not, returns `None`, and
-    /// reports a mistake if the person edited the arguments nevertheless.
+    /// Returns the arguments that a person edited, either in a field for each member or as JSON. If
+    /// the person has not chosen the action `edit` (`is_edit`), returns `None`, and reports a
+    /// mistake if the arguments were edited nevertheless.
     fn edited_arguments(
         &mut self,
         call: &CallSpec,

@@ -371,7 +371,7 @@ pub(super) fn external_result_fields(view: &View<'_>) -> Markup {
     }
 }
 
-/// Returns the choice that fits a result with the schema `form`.
+/// Returns the preselected `result_type`, `text` or `json`, for a result with the schema `form`.
 fn result_type(form: Option<&Value>) -> &'static str {
     let word = form.and_then(|form| form.get("type"));
     if word.is_some_and(|word| word != "string") {

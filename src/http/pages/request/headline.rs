@@ -92,9 +92,9 @@ fn decided_headline(
     (head, tail)
 }
 
-/// Returns whether an answer with `action` lets a call run. This decides the headline of a request
-/// with a single call. If the call may run, the headline names the status of the call. Otherwise
-/// the headline says whether the agent has received the answer.
+/// Returns whether an answer with `action` lets a call run. If it does, the headline of a request
+/// with a single call names the status of the call. Otherwise the headline says whether the agent
+/// has received the answer.
 fn lets_call_run(row: &RequestRow, action: Action) -> bool {
     match (row.spec.kind, action) {
         (RequestKind::Confirmation, _) => false,
@@ -104,8 +104,8 @@ fn lets_call_run(row: &RequestRow, action: Action) -> bool {
     }
 }
 
-/// Returns whether the agent itself asked the question, by a call of a tool for questions. Such a
-/// call never runs.
+/// Returns whether the agent itself asked the question by calling a tool for questions. Such a call
+/// never runs.
 #[must_use]
 pub(crate) fn asked_by_agent(row: &RequestRow) -> bool {
     row.spec

@@ -114,8 +114,7 @@ struct CallRecord {
     was_answered_later: bool,
     result: Option<(Outcome, Option<u16>)>,
     late_outcome: Option<Outcome>,
-    /// Whether the model has read the result. This is so if the model has answered after the result
-    /// was stored.
+    /// Whether the model has read the result: it has answered after the result was stored.
     model_has_result: bool,
 }
 
@@ -248,9 +247,9 @@ impl RequestHistory {
         }
     }
 
-    /// Returns whether later items can no longer change the headline. This is so if the model has
-    /// read the results of all calls, and no result is `Unknown` or `Canceled`. A late result may
-    /// still follow `Unknown` or `Canceled`.
+    /// Returns whether later items can no longer change the headline: the model has read the
+    /// results of all calls, and no result is `Unknown` or `Canceled`, which a late result may
+    /// still follow.
     #[must_use]
     pub(crate) fn is_settled(&self) -> bool {
         self.calls.values().all(|record| {
@@ -262,8 +261,8 @@ impl RequestHistory {
         })
     }
 
-    /// Returns the open requests that were opened after the page's request, and for whose answers
-    /// its calls wait.
+    /// Returns the open requests that were opened after the page's request and that block one of
+    /// its calls.
     #[must_use]
     pub(crate) fn later_requests(&self) -> BTreeSet<RequestId> {
         let waiting = self.calls.values().filter(|record| record.result.is_none());

@@ -129,8 +129,8 @@ impl<'v> InputField<'v> {
         }
     }
 
-    /// Returns the CSS class for labels that the agent wrote. Only a guidance request has such
-    /// labels.
+    /// Returns the CSS class for labels that the agent wrote; `None` if the request is not for
+    /// guidance, because only guidance has such labels.
     fn agent_style(&self) -> Option<&'static str> {
         (self.view.request.kind == RequestKind::Guidance).then_some("exact")
     }

@@ -39,9 +39,9 @@ const MEMBERS: [&str; 7] = [
 /// is the action in the path of the POST, if any.
 ///
 /// # Errors
-/// Fails with `problem` itself if its code is not `invalid`, the body is not a form, or the client
-/// does not accept HTML. Also fails with `problem` if the caller cannot read the request, or if the
-/// form cannot be checked for secrets. Fails with another problem if the data of the page cannot be
+/// Fails with `problem` itself unless its code is `invalid`, the body is a form, and the client
+/// accepts HTML. Also fails with `problem` if the caller cannot read the request, or if the form
+/// cannot be checked for secrets. Fails with another problem if the data of the page cannot be
 /// read.
 pub(crate) async fn rerender(
     http: &Http,
@@ -74,8 +74,8 @@ fn is_shown(posted: &PostRequest, problem: &Problem) -> bool {
 /// Responds with the page of `view`, which shows the form and its mistakes.
 ///
 /// # Errors
-/// Fails with `problem` itself if its code is not `invalid`, the body is not a form, the client
-/// does not accept HTML, or the form cannot be checked for secrets.
+/// Fails with `problem` itself unless its code is `invalid`, the body is a form, and the client
+/// accepts HTML. Also fails with `problem` if the form cannot be checked for secrets.
 pub(crate) async fn page(
     http: &Http,
     view: View<'_>,
@@ -107,9 +107,8 @@ pub(crate) async fn page(
     Ok(response)
 }
 
-/// Renders the page from which the form was submitted. `path_action` is the action in the path of
-/// the POST, if any. If the request is a confirmation and `path_action` is `Some`, the form was on
-/// a page with a single button. In every other case, the form was on the request's own page.
+/// Renders the page from which the form was submitted: for a confirmation whose action was in the
+/// path of the POST (`path_action`), a page with a single button; otherwise the request's own page.
 pub(super) fn page_with_mistakes(view: &View<'_>, path_action: Option<Action>) -> Markup {
     match path_action.filter(|_| view.row.spec.kind == RequestKind::Confirmation) {
         Some(action) => request::single_action_page(view, action),

@@ -20,8 +20,8 @@ pub(crate) fn answered_notice() -> Markup {
     html! { div #meanwhile role="status" aria-live="polite" {} }
 }
 
-/// Renders the stored history of the request. The script hides this history once the script shows
-/// all events of the task tree.
+/// Renders the stored history of the request, which the script hides as soon as it shows all events
+/// of the task tree.
 pub(crate) fn history_section(view: &View<'_>) -> Markup {
     html! {
         section.history {

@@ -2,7 +2,7 @@
 //! the calls that would run. Codes replace invisible characters, and the agent's text is in a box
 //! that names the agent as its author. The forms post the digest of the request as shown, so an
 //! approval covers exactly the calls that the approver saw. The page works without its script,
-//! which adds later events.
+//! which only adds later events.
 
 pub(crate) mod approve_page;
 mod arguments;
@@ -194,9 +194,9 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Renders `why`, the reason why this reader has nothing to answer. If a sealed link does not
-    /// permit the action, the text says that a sign-in is needed. If only other people may decide
-    /// the request, the text has a link to sign in as another user.
+    /// Renders `why`, the reason why this reader has nothing to answer. Adds the advice to sign in
+    /// if a sealed link does not permit the action, and a link to sign in as another user if only
+    /// other people may decide the request.
     fn nothing_to_answer(&self, why: &str) -> Markup {
         if self.link.is_some() && why == self.texts.link_no_answer {
             return link::key_needed_notice(self);
@@ -432,9 +432,8 @@ fn tab_title(view: &View<'_>, closed: Option<&str>) -> String {
     })
 }
 
-/// The maximum number of reads of the journal after the request. The reads end early once all calls
-/// are settled. A call that was canceled, or whose outcome is unknown, may never be settled, so
-/// this limit ends the reads of a long journal.
+/// The maximum number of reads of the journal after the request. The reads end as soon as all calls
+/// are settled, but a call that was canceled, or whose outcome is unknown, may never be settled.
 const MAX_HISTORY_READS: usize = 64;
 
 impl View<'_> {

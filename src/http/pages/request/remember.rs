@@ -16,9 +16,8 @@ use crate::task::grant::{GrantScope, Offer};
 use crate::task::request::CallSpec;
 use crate::task::units::format_duration;
 
-/// The durations among which a person may choose for a standing decision. The rules of the open
-/// calls set a maximum. The form offers the durations of this list that are below the maximum, and
-/// the maximum itself.
+/// The durations that the form offers for a standing decision, if they are below the maximum that
+/// the rules of the open calls set. The form also offers this maximum.
 const DURATIONS: [Duration; 5] = [
     Duration::from_mins(15),
     Duration::from_hours(1),
@@ -27,9 +26,9 @@ const DURATIONS: [Duration; 5] = [
     Duration::from_hours(24 * 7),
 ];
 
-/// Renders the inputs with which a person asks for a standing decision. Returns `None` in these
-/// cases: the reader came by a sealed link or by Slack; several people have to approve; the rule of
-/// an open call offers no standing decision; the offers of the open calls have no [`GrantScope`] in
+/// Renders the inputs with which a person asks for a standing decision. Returns `None` if the
+/// reader came by a sealed link or by Slack, if several people have to approve, if an open call has
+/// no offer of a standing decision, or if the offers of the open calls have no [`GrantScope`] in
 /// common.
 pub(super) fn remember_fields(view: &View<'_>) -> Option<Markup> {
     if matches!(view.caller.door, Some(Door::Link | Door::Slack)) || view.required() > 1 {

@@ -47,9 +47,8 @@ pub(super) fn warnings(view: &View<'_>, call: &RequestedCall, number: Option<usi
     }
 }
 
-/// Renders a phrase in the reader's language that names the kind of a warning. The page shows the
-/// phrase before the warning's detail, because the detail may have no translation. Empty for an
-/// unknown code.
+/// Renders the kind of a warning in the reader's language; empty for an unknown code. It comes
+/// before the warning's detail, because the detail may have no translation.
 fn warning_subject(view: &View<'_>, code: &str) -> Markup {
     let words = view.words;
     let about = match code {

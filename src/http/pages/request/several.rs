@@ -23,7 +23,7 @@ type NumberedCall<'v> = (usize, &'v RequestedCall);
 type ArgumentRow = BTreeMap<String, JsonNode>;
 
 /// The maximum number of columns for arguments. Each name of an argument takes one column. If the
-/// calls of a tool have more names together, the table has their summaries instead.
+/// calls of a tool have more different names, the table has the summaries of the calls instead.
 const MAX_ARGUMENT_COLUMNS: usize = 6;
 
 pub(super) fn tables(view: &View<'_>, own: &[NumberedCall<'_>]) -> Markup {
@@ -194,8 +194,7 @@ fn call_state(view: &View<'_>, call: &RequestedCall) -> Markup {
 
 /// Returns the sum of a column. `None` if the column has a single row, a row without a number, or
 /// numbers that [`sum`] cannot add. Also `None` if the column's name suggests identifiers
-/// ([`is_identifier`]), unless the schema gives the column the type `number`, because identifiers
-/// are integers.
+/// ([`is_identifier`]), unless the schema says `number`, because identifiers are integers.
 fn column_sum(name: &str, schema: &Value, rows: &[ArgumentRow]) -> Option<String> {
     let is_integer = schema
         .get("properties")
@@ -233,7 +232,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn only_a_number_that_counts_has_a_sum() {
+    fn column_of_amounts_has_a_sum_and_column_of_identifiers_has_none() {
         let schema =
             json!({"properties": {"order": {"type": "integer"}, "amount": {"type": "number"}}});
         let row = |order: &str, amount: &str| {

@@ -48,17 +48,16 @@ impl FormName {
     }
 
     /// Returns the form that submitted `fields`. `path_action` is the action in the path of the
-    /// POST, if any. `single_call_forms` tells which forms the page had for open calls: `Edit` and
-    /// `Supply` if true, because there was at most one open call; otherwise `Calls`.
+    /// POST, if any. `single_call_forms` is true if the page had the forms `Edit` and `Supply` for
+    /// one open call, and false if it had the form `Calls` for several.
     fn from_fields(
         kind: RequestKind,
         path_action: Option<Action>,
         fields: &BTreeMap<String, String>,
         single_call_forms: bool,
     ) -> Self {
-        // A form that the agent wrote, or a call's arguments, may also have a field `action`. A
-        // browser submits such a field under the name `field.action` or `call.{id}.field.action`.
-        // These names do not match here.
+        // A form that the agent wrote, or a call's arguments, may also have a field `action`. Its
+        // name here is `field.action` or `call.{id}.field.action`, which does not match.
         let is_action_field = |name: &str| {
             name == "action" || call_part(name).is_some_and(|(_, part)| part == "action")
         };
@@ -183,10 +182,9 @@ fn field_mistake(
             }
             Some(_) | None => (Some("result".to_owned()), rest),
         },
-        // A person may answer a confirmation with "no" and choose a consequence (`then`). The
-        // function `FormReader::put_request_decision` (`form.rs`) turns this answer into a
-        // rejection, and writes the field `comment` to the member `reason`. So a mistake in
-        // `reason` is shown next to the field `comment`.
+        // A confirmation that was answered with "no" and a consequence (`then`) has become a
+        // rejection, whose `reason` comes from the field `comment` (see
+        // `FormReader::put_request_decision`).
         ["reason", rest @ ..]
             if row.spec.kind == RequestKind::Confirmation && form == FormName::Answer =>
         {

@@ -1,7 +1,7 @@
 //! Adds decimal numbers exactly, without the rounding errors of binary fractions.
 
-/// The maximum number of digits after a number's decimal point. Also the maximum number of zeros
-/// that an exponent appends to a number (`5e3` appends three).
+/// The maximum number of digits after the decimal point, and of zeros that an exponent appends
+/// (`5e3` appends three).
 const MAX_DIGITS: i32 = 18;
 
 /// Returns the sum of JSON numbers. The sum has as many decimal places as the number with the most
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_no_number_or_needs_too_many_digits_has_no_sum() {
+    fn text_without_a_number_or_with_too_many_digits_has_no_sum() {
         for texts in [
             &["1", "x"][..],
             &["true"],

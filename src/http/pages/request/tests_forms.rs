@@ -256,7 +256,7 @@ fn options_proposed_by_an_agent_are_offered_only_where_fully_visible() {
 }
 
 #[test]
-fn answer_that_does_not_fit_comes_back_with_what_was_typed() {
+fn invalid_answer_comes_back_with_the_typed_values() {
     let row = sample::of_kind(RequestKind::ExternalResult);
     let fields = [
         ("action", "respond"),

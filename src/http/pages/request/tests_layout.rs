@@ -1,6 +1,6 @@
 //! Checks the order and the emphasis of the parts of the page. All facts for the decision, with
-//! every byte of the calls' arguments, come before the first button. The parts that some readers
-//! need come last, and are folded.
+//! every byte of the calls' arguments, come before the first button. The parts that only some
+//! readers need come last, and are folded.
 
 use std::collections::BTreeMap;
 
@@ -201,7 +201,7 @@ fn exact_texts_of_several_calls_are_folded_only_where_columns_have_every_argumen
 }
 
 #[test]
-fn risk_is_said_by_the_worst_effect_and_a_command_looks_like_one() {
+fn worst_effect_determines_the_risk_and_a_command_is_shown_as_code() {
     let mut row = sample::several(2);
     row.spec.pending_tool_calls[1].effect = Effect::ReadOnly;
     assert!(page(&row, &sample::approver()).contains("1 of these cannot be undone here."));
@@ -224,7 +224,7 @@ fn risk_is_said_by_the_worst_effect_and_a_command_looks_like_one() {
 }
 
 #[test]
-fn button_of_a_rejection_names_what_the_rule_lets_follow() {
+fn button_of_a_rejection_names_the_consequence_in_the_rule() {
     for (then, said) in [
         (Consequence::Continue, "Reject and let the agent go on"),
         (Consequence::Cancel, "Reject and cancel the task"),
@@ -287,7 +287,7 @@ fn last_hour_before_the_deadline_is_marked() {
 }
 
 #[test]
-fn several_calls_are_a_table_with_the_sum_of_what_counts() {
+fn several_calls_are_a_table_with_the_sum_of_the_amounts() {
     let mut row = labeled(sample::several(8));
     for (index, call) in row.spec.pending_tool_calls.iter_mut().enumerate() {
         call.arguments_text = format!("{{\"order\":{index},\"amount\":20.10}}");

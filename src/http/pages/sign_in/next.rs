@@ -5,7 +5,6 @@
 use url::Url;
 use url::form_urlencoded::byte_serialize;
 
-/// The maximum length of a path, in bytes.
 const MAX_PATH_BYTES: usize = 2048;
 
 /// Returns `text` if a browser reads it as a path of this service, at or below `prefix` (the path
@@ -22,7 +21,7 @@ pub(crate) fn local_path<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     if !(below.is_empty() || below.starts_with(['/', '?', '#'])) {
         return None;
     }
-    // Parse the text as a browser does. The URL must have the host of `base`. Its path must equal
+    // Parses the text as a browser does. The URL must have the host of `base`. Its path must equal
     // the path in `text`, because a browser resolves `..` (also written `%2e%2e`), which could lead
     // out of the prefix.
     let base = Url::parse("http://own.invalid/").ok()?;

@@ -1,6 +1,5 @@
-//! `GET /tasks/{task_id}`: a task, its open questions, and one page of its events. The page has the
-//! newest events. If the query parameter `before` is a number, the page has the newest events
-//! before that number.
+//! `GET /tasks/{task_id}`: a task, its open questions, and one page of its events: the newest, or
+//! the newest before the number in the query parameter `before`.
 
 use std::sync::Arc;
 

@@ -22,8 +22,7 @@ use crate::task::verdict::Judgement;
 
 /// The number of consecutive event numbers that one page covers.
 const EVENTS_PER_PAGE: i64 = 200;
-/// The maximum size of one read, in bytes. The last event of a read may bring the read over the
-/// limit.
+/// The maximum size of one read, in bytes. The last event may exceed it.
 const MAX_READ_BYTES: i64 = 4 * 1024 * 1024;
 /// The maximum length of a shown text, in characters. The rest is cut off.
 const MAX_TEXT_CHARS: usize = 20_000;
@@ -40,9 +39,9 @@ pub(super) struct TaskTimeline {
 
 impl TaskTimeline {
     /// Reads and renders one page of events of the subtree `part`. A page covers
-    /// [`EVENTS_PER_PAGE`] consecutive event numbers, of which `end` is the last. All tasks of a
-    /// tree share one sequence of numbers, so the subtree may have no event with any of these
-    /// numbers. If so, the function reads the preceding [`EVENTS_PER_PAGE`] numbers, and so on.
+    /// [`EVENTS_PER_PAGE`] consecutive event numbers, of which `end` is the last. If the subtree
+    /// has no event with any of these numbers, because all tasks of a tree share one sequence of
+    /// numbers, the page covers the preceding [`EVENTS_PER_PAGE`] numbers, and so on.
     ///
     /// # Errors
     /// `unavailable` when the database does not answer.
@@ -68,7 +67,7 @@ impl TaskTimeline {
 }
 
 /// Reads and renders the events with numbers greater than `after` and up to `last`. Successive
-/// events that cannot be read become one entry. This entry has the number of the last such event.
+/// events that cannot be read become one entry, with the number of the last of them.
 async fn read_between(
     site: &Site<'_>,
     http: &Http,

@@ -316,7 +316,7 @@ async fn request_on_a_connection_that_was_told_to_close_is_not_answered() {
     let world = World::new(1);
     let mut first = world.open();
     first.asks().await;
-    // Opening `next` makes the server close `first`. `first` sends a request at the same time.
+    // Opening `next` makes the server close `first`, which sends a request at the same time.
     let mut next = world.open();
     first.get("/").await;
     assert!(first.is_closed().await);

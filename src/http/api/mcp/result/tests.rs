@@ -47,7 +47,7 @@ fn result_of_a_server_keeps_its_bytes_and_gets_only_the_members_that_it_lacks() 
 }
 
 #[test]
-fn changed_arguments_are_told_in_a_block_behind_the_content_of_the_server() {
+fn edited_arguments_are_shown_in_a_block_after_the_servers_content() {
     let block = r#"{"text":"Changed","type":"text"}"#;
     for (content, expected) in [
         ("[ ]", format!("[ {block}]")),

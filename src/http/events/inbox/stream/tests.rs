@@ -43,7 +43,8 @@ impl Clock for Hand {
     }
 }
 
-/// Identifies each caller as the person whom the test has set; `None` if the key is unknown.
+/// An authenticator that returns the caller that the test has set, whatever the key is; `None`
+/// makes the key unknown.
 struct Keys(Mutex<Option<Caller>>);
 
 impl Authenticator for Keys {
@@ -60,8 +61,7 @@ fn with(permissions: Permissions) -> Caller {
     }
 }
 
-/// Returns the rights that a caller may lose: the name, the caller afterwards, and whether the
-/// stream ends.
+/// Returns the cases: the lost right, the caller afterwards, and whether the stream ends.
 fn losses() -> [(&'static str, Option<Caller>, bool); 7] {
     let bob = sample::approver;
     let all = Permissions::ALL;

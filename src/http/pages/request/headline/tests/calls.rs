@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn approval_says_what_has_become_of_the_call() {
+fn headline_of_an_approval_names_the_status_of_the_call() {
     let row = decided(sample::request(), Action::Approve);
     let call = own(&row, 0);
     let again = |kind| vec![asked_again(&row, kind)];
@@ -125,7 +125,7 @@ fn later_request_about_the_call_counts_until_it_is_over() {
 }
 
 #[test]
-fn late_result_is_told_as_late() {
+fn late_result_is_shown_as_late() {
     let row = decided(sample::request(), Action::Approve);
     let call = own(&row, 0);
     let late = |outcome| {
@@ -170,7 +170,7 @@ fn edit_is_an_approval_only_where_the_call_runs_with_it() {
 }
 
 #[test]
-fn several_calls_are_counted_by_what_became_of_them() {
+fn several_calls_are_counted_by_status() {
     let row = decided(sample::several(4), Action::Approve);
     let calls = [0, 1, 2, 3].map(|index| own(&row, index));
     let facts = vec![

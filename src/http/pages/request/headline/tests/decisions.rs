@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn rejection_says_what_followed_from_it() {
+fn headline_of_a_rejection_names_the_consequence() {
     let row = decided(sample::request(), Action::Reject);
     let call = own(&row, 0);
     let rejected = || vec![ended(call, Outcome::Rejected)];
@@ -44,7 +44,7 @@ fn rejection_says_what_followed_from_it() {
 }
 
 #[test]
-fn expired_request_says_what_followed() {
+fn headline_of_an_expired_request_names_the_consequence() {
     let mut row = RequestRow {
         status: RequestStatus::Expired,
         ..sample::request()
@@ -99,7 +99,7 @@ fn expired_request_says_what_followed() {
 }
 
 #[test]
-fn withdrawn_request_says_why() {
+fn headline_of_a_withdrawn_request_names_the_reason() {
     let row = RequestRow {
         status: RequestStatus::Withdrawn,
         ..sample::request()
@@ -156,7 +156,7 @@ fn withdrawn_request_says_why() {
 }
 
 #[test]
-fn each_kind_of_question_is_told_in_its_own_words() {
+fn each_kind_of_question_has_its_own_words() {
     let told = |kind, action| {
         let row = decided(sample::of_kind(kind), action);
         let call = own(&row, 0);
