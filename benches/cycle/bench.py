@@ -433,6 +433,15 @@ def drift_of(measured, is_gate):
     return max((max(times) / min(times) - 1 if min(times) else 0, *key) for key, times in groups.items())
 
 
+def memory_latency():
+    """The latency of a cache that a processor has for itself, and of one that it shares with the machine's neighbours."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = os.path.join(folder, "memory-latency")
+        # No package of the workspace is needed, and --gate-waits builds none.
+        subprocess.run(["rustc", "--edition", "2024", "-O", "-o", program, os.path.join(HERE, "memory_latency.rs")], check=True, cwd=ROOT)
+        return subprocess.run([program, "256", "4096"], check=True, capture_output=True, text=True).stdout.strip()
+
+
 def describe(services, is_built):
     def output(*command):
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -445,6 +454,7 @@ def describe(services, is_built):
         "when": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "machine": f"{os.cpu_count()} × {models[0] if models else os.uname().machine}, Linux {os.uname().release}",
         "load before": f"{os.getloadavg()[0]:.1f}",
+        "memory": memory_latency(),
         "service": f"commit {commit}, profile dist" if is_built else ", ".join(f"{n}: {p}" for n, p in services.items()),
     }
 

@@ -30,8 +30,6 @@ use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
 use tower_http::catch_panic::CatchPanicLayer;
-use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
-use utoipa_axum::routes;
 
 pub(crate) use self::api::health::Metrics as RenderMetrics;
 use self::api::{
@@ -41,7 +39,7 @@ use self::pages::follow;
 use self::pages::inbox::script;
 use self::server::edge;
 use self::server::guard::guard;
-use self::server::operation::Op;
+use self::server::operation::{Op, Operation, operation};
 use self::server::problem::Problem;
 pub(crate) use self::settings::Settings;
 pub(crate) use self::state::Http;
@@ -52,7 +50,7 @@ pub(crate) fn routers(http: Http) -> (Router, Router) {
     let http = Arc::new(http);
     let (metrics, rest): (Vec<_>, Vec<_>) = operations()
         .into_iter()
-        .partition(|(op, _)| op.id == health::METRICS.id);
+        .partition(|operation| operation.op.id == health::METRICS.id);
     let main = if http.settings.has_metrics_listener {
         rest
     } else {
@@ -73,11 +71,12 @@ fn guarded(
 }
 
 fn routes(http: &Arc<Http>, operations: Vec<Operation>) -> Router<Arc<Http>> {
-    let mut router = OpenApiRouter::new();
-    for (op, (schemas, paths, methods)) in operations {
-        router = router.routes((schemas, paths, guarded(http, op, methods)));
+    let mut router = Router::new();
+    for operation in operations {
+        let (path, methods) = (operation.route)();
+        router = router.route(&path, guarded(http, operation.op, methods));
     }
-    router.split_for_parts().0
+    router
 }
 
 fn service_router(http: &Arc<Http>, operations: Vec<Operation>) -> Router {
@@ -120,55 +119,32 @@ fn panic_response(_: Box<dyn Any + Send + 'static>) -> Response {
     Problem::internal().into_response()
 }
 
-type Operation = (&'static Op, UtoipaMethodRouter<Arc<Http>>);
-
 /// Returns every operation of the OpenAPI document.
 pub(crate) fn operations() -> Vec<Operation> {
     let api = vec![
-        (&tasks::create::OP, routes!(tasks::create::create_task)),
-        (&tasks::list::OP, routes!(tasks::list::list_tasks)),
-        (&tasks::show::OP, routes!(tasks::show::get_task)),
-        (&tasks::items::OP, routes!(tasks::items::list_task_items)),
-        (
-            &tasks::events::OP,
-            routes!(tasks::events::stream_task_events),
+        operation!(tasks::create::OP, tasks::create::create_task),
+        operation!(tasks::list::OP, tasks::list::list_tasks),
+        operation!(tasks::show::OP, tasks::show::get_task),
+        operation!(tasks::items::OP, tasks::items::list_task_items),
+        operation!(tasks::events::OP, tasks::events::stream_task_events),
+        operation!(tasks::message::OP, tasks::message::send_message),
+        operation!(tasks::cancel::OP, tasks::cancel::cancel_task),
+        operation!(tasks::retry::OP, tasks::retry::retry_task),
+        operation!(requests::list::OP, requests::list::list_requests),
+        operation!(requests::events::OP, requests::events::stream_inbox),
+        operation!(deliveries::list::OP, deliveries::list::list_deliveries),
+        operation!(
+            deliveries::resend_many::OP,
+            deliveries::resend_many::resend_deliveries
         ),
-        (&tasks::message::OP, routes!(tasks::message::send_message)),
-        (&tasks::cancel::OP, routes!(tasks::cancel::cancel_task)),
-        (&tasks::retry::OP, routes!(tasks::retry::retry_task)),
-        (&requests::list::OP, routes!(requests::list::list_requests)),
-        (
-            &requests::events::OP,
-            routes!(requests::events::stream_inbox),
-        ),
-        (
-            &deliveries::list::OP,
-            routes!(deliveries::list::list_deliveries),
-        ),
-        (
-            &deliveries::resend_many::OP,
-            routes!(deliveries::resend_many::resend_deliveries),
-        ),
-        (
-            &deliveries::resend::OP,
-            routes!(deliveries::resend::resend_delivery),
-        ),
-        (&agents::OP, routes!(agents::list_agents)),
-        (&me::OP, routes!(me::get_me)),
-        (&mcp::OP, routes!(mcp::post_mcp_message)),
-        (&requests::show::OP, routes!(requests::show::get_request)),
-        (
-            &requests::decide::OP,
-            routes!(requests::decide::decide_request),
-        ),
-        (
-            &requests::approve::OP,
-            routes!(requests::approve::approve_request),
-        ),
-        (
-            &requests::reject::OP,
-            routes!(requests::reject::reject_request),
-        ),
+        operation!(deliveries::resend::OP, deliveries::resend::resend_delivery),
+        operation!(agents::OP, agents::list_agents),
+        operation!(me::OP, me::get_me),
+        operation!(mcp::OP, mcp::post_mcp_message),
+        operation!(requests::show::OP, requests::show::get_request),
+        operation!(requests::decide::OP, requests::decide::decide_request),
+        operation!(requests::approve::OP, requests::approve::approve_request),
+        operation!(requests::reject::OP, requests::reject::reject_request),
     ];
     api.into_iter()
         .chain(gate::operations())
@@ -181,11 +157,11 @@ pub(crate) fn operations() -> Vec<Operation> {
 /// Returns the operations that need no key: documents, problem pages, health checks and metrics.
 fn service_operations() -> Vec<Operation> {
     vec![
-        (&docs::OPENAPI, routes!(docs::get_openapi)),
-        (&docs::DOCS, routes!(docs::get_docs)),
-        (&problems::OP, routes!(problems::get_problem_page)),
-        (&health::HEALTHZ, routes!(health::get_health)),
-        (&health::READYZ, routes!(health::get_readiness)),
-        (&health::METRICS, routes!(health::get_metrics)),
+        operation!(docs::OPENAPI, docs::get_openapi),
+        operation!(docs::DOCS, docs::get_docs),
+        operation!(problems::OP, problems::get_problem_page),
+        operation!(health::HEALTHZ, health::get_health),
+        operation!(health::READYZ, health::get_readiness),
+        operation!(health::METRICS, health::get_metrics),
     ]
 }

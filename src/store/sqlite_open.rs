@@ -52,12 +52,14 @@ fn migrate_sqlite(connection: &mut rusqlite::Connection, schema: Schema) -> Resu
     if !is_older(found, SQLITE, schema)? {
         return Ok(());
     }
-    connection
+    // One transaction for all migrations, because each transaction waits for the disk.
+    let transaction = connection.transaction().map_err(failed)?;
+    transaction
         .execute_batch(CREATE_MIGRATIONS)
         .map_err(failed)?;
     for migration in migrations(SQLITE) {
         let version = migration.version;
-        let applied = connection
+        let applied = transaction
             .query_row(CHECKSUM, [version], |row| row.get::<_, Vec<u8>>(0))
             .optional()
             .map_err(failed)?;
@@ -69,15 +71,13 @@ fn migrate_sqlite(connection: &mut rusqlite::Connection, schema: Schema) -> Resu
             }
             None => {}
         }
-        let transaction = connection.transaction().map_err(failed)?;
         transaction
             .execute_batch(migration.sql.as_str())
             .map_err(failed)?;
         let row = (version, &*migration.description, &*migration.checksum);
         transaction.execute(RECORD_MIGRATION, row).map_err(failed)?;
-        transaction.commit().map_err(failed)?;
     }
-    Ok(())
+    transaction.commit().map_err(failed)
 }
 
 const MIGRATIONS: &str = "_sqlx_migrations";

@@ -259,7 +259,7 @@ impl Kill<'_> {
         life: impl AsyncFnOnce(&People, &AtomicU32) -> Vec<String>,
     ) -> (Vec<String>, Vec<Told>) {
         let database = match self.on {
-            On::Sqlite => Database::sqlite(),
+            On::Sqlite => Database::sqlite().await,
             On::Postgres => {
                 // The file lock in `shared_cluster` blocks the thread, so two tasks of this process
                 // must not wait for it at once.

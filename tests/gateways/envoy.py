@@ -6,13 +6,16 @@ import hmac
 import http.client
 import json
 import os
-import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1] / "support"))
+from ports import free_port  # noqa: E402
 
 LIMIT = 60
 GATEWAY, OWNER, ADMIN = "edge-key-0123456789a", "alice-key-0123456789", "root-key-01234567890"
@@ -47,12 +50,6 @@ def token(user: str, key: bytes = TOKENS) -> str:
     claims = {"iss": "acme", "sub": user, "exp": int(time.time()) + 600}
     head = ".".join(base64url(json.dumps(part).encode()) for part in ({"alg": "HS256", "kid": "k"}, claims))
     return f"{head}.{base64url(hmac.digest(key, head.encode(), 'sha256'))}"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def until(found, what):

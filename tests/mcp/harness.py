@@ -15,16 +15,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Callable, Iterator
 
+sys.path.append(str(Path(__file__).parents[1] / "support"))
+from ports import free_port  # noqa: E402
+
 BINARY = os.environ["MCP_SERVICE"]
 HERE = Path(__file__).parent
 KEY = "alice-key-0123456789"
 LIMIT = 30  # seconds, for each wait
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def until(what: str, found: Callable[[], Any], seconds: float = LIMIT) -> Any:

@@ -14,4 +14,4 @@ install_python tests/mcp/python "$work/python" "${pinned[@]}"
 MCP_PYTHON=$work/python/bin/python
 [ "${1:-}" != install ] || exit 0
 MCP_SERVICE=$(service_program)
-export MCP_SERVICE MCP_MODULES MCP_NODE MCP_PYTHON PYTHONDONTWRITEBYTECODE=1
+export MCP_SERVICE MCP_MODULES MCP_NODE MCP_PYTHON

@@ -126,13 +126,11 @@ impl Scene {
 
     /// Waits until `expected` accepts the deliveries. Returns the deliveries.
     pub async fn until(&self, expected: impl Fn(&[Value]) -> bool) -> Vec<Value> {
-        loop {
+        let found = async || {
             let found = self.deliveries("").await;
-            if expected(&found) {
-                return found;
-            }
-            crate::support::pause().await;
-        }
+            expected(&found).then_some(found)
+        };
+        crate::support::eventually("the deliveries are as expected", found).await
     }
 
     /// Waits until each state in `states` has exactly its count of deliveries. Returns all

@@ -24,7 +24,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _
 use uuid::Uuid;
 
 use crate::support::database::Database;
-use crate::support::postgres::{TestDatabase, database, database_folder};
+use crate::support::postgres::{TestDatabase, database};
 use crate::support::{sqlite_file, until};
 
 /// Makes two tests of each body: one per database engine.
@@ -105,8 +105,7 @@ pub struct StoreFixture {
 
 impl StoreFixture {
     pub async fn sqlite() -> Self {
-        let folder = tempfile::tempdir_in(database_folder()).unwrap();
-        let url = format!("sqlite://{}", folder.path().join("test.db").display());
+        let (folder, url) = sqlite_file::database().await;
         Self::on(url, KeptDatabase::Folder { _kept: folder }).await
     }
 

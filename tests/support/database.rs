@@ -15,9 +15,8 @@ pub struct Database {
 }
 
 impl Database {
-    pub fn sqlite() -> Self {
-        let folder = tempfile::tempdir_in(postgres::database_folder()).unwrap();
-        let url = format!("sqlite://{}/holdpoint.db", folder.path().display());
+    pub async fn sqlite() -> Self {
+        let (folder, url) = sqlite_file::database().await;
         Self {
             url,
             _sqlite: Some(std::sync::Arc::new(folder)),
@@ -36,7 +35,7 @@ impl Database {
 
     pub async fn of(on: On) -> Self {
         match on {
-            On::Sqlite => Self::sqlite(),
+            On::Sqlite => Self::sqlite().await,
             On::Postgres => Self::postgres().await,
         }
     }

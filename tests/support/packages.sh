@@ -2,6 +2,9 @@
 # The scripts source this file from the project's folder.
 # shellcheck shell=bash
 
+# The folders of the tests stay as they are.
+export PYTHONDONTWRITEBYTECODE=1
+
 # Makes the folder in which a script keeps its packages, and prints its path.
 work_folder() { # name
   local folder=${CARGO_TARGET_DIR:-target}/$1
@@ -47,7 +50,7 @@ unset_settings() {
 }
 
 free_port() {
-  python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+  python3 tests/support/ports.py
 }
 
 # Waits until the service is ready. Fails if it does not get ready in time.

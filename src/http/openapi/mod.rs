@@ -78,9 +78,9 @@ pub fn openapi_json() -> String {
 pub(crate) fn document() -> Value {
     let mut routes = OpenApiRouter::with_openapi(Document::openapi());
     let mut ops = BTreeMap::new();
-    for (op, methods) in crate::http::operations() {
-        ops.insert(op.id, op);
-        routes = routes.routes(methods);
+    for operation in crate::http::operations() {
+        ops.insert(operation.op.id, operation.op);
+        routes = routes.routes((operation.documented)());
     }
     let mut document = serde_json::to_value(routes.into_openapi()).unwrap_or_default();
     describe_authentication(&mut document);

@@ -74,7 +74,7 @@ fn every_operation_has_one_id_and_names_its_problems() {
     }
     let expected: BTreeSet<String> = super::super::operations()
         .iter()
-        .map(|(op, _)| op.id.to_owned())
+        .map(|operation| operation.op.id.to_owned())
         .collect();
     assert_eq!(ids, expected);
 }

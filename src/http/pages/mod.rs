@@ -13,10 +13,8 @@ pub(crate) mod site_texts;
 pub(crate) mod tasks;
 pub(crate) mod translations;
 
-use utoipa_axum::routes;
-
 use self::request::{approve_page, reject_page};
-use super::Operation;
+use super::server::operation::{Operation, operation};
 use super::server::problem::Problem;
 use crate::store::ReadError;
 
@@ -57,26 +55,20 @@ fn unless_corrupt<T>(read: Result<T, ReadError>) -> Result<Option<T>, Problem> {
 /// (`api/requests/show.rs`).
 pub(super) fn operations() -> Vec<Operation> {
     vec![
-        (&inbox::home::OP, routes!(inbox::home::get_home)),
-        (&inbox::list::OP, routes!(inbox::list::get_inbox)),
-        (&inbox::decided::OP, routes!(inbox::decided::get_decided)),
-        (&tasks::list::OP, routes!(tasks::list::get_tasks_page)),
-        (&tasks::show::OP, routes!(tasks::show::get_task_page)),
-        (&tasks::cancel::OP, routes!(tasks::cancel::cancel_task_here)),
-        (&grants::list::OP, routes!(grants::list::get_grants_page)),
-        (&grants::end::OP, routes!(grants::end::end_grant_here)),
-        (&approve_page::OP, routes!(approve_page::get_approve_page)),
-        (&reject_page::OP, routes!(reject_page::get_reject_page)),
-        (&link::show::OP, routes!(link::show::get_link_page)),
-        (&link::decide::OP, routes!(link::decide::decide_by_link)),
-        (&sign_in::show::OP, routes!(sign_in::show::get_sign_in)),
-        (
-            &sign_in::start_session::OP,
-            routes!(sign_in::start_session::sign_in),
-        ),
-        (
-            &sign_in::end_session::OP,
-            routes!(sign_in::end_session::sign_out),
-        ),
+        operation!(inbox::home::OP, inbox::home::get_home),
+        operation!(inbox::list::OP, inbox::list::get_inbox),
+        operation!(inbox::decided::OP, inbox::decided::get_decided),
+        operation!(tasks::list::OP, tasks::list::get_tasks_page),
+        operation!(tasks::show::OP, tasks::show::get_task_page),
+        operation!(tasks::cancel::OP, tasks::cancel::cancel_task_here),
+        operation!(grants::list::OP, grants::list::get_grants_page),
+        operation!(grants::end::OP, grants::end::end_grant_here),
+        operation!(approve_page::OP, approve_page::get_approve_page),
+        operation!(reject_page::OP, reject_page::get_reject_page),
+        operation!(link::show::OP, link::show::get_link_page),
+        operation!(link::decide::OP, link::decide::decide_by_link),
+        operation!(sign_in::show::OP, sign_in::show::get_sign_in),
+        operation!(sign_in::start_session::OP, sign_in::start_session::sign_in),
+        operation!(sign_in::end_session::OP, sign_in::end_session::sign_out),
     ]
 }

@@ -1,6 +1,16 @@
-//! The declaration of an operation: its id, its callers, the limit of its body, and its problems.
+//! The declaration of an operation: its id, its callers, the limit of its body, its problems, and
+//! its handler.
+
+use std::sync::Arc;
+
+use axum::handler::Handler;
+use axum::routing::{MethodFilter, MethodRouter, on};
+use utoipa::openapi::HttpMethod;
+use utoipa_axum::PathItemExt;
+use utoipa_axum::router::UtoipaMethodRouter;
 
 use super::problem::Code;
+use crate::http::Http;
 
 /// The maximum body size of most operations, in bytes.
 pub(crate) const SMALL_BODY: usize = 1024 * 1024;
@@ -35,4 +45,44 @@ pub(crate) enum AuthClass {
     Gateway,
     /// Everyone, by any host name and through any proxy. Health checks use this class.
     Health,
+}
+
+/// An operation of the OpenAPI document, with its handler.
+pub(crate) struct Operation {
+    pub op: &'static Op,
+    /// Returns the path and the handler.
+    pub route: fn() -> (String, MethodRouter<Arc<Http>>),
+    /// Returns the path and the handler, with their part of the OpenAPI document. The router is
+    /// built without this part: the schemas of all operations take much time and memory, and most
+    /// processes never show the document.
+    pub documented: fn() -> UtoipaMethodRouter<Arc<Http>>,
+}
+
+/// Declares an `Operation`. The handler's `#[utoipa::path]` says the path and the method: `@path`, a
+/// rule that `routes!` has for itself, calls a function of the type that the attribute generates.
+macro_rules! operation {
+    ($op:path, $($handler:tt)+) => {
+        $crate::http::server::operation::Operation {
+            op: &$op,
+            route: || {
+                let methods = utoipa_axum::routes!(@path [methods()] of $($handler)+);
+                (
+                    utoipa_axum::routes!(@path [path()] of $($handler)+),
+                    $crate::http::server::operation::method_router(&methods, $($handler)+),
+                )
+            },
+            documented: || utoipa_axum::routes!($($handler)+),
+        }
+    };
+}
+pub(crate) use operation;
+
+/// Routes requests with these methods to a handler.
+pub(crate) fn method_router<T: 'static>(
+    methods: &[HttpMethod],
+    handler: impl Handler<T, Arc<Http>>,
+) -> MethodRouter<Arc<Http>> {
+    let filters = methods.iter().map(PathItemExt::to_method_filter);
+    let filter = filters.reduce(MethodFilter::or);
+    filter.map_or_else(MethodRouter::new, |filter| on(filter, handler))
 }

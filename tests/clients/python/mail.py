@@ -10,7 +10,6 @@ import logging
 import os
 import re
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -26,6 +25,9 @@ import httpx
 import trustme
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, AuthResult, LoginPassword
+
+sys.path.append(str(Path(__file__).parents[2] / "support"))
+from ports import free_port  # noqa: E402
 
 USER = "holdpoint"
 PASSWORD = "canary-password-0123456789"
@@ -92,12 +94,6 @@ class Post:
         self.hear("AUTH", session)
         known = LoginPassword(USER.encode(), self.password.encode())
         return AuthResult(success=data == known, handled=False)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def context(authority: trustme.CA, *names: str):

@@ -116,7 +116,10 @@ impl World<'_> {
     async fn permitted(&mut self, ask: &Ask, answer: &GateAnswer, attempt: u32) {
         let (seed, call) = (self.seed, &answer.call);
         self.seen.permits += 1;
-        let journal = self.harness.journal(call.task_id).await;
+        let journal = self.harness.fixture.store.journal(call.task_id).await;
+        let journal = journal
+            .unwrap()
+            .unwrap_or_else(|| panic!("life {seed}: the permit of {} is not stored", call.task_id));
         let committed = journal.items.iter().any(|item| {
             matches!(&item.fact, Fact::ToolStarted { attempt: of, replica, .. }
                 if *of == attempt && replica.starts_with("elsewhere:"))

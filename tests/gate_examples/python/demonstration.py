@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,9 @@ from typing import Iterator
 import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
+
+sys.path.append(str(Path(__file__).parents[2] / "support"))
+from ports import free_port  # noqa: E402
 
 PAGE = Path(__file__).parents[3] / "docs" / "gate.md"
 SHOWN = "127.0.0.1:8080"
@@ -42,9 +44,7 @@ def send(method: str, url: str) -> dict:
 @contextmanager
 def demonstration(binary: str) -> Iterator[str]:
     """Serves the demonstration in an empty folder. Yields its address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     with tempfile.TemporaryDirectory() as name:
         log = Path(name) / "log"
         command, around = [binary, "serve", "--listen", address], {"PATH": os.environ["PATH"]}

@@ -90,13 +90,11 @@ impl Post {
     }
 
     pub async fn until(&self, expected: impl Fn(&[Value]) -> bool) -> Vec<Value> {
-        loop {
+        let found = async || {
             let found = self.deliveries().await;
-            if expected(&found) {
-                return found;
-            }
-            crate::support::pause().await;
-        }
+            expected(&found).then_some(found)
+        };
+        crate::support::eventually("the deliveries are as expected", found).await
     }
 
     pub async fn reject(&self, request: &str, key: &'static str) {

@@ -136,6 +136,22 @@ on_both! {
         }
     }
 
+    async fn change_that_waits_is_dropped_once_its_entry_is_for_another_tenant(on) {
+        let (mut scene, slack) = rooms(on, BOT).await;
+        let held = scene.app.held().await;
+        scene.counted(&[("sent", 1)]).await;
+        slack.fails("chat.update", "fatal_error");
+        answer(&scene, BOB, &held, "approve").await;
+        scene.until(|found| of(found, "request.decided").iter().any(|one| one["attempts"] == 1)).await;
+        scene.app.restart_with(|yaml| yaml.replace("tenants: [acme]", "tenants: [other]")).await;
+        slack.mend();
+        let before = scene.hook.count();
+        scene.leap(Duration::from_secs(7));
+        let found = scene.counted(&[("sent", 1), ("dropped", 1), ("due", 0)]).await;
+        let said = "the entry's settings no longer select this message";
+        assert_eq!((problem(of(&found, "request.decided")[0]).1, scene.hook.count()), (&json!(said), before));
+    }
+
     async fn message_that_was_deleted_in_slack_is_changed_no_more(on) {
         let (scene, slack) = rooms(on, BOT).await;
         let held = scene.app.held().await;

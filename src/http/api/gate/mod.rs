@@ -7,13 +7,13 @@ pub(crate) mod report;
 pub(crate) mod waiting;
 
 use tokio::time::Instant;
-use utoipa_axum::routes;
 
 use crate::engine::gate::{GateAnswer, GateRefusal, Proposal};
+use crate::http::Http;
 use crate::http::api::refusal::refusal_problem;
+use crate::http::server::operation::{Operation, operation};
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::gate::GateCall;
-use crate::http::{Http, Operation};
 use crate::people::Caller;
 
 pub(crate) const MAX_TOOL_NAME_BYTES: usize = 256;
@@ -23,9 +23,9 @@ pub(crate) const PEOPLE_RETRY_SECONDS: u32 = 30;
 
 pub(crate) fn operations() -> Vec<Operation> {
     vec![
-        (&propose::OP, routes!(propose::propose_gate_call)),
-        (&look::OP, routes!(look::get_gate_call)),
-        (&report::OP, routes!(report::report_gate_outcome)),
+        operation!(propose::OP, propose::propose_gate_call),
+        operation!(look::OP, look::get_gate_call),
+        operation!(report::OP, report::report_gate_outcome),
     ]
 }
 

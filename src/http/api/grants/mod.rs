@@ -3,13 +3,11 @@
 pub(crate) mod end;
 pub(crate) mod list;
 
-use utoipa_axum::routes;
-
-use crate::http::Operation;
+use crate::http::server::operation::{Operation, operation};
 
 pub(crate) fn operations() -> [Operation; 2] {
     [
-        (&list::OP, routes!(list::list_grants)),
-        (&end::OP, routes!(end::end_grant)),
+        operation!(list::OP, list::list_grants),
+        operation!(end::OP, end::end_grant),
     ]
 }
