@@ -13,6 +13,8 @@ pub(super) struct EndSignals {
     /// SIGHUP, which a terminal sends when it is closed. `None` if the parent process has made this
     /// process ignore SIGHUP, as `nohup` does.
     hangup: Option<Signal>,
+    /// Whether [`Self::end`] has returned because of SIGHUP.
+    hung_up: bool,
 }
 
 impl EndSignals {
@@ -27,6 +29,7 @@ impl EndSignals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             hangup: hangup.transpose()?,
+            hung_up: false,
         })
     }
 
@@ -36,6 +39,7 @@ impl EndSignals {
             terminate,
             interrupt,
             hangup,
+            hung_up,
         } = self;
         let hangup = async {
             match hangup {
@@ -43,19 +47,23 @@ impl EndSignals {
                 None => pending().await,
             }
         };
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-            _ = hangup => {}
-        }
+        *hung_up = tokio::select! {
+            _ = terminate.recv() => false,
+            _ = interrupt.recv() => false,
+            _ = hangup => true,
+        };
     }
 
-    /// Waits until a signal asks a service that is shutting down to end at once. SIGHUP does not: a
-    /// terminal that is closed may send it twice, by the kernel and by the shell.
+    /// Waits until a signal asks a service that is shutting down to end at once: the second SIGTERM
+    /// or SIGINT. SIGHUP does not count: a terminal that is closed may send it twice, by the kernel
+    /// and by the shell. Right after it, the system's manager may send SIGTERM to the whole session.
     pub(super) async fn end_at_once(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+        let needed = if self.hung_up { 2 } else { 1 };
+        for _ in 0..needed {
+            tokio::select! {
+                _ = self.terminate.recv() => {}
+                _ = self.interrupt.recv() => {}
+            }
         }
     }
 }

@@ -5,7 +5,7 @@ use std::fs::{File, OpenOptions, Permissions};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use rusqlite::OptionalExtension as _;
+use rusqlite::{OptionalExtension as _, TransactionBehavior};
 
 use super::db::Engine;
 use super::open::{SQLITE, Schema, is_older, migrations};
@@ -52,8 +52,11 @@ fn migrate_sqlite(connection: &mut rusqlite::Connection, schema: Schema) -> Resu
     if !is_older(found, SQLITE, schema)? {
         return Ok(());
     }
-    // One transaction for all migrations, because each transaction waits for the disk.
-    let transaction = connection.transaction().map_err(failed)?;
+    // One transaction for all migrations, because each transaction waits for the disk. It reads
+    // before it writes, so it is immediate, like that of `SqliteFile::write`.
+    let transaction = connection
+        .transaction_with_behavior(TransactionBehavior::Immediate)
+        .map_err(failed)?;
     transaction
         .execute_batch(CREATE_MIGRATIONS)
         .map_err(failed)?;

@@ -186,6 +186,25 @@ async fn empty_database_is_refused_without_migrations_and_created_by_the_command
 }
 
 #[tokio::test]
+async fn migration_that_fails_on_sqlite_undoes_the_migrations_before_it() {
+    let fixture = StoreFixture::sqlite().await;
+    fixture.store.close().await;
+    // Migration 25 can be applied again. Then migration 26 fails, because its column exists.
+    for undo in [
+        "drop index delivery_recipient",
+        "delete from _sqlx_migrations where version >= 25",
+    ] {
+        fixture.numbers(undo).await.unwrap();
+    }
+    let refused = open(&fixture.settings).await.unwrap_err();
+    assert!(matches!(refused, OpenError::Migration(_)), "{refused:?}");
+    let index = "select count(*) from sqlite_schema where name = 'delivery_recipient'";
+    let version = "select max(version) from _sqlx_migrations";
+    let left = (fixture.number(index).await, fixture.number(version).await);
+    assert_eq!(left, (0, 24));
+}
+
+#[tokio::test]
 async fn several_replicas_may_migrate_one_postgres_at_once() {
     let fixture = StoreFixture::postgres().await;
     fixture.store.close().await;
