@@ -9,10 +9,9 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::Driver;
 
-/// The maximum time that a command waits for a slot. After that time, its task is queued, and so are
-/// all tasks behind it, each of which then costs a claim and a reading of its journal. So the time
-/// is longer than a burst of commands takes on a slow machine.
-const SLOT_WAIT: Duration = Duration::from_secs(2);
+/// The maximum time that a command waits for a slot. After that time, its task is queued. A longer
+/// time would not help: a worker that waits `CLAIM_WAIT` in vain gets the next free slots.
+const SLOT_WAIT: Duration = Duration::from_millis(500);
 
 impl Driver<'_> {
     /// Whether this driver stops before its next call of a model or a tool. Another process or a
