@@ -6,6 +6,9 @@ import { asks, cancel, ended, fits, inBrowser, isLive, main, newPage, readable, 
 
 const refundOf = (amount) => asks("refund_payment", JSON.stringify({ order: 17, amount }));
 const rows = (page) => page.locator("#inbox-rows > li");
+// The rows in their order: the question of each, and its box.
+const places = (page) =>
+  rows(page).evaluateAll((all) => all.map((each) => [each.dataset.request, JSON.stringify(each.getBoundingClientRect().toJSON())]));
 const row = (page, asked) => page.locator(`#inbox-rows > li[data-request="${asked.request_id}"]`);
 const open = async () => (await (await fetch(`${service}/v1/requests`)).json()).open;
 const approve = (asked) => fetch(`${service}/resume/${asked.request_id}/approve`, { method: "POST", headers: { prefer: "respond-async" } });
@@ -51,23 +54,23 @@ async function rowsNeverMoveByThemselves(browser) {
   await page.goto(`${service}/inbox`);
   await isLive(page);
   assert.equal(await page.title(), "(3) Inbox – Holdpoint");
-  const boxes = () => rows(page).evaluateAll((all) => all.map((each) => JSON.stringify(each.getBoundingClientRect().toJSON())));
   await rows(page).nth(1).hover();
   const news = page.locator("#inbox-new button");
-  const before = await boxes();
+  const before = await places(page);
   const first = await refundOf(200);
   await news.waitFor();
   assert.equal(await news.innerText(), "1 new question: show it");
+  assert.deepEqual(await places(page), before, "a new question moves no row");
   const more = [];
   for (let number = 0; number < 25; number += 1) more.push(await refundOf(300 + number));
   for (const { task } of more) await cancel(task);
   await page.locator("#open-heading", { hasText: /^4$/ }).waitFor();
-  assert.deepEqual(await boxes(), before);
+  assert.deepEqual(await places(page), before, "nor do fifty events");
   await news.click();
   await row(page, first.request).waitFor();
   assert.equal(await rows(page).count(), 4);
   assert.equal(await news.count(), 0);
-  assert.deepEqual((await boxes()).slice(0, 3), before, "new rows come below the old ones");
+  assert.deepEqual((await places(page)).slice(0, 3), before, "new rows come below the old ones");
   assert.deepEqual(wrong, []);
   await context.close();
   await clear();
@@ -78,15 +81,12 @@ async function aRowSaysWhoDecidedElsewhere(browser, viewport) {
   const { context, page, wrong } = await newPage(browser, { viewport });
   await page.goto(`${service}/inbox`);
   await isLive(page);
-  const boxes = () => rows(page).evaluateAll((all) => all.map((each) => JSON.stringify(each.getBoundingClientRect().toJSON())));
-  const before = await boxes();
-  const order = await rows(page).evaluateAll((all) => all.map((each) => each.dataset.request));
+  const before = await places(page);
   await approve(first.request);
   await row(page, first.request).locator(".told", { hasText: /^Approved by local, .* nothing left to do here$/ }).waitFor();
   await cancel(second.task);
   await row(page, second.request).locator(".told", { hasText: /^Withdrawn/ }).waitFor();
-  assert.deepEqual(await rows(page).evaluateAll((all) => all.map((each) => each.dataset.request)), order, "greyed in place");
-  assert.deepEqual(await boxes(), before, "no row moves or grows");
+  assert.deepEqual(await places(page), before, "greyed in place: no row moves or grows");
   assert.equal(await row(page, first.request).getByRole("link").count(), 1, "its link stays");
   assert.equal(await page.locator("#open-heading").innerText(), "1");
   await row(page, third.request).getByRole("link").focus();

@@ -62,16 +62,21 @@ async function buttonsStayBelowTheArguments(browser) {
   await context.close();
 }
 
-// On a phone, the bar of buttons does not cover the field that receives the focus.
+// On a phone, the bar of buttons covers a field at the end of the window, until the field receives
+// the focus.
 async function barDoesNotCoverTheFocus(browser) {
   const eight = await says("Eight parcels came broken.");
   const four = await asks("refund_payment", ...[1, 2, 3, 4].map((order) => JSON.stringify({ order, amount: 30 })));
-  for (const [{ request: asked }, height] of [[eight, 844], [four, 667]]) {
-    const { context, page, wrong } = await newPage(browser, { viewport: { width: 390, height } });
+  for (const { request: asked } of [eight, four]) {
+    const { context, page, wrong } = await newPage(browser, { viewport: { width: 390, height: 844 } });
     await page.goto(asked.url);
-    await page.locator("#decide-reason").evaluate((field) => field.focus());
-    const [field, bar] = [await page.locator("#decide-reason").boundingBox(), await page.locator(".decide .bar").boundingBox()];
-    assert.ok(field.y >= 0 && field.y + field.height <= bar.y, `the field stands above the bar at ${height}`);
+    const [reason, bar] = [page.locator("#decide-reason"), page.locator(".decide .bar")];
+    const end = ({ y, height }) => y + height;
+    await page.setViewportSize({ width: 390, height: Math.ceil(end(await reason.boundingBox())) });
+    assert.ok(end(await reason.boundingBox()) > (await bar.boundingBox()).y, "the bar covers the field at first");
+    await reason.evaluate((field) => field.focus());
+    const field = await reason.boundingBox();
+    assert.ok(field.y >= 0 && end(field) <= (await bar.boundingBox()).y, "the field stands above the bar");
     assert.deepEqual(wrong, []);
     await context.close();
   }
