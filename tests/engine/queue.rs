@@ -5,15 +5,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use holdpoint::engine::{Engine, EngineParts};
 use holdpoint::people::Caller;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::status::TaskStatus;
 use holdpoint::world::SystemClock;
 
-use super::engine_harness::{EngineHarness, alice, drive, go, person};
+use super::engine_harness::{EngineHarness, alice, drive, go, person, spawn};
 use crate::store::store_fixture::both;
-use crate::support::endless_sleep::EndlessSleep;
+use crate::support::endless_sleep::{BETWEEN_ROUNDS, EndlessSleep};
 
 /// Claims as many tasks as there are free slots and drives them. Returns the tasks that this round
 /// ended, in the order of `tasks`.
@@ -35,6 +36,27 @@ async fn running(harness: &EngineHarness, tasks: &[TaskId]) -> Vec<TaskId> {
         }
     }
     found
+}
+
+/// Records in a table `was_queued` each task that is queued from now on.
+async fn count_queued(harness: &EngineHarness) {
+    let sql = if harness.fixture.is_postgres() {
+        "create table was_queued (task_id uuid);
+         create function count_queued() returns trigger language plpgsql as $$
+         begin
+            insert into was_queued values (new.task_id);
+            return null;
+         end $$;
+         create trigger count_queued after insert or update on agent_task for each row
+            when (new.phase = 'queued') execute function count_queued()"
+    } else {
+        "create table was_queued (task_id blob);
+         create trigger count_queued_new after insert on agent_task when new.phase = 'queued'
+         begin insert into was_queued values (new.task_id); end;
+         create trigger count_queued after update on agent_task when new.phase = 'queued'
+         begin insert into was_queued values (new.task_id); end"
+    };
+    harness.fixture.database().execute(sql).await;
 }
 
 both! {
@@ -70,6 +92,51 @@ both! {
             driver.await;
         }
         assert_ne!(harness.status(task).await, TaskStatus::Running);
+    }
+
+    async fn waiting_commands_are_not_queued_because_the_worker_waits_longer_than_they_do(fixture) {
+        let harness = EngineHarness::new(fixture, &[("lookup", r#"{"order":1}"#)]).await;
+        count_queued(&harness).await;
+        // With this clock, no wait for a slot times out.
+        let clock = EndlessSleep::new(|time| time == BETWEEN_ROUNDS);
+        let engine = Engine::new(EngineParts { clock, ..harness.parts(1) });
+        harness.tool.close();
+        engine.create(&alice(), go(), None).await.unwrap();
+        harness.tool.reached(1).await;
+        let worker = spawn(Arc::clone(&engine).work());
+        let caller = alice();
+        let commands = (0..4).map(|_| engine.create(&caller, go(), None));
+        let mut commands = Box::pin(join_all(commands));
+        let wait = Duration::from_millis(300);
+        assert!(tokio::time::timeout(wait, &mut commands).await.is_err(), "there is no slot");
+        harness.tool.open();
+        for created in commands.await {
+            harness.until_stopped(created.unwrap().task_id).await;
+        }
+        assert_eq!(harness.fixture.number("select count(*) from was_queued").await, 0);
+        worker.abort();
+    }
+
+    async fn queued_task_gets_a_slot_although_commands_wait_for_every_slot(fixture) {
+        let harness = EngineHarness::new(fixture, &[("lookup", r#"{"order":1}"#)]).await;
+        // The worker claims at its start, and when it is woken.
+        let clock = EndlessSleep::new(|time| time == BETWEEN_ROUNDS);
+        let engine = Engine::new(EngineParts { clock, ..harness.parts(1) });
+        harness.tool.close();
+        engine.create(&alice(), go(), None).await.unwrap();
+        harness.tool.reached(1).await;
+        let queued = harness.queued().await;
+        let worker = spawn(Arc::clone(&engine).work());
+        harness.tool.open();
+        let one_by_one = async || {
+            for _ in 0..3 {
+                let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
+                harness.until_stopped(task).await;
+            }
+        };
+        join_all((0..4).map(|_| one_by_one())).await;
+        assert_ne!(harness.status(queued).await, TaskStatus::Running, "it had its turn");
+        worker.abort();
     }
 
     async fn queued_tasks_are_claimed_tenant_by_tenant_before_new_ones(fixture) {

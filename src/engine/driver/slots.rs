@@ -2,6 +2,7 @@
 //! driver gets a slot while the service stops, or while the process drives another task alone
 //! (`LoneDrives`).
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -9,8 +10,8 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::Driver;
 
-/// The maximum time that a command waits for a slot. After that time, its task is queued. A longer
-/// time would not help: a worker that waits `CLAIM_WAIT` in vain gets the next free slots.
+/// The maximum time that a command waits for a slot. After that time, its task is queued. With a
+/// longer time, the answer to each command would come late while every slot has a slow call.
 const SLOT_WAIT: Duration = Duration::from_millis(500);
 
 impl Driver<'_> {
@@ -42,10 +43,16 @@ impl Driver<'_> {
         if !admitted() {
             return None;
         }
-        if self.session.reply.is_none() {
-            return engine.free_slot();
+        let free = engine.free_slot();
+        if free.is_some() || self.session.reply.is_none() || engine.settings.max_running == 0 {
+            return free;
         }
-        let slot = engine.slot_within(SLOT_WAIT).await;
+        let slot = tokio::select! {
+            biased;
+            slot = Arc::clone(&engine.slots).acquire_owned() => slot.ok(),
+            () = engine.stop.cancelled() => None,
+            () = engine.clock.sleep(SLOT_WAIT) => None,
+        };
         slot.filter(|_| admitted())
     }
 }

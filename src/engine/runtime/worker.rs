@@ -26,40 +26,51 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// credentials and standing decisions. It stores the `UserKey` (the form for comparisons) of each
 /// new user id, and corrects rows that replicas of an older version do not maintain.
 const CLEANUP_INTERVAL: Duration = Duration::from_mins(1);
-/// The maximum time that a claim waits for a free slot. During this wait, the worker closes no
-/// overdue request.
-const CLAIM_WAIT: Duration = Duration::from_millis(250);
 /// If a lone drive (a drive of one task alone) could not begin, the next lone drive begins only
 /// after this number of lease durations.
 const POSTPONEMENT_LEASES: u32 = 4;
 
+/// Logs a failure of the worker. A database that does not answer is logged elsewhere.
+fn log_failure<T>(result: Result<T, Refusal>) {
+    if let Err(error) = result
+        && error != Refusal::Unavailable
+    {
+        tracing::warn!(%error, "a round of the worker failed");
+    }
+}
+
 impl Engine {
-    /// Runs the worker until the service goes down. Rounds (which claim tasks) and renewals of
-    /// leases run concurrently, so that no lease runs out during a slow round.
+    /// Runs the worker until the service goes down. Claims, closings of overdue requests and
+    /// renewals of leases run concurrently: no lease runs out while a closing is slow, and requests
+    /// are closed while a claim waits for a slot.
     pub async fn work(self: Arc<Self>) {
-        tokio::join!(self.rounds(), self.renewals());
+        tokio::join!(self.claims(), self.closings(), self.renewals());
     }
 
-    async fn rounds(self: &Arc<Self>) {
-        let (mut round_at, mut clean_at) = (self.clock.uptime(), self.clock.uptime());
+    /// Claims queued tasks whenever a task may be queued and a slot is free.
+    async fn claims(self: &Arc<Self>) {
+        while !self.stop.is_cancelled() {
+            if let Some(first) = self.next_slot().await {
+                log_failure(self.drive_claimed(first).await);
+            }
+            tokio::select! {
+                () = self.stop.cancelled() => {}
+                () = self.wake_worker.notified() => {}
+                () = self.store.wait_for_queued_task() => {}
+                () = self.clock.sleep(POLL_INTERVAL) => {}
+            }
+        }
+    }
+
+    /// Closes overdue requests, and removes rows that are no longer needed.
+    async fn closings(self: &Arc<Self>) {
+        let mut clean_at = self.clock.uptime();
         let mut cursor = UpgradeCursor::default();
         while !self.stop.is_cancelled() {
-            // If the worker is woken between two rounds, for example by a free slot, it claims
-            // tasks and does not search for overdue requests.
-            let claimed = if self.clock.uptime() >= round_at {
-                round_at = self.clock.uptime() + POLL_INTERVAL;
-                self.round().await
-            } else {
-                self.drive_claimed().await
-            };
-            if let Err(error) = claimed
-                && error != Refusal::Unavailable
-            {
-                tracing::warn!(%error, "a round of the worker failed");
-            }
+            log_failure(self.close_overdue().await);
             if self.clock.uptime() >= clean_at {
-                // One pass of the loop cleans up at most one batch of each kind, so that claims do
-                // not wait long.
+                // One pass of the loop cleans up at most one batch of each kind, so that overdue
+                // requests do not wait long.
                 let store = &self.store;
                 let more = store.remove_spent_keys().await.unwrap_or(false)
                     | store.remove_spent_sessions().await.unwrap_or(false)
@@ -76,8 +87,6 @@ impl Engine {
             }
             tokio::select! {
                 () = self.stop.cancelled() => {}
-                () = self.wake_worker.notified() => {}
-                () = self.store.wait_for_queued_task() => {}
                 () = self.clock.sleep(POLL_INTERVAL) => {}
             }
         }
@@ -110,30 +119,42 @@ impl Engine {
         }
     }
 
-    /// Runs one round: ends tasks that were found unreadable, closes overdue requests, and then
-    /// claims tasks and drives them. Returns the number of claimed tasks.
+    /// Runs one round of the worker: closes overdue requests, then claims tasks and drives them.
+    /// Returns the number of claimed tasks.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
     pub async fn round(self: &Arc<Self>) -> Result<usize, Refusal> {
-        // Shutdown waits for this token, and so for the end of this round.
+        self.close_overdue().await?;
+        match self.free_slot() {
+            Some(first) => self.drive_claimed(first).await,
+            None => Ok(0),
+        }
+    }
+
+    /// Ends tasks that were found unreadable, and closes overdue requests.
+    async fn close_overdue(self: &Arc<Self>) -> Result<(), Refusal> {
+        // Shutdown waits for this token, and so for the end of this function.
         let _counted = self.drivers.token();
         if self.stop.is_cancelled() {
-            return Ok(0);
+            return Ok(());
         }
         self.end_damaged_tasks().await;
         while self.expire().await? == expire::MAX_EXPIRED_AT_ONCE {}
-        self.drive_claimed().await
+        Ok(())
     }
 
-    async fn drive_claimed(self: &Arc<Self>) -> Result<usize, Refusal> {
+    async fn drive_claimed(
+        self: &Arc<Self>,
+        first: OwnedSemaphorePermit,
+    ) -> Result<usize, Refusal> {
         // Shutdown waits for this token. Without it, shutdown could end between a claim and the
         // start of the drivers for the claimed tasks.
         let _counted = self.drivers.token();
         if self.stop.is_cancelled() {
             return Ok(0);
         }
-        let drivers = self.claim().await?;
+        let drivers = self.claim_with(first).await?;
         let count = drivers.len();
         for driver in drivers {
             self.drivers.spawn(driver);
@@ -141,20 +162,26 @@ impl Engine {
         Ok(count)
     }
 
-    /// Claims at most as many tasks as there are free slots. Each returned future drives one task
-    /// until the task waits, ends or belongs to another driver. Dropping a future abandons the
-    /// future's task, as a crash would. The last future may drive its task alone: it first waits
-    /// until all other drivers of this process have ended or given way.
+    /// Claims at most as many tasks as there are free slots, and none if no slot is free. Each
+    /// returned future drives one task until the task waits, ends or belongs to another driver.
+    /// Dropping a future abandons the future's task, as a crash would. The last future may drive
+    /// its task alone: it first waits until all other drivers of this process have ended or given
+    /// way.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
     pub async fn claim(self: &Arc<Self>) -> Result<Vec<BoxFuture<'static, ()>>, Refusal> {
-        // The worker waits for a slot like the commands do, in the same queue. If it took only
-        // slots that are free at once, waiting commands could take every slot first.
-        let Some(first) = self.slot_within(CLAIM_WAIT).await else {
-            self.backlog.store(true, Ordering::Relaxed);
-            return Ok(Vec::new());
-        };
+        match self.free_slot() {
+            Some(first) => self.claim_with(first).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Claims tasks for the slot `first` and for every slot that is free.
+    async fn claim_with(
+        self: &Arc<Self>,
+        first: OwnedSemaphorePermit,
+    ) -> Result<Vec<BoxFuture<'static, ()>>, Refusal> {
         let free = i64::try_from(1 + self.slots.available_permits()).unwrap_or(i64::MAX);
         // `backlog` is cleared first, because a task queued during the claim sets it again.
         self.backlog.store(false, Ordering::Relaxed);
@@ -232,21 +259,16 @@ impl Engine {
         Arc::clone(&self.slots).try_acquire_owned().ok()
     }
 
-    /// Waits for a slot. Returns `None` if `time` passes first, if the service stops, or if the
-    /// process has no slots.
-    pub(in crate::engine) async fn slot_within(
-        &self,
-        time: Duration,
-    ) -> Option<OwnedSemaphorePermit> {
-        let free = self.free_slot();
-        if free.is_some() || self.settings.max_running == 0 {
-            return free;
-        }
+    /// Waits for a slot. Returns `None` if the service stops.
+    ///
+    /// The worker waits in the same queue as the commands, and keeps its place until it gets a
+    /// slot. If it took only slots that are free at once, waiting commands could take every slot
+    /// first, and tasks that other replicas queued would wait for ever.
+    async fn next_slot(&self) -> Option<OwnedSemaphorePermit> {
         tokio::select! {
             biased;
-            slot = Arc::clone(&self.slots).acquire_owned() => slot.ok(),
             () = self.stop.cancelled() => None,
-            () = self.clock.sleep(time) => None,
+            slot = Arc::clone(&self.slots).acquire_owned() => slot.ok(),
         }
     }
 
