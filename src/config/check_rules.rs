@@ -11,6 +11,7 @@ use super::check_parts::is_glob;
 use super::interpolate::InsertedValue;
 use super::tree::{Node, Origin};
 use crate::policy::{Decide, Expiry, Rule};
+use crate::task::decision::Action;
 use crate::task::request::RequestKind;
 use crate::world::Mistakes;
 
@@ -136,6 +137,14 @@ fn check_terms(place: &RulePlace<'_>, root: &Node, mistakes: &mut Mistakes) {
     let allow = root.at(&["policy", &place.at, "allow"]);
     if rule.allow.is_empty() && allow.is_none_or(|allow| allow.elements().is_empty()) {
         let detail = "an approval allows at least one answer";
+        place.add(&["allow"], detail, mistakes);
+    }
+    // No sequence of the other answers ends such a request: no result is taken from one person of
+    // several, and changed arguments need the approval of the others.
+    let ends = |action: &Action| matches!(action, Action::Approve | Action::Reject);
+    if rule.approvers.required > 1 && !rule.allow.is_empty() && !rule.allow.iter().any(ends) {
+        let detail =
+            "with `required` over 1, add `approve` or `reject`: no other answer ends the request";
         place.add(&["allow"], detail, mistakes);
     }
 }

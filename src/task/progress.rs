@@ -340,7 +340,7 @@ impl Progress {
     ) {
         let repeated = judgement
             .repeats
-            .map(|call| repeated_rejection_text(self.rejections.of_call(call)));
+            .map(|call| repeated_rejection_text(self.rejections.of_call(call), judgement));
         self.refused_repeats += u32::from(repeated.is_some());
         let Some(state) = self.call_mut(id) else {
             return;
@@ -392,10 +392,16 @@ impl Progress {
     }
 }
 
-fn repeated_rejection_text(rejection: Option<&RejectedCall>) -> String {
-    let reason = rejection
-        .and_then(|rejection| rejection.reason.as_ref())
-        .map_or(String::new(), |reason| format!(" Reason: {reason}"));
+/// Returns the result of a call that a person has rejected before. At a gate, the earlier call is
+/// in another task, so only the judgement has the reason.
+fn repeated_rejection_text(rejection: Option<&RejectedCall>, judgement: &Judgement) -> String {
+    let Some(rejection) = rejection else {
+        let rejected = judgement.reason.as_deref();
+        let rejected = rejected.unwrap_or("A human has rejected this same call.");
+        return format!("{rejected} It was not run, and asking again does not help.");
+    };
+    let reason = rejection.reason.as_ref();
+    let reason = reason.map_or(String::new(), |reason| format!(" Reason: {reason}"));
     format!(
         "A human has rejected this same call; it was not run, and asking again does not help.{reason}"
     )

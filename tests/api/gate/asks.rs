@@ -158,6 +158,8 @@ on_both! {
         let new = ask_by_key(&app, "k2", &refund(120), 5).await;
         assert_eq!(told(&new), expected(200, "deny", "settled", "rejected"), "{}", new.text);
         assert_ne!(new.str("/task_id"), held.str("/task_id"));
+        let result = new.str("/result/content");
+        assert!(result.contains("Wrong order.") && result.contains("asking again does not help"), "{result}");
         assert_eq!(types(&items(&app, &new).await), ["task_status", "user_message", "assistant_message", "judged", "tool_result", "task_status"]);
         assert_eq!(app.tool.count(), 0);
         app.stop().await;
