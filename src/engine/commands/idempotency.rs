@@ -91,7 +91,7 @@ impl Engine {
         };
         let position = Some(CommitPosition::Key(Box::new(row)));
         Ok(Some(Accepted {
-            is_gate_call: self.is_root_at_gate(&task),
+            is_gate_call: self.agents.is_gate(task.root_agent()),
             position,
             ..Accepted::without_events(task_id, root, true)
         }))

@@ -63,7 +63,7 @@ impl Driver<'_> {
                 ToolAnswer::Succeeded { .. } | ToolAnswer::Failed { .. }
             );
             if let (true, Some(raw)) = (is_final, call.raw.take()) {
-                self.engine.keep_raw_result(call.task_id, raw);
+                self.engine.awaited_calls.keep_raw_result(call.task_id, raw);
             }
             if matches!(answer, ToolAnswer::Unknown { .. }) {
                 let attempt = self.session.own.progress.attempts(call.call_id);

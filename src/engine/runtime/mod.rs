@@ -2,6 +2,7 @@
 //! in flight. This state is not stored, because the database has everything that is needed after a
 //! crash.
 
+pub(in crate::engine) mod awaited_calls;
 pub(crate) mod in_flight_calls;
 pub(crate) mod in_flight_model_calls;
 pub(crate) mod leases;
