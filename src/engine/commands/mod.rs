@@ -2,7 +2,7 @@
 //! to a task's journal in one commit. The driver then carries out the task's next steps.
 
 mod cancel;
-mod create;
+pub(in crate::engine) mod create;
 mod credentials;
 mod decide;
 mod decision_input;

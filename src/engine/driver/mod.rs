@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 pub(crate) use self::delta_stream::DeltaStream;
+use self::finish::{finish, finish_without_agent, reopen};
 pub(crate) use self::stop::Stop;
 use super::Engine;
 use super::recovery::damaged_task::{is_out_of_takeovers, no_progress};
@@ -51,7 +52,7 @@ impl Engine {
         mut session: TaskSession,
     ) -> Option<TaskSession> {
         let ended = loop {
-            match self.step(&mut session).await {
+            match step(&self, &mut session).await {
                 Ok(true) | Err(Stop::Reloaded) => {}
                 Ok(false) => break true,
                 Err(Stop::Lost) => break false,
@@ -67,28 +68,29 @@ impl Engine {
         }
         (ended && !session.has_pending_facts()).then_some(session)
     }
+}
 
-    /// Takes one step. Returns `false` when the driver has nothing more to do.
-    async fn step(&self, session: &mut TaskSession) -> Result<bool, Stop> {
-        self.refresh_tree(session).await?;
-        if session.has_ended_ancestor() {
-            session.cancel();
-            self.save(session, LeaseChange::Park { wake_in: None })
-                .await?;
-            return Ok(false);
-        }
-        session.record_sub_agent_results();
-        let agent = match self.load_agent(session).await? {
-            Ok(agent) => agent,
-            Err(failure) => return self.finish_without_agent(session, failure).await,
-        };
-        if is_out_of_takeovers(session.own.row.fruitless)
-            && session.own.progress.status == Some(TaskStatus::Running)
-        {
-            return self.finish(session, Ending::Failed(no_progress())).await;
-        }
-        Driver::new(self, session, &agent).advance().await
+/// Takes one step. Returns `false` when the driver has nothing more to do.
+async fn step(engine: &Engine, session: &mut TaskSession) -> Result<bool, Stop> {
+    engine.refresh_tree(session).await?;
+    if session.has_ended_ancestor() {
+        session.cancel();
+        engine
+            .save(session, LeaseChange::Park { wake_in: None })
+            .await?;
+        return Ok(false);
     }
+    session.record_sub_agent_results();
+    let agent = match engine.load_agent(session).await? {
+        Ok(agent) => agent,
+        Err(failure) => return finish_without_agent(engine, session, failure).await,
+    };
+    if is_out_of_takeovers(session.own.row.fruitless)
+        && session.own.progress.status == Some(TaskStatus::Running)
+    {
+        return finish(engine, session, Ending::Failed(no_progress())).await;
+    }
+    Driver::new(engine, session, &agent).advance().await
 }
 
 impl<'e> Driver<'e> {
@@ -164,7 +166,7 @@ impl Driver<'_> {
             .time_until_attempts_end()
             .or_else(|| self.time_until_late());
         if wake_in.is_none() && self.session.own.progress.status == Some(TaskStatus::Running) {
-            self.engine.reopen(self.session).await?;
+            reopen(self.engine, self.session).await?;
         }
         self.save(LeaseChange::Park { wake_in }).await?;
         Ok(false)
@@ -175,6 +177,6 @@ impl Driver<'_> {
     }
 
     async fn finish(&mut self, ending: Ending) -> Result<bool, Stop> {
-        self.engine.finish(self.session, ending).await
+        finish(self.engine, self.session, ending).await
     }
 }

@@ -17,6 +17,7 @@ use crate::agent::gate::Record;
 use crate::agent::{Agent, Gate};
 use crate::engine::Refusal;
 use crate::engine::commands::IdempotencyKey;
+use crate::engine::commands::create::unsaved_root;
 use crate::engine::commands::submit::unless_conflict;
 use crate::engine::driver::judge::denied_again;
 use crate::engine::driver::{Driver, Stop};
@@ -213,9 +214,7 @@ impl Gates<'_> {
     /// the turn with the call.
     fn unsaved_call(self, caller: &Caller, agent: &Agent, proposal: &Proposal) -> TaskSession {
         let (session_id, metadata) = (proposal.session().to_owned(), proposal.metadata.clone());
-        let mut session = self
-            .engine
-            .unsaved_root(caller, agent, session_id, metadata);
+        let mut session = unsaved_root(self.engine, caller, agent, session_id, metadata);
         let redactor = self.engine.catalog.redactor();
         session.push(Fact::UserMessage {
             items: vec![Part {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::Gates;
 use crate::agent::version::is_gate;
-use crate::engine::recovery::agent_version::insert_bounded;
+use crate::engine::recovery::agent_version::{insert_bounded, stored_definition};
 use crate::store::ReadError;
 use crate::task::change::TaskRow;
 
@@ -47,7 +47,7 @@ impl Gates<'_> {
         if let Some(is_gate) = self.engine.gate_versions.lock().get(version) {
             return Ok(*is_gate);
         }
-        let stored = self.engine.stored_definition(version).await?;
+        let stored = stored_definition(&self.engine.store, version).await?;
         let is_gate = stored.is_some_and(|definition| is_gate(&definition));
         insert_bounded(&self.engine.gate_versions, version, is_gate);
         Ok(is_gate)

@@ -12,7 +12,7 @@ use crate::engine::Engine;
 use crate::engine::driver::Stop;
 use crate::engine::runtime::Locked;
 use crate::engine::session::TaskSession;
-use crate::store::{CommitError, ReadError};
+use crate::store::{CommitError, ReadError, Store};
 use crate::task::change::TaskRow;
 use crate::task::failure::{Failure, FailureCode};
 
@@ -42,7 +42,7 @@ impl Engine {
         if let Some(agent) = known.filter(|agent| agent.name == row.agent) {
             return Ok(Ok(agent));
         }
-        let stored = self.stored_definition(version).await?;
+        let stored = stored_definition(&self.store, version).await?;
         let read = stored
             .ok_or(DefinitionError::Damaged)
             .and_then(|text| self.agents.pinned(current, version, &text));
@@ -52,18 +52,6 @@ impl Engine {
         };
         insert_bounded(&self.cached_agents, version, Arc::clone(&agent));
         Ok(Ok(agent))
-    }
-
-    /// Returns the stored definition of an agent's version. `None` if there is none, or if it is
-    /// unreadable.
-    pub(in crate::engine) async fn stored_definition(
-        &self,
-        version: &str,
-    ) -> Result<Option<String>, ReadError> {
-        match self.store.agent_definition(version).await {
-            Err(ReadError::Corrupt(_)) => Ok(None),
-            read => read,
-        }
     }
 
     /// Like [`Engine::agent_of`], but retries while the database does not answer. If a command
@@ -83,6 +71,18 @@ impl Engine {
             }
             self.back_off().await?;
         }
+    }
+}
+
+/// Returns the stored definition of an agent's version. `None` if there is none, or if it is
+/// unreadable.
+pub(in crate::engine) async fn stored_definition(
+    store: &Store,
+    version: &str,
+) -> Result<Option<String>, ReadError> {
+    match store.agent_definition(version).await {
+        Err(ReadError::Corrupt(_)) => Ok(None),
+        read => read,
     }
 }
 

@@ -1,6 +1,7 @@
 //! A session is the working state of a driver or a command: a loaded task, the tree around the
 //! task, and the facts that the next commit stores.
 
+mod commit;
 mod commit_conflict;
 pub(crate) mod ending;
 mod load;
