@@ -21,7 +21,7 @@ use tokio_util::task::TaskTracker;
 pub(crate) use self::commands::MAX_TRIES;
 pub use self::commands::{
     Accepted, CallReply, CommitPosition, ConflictCode, DecisionBody, DecisionInput, FieldError,
-    IdempotencyKey, MessageInput, Refusal, TaskInput,
+    Grants, IdempotencyKey, MessageInput, Refusal, TaskInput,
 };
 use self::gate::OpenCallLocks;
 use self::runtime::Locked;

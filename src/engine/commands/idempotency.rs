@@ -70,7 +70,7 @@ impl Engine {
             .task(row.task_id)
             .await?
             .ok_or(Refusal::NotFound)?;
-        if !self.is_still_allowed(caller, &task, &row).await? {
+        if !is_still_allowed(self, caller, &task, &row).await? {
             return Err(Refusal::Forbidden(
                 "You no longer have the right to do this.".to_owned(),
             ));
@@ -95,32 +95,6 @@ impl Engine {
             position,
             ..Accepted::without_events(task_id, root, true)
         }))
-    }
-
-    async fn is_still_allowed(
-        &self,
-        caller: &Caller,
-        task: &TaskRow,
-        key: &IdempotencyRow,
-    ) -> Result<bool, Refusal> {
-        let Some(request) = key.request_id else {
-            let command = match key.path.rsplit('/').next() {
-                Some("cancel") => Command::Cancel,
-                Some("retry") => Command::Retry,
-                // The earlier POST sent a message or created the task. Both need the same right.
-                Some(_) | None => Command::Message,
-            };
-            return Ok(self.may_command(caller, command, task).is_ok());
-        };
-        let Some(row) = self.store.request(request).await? else {
-            return Ok(false);
-        };
-        Ok(may_decide(
-            caller,
-            &row.tenant,
-            &row.owner,
-            &row.spec.terms.approvers,
-        ))
     }
 
     /// Returns the command's `result`. If `result` is a refusal other than `Unavailable`, looks the
@@ -150,4 +124,30 @@ impl Engine {
             None => Ok(None),
         }
     }
+}
+
+async fn is_still_allowed(
+    engine: &Engine,
+    caller: &Caller,
+    task: &TaskRow,
+    key: &IdempotencyRow,
+) -> Result<bool, Refusal> {
+    let Some(request) = key.request_id else {
+        let command = match key.path.rsplit('/').next() {
+            Some("cancel") => Command::Cancel,
+            Some("retry") => Command::Retry,
+            // The earlier POST sent a message or created the task. Both need the same right.
+            Some(_) | None => Command::Message,
+        };
+        return Ok(engine.may_command(caller, command, task).is_ok());
+    };
+    let Some(row) = engine.store.request(request).await? else {
+        return Ok(false);
+    };
+    Ok(may_decide(
+        caller,
+        &row.tenant,
+        &row.owner,
+        &row.spec.terms.approvers,
+    ))
 }

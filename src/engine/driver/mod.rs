@@ -4,22 +4,25 @@
 //! a crash loses at most pending facts, which are computed again, and the results of the last step
 //! that acted outside the journal. If this step sent calls, the journal has their starts.
 
-mod credentials;
+pub(in crate::engine) mod credentials;
 mod delta_stream;
 mod elicit;
 mod finish;
 mod grants;
 mod hand_over;
-pub(in crate::engine) mod judge;
+mod judge;
 mod limits;
 mod model_turn;
 mod open_requests;
 mod prepare_tools;
+mod request_spec;
 mod send;
 mod slots;
 mod start_calls;
 mod stop;
 mod sub_agents;
+mod uncertainty;
+pub(in crate::engine) mod verdict;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

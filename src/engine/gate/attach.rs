@@ -12,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{Gates, Identity, Proposal};
 use crate::agent::Gate;
-use crate::engine::driver::judge::parse_arguments;
+use crate::engine::driver::verdict::parse_arguments;
 use crate::engine::session::TaskSession;
 use crate::engine::{Engine, Refusal};
 use crate::people::Caller;

@@ -19,7 +19,7 @@ use crate::engine::Refusal;
 use crate::engine::commands::IdempotencyKey;
 use crate::engine::commands::create::unsaved_root;
 use crate::engine::commands::submit::unless_conflict;
-use crate::engine::driver::judge::denied_again;
+use crate::engine::driver::verdict::denied_again;
 use crate::engine::driver::{Driver, Stop};
 use crate::engine::session::TaskSession;
 use crate::people::Caller;
