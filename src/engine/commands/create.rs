@@ -47,7 +47,10 @@ impl Engine {
         }
         // The insert was refused. If the POST has a key, another POST with the same key came first.
         match &key {
-            Some(key) => self.replay(caller, key).await?.ok_or(Refusal::Unavailable),
+            Some(key) => self
+                .earlier_result(caller, key)
+                .await?
+                .ok_or(Refusal::Unavailable),
             None => Err(Refusal::Internal),
         }
     }

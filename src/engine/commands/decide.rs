@@ -134,7 +134,7 @@ impl Decider<'_> {
                     ..accepted
                 });
             }
-            if let Some(done) = self.engine.replay_if_keyed(self.caller, key).await? {
+            if let Some(done) = self.engine.keyed_result(self.caller, key).await? {
                 return Ok(done);
             }
         }

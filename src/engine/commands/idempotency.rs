@@ -46,13 +46,13 @@ impl IdempotencyKey {
 
 impl Engine {
     /// Returns the result of an earlier POST with the same key; `None` if no earlier POST had this
-    /// key. The HTTP handlers call `replay` before they check the rest of a POST.
+    /// key. The HTTP handlers call `earlier_result` before they check the rest of a POST.
     ///
     /// # Errors
     /// `KeyReused` if the earlier body differs; `Forbidden` if the caller has since lost the right
     /// to this command; `NotFound` if the task is gone; `Unavailable` when the database does not
     /// answer.
-    pub async fn replay(
+    pub async fn earlier_result(
         &self,
         caller: &Caller,
         key: &IdempotencyKey,
@@ -108,19 +108,20 @@ impl Engine {
     ) -> Result<Accepted, Refusal> {
         match result {
             Err(refusal) if key.is_some() && refusal != Refusal::Unavailable => {
-                self.replay_if_keyed(caller, key).await?.ok_or(refusal)
+                self.keyed_result(caller, key).await?.ok_or(refusal)
             }
             Ok(_) | Err(_) => result,
         }
     }
 
-    pub(in crate::engine) async fn replay_if_keyed(
+    /// Like [`Engine::earlier_result`], for a POST that may have no key.
+    pub(in crate::engine) async fn keyed_result(
         &self,
         caller: &Caller,
         key: Option<&IdempotencyKey>,
     ) -> Result<Option<Accepted>, Refusal> {
         match key {
-            Some(key) => self.replay(caller, key).await,
+            Some(key) => self.earlier_result(caller, key).await,
             None => Ok(None),
         }
     }

@@ -11,7 +11,7 @@ mod denied_edits;
 pub(crate) mod expire;
 mod grants;
 mod idempotency;
-pub(crate) mod late_answer;
+mod late_answer;
 mod message;
 mod remember;
 mod retry;

@@ -51,7 +51,7 @@ impl Engine {
         if let Some(accepted) = self.submit(session).await? {
             return Ok(Some(accepted));
         }
-        self.replay_if_keyed(caller, key).await
+        self.keyed_result(caller, key).await
     }
 }
 

@@ -23,7 +23,7 @@ impl Driver<'_> {
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
-    pub(crate) async fn judge(&mut self, calls: &[CallId]) -> Result<(), Stop> {
+    pub(crate) async fn judge_calls(&mut self, calls: &[CallId]) -> Result<(), Stop> {
         self.refresh_tools(calls).await?;
         for id in calls {
             let Some(state) = self.session.own.progress.call(*id).cloned() else {

@@ -5,7 +5,6 @@
 //! that acted outside the journal. If this step sent calls, the journal has their starts.
 
 pub(in crate::engine) mod credentials;
-mod delta_stream;
 mod elicit;
 mod finish;
 mod grants;
@@ -19,7 +18,6 @@ mod request_spec;
 mod send;
 mod slots;
 mod start_calls;
-mod stop;
 mod sub_agents;
 mod uncertainty;
 pub(in crate::engine) mod verdict;
@@ -27,12 +25,10 @@ pub(in crate::engine) mod verdict;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-pub(crate) use self::delta_stream::DeltaStream;
 use self::finish::{finish, finish_without_agent, reopen};
-pub(crate) use self::stop::Stop;
 use super::Engine;
 use super::recovery::damaged_task::{is_out_of_takeovers, no_progress};
-use super::session::TaskSession;
+use super::session::{Stop, TaskSession};
 use crate::agent::Agent;
 use crate::task::change::LeaseChange;
 use crate::task::status::TaskStatus;
@@ -113,7 +109,7 @@ impl<'e> Driver<'e> {
 impl Driver<'_> {
     async fn advance(mut self) -> Result<bool, Stop> {
         match next_step(&self.session.own.progress, &self.step_context()) {
-            Step::Judge(calls) => self.judge(&calls).await?,
+            Step::Judge(calls) => self.judge_calls(&calls).await?,
             Step::Settle(results) => self.session.settle_calls(results),
             Step::OpenRequests(requests) => self.open_requests(requests).await?,
             Step::Elicit(calls) => self.elicit(&calls),

@@ -7,9 +7,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::{Driver, Stop};
-use crate::engine::commands::late_answer::LateAttempt;
 use crate::engine::runtime::in_flight_calls::{InFlightCall, SEND_WINDOW};
 use crate::engine::runtime::leases::Lease;
+use crate::engine::session::LateAttempt;
 use crate::task::call_state::{CallState, MAX_ATTEMPTS};
 use crate::task::id::CallId;
 use crate::tool::credential::Credentials;

@@ -19,9 +19,9 @@ use crate::engine::Refusal;
 use crate::engine::commands::IdempotencyKey;
 use crate::engine::commands::create::unsaved_root;
 use crate::engine::commands::submit::unless_conflict;
+use crate::engine::driver::Driver;
 use crate::engine::driver::verdict::denied_again;
-use crate::engine::driver::{Driver, Stop};
-use crate::engine::session::TaskSession;
+use crate::engine::session::{Stop, TaskSession};
 use crate::people::Caller;
 use crate::secret::seal::DigestedBody;
 use crate::task::call_state::{AttemptStart, CallState, Phase};
@@ -255,7 +255,7 @@ impl Gates<'_> {
         let call = calls.first().map(|state| state.call.tool_call_id);
         let call = call.ok_or(Refusal::Internal)?;
         let judged = Driver::new(self.engine, session, agent)
-            .judge(&[call])
+            .judge_calls(&[call])
             .await;
         judged.map_err(|stop| match stop {
             Stop::Reloaded | Stop::Lost => Refusal::Unavailable,

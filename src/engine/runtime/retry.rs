@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::engine::Engine;
-use crate::engine::driver::Stop;
+use crate::engine::session::Stop;
 
 impl Engine {
     /// Waits a fixed time before the next retry of a database operation.

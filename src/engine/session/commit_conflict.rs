@@ -1,10 +1,9 @@
 //! Handles a failed commit: loads the task again, keeps pending facts that cannot be computed
 //! again, and finds out whether this driver still holds the task.
 
-use super::TaskSession;
 use super::load::reload;
+use super::{Stop, TaskSession};
 use crate::engine::Engine;
-use crate::engine::driver::Stop;
 use crate::engine::runtime::leases::Lease;
 use crate::store::{CommitError, ReadError};
 use crate::task::change::LeaseChange;

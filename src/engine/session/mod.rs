@@ -3,11 +3,14 @@
 
 mod commit;
 mod commit_conflict;
+mod delta_stream;
 pub(crate) mod ending;
+mod late_attempt;
 mod load;
 mod pending;
 mod save;
 mod status;
+mod stop;
 mod stopped;
 pub(crate) mod task_draft;
 pub(crate) mod tree;
@@ -18,10 +21,11 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use uuid::Uuid;
 
+pub(in crate::engine) use self::delta_stream::DeltaStream;
+pub(in crate::engine) use self::late_attempt::LateAttempt;
+pub(crate) use self::stop::Stop;
 use self::task_draft::TaskDraft;
 use self::tree::{RelatedDraft, TaskTree, draft_change};
-use super::commands::late_answer::LateAttempt;
-use super::driver::DeltaStream;
 use super::runtime::in_flight_calls::InFlightCall;
 use super::runtime::leases::Lease;
 use super::runtime::lone_drive::LoneDrive;

@@ -4,10 +4,9 @@
 
 use std::sync::atomic::Ordering;
 
-use super::TaskSession;
 use super::load::read_tree;
+use super::{Stop, TaskSession};
 use crate::engine::Engine;
-use crate::engine::driver::Stop;
 use crate::store::CommitError;
 use crate::task::change::LeaseChange;
 
