@@ -159,6 +159,12 @@ impl Agents {
         self.by_name.get(name)
     }
 
+    /// Whether this is the name of a gate.
+    #[must_use]
+    pub fn is_gate(&self, name: &str) -> bool {
+        self.get(name).is_some_and(|agent| agent.gate.is_some())
+    }
+
     #[must_use]
     pub fn default_name(&self) -> &str {
         &self.default

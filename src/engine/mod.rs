@@ -21,10 +21,11 @@ use tokio_util::task::TaskTracker;
 pub(crate) use self::commands::MAX_TRIES;
 pub use self::commands::{
     Accepted, CallReply, CommitPosition, ConflictCode, DecisionBody, DecisionInput, FieldError,
-    IdempotencyKey, MessageInput, Refusal, TaskInput,
+    Grants, IdempotencyKey, MessageInput, Refusal, TaskInput,
 };
-use self::gate::{AwaitedCalls, OpenCallLocks};
+use self::gate::OpenCallLocks;
 use self::runtime::Locked;
+use self::runtime::awaited_calls::AwaitedCalls;
 use self::runtime::in_flight_calls::InFlightCalls;
 use self::runtime::in_flight_model_calls::InFlightModelCalls;
 use self::runtime::leases::Leases;
@@ -111,7 +112,7 @@ pub struct Engine {
     leases: Arc<Leases>,
     in_flight_calls: Arc<InFlightCalls>,
     in_flight_model_calls: Arc<InFlightModelCalls>,
-    askers: AwaitedCalls,
+    awaited_calls: AwaitedCalls,
     open_call_locks: OpenCallLocks,
     drivers: TaskTracker,
     /// Whether a queued task may be waiting in the database for a slot of this process.
@@ -158,7 +159,7 @@ impl Engine {
             leases: Arc::default(),
             in_flight_calls: Arc::default(),
             in_flight_model_calls: Arc::default(),
-            askers: AwaitedCalls::default(),
+            awaited_calls: AwaitedCalls::default(),
             open_call_locks: OpenCallLocks::default(),
             drivers: TaskTracker::new(),
             backlog: AtomicBool::new(false),

@@ -97,17 +97,21 @@ fn bash(wait: Duration) -> Proposal {
 }
 
 async fn asks(engine: &Arc<Engine>, proposal: &Proposal) -> GateCall {
-    engine.ask(&agent(), proposal).await.unwrap().call
+    engine.gates().ask(&agent(), proposal).await.unwrap().call
 }
 
 async fn ask(engine: &Arc<Engine>, order: u32, wait: Duration) -> GateAnswer {
-    engine.ask(&agent(), &refund(order, wait)).await.unwrap()
+    engine
+        .gates()
+        .ask(&agent(), &refund(order, wait))
+        .await
+        .unwrap()
 }
 
 #[expect(clippy::disallowed_methods, reason = "it ends with the test's runtime")]
 fn asking_by(engine: &Arc<Engine>, proposal: Proposal) -> Asking {
     let engine = Arc::clone(engine);
-    tokio::spawn(async move { engine.ask(&agent(), &proposal).await })
+    tokio::spawn(async move { engine.gates().ask(&agent(), &proposal).await })
 }
 
 fn asking(engine: &Arc<Engine>, order: u32) -> Asking {
@@ -332,7 +336,7 @@ both! {
         driven_until(&harness, &without, task, TaskStatus::Failed).await;
         let error = harness.journal(task).await.row.error;
         assert_eq!(error.map(|error| error.code), Some(FailureCode::Configuration));
-        let refused = without.ask(&agent(), &refund(1, Duration::ZERO)).await;
+        let refused = without.gates().ask(&agent(), &refund(1, Duration::ZERO)).await;
         assert!(matches!(
             refused,
             Err(GateRefusal::Command(Refusal::Invalid(_)))
@@ -344,7 +348,7 @@ both! {
         let harness = harness(fixture).await;
         let engine = harness.engine(8);
         let (caller, proposal) = (agent(), refund(1, LONG));
-        let bytes = size_of_val(&engine.ask(&caller, &proposal));
+        let bytes = size_of_val(&engine.gates().ask(&caller, &proposal));
         assert!(bytes <= 4 * 1024, "{bytes} bytes");
     }
 

@@ -282,7 +282,7 @@ both! {
             }
             let second = harness.begun().await;
             let row = grant(&harness).await;
-            let end = harness.engine(0).grant_end(&row);
+            let end = harness.engine(0).grants().ended(&row);
             assert_eq!((harness.executions(second, "/refund"), end.is_none()), (usize::from(counts), counts), "{what}: {end:?}");
         }
     }
@@ -297,7 +297,7 @@ both! {
         let task = harness.queued().await;
         drive(&engine).await;
         asks(&harness, task, "/refund", 0).await;
-        assert_eq!(engine.grant_end(&grant(&harness).await), Some(GrantEnd::Giver));
+        assert_eq!(engine.grants().ended(&grant(&harness).await), Some(GrantEnd::Giver));
     }
 
     async fn standing_decision_that_is_ended_before_the_start_does_not_count(fixture) {
@@ -310,18 +310,18 @@ both! {
         assert!(judgements(&harness, task).await.iter().any(|it| it.grant_id.is_some()));
         let row = grant(&harness).await;
         let engine = harness.engine(0);
-        assert!(matches!(engine.end_grant(&person("carol"), row.grant_id).await, Err(Refusal::Forbidden(_))));
+        assert!(matches!(engine.grants().end(&person("carol"), row.grant_id).await, Err(Refusal::Forbidden(_))));
         let foreign = Caller { tenant: "other".to_owned(), ..person("bob") };
-        assert!(matches!(engine.end_grant(&foreign, row.grant_id).await, Err(Refusal::NotFound)));
-        engine.end_grant(&person("bob"), row.grant_id).await.unwrap();
-        engine.end_grant(&person("bob"), row.grant_id).await.unwrap();
+        assert!(matches!(engine.grants().end(&foreign, row.grant_id).await, Err(Refusal::NotFound)));
+        engine.grants().end(&person("bob"), row.grant_id).await.unwrap();
+        engine.grants().end(&person("bob"), row.grant_id).await.unwrap();
         answered(&harness, task, whole(Action::Approve, None)).await;
         asks(&harness, task, "/refund", 1).await;
         assert_eq!(asked(&harness, task).await.own_calls().next().unwrap().name, "refund");
         assert_eq!(harness.executions(task, "/tag"), 0, "nothing runs while it is asked about");
         answered(&harness, task, whole(Action::Approve, None)).await;
         ran(&harness, task, "/refund", 2).await;
-        assert_eq!(engine.grant_end(&grant(&harness).await), Some(GrantEnd::Revoked));
+        assert_eq!(engine.grants().ended(&grant(&harness).await), Some(GrantEnd::Revoked));
     }
 
     async fn calls_of_one_turn_use_no_more_than_is_left(fixture) {

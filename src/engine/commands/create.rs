@@ -34,7 +34,7 @@ impl Engine {
             })?;
         let session_id = task.session_id;
         let session_id = session_id.unwrap_or_else(|| self.ids.fresh().to_string());
-        let mut session = self.unsaved_root(caller, agent, session_id, task.metadata);
+        let mut session = unsaved_root(self, caller, agent, session_id, task.metadata);
         session.push(Fact::UserMessage {
             items: task.items,
             user_context: task.user_context,
@@ -47,39 +47,42 @@ impl Engine {
         }
         // The insert was refused. If the POST has a key, another POST with the same key came first.
         match &key {
-            Some(key) => self.replay(caller, key).await?.ok_or(Refusal::Unavailable),
+            Some(key) => self
+                .earlier_result(caller, key)
+                .await?
+                .ok_or(Refusal::Unavailable),
             None => Err(Refusal::Internal),
         }
     }
+}
 
-    /// Returns a new task of the caller that is not stored yet, with its status as the only item.
-    pub(in crate::engine) fn unsaved_root(
-        &self,
-        caller: &Caller,
-        agent: &Agent,
-        session_id: String,
-        metadata: String,
-    ) -> TaskSession {
-        let task_id = TaskId(self.ids.fresh());
-        let new = NewTask {
-            tenant: caller.tenant.clone(),
-            user_id: caller.user_id.to_string(),
-            session_id,
-            agent: agent.name.clone(),
-            agent_version: agent.version.clone(),
-            parent: None,
-            agent_path: vec![agent.name.clone()],
-            metadata,
-            call: None,
-        };
-        let mut session = TaskSession::new(Journal {
-            row: unsaved_row(task_id, task_id, &new),
-            items: Vec::new(),
-            now: self.clock.now(),
-            history_uncertain_until: self.store.history_uncertain_until(),
-        });
-        session.own.guard = Some(Guard::New(Box::new(new)));
-        session.own.push_status(TaskStatus::Running, session.now);
-        session
-    }
+/// Returns a new task of the caller that is not stored yet, with its status as the only item.
+pub(in crate::engine) fn unsaved_root(
+    engine: &Engine,
+    caller: &Caller,
+    agent: &Agent,
+    session_id: String,
+    metadata: String,
+) -> TaskSession {
+    let task_id = TaskId(engine.ids.fresh());
+    let new = NewTask {
+        tenant: caller.tenant.clone(),
+        user_id: caller.user_id.to_string(),
+        session_id,
+        agent: agent.name.clone(),
+        agent_version: agent.version.clone(),
+        parent: None,
+        agent_path: vec![agent.name.clone()],
+        metadata,
+        call: None,
+    };
+    let mut session = TaskSession::new(Journal {
+        row: unsaved_row(task_id, task_id, &new),
+        items: Vec::new(),
+        now: engine.clock.now(),
+        history_uncertain_until: engine.store.history_uncertain_until(),
+    });
+    session.own.guard = Some(Guard::New(Box::new(new)));
+    session.own.push_status(TaskStatus::Running, session.now);
+    session
 }

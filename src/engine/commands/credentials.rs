@@ -4,70 +4,24 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::iter;
 
 use serde_json::{Map, Value};
 
+use super::decide::Decider;
 use crate::agent::Agent;
+use crate::engine::driver::credentials::stored_credentials;
 use crate::engine::session::TaskSession;
 use crate::engine::{Engine, Refusal};
 use crate::secret::{Redactor, Secret};
-use crate::store::ReadError;
 use crate::task::credential::SealedCredential;
 use crate::task::decision::Decision;
 use crate::task::id::TaskId;
 use crate::task::request::RequestSpec;
 use crate::task::text::{map_texts, pointer};
-use crate::tool::credential::{Credentials, seal_credential};
+use crate::tool::credential::seal_credential;
 use crate::tool::human::{Service, credential_form};
 
 impl Engine {
-    /// Returns the decrypted credentials of the task and of its ancestors. The result also holds
-    /// the credentials of the other tasks of the tree, but only so that their values are redacted.
-    /// Returns no credentials if the service has no sealing key or the stored rows are corrupt.
-    ///
-    /// # Errors
-    /// `Unavailable` when the database does not answer.
-    pub(in crate::engine) async fn stored_credentials(
-        &self,
-        session: &TaskSession,
-    ) -> Result<Credentials, Refusal> {
-        let Some(sealer) = &self.sealer else {
-            return Ok(Credentials::default());
-        };
-        let own = session.task_id();
-        let others = session.tree.rows().map(|row| row.task_id);
-        let tasks: Vec<_> = iter::once(own)
-            .chain(others.filter(|task| *task != own))
-            .collect();
-        // A person may have given another task of the tree a credential since the tree was read. So
-        // if there are other tasks, and the configuration has credentials, the database is asked.
-        let may_have_credential =
-            session.own.progress.has_credential || (tasks.len() > 1 && self.catalog.has_services());
-        if !may_have_credential {
-            return Ok(Credentials::default());
-        }
-        let path = session.path();
-        match self.store.credentials(&tasks).await {
-            Ok(rows) => {
-                let credentials = Credentials::open(sealer, &session.own.row.tenant, &path, &rows);
-                Ok(credentials.with_plain_fields(self.catalog.plain_fields()))
-            }
-            Err(ReadError::Unavailable) => Err(Refusal::Unavailable),
-            Err(ReadError::Corrupt(what)) => {
-                tracing::warn!(task = %session.task_id(), %what, "credentials cannot be read; they are requested again");
-                Ok(Credentials::default())
-            }
-        }
-    }
-
-    async fn redactor_for(&self, session: &TaskSession) -> Result<Redactor, Refusal> {
-        Ok(self
-            .catalog
-            .redactor()
-            .merged_with(&self.stored_credentials(session).await?.redactor()))
-    }
-
     /// Returns the fields of a submitted form, without the fields that hold a secret of the task or
     /// of the configuration.
     ///
@@ -79,25 +33,27 @@ impl Engine {
         mut fields: BTreeMap<String, String>,
     ) -> Result<BTreeMap<String, String>, Refusal> {
         let session = self.load(task).await?.ok_or(Refusal::NotFound)?;
-        let redactor = self.redactor_for(&session).await?;
+        let redactor = redactor_for(self, &session).await?;
         fields.retain(|_, text| !redactor.finds_secret_in(text));
         Ok(fields)
     }
+}
 
+impl<'e> Decider<'e> {
     /// Refuses edited arguments that hold a secret. `edits` pairs the id of each edited call with
     /// the arguments that a person wrote for it.
     ///
     /// # Errors
     /// `Invalid` for the first call with a secret; `Unavailable` when the database does not answer.
-    pub(in crate::engine) async fn refuse_secrets(
-        &self,
+    pub(super) async fn refuse_secrets(
+        self,
         session: &TaskSession,
         edits: Vec<(String, &str)>,
     ) -> Result<(), Refusal> {
         if edits.is_empty() {
             return Ok(());
         }
-        let redactor = self.redactor_for(session).await?;
+        let redactor = redactor_for(self.engine, session).await?;
         match edits
             .into_iter()
             .find(|(_, text)| redactor.finds_secret_in(text))
@@ -117,8 +73,8 @@ impl Engine {
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
-    pub(in crate::engine) async fn redact_decision(
-        &self,
+    pub(super) async fn redact_decision(
+        self,
         session: &TaskSession,
         decision: &mut Decision,
     ) -> Result<(), Refusal> {
@@ -132,9 +88,9 @@ impl Engine {
         if texts.is_empty() && decision.response.is_none() {
             return Ok(());
         }
-        let redactor = self.redactor_for(session).await?;
+        let redactor = redactor_for(self.engine, session).await?;
         for text in texts {
-            redact(&redactor, text);
+            redact_in_place(&redactor, text);
         }
         let response = decision.response.take();
         decision.response =
@@ -142,9 +98,10 @@ impl Engine {
         Ok(())
     }
 
-    fn service(&self, agent: &Agent, spec: &RequestSpec) -> Option<&Service> {
+    fn service(self, agent: &Agent, spec: &RequestSpec) -> Option<&'e Service> {
         let name = spec.details.as_ref()?.get("service")?.as_str()?;
-        self.catalog
+        self.engine
+            .catalog
             .services(&agent.name)
             .iter()
             .find(|service| service.name == name)
@@ -153,11 +110,7 @@ impl Engine {
     /// Whether the form of this credentials request equals the form that the configuration
     /// describes now: the fields, the places that the credential is sent to, and its lifetime.
     /// Descriptions may differ.
-    pub(in crate::engine) fn form_is_unchanged(
-        &self,
-        agent: Option<&Agent>,
-        spec: &RequestSpec,
-    ) -> bool {
+    pub(super) fn form_is_unchanged(self, agent: Option<&Agent>, spec: &RequestSpec) -> bool {
         let now = agent
             .and_then(|agent| self.service(agent, spec))
             .map(credential_form);
@@ -171,8 +124,8 @@ impl Engine {
     ///
     /// # Errors
     /// `Internal` if the values cannot be sealed. The caller then stores nothing.
-    pub(in crate::engine) fn seal(
-        &self,
+    pub(super) fn seal(
+        self,
         session: &TaskSession,
         agent: &Agent,
         spec: &RequestSpec,
@@ -182,7 +135,7 @@ impl Engine {
             tracing::error!(task = %session.task_id(), why, "a credential could not be sealed");
             Refusal::Internal
         };
-        let (Some(sealer), Some(service)) = (&self.sealer, self.service(agent, spec)) else {
+        let (Some(sealer), Some(service)) = (&self.engine.sealer, self.service(agent, spec)) else {
             return Err(seal_error("there is no such credential, or no key"));
         };
         let fields: BTreeMap<String, Secret<String>> = service
@@ -210,7 +163,15 @@ impl Engine {
     }
 }
 
-fn redact(redactor: &Redactor, text: &mut String) {
+async fn redactor_for(engine: &Engine, session: &TaskSession) -> Result<Redactor, Refusal> {
+    let credentials = stored_credentials(engine, session).await?;
+    Ok(engine
+        .catalog
+        .redactor()
+        .merged_with(&credentials.redactor()))
+}
+
+fn redact_in_place(redactor: &Redactor, text: &mut String) {
     if let Cow::Owned(redacted) = redactor.redact(text) {
         *text = redacted;
     }

@@ -14,7 +14,7 @@ use crate::engine::recovery::integrity::request_damage;
 use crate::engine::session::TaskSession;
 use crate::people::Caller;
 use crate::people::authorization::may_decide;
-use crate::store::{CommitError, RequestRow};
+use crate::store::{CommitError, RequestRow, Store};
 use crate::task::change::{Journal, LeaseChange};
 use crate::task::decision::{Action, Edit, Then};
 use crate::task::failure::{Failure, FailureCode};
@@ -51,7 +51,7 @@ impl Engine {
         answer: DecisionInput,
         key: Option<IdempotencyKey>,
     ) -> Result<Accepted, Refusal> {
-        let read = self.stored_request(request).await?;
+        let read = stored_request(&self.store, request).await?;
         self.decide_read(caller, read, answer, key).await
     }
 
@@ -66,13 +66,25 @@ impl Engine {
         answer: DecisionInput,
         key: Option<IdempotencyKey>,
     ) -> Result<Accepted, Refusal> {
-        let result = Box::pin(self.decide_once(caller, read, answer, key.as_ref())).await;
+        let decider = Decider {
+            engine: self,
+            caller,
+        };
+        let result = Box::pin(decider.decide_once(read, answer, key.as_ref())).await;
         self.or_replayed(caller, key.as_ref(), result).await
     }
+}
 
+/// Decides about a person's answer to a request.
+#[derive(Clone, Copy)]
+pub(super) struct Decider<'e> {
+    pub(super) engine: &'e Arc<Engine>,
+    pub(super) caller: &'e Caller,
+}
+
+impl Decider<'_> {
     async fn decide_once(
-        self: &Arc<Self>,
-        caller: &Caller,
+        self,
         read: (RequestRow, Option<Journal>),
         answer: DecisionInput,
         key: Option<&IdempotencyKey>,
@@ -82,15 +94,15 @@ impl Engine {
         for _ in 0..MAX_TRIES {
             let (row, journal) = match read.take() {
                 Some(read) => read,
-                None => self.stored_request(request).await?,
+                None => stored_request(&self.engine.store, request).await?,
             };
-            let decision = self.validate_answer(caller, &row, &answer).await?;
-            let mut session = self.load_session(&row, journal).await?;
+            let decision = self.validate_answer(&row, &answer).await?;
+            let mut session = load_session(self.engine, &row, journal).await?;
             let Some(open) = session.own.progress.open_request(request).cloned() else {
                 // The request was closed after its row was read. The next try reads the row again.
                 continue;
             };
-            let agent = self.agent_of(&session.own.row).await?;
+            let agent = self.engine.agent_of(&session.own.row).await?;
             if let Some(failure) = stored_damage(&session, request, agent.as_ref().err()) {
                 if self.fail_damaged_task(session, failure).await? {
                     return Err(Refusal::Withdrawn(request));
@@ -98,12 +110,12 @@ impl Engine {
                 continue;
             }
             let agent = agent.as_deref().ok();
-            let targets = decision.targets(caller, &open);
+            let targets = decision.targets(self.caller, &open);
             let changed = targets.as_ref().is_ok_and(|targets| {
                 self.is_tool_changed(agent, &session, &open, decision.action, targets)
             });
             if targets.is_err() || changed {
-                self.refuse_denied_edits(caller, &session, agent, &open.spec, &answer)
+                self.refuse_denied_edits(&session, agent, &open.spec, &answer)
                     .await?;
             }
             let targets = targets?;
@@ -113,16 +125,16 @@ impl Engine {
                 }
                 continue;
             }
-            self.apply_decision(caller, &mut session, agent, &open, &decision, &targets)
+            self.apply_decision(&mut session, agent, &open, &decision, &targets)
                 .await?;
-            session.idempotency = key.map(|key| key.row(caller, &session, Some(request)));
-            if let Some(accepted) = self.submit(session).await? {
+            session.idempotency = key.map(|key| key.row(self.caller, &session, Some(request)));
+            if let Some(accepted) = self.engine.submit(session).await? {
                 return Ok(Accepted {
                     task_id: accepted.root,
                     ..accepted
                 });
             }
-            if let Some(done) = self.replay_if_keyed(caller, key).await? {
+            if let Some(done) = self.engine.keyed_result(self.caller, key).await? {
                 return Ok(done);
             }
         }
@@ -130,42 +142,25 @@ impl Engine {
         Err(Refusal::Unavailable)
     }
 
-    async fn stored_request(
-        &self,
-        request: RequestId,
-    ) -> Result<(RequestRow, Option<Journal>), Refusal> {
-        let read = self.store.request_with_journal(request).await?;
-        read.ok_or(Refusal::NotFound)
-    }
-
-    async fn load_session(
-        &self,
-        row: &RequestRow,
-        journal: Option<Journal>,
-    ) -> Result<TaskSession, Refusal> {
-        let session = match journal {
-            Some(journal) => self.load_from(journal).await?,
-            None => self.load(row.task_id).await?,
-        };
-        session.ok_or(Refusal::NotFound)
-    }
-
     /// Validates an answer by the request's row. If this fails and the answer has edited arguments,
     /// also checks these arguments. If they have an error, returns the error of the arguments
     /// instead of the first error. If the caller may not decide, does not check the arguments.
     async fn validate_answer(
-        &self,
-        caller: &Caller,
+        self,
         row: &RequestRow,
         answer: &DecisionInput,
     ) -> Result<ValidDecision, Refusal> {
-        let validated = self.validate_by_row(caller, row, answer);
+        let validated = self.validate_by_row(row, answer);
         let has_edits = answer.edits().next().is_some();
         match &validated {
             // The error's pointer may name a member of the arguments, and that name may be a
             // secret. If so, `refuse_secrets` returns an error without the name.
             Err(Refusal::Invalid(_)) if has_edits => {
-                let session = self.load(row.task_id).await?.ok_or(Refusal::NotFound)?;
+                let session = self
+                    .engine
+                    .load(row.task_id)
+                    .await?
+                    .ok_or(Refusal::NotFound)?;
                 self.refuse_secrets(&session, answer.edits().collect())
                     .await?;
             }
@@ -174,7 +169,7 @@ impl Engine {
                 | Refusal::Expired(_)
                 | Refusal::Withdrawn(_)
                 | Refusal::AlreadyDecided { .. },
-            ) if has_edits => self.refuse_denied_edits_of(caller, row, answer).await?,
+            ) if has_edits => self.refuse_denied_edits_of(row, answer).await?,
             Ok(_) | Err(_) => {}
         }
         validated
@@ -183,20 +178,24 @@ impl Engine {
     /// Validates an answer by the request's row alone. Returns errors in the order that
     /// [`Engine::decide`] documents.
     fn validate_by_row(
-        &self,
-        caller: &Caller,
+        self,
         row: &RequestRow,
         answer: &DecisionInput,
     ) -> Result<ValidDecision, Refusal> {
-        if row.tenant != caller.tenant {
+        if row.tenant != self.caller.tenant {
             return Err(Refusal::NotFound);
         }
-        if !may_decide(caller, &row.tenant, &row.owner, &row.spec.terms.approvers) {
+        if !may_decide(
+            self.caller,
+            &row.tenant,
+            &row.owner,
+            &row.spec.terms.approvers,
+        ) {
             return Err(Refusal::Forbidden(
                 "You are not an approver of this request.".to_owned(),
             ));
         }
-        let valid = validate(&self.roster, caller, row, answer)?;
+        let valid = validate(&self.engine.roster, self.caller, row, answer)?;
         let request = row.spec.request_id;
         if answer
             .digest
@@ -221,8 +220,7 @@ impl Engine {
     /// the new judgements of edited calls. If the decision cancels the task, adds the withdrawal of
     /// the open requests instead of the judgements.
     async fn apply_decision(
-        &self,
-        caller: &Caller,
+        self,
         session: &mut TaskSession,
         agent: Option<&Agent>,
         open: &RequestProgress,
@@ -240,9 +238,7 @@ impl Engine {
         .await?;
         for (call, text) in input.edits() {
             let agent = agent.ok_or(Refusal::Internal)?;
-            let (judged, judgement) = self
-                .judge_edit(caller, session, agent, open, call, text)
-                .await?;
+            let (judged, judgement) = self.judge_edit(session, agent, open, call, text).await?;
             edits.insert(call, judged);
             new_judgements.extend(judgement.map(|judgement| (call, judgement)));
         }
@@ -258,7 +254,7 @@ impl Engine {
         let grants = self
             .requested_grants(session, agent, open, input, targets)
             .await?;
-        let mut decision = input.decision(caller, open, targets, &edits, &grants, shown);
+        let mut decision = input.decision(self.caller, open, targets, &edits, &grants, shown);
         self.redact_decision(session, &mut decision).await?;
         let cancels = decision.closes && decision.then.is_some_and(|then| then != Then::Continue);
         session.push(Fact::Decision {
@@ -287,8 +283,7 @@ impl Engine {
     /// knows the call by an idempotency key, and expects the same arguments when the call is
     /// repeated.
     async fn judge_edit(
-        &self,
-        caller: &Caller,
+        self,
         session: &TaskSession,
         agent: &Agent,
         open: &RequestProgress,
@@ -309,11 +304,11 @@ impl Engine {
             ));
         }
         let name = state.call.name.as_str();
-        let now = self.verdict(session, agent, (name, text)).await;
+        let now = self.engine.verdict(session, agent, (name, text)).await;
         let refused =
             |detail: String| Refusal::invalid(format!("/decisions/{call}/arguments"), detail);
         let (approves, new_judgement) = self
-            .judgement_after_edit(caller, session, &open.spec, request, &now)
+            .judgement_after_edit(session, &open.spec, request, &now)
             .map_err(refused)?;
         let new_judgement =
             new_judgement.filter(|new| !approves && state.judgement.as_ref() != Some(new));
@@ -322,7 +317,7 @@ impl Engine {
         } else {
             request.rule.clone()
         };
-        let Some(entry) = self.offered(agent, name) else {
+        let Some(entry) = self.engine.offered(agent, name) else {
             return Err(refused(
                 "this call cannot be edited: its tool is gone".to_owned(),
             ));
@@ -347,7 +342,7 @@ impl Engine {
     /// tool (`depends_on_tool`), returns `false` without a check. A `retry` is checked in any case,
     /// because it runs the tool again.
     fn is_tool_changed(
-        &self,
+        self,
         agent: Option<&Agent>,
         session: &TaskSession,
         open: &RequestProgress,
@@ -371,7 +366,7 @@ impl Engine {
     /// driver then judges the calls again. Returns `false`, and writes nothing, if another commit
     /// came first or the database refused the change.
     async fn withdraw_for_changed_tool(
-        self: &Arc<Self>,
+        self,
         mut session: TaskSession,
         request_id: RequestId,
     ) -> Result<bool, Refusal> {
@@ -381,19 +376,20 @@ impl Engine {
             reason: CloseReason::ToolChanged,
         });
         session.resume_if_unblocked();
-        Ok(self.submit(session).await?.is_some())
+        Ok(self.engine.submit(session).await?.is_some())
     }
 
     /// Fails a task whose stored request or agent version is damaged, so that none of the task's
     /// calls runs. Returns `false` if the commit failed, for example because another commit came
     /// first.
     async fn fail_damaged_task(
-        &self,
+        self,
         mut session: TaskSession,
         failure: Failure,
     ) -> Result<bool, Refusal> {
         session.fail(failure);
         match self
+            .engine
             .commit(&mut session, LeaseChange::Park { wake_in: None })
             .await
         {
@@ -402,6 +398,26 @@ impl Engine {
             Err(CommitError::Stale | CommitError::Refused | CommitError::Unknown) => Ok(false),
         }
     }
+}
+
+async fn stored_request(
+    store: &Store,
+    request: RequestId,
+) -> Result<(RequestRow, Option<Journal>), Refusal> {
+    let read = store.request_with_journal(request).await?;
+    read.ok_or(Refusal::NotFound)
+}
+
+async fn load_session(
+    engine: &Engine,
+    row: &RequestRow,
+    journal: Option<Journal>,
+) -> Result<TaskSession, Refusal> {
+    let session = match journal {
+        Some(journal) => engine.load_from(journal).await?,
+        None => engine.load(row.task_id).await?,
+    };
+    session.ok_or(Refusal::NotFound)
 }
 
 fn stored_damage(

@@ -4,36 +4,34 @@
 //! arguments are refused only if they hold a secret.
 
 use super::Refusal;
+use super::decide::Decider;
 use super::decision_input::DecisionInput;
 use crate::agent::Agent;
-use crate::engine::Engine;
 use crate::engine::session::TaskSession;
-use crate::people::Caller;
 use crate::people::authorization::others_suffice;
 use crate::store::{ReadError, RequestRow};
 use crate::task::request::{CallSpec, RequestSpec};
 use crate::task::text::pointer;
 use crate::task::verdict::{Judgement, Verdict};
 
-impl Engine {
-    /// Like [`Engine::refuse_denied_edits`], but reads the task's journal first. Refuses nothing if
+impl Decider<'_> {
+    /// Like [`Decider::refuse_denied_edits`], but reads the task's journal first. Refuses nothing if
     /// the task is gone or the journal is unreadable.
     ///
     /// # Errors
-    /// As [`Engine::refuse_denied_edits`].
+    /// As [`Decider::refuse_denied_edits`].
     pub(super) async fn refuse_denied_edits_of(
-        &self,
-        caller: &Caller,
+        self,
         row: &RequestRow,
         answer: &DecisionInput,
     ) -> Result<(), Refusal> {
-        let session = match self.load(row.task_id).await {
+        let session = match self.engine.load(row.task_id).await {
             Ok(Some(session)) => session,
             Ok(None) | Err(ReadError::Corrupt(_)) => return Ok(()),
             Err(error @ ReadError::Unavailable) => return Err(error.into()),
         };
-        let agent = self.agent_of(&session.own.row).await?;
-        self.refuse_denied_edits(caller, &session, agent.as_deref().ok(), &row.spec, answer)
+        let agent = self.engine.agent_of(&session.own.row).await?;
+        self.refuse_denied_edits(&session, agent.as_deref().ok(), &row.spec, answer)
             .await
     }
 
@@ -44,8 +42,7 @@ impl Engine {
     /// # Errors
     /// `Invalid` for the first such arguments; `Unavailable` when the database does not answer.
     pub(super) async fn refuse_denied_edits(
-        &self,
-        caller: &Caller,
+        self,
         session: &TaskSession,
         agent: Option<&Agent>,
         spec: &RequestSpec,
@@ -62,9 +59,10 @@ impl Engine {
                 continue;
             };
             let now = self
+                .engine
                 .verdict(session, agent, (asked.name.as_str(), text))
                 .await;
-            let judged = self.judgement_after_edit(caller, session, spec, asked, &now);
+            let judged = self.judgement_after_edit(session, spec, asked, &now);
             if let Err(detail) = judged {
                 let place = format!("{}/arguments", pointer("/decisions", &call));
                 return Err(Refusal::invalid(place, detail));
@@ -75,12 +73,12 @@ impl Engine {
 
     /// Whether the tool of a call has changed or has been removed since the request was opened.
     pub(super) fn is_call_changed(
-        &self,
+        self,
         agent: Option<&Agent>,
         session: &TaskSession,
         call: &CallSpec,
     ) -> bool {
-        let entry = agent.and_then(|agent| self.offered(agent, &call.name));
+        let entry = agent.and_then(|agent| self.engine.offered(agent, &call.name));
         let digest = entry.map(|entry| {
             session.digest(
                 &entry.current_spec(session.task_id()),
@@ -104,8 +102,7 @@ impl Engine {
     /// people could approve them. The error describes the expected arguments, in words for the
     /// person.
     pub(super) fn judgement_after_edit(
-        &self,
-        caller: &Caller,
+        self,
         session: &TaskSession,
         spec: &RequestSpec,
         asked: &CallSpec,
@@ -118,16 +115,16 @@ impl Engine {
             Verdict::Allow => &spec.terms,
             Verdict::Hold => now.terms.as_ref().unwrap_or(&spec.terms),
         };
-        let has_accounts = !caller.without_accounts;
-        let editor = caller.user_id.as_str();
+        let has_accounts = !self.caller.without_accounts;
+        let editor = self.caller.user_id.as_str();
         let needs_others = has_accounts && spec.needs_others_after_edit(asked.tool_call_id, editor);
         let approves = !needs_others && *terms == spec.terms;
         let bars_editor = needs_others || (has_accounts && terms.approvers.required > 1);
         let row = &session.own.row;
         if bars_editor
             && !others_suffice(
-                &self.roster,
-                caller,
+                &self.engine.roster,
+                self.caller,
                 &row.tenant,
                 &row.user_id,
                 &terms.approvers,

@@ -8,23 +8,40 @@ use crate::store::GrantRow;
 use crate::task::grant::GrantEnd;
 use crate::task::id::GrantId;
 
+/// The standing decisions of an engine.
+#[derive(Clone, Copy, Debug)]
+pub struct Grants<'e> {
+    engine: &'e Engine,
+}
+
 impl Engine {
+    #[must_use]
+    pub fn grants(&self) -> Grants<'_> {
+        Grants { engine: self }
+    }
+}
+
+impl Grants<'_> {
     /// Returns the reason why a standing decision no longer approves calls; `None` if it still
     /// approves calls.
     #[must_use]
-    pub fn grant_end(&self, row: &GrantRow) -> Option<GrantEnd> {
+    pub fn ended(self, row: &GrantRow) -> Option<GrantEnd> {
         let ended = row.ended();
         if ended.is_some() {
             return ended;
         }
-        let terms = self.policy.terms(&row.rule);
-        let Some(terms) = terms.filter(|_| self.policy.offers(&row.basis)) else {
+        let terms = self.engine.policy.terms(&row.rule);
+        let Some(terms) = terms.filter(|_| self.engine.policy.offers(&row.basis)) else {
             return Some(GrantEnd::Changed);
         };
         let votes = std::slice::from_ref(&row.by);
-        let counts =
-            self.roster
-                .votes_suffice(&row.tenant, &row.owner, &terms.approvers, votes, None);
+        let counts = self.engine.roster.votes_suffice(
+            &row.tenant,
+            &row.owner,
+            &terms.approvers,
+            votes,
+            None,
+        );
         (!counts).then_some(GrantEnd::Giver)
     }
 
@@ -33,7 +50,7 @@ impl Engine {
     /// decide requests of the rule that offered it. In a service without accounts, the permission
     /// is enough.
     #[must_use]
-    pub fn may_end_grant(&self, caller: &Caller, row: &GrantRow) -> bool {
+    pub fn may_end(self, caller: &Caller, row: &GrantRow) -> bool {
         let decides = |terms: &crate::task::verdict::Terms| {
             may_decide(caller, &row.tenant, &row.owner, &terms.approvers)
         };
@@ -42,24 +59,24 @@ impl Engine {
             && (caller.admin
                 || caller.without_accounts
                 || caller.user_id.is(&row.by.by)
-                || self.policy.terms(&row.rule).is_some_and(decides))
+                || self.engine.policy.terms(&row.rule).is_some_and(decides))
     }
 
     /// Ends a standing decision: it lets no further call start. Ending it again has no effect.
     ///
     /// # Errors
     /// `NotFound`; `Forbidden`; `Unavailable` when the database does not answer.
-    pub async fn end_grant(&self, caller: &Caller, id: GrantId) -> Result<(), Refusal> {
-        let row = self.store.grant(id).await?;
+    pub async fn end(self, caller: &Caller, id: GrantId) -> Result<(), Refusal> {
+        let row = self.engine.store.grant(id).await?;
         let row = row.filter(|row| row.tenant == caller.tenant);
         let row = row.ok_or(Refusal::NotFound)?;
-        if !self.may_end_grant(caller, &row) {
+        if !self.may_end(caller, &row) {
             return Err(Refusal::Forbidden(
                 "Only the person who gave this standing decision, a person who may decide such a request, or an admin may end it.".to_owned(),
             ));
         }
         let by = caller.user_id.to_string();
-        if self.store.revoke_grant(&row.tenant, id, &by).await? {
+        if self.engine.store.revoke_grant(&row.tenant, id, &by).await? {
             tracing::info!(grant = %id, rule = row.rule, by, "a standing decision was ended");
         }
         Ok(())

@@ -46,13 +46,13 @@ impl IdempotencyKey {
 
 impl Engine {
     /// Returns the result of an earlier POST with the same key; `None` if no earlier POST had this
-    /// key. The HTTP handlers call `replay` before they check the rest of a POST.
+    /// key. The HTTP handlers call `earlier_result` before they check the rest of a POST.
     ///
     /// # Errors
     /// `KeyReused` if the earlier body differs; `Forbidden` if the caller has since lost the right
     /// to this command; `NotFound` if the task is gone; `Unavailable` when the database does not
     /// answer.
-    pub async fn replay(
+    pub async fn earlier_result(
         &self,
         caller: &Caller,
         key: &IdempotencyKey,
@@ -70,7 +70,7 @@ impl Engine {
             .task(row.task_id)
             .await?
             .ok_or(Refusal::NotFound)?;
-        if !self.is_still_allowed(caller, &task, &row).await? {
+        if !is_still_allowed(self, caller, &task, &row).await? {
             return Err(Refusal::Forbidden(
                 "You no longer have the right to do this.".to_owned(),
             ));
@@ -91,36 +91,10 @@ impl Engine {
         };
         let position = Some(CommitPosition::Key(Box::new(row)));
         Ok(Some(Accepted {
-            is_gate_call: self.is_root_at_gate(&task),
+            is_gate_call: self.agents.is_gate(task.root_agent()),
             position,
             ..Accepted::without_events(task_id, root, true)
         }))
-    }
-
-    async fn is_still_allowed(
-        &self,
-        caller: &Caller,
-        task: &TaskRow,
-        key: &IdempotencyRow,
-    ) -> Result<bool, Refusal> {
-        let Some(request) = key.request_id else {
-            let command = match key.path.rsplit('/').next() {
-                Some("cancel") => Command::Cancel,
-                Some("retry") => Command::Retry,
-                // The earlier POST sent a message or created the task. Both need the same right.
-                Some(_) | None => Command::Message,
-            };
-            return Ok(self.may_command(caller, command, task).is_ok());
-        };
-        let Some(row) = self.store.request(request).await? else {
-            return Ok(false);
-        };
-        Ok(may_decide(
-            caller,
-            &row.tenant,
-            &row.owner,
-            &row.spec.terms.approvers,
-        ))
     }
 
     /// Returns the command's `result`. If `result` is a refusal other than `Unavailable`, looks the
@@ -134,20 +108,47 @@ impl Engine {
     ) -> Result<Accepted, Refusal> {
         match result {
             Err(refusal) if key.is_some() && refusal != Refusal::Unavailable => {
-                self.replay_if_keyed(caller, key).await?.ok_or(refusal)
+                self.keyed_result(caller, key).await?.ok_or(refusal)
             }
             Ok(_) | Err(_) => result,
         }
     }
 
-    pub(in crate::engine) async fn replay_if_keyed(
+    /// Like [`Engine::earlier_result`], for a POST that may have no key.
+    pub(in crate::engine) async fn keyed_result(
         &self,
         caller: &Caller,
         key: Option<&IdempotencyKey>,
     ) -> Result<Option<Accepted>, Refusal> {
         match key {
-            Some(key) => self.replay(caller, key).await,
+            Some(key) => self.earlier_result(caller, key).await,
             None => Ok(None),
         }
     }
+}
+
+async fn is_still_allowed(
+    engine: &Engine,
+    caller: &Caller,
+    task: &TaskRow,
+    key: &IdempotencyRow,
+) -> Result<bool, Refusal> {
+    let Some(request) = key.request_id else {
+        let command = match key.path.rsplit('/').next() {
+            Some("cancel") => Command::Cancel,
+            Some("retry") => Command::Retry,
+            // The earlier POST sent a message or created the task. Both need the same right.
+            Some(_) | None => Command::Message,
+        };
+        return Ok(engine.may_command(caller, command, task).is_ok());
+    };
+    let Some(row) = engine.store.request(request).await? else {
+        return Ok(false);
+    };
+    Ok(may_decide(
+        caller,
+        &row.tenant,
+        &row.owner,
+        &row.spec.terms.approvers,
+    ))
 }

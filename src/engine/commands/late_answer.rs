@@ -3,21 +3,12 @@
 use std::sync::Arc;
 
 use super::MAX_TRIES;
-use crate::engine::session::TaskSession;
+use crate::engine::session::{LateAttempt, TaskSession};
 use crate::engine::{Engine, Refusal};
 use crate::store::ReadError;
-use crate::task::id::{CallId, TaskId};
+use crate::task::id::TaskId;
 use crate::task::item::Fact;
-use crate::tool::{LateSlot, ToolAnswer};
-
-/// An attempt with an unknown outcome. If the attempt timed out and the tool's answer can still
-/// come, `answer` holds the future that waits for this answer.
-pub(in crate::engine) struct LateAttempt {
-    pub call: CallId,
-    pub attempt: u32,
-    pub tool: String,
-    pub answer: LateSlot,
-}
+use crate::tool::ToolAnswer;
 
 impl Engine {
     /// Waits in the background for the late answers to these attempts, and stores each late answer.

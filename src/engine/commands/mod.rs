@@ -1,8 +1,9 @@
 //! The commands of users and approvers, one file for each verb of the API. A command appends facts
 //! to a task's journal in one commit. The driver then carries out the task's next steps.
 
+mod access;
 mod cancel;
-mod create;
+pub(in crate::engine) mod create;
 mod credentials;
 mod decide;
 mod decision_input;
@@ -10,7 +11,7 @@ mod denied_edits;
 pub(crate) mod expire;
 mod grants;
 mod idempotency;
-pub(crate) mod late_answer;
+mod late_answer;
 mod message;
 mod remember;
 mod retry;
@@ -20,11 +21,8 @@ mod valid_decision;
 use std::collections::BTreeMap;
 
 pub use self::decision_input::{CallReply, DecisionBody, DecisionInput};
+pub use self::grants::Grants;
 pub use self::idempotency::IdempotencyKey;
-use super::Engine;
-use super::session::TaskSession;
-use crate::people::Caller;
-use crate::people::authorization::{Command, may_command};
 use crate::store::{Listener, ReadError};
 use crate::task::change::{IdempotencyRow, TaskRow};
 use crate::task::id::{CallId, RequestId, TaskId};
@@ -35,7 +33,7 @@ use crate::task::status::TaskStatus;
 /// another commit comes first. After the last failed try, the command is refused as `unavailable`.
 pub(crate) const MAX_TRIES: u32 = 200;
 
-/// The input of [`Engine::create`]. The HTTP handler has checked the shape and the size of the
+/// The input of `Engine::create`. The HTTP handler has checked the shape and the size of the
 /// input; the engine checks the agent.
 #[derive(Clone, Debug)]
 pub struct TaskInput {
@@ -51,7 +49,7 @@ pub struct TaskInput {
     pub metadata: String,
 }
 
-/// The input of [`Engine::message`]. The HTTP handler has checked the shape and the size of the
+/// The input of `Engine::message`. The HTTP handler has checked the shape and the size of the
 /// input.
 #[derive(Clone, Debug)]
 pub struct MessageInput {
@@ -217,54 +215,5 @@ impl From<ReadError> for Refusal {
                 Self::Internal
             }
         }
-    }
-}
-
-impl Engine {
-    /// Checks that `caller` may give this command to the task. Applies the rules of [`may_command`]
-    /// to the root's agent as configured now. An agent that was removed from the configuration is
-    /// open to no caller.
-    ///
-    /// # Errors
-    /// The reason why the caller may not give the command, in words for the caller.
-    pub fn may_command(
-        &self,
-        caller: &Caller,
-        command: Command,
-        task: &TaskRow,
-    ) -> Result<(), &'static str> {
-        let root = task
-            .agent_path
-            .first()
-            .and_then(|agent| self.agents.get(agent));
-        let open = root
-            .is_some_and(|agent| agent.is_open_to(&caller.tenant, &caller.user_id, &caller.groups));
-        may_command(caller, command, &task.tenant, &task.user_id, open)
-    }
-
-    /// Loads a task for a command, if the caller may give this command to the task.
-    async fn load_for(
-        &self,
-        caller: &Caller,
-        task: TaskId,
-        command: Command,
-    ) -> Result<TaskSession, Refusal> {
-        let session = self.load(task).await?.ok_or(Refusal::NotFound)?;
-        let row = &session.own.row;
-        if row.tenant != caller.tenant {
-            return Err(Refusal::NotFound);
-        }
-        self.may_command(caller, command, row)
-            .map_err(|why| Refusal::Forbidden(why.to_owned()))?;
-        if row.parent.is_some() && command != Command::Cancel {
-            return Err(Refusal::NotARoot {
-                root: row.root_task_id,
-                status: row.status,
-            });
-        }
-        if session.own.is_gate_call() && command != Command::Cancel {
-            return Err(Refusal::conflict(row, ConflictCode::NotAConversation));
-        }
-        Ok(session)
     }
 }

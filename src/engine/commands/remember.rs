@@ -5,9 +5,9 @@
 use std::collections::BTreeMap;
 
 use super::Refusal;
+use super::decide::Decider;
 use super::valid_decision::ValidDecision;
 use crate::agent::Agent;
-use crate::engine::Engine;
 use crate::engine::session::TaskSession;
 use crate::people::Caller;
 use crate::people::authorization::required_approvals;
@@ -63,14 +63,14 @@ pub(super) fn check_door(caller: &Caller) -> Result<(), Refusal> {
     }
 }
 
-impl Engine {
+impl Decider<'_> {
     /// Returns the standing decisions that an answer gives, by call.
     ///
     /// # Errors
     /// `Invalid` if the rule no longer offers the standing decision that the request shows for a
     /// call.
     pub(super) async fn requested_grants(
-        &self,
+        self,
         session: &TaskSession,
         agent: Option<&Agent>,
         open: &RequestProgress,
@@ -88,7 +88,7 @@ impl Engine {
                 return Err(Refusal::Internal);
             };
             let judged = (state.call.name.as_str(), state.arguments_text());
-            let now = self.verdict(session, agent, judged).await;
+            let now = self.engine.verdict(session, agent, judged).await;
             let shown_basis = spec.offer.as_deref().map(|offer| offer.basis.as_str());
             let offer = now
                 .offer
@@ -98,7 +98,7 @@ impl Engine {
                 return Err(Refusal::invalid(place, detail));
             };
             let grant = Grant {
-                grant_id: GrantId(self.ids.fresh()),
+                grant_id: GrantId(self.engine.ids.fresh()),
                 scope: requested.scope,
                 expires_in: requested.expires_in,
                 uses: offer.uses,

@@ -22,7 +22,7 @@ impl Engine {
         let (task_id, root) = (session.task_id(), session.own.row.root_task_id);
         let listener = Some(self.store.listen_locally(root));
         let position = Some(CommitPosition::Item(task_id, session.own.row.last_seq + 1));
-        let is_gate_call = self.is_root_at_gate(&session.own.row);
+        let is_gate_call = self.agents.is_gate(session.own.row.root_agent());
         let first_commit = session.expect_commit();
         self.drivers.spawn(Arc::clone(self).drive(session));
         let Some(first_commit) = unless_conflict(wait_for_first_commit(first_commit).await)? else {
@@ -51,7 +51,7 @@ impl Engine {
         if let Some(accepted) = self.submit(session).await? {
             return Ok(Some(accepted));
         }
-        self.replay_if_keyed(caller, key).await
+        self.keyed_result(caller, key).await
     }
 }
 

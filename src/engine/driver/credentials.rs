@@ -3,12 +3,16 @@
 //! for a tool call or a model's answer is dropped once this call or answer is recorded.
 
 use std::collections::BTreeSet;
+use std::iter;
 
 use serde_json::json;
 
 use super::{Driver, Stop};
+use crate::engine::Engine;
+use crate::engine::session::TaskSession;
 use crate::model::{Answer, AnswerCall};
 use crate::secret::Redactor;
+use crate::store::ReadError;
 use crate::task::call_state::CallState;
 use crate::task::id::CallId;
 use crate::task::item::Fact;
@@ -27,7 +31,7 @@ impl<'e> Driver<'e> {
             self.save(self.engine.take_lease()).await?;
         }
         loop {
-            match self.engine.stored_credentials(self.session).await {
+            match stored_credentials(self.engine, self.session).await {
                 Ok(known) => return Ok(known),
                 Err(_) => self.engine.back_off().await?,
             }
@@ -145,5 +149,44 @@ impl<'e> Driver<'e> {
             }
             .sealed(),
         ));
+    }
+}
+
+/// Returns the decrypted credentials of the task and of its ancestors. The result also holds
+/// the credentials of the other tasks of the tree, but only so that their values are redacted.
+/// Returns no credentials if the service has no sealing key or the stored rows are corrupt.
+///
+/// # Errors
+/// `Unavailable` when the database does not answer.
+pub(in crate::engine) async fn stored_credentials(
+    engine: &Engine,
+    session: &TaskSession,
+) -> Result<Credentials, ReadError> {
+    let Some(sealer) = &engine.sealer else {
+        return Ok(Credentials::default());
+    };
+    let own = session.task_id();
+    let others = session.tree.rows().map(|row| row.task_id);
+    let tasks: Vec<_> = iter::once(own)
+        .chain(others.filter(|task| *task != own))
+        .collect();
+    // A person may have given another task of the tree a credential since the tree was read. So
+    // if there are other tasks, and the configuration has credentials, the database is asked.
+    let may_have_credential =
+        session.own.progress.has_credential || (tasks.len() > 1 && engine.catalog.has_services());
+    if !may_have_credential {
+        return Ok(Credentials::default());
+    }
+    let path = session.path();
+    match engine.store.credentials(&tasks).await {
+        Ok(rows) => {
+            let credentials = Credentials::open(sealer, &session.own.row.tenant, &path, &rows);
+            Ok(credentials.with_plain_fields(engine.catalog.plain_fields()))
+        }
+        Err(error @ ReadError::Unavailable) => Err(error),
+        Err(ReadError::Corrupt(what)) => {
+            tracing::warn!(task = %session.task_id(), %what, "credentials cannot be read; they are requested again");
+            Ok(Credentials::default())
+        }
     }
 }

@@ -13,79 +13,78 @@ use crate::task::status::TaskStatus;
 use crate::task::step::Ending;
 use crate::task::transcript::last_result;
 
-impl Engine {
-    /// Ends a task. If a decision demanded `CancelRoot`, also cancels the other tasks of the tree.
-    /// Always returns `false`, because the driver has no next step.
-    pub(in crate::engine) async fn finish(
-        &self,
-        session: &mut TaskSession,
-        ending: Ending,
-    ) -> Result<bool, Stop> {
-        self.reopen(session).await?;
-        let ends_tree = session.own.progress.ending == Some(Then::CancelRoot);
-        let complete = |session: &mut TaskSession, text| {
-            session.push(Fact::TaskStatus {
-                status: TaskStatus::Completed,
-                error: None,
-                output: Some(text),
-            });
-        };
-        match ending {
-            Ending::Completed(text) => complete(session, text),
-            Ending::Settled => {
-                let text = last_result(&session.own.items).unwrap_or_default();
-                complete(session, text);
-            }
-            Ending::Failed(failure) => session.own.fail(failure, session.now),
-            Ending::Canceled => session.own.push_status(TaskStatus::Canceled, session.now),
+/// Ends a task. If a decision demanded `CancelRoot`, also cancels the other tasks of the tree.
+/// Always returns `false`, because the driver has no next step.
+pub(super) async fn finish(
+    engine: &Engine,
+    session: &mut TaskSession,
+    ending: Ending,
+) -> Result<bool, Stop> {
+    reopen(engine, session).await?;
+    let ends_tree = session.own.progress.ending == Some(Then::CancelRoot);
+    let complete = |session: &mut TaskSession, text| {
+        session.push(Fact::TaskStatus {
+            status: TaskStatus::Completed,
+            error: None,
+            output: Some(text),
+        });
+    };
+    match ending {
+        Ending::Completed(text) => complete(session, text),
+        Ending::Settled => {
+            let text = last_result(&session.own.items).unwrap_or_default();
+            complete(session, text);
         }
-        if ends_tree {
-            let all = session.tree.rows().map(|row| row.task_id).collect();
-            session.cancel_tasks(all, CloseReason::Canceled);
-        }
-        session.propagate_end();
-        self.save(session, LeaseChange::Park { wake_in: None })
-            .await?;
-        Ok(false)
+        Ending::Failed(failure) => session.own.fail(failure, session.now),
+        Ending::Canceled => session.own.push_status(TaskStatus::Canceled, session.now),
     }
+    if ends_tree {
+        let all = session.tree.rows().map(|row| row.task_id).collect();
+        session.cancel_tasks(all, CloseReason::Canceled);
+    }
+    session.propagate_end();
+    engine
+        .save(session, LeaseChange::Park { wake_in: None })
+        .await?;
+    Ok(false)
+}
 
-    /// Ends a task whose agent cannot be loaded. Cancels the task if a decision or an expired
-    /// request has demanded its end, and fails the task otherwise. If the task has ended already,
-    /// commits the pending facts, for example a late result. Always returns `false`.
-    pub(in crate::engine) async fn finish_without_agent(
-        &self,
-        session: &mut TaskSession,
-        failure: Failure,
-    ) -> Result<bool, Stop> {
-        if session
+/// Ends a task whose agent cannot be loaded. Cancels the task if a decision or an expired
+/// request has demanded its end, and fails the task otherwise. If the task has ended already,
+/// commits the pending facts, for example a late result. Always returns `false`.
+pub(super) async fn finish_without_agent(
+    engine: &Engine,
+    session: &mut TaskSession,
+    failure: Failure,
+) -> Result<bool, Stop> {
+    if session
+        .own
+        .progress
+        .status
+        .is_none_or(TaskStatus::is_terminal)
+    {
+        engine.save(session, LeaseChange::Keep).await?;
+        return Ok(false);
+    }
+    if session.own.progress.ending.is_some() {
+        let rest = session
             .own
             .progress
-            .status
-            .is_none_or(TaskStatus::is_terminal)
-        {
-            self.save(session, LeaseChange::Keep).await?;
-            return Ok(false);
-        }
-        if session.own.progress.ending.is_some() {
-            let rest = session
-                .own
-                .progress
-                .unfinished()
-                .map(CallState::canceled_result)
-                .collect();
-            session.settle_calls(rest);
-            return self.finish(session, Ending::Canceled).await;
-        }
-        self.finish(session, Ending::Failed(failure)).await
+            .unfinished()
+            .map(CallState::canceled_result)
+            .collect();
+        session.settle_calls(rest);
+        return finish(engine, session, Ending::Canceled).await;
     }
+    finish(engine, session, Ending::Failed(failure)).await
+}
 
-    /// If the stored status is terminal, commits the pending facts, which set the status to
-    /// Running. A terminal status can change to Running, but not to another terminal status, so a
-    /// reopened task needs this commit before it ends again.
-    pub(in crate::engine) async fn reopen(&self, session: &mut TaskSession) -> Result<(), Stop> {
-        if session.own.row.status.is_terminal() && session.has_pending_facts() {
-            self.save(session, self.take_lease()).await?;
-        }
-        Ok(())
+/// If the stored status is terminal, commits the pending facts, which set the status to
+/// Running. A terminal status can change to Running, but not to another terminal status, so a
+/// reopened task needs this commit before it ends again.
+pub(super) async fn reopen(engine: &Engine, session: &mut TaskSession) -> Result<(), Stop> {
+    if session.own.row.status.is_terminal() && session.has_pending_facts() {
+        engine.save(session, engine.take_lease()).await?;
     }
+    Ok(())
 }

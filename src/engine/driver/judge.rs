@@ -3,42 +3,27 @@
 //! first. A held call runs only after a person has approved it, or under a standing decision (an
 //! earlier approval that also covers later calls, see `grants.rs`).
 
-use std::borrow::Cow;
-use std::sync::Arc;
-
-use serde_json::Value;
-
 use super::grants::JudgedAt;
+use super::verdict::{denied_again, other_tool, parse_arguments};
 use super::{Driver, Stop};
-use crate::agent::Agent;
-use crate::agent::gate::OtherTools;
-use crate::engine::Engine;
-use crate::engine::session::TaskSession;
-use crate::policy::JudgementInput;
 use crate::task::call_state::{CallState, OUTCOME_UNKNOWN_TEXT, Phase};
 use crate::task::id::CallId;
 use crate::task::item::{Fact, FinishReason};
 use crate::task::progress::LastMessage;
-use crate::task::restore::HISTORY_LOST_TEXT;
 use crate::task::text::{as_sentence, cut};
 use crate::task::tool_spec::{Effect, ToolKind};
-use crate::task::verdict::{Judgement, Terms, Verdict};
-use crate::tool::catalog::{Catalog, CatalogEntry};
-use crate::tool::{DefinitionChange, arguments, human};
+use crate::task::verdict::{Judgement, Verdict};
 
 /// The reason why a call is invalid if its arguments held a secret. The arguments of such a call
 /// are stored redacted.
 const SECRET_REASON: &str = "the arguments hold a value that is kept secret; it is not repeated here, and no call is run with it";
-
-/// The reason for holding a call while another task of its tree is unreadable.
-const TREE_DAMAGED_REASON: &str = "The stored data of another task of this tree cannot be read: the effects of that task are not known.";
 
 impl Driver<'_> {
     /// Journals the judgement of each of these calls.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
-    pub(crate) async fn judge(&mut self, calls: &[CallId]) -> Result<(), Stop> {
+    pub(crate) async fn judge_calls(&mut self, calls: &[CallId]) -> Result<(), Stop> {
         self.refresh_tools(calls).await?;
         for id in calls {
             let Some(state) = self.session.own.progress.call(*id).cloned() else {
@@ -75,12 +60,6 @@ impl Driver<'_> {
         Ok(self.hold_if_uncertain(state, judgement))
     }
 
-    /// Holds an allowed call if its tool is in quarantine, or if a part of the tree's history is
-    /// lost or unreadable. Other judgements stay unchanged.
-    pub(super) fn hold_if_uncertain(&self, state: &CallState, judgement: Judgement) -> Judgement {
-        self.hold_if_quarantined(state, self.hold_if_history_lost(state, judgement))
-    }
-
     /// Returns a denial if a person has rejected an equal call, so that people are not asked again.
     /// Calls that a person approved, and calls of tools that ask a person, are exempt.
     fn earlier_rejection(&self, state: &CallState) -> Option<Judgement> {
@@ -91,58 +70,6 @@ impl Driver<'_> {
         let rejections = &self.session.own.progress.rejections;
         let rejected = rejections.find(&state.call.name, &arguments)?;
         Some(denied_again(rejected.call, rejected.reason.as_deref()))
-    }
-
-    /// Holds an allowed call if its tool is in quarantine (see `Quarantine`) and no person has
-    /// approved the call.
-    fn hold_if_quarantined(&self, state: &CallState, judgement: Judgement) -> Judgement {
-        if judgement.verdict != Verdict::Allow || state.approval.is_some() {
-            return judgement;
-        }
-        match self
-            .session
-            .own
-            .progress
-            .quarantine
-            .reason(&state.call.name)
-        {
-            Some(reason) => Judgement {
-                reason: Some(reason),
-                ..held_for_owner()
-            },
-            None => judgement,
-        }
-    }
-
-    /// Holds an allowed `once` call (a call that must not be repeated) in two cases:
-    /// - A part of the history before the call's turn is lost, so the model may be repeating a lost
-    ///   call. This case lasts until the user's next message.
-    /// - Another task of the tree is unreadable. In this case, calls that start a sub-agent and
-    ///   calls that a person approved are not held.
-    fn hold_if_history_lost(&self, state: &CallState, judgement: Judgement) -> Judgement {
-        let entry = self.offered(&state.call.name);
-        let spec = entry.as_deref().map(|entry| &entry.spec);
-        let repeatable = spec.is_some_and(|spec| spec.effect.is_repeatable());
-        let later = self.session.own.progress.message_uncertain && !state.in_uncertain_history;
-        // If a task of the tree is unreadable, this call may be equal to a call that the task has
-        // run, or to a call that a person rejected in that task. So the call is held, unless it
-        // starts a sub-agent or a person approved it.
-        let alone =
-            spec.is_some_and(|spec| spec.kind != ToolKind::Agent) && state.approval.is_none();
-        let damaged = alone && self.session.tree.is_damaged();
-        if repeatable || !(later || damaged) || judgement.verdict != Verdict::Allow {
-            return judgement;
-        }
-        let why = if later {
-            HISTORY_LOST_TEXT
-        } else {
-            TREE_DAMAGED_REASON
-        };
-        Judgement {
-            rule: judgement.rule,
-            reason: Some(why.to_owned()),
-            ..held_for_owner()
-        }
     }
 
     /// Returns the reason why a call is invalid regardless of the policy; `None` if there is no
@@ -318,168 +245,5 @@ impl Driver<'_> {
             terms,
             ..Judgement::new(Verdict::Hold)
         })
-    }
-}
-
-impl<'e> Driver<'e> {
-    pub(crate) fn offered(&self, name: &str) -> Option<Cow<'e, CatalogEntry>> {
-        self.engine.offered(self.agent, name)
-    }
-}
-
-impl Engine {
-    /// Returns the tool of exactly this name; `None` if the agent does not offer the tool. The
-    /// task's version of the agent determines which tools are offered; the tool itself comes from
-    /// the current configuration.
-    pub(in crate::engine) fn offered<'a>(
-        &'a self,
-        agent: &Agent,
-        name: &str,
-    ) -> Option<Cow<'a, CatalogEntry>> {
-        let known = if agent.human_request_kind(name).is_some() {
-            self.catalog.human(&agent.name, name)
-        } else {
-            match agent.sub_agent(name) {
-                Some(sub) => self.catalog.agent(&sub.agent),
-                None => agent
-                    .offered_tool(name)
-                    .and_then(|offer| self.catalog.get(&offer.name)),
-            }
-        };
-        known
-            .map(Cow::Borrowed)
-            .or_else(|| other_tool(agent, name).map(Cow::Owned))
-    }
-
-    /// Judges a call of the tool `name` with the arguments `text`. Considers the arguments, the
-    /// policy, and the review of the tool's definition, but not the task's history. A call whose
-    /// tool is not offered is invalid.
-    pub(in crate::engine) async fn verdict(
-        &self,
-        session: &TaskSession,
-        agent: &Agent,
-        (name, text): (&str, &str),
-    ) -> Judgement {
-        let Some(entry) = self.offered(agent, name) else {
-            return Judgement::invalid("the tool is not offered any more");
-        };
-        let args = match arguments::read(text, &entry.schema) {
-            Ok(args) => args,
-            Err(misfits) => return Judgement::invalid(misfits.to_string()),
-        };
-        let tool = entry.tool.as_ref();
-        if let Some(why) = tool.and_then(|tool| tool.refusal_reason(&args)) {
-            return Judgement::invalid(why);
-        }
-        if let Some(kind) = agent.human_request_kind(name)
-            && let Err(why) = human::question(kind, &args, self.catalog.services(&agent.name))
-        {
-            return Judgement::invalid(why);
-        }
-        let metadata: Value = serde_json::from_str(&session.own.row.metadata).unwrap_or_default();
-        let (row, groups) = (session.own.row.clone(), session.own.progress.groups.clone());
-        let (policy, spec) = (
-            Arc::clone(&self.policy),
-            entry.current_spec(session.task_id()).into_owned(),
-        );
-        let heavy = policy.is_heavy(text.len());
-        let user = self.roster.ids().id(row.user_id.as_str());
-        let at_gate = agent.gate.is_some();
-        // `offered` returns an owned entry only for a tool that the gate does not list.
-        let is_listed = matches!(entry, Cow::Borrowed(_));
-        let judge = move || {
-            policy.judge(&JudgementInput {
-                tool: &spec,
-                args: &args,
-                agent_path: &row.agent_path,
-                user: &user,
-                tenant: &row.tenant,
-                groups: &groups,
-                task_id: &row.root_task_id.to_string(),
-                metadata: &metadata,
-                session: &row.session_id,
-                at_gate,
-                is_listed,
-            })
-        };
-        let judgement = if heavy {
-            tokio::task::spawn_blocking(judge)
-                .await
-                .unwrap_or_else(|_| Judgement {
-                    reason: Some("The policy could not be evaluated.".to_owned()),
-                    ..held_for_owner()
-                })
-        } else {
-            judge()
-        };
-        restrict_if_changed(judgement, entry.definition_change(session.task_id()))
-    }
-}
-
-/// Returns a catalog entry for a tool that the gate does not list, if the gate lets the rules judge
-/// such tools (`other_tools: judge`).
-pub(super) fn other_tool(agent: &Agent, name: &str) -> Option<CatalogEntry> {
-    let gate = agent.gate.as_ref()?;
-    let judged = gate.other_tools == OtherTools::Judge && agent.offered_tool(name).is_none();
-    judged.then(|| Catalog::unconfigured(name)).flatten()
-}
-
-/// Makes a judgement stricter if the tool's server has changed the tool since its review. If
-/// `change.denied`, an allowed or held call is denied. If not, an allowed call is held, and a held
-/// call loses its offer of a standing decision.
-fn restrict_if_changed(judgement: Judgement, change: Option<DefinitionChange>) -> Judgement {
-    let Some(change) = change else {
-        return judgement;
-    };
-    let rule = judgement.rule.clone();
-    match judgement.verdict {
-        Verdict::Allow | Verdict::Hold if change.denied => Judgement {
-            rule,
-            reason: Some(change.reason),
-            ..Judgement::new(Verdict::Deny)
-        },
-        Verdict::Allow => Judgement {
-            rule,
-            reason: Some(change.reason),
-            ..held_for_owner()
-        },
-        Verdict::Hold => {
-            let reasons = [judgement.reason.as_deref(), Some(change.reason.as_str())];
-            let reasons: Vec<&str> = reasons.into_iter().flatten().collect();
-            Judgement {
-                reason: Some(reasons.join(" ")),
-                offer: None,
-                ..judgement
-            }
-        }
-        Verdict::Deny | Verdict::Invalid | Verdict::Human => judgement,
-    }
-}
-
-/// Parses the arguments of a call. A tool treats an empty text as an empty object. Returns `None`
-/// if [`arguments::parse`] refuses the text; such a call never runs.
-pub(in crate::engine) fn parse_arguments(text: &str) -> Option<Value> {
-    let is_blank = text.trim_matches([' ', '\t', '\n', '\r']).is_empty();
-    arguments::parse(if is_blank { "{}" } else { text }).ok()
-}
-
-/// Denies a call that equals `call`, which a person has rejected for this reason.
-pub(in crate::engine) fn denied_again(call: CallId, reason: Option<&str>) -> Judgement {
-    let text = "A human has rejected this same call.";
-    Judgement {
-        reason: Some(match reason {
-            Some(reason) => format!("{text} Reason: {reason}"),
-            None => text.to_owned(),
-        }),
-        repeats: Some(call),
-        ..Judgement::new(Verdict::Deny)
-    }
-}
-
-/// Returns a hold with the default terms, under which the owner decides.
-fn held_for_owner() -> Judgement {
-    Judgement {
-        terms: Some(Terms::default()),
-        ..Judgement::new(Verdict::Hold)
     }
 }

@@ -4,31 +4,31 @@
 //! a crash loses at most pending facts, which are computed again, and the results of the last step
 //! that acted outside the journal. If this step sent calls, the journal has their starts.
 
-mod credentials;
-mod delta_stream;
+pub(in crate::engine) mod credentials;
 mod elicit;
 mod finish;
 mod grants;
 mod hand_over;
-pub(in crate::engine) mod judge;
+mod judge;
 mod limits;
 mod model_turn;
 mod open_requests;
 mod prepare_tools;
+mod request_spec;
 mod send;
 mod slots;
 mod start_calls;
-mod stop;
 mod sub_agents;
+mod uncertainty;
+pub(in crate::engine) mod verdict;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-pub(crate) use self::delta_stream::DeltaStream;
-pub(crate) use self::stop::Stop;
+use self::finish::{finish, finish_without_agent, reopen};
 use super::Engine;
 use super::recovery::damaged_task::{is_out_of_takeovers, no_progress};
-use super::session::TaskSession;
+use super::session::{Stop, TaskSession};
 use crate::agent::Agent;
 use crate::task::change::LeaseChange;
 use crate::task::status::TaskStatus;
@@ -51,7 +51,7 @@ impl Engine {
         mut session: TaskSession,
     ) -> Option<TaskSession> {
         let ended = loop {
-            match self.step(&mut session).await {
+            match step(&self, &mut session).await {
                 Ok(true) | Err(Stop::Reloaded) => {}
                 Ok(false) => break true,
                 Err(Stop::Lost) => break false,
@@ -67,28 +67,29 @@ impl Engine {
         }
         (ended && !session.has_pending_facts()).then_some(session)
     }
+}
 
-    /// Takes one step. Returns `false` when the driver has nothing more to do.
-    async fn step(&self, session: &mut TaskSession) -> Result<bool, Stop> {
-        self.refresh_tree(session).await?;
-        if session.has_ended_ancestor() {
-            session.cancel();
-            self.save(session, LeaseChange::Park { wake_in: None })
-                .await?;
-            return Ok(false);
-        }
-        session.record_sub_agent_results();
-        let agent = match self.load_agent(session).await? {
-            Ok(agent) => agent,
-            Err(failure) => return self.finish_without_agent(session, failure).await,
-        };
-        if is_out_of_takeovers(session.own.row.fruitless)
-            && session.own.progress.status == Some(TaskStatus::Running)
-        {
-            return self.finish(session, Ending::Failed(no_progress())).await;
-        }
-        Driver::new(self, session, &agent).advance().await
+/// Takes one step. Returns `false` when the driver has nothing more to do.
+async fn step(engine: &Engine, session: &mut TaskSession) -> Result<bool, Stop> {
+    engine.refresh_tree(session).await?;
+    if session.has_ended_ancestor() {
+        session.cancel();
+        engine
+            .save(session, LeaseChange::Park { wake_in: None })
+            .await?;
+        return Ok(false);
     }
+    session.record_sub_agent_results();
+    let agent = match engine.load_agent(session).await? {
+        Ok(agent) => agent,
+        Err(failure) => return finish_without_agent(engine, session, failure).await,
+    };
+    if is_out_of_takeovers(session.own.row.fruitless)
+        && session.own.progress.status == Some(TaskStatus::Running)
+    {
+        return finish(engine, session, Ending::Failed(no_progress())).await;
+    }
+    Driver::new(engine, session, &agent).advance().await
 }
 
 impl<'e> Driver<'e> {
@@ -108,7 +109,7 @@ impl<'e> Driver<'e> {
 impl Driver<'_> {
     async fn advance(mut self) -> Result<bool, Stop> {
         match next_step(&self.session.own.progress, &self.step_context()) {
-            Step::Judge(calls) => self.judge(&calls).await?,
+            Step::Judge(calls) => self.judge_calls(&calls).await?,
             Step::Settle(results) => self.session.settle_calls(results),
             Step::OpenRequests(requests) => self.open_requests(requests).await?,
             Step::Elicit(calls) => self.elicit(&calls),
@@ -164,7 +165,7 @@ impl Driver<'_> {
             .time_until_attempts_end()
             .or_else(|| self.time_until_late());
         if wake_in.is_none() && self.session.own.progress.status == Some(TaskStatus::Running) {
-            self.engine.reopen(self.session).await?;
+            reopen(self.engine, self.session).await?;
         }
         self.save(LeaseChange::Park { wake_in }).await?;
         Ok(false)
@@ -175,6 +176,6 @@ impl Driver<'_> {
     }
 
     async fn finish(&mut self, ending: Ending) -> Result<bool, Stop> {
-        self.engine.finish(self.session, ending).await
+        finish(self.engine, self.session, ending).await
     }
 }

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 
 use futures_util::future::{Either, select};
 
-use super::delta_stream::DeltaStream;
 use super::{Driver, Stop};
 use crate::engine::runtime::in_flight_model_calls::ModelCallGuard;
 use crate::engine::runtime::leases::Lease;
+use crate::engine::session::DeltaStream;
 use crate::engine::session::task_draft::Stored;
 use crate::model::{Answer, ModelClient, ModelError, OfferedTool, Prompt};
 use crate::task::failure::{Failure, FailureCode};

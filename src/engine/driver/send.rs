@@ -7,9 +7,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::{Driver, Stop};
-use crate::engine::commands::late_answer::LateAttempt;
 use crate::engine::runtime::in_flight_calls::{InFlightCall, SEND_WINDOW};
 use crate::engine::runtime::leases::Lease;
+use crate::engine::session::LateAttempt;
 use crate::task::call_state::{CallState, MAX_ATTEMPTS};
 use crate::task::id::CallId;
 use crate::tool::credential::Credentials;
@@ -63,7 +63,7 @@ impl Driver<'_> {
                 ToolAnswer::Succeeded { .. } | ToolAnswer::Failed { .. }
             );
             if let (true, Some(raw)) = (is_final, call.raw.take()) {
-                self.engine.keep_raw_result(call.task_id, raw);
+                self.engine.awaited_calls.keep_raw_result(call.task_id, raw);
             }
             if matches!(answer, ToolAnswer::Unknown { .. }) {
                 let attempt = self.session.own.progress.attempts(call.call_id);

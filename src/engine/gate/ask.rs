@@ -1,5 +1,5 @@
 //! Handles asks. In an ask, a client proposes a call (or names an earlier call) and waits for the
-//! verdict. The REST API, MCP and the protocols of gateways all ask through [`Engine::ask_until`].
+//! verdict. The REST API, MCP and the protocols of gateways all ask through [`Gates::ask_until`].
 //! As long as its connection waits, the client counts as the present asker of the call. This module
 //! stores the presence, starts the call after an approval, and ends the presence when the wait
 //! ends.
@@ -10,19 +10,17 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
-use super::attach::is_equal_json;
 use super::call::{GateCall, GateDecision, GateState, Viewer};
 use super::presence::{AskerGuard, Delivery, PRESENCE_GRACE, present_until};
 use super::propose::Proposed;
-use super::{GateRefusal, Identity, Proposal};
+use super::{GateRefusal, Gates, Identity, Proposal};
 use crate::agent::Agent;
 use crate::engine::session::TaskSession;
-use crate::engine::{Engine, MAX_TRIES, Refusal};
+use crate::engine::{MAX_TRIES, Refusal};
 use crate::people::Caller;
 use crate::people::authorization::may_ask_at_gate;
 use crate::store::{CommitError, CommitListener};
 use crate::task::change::{ASKER_UNTIL_DELIVERED, AskerPresence};
-use crate::task::id::TaskId;
 
 #[derive(Debug)]
 pub struct GateAnswer {
@@ -40,7 +38,7 @@ pub struct GateAnswer {
 
 /// The state of an ask that waits for a stored call.
 struct Waiter<'w> {
-    engine: &'w Arc<Engine>,
+    gates: Gates<'w>,
     caller: &'w Caller,
     proposal: &'w Proposal,
     agent: &'w Agent,
@@ -83,27 +81,27 @@ enum Round {
     TakenByOther,
 }
 
-impl Engine {
+impl Gates<'_> {
     /// Proposes a call, or asks again about an earlier call, and waits for the verdict.
     ///
     /// # Errors
     /// Fails if the gate gives no verdict. After `Unavailable` or `Internal`, the call may have
     /// been stored; after any other refusal, no new call was stored.
     pub async fn ask(
-        self: &Arc<Self>,
+        self,
         caller: &Caller,
         proposal: &Proposal,
     ) -> Result<GateAnswer, GateRefusal> {
         self.ask_until(caller, proposal, None).await
     }
 
-    /// Like [`Engine::ask`], but starts no approved call after `claim_until`. After this time, the
+    /// Like [`Gates::ask`], but starts no approved call after `claim_until`. After this time, the
     /// client may have stopped waiting, and would not get the permit.
     ///
     /// # Errors
-    /// As for [`Engine::ask`].
+    /// As for [`Gates::ask`].
     pub async fn ask_until(
-        self: &Arc<Self>,
+        self,
         caller: &Caller,
         proposal: &Proposal,
         claim_until: Option<Instant>,
@@ -114,7 +112,7 @@ impl Engine {
         let end = Instant::now() + proposal.wait;
         let runner = proposal.runner.clone().unwrap_or_default();
         for _ in 0..MAX_TRIES {
-            let ask = (self.ids.fresh(), runner.clone());
+            let ask = (self.engine.ids.fresh(), runner.clone());
             // All steps but the wait are boxed, so that their futures take no memory during it.
             let known = Box::pin(self.find_known_call(caller, &agent, proposal)).await?;
             let has_own_key = matches!(proposal.identity, Identity::Key { attach: false, .. });
@@ -124,7 +122,7 @@ impl Engine {
                 None => Box::pin(self.propose(caller, &agent, proposal, ask.clone())).await?,
             };
             let waiter = |guard, listener, continues: bool| Waiter {
-                engine: self,
+                gates: self,
                 caller,
                 proposal,
                 agent: &agent,
@@ -144,9 +142,9 @@ impl Engine {
                     Some(Box::pin(self.answer_counted(*session, gate)).await?)
                 }
                 Proposed::Continues(task) => {
-                    let guard = AskerGuard::new(self, task);
-                    let waiter = waiter(guard, self.store.listen_to_local_commits(task), true);
-                    waiter.wait_for_verdict(None).await?
+                    let guard = AskerGuard::new(self.engine, task);
+                    let listener = self.engine.store.listen_to_local_commits(task);
+                    waiter(guard, listener, true).wait_for_verdict(None).await?
                 }
                 Proposed::Stored(guard, drive) => {
                     let mut waiter = waiter(guard, drive.listener, false);
@@ -162,33 +160,6 @@ impl Engine {
         }
         Err(Refusal::Unavailable.into())
     }
-
-    /// Returns the task of the earlier call that the proposal names by key or id; `None` if there
-    /// is no such call. A call that is named by id must have the proposal's caller, gate, session,
-    /// tool and arguments. Otherwise, the call counts as unknown.
-    async fn find_known_call(
-        &self,
-        caller: &Caller,
-        agent: &Agent,
-        proposal: &Proposal,
-    ) -> Result<Option<TaskId>, GateRefusal> {
-        let Identity::Call(task) = proposal.identity else {
-            return self.known_by_key(caller, agent, proposal).await;
-        };
-        let Some(session) = self.load(task).await? else {
-            return Ok(None);
-        };
-        let row = &session.own.row;
-        let same = row.tenant == caller.tenant
-            && caller.user_id.is(&row.user_id)
-            && row.agent == agent.name
-            && row.session_id == proposal.session()
-            && session.own.progress.calls.first().is_some_and(|state| {
-                let (name, text) = (&state.call.name, &state.call.arguments_text);
-                *name == proposal.tool && is_equal_json(text, &proposal.arguments_text)
-            });
-        Ok(same.then_some(task))
-    }
 }
 
 impl Waiter<'_> {
@@ -203,7 +174,7 @@ impl Waiter<'_> {
         let end = self.end.max(Instant::now() + self.proposal.run_wait);
         let session = tokio::select! {
             ended = timeout_at(end, drive) => ended.ok()?.ok()?,
-            () = self.engine.stop.cancelled() => None,
+            () = self.gates.engine.stop.cancelled() => None,
         };
         self.own_drive = session.is_some();
         session.map(Box::new)
@@ -233,6 +204,7 @@ impl Waiter<'_> {
         let session = match session {
             Some(session) => *session,
             None => self
+                .gates
                 .engine
                 .load(self.guard.task)
                 .await?
@@ -242,7 +214,7 @@ impl Waiter<'_> {
         // A runner gets its permit again by its name, but only for its own call. An ask that
         // continues an equal call does not get the permit of an earlier ask.
         let viewer = Viewer::Asker(self.ask.0, &self.permit_runner);
-        let call = self.engine.gate_call(&session, viewer).await?;
+        let call = self.gates.gate_call(&session, viewer).await?;
         match (call.state, call.decision) {
             (GateState::Settled, _) => self.answer_settled(session, call).await,
             (GateState::Started, GateDecision::Allow) => {
@@ -384,7 +356,7 @@ impl Waiter<'_> {
         } else if is_leaving {
             self.record_key(&mut session);
             let left = self
-                .engine
+                .gates
                 .commit_asker(&mut session, AskerPresence::Absent)
                 .await;
             if let Err(error) = left {
@@ -404,13 +376,13 @@ impl Waiter<'_> {
     async fn pause_until(&mut self, end: Instant) {
         self.own_drive = false;
         if let Some(listener) = self.local_commits.take() {
-            let store = &self.engine.store;
+            let store = &self.gates.engine.store;
             self.replica_commits = Some(store.subscribe_to_commits(self.guard.task, listener));
         }
         if let Some(listener) = &mut self.replica_commits {
             tokio::select! {
                 _ = timeout_at(end.min(self.end), listener.next()) => {}
-                () = self.engine.stop.cancelled() => {}
+                () = self.gates.engine.stop.cancelled() => {}
             }
         }
     }
@@ -440,7 +412,7 @@ impl Waiter<'_> {
     /// to the next commit.
     fn record_key(&self, session: &mut TaskSession) {
         if !self.has_own_call() {
-            let key = self.engine.gate_key(&self.agent.name, self.proposal);
+            let key = self.gates.gate_key(&self.agent.name, self.proposal);
             session.idempotency = key.map(|key| key.row(self.caller, session, None));
         }
     }
@@ -451,7 +423,7 @@ impl Waiter<'_> {
     }
 
     fn is_over(&self) -> bool {
-        Instant::now() >= self.end || self.engine.stop.is_cancelled()
+        Instant::now() >= self.end || self.gates.engine.stop.is_cancelled()
     }
 
     fn answer(&self, call: GateCall, delivery: Option<Delivery>) -> Round {
@@ -459,7 +431,7 @@ impl Waiter<'_> {
         Round::Answer(Box::new(GateAnswer {
             call,
             replayed: self.is_named && self.continues,
-            raw: self.engine.raw_result(self.guard.task).filter(|_| settled),
+            raw: self.guard.raw_result().filter(|_| settled),
             delivery,
         }))
     }

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 
-use super::{Identity, Proposal};
+use super::{Gates, Identity, Proposal};
 use crate::agent::Gate;
-use crate::engine::driver::judge::parse_arguments;
+use crate::engine::driver::verdict::parse_arguments;
 use crate::engine::session::TaskSession;
 use crate::engine::{Engine, Refusal};
 use crate::people::Caller;
@@ -87,13 +87,13 @@ const EQUAL_PREFIX: &str = "b:";
 /// call, a proposal must name it: by the caller's idempotency key, or by the call's id.
 const NAMED_PREFIX: &str = "k:";
 
-impl Engine {
+impl Gates<'_> {
     /// Compares a proposed call with the earlier calls of its tool in its session.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
     pub(super) async fn compare_with_earlier(
-        &self,
+        self,
         caller: &Caller,
         gate: (&str, &Gate),
         proposal: &Proposal,
@@ -103,8 +103,9 @@ impl Engine {
         let hash = call.key.get(2..).unwrap_or_default();
         let keys = [EQUAL_PREFIX, NAMED_PREFIX].map(|prefix| format!("{prefix}{hash}"));
         let max_age = gate.use_within.max(gate.no_lasts);
-        let since = time_before(self.clock.now(), max_age + CLOCK_SKEW);
+        let since = time_before(self.engine.clock.now(), max_age + CLOCK_SKEW);
         let found = self
+            .engine
             .store
             .equal_calls(
                 &caller.tenant,
@@ -117,7 +118,7 @@ impl Engine {
             )
             .await?;
         let mut equal = EqualCalls {
-            engine: self,
+            engine: self.engine,
             rows: found
                 .iter()
                 .filter(|row| keys.contains(&row.call_key))
@@ -307,7 +308,7 @@ impl EqualCalls<'_> {
     ) -> Result<Relation, Refusal> {
         let until = row.asker_until.unwrap_or_default();
         let is_delivered = until == ASKER_UNTIL_DELIVERED;
-        let is_awaited_here = self.engine.is_awaited_here(row.task_id);
+        let is_awaited_here = self.engine.awaited_calls.contains(row.task_id);
         let is_present = until > row.now || is_awaited_here;
         if row.status.is_terminal() {
             return Ok(if is_delivered || is_present {

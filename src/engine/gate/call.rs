@@ -5,9 +5,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::{MAY_HAVE_RUN, UNDER_WAY};
-use crate::agent::Gate;
 use crate::engine::session::TaskSession;
-use crate::engine::{Engine, Refusal};
 use crate::store::RequestRow;
 use crate::task::asker::startable_since;
 use crate::task::call_state::{CallState, Phase};
@@ -149,38 +147,10 @@ pub(super) enum Viewer<'v> {
     Asker(Uuid, &'v str),
 }
 
-impl Engine {
-    /// Returns the gate call of the session's task, as `viewer` sees it.
-    ///
-    /// # Errors
-    /// `NotFound` if the task is not a gate call; `Unavailable` when the database does not answer.
-    pub(super) async fn gate_call(
-        &self,
-        session: &TaskSession,
-        viewer: Viewer<'_>,
-    ) -> Result<GateCall, Refusal> {
-        let agent = self.agent_of(&session.own.row).await?.ok();
-        let gate = agent.as_ref().and_then(|agent| agent.gate.as_deref());
-        let use_within = gate.map_or_else(|| Gate::default().use_within, |gate| gate.use_within);
-        let mut call =
-            GateCall::from_session(session, use_within, viewer).ok_or(Refusal::NotFound)?;
-        let entry = agent
-            .as_ref()
-            .and_then(|agent| self.offered(agent, &call.tool));
-        if let (None, false, Some(entry)) = (&call.digest, call.can_never_run, entry) {
-            call.digest = Some(session.digest(
-                &entry.current_spec(session.task_id()),
-                call.tool_call_id,
-                &call.arguments_text,
-                call.rule.as_deref(),
-            ));
-        }
-        Ok(call)
-    }
-}
-
 impl GateCall {
-    fn from_session(
+    /// Returns the call of the session's task, as `viewer` sees it; `None` if the task is not a
+    /// gate call. `use_within` is the gate's time for starting an approved call.
+    pub(super) fn from_session(
         session: &TaskSession,
         use_within: Duration,
         viewer: Viewer<'_>,

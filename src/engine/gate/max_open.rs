@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use super::GateRefusal;
+use super::{GateRefusal, Gates};
 use crate::agent::Agent;
+use crate::engine::Refusal;
 use crate::engine::runtime::Locked;
-use crate::engine::{Engine, Refusal};
 use crate::people::Caller;
 use crate::task::call_state::{CallState, Phase};
 use crate::task::user::UserKey;
@@ -38,7 +38,7 @@ impl OpenCallLocks {
     }
 }
 
-impl Engine {
+impl Gates<'_> {
     /// If the proposed call will be pending, counts the caller's pending calls at the gate `agent`.
     /// The caller of this function must hold the returned guard until the proposed call is stored.
     /// Until then, other proposals of the same user at this gate wait in this process before they
@@ -48,7 +48,7 @@ impl Engine {
     /// `TooManyOpen` if `max_open` calls are pending; `Unavailable` when the database does not
     /// answer.
     pub(super) async fn check_open(
-        &self,
+        self,
         caller: &Caller,
         agent: &Agent,
         call: &CallState,
@@ -60,8 +60,9 @@ impl Engine {
         }
         let (tenant, user) = (&caller.tenant, &caller.user_id);
         let place = (tenant.clone(), agent.name.clone(), user.key().clone());
-        let guard = self.open_call_locks.lock(place).await;
+        let guard = self.engine.open_call_locks.lock(place).await;
         let calls = self
+            .engine
             .store
             .open_calls(tenant, &agent.name, user, gate.max_open);
         if calls.await? < gate.max_open {
@@ -74,9 +75,9 @@ impl Engine {
     /// Whether a person must enter a credential before this allowed call starts. Credentials are
     /// stored for a task, and each call at a gate is a new task. So no credential is stored yet for
     /// a proposed call.
-    pub(super) fn asks_for_credential(&self, agent: &Agent, call: &CallState) -> bool {
+    pub(super) fn asks_for_credential(self, agent: &Agent, call: &CallState) -> bool {
         let takes_credential = || {
-            let entry = self.offered(agent, &call.call.name);
+            let entry = self.engine.offered(agent, &call.call.name);
             entry.is_some_and(|entry| !entry.spec.needs.is_empty())
         };
         call.phase == Phase::Allowed && takes_credential()

@@ -8,11 +8,13 @@
 mod ask;
 mod attach;
 mod call;
+mod drive;
 mod max_open;
 mod presence;
 mod propose;
 mod read_call;
 mod report;
+mod versions;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,12 +22,11 @@ use std::time::Duration;
 pub use self::ask::GateAnswer;
 pub use self::call::{GateCall, GateDecision, GateState, Permit, Repetition};
 pub(in crate::engine) use self::max_open::OpenCallLocks;
-pub(in crate::engine) use self::presence::AwaitedCalls;
 pub use self::presence::Delivery;
 pub use self::read_call::AskerStatus;
 pub use self::report::{OutcomeReport, ReportedOutcome};
-use super::Refusal;
 use super::runtime::Locked;
+use super::{Engine, Refusal};
 use crate::store::RequestRow;
 use crate::task::id::TaskId;
 use crate::task::request::RequestKind;
@@ -43,6 +44,19 @@ pub(crate) const MAY_HAVE_RUN: &str = "It may have run. Do not repeat it.";
 /// The session id of a proposal that names no session. The id is fixed, so that a repeated call is
 /// recognized.
 const DEFAULT_SESSION: &str = "gate";
+
+/// The gates of an engine. Clients propose calls, read them and report their outcomes here.
+#[derive(Clone, Copy, Debug)]
+pub struct Gates<'e> {
+    engine: &'e Arc<Engine>,
+}
+
+impl Engine {
+    #[must_use]
+    pub fn gates(self: &Arc<Self>) -> Gates<'_> {
+        Gates { engine: self }
+    }
+}
 
 /// A call as an agent proposes it. The surface (the REST API, MCP or the protocol of a gateway) has
 /// checked the shape and the size of each field.
@@ -72,7 +86,7 @@ pub struct Proposal {
     /// The time after `wait` in which the asker still counts as waiting, because it asks again by
     /// itself. Zero for a client that does not ask again by itself.
     pub returns_within: Duration,
-    /// A cell in which `Engine::ask` shows the request that the call waits for.
+    /// A cell in which `Gates::ask` shows the request that the call waits for.
     pub progress: AskProgress,
 }
 
@@ -82,7 +96,7 @@ impl Proposal {
     }
 }
 
-/// A cell for the request that a proposed call waits for. `Engine::ask` writes the cell while it
+/// A cell for the request that a proposed call waits for. `Gates::ask` writes the cell while it
 /// waits, so that its caller (the MCP server) can tell the client meanwhile.
 #[derive(Clone, Debug, Default)]
 pub struct AskProgress(Arc<Locked<Option<AwaitedRequest>>>);
@@ -96,7 +110,7 @@ pub struct AwaitedRequest {
 }
 
 impl AskProgress {
-    /// Returns the request that `Engine::ask` has written last. `None` if the call has no request
+    /// Returns the request that `Gates::ask` has written last. `None` if the call has no request
     /// so far.
     #[must_use]
     pub fn request(&self) -> Option<AwaitedRequest> {

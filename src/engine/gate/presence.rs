@@ -2,11 +2,11 @@
 //! result was delivered. The task's row has the end time of a presence, so the presence ends even
 //! if the process dies. The row's version fences the write.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::propose::GateDrive;
+use super::Gates;
+use super::drive::GateDrive;
 use crate::engine::runtime::Locked;
 use crate::engine::session::TaskSession;
 use crate::engine::{Engine, MAX_TRIES};
@@ -19,20 +19,6 @@ use crate::task::time::Time;
 /// The minimum time for which a client still counts as present after its wait has ended. In this
 /// time, the answer may still be on its way, or the client may ask again.
 pub(super) const PRESENCE_GRACE: Duration = Duration::from_secs(5);
-
-/// The calls that connections of this process wait for. The rows of the tasks do not show all these
-/// calls: the commit that stores a call's result also marks the asker as absent, although a
-/// connection still waits for the result.
-pub(in crate::engine) type AwaitedCalls = Locked<BTreeMap<TaskId, AwaitedCall>>;
-
-/// The number of connections of this process that wait for a call, and the call's result for these
-/// connections.
-#[derive(Debug, Default)]
-pub(in crate::engine) struct AwaitedCall {
-    connections: usize,
-    /// The result as the MCP server wrote it; `None` until it has arrived.
-    raw: Option<Arc<str>>,
-}
 
 /// Returns the time until which an asker is present, as the row says; `None` if no asker is present
 /// now.
@@ -72,7 +58,7 @@ pub(super) struct AskerGuard {
 
 impl AskerGuard {
     pub(super) fn new(engine: &Arc<Engine>, task: TaskId) -> Arc<Self> {
-        engine.askers.lock().entry(task).or_default().connections += 1;
+        engine.awaited_calls.enter(task);
         Arc::new(Self {
             engine: Arc::clone(engine),
             task,
@@ -82,10 +68,13 @@ impl AskerGuard {
 
     /// Whether another connection of this process waits for the call.
     pub(super) fn is_shared(&self) -> bool {
-        let askers = self.engine.askers.lock();
-        askers
-            .get(&self.task)
-            .is_some_and(|awaited| awaited.connections > 1)
+        self.engine.awaited_calls.is_shared(self.task)
+    }
+
+    /// Returns the result of the call as the MCP server wrote it; `None` if it has not come since
+    /// the first connection of this process began to wait for the call.
+    pub(super) fn raw_result(&self) -> Option<Arc<str>> {
+        self.engine.awaited_calls.raw_result(self.task)
     }
 
     /// Commits that the asker is present for the time `lasts`, and the session's idempotency key.
@@ -99,28 +88,29 @@ impl AskerGuard {
         let guard = Arc::clone(self);
         let commit = self.engine.drivers.spawn(async move {
             let asker = AskerPresence::PresentFor(lasts);
-            let committed = guard.engine.commit_asker(&mut session, asker).await;
+            let gates = guard.engine.gates();
+            let committed = gates.commit_asker(&mut session, asker).await;
             guard.record(lasts, committed);
             committed.map(|_| session)
         });
         commit.await.unwrap_or(Err(CommitError::Unknown))
     }
 
-    /// Like [`Engine::drive_asked`]. If the first commit stores that the asker is present, the
+    /// Like [`Gates::drive_asked`]. If the first commit stores that the asker is present, the
     /// guard ends this presence.
     pub(super) async fn drive(
         &self,
         session: TaskSession,
     ) -> Result<Option<GateDrive>, CommitError> {
         let Some(AskerPresence::PresentFor(lasts)) = session.own.asker else {
-            return self.engine.drive_asked(session).await;
+            return self.engine.gates().drive_asked(session).await;
         };
         // The driver may wait for a slot or for a server before its first commit. If the asker
         // leaves meanwhile, dropping the guard changes the row. The first commit is then stale, so
         // the call does not start. Only a row with a delivered result stays unchanged, and its task
         // has nothing left to drive.
         let before = self.stored.lock().replace(StoredPresence::Unknown);
-        let driven = self.engine.drive_asked(session).await;
+        let driven = self.engine.gates().drive_asked(session).await;
         *self.stored.lock() = before;
         match &driven {
             Ok(Some(drive)) => self.record(lasts, Ok(drive.first_commit)),
@@ -177,14 +167,7 @@ impl AskerGuard {
 
 impl Drop for AskerGuard {
     fn drop(&mut self) {
-        let mut askers = self.engine.askers.lock();
-        if let Some(awaited) = askers.get_mut(&self.task) {
-            awaited.connections -= 1;
-            if awaited.connections == 0 {
-                askers.remove(&self.task);
-            }
-        }
-        drop(askers);
+        self.engine.awaited_calls.leave(self.task);
         let Some(stored) = self.stored.lock().take() else {
             return;
         };
@@ -192,6 +175,7 @@ impl Drop for AskerGuard {
         self.engine.drivers.spawn(async move {
             let is_own = move |until| stored.is(until);
             engine
+                .gates()
                 .set_asker(task, None, AskerPresence::Absent, is_own)
                 .await;
         });
@@ -231,6 +215,7 @@ impl Delivery {
             let delivered = AskerPresence::Delivered;
             guard
                 .engine
+                .gates()
                 .set_asker(guard.task, Some(*session), delivered, |_| true)
                 .await;
             failpoint::reach("gate.delivered");
@@ -238,33 +223,14 @@ impl Delivery {
     }
 }
 
-impl Engine {
-    /// Whether a connection of this process waits for the call or delivers the call's result.
-    pub(super) fn is_awaited_here(&self, task: TaskId) -> bool {
-        self.askers.lock().contains_key(&task)
-    }
-
-    /// Keeps `raw`, the result as the MCP server wrote it, while a connection of this process waits
-    /// for the call. Without such a connection, drops `raw`.
-    pub(in crate::engine) fn keep_raw_result(&self, task: TaskId, raw: Arc<str>) {
-        if let Some(awaited) = self.askers.lock().get_mut(&task) {
-            awaited.raw = Some(raw);
-        }
-    }
-
-    /// Returns the result of a call as the MCP server wrote it, if it came while a connection of
-    /// this process waited for the call.
-    pub(super) fn raw_result(&self, task: TaskId) -> Option<Arc<str>> {
-        self.askers.lock().get(&task)?.raw.clone()
-    }
-
+impl Gates<'_> {
     /// Stores `asker` in the row of `task`: whether a client waits for the call of this task. Does
     /// nothing if the row has no presence, if the row says that the result or the permit was
     /// delivered, or if `may_replace` refuses the row's `asker_until`. The version that is read
     /// with this value fences the commit. The first try uses `session`, if given; later tries load
     /// the task. Ignores failures, because the stored presence ends by itself.
     async fn set_asker(
-        &self,
+        self,
         task: TaskId,
         session: Option<TaskSession>,
         asker: AskerPresence,
@@ -274,7 +240,7 @@ impl Engine {
         for _ in 0..MAX_TRIES {
             let loaded = match session.take() {
                 Some(session) => Some(session),
-                None => self.load(task).await.ok().flatten(),
+                None => self.engine.load(task).await.ok().flatten(),
             };
             let Some(mut loaded) = loaded else { return };
             let replaced = loaded.own.row.asker_until;
@@ -292,11 +258,11 @@ impl Engine {
     /// Commits `asker`, the new presence of the client that waits for the session's call, and the
     /// session's idempotency key. The row's version fences the commit.
     pub(super) async fn commit_asker(
-        &self,
+        self,
         session: &mut TaskSession,
         asker: AskerPresence,
     ) -> Result<Committed, CommitError> {
         session.own.asker = Some(asker);
-        self.commit(session, LeaseChange::Keep).await
+        self.engine.commit(session, LeaseChange::Keep).await
     }
 }

@@ -5,27 +5,27 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::json;
-use tokio::task::JoinHandle;
 use uuid::Uuid;
 
-use super::attach::{Caution, EarlierCalls, keyed_call};
+use super::attach::{Caution, EarlierCalls, is_equal_json, keyed_call};
 use super::call::{GateCall, Viewer};
+use super::drive::GateDrive;
 use super::max_open::OpenCallGuard;
 use super::presence::{AskerGuard, PRESENCE_GRACE};
-use super::{GateAnswer, GateRefusal, Identity, KEY_PATH, Proposal};
+use super::{GateAnswer, GateRefusal, Gates, Identity, KEY_PATH, Proposal};
 use crate::agent::gate::Record;
 use crate::agent::{Agent, Gate};
+use crate::engine::Refusal;
 use crate::engine::commands::IdempotencyKey;
-use crate::engine::commands::submit::{unless_conflict, wait_for_first_commit};
-use crate::engine::driver::judge::denied_again;
-use crate::engine::driver::{Driver, Stop};
-use crate::engine::session::TaskSession;
-use crate::engine::{Engine, Refusal};
+use crate::engine::commands::create::unsaved_root;
+use crate::engine::commands::submit::unless_conflict;
+use crate::engine::driver::Driver;
+use crate::engine::driver::verdict::denied_again;
+use crate::engine::session::{Stop, TaskSession};
 use crate::people::Caller;
 use crate::secret::seal::DigestedBody;
-use crate::store::{CommitError, CommitListener};
 use crate::task::call_state::{AttemptStart, CallState, Phase};
-use crate::task::change::{AskerPresence, Committed, Guard, KeyedCall};
+use crate::task::change::{AskerPresence, Guard, KeyedCall};
 use crate::task::id::{CallId, TaskId};
 use crate::task::item::{Fact, FinishReason, Outcome, Part, PartType, ToolCall, Turn, Usage};
 use crate::task::text::as_sentence;
@@ -42,17 +42,7 @@ pub(super) enum Proposed {
     Counted(Box<TaskSession>),
 }
 
-/// A driver of a gate call in the background. Its first commit is durable.
-pub(super) struct GateDrive {
-    pub first_commit: Committed,
-    /// A listener for the commits of this process, from the driver's first commit on.
-    pub listener: CommitListener,
-    /// Returns the session when the driver has ended. `None` if the driver lost the task or has
-    /// left facts unstored, because its session may then differ from the journal.
-    pub end: JoinHandle<Option<TaskSession>>,
-}
-
-impl Engine {
+impl Gates<'_> {
     /// Returns the gate called `name`. If `name` is `None`, returns the only gate that is open to
     /// the caller.
     ///
@@ -60,11 +50,11 @@ impl Engine {
     /// `Invalid` if no such gate is open to the caller, or if there is no name and several gates
     /// are open to the caller.
     pub(super) fn gate_of(
-        &self,
+        self,
         caller: &Caller,
         name: Option<&str>,
     ) -> Result<Arc<Agent>, Refusal> {
-        let mut open = self.agents.gates().filter(|(agent, _)| {
+        let mut open = self.engine.agents.gates().filter(|(agent, _)| {
             name.is_none_or(|name| name == agent.name)
                 && agent.is_open_to(&caller.tenant, &caller.user_id, &caller.groups)
         });
@@ -79,7 +69,7 @@ impl Engine {
 
     /// Returns the idempotency key of a proposal; `None` if the proposal has no key. The key's
     /// `body` is the part of the proposal that must be the same in a repetition.
-    pub(super) fn gate_key(&self, gate: &str, proposal: &Proposal) -> Option<IdempotencyKey> {
+    pub(super) fn gate_key(self, gate: &str, proposal: &Proposal) -> Option<IdempotencyKey> {
         let Identity::Key { key, .. } = &proposal.identity else {
             return None;
         };
@@ -88,7 +78,7 @@ impl Engine {
         Some(IdempotencyKey {
             path: KEY_PATH.to_owned(),
             key: key.clone(),
-            body: DigestedBody::new(Bytes::from(same.to_string()), self.sealer.as_ref()),
+            body: DigestedBody::new(Bytes::from(same.to_string()), self.engine.sealer.as_ref()),
         })
     }
 
@@ -96,7 +86,7 @@ impl Engine {
     /// if the gate only counts the call in a metric (`record: held`). Otherwise stores the call.
     /// `ask` has the id of the ask and the name of the runner (`""` without a runner).
     pub(super) async fn propose(
-        self: &Arc<Self>,
+        self,
         caller: &Caller,
         agent: &Agent,
         proposal: &Proposal,
@@ -133,7 +123,7 @@ impl Engine {
         let keyed = keyed.filter(|_| !matches!(state.phase, Phase::Settled(..)));
         self.add_identity(&mut session, agent, proposal, keyed, caller);
         session.key_if_held = key.filter(|_| !is_keyed);
-        let guard = AskerGuard::new(self, session.task_id());
+        let guard = AskerGuard::new(self.engine, session.task_id());
         session.ask = Some(ask);
         if let Some(drive) = self.drive_unsaved(session, &guard, open).await? {
             return Ok(Proposed::Stored(guard, drive));
@@ -148,11 +138,11 @@ impl Engine {
     /// Answers a call that the gate counts but does not store (`record: held`). The answer has a
     /// permit.
     pub(super) async fn answer_counted(
-        &self,
+        self,
         mut session: TaskSession,
         gate: &Gate,
     ) -> Result<GateAnswer, GateRefusal> {
-        let ask = self.ids.fresh();
+        let ask = self.engine.ids.fresh();
         let state = session.own.progress.calls.first().cloned();
         let state = state.ok_or(Refusal::Internal)?;
         let id = state.call.tool_call_id;
@@ -178,13 +168,40 @@ impl Engine {
         })
     }
 
+    /// Returns the task of the earlier call that the proposal names by key or id; `None` if there
+    /// is no such call. A call that is named by id must have the proposal's caller, gate, session,
+    /// tool and arguments. Otherwise, the call counts as unknown.
+    pub(super) async fn find_known_call(
+        self,
+        caller: &Caller,
+        agent: &Agent,
+        proposal: &Proposal,
+    ) -> Result<Option<TaskId>, GateRefusal> {
+        let Identity::Call(task) = proposal.identity else {
+            return self.known_by_key(caller, agent, proposal).await;
+        };
+        let Some(session) = self.engine.load(task).await? else {
+            return Ok(None);
+        };
+        let row = &session.own.row;
+        let same = row.tenant == caller.tenant
+            && caller.user_id.is(&row.user_id)
+            && row.agent == agent.name
+            && row.session_id == proposal.session()
+            && session.own.progress.calls.first().is_some_and(|state| {
+                let (name, text) = (&state.call.name, &state.call.arguments_text);
+                *name == proposal.tool && is_equal_json(text, &proposal.arguments_text)
+            });
+        Ok(same.then_some(task))
+    }
+
     /// Returns the task of an earlier proposal with the same key; `None` if there is no such
     /// proposal.
     ///
     /// # Errors
     /// `KeyReused` if the earlier proposal differs in gate, tool, session or arguments.
-    pub(super) async fn known_by_key(
-        &self,
+    async fn known_by_key(
+        self,
         caller: &Caller,
         agent: &Agent,
         proposal: &Proposal,
@@ -195,10 +212,10 @@ impl Engine {
 
     /// Builds the task of a proposed call without storing the task. The last fact of the task is
     /// the turn with the call.
-    fn unsaved_call(&self, caller: &Caller, agent: &Agent, proposal: &Proposal) -> TaskSession {
+    fn unsaved_call(self, caller: &Caller, agent: &Agent, proposal: &Proposal) -> TaskSession {
         let (session_id, metadata) = (proposal.session().to_owned(), proposal.metadata.clone());
-        let mut session = self.unsaved_root(caller, agent, session_id, metadata);
-        let redactor = self.catalog.redactor();
+        let mut session = unsaved_root(self.engine, caller, agent, session_id, metadata);
+        let redactor = self.engine.catalog.redactor();
         session.push(Fact::UserMessage {
             items: vec![Part {
                 content_type: PartType::Text,
@@ -230,14 +247,16 @@ impl Engine {
     }
 
     async fn judge_proposal(
-        &self,
+        self,
         session: &mut TaskSession,
         agent: &Agent,
     ) -> Result<CallId, Refusal> {
         let calls = &session.own.progress.calls;
         let call = calls.first().map(|state| state.call.tool_call_id);
         let call = call.ok_or(Refusal::Internal)?;
-        let judged = Driver::new(self, session, agent).judge(&[call]).await;
+        let judged = Driver::new(self.engine, session, agent)
+            .judge_calls(&[call])
+            .await;
         judged.map_err(|stop| match stop {
             Stop::Reloaded | Stop::Lost => Refusal::Unavailable,
         })?;
@@ -248,7 +267,7 @@ impl Engine {
     /// call key (by which equal calls are found), also adds the call key and the time for which the
     /// client waits. Later proposals of an equal call need both.
     fn add_identity(
-        &self,
+        self,
         session: &mut TaskSession,
         agent: &Agent,
         proposal: &Proposal,
@@ -273,40 +292,19 @@ impl Engine {
     /// not exist yet. If `open` were dropped earlier, another proposal could count the user's
     /// pending calls without this call.
     async fn drive_unsaved(
-        &self,
+        self,
         session: TaskSession,
         guard: &Arc<AskerGuard>,
         open: Option<OpenCallGuard>,
     ) -> Result<Option<GateDrive>, Refusal> {
         let guard = Arc::clone(guard);
-        let stored = self.drivers.spawn(async move {
+        let stored = self.engine.drivers.spawn(async move {
             let driven = guard.drive(session).await;
             drop(open);
             driven
         });
         let driven = stored.await.map_err(|_| Refusal::Internal)?;
         Ok(unless_conflict(driven)?.flatten())
-    }
-
-    /// Drives a gate call in the background. Returns as soon as the first commit is durable.
-    /// Returns `None` if there was nothing to commit.
-    ///
-    /// # Errors
-    /// The error of the first commit.
-    pub(super) async fn drive_asked(
-        self: &Arc<Self>,
-        mut session: TaskSession,
-    ) -> Result<Option<GateDrive>, CommitError> {
-        let root = session.own.row.root_task_id;
-        let listener = self.store.listen_to_local_commits(root);
-        let first_commit = session.expect_commit();
-        let end = self.drivers.spawn(Arc::clone(self).drive(session));
-        let first_commit = wait_for_first_commit(first_commit).await?;
-        Ok(first_commit.map(|first_commit| GateDrive {
-            first_commit,
-            listener,
-            end,
-        }))
     }
 }
 

@@ -1,19 +1,19 @@
 //! Reads a gate call for a client that watches the call. This client gets no permit and is no
 //! asker, so its reads do not start the call.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
+use super::Gates;
 use super::call::{GateCall, GateState, Viewer};
 use super::presence::present_until;
+use crate::agent::Gate;
+use crate::engine::Refusal;
 use crate::engine::session::TaskSession;
-use crate::engine::{Engine, Refusal};
 use crate::people::Caller;
 use crate::store::ReadError;
 use crate::task::call_state::Phase;
-use crate::task::change::TaskRow;
 use crate::task::id::TaskId;
 use crate::task::tool_spec::ToolKind;
 
@@ -29,7 +29,7 @@ pub struct AskerStatus {
     pub use_within: Duration,
 }
 
-impl Engine {
+impl Gates<'_> {
     /// Returns the [`AskerStatus`] of the gate call that `task` stores. `agent` is the name of the
     /// agent of the task's root. If the root is a gate call, this name is the gate's name. Returns
     /// `None` if the task does not exist, or if `agent` names no gate.
@@ -37,15 +37,15 @@ impl Engine {
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the stored rows cannot be read.
     pub async fn asker_status(
-        &self,
+        self,
         task: TaskId,
         agent: Option<&String>,
     ) -> Result<Option<AskerStatus>, ReadError> {
-        let gate = agent.and_then(|name| self.agents.get(name));
+        let gate = agent.and_then(|name| self.engine.agents.get(name));
         let Some(gate) = gate.and_then(|agent| agent.gate.as_ref()) else {
             return Ok(None);
         };
-        let Some(session) = self.load(task).await? else {
+        let Some(session) = self.engine.load(task).await? else {
             return Ok(None);
         };
         let call = session.own.progress.calls.first();
@@ -62,29 +62,24 @@ impl Engine {
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the stored rows cannot be read.
-    pub async fn awaits_its_asker(&self, task: TaskId) -> Result<bool, ReadError> {
-        let Some(session) = self.load(task).await? else {
+    pub async fn awaits_its_asker(self, task: TaskId) -> Result<bool, ReadError> {
+        let Some(session) = self.engine.load(task).await? else {
             return Ok(false);
         };
         let call = session.own.progress.calls.first();
         let may_start = |phase: &Phase| matches!(phase, Phase::Allowed | Phase::Approved(_));
         let is_approved = call.is_some_and(|call| may_start(&call.phase));
-        let is_awaited = present_until(&session).is_some() || self.is_awaited_here(task);
+        let is_awaited =
+            present_until(&session).is_some() || self.engine.awaited_calls.contains(task);
         Ok(is_approved && session.own.is_gate_call() && !is_awaited)
-    }
-
-    /// Whether the root of this task is a call at a gate, according to the current configuration.
-    pub(in crate::engine) fn is_root_at_gate(&self, row: &TaskRow) -> bool {
-        let agent = self.agents.get(row.root_agent());
-        agent.is_some_and(|agent| agent.gate.is_some())
     }
 
     /// Whether this service runs the calls of `tool` at `gate`. `false` if the caller runs these
     /// calls, or if the gate does not offer the tool.
     #[must_use]
-    pub fn runs_here(&self, gate: &str, tool: &str) -> bool {
-        let gate = self.agents.get(gate);
-        let entry = gate.and_then(|agent| self.offered(agent, tool));
+    pub fn runs_here(self, gate: &str, tool: &str) -> bool {
+        let gate = self.engine.agents.get(gate);
+        let entry = gate.and_then(|agent| self.engine.offered(agent, tool));
         entry.is_some_and(|entry| entry.spec.kind != ToolKind::External)
     }
 
@@ -95,46 +90,74 @@ impl Engine {
     /// `NotFound` if the task is not a gate call or belongs to another tenant; `Forbidden` if the
     /// call belongs to another user; `Unavailable` when the database does not answer.
     pub async fn read_call(
-        self: &Arc<Self>,
+        self,
         caller: &Caller,
         task: TaskId,
         wait: Duration,
     ) -> Result<GateCall, Refusal> {
         let end = Instant::now() + wait;
-        let mut listener = self.store.listen_to_local_commits(task);
+        let mut listener = self.engine.store.listen_to_local_commits(task);
         let first = self.call_of(caller, task).await?;
         if wait.is_zero() {
             return Ok(first);
         }
-        listener = self.store.subscribe_to_commits(task, listener);
+        listener = self.engine.store.subscribe_to_commits(task, listener);
         let mut call = self.call_of(caller, task).await?;
         let may_change =
             |call: &GateCall| call.decision == first.decision && call.state != GateState::Settled;
-        while may_change(&call) && Instant::now() < end && !self.stop.is_cancelled() {
+        while may_change(&call) && Instant::now() < end && !self.engine.stop.is_cancelled() {
             tokio::select! {
                 _ = timeout_at(end, listener.next()) => {}
-                () = self.stop.cancelled() => {}
+                () = self.engine.stop.cancelled() => {}
             }
             call = self.call_of(caller, task).await?;
         }
         Ok(call)
     }
 
-    async fn call_of(&self, caller: &Caller, task: TaskId) -> Result<GateCall, Refusal> {
+    async fn call_of(self, caller: &Caller, task: TaskId) -> Result<GateCall, Refusal> {
         let session = self.load_call(caller, task).await?;
         self.gate_call(&session, Viewer::Reader).await
+    }
+
+    /// Returns the gate call of the session's task, as `viewer` sees it.
+    ///
+    /// # Errors
+    /// `NotFound` if the task is not a gate call; `Unavailable` when the database does not answer.
+    pub(super) async fn gate_call(
+        self,
+        session: &TaskSession,
+        viewer: Viewer<'_>,
+    ) -> Result<GateCall, Refusal> {
+        let agent = self.engine.agent_of(&session.own.row).await?.ok();
+        let gate = agent.as_ref().and_then(|agent| agent.gate.as_deref());
+        let use_within = gate.map_or_else(|| Gate::default().use_within, |gate| gate.use_within);
+        let mut call =
+            GateCall::from_session(session, use_within, viewer).ok_or(Refusal::NotFound)?;
+        let entry = agent
+            .as_ref()
+            .and_then(|agent| self.engine.offered(agent, &call.tool));
+        if let (None, false, Some(entry)) = (&call.digest, call.can_never_run, entry) {
+            call.digest = Some(session.digest(
+                &entry.current_spec(session.task_id()),
+                call.tool_call_id,
+                &call.arguments_text,
+                call.rule.as_deref(),
+            ));
+        }
+        Ok(call)
     }
 
     /// Loads the gate call of this task, if the caller owns the call.
     ///
     /// # Errors
-    /// As [`Engine::read_call`].
+    /// As [`Gates::read_call`].
     pub(super) async fn load_call(
-        &self,
+        self,
         caller: &Caller,
         task: TaskId,
     ) -> Result<TaskSession, Refusal> {
-        let session = self.load(task).await?.ok_or(Refusal::NotFound)?;
+        let session = self.engine.load(task).await?.ok_or(Refusal::NotFound)?;
         let row = &session.own.row;
         if row.tenant != caller.tenant || !session.own.is_gate_call() {
             return Err(Refusal::NotFound);

@@ -1,14 +1,12 @@
 //! Stores the outcome that an asker reports for a call that it has run. Invariant: no report is
 //! lost. A report that comes after the call was settled is journaled as a late result.
 
-use std::sync::Arc;
-
 use super::call::Viewer;
-use super::{GateCall, GateRefusal, KEY_PATH};
+use super::{GateCall, GateRefusal, Gates, KEY_PATH};
 use crate::engine::commands::IdempotencyKey;
 use crate::engine::commands::submit::unless_conflict;
 use crate::engine::session::TaskSession;
-use crate::engine::{Engine, MAX_TRIES, Refusal};
+use crate::engine::{MAX_TRIES, Refusal};
 use crate::people::Caller;
 use crate::people::authorization::may_ask_at_gate;
 use crate::task::call_state::{CallState, Phase};
@@ -49,17 +47,17 @@ enum ReportEffect {
     Conflicts,
 }
 
-impl Engine {
+impl Gates<'_> {
     /// Stores the outcome of a call that its asker (the client that proposed the call) has run.
     /// Returns the call, and whether an earlier report had the same key. If so, nothing was stored.
     ///
     /// # Errors
-    /// `NotFound`, `Forbidden` and `Unavailable` as for [`Engine::read_call`]; `Forbidden` also if
+    /// `NotFound`, `Forbidden` and `Unavailable` as for [`Gates::read_call`]; `Forbidden` also if
     /// the caller may not ask at gates; `KeyReused` if an earlier report with the same key had
     /// another body; `Invalid` if no permit was given for the call, or if `attempt` is not the last
     /// attempt at the call; `Settled` if the report contradicts an earlier report.
     pub async fn report(
-        self: &Arc<Self>,
+        self,
         caller: &Caller,
         report: &OutcomeReport,
         key: Option<&IdempotencyKey>,
@@ -70,7 +68,7 @@ impl Engine {
             return Ok((self.gate_call(&session, Viewer::Reader).await?, true));
         }
         let task = self.reported_task(caller, report).await?;
-        let redactor = self.catalog.redactor();
+        let redactor = self.engine.catalog.redactor();
         let content = without_nul(redactor.redact(&report.content).into_owned());
         for _ in 0..MAX_TRIES {
             let mut session = self.load_call(caller, task).await?;
@@ -107,12 +105,13 @@ impl Engine {
     /// # Errors
     /// `KeyReused` if the earlier command had another body.
     pub(super) async fn task_of_key(
-        &self,
+        self,
         caller: &Caller,
         key: Option<&IdempotencyKey>,
     ) -> Result<Option<TaskId>, Refusal> {
         let Some(key) = key else { return Ok(None) };
         let found = self
+            .engine
             .store
             .idempotency(&caller.tenant, &caller.user_id, &key.path, &key.key)
             .await?;
@@ -123,7 +122,7 @@ impl Engine {
     }
 
     async fn reported_task(
-        &self,
+        self,
         caller: &Caller,
         report: &OutcomeReport,
     ) -> Result<TaskId, Refusal> {
@@ -131,6 +130,7 @@ impl Engine {
             Ok(task) => Ok(*task),
             Err(key) => {
                 let found = self
+                    .engine
                     .store
                     .idempotency(&caller.tenant, &caller.user_id, KEY_PATH, key)
                     .await?;

@@ -3,16 +3,15 @@
 //! the current configuration. No task is driven with an agent definition whose digest differs from
 //! the pinned version.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::agent::Agent;
-use crate::agent::version::{DefinitionError, is_gate};
+use crate::agent::version::DefinitionError;
 use crate::engine::Engine;
-use crate::engine::driver::Stop;
 use crate::engine::runtime::Locked;
-use crate::engine::session::TaskSession;
-use crate::store::{CommitError, ReadError};
+use crate::engine::session::{Stop, TaskSession};
+use crate::store::{CommitError, ReadError, Store};
 use crate::task::change::TaskRow;
 use crate::task::failure::{Failure, FailureCode};
 
@@ -42,7 +41,7 @@ impl Engine {
         if let Some(agent) = known.filter(|agent| agent.name == row.agent) {
             return Ok(Ok(agent));
         }
-        let stored = self.stored_definition(version).await?;
+        let stored = stored_definition(&self.store, version).await?;
         let read = stored
             .ok_or(DefinitionError::Damaged)
             .and_then(|text| self.agents.pinned(current, version, &text));
@@ -52,61 +51,6 @@ impl Engine {
         };
         insert_bounded(&self.cached_agents, version, Arc::clone(&agent));
         Ok(Ok(agent))
-    }
-
-    /// Returns the stored definition of an agent's version. `None` if there is none, or if it is
-    /// unreadable.
-    async fn stored_definition(&self, version: &str) -> Result<Option<String>, ReadError> {
-        match self.store.agent_definition(version).await {
-            Err(ReadError::Corrupt(_)) => Ok(None),
-            read => read,
-        }
-    }
-
-    /// Returns the versions of gates that the process has found in earlier calls of
-    /// [`Engine::gate_versions_among`].
-    #[must_use]
-    pub fn known_gate_versions(&self) -> Vec<String> {
-        let known = self.gate_versions.lock();
-        let gates = known.iter().filter(|(_, is_gate)| **is_gate);
-        gates.map(|(version, _)| version.clone()).collect()
-    }
-
-    /// Returns the agent versions of `rows` that belong to gates. Reads the stored definition of a
-    /// version that the configuration does not have, so that a gate call is recognized even if its
-    /// gate was removed from the configuration. A version whose stored definition is missing or
-    /// unreadable counts as an agent's.
-    ///
-    /// # Errors
-    /// Fails with `Unavailable` if a stored definition must be read and the database does not
-    /// answer.
-    pub async fn gate_versions_among(
-        &self,
-        rows: &[TaskRow],
-    ) -> Result<BTreeSet<String>, ReadError> {
-        let mut gates = BTreeSet::new();
-        let mut seen = BTreeSet::new();
-        for row in rows {
-            let version = &row.agent_version;
-            if seen.insert(version) && self.is_gate_version(&row.agent, version).await? {
-                gates.insert(version.clone());
-            }
-        }
-        Ok(gates)
-    }
-
-    async fn is_gate_version(&self, agent: &str, version: &str) -> Result<bool, ReadError> {
-        let current = self.agents.get(agent);
-        if let Some(current) = current.filter(|current| current.version == version) {
-            return Ok(current.gate.is_some());
-        }
-        if let Some(is_gate) = self.gate_versions.lock().get(version) {
-            return Ok(*is_gate);
-        }
-        let stored = self.stored_definition(version).await?;
-        let is_gate = stored.is_some_and(|definition| is_gate(&definition));
-        insert_bounded(&self.gate_versions, version, is_gate);
-        Ok(is_gate)
     }
 
     /// Like [`Engine::agent_of`], but retries while the database does not answer. If a command
@@ -129,7 +73,24 @@ impl Engine {
     }
 }
 
-fn insert_bounded<T>(cache: &Locked<BTreeMap<String, T>>, version: &str, value: T) {
+/// Returns the stored definition of an agent's version. `None` if there is none, or if it is
+/// unreadable.
+pub(in crate::engine) async fn stored_definition(
+    store: &Store,
+    version: &str,
+) -> Result<Option<String>, ReadError> {
+    match store.agent_definition(version).await {
+        Err(ReadError::Corrupt(_)) => Ok(None),
+        read => read,
+    }
+}
+
+/// Adds an entry to a cache. If the cache is full, first removes another entry.
+pub(in crate::engine) fn insert_bounded<T>(
+    cache: &Locked<BTreeMap<String, T>>,
+    version: &str,
+    value: T,
+) {
     let mut cached = cache.lock();
     if cached.len() >= MAX_CACHED {
         cached.pop_first();

@@ -95,7 +95,7 @@ impl Engine {
 
     /// Ends a task without reading any item of its tree, because reading the task kills processes.
     pub(in crate::engine) async fn end_unread(self: Arc<Self>, task: TaskId, lease: Lease) {
-        while let Err(error) = self.try_to_end_unread(task).await {
+        while let Err(error) = try_to_end_unread(&self, task).await {
             if error == CommitError::Refused {
                 tracing::error!(%task, "a task whose reading kills processes cannot be ended");
                 break;
@@ -106,34 +106,35 @@ impl Engine {
         }
         drop(lease);
     }
+}
 
-    async fn try_to_end_unread(&self, task: TaskId) -> Result<(), CommitError> {
-        let Some(damaged) = self
-            .store
-            .task_without_journal(task)
-            .await
-            .map_err(|error| commit_error(&error))?
-        else {
-            return Ok(());
-        };
-        let tree = self
-            .store
-            .tree_without_items(damaged.root_task_id)
-            .await
-            .map_err(|error| commit_error(&error))?;
-        let mut session = session_from_row(task, &damaged, tree)?;
-        let TaskRow {
-            status, fruitless, ..
-        } = session.own.row;
-        if status.is_terminal() || !reading_kills_processes(fruitless) {
-            return Ok(());
-        }
-        fail_from_row(&mut session, &damaged, no_progress());
-        self.commit(&mut session, LeaseChange::Park { wake_in: None })
-            .await?;
-        tracing::error!(%task, fruitless, "processes died while they read a task; it was ended without reading it");
-        Ok(())
+async fn try_to_end_unread(engine: &Engine, task: TaskId) -> Result<(), CommitError> {
+    let Some(damaged) = engine
+        .store
+        .task_without_journal(task)
+        .await
+        .map_err(|error| commit_error(&error))?
+    else {
+        return Ok(());
+    };
+    let tree = engine
+        .store
+        .tree_without_items(damaged.root_task_id)
+        .await
+        .map_err(|error| commit_error(&error))?;
+    let mut session = session_from_row(task, &damaged, tree)?;
+    let TaskRow {
+        status, fruitless, ..
+    } = session.own.row;
+    if status.is_terminal() || !reading_kills_processes(fruitless) {
+        return Ok(());
     }
+    fail_from_row(&mut session, &damaged, no_progress());
+    engine
+        .commit(&mut session, LeaseChange::Park { wake_in: None })
+        .await?;
+    tracing::error!(%task, fruitless, "processes died while they read a task; it was ended without reading it");
+    Ok(())
 }
 
 /// Whether a task may not be driven any more, because too many leases of the task ran out without a

@@ -2,11 +2,14 @@
 //! in flight. This state is not stored, because the database has everything that is needed after a
 //! crash.
 
+pub(in crate::engine) mod awaited_calls;
 pub(crate) mod in_flight_calls;
 pub(crate) mod in_flight_model_calls;
 pub(crate) mod leases;
 pub(crate) mod lone_drive;
 pub(crate) mod metrics;
+mod retry;
+mod unsendable;
 mod worker;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,11 +1,9 @@
 //! Handles a failed commit: loads the task again, keeps pending facts that cannot be computed
 //! again, and finds out whether this driver still holds the task.
 
-use std::time::Duration;
-
-use super::TaskSession;
+use super::load::reload;
+use super::{Stop, TaskSession};
 use crate::engine::Engine;
-use crate::engine::driver::Stop;
 use crate::engine::runtime::leases::Lease;
 use crate::store::{CommitError, ReadError};
 use crate::task::change::LeaseChange;
@@ -24,14 +22,14 @@ impl Engine {
     ) -> Stop {
         if error == CommitError::Refused {
             tracing::error!(task = %session.task_id(), "a change was refused by the database");
-            return self.commit_failure(session).await;
+            return commit_failure(self, session).await;
         }
         let answer = session.pending_answer();
         loop {
-            if !self.reload_task(session).await {
+            if !reload_task(self, session).await {
                 return Stop::Lost;
             }
-            if self.still_drives(session) {
+            if still_drives(self, session) {
                 session.restore_answer(answer);
                 if session.own.has_ended() {
                     session.propagate_end();
@@ -61,66 +59,10 @@ impl Engine {
                         return Stop::Lost;
                     }
                 }
-                Err(CommitError::Refused) => return self.commit_failure(session).await,
+                Err(CommitError::Refused) => return commit_failure(self, session).await,
                 Err(CommitError::Stale | CommitError::Unknown) => {}
             }
         }
-    }
-
-    /// Whether the session still holds the task: the row that was just read names this replica as
-    /// the owner of the lease, and no other driver of this process has taken the task.
-    fn still_drives(&self, session: &TaskSession) -> bool {
-        let passed_on = session.lease.as_ref().is_some_and(Lease::is_passed_on);
-        session.own.row.lease_owner.as_deref() == Some(self.replica.as_str()) && !passed_on
-    }
-
-    /// Replaces a change that the database refused, because the database would refuse the same
-    /// change again. In each pending result that came from outside the process, replaces the text
-    /// by a note that the result could not be stored. Fails the task if this replica still has the
-    /// task's lease.
-    async fn commit_failure(&self, session: &mut TaskSession) -> Stop {
-        for item in session.own.items.iter_mut().skip(session.own.committed) {
-            if let Fact::ToolResult(result) | Fact::LateResult(result) = &mut item.fact
-                && session.received_results.contains(&item.seq)
-            {
-                "The call ended, but its result could not be stored."
-                    .clone_into(&mut result.content);
-            }
-        }
-        loop {
-            if !self.reload_task(session).await {
-                return Stop::Lost;
-            }
-            match self.try_commit_failure(session).await {
-                // Tries again until the database answers, so that no pending result is lost.
-                Err(CommitError::Unavailable) if self.back_off().await.is_ok() => {}
-                Err(CommitError::Stale | CommitError::Unknown) => {}
-                Err(error) => {
-                    tracing::error!(task = %session.task_id(), %error, "the replacement of a change could not be stored either");
-                    return Stop::Lost;
-                }
-                Ok(()) => return Stop::Lost,
-            }
-        }
-    }
-
-    async fn try_commit_failure(&self, session: &mut TaskSession) -> Result<(), CommitError> {
-        let ours = session.own.row.lease_owner.as_deref() == Some(self.replica.as_str());
-        if ours && session.own.progress.status == Some(TaskStatus::Running) {
-            session.fail(Failure::new(
-                FailureCode::Integrity,
-                "The next step could not be stored.",
-            ));
-        }
-        let lease = if ours {
-            LeaseChange::Park { wake_in: None }
-        } else {
-            LeaseChange::Keep
-        };
-        if !session.has_pending_facts() && lease == LeaseChange::Keep {
-            return Ok(());
-        }
-        self.commit(session, lease).await.map(|_| ())
     }
 
     /// Loads the task again after a restore of the database made the task's history uncertain. The
@@ -134,7 +76,7 @@ impl Engine {
         &self,
         session: &mut TaskSession,
     ) -> Result<(), Stop> {
-        if !self.reload_task(session).await {
+        if !reload_task(self, session).await {
             return Err(Stop::Lost);
         }
         if self.store.history_uncertain_until() > session.history_uncertain_until {
@@ -145,46 +87,88 @@ impl Engine {
         }
         Err(Stop::Reloaded)
     }
+}
 
-    /// Loads the task again, and retries as long as the database does not answer. Returns `false`
-    /// if the task is gone, if the service goes down first, or if the journal is unreadable. If the
-    /// journal is unreadable, first calls `end_from_row` to end the task and to write the session's
-    /// pending results as late results.
-    async fn reload_task(&self, session: &mut TaskSession) -> bool {
-        let task = session.task_id();
-        loop {
-            match self.store.journal(task).await {
-                Ok(None) => return false,
-                Ok(Some(journal)) => match self.reload(session, journal).await {
-                    Ok(()) => return true,
-                    Err(error) => tracing::debug!(%task, %error, "reading its tree again failed"),
-                },
-                Err(ReadError::Unavailable) => tracing::debug!(%task, "reading again failed"),
-                Err(ReadError::Corrupt(_)) => {
-                    match self.end_from_row(task, session.pending_results()).await {
-                        Ok(true) | Err(CommitError::Refused) => return false,
-                        Ok(false)
-                        | Err(
-                            CommitError::Stale | CommitError::Unavailable | CommitError::Unknown,
-                        ) => {}
+/// Whether the session still holds the task: the row that was just read names this replica as
+/// the owner of the lease, and no other driver of this process has taken the task.
+fn still_drives(engine: &Engine, session: &TaskSession) -> bool {
+    let passed_on = session.lease.as_ref().is_some_and(Lease::is_passed_on);
+    session.own.row.lease_owner.as_deref() == Some(engine.replica.as_str()) && !passed_on
+}
+
+/// Replaces a change that the database refused, because the database would refuse the same
+/// change again. In each pending result that came from outside the process, replaces the text
+/// by a note that the result could not be stored. Fails the task if this replica still has the
+/// task's lease.
+async fn commit_failure(engine: &Engine, session: &mut TaskSession) -> Stop {
+    for item in session.own.items.iter_mut().skip(session.own.committed) {
+        if let Fact::ToolResult(result) | Fact::LateResult(result) = &mut item.fact
+            && session.received_results.contains(&item.seq)
+        {
+            "The call ended, but its result could not be stored.".clone_into(&mut result.content);
+        }
+    }
+    loop {
+        if !reload_task(engine, session).await {
+            return Stop::Lost;
+        }
+        match try_commit_failure(engine, session).await {
+            // Tries again until the database answers, so that no pending result is lost.
+            Err(CommitError::Unavailable) if engine.back_off().await.is_ok() => {}
+            Err(CommitError::Stale | CommitError::Unknown) => {}
+            Err(error) => {
+                tracing::error!(task = %session.task_id(), %error, "the replacement of a change could not be stored either");
+                return Stop::Lost;
+            }
+            Ok(()) => return Stop::Lost,
+        }
+    }
+}
+
+async fn try_commit_failure(engine: &Engine, session: &mut TaskSession) -> Result<(), CommitError> {
+    let ours = session.own.row.lease_owner.as_deref() == Some(engine.replica.as_str());
+    if ours && session.own.progress.status == Some(TaskStatus::Running) {
+        session.fail(Failure::new(
+            FailureCode::Integrity,
+            "The next step could not be stored.",
+        ));
+    }
+    let lease = if ours {
+        LeaseChange::Park { wake_in: None }
+    } else {
+        LeaseChange::Keep
+    };
+    if !session.has_pending_facts() && lease == LeaseChange::Keep {
+        return Ok(());
+    }
+    engine.commit(session, lease).await.map(|_| ())
+}
+
+/// Loads the task again, and retries as long as the database does not answer. Returns `false`
+/// if the task is gone, if the service goes down first, or if the journal is unreadable. If the
+/// journal is unreadable, first calls `end_from_row` to end the task and to write the session's
+/// pending results as late results.
+async fn reload_task(engine: &Engine, session: &mut TaskSession) -> bool {
+    let task = session.task_id();
+    loop {
+        match engine.store.journal(task).await {
+            Ok(None) => return false,
+            Ok(Some(journal)) => match reload(&engine.store, session, journal).await {
+                Ok(()) => return true,
+                Err(error) => tracing::debug!(%task, %error, "reading its tree again failed"),
+            },
+            Err(ReadError::Unavailable) => tracing::debug!(%task, "reading again failed"),
+            Err(ReadError::Corrupt(_)) => {
+                match engine.end_from_row(task, session.pending_results()).await {
+                    Ok(true) | Err(CommitError::Refused) => return false,
+                    Ok(false)
+                    | Err(CommitError::Stale | CommitError::Unavailable | CommitError::Unknown) => {
                     }
                 }
             }
-            if self.back_off().await.is_err() {
-                return false;
-            }
         }
-    }
-
-    /// Waits a fixed time before the next retry of a database operation.
-    ///
-    /// # Errors
-    /// `Lost` once the service has gone down.
-    pub(in crate::engine) async fn back_off(&self) -> Result<(), Stop> {
-        if self.shutdown_over.is_cancelled() {
-            return Err(Stop::Lost);
+        if engine.back_off().await.is_err() {
+            return false;
         }
-        self.clock.sleep(Duration::from_millis(200)).await;
-        Ok(())
     }
 }

@@ -1,12 +1,16 @@
 //! A session is the working state of a driver or a command: a loaded task, the tree around the
 //! task, and the facts that the next commit stores.
 
+mod commit;
 mod commit_conflict;
+mod delta_stream;
 pub(crate) mod ending;
+mod late_attempt;
 mod load;
 mod pending;
 mod save;
 mod status;
+mod stop;
 mod stopped;
 pub(crate) mod task_draft;
 pub(crate) mod tree;
@@ -17,10 +21,11 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use uuid::Uuid;
 
+pub(in crate::engine) use self::delta_stream::DeltaStream;
+pub(in crate::engine) use self::late_attempt::LateAttempt;
+pub(crate) use self::stop::Stop;
 use self::task_draft::TaskDraft;
 use self::tree::{RelatedDraft, TaskTree, draft_change};
-use super::commands::late_answer::LateAttempt;
-use super::driver::DeltaStream;
 use super::runtime::in_flight_calls::InFlightCall;
 use super::runtime::leases::Lease;
 use super::runtime::lone_drive::LoneDrive;

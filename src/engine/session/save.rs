@@ -1,15 +1,14 @@
-//! Commits pending facts. All commits of the engine go through this module. Invariant: a driver
-//! calls a model or a tool only after it has committed the facts that the call depends on.
+//! Commits the pending facts of a driver, and reads its tree again; both retry while the database
+//! does not answer. Invariant: a driver calls a model or a tool only after it has committed the
+//! facts that the call depends on.
 
 use std::sync::atomic::Ordering;
 
-use super::TaskSession;
+use super::load::read_tree;
+use super::{Stop, TaskSession};
 use crate::engine::Engine;
-use crate::engine::driver::Stop;
-use crate::failpoint;
 use crate::store::CommitError;
-use crate::task::change::{Committed, LeaseChange};
-use crate::task::id::ChangeId;
+use crate::task::change::LeaseChange;
 
 impl Engine {
     pub(in crate::engine) fn take_lease(&self) -> LeaseChange {
@@ -65,39 +64,36 @@ impl Engine {
         }
     }
 
-    /// Tries one commit. Reaches the commit's failpoints (`TaskSession::failpoints`) right before
-    /// and right after it.
-    pub(in crate::engine) async fn commit(
+    /// Reads the tree's new events, if the last read no longer counts as current
+    /// (`TaskTree::fresh`).
+    ///
+    /// # Errors
+    /// If a command opened the session, any failure refuses the command: if another commit came
+    /// first, or if the database does not answer, sends the reason to the command and returns
+    /// `Lost`. Without a command, retries while the database does not answer, and returns `Lost`
+    /// once the service goes down. If another commit came first, returns `Reloaded` or `Lost` like
+    /// [`Engine::save`].
+    pub(in crate::engine) async fn refresh_tree(
         &self,
         session: &mut TaskSession,
-        lease: LeaseChange,
-    ) -> Result<Committed, CommitError> {
-        session.update_statuses(&lease);
-        let points = if failpoint::COMPILED {
-            session.failpoints(&lease)
-        } else {
-            Vec::new()
-        };
-        for point in &points {
-            failpoint::reach(&format!("{point}.before"));
+    ) -> Result<(), Stop> {
+        if session.tree.fresh || !session.has_tree() {
+            return Ok(());
         }
-        let waited_for = self.store.is_watched(session.own.row.root_task_id);
-        let stopped = waited_for.then(|| session.stopped(&lease)).flatten();
-        let change = session.change(ChangeId(self.ids.fresh()), &lease);
-        let done = self.store.commit_and_publish(change, stopped).await?;
-        for point in &points {
-            failpoint::reach(&format!("{point}.committed"));
+        loop {
+            let error = match read_tree(&self.store, session).await {
+                Ok(true) => return Ok(()),
+                Ok(false) => CommitError::Stale,
+                Err(_) => CommitError::Unavailable,
+            };
+            if let Some(reply) = session.reply.take() {
+                let _ = reply.send(Err(error));
+                return Err(Stop::Lost);
+            }
+            if error == CommitError::Stale {
+                return Err(self.resolve_conflict(session, error).await);
+            }
+            self.back_off().await?;
         }
-        let queues_relative = session.queues_relative();
-        session.mark_committed(done, &lease, |tool| {
-            self.catalog.get(tool).is_some() || self.policy.lists_tool(tool)
-        });
-        if queues_relative {
-            // Without this wake-up, the worker would claim the queued task of the tree only at its
-            // next poll.
-            self.backlog.store(true, Ordering::Relaxed);
-            self.wake_worker.notify_one();
-        }
-        Ok(done)
     }
 }

@@ -64,8 +64,9 @@ async fn respond_after_wait(
     let (root, time) = (accepted.root, prefer.wait_or(http.settings.wait));
     // The asker of an approved call at a gate may have stopped waiting for the call. The call then
     // starts only when the asker proposes it again, so a wait for the task would be useless.
-    let awaits_asker =
-        accepted.is_gate_call && !time.is_zero() && http.engine.awaits_its_asker(root).await?;
+    let awaits_asker = accepted.is_gate_call
+        && !time.is_zero()
+        && http.engine.gates().awaits_its_asker(root).await?;
     let time = if awaits_asker { Duration::ZERO } else { time };
     let news = accepted.listener.take().map(Listener::news);
     let task = wait::task_when_stopped(http, &posted.caller, root, root, time, news).await?;

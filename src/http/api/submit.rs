@@ -83,7 +83,7 @@ async fn replayed(http: &Http, posted: &PostRequest) -> Result<Option<Accepted>,
     let Ok(Some(key)) = posted.key() else {
         return Ok(None);
     };
-    match http.engine.replay(&posted.caller, &key).await {
+    match http.engine.earlier_result(&posted.caller, &key).await {
         Ok(accepted) => Ok(accepted),
         Err(refusal) => Err(refusal_problem(http, &posted.caller, refusal).await),
     }

@@ -89,7 +89,7 @@ pub(super) async fn check_request(
         Ok(found) => found,
         Err(RefusalReason(why)) => return Ok(error_result(INVALID, &why, None).into()),
     };
-    if gateway.http.engine.runs_here(&gate.name, &tool) {
+    if gateway.http.engine.gates().runs_here(&gate.name, &tool) {
         let why = "This tool is run by Holdpoint, not behind this gateway. It has not run.";
         return Ok(error_result(PERMISSION_DENIED, why, None).into());
     }

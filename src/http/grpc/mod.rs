@@ -386,7 +386,7 @@ impl Gateway {
         let reported = self
             .http
             .tracker
-            .spawn(async move { engine.report(&caller, &report, None).await.is_ok() });
+            .spawn(async move { engine.gates().report(&caller, &report, None).await.is_ok() });
         if !reported.await.unwrap_or(false) {
             tracing::warn!(%task, "the outcome that a gateway reported was not stored");
         }

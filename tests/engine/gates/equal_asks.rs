@@ -49,7 +49,11 @@ async fn equal_asks_that_meet_at_a_call_without_an_asker_are_two_calls() {
         until_present(harness, waiting, |until| until > Time(0)).await;
         assert_eq!(harness.open(waiting).await.len(), 1);
     }
-    let held = pair.here.read_call(&agent(), second, Duration::ZERO).await;
+    let held = pair
+        .here
+        .gates()
+        .read_call(&agent(), second, Duration::ZERO)
+        .await;
     let says = held.unwrap().message();
     assert!(says.contains("The same call waits already."), "{says}");
     let third = ask(&pair.there, 1, Duration::ZERO).await.call.task_id;
@@ -80,7 +84,11 @@ async fn equal_asks_that_meet_at_an_approved_call_get_one_permit_and_a_second_ca
         pair.harness.fixture.until_locked_out(2).await;
         other.execute("rollback").await.unwrap();
         let second = until_second(&pair.harness, task).await;
-        let held = pair.here.read_call(&agent(), second, Duration::ZERO).await;
+        let held = pair
+            .here
+            .gates()
+            .read_call(&agent(), second, Duration::ZERO)
+            .await;
         let held = held.unwrap();
         assert_eq!(held.state, GateState::Pending);
         let says = held.message();
@@ -173,7 +181,7 @@ both! {
         until_idle(&engines[0]).await;
         engines[1].shut_down(LONG).await;
         let over = (&mut asks[1]).await.unwrap().unwrap().call;
-        let polled = engines[2].ask(&agent(), &one(Duration::ZERO)).await.unwrap().call;
+        let polled = engines[2].gates().ask(&agent(), &one(Duration::ZERO)).await.unwrap().call;
         for call in [over, polled] {
             assert_eq!((call.task_id, call.state), (task, GateState::Pending));
         }

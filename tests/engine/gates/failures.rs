@@ -236,14 +236,14 @@ both! {
             (agent(), refund(2, Duration::ZERO)),
             (agent(), bash(Duration::ZERO)),
         ] {
-            let other = engine.ask(&caller, &known(proposal)).await.unwrap().call;
+            let other = engine.gates().ask(&caller, &known(proposal)).await.unwrap().call;
             assert_ne!(other.task_id, task);
             assert_eq!(other.state, GateState::Pending);
         }
         assert_eq!(harness.executions(task, "/refund"), 0);
         let own = known(refund(1, LONG));
         for _ in 0..2 {
-            let answer = engine.ask(&agent(), &own).await.unwrap();
+            let answer = engine.gates().ask(&agent(), &own).await.unwrap();
             assert_eq!((answer.call.task_id, answer.call.outcome), (task, Some(Outcome::Succeeded)));
             answer.delivery.into_iter().for_each(Delivery::delivered);
             until_present(&harness, task, |until| until == ASKER_UNTIL_DELIVERED).await;
@@ -285,7 +285,7 @@ both! {
         assert!(permitted.permit.is_some());
         engine.cancel(&alice(), task, None).await.unwrap();
         let report = report_of(task, ReportedOutcome::Succeeded);
-        let (call, _) = engine.report(&agent(), &report, None).await.unwrap();
+        let (call, _) = engine.gates().report(&agent(), &report, None).await.unwrap();
         assert_eq!((call.decision, call.outcome), (GateDecision::Allow, Some(Outcome::Unknown)));
         let journal = harness.journal(task).await;
         let late = journal.items.iter().filter(|item| matches!(&item.fact, Fact::LateResult(result) if result.content == "made"));
@@ -301,7 +301,7 @@ both! {
         driven(&engine).await;
         assert!(matches!(harness.open(task).await[..], [(_, RequestKind::Reconcile)]));
         let report = report_of(task, ReportedOutcome::Succeeded);
-        let (call, _) = engine.report(&agent(), &report, None).await.unwrap();
+        let (call, _) = engine.gates().report(&agent(), &report, None).await.unwrap();
         assert_eq!((call.state, call.outcome), (GateState::Settled, Some(Outcome::Succeeded)));
         let journal = harness.journal(task).await;
         assert!(journal.items.iter().any(|item| matches!(item.fact, Fact::RequestClosed { reason: CloseReason::AnsweredLate, .. })));
@@ -319,7 +319,7 @@ both! {
         harness.configure(|yaml| yaml.replace(&optional, ""));
         let without = harness.engine(8);
         let report = report_of(task, ReportedOutcome::Succeeded);
-        let (call, _) = without.report(&agent(), &report, None).await.unwrap();
+        let (call, _) = without.gates().report(&agent(), &report, None).await.unwrap();
         assert_eq!(call.outcome, Some(Outcome::Released));
         let journal = harness.journal(task).await;
         let late = journal.items.iter().filter(|item| matches!(&item.fact, Fact::LateResult(result) if result.content == "made"));
@@ -349,7 +349,7 @@ both! {
         assert_eq!((call.task_id, call.state), (task, GateState::Doubtful));
         assert_eq!(harness.executions(task, "/refund"), 0);
         let lost = report_of(TaskId(fresh()), ReportedOutcome::Succeeded);
-        let unknown = engine.report(&agent(), &lost, None).await;
+        let unknown = engine.gates().report(&agent(), &lost, None).await;
         assert!(matches!(unknown, Err(GateRefusal::Command(Refusal::NotFound))));
     }
 }
@@ -384,7 +384,10 @@ async fn asker_that_alternates_between_replicas_gets_the_permit_of_its_one_call(
     let replicas = [harness.engine(8), harness.engine(8)];
     let mut tasks = Vec::new();
     for leg in 0..6 {
-        let answer = replicas[leg % 2].ask(&agent(), &bash(Duration::ZERO)).await;
+        let answer = replicas[leg % 2]
+            .gates()
+            .ask(&agent(), &bash(Duration::ZERO))
+            .await;
         tasks.push(answer.unwrap().call.task_id);
     }
     tasks.dedup();

@@ -29,7 +29,7 @@ use crate::support::until;
 
 /// Asks for a call that runs at once, and delivers its result.
 async fn delivered(harness: &EngineHarness, engine: &Arc<Engine>, proposal: &Proposal) -> GateCall {
-    let answer = engine.ask(&agent(), proposal).await.unwrap();
+    let answer = engine.gates().ask(&agent(), proposal).await.unwrap();
     answer.delivery.unwrap().delivered();
     let task = answer.call.task_id;
     until_present(harness, task, |until| until == ASKER_UNTIL_DELIVERED).await;
@@ -145,7 +145,7 @@ both! {
     async fn caller_who_may_decide_neither_asks_nor_reports(fixture) {
         let harness = harness(fixture).await;
         let engine = harness.engine(8);
-        let asked = engine.ask(&alice(), &bash(LONG)).await;
+        let asked = engine.gates().ask(&alice(), &bash(LONG)).await;
         assert!(matches!(asked, Err(GateRefusal::Command(Refusal::Forbidden(_)))));
         let report = OutcomeReport {
             call: Err("k".to_owned()),
@@ -153,7 +153,7 @@ both! {
             outcome: ReportedOutcome::Succeeded,
             content: String::new(),
         };
-        let reported = engine.report(&alice(), &report, None).await;
+        let reported = engine.gates().report(&alice(), &report, None).await;
         assert!(matches!(reported, Err(GateRefusal::Command(Refusal::Forbidden(_)))));
     }
 
@@ -222,10 +222,10 @@ both! {
                 content: "made with tool-secret-0123456789".to_owned(),
             };
             for _ in 0..2 {
-                let reported = engine.report(&agent(), &report(ReportedOutcome::Succeeded), None).await;
+                let reported = engine.gates().report(&agent(), &report(ReportedOutcome::Succeeded), None).await;
                 assert_eq!(reported.unwrap().0.outcome, Some(outcome));
             }
-            let other = engine.report(&agent(), &report(ReportedOutcome::Failed), None).await;
+            let other = engine.gates().report(&agent(), &report(ReportedOutcome::Failed), None).await;
             assert!(matches!(other, Err(GateRefusal::Settled(call)) if call.task_id == task));
             let journal = harness.journal(task).await;
             let late: Vec<_> = journal.items.iter().filter_map(|item| {
@@ -236,7 +236,7 @@ both! {
             // Asks for the settled call and marks its result as delivered. Otherwise the equal
             // proposal of the next round would get this result instead of a new call.
             let key = Proposal { identity: Identity::Call(task), ..bash(LONG) };
-            engine.ask(&agent(), &key).await.unwrap().delivery.into_iter().for_each(Delivery::delivered);
+            engine.gates().ask(&agent(), &key).await.unwrap().delivery.into_iter().for_each(Delivery::delivered);
             until_present(&harness, task, |until| until == ASKER_UNTIL_DELIVERED).await;
         }
     }
@@ -258,7 +258,7 @@ both! {
         harness.tool.close();
         let engine = Arc::clone(&process.engine);
         let tag = || proposal("tag", r#"{"text":"a"}"#, LONG);
-        let asking = process.spawn(async move { engine.ask(&agent(), &tag()).await });
+        let asking = process.spawn(async move { engine.gates().ask(&agent(), &tag()).await });
         harness.tool.reached(1).await;
         process.crash();
         assert!(asking.await.is_err());
@@ -288,7 +288,7 @@ both! {
     async fn gate_that_is_not_open_to_a_user_is_unknown_to_it(fixture) {
         let mut harness = harness(fixture).await;
         harness.configure(|yaml| yaml.replacen("  door: {", "  door: { open_to: { users: [carol] },", 1));
-        let refused = harness.engine(8).ask(&agent(), &bash(LONG)).await;
+        let refused = harness.engine(8).gates().ask(&agent(), &bash(LONG)).await;
         assert!(matches!(refused, Err(GateRefusal::Command(Refusal::Invalid(_)))));
     }
 
@@ -365,7 +365,7 @@ both! {
             outcome: ReportedOutcome::Succeeded,
             content: "made".to_owned(),
         };
-        engine.report(&agent(), &report, None).await.unwrap();
+        engine.gates().report(&agent(), &report, None).await.unwrap();
         let over = asks(&engine, &one(LONG)).await;
         assert_eq!((over.decision, over.outcome, over.permit), (GateDecision::Allow, Some(Outcome::Released), None));
     }

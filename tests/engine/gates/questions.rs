@@ -187,7 +187,7 @@ both! {
         let task = questioned(&harness, &engine, &small(1, Duration::ZERO)).await;
         harness.fixture.forward(Duration::from_mins(50));
         answer_question(&harness, &engine, task).await;
-        let told = engine.read_call(&agent(), task, Duration::ZERO).await.unwrap();
+        let told = engine.gates().read_call(&agent(), task, Duration::ZERO).await.unwrap();
         let items = harness.journal(task).await.items;
         let answered = items.iter().find(|item| matches!(item.fact, Fact::Decision { .. }));
         let end = answered.map(|item| item.at + Duration::from_hours(1));
@@ -230,7 +230,7 @@ both! {
         let engine = harness.engine(8);
         let asking = asking_by(&engine, small(1, Duration::from_mins(5)));
         let task = until_asked(&harness, RequestKind::Credentials).await;
-        let held = engine.read_call(&agent(), task, Duration::ZERO).await.unwrap();
+        let held = engine.gates().read_call(&agent(), task, Duration::ZERO).await.unwrap();
         let says = "Held: a person must enter a credential that its tool needs. It has not run.";
         assert_eq!(held.message(), says);
         harness.fixture.forward(Duration::from_hours(2));
@@ -245,7 +245,7 @@ both! {
         let (harness, _) = served(fixture, vec![question()]).await;
         let engine = harness.engine(8);
         let task = questioned(&harness, &engine, &small(1, Duration::ZERO)).await;
-        let held = engine.read_call(&agent(), task, Duration::ZERO).await.unwrap();
+        let held = engine.gates().read_call(&agent(), task, Duration::ZERO).await.unwrap();
         let says = "The call was started and has not ended: a person must answer a question of its tool.";
         assert_eq!((held.state, held.message()), (GateState::Pending, says.to_owned()));
     }
@@ -261,7 +261,7 @@ both! {
         assert_eq!(until_asked(&harness, RequestKind::Approval).await, task);
         answer(&harness, &engine, task, whole(Action::Reject, None)).await;
         let told = asking.await.unwrap().unwrap().call;
-        let read = engine.read_call(&agent(), task, Duration::ZERO).await.unwrap();
+        let read = engine.gates().read_call(&agent(), task, Duration::ZERO).await.unwrap();
         for call in [told, read] {
             assert_eq!((call.task_id, call.state), (task, GateState::Settled));
             assert_eq!((call.decision, call.outcome), (GateDecision::Allow, Some(Outcome::Rejected)));
@@ -306,7 +306,7 @@ both! {
         let engine = harness.engine(8);
         let held = asks(&engine, &small(1, Duration::ZERO)).await;
         let task = until_asked(&harness, RequestKind::Credentials).await;
-        let other = engine.ask(&agent(), &small(2, Duration::ZERO)).await;
+        let other = engine.gates().ask(&agent(), &small(2, Duration::ZERO)).await;
         assert!(matches!(other, Err(GateRefusal::TooManyOpen)));
         answer(&harness, &engine, task, token()).await;
         let call = asks(&engine, &small(1, LONG)).await;

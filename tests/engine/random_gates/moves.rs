@@ -101,8 +101,8 @@ impl World<'_> {
         let replica = self.any_replica();
         let from = self.now().await;
         let engine = Arc::clone(&self.replicas[replica].engine);
-        let handle =
-            self.replicas[replica].spawn(async move { engine.ask(&agent(), &proposal).await });
+        let handle = self.replicas[replica]
+            .spawn(async move { engine.gates().ask(&agent(), &proposal).await });
         self.asked += 1;
         self.presences.push(Presence {
             ask: self.asked,
@@ -312,7 +312,7 @@ impl World<'_> {
         let replica = self.any_replica();
         let engine = Arc::clone(&self.replicas[replica].engine);
         let reported = self.replicas[replica].spawn(async move {
-            let _ = engine.report(&agent(), &report, None).await;
+            let _ = engine.gates().report(&agent(), &report, None).await;
         });
         self.beside_or_not(reported).await;
     }

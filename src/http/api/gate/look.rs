@@ -46,7 +46,7 @@ pub(crate) async fn get_gate_call(
     must_ask_at_gate(&caller)?;
     let prefer = Prefer::read(&headers);
     let wait = prefer.wait_or(Duration::ZERO);
-    let call = match http.engine.read_call(&caller, task_id, wait).await {
+    let call = match http.engine.gates().read_call(&caller, task_id, wait).await {
         Ok(call) => call,
         Err(refusal) => return Err(refusal_problem(&http, &caller, refusal).await),
     };

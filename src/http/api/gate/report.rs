@@ -63,7 +63,7 @@ pub(crate) async fn report_gate_outcome(
     let (engine, caller) = (Arc::clone(&http.engine), posted.caller.clone());
     let reported = http
         .tracker
-        .spawn(async move { engine.report(&caller, &report, key.as_ref()).await })
+        .spawn(async move { engine.gates().report(&caller, &report, key.as_ref()).await })
         .await
         .map_err(|_| Problem::internal())?;
     match reported {

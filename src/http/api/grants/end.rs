@@ -46,7 +46,7 @@ pub(crate) async fn end_grant(
 /// it; `unavailable` if the database does not answer.
 pub(crate) async fn end(http: &Http, caller: &Caller, id: GrantId) -> Result<(), Problem> {
     must_decide(caller)?;
-    match http.engine.end_grant(caller, id).await {
+    match http.engine.grants().end(caller, id).await {
         Ok(()) => Ok(()),
         Err(refusal) => Err(refusal_problem(http, caller, refusal).await),
     }

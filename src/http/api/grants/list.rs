@@ -46,7 +46,7 @@ pub(crate) async fn list_grants(
     let page = read(&http, &caller, before, limit).await?;
     let next = page.next(|row| row.grant_id.0);
     let grants = page.iter();
-    let grants = grants.map(|row| Grant::from_row(row, http.engine.grant_end(row)));
+    let grants = grants.map(|row| Grant::from_row(row, http.engine.grants().ended(row)));
     Ok(Json(GrantList {
         grants: grants.collect(),
         next_cursor: next.map(cursor_of),

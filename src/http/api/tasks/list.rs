@@ -112,11 +112,11 @@ pub(crate) async fn page_of_tasks(
     let engine = &http.engine;
     let gates = engine.agents().gates();
     filter.without_agents = gates.map(|(gate, _)| gate.name.clone()).collect();
-    filter.without_versions = engine.known_gate_versions();
+    filter.without_versions = engine.gates().known_versions();
     let mut reads = 1;
     loop {
         let page = http.store.tasks(&filter).await?;
-        let found = engine.gate_versions_among(&page).await?;
+        let found = engine.gates().versions_among(&page).await?;
         if found.is_empty() || reads == MAX_READS {
             let is_listed = |row: &TaskRow| !found.contains(&row.agent_version);
             return Ok(page.retain(|row| row.task_id.0, is_listed));

@@ -78,7 +78,7 @@ fn page(site: &Site<'_>, http: &Http, rows: &Page<GrantRow>) -> Markup {
 fn grant_row(site: &Site<'_>, http: &Http, row: &GrantRow) -> Markup {
     let texts = site.texts();
     let tool = visible(&row.tool);
-    let end = http.engine.grant_end(row);
+    let end = http.engine.grants().ended(row);
     let head = fill(
         texts.grant_tool,
         &[("tool", &tool), ("rule", &visible(&row.rule))],
@@ -96,7 +96,7 @@ fn grant_row(site: &Site<'_>, http: &Http, row: &GrantRow) -> Markup {
             p.soft {
                 a href=(format!("{}/tasks/{}", site.prefix, row.root_task_id)) { (site.words().task) " " (row.root_task_id) }
             }
-            @if end.is_none() && http.engine.may_end_grant(site.caller, row) {
+            @if end.is_none() && http.engine.grants().may_end(site.caller, row) {
                 form method="post" action=(format!("{}/grants/{}", site.prefix, row.grant_id)) {
                     button.second type="submit" { bdi { (fill(texts.grant_end, &[("tool", &tool)])) } }
                 }

@@ -16,7 +16,11 @@ use crate::store::RequestRow;
 /// not proposed at a gate, or if the journal cannot be read.
 pub(super) async fn load(http: &Http, row: &RequestRow) -> Result<Option<AskerStatus>, Problem> {
     let agent = row.agent_path.first();
-    let read = http.engine.asker_status(row.root_task_id, agent).await;
+    let read = http
+        .engine
+        .gates()
+        .asker_status(row.root_task_id, agent)
+        .await;
     Ok(unless_corrupt(read)?.flatten())
 }
 

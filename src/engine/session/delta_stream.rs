@@ -9,9 +9,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
+use super::TaskSession;
 use crate::engine::Engine;
 use crate::engine::runtime::in_flight_model_calls::ModelCallGuard;
-use crate::engine::session::TaskSession;
 use crate::model::{Answer, Piece, PieceSink};
 use crate::secret::{Redactor, StreamRedactor};
 use crate::store::Store;

@@ -1,0 +1,71 @@
+//! Holds allowed calls whose tool is in quarantine, or whose task's history is not fully known.
+
+use super::Driver;
+use super::verdict::held_for_owner;
+use crate::task::call_state::CallState;
+use crate::task::restore::HISTORY_LOST_TEXT;
+use crate::task::tool_spec::ToolKind;
+use crate::task::verdict::{Judgement, Verdict};
+
+/// The reason for holding a call while another task of its tree is unreadable.
+const TREE_DAMAGED_REASON: &str = "The stored data of another task of this tree cannot be read: the effects of that task are not known.";
+
+impl Driver<'_> {
+    /// Holds an allowed call if its tool is in quarantine, or if a part of the tree's history is
+    /// lost or unreadable. Other judgements stay unchanged.
+    pub(super) fn hold_if_uncertain(&self, state: &CallState, judgement: Judgement) -> Judgement {
+        self.hold_if_quarantined(state, self.hold_if_history_lost(state, judgement))
+    }
+
+    /// Holds an allowed call if its tool is in quarantine (see `Quarantine`) and no person has
+    /// approved the call.
+    fn hold_if_quarantined(&self, state: &CallState, judgement: Judgement) -> Judgement {
+        if judgement.verdict != Verdict::Allow || state.approval.is_some() {
+            return judgement;
+        }
+        match self
+            .session
+            .own
+            .progress
+            .quarantine
+            .reason(&state.call.name)
+        {
+            Some(reason) => Judgement {
+                reason: Some(reason),
+                ..held_for_owner()
+            },
+            None => judgement,
+        }
+    }
+
+    /// Holds an allowed `once` call (a call that must not be repeated) in two cases:
+    /// - A part of the history before the call's turn is lost, so the model may be repeating a lost
+    ///   call. This case lasts until the user's next message.
+    /// - Another task of the tree is unreadable. In this case, calls that start a sub-agent and
+    ///   calls that a person approved are not held.
+    fn hold_if_history_lost(&self, state: &CallState, judgement: Judgement) -> Judgement {
+        let entry = self.offered(&state.call.name);
+        let spec = entry.as_deref().map(|entry| &entry.spec);
+        let repeatable = spec.is_some_and(|spec| spec.effect.is_repeatable());
+        let later = self.session.own.progress.message_uncertain && !state.in_uncertain_history;
+        // If a task of the tree is unreadable, this call may be equal to a call that the task has
+        // run, or to a call that a person rejected in that task. So the call is held, unless it
+        // starts a sub-agent or a person approved it.
+        let alone =
+            spec.is_some_and(|spec| spec.kind != ToolKind::Agent) && state.approval.is_none();
+        let damaged = alone && self.session.tree.is_damaged();
+        if repeatable || !(later || damaged) || judgement.verdict != Verdict::Allow {
+            return judgement;
+        }
+        let why = if later {
+            HISTORY_LOST_TEXT
+        } else {
+            TREE_DAMAGED_REASON
+        };
+        Judgement {
+            rule: judgement.rule,
+            reason: Some(why.to_owned()),
+            ..held_for_owner()
+        }
+    }
+}

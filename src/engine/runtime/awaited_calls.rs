@@ -1,0 +1,65 @@
+//! The gate calls that connections of this process wait for. The rows of the tasks do not show all
+//! these calls: the commit that stores a call's result also marks the asker as absent, although a
+//! connection still waits for the result.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::Locked;
+use crate::task::id::TaskId;
+
+#[derive(Debug, Default)]
+pub(in crate::engine) struct AwaitedCalls(Locked<BTreeMap<TaskId, AwaitedCall>>);
+
+/// The number of connections of this process that wait for a call, and the call's result for these
+/// connections.
+#[derive(Debug, Default)]
+struct AwaitedCall {
+    connections: usize,
+    /// The result as the MCP server wrote it; `None` until it has arrived.
+    raw: Option<Arc<str>>,
+}
+
+impl AwaitedCalls {
+    /// Counts a connection that waits for the call, until [`AwaitedCalls::leave`].
+    pub(in crate::engine) fn enter(&self, task: TaskId) {
+        self.0.lock().entry(task).or_default().connections += 1;
+    }
+
+    pub(in crate::engine) fn leave(&self, task: TaskId) {
+        let mut calls = self.0.lock();
+        if let Some(awaited) = calls.get_mut(&task) {
+            awaited.connections -= 1;
+            if awaited.connections == 0 {
+                calls.remove(&task);
+            }
+        }
+    }
+
+    /// Whether more than one connection of this process waits for the call.
+    pub(in crate::engine) fn is_shared(&self, task: TaskId) -> bool {
+        let calls = self.0.lock();
+        calls
+            .get(&task)
+            .is_some_and(|awaited| awaited.connections > 1)
+    }
+
+    /// Whether a connection of this process waits for the call or delivers the call's result.
+    pub(in crate::engine) fn contains(&self, task: TaskId) -> bool {
+        self.0.lock().contains_key(&task)
+    }
+
+    /// Keeps `raw`, the result as the MCP server wrote it, while a connection of this process waits
+    /// for the call. Without such a connection, drops `raw`.
+    pub(in crate::engine) fn keep_raw_result(&self, task: TaskId, raw: Arc<str>) {
+        if let Some(awaited) = self.0.lock().get_mut(&task) {
+            awaited.raw = Some(raw);
+        }
+    }
+
+    /// Returns the result of a call as the MCP server wrote it, if it came while a connection of
+    /// this process waited for the call.
+    pub(in crate::engine) fn raw_result(&self, task: TaskId) -> Option<Arc<str>> {
+        self.0.lock().get(&task)?.raw.clone()
+    }
+}

@@ -1,0 +1,41 @@
+//! Waits until stopped calls can no longer be sent, by this process or by another replica.
+
+use std::time::Duration;
+
+use super::in_flight_calls::{SEND_WINDOW, TIME_TO_WIRE};
+use crate::engine::Engine;
+use crate::task::call_state::CallState;
+use crate::task::progress::Progress;
+use crate::task::time::Time;
+
+impl Engine {
+    /// Waits until no replica can still send a started call of `tasks`. The caller has already
+    /// committed the change that prevents further starts. `now` is the database's time after that
+    /// commit.
+    pub(in crate::engine) async fn wait_until_unsendable(&self, tasks: &[Progress], now: Time) {
+        let mut remote_wait = Duration::ZERO;
+        let mut sent_here = Vec::new();
+        for (call, start) in tasks
+            .iter()
+            .flat_map(|progress| &progress.calls)
+            .filter_map(CallState::unanswered_attempt)
+        {
+            // From now on, no driver of this process can send an attempt at the call. This also
+            // stops a driver that is still committing the start of an attempt.
+            sent_here.extend(self.in_flight_calls.cancel(call));
+            if !self.store.is_sole() && start.replica != self.replica {
+                remote_wait = remote_wait.max((start.at + SEND_WINDOW + TIME_TO_WIRE).since(now));
+            }
+        }
+        if !remote_wait.is_zero() {
+            self.clock.sleep(remote_wait).await;
+        }
+        for (since, ended) in sent_here {
+            let remaining = TIME_TO_WIRE.saturating_sub(self.clock.uptime().saturating_sub(since));
+            tokio::select! {
+                () = ended.cancelled() => {}
+                () = self.clock.sleep(remaining) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Tries one commit. All commits of the engine go through this module.
+
+use std::sync::atomic::Ordering;
+
+use super::TaskSession;
+use crate::engine::Engine;
+use crate::failpoint;
+use crate::store::CommitError;
+use crate::task::change::{Committed, LeaseChange};
+use crate::task::id::ChangeId;
+
+impl Engine {
+    /// Tries one commit. Reaches the commit's failpoints (`TaskSession::failpoints`) right before
+    /// and right after it.
+    pub(in crate::engine) async fn commit(
+        &self,
+        session: &mut TaskSession,
+        lease: LeaseChange,
+    ) -> Result<Committed, CommitError> {
+        session.update_statuses(&lease);
+        let points = if failpoint::COMPILED {
+            session.failpoints(&lease)
+        } else {
+            Vec::new()
+        };
+        for point in &points {
+            failpoint::reach(&format!("{point}.before"));
+        }
+        let waited_for = self.store.is_watched(session.own.row.root_task_id);
+        let stopped = waited_for.then(|| session.stopped(&lease)).flatten();
+        let change = session.change(ChangeId(self.ids.fresh()), &lease);
+        let done = self.store.commit_and_publish(change, stopped).await?;
+        for point in &points {
+            failpoint::reach(&format!("{point}.committed"));
+        }
+        let queues_relative = session.queues_relative();
+        session.mark_committed(done, &lease, |tool| {
+            self.catalog.get(tool).is_some() || self.policy.lists_tool(tool)
+        });
+        if queues_relative {
+            // Without this wake-up, the worker would claim the queued task of the tree only at its
+            // next poll.
+            self.backlog.store(true, Ordering::Relaxed);
+            self.wake_worker.notify_one();
+        }
+        Ok(done)
+    }
+}
