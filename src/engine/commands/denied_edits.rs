@@ -8,8 +8,7 @@ use super::decision_input::DecisionInput;
 use crate::agent::Agent;
 use crate::engine::Engine;
 use crate::engine::session::TaskSession;
-use crate::people::Caller;
-use crate::people::authorization::others_suffice;
+use crate::people::authorization::{Approver, others_suffice};
 use crate::store::{ReadError, RequestRow};
 use crate::task::request::{CallSpec, RequestSpec};
 use crate::task::text::pointer;
@@ -23,7 +22,7 @@ impl Engine {
     /// As [`Engine::refuse_denied_edits`].
     pub(super) async fn refuse_denied_edits_of(
         &self,
-        caller: &Caller,
+        approver: Approver<'_>,
         row: &RequestRow,
         answer: &DecisionInput,
     ) -> Result<(), Refusal> {
@@ -33,7 +32,7 @@ impl Engine {
             Err(error @ ReadError::Unavailable) => return Err(error.into()),
         };
         let agent = self.agent_of(&session.own.row).await?;
-        self.refuse_denied_edits(caller, &session, agent.as_deref().ok(), &row.spec, answer)
+        self.refuse_denied_edits(approver, &session, agent.as_deref().ok(), &row.spec, answer)
             .await
     }
 
@@ -45,7 +44,7 @@ impl Engine {
     /// `Invalid` for the first such arguments; `Unavailable` when the database does not answer.
     pub(super) async fn refuse_denied_edits(
         &self,
-        caller: &Caller,
+        approver: Approver<'_>,
         session: &TaskSession,
         agent: Option<&Agent>,
         spec: &RequestSpec,
@@ -64,7 +63,7 @@ impl Engine {
             let now = self
                 .verdict(session, agent, (asked.name.as_str(), text))
                 .await;
-            let judged = self.judgement_after_edit(caller, session, spec, asked, &now);
+            let judged = self.judgement_after_edit(approver, session, spec, asked, &now);
             if let Err(detail) = judged {
                 let place = format!("{}/arguments", pointer("/decisions", &call));
                 return Err(Refusal::invalid(place, detail));
@@ -105,7 +104,7 @@ impl Engine {
     /// person.
     pub(super) fn judgement_after_edit(
         &self,
-        caller: &Caller,
+        approver: Approver<'_>,
         session: &TaskSession,
         spec: &RequestSpec,
         asked: &CallSpec,
@@ -118,6 +117,7 @@ impl Engine {
             Verdict::Allow => &spec.terms,
             Verdict::Hold => now.terms.as_ref().unwrap_or(&spec.terms),
         };
+        let caller = approver.caller();
         let has_accounts = !caller.without_accounts;
         let editor = caller.user_id.as_str();
         let needs_others = has_accounts && spec.needs_others_after_edit(asked.tool_call_id, editor);

@@ -35,7 +35,7 @@ impl Engine {
     #[must_use]
     pub fn may_end_grant(&self, caller: &Caller, row: &GrantRow) -> bool {
         let decides = |terms: &crate::task::verdict::Terms| {
-            may_decide(caller, &row.tenant, &row.owner, &terms.approvers)
+            may_decide(caller, &row.tenant, &row.owner, &terms.approvers).is_some()
         };
         caller.tenant == row.tenant
             && caller.permissions.decide

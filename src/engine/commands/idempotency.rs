@@ -115,12 +115,8 @@ impl Engine {
         let Some(row) = self.store.request(request).await? else {
             return Ok(false);
         };
-        Ok(may_decide(
-            caller,
-            &row.tenant,
-            &row.owner,
-            &row.spec.terms.approvers,
-        ))
+        let approvers = &row.spec.terms.approvers;
+        Ok(may_decide(caller, &row.tenant, &row.owner, approvers).is_some())
     }
 
     /// Returns the command's `result`. If `result` is a refusal other than `Unavailable`, looks the
