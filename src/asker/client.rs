@@ -48,7 +48,7 @@ pub struct ProposedCall<'c> {
 
 /// The outcome of a call that the asker ran.
 #[derive(Debug, Serialize)]
-pub struct OutcomeReport<'r> {
+pub struct AskerReport<'r> {
     /// The idempotency key of the call's proposal.
     pub key: &'r str,
     /// `succeeded`, `failed` or `unknown`.
@@ -61,7 +61,7 @@ pub struct OutcomeReport<'r> {
 /// The service's decision about a proposed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Decision {
+pub enum ServiceDecision {
     /// The call may run, or has run.
     Allow,
     /// The call will not run.
@@ -81,7 +81,7 @@ pub struct ServiceAnswer {
     /// The digest of the call. `None` if the call can never run, or if the gate counts the call in
     /// a metric without storing the call (`record: held`).
     pub digest: Option<String>,
-    pub decision: Decision,
+    pub decision: ServiceDecision,
     /// The outcome of the call; `None` until the call has an outcome.
     pub outcome: Option<String>,
     /// One line about the verdict, for a model or a person.
@@ -89,12 +89,12 @@ pub struct ServiceAnswer {
     /// The people who approved the call; empty if no person has approved the call.
     pub by: Vec<String>,
     /// The permit to run the call. Without a permit, the asker must not run the call.
-    pub permit: Option<Permit>,
+    pub permit: Option<ServicePermit>,
     /// The result of a call that the service ran, or that a person supplied.
-    pub result: Option<GateResult>,
+    pub result: Option<ServiceResult>,
     /// The open request about the call. If no request is open, the call's last request; `None` if
     /// there was no request.
-    pub request: Option<Request>,
+    pub request: Option<ServiceRequest>,
 }
 
 impl ServiceAnswer {
@@ -108,7 +108,7 @@ impl ServiceAnswer {
 
 /// The right to run a call once. The service gives the permit to a single asker.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Permit {
+pub struct ServicePermit {
     /// The time in milliseconds within which the call must start. The client counts this time from
     /// the moment before it sends its request. The time also runs while the machine is suspended.
     /// The client's permit therefore ends no later than the service's permit.
@@ -118,20 +118,20 @@ pub struct Permit {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub struct GateResult {
+pub struct ServiceResult {
     pub content: String,
 }
 
 /// A question to people.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Request {
+pub struct ServiceRequest {
     /// The address of the page on which people answer the question.
     pub url: String,
 }
 
 /// A complete and consistent answer of the service to a proposal.
 #[derive(Debug)]
-pub struct Verdict {
+pub struct AskerVerdict {
     pub answer: ServiceAnswer,
     /// The JSON text of the answer, as received.
     pub text: String,
@@ -139,7 +139,7 @@ pub struct Verdict {
     permit_ends: Option<Duration>,
 }
 
-impl Verdict {
+impl AskerVerdict {
     fn is_permit_over(&self) -> bool {
         self.permit_ends
             .is_some_and(|end| end <= SystemClock.uptime())
@@ -198,7 +198,7 @@ impl GateClient {
         call: &ProposedCall<'_>,
         key: &str,
         wait: Duration,
-    ) -> Result<Verdict, AskError> {
+    ) -> Result<AskerVerdict, AskError> {
         let deadline = Instant::now() + wait;
         let (mut pending, mut has_waited) = (None, false);
         loop {
@@ -209,7 +209,7 @@ impl GateClient {
             let proposed = self.propose(call, key, request_wait).await;
             has_waited |= sent_at.elapsed() >= MIN_PROPOSAL_INTERVAL;
             match proposed {
-                Ok(verdict) if verdict.answer.decision == Decision::Pending => {
+                Ok(verdict) if verdict.answer.decision == ServiceDecision::Pending => {
                     (pending, has_waited) = (Some(verdict), true);
                 }
                 Ok(verdict) => return self.with_open_permit(call, key, verdict).await,
@@ -237,8 +237,8 @@ impl GateClient {
         &self,
         call: &ProposedCall<'_>,
         key: &str,
-        mut verdict: Verdict,
-    ) -> Result<Verdict, AskError> {
+        mut verdict: AskerVerdict,
+    ) -> Result<AskerVerdict, AskError> {
         if verdict.is_permit_over() {
             verdict = self.propose(call, key, Duration::ZERO).await?;
         }
@@ -253,7 +253,7 @@ impl GateClient {
         call: &ProposedCall<'_>,
         key: &str,
         request_wait: Duration,
-    ) -> Result<Verdict, AskError> {
+    ) -> Result<AskerVerdict, AskError> {
         let sent_at = SystemClock.uptime();
         let request = self
             .post("/v1/gate/calls", call)?
@@ -268,8 +268,8 @@ impl GateClient {
             AskError::Refused(format!("Holdpoint's answer ({status}) is not understood"))
         })?;
         let status_matches = match answer.decision {
-            Decision::Allow | Decision::Deny => status == 200,
-            Decision::Pending => status == 202,
+            ServiceDecision::Allow | ServiceDecision::Deny => status == 200,
+            ServiceDecision::Pending => status == 202,
         };
         if !status_matches || answer.tool != call.tool {
             return Err(AskError::Refused(format!(
@@ -280,7 +280,7 @@ impl GateClient {
             .permit
             .as_ref()
             .map(|permit| sent_at + Duration::from_millis(permit.expires_in_ms));
-        Ok(Verdict {
+        Ok(AskerVerdict {
             answer,
             text,
             permit_ends,
@@ -291,7 +291,7 @@ impl GateClient {
     ///
     /// # Errors
     /// Fails if the service does not confirm that the report is stored.
-    pub async fn report(&self, report: &OutcomeReport<'_>) -> Result<(), AskError> {
+    pub async fn report(&self, report: &AskerReport<'_>) -> Result<(), AskError> {
         let request = self.post("/v1/gate/outcomes", report)?;
         exchange(request, REPORT_TIMEOUT).await.map(|_| ())
     }

@@ -5,7 +5,9 @@
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::client::{AskError, Decision, GateClient, OutcomeReport, ProposedCall, ServiceAnswer};
+use super::client::{
+    AskError, AskerReport, GateClient, ProposedCall, ServiceAnswer, ServiceDecision,
+};
 use super::hook_input::{HookEvent, HookInput};
 
 pub const BLOCK_EXIT_CODE: u8 = 2;
@@ -171,23 +173,23 @@ pub fn answer_for_verdict(
         Ok(permission_answer("deny", reason, None))
     };
     match answer.decision {
-        Decision::Deny => match &answer.result {
+        ServiceDecision::Deny => match &answer.result {
             Some(result) => deny(&result.content),
             None => deny(&answer.message),
         },
-        Decision::Pending => {
+        ServiceDecision::Pending => {
             let url = answer.request.as_ref().map_or("", |request| &request.url);
             let again = "Make the same call again, with the same input, to get the answer.";
             deny(format!("{} {again} {url}", answer.message).trim_end())
         }
-        Decision::Allow if answer.permit.is_none() => match &answer.result {
+        ServiceDecision::Allow if answer.permit.is_none() => match &answer.result {
             Some(result) => deny(&format!(
                 "Holdpoint ran this call itself: {}",
                 result.content
             )),
             None => deny("The call has already run, or another process has its permit."),
         },
-        Decision::Allow => answer_for_allow(options, answer, arguments),
+        ServiceDecision::Allow => answer_for_allow(options, answer, arguments),
     }
 }
 
@@ -227,7 +229,7 @@ async fn report_outcome(
     outcome: &'static str,
 ) -> Result<HookAnswer, String> {
     let (key, content) = (input.key()?, input.content());
-    let report = OutcomeReport {
+    let report = AskerReport {
         key: &key,
         outcome,
         content: options.includes_content.then_some(content.as_str()),

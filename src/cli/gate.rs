@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 
 use super::{OK, USAGE_ERROR, print, print_error};
 use crate::asker::client::{
-    AskError, Decision, GateClient, OutcomeReport, ProposedCall, ServiceAnswer, Verdict,
+    AskError, AskerReport, AskerVerdict, GateClient, ProposedCall, ServiceAnswer, ServiceDecision,
 };
 use crate::asker::hook::{self, BLOCK_EXIT_CODE, HookAnswer, HookOptions};
 use crate::asker::hook_input::{HookInput, MAX_INPUT_BYTES, MAX_REPORT_INPUT_BYTES};
@@ -276,7 +276,7 @@ fn propose(options: &CallOptions, settings: AskerSettings) -> Result<u8, String>
     let verdict = runtime.block_on(client.ask(&call, &key, wait));
     let verdict = verdict.map_err(|error| error.to_string())?;
     match (verdict.answer.decision, options.command.is_empty()) {
-        (Decision::Allow, false) => {
+        (ServiceDecision::Allow, false) => {
             let mut runner = Runner {
                 client: &client,
                 runtime: &runtime,
@@ -284,15 +284,15 @@ fn propose(options: &CallOptions, settings: AskerSettings) -> Result<u8, String>
             };
             runner.run(&verdict, &options.command)
         }
-        (Decision::Allow, true) if is_success(&verdict.answer) => {
+        (ServiceDecision::Allow, true) if is_success(&verdict.answer) => {
             Ok(print_verdict(&verdict, options, OK))
         }
         // The call is allowed, but this process may not run it: the call has failed or has run
         // before, or another process has its permit. The exit code is not 0, because after exit
         // code 0 a script could run the call a second time.
-        (Decision::Allow, true) => Ok(print_verdict(&verdict, options, USAGE_ERROR)),
-        (Decision::Deny, _) => Ok(print_verdict(&verdict, options, DENIED)),
-        (Decision::Pending, _) => Ok(print_verdict(&verdict, options, PENDING)),
+        (ServiceDecision::Allow, true) => Ok(print_verdict(&verdict, options, USAGE_ERROR)),
+        (ServiceDecision::Deny, _) => Ok(print_verdict(&verdict, options, DENIED)),
+        (ServiceDecision::Pending, _) => Ok(print_verdict(&verdict, options, PENDING)),
     }
 }
 
@@ -318,10 +318,12 @@ fn message(answer: &ServiceAnswer) -> String {
 /// Prints the verdict's message to standard error, and returns `code`. If there is no command to
 /// run, also prints the verdict to standard output. If standard output cannot be written, returns
 /// [`USAGE_ERROR`] instead of `code`.
-fn print_verdict(verdict: &Verdict, options: &CallOptions, code: u8) -> u8 {
+fn print_verdict(verdict: &AskerVerdict, options: &CallOptions, code: u8) -> u8 {
     let url = match (&verdict.answer.decision, &verdict.answer.request) {
-        (Decision::Pending, Some(request)) => format!(" {}", request.url),
-        (Decision::Allow | Decision::Deny | Decision::Pending, _) => String::new(),
+        (ServiceDecision::Pending, Some(request)) => format!(" {}", request.url),
+        (ServiceDecision::Allow | ServiceDecision::Deny | ServiceDecision::Pending, _) => {
+            String::new()
+        }
     };
     print_error(code, format!("{}{url}", message(&verdict.answer)));
     if options.command.is_empty() && print(&format!("{}\n", verdict.text)) != OK {
@@ -337,7 +339,7 @@ struct Runner<'r> {
 }
 
 impl Runner<'_> {
-    fn run(&mut self, verdict: &Verdict, command: &[String]) -> Result<u8, String> {
+    fn run(&mut self, verdict: &AskerVerdict, command: &[String]) -> Result<u8, String> {
         let answer = &verdict.answer;
         let Some(permit) = &answer.permit else {
             return Err(format!(
@@ -393,7 +395,7 @@ impl Runner<'_> {
         if answer.is_only_counted() {
             return;
         }
-        let report = OutcomeReport {
+        let report = AskerReport {
             key: self.key,
             outcome,
             content: Some(content),

@@ -181,7 +181,7 @@ fn may_decide_as_any(person: &Person, approvers: &Approvers, directory: &Directo
     let owners = [person.user.as_str(), NO_OWNER];
     owners
         .iter()
-        .any(|owner| may_decide(&caller, &person.tenant, owner, approvers))
+        .any(|owner| may_decide(&caller, &person.tenant, owner, approvers).is_some())
 }
 
 /// Returns those of the recipients `to` to whom an entry mails questions with these `terms`.

@@ -50,7 +50,7 @@ pub(crate) struct Listing {
 }
 
 /// One attempt at a call.
-pub(crate) struct Call<'c> {
+pub(crate) struct McpCall<'c> {
     /// The tool's name at its server, without the prefix that the configuration adds.
     pub(crate) tool: &'c str,
     /// The approved arguments as JSON text, which is sent unchanged. A blank text is sent as `{}`.
@@ -122,7 +122,7 @@ impl Outcome {
     }
 }
 
-impl Call<'_> {
+impl McpCall<'_> {
     /// Returns the id of request `request_index` (counted from 0) of this attempt. The protocol
     /// demands a new id for each request. If the attempt sends answers to the server's questions,
     /// the id contains `resume.round`.
@@ -255,7 +255,7 @@ impl Client {
     /// Performs one attempt within the timeout. If the server answers a request with
     /// `input_required`, but asks no question that a person must answer, the attempt sends a
     /// further request.
-    pub(crate) async fn call(&self, call: Call<'_>) -> Outcome {
+    pub(crate) async fn call(&self, call: McpCall<'_>) -> Outcome {
         let mut resume = call.resume.clone();
         let (mut until, mut secrets, mut pause) = (None, Vec::new(), PAUSES.0);
         let began = Instant::now();

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use url::Url;
 use uuid::Uuid;
 
-use super::client::{Call, Client, Outcome};
+use super::client::{Client, McpCall, Outcome};
 use super::settings::{OAuth, Transport};
 use super::wire::Revision;
 use crate::net::Net;
@@ -235,7 +235,7 @@ impl Drop for Fake {
     }
 }
 
-/// Owns the values that a [`Call`] borrows.
+/// Owns the values that a [`McpCall`] borrows.
 pub(super) struct Asking {
     pub(super) arguments: String,
     pub(super) schema: Value,
@@ -263,8 +263,8 @@ impl Default for Asking {
 }
 
 impl Asking {
-    pub(super) fn call(&self) -> Call<'_> {
-        Call {
+    pub(super) fn call(&self) -> McpCall<'_> {
+        McpCall {
             tool: "ticket.close",
             arguments: &self.arguments,
             schema: &self.schema,

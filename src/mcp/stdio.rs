@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::child::Child;
-use super::client::{Call, ClientError, LIST_TIMED_OUT, LIST_TIMEOUT, Listing, Outcome};
+use super::client::{ClientError, LIST_TIMED_OUT, LIST_TIMEOUT, Listing, McpCall, Outcome};
 use super::content::outcome;
 use super::listing::Pages;
 use super::wire::{Answer, Request, Revision, initialized, is_stateless, server_info};
@@ -188,7 +188,7 @@ impl Stdio {
     /// `call.permit` is not checked, because the call was already sent.
     pub(super) async fn call(
         &self,
-        call: &Call<'_>,
+        call: &McpCall<'_>,
         resume: Option<&Resume>,
         within: Duration,
         request_index: u32,

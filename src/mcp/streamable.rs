@@ -21,7 +21,7 @@ use url::Url;
 use self::conversations::{
     Context, Conversation, Conversations, Renewal, end_sessions, spawn_background,
 };
-use super::client::{Call, ClientError, Listing, Outcome};
+use super::client::{ClientError, Listing, McpCall, Outcome};
 use super::content::outcome;
 use super::listing::Pages;
 use super::oauth::{Tokens, bearer, with_token_redacted};
@@ -119,7 +119,7 @@ impl Streamable {
     /// beginning of a conversation and the exchange together.
     pub(super) async fn call(
         &self,
-        call: &Call<'_>,
+        call: &McpCall<'_>,
         resume: Option<&Resume>,
         mut within: Duration,
         request_index: u32,
@@ -405,7 +405,7 @@ impl Streamable {
     async fn send(
         &self,
         context: &Context,
-        call: &Call<'_>,
+        call: &McpCall<'_>,
         resume: Option<&Resume>,
         within: Duration,
         request_index: u32,

@@ -13,7 +13,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
 
-use super::client::{Call, Client, Listing, Outcome};
+use super::client::{Client, Listing, McpCall, Outcome};
 use super::comparison::{Comparisons, Need};
 use super::lock::{Lock, LockedServer};
 use super::settings::{OnChange, Settings, Transport};
@@ -284,8 +284,8 @@ impl McpTool {
         call: &'c Invocation,
         headers: HeaderMap,
         redactor: &'c Redactor,
-    ) -> Call<'c> {
-        Call {
+    ) -> McpCall<'c> {
+        McpCall {
             tool: &self.tool,
             arguments: &call.arguments_text,
             schema: &self.schema,

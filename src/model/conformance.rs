@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use tokio::task::JoinSet;
 
 use self::cases::{Case, Means, Step, cases};
-use self::traffic::{Played, Sent, Traffic};
+use self::traffic::{Sent, Traffic, TrafficEndpoint};
 use super::anthropic::Messages;
 use super::endpoint::Endpoint;
 use super::openai::ChatCompletions;
@@ -66,7 +66,7 @@ impl Provider {
     /// Returns two lines that each request to this provider must have: the request line, and the
     /// header that carries the key. The lines are in lower case, because the test compares them
     /// with the request's head in lower case.
-    fn door(self) -> [&'static str; 2] {
+    fn request_lines(self) -> [&'static str; 2] {
         match self {
             Self::OpenAi => [
                 "post /v1/chat/completions?team=blue http/1.1",
@@ -152,9 +152,9 @@ impl Clock for Quick {
 async fn runs(provider: Provider, case: &Case, sent: Sent, net: &Net) {
     let place = format!("{} {} {sent:?}", provider.name(), case.name);
     let traffic = Traffic::of(provider.name(), case.name);
-    let played = Played::begin(traffic.answers, sent).await;
+    let served = TrafficEndpoint::begin(traffic.answers, sent).await;
     let clock = Arc::new(Quick::default());
-    let client = provider.client(provider.settings(&played.url), net.clone(), &clock);
+    let client = provider.client(provider.settings(&served.url), net.clone(), &clock);
     let mut messages: Vec<Message> = Vec::new();
     for step in &case.steps {
         let ids: Vec<String> = match messages.last() {
@@ -164,8 +164,8 @@ async fn runs(provider: Provider, case: &Case, sent: Sent, net: &Net) {
             Some(_) | None => Vec::new(),
         };
         messages.extend(step.said(&ids));
-        let (system, tools) = if case.furnished {
-            cases::furniture()
+        let (system, tools) = if case.has_tools {
+            cases::instructions_and_tools()
         } else {
             (None, Vec::new())
         };
@@ -189,13 +189,13 @@ async fn runs(provider: Provider, case: &Case, sent: Sent, net: &Net) {
             });
         }
     }
-    let requests = played.requests();
+    let requests = served.requests();
     assert_eq!(requests.len(), traffic.asked.len(), "{place}");
     for (at, (request, asked)) in requests.iter().zip(&traffic.asked).enumerate() {
         let body: serde_json::Value = serde_json::from_str(&request.body).unwrap();
         assert_eq!(body, *asked, "{place}: request {at}\n{}", request.body);
         for line in provider
-            .door()
+            .request_lines()
             .into_iter()
             .chain(["x-team: blue", "content-type: application/json"])
         {
@@ -345,9 +345,10 @@ async fn messages_endpoint_may_answer_in_one_piece() {
 
 #[tokio::test]
 async fn operator_headers_are_added_or_replace_the_built_in_ones() {
-    let played = Played::begin(Traffic::of("anthropic", "text").answers, Sent::AsRecorded).await;
+    let served =
+        TrafficEndpoint::begin(Traffic::of("anthropic", "text").answers, Sent::AsRecorded).await;
     let secret = |text: &str| Secret::new(text.to_owned());
-    let mut settings = Provider::Anthropic.settings(&format!("{}/deep/", played.url));
+    let mut settings = Provider::Anthropic.settings(&format!("{}/deep/", served.url));
     settings.api_key = None;
     settings.headers = BTreeMap::from([
         ("Anthropic-Version".to_owned(), secret("2027-01-01")),
@@ -371,7 +372,7 @@ async fn operator_headers_are_added_or_replace_the_built_in_ones() {
         .answer(&prompt, &CollectingSink::default())
         .await
         .unwrap();
-    let head = played.requests().remove(0).head;
+    let head = served.requests().remove(0).head;
     let ours = [
         "post /deep/v1/messages?team=blue ",
         "anthropic-version: 2027-01-01",

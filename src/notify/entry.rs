@@ -250,7 +250,7 @@ impl Entry {
                 .iter()
                 .map(|user| user_as_caller(user, tenant, accounts))
                 .any(|person| {
-                    may_decide(&person, tenant, owner, approvers)
+                    may_decide(&person, tenant, owner, approvers).is_some()
                         && may_take_any_action(&person, kind)
                 })
     }

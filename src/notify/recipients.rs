@@ -21,7 +21,7 @@ pub(super) fn mail_recipients<'d>(
         .filter(|person| person.email.is_some() && recipients_include(&mail.to, person, directory))
         .filter(|person| {
             let caller = directory.most_entitled_caller(person);
-            may_decide(&caller, &request.tenant, &request.owner, approvers)
+            may_decide(&caller, &request.tenant, &request.owner, approvers).is_some()
                 && may_take_any_action(&caller, request.spec.kind)
         })
         .collect()

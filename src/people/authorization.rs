@@ -15,18 +15,71 @@ use crate::task::request_state::RequestState;
 use crate::task::user::UserIds;
 use crate::task::verdict::Approvers;
 
-/// Whether `caller` may decide a request with these approvers. `tenant` and `owner` are the tenant
-/// and the owner of the request's root task.
+/// The proof that a caller may decide a request. Only [`may_decide`] makes it. The engine's
+/// functions that apply a decision take it in place of a [`Caller`], so code that skips the check
+/// does not compile.
+#[derive(Clone, Copy, Debug)]
+pub struct Approver<'a> {
+    caller: &'a Caller,
+    tenant: &'a str,
+    owner: &'a str,
+}
+
+impl<'a> Approver<'a> {
+    #[must_use]
+    pub fn caller(self) -> &'a Caller {
+        self.caller
+    }
+
+    /// Returns the actions that the approver may take on the request that they may decide,
+    /// regardless of the request's status.
+    #[must_use]
+    pub fn permitted_actions(self, roster: &Roster, request: &RequestSpec) -> Vec<Action> {
+        let caller = self.caller;
+        let required = required_approvals(caller, request);
+        let mut actions = request.actions(required);
+        if caller.door == Some(Door::Link) {
+            actions.retain(|action| request.kind.properties().link_actions.contains(action));
+        }
+        if request.kind == RequestKind::Approval {
+            let is_barred = |call: &CallSpec| is_barred_editor(caller, request, call);
+            let approvers = &request.terms.approvers;
+            let is_editor = request.own_calls().any(is_barred);
+            // In two cases, other people must approve the arguments that `caller` edits: if several
+            // approvals are required, or if `caller` edited a call before and may not approve it
+            // (see `is_barred_editor`). In these cases, `caller` may edit only if there are enough
+            // other people who could approve.
+            let may_edit = (required < 2 && !is_editor)
+                || others_suffice(roster, caller, self.tenant, self.owner, approvers);
+            actions.retain(|action| match action {
+                Action::Edit => may_edit,
+                Action::Approve => !is_editor || !request.own_calls().all(is_barred),
+                Action::Reject | Action::Respond | Action::Retry | Action::Mixed => true,
+            });
+        }
+        actions
+    }
+}
+
+/// Returns the proof that `caller` may decide a request with these approvers; `None` if `caller`
+/// may not. `tenant` and `owner` are the tenant and the owner of the request's root task.
 #[must_use]
-pub fn may_decide(caller: &Caller, tenant: &str, owner: &str, approvers: &Approvers) -> bool {
-    if caller.tenant != tenant || !caller.permissions.decide {
-        return false;
-    }
-    if caller.without_accounts {
-        return true;
-    }
-    (caller.door != Some(Door::Link) || approvers.accepts_links())
-        && is_approver(caller, tenant, owner, approvers)
+pub fn may_decide<'a>(
+    caller: &'a Caller,
+    tenant: &'a str,
+    owner: &'a str,
+    approvers: &Approvers,
+) -> Option<Approver<'a>> {
+    let has_right = caller.tenant == tenant
+        && caller.permissions.decide
+        && (caller.without_accounts
+            || ((caller.door != Some(Door::Link) || approvers.accepts_links())
+                && is_approver(caller, tenant, owner, approvers)));
+    has_right.then_some(Approver {
+        caller,
+        tenant,
+        owner,
+    })
 }
 
 /// Whether `caller` is an approver. The permissions of the caller's key or link do not matter.
@@ -43,7 +96,7 @@ pub fn is_approver(caller: &Caller, tenant: &str, owner: &str, approvers: &Appro
 #[must_use]
 pub fn can_decide(caller: &Caller, tenant: &str, owner: &str, state: &RequestState<'_>) -> bool {
     state.is_open()
-        && may_decide(caller, tenant, owner, &state.spec.terms.approvers)
+        && may_decide(caller, tenant, owner, &state.spec.terms.approvers).is_some()
         && may_take_any_action(caller, state.spec.kind)
         && state.open_calls(&caller.user_id).next().is_some()
 }
@@ -65,31 +118,9 @@ pub fn permitted_actions(
     owner: &str,
     request: &RequestSpec,
 ) -> Vec<Action> {
-    if !may_decide(caller, tenant, owner, &request.terms.approvers) {
-        return Vec::new();
-    }
-    let required = required_approvals(caller, request);
-    let mut actions = request.actions(required);
-    if caller.door == Some(Door::Link) {
-        actions.retain(|action| request.kind.properties().link_actions.contains(action));
-    }
-    if request.kind == RequestKind::Approval {
-        let is_barred = |call: &CallSpec| is_barred_editor(caller, request, call);
-        let approvers = &request.terms.approvers;
-        let is_editor = request.own_calls().any(is_barred);
-        // In two cases, other people must approve the arguments that `caller` edits: if several
-        // approvals are required, or if `caller` edited a call before and may not approve it (see
-        // `is_barred_editor`). In these cases, `caller` may edit only if there are enough other
-        // people who could approve.
-        let may_edit = (required < 2 && !is_editor)
-            || others_suffice(roster, caller, tenant, owner, approvers);
-        actions.retain(|action| match action {
-            Action::Edit => may_edit,
-            Action::Approve => !is_editor || !request.own_calls().all(is_barred),
-            Action::Reject | Action::Respond | Action::Retry | Action::Mixed => true,
-        });
-    }
-    actions
+    may_decide(caller, tenant, owner, &request.terms.approvers)
+        .map(|approver| approver.permitted_actions(roster, request))
+        .unwrap_or_default()
 }
 
 /// Whether enough people could approve: as many as `approvers` requires, not counting `caller`.

@@ -263,11 +263,11 @@ enum Escape {
     Json,
 }
 
-/// Escapes every character that requires an escape. The values of `dice` decide which other
+/// Escapes every character that requires an escape. The values of `choices` decide which other
 /// characters are escaped.
-fn encode(text: &str, escape: Escape, dice: &[bool]) -> String {
-    let mut dice = dice.iter().copied().cycle();
-    let mut toss = move || dice.next().unwrap_or_default();
+fn encode(text: &str, escape: Escape, choices: &[bool]) -> String {
+    let mut choices = choices.iter().copied().cycle();
+    let mut next_choice = move || choices.next().unwrap_or_default();
     let percent = |c: char, lower: bool| {
         let bytes = c.to_string().into_bytes();
         bytes
@@ -282,18 +282,18 @@ fn encode(text: &str, escape: Escape, dice: &[bool]) -> String {
             .collect::<String>()
     };
     let one = |c: char| match (escape, c) {
-        (Escape::Form, ' ') if toss() => "+".to_owned(),
-        (Escape::Form, '+') | (Escape::Form | Escape::Percent, '%') => percent(c, toss()),
+        (Escape::Form, ' ') if next_choice() => "+".to_owned(),
+        (Escape::Form, '+') | (Escape::Form | Escape::Percent, '%') => percent(c, next_choice()),
         (Escape::Form | Escape::Percent, _) => {
-            if toss() {
-                percent(c, toss())
+            if next_choice() {
+                percent(c, next_choice())
             } else {
                 c.to_string()
             }
         }
-        (Escape::Json, '"' | '\\' | '/') if toss() => format!("\\{c}"),
-        (Escape::Json, '\n') if toss() => "\\n".to_owned(),
-        (Escape::Json, _) if matches!(c, '"' | '\\') || c < ' ' || toss() => c
+        (Escape::Json, '"' | '\\' | '/') if next_choice() => format!("\\{c}"),
+        (Escape::Json, '\n') if next_choice() => "\\n".to_owned(),
+        (Escape::Json, _) if matches!(c, '"' | '\\') || c < ' ' || next_choice() => c
             .encode_utf16(&mut [0; 2])
             .iter()
             .map(|unit| {
@@ -407,7 +407,7 @@ proptest! {
     fn cleaned_text_reveals_the_secret_to_no_decoder(
         secret in secrets(), (before, after) in (around(), around()), base64 in prop::option::of((0..4_usize, ".{0,5}", ".{0,5}", prop::option::of(5..30_usize))),
         rows in prop::collection::vec(select(vec![Escape::Percent, Escape::Form, Escape::Json]), 0..=2),
-        dice in prop::collection::vec(any::<bool>(), 1..40), cut in any::<prop::sample::Index>(),
+        choices in prop::collection::vec(any::<bool>(), 1..40), cut in any::<prop::sample::Index>(),
     ) {
         let inner = match &base64 {
             None => secret.clone(),
@@ -420,7 +420,7 @@ proptest! {
         };
         // The surroundings of the secret are escaped, too. Unescaped surroundings could change how
         // the escapes of the secret are read.
-        let text = rows.iter().fold(format!("{before}{inner}{after}"), |text, escape| encode(&text, *escape, &dice));
+        let text = rows.iter().fold(format!("{before}{inner}{after}"), |text, escape| encode(&text, *escape, &choices));
         prop_assert!(holds(&text, &secret), "the readers of this test read {text:?}");
         let redactor = redactor(&secret);
         let clean = redactor.redact(&text).into_owned();
@@ -437,9 +437,9 @@ proptest! {
     }
 
     #[test]
-    fn text_without_the_secret_stays_as_it_is(text in ".{0,60}", dice in prop::collection::vec(any::<bool>(), 1..20)) {
+    fn text_without_the_secret_stays_as_it_is(text in ".{0,60}", choices in prop::collection::vec(any::<bool>(), 1..20)) {
         let redactor = redactor("Correct-Horse-9");
-        for text in [encode(&text, Escape::Json, &dice), encode(&text, Escape::Form, &dice), BASE64_STANDARD.encode(&text), text] {
+        for text in [encode(&text, Escape::Json, &choices), encode(&text, Escape::Form, &choices), BASE64_STANDARD.encode(&text), text] {
             prop_assert_eq!(redactor.redact(&text), text.as_str());
         }
     }

@@ -7,9 +7,9 @@ use uuid::Uuid;
 
 use super::notices::EventFilters;
 use super::rows::{
-    ANY, ApproverLine, CredentialLine, DecisionLine, GrantLine, ImmutableLine, ItemLine, KEEP, NEW,
-    PARK, QUEUE, RequestLine, RequestUpdateLine, RequiredState, Rows, TAKE, TaskLine, UseLine,
-    VERSION,
+    ANY, ApproverLine, ChangeRows, CredentialLine, DecisionLine, GrantLine, ImmutableLine,
+    ItemLine, KEEP, NEW, PARK, QUEUE, RequestLine, RequestUpdateLine, RequiredState, TAKE,
+    TaskLine, UseLine, VERSION,
 };
 use crate::task::change::{Change, Guard, LeaseChange, TaskChange};
 use crate::task::credential::SealedCredential;
@@ -23,8 +23,8 @@ use crate::task::status::{RequestStatus, TaskStatus};
 /// contains a NUL character, the change names a task twice, or the change adds items to a task
 /// without a check of the task's version (`Guard::Any`). If an event of the change matches
 /// `event_filters`, the rows include a notice, from which a sender later makes deliveries.
-pub(super) fn rows(change: Change, event_filters: &EventFilters) -> Option<Rows> {
-    let mut rows = Rows {
+pub(super) fn rows(change: Change, event_filters: &EventFilters) -> Option<ChangeRows> {
+    let mut rows = ChangeRows {
         gets_notice: event_filters.matches(&change),
         root: change.root,
         tenant: change.tenant,
@@ -70,7 +70,7 @@ fn update_of(updates: &mut Updates, request_id: Uuid) -> &mut RequestUpdateLine 
     line
 }
 
-impl Rows {
+impl ChangeRows {
     fn add_task(&mut self, task: TaskChange, updates: &mut Updates) -> Option<()> {
         let mut agent_version = task.agent_version;
         let (guard, version, immutable) = match task.guard {

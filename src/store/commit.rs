@@ -23,7 +23,7 @@ use super::db::{Db, Engine, Failure, Sql, Value, sql};
 use super::feed::Feed;
 use super::notices::EventFilters;
 use super::record::record;
-use super::rows::{QUEUE, Rows};
+use super::rows::{ChangeRows, QUEUE};
 use super::{CommitError, StoppedTask, commit_postgres, commit_single, commit_sqlite};
 use crate::task::change::{Change, Committed};
 use crate::task::id::TaskId;
@@ -54,7 +54,7 @@ pub(super) const FIND: Sql =
 type CommitReply = Result<Committed, CommitError>;
 
 struct QueuedChange {
-    rows: Arc<Rows>,
+    rows: Arc<ChangeRows>,
     stopped: Option<StoppedTask>,
     reply: oneshot::Sender<CommitReply>,
 }
@@ -287,13 +287,13 @@ impl Committer {
 
     async fn send(
         &self,
-        batch: Vec<Arc<Rows>>,
+        batch: Vec<Arc<ChangeRows>>,
         repeated: bool,
     ) -> Result<Vec<Option<i64>>, Failure> {
         if let Engine::Sqlite(_) = &self.db.engine {
             return commit_sqlite::write(&self.db, batch).await;
         }
-        let batch: Vec<&Rows> = batch.iter().map(|rows| &**rows).collect();
+        let batch: Vec<&ChangeRows> = batch.iter().map(|rows| &**rows).collect();
         if batch.iter().all(|rows| is_single(rows)) {
             commit_single::write(&self.db, &batch, repeated).await
         } else {
@@ -301,7 +301,7 @@ impl Committer {
         }
     }
 
-    async fn commit_alone(&self, rows: &Arc<Rows>) -> CommitReply {
+    async fn commit_alone(&self, rows: &Arc<ChangeRows>) -> CommitReply {
         match self.send_alone(rows).await {
             Ok(answers) => answers
                 .into_iter()
@@ -313,7 +313,7 @@ impl Committer {
 
     /// Sends one change. If the statement fails because of another writer's locks, it has written
     /// nothing, and the change is sent again.
-    async fn send_alone(&self, rows: &Arc<Rows>) -> Result<Vec<Option<i64>>, Failure> {
+    async fn send_alone(&self, rows: &Arc<ChangeRows>) -> Result<Vec<Option<i64>>, Failure> {
         let mut sent = 1;
         loop {
             match self.send(vec![Arc::clone(rows)], true).await {
@@ -329,7 +329,7 @@ impl Committer {
         }
     }
 
-    async fn result_of_failure(&self, rows: &Arc<Rows>, failure: &Failure) -> CommitReply {
+    async fn result_of_failure(&self, rows: &Arc<ChangeRows>, failure: &Failure) -> CommitReply {
         if !failure.sent {
             return Err(CommitError::Unavailable);
         }
@@ -350,7 +350,7 @@ impl Committer {
     /// sends the change again. This cannot write the change twice, because the second statement
     /// waits for the locks of the first statement. If the first has committed, the second refuses
     /// the change as stale.
-    async fn find_or_repeat(&self, rows: &Arc<Rows>) -> CommitReply {
+    async fn find_or_repeat(&self, rows: &Arc<ChangeRows>) -> CommitReply {
         tracing::warn!(root_task_id = %rows.root, change_id = %rows.change, "the outcome of a commit is unknown: its answer was lost");
         if !rows.is_fenced() {
             return Err(CommitError::Unknown);
@@ -391,7 +391,7 @@ impl Committer {
         Err(CommitError::Unknown)
     }
 
-    async fn find(&self, rows: &Rows) -> Result<Option<i64>, Failure> {
+    async fn find(&self, rows: &ChangeRows) -> Result<Option<i64>, Failure> {
         record! {
             struct Found {
                 at: i64,

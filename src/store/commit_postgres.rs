@@ -16,7 +16,7 @@ use super::lists::{
     REQUEST_UPDATES, REQUESTS, TASKS, USES,
 };
 use super::record::record;
-use super::rows::Rows;
+use super::rows::ChangeRows;
 use super::statement::postgres;
 use super::tables::CLAIMABLE;
 
@@ -45,7 +45,7 @@ const COMBINATIONS: usize = 1 << 2;
 static TEXTS: [OnceLock<String>; COMBINATIONS] = [const { OnceLock::new() }; COMBINATIONS];
 
 impl Extras {
-    fn for_batch(batch: &[&Rows]) -> Self {
+    fn for_batch(batch: &[&ChangeRows]) -> Self {
         let has_notices = batch.iter().any(|rows| rows.gets_notice);
         let has_grants = batch.iter().any(|rows| rows.has_grants());
         Self(HAS_NOTICES * usize::from(has_notices) + HAS_GRANTS * usize::from(has_grants))
@@ -272,7 +272,7 @@ record! {
 /// failed, and are not sent on the writer's connection.
 pub(super) async fn write(
     db: &Db,
-    batch: &[&Rows],
+    batch: &[&ChangeRows],
     repeated: bool,
 ) -> Result<Vec<Option<i64>>, Failure> {
     let extras = Extras::for_batch(batch);
@@ -285,7 +285,7 @@ pub(super) async fn send(
     db: &Db,
     sql: Sql,
     lists: &[&List],
-    batch: &[&Rows],
+    batch: &[&ChangeRows],
     repeated: bool,
 ) -> Result<Vec<Option<i64>>, Failure> {
     let mut values = vec![Value::Now, Value::Int(db.asker_lock.owner())];

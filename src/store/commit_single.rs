@@ -22,7 +22,7 @@ use super::db::{Db, Failure, Sql};
 use super::lists::{
     APPROVERS, DECISIONS, ITEMS, KEYS, LINE_RANGES, List, NOTICES, REQUESTS, TASKS,
 };
-use super::rows::{ANY, NEW, Rows, TaskLine, VERSION};
+use super::rows::{ANY, ChangeRows, NEW, TaskLine, VERSION};
 use super::statement::postgres;
 use super::tables::CLAIMABLE;
 
@@ -55,8 +55,8 @@ static TEXTS: [OnceLock<String>; PART_COMBINATIONS] =
     [const { OnceLock::new() }; PART_COMBINATIONS];
 
 impl Parts {
-    fn for_batch(batch: &[&Rows]) -> Self {
-        let part = |part: usize, needed: fn(&Rows) -> bool| {
+    fn for_batch(batch: &[&ChangeRows]) -> Self {
+        let part = |part: usize, needed: fn(&ChangeRows) -> bool| {
             part * usize::from(batch.iter().any(|rows| needed(rows)))
         };
         let parts = [
@@ -325,7 +325,7 @@ fn changes_presence(line: &TaskLine) -> bool {
     line.guard == VERSION && line.asker.is_some()
 }
 
-pub(super) fn is_single(rows: &Rows) -> bool {
+pub(super) fn is_single(rows: &ChangeRows) -> bool {
     let [task] = rows.tasks.as_slice() else {
         return false;
     };
@@ -356,12 +356,12 @@ pub(super) fn is_single(rows: &Rows) -> bool {
 /// of the batch, the time of the commit, or `None` if the change is stale.
 pub(super) async fn write(
     db: &Db,
-    batch: &[&Rows],
+    batch: &[&ChangeRows],
     repeated: bool,
 ) -> Result<Vec<Option<i64>>, Failure> {
     let mut sorted: Vec<usize> = (0..batch.len()).collect();
     sorted.sort_by_key(|number| batch.get(*number).map(|rows| rows.root));
-    let rows: Vec<&Rows> = sorted
+    let rows: Vec<&ChangeRows> = sorted
         .iter()
         .filter_map(|number| batch.get(*number).copied())
         .collect();

@@ -14,7 +14,7 @@ use super::lists::{
     REQUESTS, TASKS, USES,
 };
 use super::record::record;
-use super::rows::{ANY, NEW, RequiredState, Rows, TaskLine, VERSION};
+use super::rows::{ANY, ChangeRows, NEW, RequiredState, TaskLine, VERSION};
 use super::sqlite::{count_written, execute_each, records};
 use super::statement;
 
@@ -175,14 +175,17 @@ struct StoredState {
 
 /// Writes a batch. Returns for each change, in the order of the batch, the time of the commit, or
 /// `None` if the change is stale.
-pub(super) async fn write(db: &Db, batch: Vec<Arc<Rows>>) -> Result<Vec<Option<i64>>, Failure> {
+pub(super) async fn write(
+    db: &Db,
+    batch: Vec<Arc<ChangeRows>>,
+) -> Result<Vec<Option<i64>>, Failure> {
     db.write_transaction(move |transaction, at| {
         let mut state = read_state(transaction, at, &batch)?;
         let accepted = batch.iter();
         let accepted: Vec<bool> = accepted
             .map(|rows| state.accepts(rows) && state.reserve_grant_uses(rows))
             .collect();
-        let rows: Vec<&Rows> = batch
+        let rows: Vec<&ChangeRows> = batch
             .iter()
             .zip(&accepted)
             .filter_map(|(rows, accepted)| accepted.then_some(&**rows))
@@ -204,7 +207,7 @@ pub(super) async fn write(db: &Db, batch: Vec<Arc<Rows>>) -> Result<Vec<Option<i
 fn read_state(
     transaction: &Transaction<'_>,
     at: i64,
-    batch: &[Arc<Rows>],
+    batch: &[Arc<ChangeRows>],
 ) -> rusqlite::Result<StoredState> {
     let (mut tasks, mut requests) = (HashMap::new(), HashMap::new());
     let mut grants = HashMap::new();
@@ -238,7 +241,7 @@ fn read_state(
 }
 
 impl StoredState {
-    fn accepts(&self, rows: &Rows) -> bool {
+    fn accepts(&self, rows: &ChangeRows) -> bool {
         rows.tasks
             .iter()
             .all(|line| self.matches(line, rows.root.0))
@@ -257,7 +260,7 @@ impl StoredState {
     /// Reserves uses of standing decisions for the calls that this change starts under them. If one
     /// of the standing decisions is revoked or expired, or has too few uses left, returns `false`
     /// and reserves nothing.
-    fn reserve_grant_uses(&mut self, rows: &Rows) -> bool {
+    fn reserve_grant_uses(&mut self, rows: &ChangeRows) -> bool {
         let mut remaining = self.grants.clone();
         for line in &rows.uses {
             match remaining.get_mut(&line.grant_id) {
@@ -285,7 +288,10 @@ impl StoredState {
 
 /// Returns the tasks that end with this batch and have credentials. Most tasks have no credentials,
 /// so most batches need no delete statement.
-fn ended_tasks<'b>(batch: &'b [&Rows], state: &'b StoredState) -> impl Iterator<Item = Uuid> + 'b {
+fn ended_tasks<'b>(
+    batch: &'b [&ChangeRows],
+    state: &'b StoredState,
+) -> impl Iterator<Item = Uuid> + 'b {
     let lines = batch.iter().flat_map(|rows| &rows.tasks);
     let ended = lines.filter(|line| line.ends());
     let found = ended.filter_map(|line| state.tasks.get(&line.task_id));

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::change_rows::micros;
 use super::db::Value;
-use super::rows::{RequiredState, Rows};
+use super::rows::{ChangeRows, RequiredState};
 use crate::task::change::{ASKER_UNTIL_DELIVERED, AskerPresence, IdempotencyRow};
 use crate::task::decision::Door;
 use crate::task::status::RequestStatus;
@@ -21,9 +21,9 @@ pub(super) struct List {
     /// The name and the Postgres type of each column.
     pub(super) columns: &'static [(&'static str, &'static str)],
     /// For Postgres: returns one array for each column, with the values of all lines of a batch.
-    pub(super) arrays: fn(&[&Rows]) -> Vec<Value>,
+    pub(super) arrays: fn(&[&ChangeRows]) -> Vec<Value>,
     /// For `SQLite`: calls a function once for each line of a batch, with the values of the line.
-    pub(super) each: fn(&[&Rows], WithLine<'_>) -> rusqlite::Result<()>,
+    pub(super) each: fn(&[&ChangeRows], WithLine<'_>) -> rusqlite::Result<()>,
 }
 
 /// A function that takes the values of a line, in the order of the columns.
@@ -33,14 +33,14 @@ pub(super) type WithLine<'f> = &'f mut dyn FnMut(&[&dyn ToSql]) -> rusqlite::Res
 struct BatchLine<'b, T> {
     /// The position of the change in the batch.
     number: i64,
-    rows: &'b Rows,
+    rows: &'b ChangeRows,
     line: &'b T,
 }
 
 /// Returns the lines of all changes of a batch, in order.
 fn all<'b, T: 'b>(
-    batch: &[&'b Rows],
-    lines: impl Fn(&'b Rows) -> &'b [T],
+    batch: &[&'b ChangeRows],
+    lines: impl Fn(&'b ChangeRows) -> &'b [T],
 ) -> Vec<BatchLine<'b, T>> {
     let numbered = (0_i64..).zip(batch);
     numbered
@@ -52,17 +52,17 @@ fn all<'b, T: 'b>(
         .collect()
 }
 
-fn changes<'b>(batch: &[&'b Rows]) -> Vec<BatchLine<'b, ()>> {
+fn changes<'b>(batch: &[&'b ChangeRows]) -> Vec<BatchLine<'b, ()>> {
     all(batch, |_| &[()])
 }
 
-fn changes_with_notice<'b>(batch: &[&'b Rows]) -> Vec<BatchLine<'b, ()>> {
+fn changes_with_notice<'b>(batch: &[&'b ChangeRows]) -> Vec<BatchLine<'b, ()>> {
     let mut changes = changes(batch);
     changes.retain(|entry| entry.rows.gets_notice);
     changes
 }
 
-fn keys<'b>(batch: &[&'b Rows]) -> Vec<BatchLine<'b, IdempotencyRow>> {
+fn keys<'b>(batch: &[&'b ChangeRows]) -> Vec<BatchLine<'b, IdempotencyRow>> {
     all(batch, |rows| rows.idempotency.as_slice())
 }
 
@@ -70,7 +70,7 @@ fn keys<'b>(batch: &[&'b Rows]) -> Vec<BatchLine<'b, IdempotencyRow>> {
 /// which lines of another list belong to the change. Lines are numbered from 1. In an empty range,
 /// the first number is greater than the last.
 struct LineRanges<'b> {
-    rows: &'b Rows,
+    rows: &'b ChangeRows,
     items: (i64, i64),
     requests: (i64, i64),
     approvers: (i64, i64),
@@ -78,9 +78,9 @@ struct LineRanges<'b> {
     keys: (i64, i64),
 }
 
-fn line_ranges<'b>(batch: &[&'b Rows]) -> Vec<LineRanges<'b>> {
+fn line_ranges<'b>(batch: &[&'b ChangeRows]) -> Vec<LineRanges<'b>> {
     let mut ends = [0_i64; 5];
-    let ranges_of = |rows: &&'b Rows| {
+    let ranges_of = |rows: &&'b ChangeRows| {
         let lengths = [
             rows.items.len(),
             rows.requests.len(),

@@ -1,4 +1,6 @@
-//! Defines the rows that a change writes, in a form for both Postgres and `SQLite`.
+//! Defines the rows that a change writes, in a form for both Postgres and `SQLite`. Their types are
+//! called `…Line`, because `TaskRow`, `RequestRow`, `GrantRow` and `CredentialRow` are rows that the
+//! store reads.
 
 use uuid::Uuid;
 
@@ -10,7 +12,7 @@ use crate::task::id::{RequestId, TaskId};
 use crate::task::status::{RequestStatus, TaskStatus};
 
 #[derive(Debug)]
-pub(super) struct Rows {
+pub(super) struct ChangeRows {
     pub(super) root: TaskId,
     pub(super) tenant: String,
     pub(super) change: Uuid,
@@ -263,7 +265,7 @@ impl TaskLine {
     }
 }
 
-impl Rows {
+impl ChangeRows {
     /// Returns whether the root runs after this change; `None` if the change does not set the
     /// root's status.
     pub(super) fn root_runs(&self) -> Option<bool> {

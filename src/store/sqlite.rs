@@ -14,7 +14,7 @@ use super::db::Value;
 use super::failure::{DriverError, Failure};
 use super::lists::List;
 use super::record::{AnyRow, Record};
-use super::rows::Rows;
+use super::rows::ChangeRows;
 
 /// The number of compiled statements that a connection keeps. It exceeds the number of statements
 /// of this crate, so each connection compiles each statement only once.
@@ -213,7 +213,7 @@ pub(super) fn execute_each(
     connection: &Connection,
     sql: &str,
     list: &List,
-    batch: &[&Rows],
+    batch: &[&ChangeRows],
     at: i64,
 ) -> rusqlite::Result<()> {
     let mut statement = None;

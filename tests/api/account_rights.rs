@@ -33,7 +33,7 @@ async fn app(on: On) -> TestApp {
 
 /// Returns the status that a caller gets at each endpoint. Every body is invalid, because it has
 /// the member `zzz`. So nothing changes, and 422 means that the caller has the right.
-async fn told(actor: &Actor<'_>, task: &str, request: &str) -> Vec<u16> {
+async fn endpoint_statuses(actor: &Actor<'_>, task: &str, request: &str) -> Vec<u16> {
     let tree = format!("/v1/tasks/{task}");
     let mut statuses = Vec::new();
     for path in [
@@ -82,13 +82,13 @@ on_both! {
             ("mallory", OTHER, [none, none, none, none, none, none, ok, ok, ok, none, none, none, none, fits]),
         ];
         for (name, key, statuses) in expected {
-            assert_eq!(told(&app.actor(key), &held.task, &held.request).await, statuses, "{name}");
+            assert_eq!(endpoint_statuses(&app.actor(key), &held.task, &held.request).await, statuses, "{name}");
         }
-        assert_eq!(told(&app.nobody(), &held.task, &held.request).await, [401; 14]);
+        assert_eq!(endpoint_statuses(&app.nobody(), &held.task, &held.request).await, [401; 14]);
         let as_alice = app.actor(WEB).header("holdpoint-user", "alice").header("holdpoint-groups", "finance");
-        assert_eq!(told(&as_alice, &held.task, &held.request).await, expected[0].2, "no group makes the owner an approver");
+        assert_eq!(endpoint_statuses(&as_alice, &held.task, &held.request).await, expected[0].2, "no group makes the owner an approver");
         let as_zoe = app.actor(WEB).header("holdpoint-user", "zoe").header("holdpoint-groups", "finance");
-        assert_eq!(told(&as_zoe, &held.task, &held.request).await, expected[2].2, "zoe is of finance");
+        assert_eq!(endpoint_statuses(&as_zoe, &held.task, &held.request).await, expected[2].2, "zoe is of finance");
         app.stop().await;
     }
 

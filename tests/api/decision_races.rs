@@ -4,7 +4,7 @@ use futures_util::future::join_all;
 use serde_json::json;
 
 use super::approval_cycle::on_both;
-use super::request_kinds::{ask, asking, items, results_of, told};
+use super::request_kinds::{ask, asking, items, last_tool_results, results_of};
 use crate::support::fake_chat_completions::{calls, says};
 use crate::support::repetitions;
 use crate::support::test_app::{On, TestApp};
@@ -86,7 +86,7 @@ on_both! {
         assert_eq!(app.model.sent().len(), before + 1, "one of twelve answers is stored, and the model is shown that one");
         let stored = items(&app, &question.task).await;
         let result = results_of(&stored, &question.call)[0]["content"].clone();
-        assert_eq!(told(&app), [result.as_str().unwrap()]);
+        assert_eq!(last_tool_results(&app), [result.as_str().unwrap()]);
         app.stop().await;
     }
 

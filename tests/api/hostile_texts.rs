@@ -64,7 +64,7 @@ notify:
 ",
             mail.port, hook.url
         );
-        let slack = FakeSlack::play(&hook);
+        let slack = FakeSlack::serve_on(&hook);
         let app = TestApp::with(On::Sqlite, &format!("{yaml}{ACCOUNTS}{more}")).await;
         Self {
             app,
@@ -94,7 +94,7 @@ notify:
     }
 
     /// Waits until every receiver has been told of the question of task `number`.
-    async fn told(&self, number: usize) {
+    async fn wait_until_notified(&self, number: usize) {
         self.mail.reached(number + 1).await;
         let in_teams = || {
             self.hook
@@ -245,7 +245,7 @@ async fn task(scene: &Scene, number: usize) -> String {
     all += &shown(decider(), &page_of(&approval)).await;
     all += &shown(owner(), &page_of(&guidance)).await;
     all += &shown(app.nobody(), &link("bob", &approval)).await;
-    scene.told(number).await;
+    scene.wait_until_notified(number).await;
     let reason = texts.of(14).replace('\0', "");
     let remember = json!({"for": "owner", "expires_in": "1h"});
     let answer = json!({"action": "approve", "reason": reason, "remember": remember});

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::approval_cycle::on_both;
 use super::request_kinds::{
     ASKING, KINDS, Question, TOKEN, ask, asking, asks, begin, each_has_one_result, filled_in,
-    items, request, results_of, told,
+    items, last_tool_results, request, results_of,
 };
 use crate::support::fake_chat_completions::{calls, says};
 use crate::support::test_app::{ACCOUNTS, BOB, On, Reply, TestApp};
@@ -88,7 +88,7 @@ on_both! {
         app.model.then(calls(&[asks("confirmation")]));
         let filled = json!({"shop": "north", "days": 3});
         let asked = answer(&app, &question, &response(filled.clone())).await;
-        assert_eq!(serde_json::from_str::<Value>(&told(&app)[0]).unwrap(), filled);
+        assert_eq!(serde_json::from_str::<Value>(&last_tool_results(&app)[0]).unwrap(), filled);
 
         let question = Question::of(&asked, "confirmation");
         assert_eq!(question.request["question"], "Close the shop.");
@@ -96,7 +96,7 @@ on_both! {
         app.restart().await;
         app.model.then(calls(&[("comment", r#"{"text":"closed"}"#)]));
         let asked = app.owner().post(&format!("{}/approve", question.path()), &json!({"reason": "fine"})).await;
-        assert_eq!(serde_json::from_str::<Value>(&told(&app)[0]).unwrap(), json!({"confirmed": true, "comment": "fine"}));
+        assert_eq!(serde_json::from_str::<Value>(&last_tool_results(&app)[0]).unwrap(), json!({"confirmed": true, "comment": "fine"}));
 
         let question = Question::of(&asked, "credentials");
         assert_eq!(question.request["tool_calls"][0]["name"], "comment", "a call that lacks its login asks for it");
@@ -106,7 +106,7 @@ on_both! {
         app.tool.answers(200, format!("hello {TOKEN}"));
         app.model.then(calls(&[("count", "{}")]));
         let asked = answer(&app, &question, &response(filled_in("credentials"))).await;
-        assert_eq!(told(&app), ["hello [secret jira.token]"], "the echoed secret is redacted");
+        assert_eq!(last_tool_results(&app), ["hello [secret jira.token]"], "the echoed secret is redacted");
         let ran = app.tool.ledger();
         assert_eq!((ran.len(), ran[0].header("authorization")), (1, format!("Bearer {TOKEN}").as_str()));
         assert_eq!(ran[0].header("idempotency-key"), question.call, "that call continues");
@@ -116,7 +116,7 @@ on_both! {
         app.model.then(calls(&[asks("approval")]));
         let body = format!(r#"{{"action":"respond","result":{{"n":{BIG},"f":1.10}}}}"#);
         let asked = app.owner().send(Method::POST, &question.path(), Some(("application/json", body))).await;
-        assert_eq!(told(&app), [format!(r#"{{"n":{BIG},"f":1.10}}"#)]);
+        assert_eq!(last_tool_results(&app), [format!(r#"{{"n":{BIG},"f":1.10}}"#)]);
 
         let question = Question::of(&asked, "approval");
         app.restart().await;
@@ -137,7 +137,7 @@ on_both! {
         let ran = app.tool.ledger();
         assert_eq!(ran.len(), 3);
         assert_eq!((&ran[1].body, ran[1].header("idempotency-key")), (&ran[2].body, ran[2].header("idempotency-key")));
-        assert!(told(&app)[0].contains(r#"{"amount":5,"order":17}"#) && told(&app)[0].ends_with("paid"), "{:?}", told(&app));
+        assert!(last_tool_results(&app)[0].contains(r#"{"amount":5,"order":17}"#) && last_tool_results(&app)[0].ends_with("paid"), "{:?}", last_tool_results(&app));
 
         let journal = items(&app, &task).await;
         each_has_one_result(&journal);
@@ -171,7 +171,7 @@ on_both! {
                 app.model.then(calls(&[("lookup", r#"{"order":1}"#), asks("guidance")]));
             }
             asked = answer(&app, &question, &response(json!({"answer": format!("round {round}")}))).await;
-            assert!(told(&app).last().unwrap().contains(&format!("round {round}")));
+            assert!(last_tool_results(&app).last().unwrap().contains(&format!("round {round}")));
         }
         assert_eq!((asked.str("/status"), app.tool.ledger().len()), ("Completed".to_owned(), 4));
         let last = app.model.sent().last().unwrap()["messages"].to_string();
@@ -216,7 +216,7 @@ on_both! {
         }
         let done = answer(&app, &Question::of(&now, "external_result"), &json!({"action": "respond", "result": "seven"})).await;
         assert_eq!(done.str("/status"), "Completed", "{}", done.text);
-        let results = told(&app);
+        let results = last_tool_results(&app);
         let parts = [r#"{"ok":true}"#, "seven", "north", r#"{"ok":true}"#, r#""confirmed":true"#, "mine"];
         assert!(results.len() == 6 && results.iter().zip(parts).all(|(result, part)| result.contains(part)), "{results:?}");
         each_has_one_result(&items(&app, &done.str("/task_id")).await);
@@ -363,7 +363,7 @@ on_both! {
         assert_eq!(app.actor(BOB).hit(&format!("{}/approve", question.path())).await.str("/status"), "Completed");
         let denied = begin(&app, &[asks("guidance")]).await;
         assert_eq!(denied.str("/status"), "Completed", "{}", denied.text);
-        assert!(told(&app)[0].contains("Think yourself."), "{:?}", told(&app));
+        assert!(last_tool_results(&app)[0].contains("Think yourself."), "{:?}", last_tool_results(&app));
         app.stop().await;
     }
 
@@ -408,7 +408,7 @@ on_both! {
         assert_eq!(done.str("/status"), "Completed", "another task does not share the login: {}", done.text);
         let journal = items(&app, &done.str("/task_id")).await;
         assert_eq!(results_of(&journal, &question.call)[0]["outcome"], "rejected");
-        assert!(told(&app)[0].contains("not mine"), "{:?}", told(&app));
+        assert!(last_tool_results(&app)[0].contains("not mine"), "{:?}", last_tool_results(&app));
         assert_eq!(app.tool.ledger().len(), 4, "the other call ran");
         app.stop().await;
     }

@@ -30,7 +30,7 @@ async fn app(on: On) -> TestApp {
     .await
 }
 
-async fn told(actor: &Actor<'_>, path: &str) -> Vec<u16> {
+async fn command_statuses(actor: &Actor<'_>, path: &str) -> Vec<u16> {
     let message = json!({"input": "more", "supersede": true});
     vec![
         actor
@@ -50,7 +50,7 @@ on_both! {
         app.restart_with(|yaml| yaml.replace("groups: [support], users: [Zoe]", "users: [Zoe]")).await;
         for task in [&failed, &held] {
             let path = format!("/v1/tasks/{task}");
-            assert_eq!(told(&app.owner(), &path).await, [403, 403], "{task}");
+            assert_eq!(command_statuses(&app.owner(), &path).await, [403, 403], "{task}");
             let words = app.owner().post(&format!("{path}/messages"), &json!({"input": "more"})).await;
             assert!(words.str("/detail").contains("no longer use the task"), "{}", words.text);
             // The service checks the caller's right before it reads the body.
@@ -72,8 +72,8 @@ on_both! {
         app.model.then(says("one")).then(says("two")).then(says("three"));
         let task = named("max", "support").post("/v1/tasks", &json!({"input": "go"})).await.str("/task_id");
         let path = format!("/v1/tasks/{task}");
-        assert_eq!(told(&named("max", "sales"), &path).await, [403, 403]);
-        assert_eq!(told(&app.actor(WEB).header("holdpoint-user", "max"), &path).await, [403, 403]);
+        assert_eq!(command_statuses(&named("max", "sales"), &path).await, [403, 403]);
+        assert_eq!(command_statuses(&app.actor(WEB).header("holdpoint-user", "max"), &path).await, [403, 403]);
         assert_eq!(named("max", "support").post(&format!("{path}/messages"), &json!({"input": "more"})).await.status, 200);
         // `open_to` names the user Zoe. The comparison of user names ignores case.
         let zoe = app.actor(WEB).header("holdpoint-user", "zOE").post("/v1/tasks", &json!({"input": "go"})).await;
@@ -90,7 +90,7 @@ on_both! {
         let done = app.owner().post("/v1/tasks", &json!({"input": "go"})).await.str("/task_id");
         app.restart_with(|yaml| yaml.replace("  billing:", "  invoicing:").replace("default_agent: billing", "default_agent: desk")).await;
         for task in [&failed, &done] {
-            assert_eq!(told(&app.owner(), &format!("/v1/tasks/{task}")).await, [403, 403], "{task}");
+            assert_eq!(command_statuses(&app.owner(), &format!("/v1/tasks/{task}")).await, [403, 403], "{task}");
         }
         let retried = app.actor(ADMIN).hit(&format!("/v1/tasks/{failed}/retry")).await;
         assert_eq!((retried.status, retried.str("/error/code").as_str()), (200, "configuration"), "{}", retried.text);
@@ -116,7 +116,7 @@ on_both! {
         let held = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
         let child = held.str("/pending/0/task_id");
         assert_ne!(child, held.str("/task_id"));
-        assert_eq!(told(&app.owner(), &format!("/v1/tasks/{child}")).await, [409, 409]);
+        assert_eq!(command_statuses(&app.owner(), &format!("/v1/tasks/{child}")).await, [409, 409]);
     }
 
     async fn caller_sees_the_gates_that_are_open_to_them_if_the_key_may_propose_calls(on: On) {

@@ -112,7 +112,7 @@ impl World {
 
     /// Returns the conversation in the last request to the current provider, in the same form for
     /// all providers.
-    fn told(&self) -> Vec<String> {
+    fn conversation(&self) -> Vec<String> {
         let sent: Value = serde_json::from_str(&self.sent()).unwrap();
         let said = match self.now {
             Responses => &sent["input"],
@@ -224,12 +224,12 @@ async fn changes(on: On, first: Provider, then: Provider) {
         "assistant Paid.",
         "user Is it?",
     ];
-    assert_eq!(world.told(), told, "{first:?} to {then:?}");
+    assert_eq!(world.conversation(), told, "{first:?} to {then:?}");
 
     world.turns_to(first).await;
     world.asks(&task, "Sure?").await;
     told.extend(["assistant It is paid.", "user Sure?"]);
-    assert_eq!(world.told(), told, "{first:?} to {then:?} and back");
+    assert_eq!(world.conversation(), told, "{first:?} to {then:?} and back");
     for text in own(first) {
         assert!(world.sent().contains(text), "{text}: {}", world.sent());
     }

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::approval_cycle::on_both;
 use super::request_kinds::{
-    KINDS, Question, ask, asking, asks, begin, each_has_one_result, filled_in, items, request,
-    results_of, short, told,
+    KINDS, Question, ask, asking, asks, begin, each_has_one_result, filled_in, items,
+    last_tool_results, request, results_of, short,
 };
 use crate::support::eventually;
 use crate::support::test_app::{On, TestApp};
@@ -162,7 +162,7 @@ on_both! {
             let answer = async || app.owner().send(Method::POST, &question.path(), Some(("application/json", body.clone()))).await;
             let done = answer().await;
             assert_eq!((done.status, done.str("/status").as_str()), (200, "Completed"), "{result}: {}", done.text);
-            assert_eq!(told(&app), [passed_on]);
+            assert_eq!(last_tool_results(&app), [passed_on]);
             let late = answer().await;
             late.assert_code(409, "already_decided");
             assert!(late.text.contains(&format!(r#""result":{result}"#)), "{}", late.text);
@@ -199,7 +199,7 @@ on_both! {
         let body = format!(r#"{{"action":"respond","result":{{"metres":{BIG},"more":true}}}}"#);
         let done = app.owner().send(Method::POST, &question.path(), Some(("application/json", body))).await;
         done.assert_status(200, "Completed");
-        assert_eq!(told(&app), [format!(r#"{{"metres":{BIG},"more":true}}"#)]);
+        assert_eq!(last_tool_results(&app), [format!(r#"{{"metres":{BIG},"more":true}}"#)]);
         app.stop().await;
     }
 
@@ -219,7 +219,7 @@ on_both! {
                 assert_eq!(now.status, 200, "{}", now.text);
             }
             assert_eq!(now.str("/status"), "Completed", "{kind}: {}", now.text);
-            assert_eq!(told(&app).len(), 23);
+            assert_eq!(last_tool_results(&app).len(), 23);
             each_has_one_result(&items(&app, &now.str("/task_id")).await);
         }
         app.stop().await;
@@ -254,7 +254,7 @@ on_both! {
         let of = |call: usize| results_of(&journal, &ids[call])[0]["outcome"].as_str().unwrap().to_owned();
         assert_eq!([0, 1, 2, 3].map(of), ["responded", "succeeded", "rejected", "expired"]);
         assert_eq!(app.tool.ledger().len(), 1);
-        let results = told(&app);
+        let results = last_tool_results(&app);
         assert!(results[0] == "by hand" && results[2].contains("not this"), "{results:?}");
         let late = app.owner().post(&question.path(), &json!({"action": "approve"})).await;
         late.assert_code(410, "request_expired");
@@ -292,7 +292,7 @@ on_both! {
         assert!(app.tool.ledger().is_empty());
         let done = app.approver().hit(&format!("{}/approve", anew.path())).await;
         assert_eq!((done.str("/status").as_str(), app.tool.ledger().len()), ("Completed", 1), "{}", done.text);
-        assert!(app.tool.ledger()[0].body.contains("600") && told(&app)[0].contains("600"));
+        assert!(app.tool.ledger()[0].body.contains("600") && last_tool_results(&app)[0].contains("600"));
 
         let held = Question::of(&begin(&app, &[asks("external_result")]).await, "approval");
         let asked = app.owner().post(&held.path(), &edit(&held, json!({"what": "bills"}))).await;
@@ -300,7 +300,7 @@ on_both! {
         assert_eq!(outside.request["tool_calls"][0]["arguments"], json!({"what": "bills"}), "the result is requested for the approved arguments");
         let done = app.owner().post(&outside.path(), &json!({"action": "respond", "result": 4})).await;
         assert_eq!(done.str("/status"), "Completed", "{}", done.text);
-        assert!(told(&app)[0].contains("bills"), "the model is told which bytes counted: {:?}", told(&app));
+        assert!(last_tool_results(&app)[0].contains("bills"), "the model is told which bytes counted: {:?}", last_tool_results(&app));
         app.stop().await;
     }
 

@@ -203,7 +203,7 @@ pub fn since_last_turn(app: &TestApp) -> Vec<Value> {
 
 /// Returns the contents of the tool results after the last assistant message in the model's last
 /// prompt, in order.
-pub fn told(app: &TestApp) -> Vec<String> {
+pub fn last_tool_results(app: &TestApp) -> Vec<String> {
     let messages = since_last_turn(app).into_iter();
     let results = messages.filter(|message| message["role"] == "tool");
     results

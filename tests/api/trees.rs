@@ -86,7 +86,7 @@ pub(super) async fn trees(on: On, more: &str) -> TestApp {
 /// Like `trees`, but `change` changes the configuration.
 async fn with(on: On, more: &str, change: impl Fn(String) -> String) -> TestApp {
     let app = TestApp::with(on, &yaml(more, change)).await;
-    app.model.otherwise(play);
+    app.model.otherwise(scripted_answer);
     app
 }
 
@@ -112,7 +112,7 @@ fn limited(agent: &'static str, limits: &'static str) -> impl Fn(String) -> Stri
 /// Returns the fake model's answer to a prompt of any agent. The user's last message is a JSON list
 /// of turns, and the answer is the next turn of this list. After the last turn, the answer is the
 /// agent's name and all tool results since that message.
-fn play(body: &Value) -> Value {
+fn scripted_answer(body: &Value) -> Value {
     let since = since_user(body);
     let Ok(turns) = serde_json::from_str::<Vec<Value>>(&text(&since[0])) else {
         return says("what?");

@@ -10,7 +10,7 @@ use holdpoint::store::{Settings, Store, TaskFilter};
 use holdpoint::task::id::TaskId;
 use holdpoint::world::SystemClock;
 
-use super::checker::Told;
+use super::checker::TaskRecord;
 use super::gate_askers::AGENT;
 use super::simulated_people::People;
 use crate::support::pause;
@@ -89,7 +89,7 @@ pub async fn statuses(people: &People, tasks: &[String]) -> Vec<(String, String)
 
 /// Reads the journals of the tasks in `statuses`, given as (task id, status), and of their
 /// sub-agents' tasks. The journals are read from the database, so all replicas must have stopped.
-pub async fn journals(database: &str, statuses: Vec<(String, String)>) -> Vec<Told> {
+pub async fn journals(database: &str, statuses: Vec<(String, String)>) -> Vec<TaskRecord> {
     let settings = Settings {
         url: Secret::new(database.to_owned()),
         migrate: false,
@@ -106,7 +106,7 @@ pub async fn journals(database: &str, statuses: Vec<(String, String)>) -> Vec<To
         tries += 1;
         pause().await;
     };
-    let mut told = Vec::new();
+    let mut records = Vec::new();
     for (task, status) in statuses {
         let root: TaskId = task.parse().unwrap();
         let tree = TaskFilter {
@@ -137,7 +137,7 @@ pub async fn journals(database: &str, statuses: Vec<(String, String)>) -> Vec<To
         );
         for (task, parent, status, output, counted) in std::iter::once(own).chain(children) {
             let journal = store.items(task, 0, 10_000).await.unwrap();
-            told.push(Told {
+            records.push(TaskRecord {
                 task,
                 root,
                 parent,
@@ -149,7 +149,7 @@ pub async fn journals(database: &str, statuses: Vec<(String, String)>) -> Vec<To
         }
     }
     store.close().await;
-    told
+    records
 }
 
 pub fn say(line: &str) {

@@ -21,7 +21,7 @@ use super::world::Execution;
 use crate::engine::invariants;
 
 /// The state of one task after the run.
-pub struct Told {
+pub struct TaskRecord {
     pub task: TaskId,
     pub root: TaskId,
     /// The task and the call that started this task; `None` for a root.
@@ -35,7 +35,7 @@ pub struct Told {
 }
 
 pub struct Evidence<'a> {
-    pub tasks: &'a [Told],
+    pub tasks: &'a [TaskRecord],
     pub ledger: &'a [Execution],
     pub history: &'a [Deed],
     pub attempted: &'a BTreeMap<String, Vec<&'static str>>,
@@ -104,23 +104,23 @@ pub fn check(evidence: &Evidence<'_>) -> Findings {
     for execution in evidence.ledger {
         by_key.entry(&execution.key).or_default().push(execution);
     }
-    let children: HashMap<TaskId, &Told> = evidence
+    let children: HashMap<TaskId, &TaskRecord> = evidence
         .tasks
         .iter()
-        .map(|told| (told.task, told))
+        .map(|record| (record.task, record))
         .collect();
     numbered(evidence, &mut found);
-    for told in evidence.tasks {
-        stands(told, &mut found);
-        let calls = read(told, evidence, &mut found);
+    for record in evidence.tasks {
+        stands(record, &mut found);
+        let calls = read(record, evidence, &mut found);
         for (id, call) in &calls {
             if AGENTS.contains(&call.name.as_str()) {
-                one_delegation(told, *id, call, &children, &mut found);
+                one_delegation(record, *id, call, &children, &mut found);
                 continue;
             }
             let executions = by_key.remove(id.to_string().as_str()).unwrap_or_default();
             one_call(
-                told.task,
+                record.task,
                 *id,
                 call,
                 &executions,
@@ -144,42 +144,46 @@ pub fn check(evidence: &Evidence<'_>) -> Findings {
 /// Checks that a journal has no gaps and satisfies `engine::invariants`. Also checks that its task
 /// has completed or was canceled, that the service shows the same status, and that the task's
 /// counters are zero.
-fn stands(told: &Told, found: &mut Findings) {
-    let items: Vec<Item> = told.journal.iter().map(|(item, _)| item.clone()).collect();
-    for (place, (item, _)) in (1..).zip(&told.journal) {
+fn stands(record: &TaskRecord, found: &mut Findings) {
+    let items: Vec<Item> = record
+        .journal
+        .iter()
+        .map(|(item, _)| item.clone())
+        .collect();
+    for (place, (item, _)) in (1..).zip(&record.journal) {
         if item.seq != place {
             found.add(
                 Kind::Lost,
-                told.task,
+                record.task,
                 format!("a gap: item {} in place {place}", item.seq),
             );
         }
     }
-    if told.counted != (0, 0) {
+    if record.counted != (0, 0) {
         found.add(
             Kind::Other,
-            told.task,
-            format!("it is over and counts {:?}", told.counted),
+            record.task,
+            format!("it is over and counts {:?}", record.counted),
         );
     }
-    if !matches!(told.status.as_str(), "Completed" | "Canceled") {
+    if !matches!(record.status.as_str(), "Completed" | "Canceled") {
         found.add(
             Kind::Lost,
-            told.task,
-            format!("it did not end: {}", told.status),
+            record.task,
+            format!("it did not end: {}", record.status),
         );
     }
     let last = items.iter().rev().find_map(|item| match &item.fact {
         Fact::TaskStatus { status, .. } => Some(format!("{status:?}")),
         _ => None,
     });
-    if last.as_deref() != Some(told.status.as_str()) {
+    if last.as_deref() != Some(record.status.as_str()) {
         found.add(
             Kind::Other,
-            told.task,
+            record.task,
             format!(
                 "it is said to be {}, its journal says {last:?}",
-                told.status
+                record.status
             ),
         );
     }
@@ -191,7 +195,11 @@ fn stands(told: &Told, found: &mut Findings) {
         ("no start without leave", invariants::check),
     ] {
         if std::panic::catch_unwind(|| law(&items)).is_err() {
-            found.add(Kind::Other, told.task, format!("the law is broken: {name}"));
+            found.add(
+                Kind::Other,
+                record.task,
+                format!("the law is broken: {name}"),
+            );
         }
     }
 }
@@ -199,12 +207,12 @@ fn stands(told: &Told, found: &mut Findings) {
 /// Checks that the events of each tree are numbered 1, 2, 3 … over all its tasks.
 fn numbered(evidence: &Evidence<'_>, found: &mut Findings) {
     let mut trees: BTreeMap<TaskId, Vec<i64>> = BTreeMap::new();
-    for told in evidence.tasks {
-        found.children += usize::from(told.parent.is_some());
+    for record in evidence.tasks {
+        found.children += usize::from(record.parent.is_some());
         trees
-            .entry(told.root)
+            .entry(record.root)
             .or_default()
-            .extend(told.journal.iter().map(|(_, event)| *event));
+            .extend(record.journal.iter().map(|(_, event)| *event));
     }
     for (root, mut events) in trees {
         events.sort_unstable();
@@ -221,14 +229,17 @@ fn numbered(evidence: &Evidence<'_>, found: &mut Findings) {
 /// Checks that every acknowledged task and every acknowledged decision is stored as it was
 /// acknowledged.
 fn acknowledged(evidence: &Evidence<'_>, found: &mut Findings) {
-    let told: HashMap<String, &Told> = evidence
+    let by_id: HashMap<String, &TaskRecord> = evidence
         .tasks
         .iter()
-        .map(|told| (told.task.to_string(), told))
+        .map(|record| (record.task.to_string(), record))
         .collect();
-    let mut trees: HashMap<String, Vec<&Told>> = HashMap::new();
-    for told in evidence.tasks {
-        trees.entry(told.root.to_string()).or_default().push(told);
+    let mut trees: HashMap<String, Vec<&TaskRecord>> = HashMap::new();
+    for record in evidence.tasks {
+        trees
+            .entry(record.root.to_string())
+            .or_default()
+            .push(record);
     }
     // `task` is the root of a tree. The request may belong to any task of that tree.
     let stored = |task: &str, request: &str| -> Vec<&'static str> {
@@ -236,7 +247,7 @@ fn acknowledged(evidence: &Evidence<'_>, found: &mut Findings) {
             .get(task)
             .into_iter()
             .flatten()
-            .flat_map(|told| told.journal.as_slice());
+            .flat_map(|record| record.journal.as_slice());
         let decisions = journals.filter_map(|(item, _)| match &item.fact {
             Fact::Decision {
                 request_id,
@@ -249,7 +260,7 @@ fn acknowledged(evidence: &Evidence<'_>, found: &mut Findings) {
     for deed in evidence.history {
         match deed {
             Deed::Created { task } => {
-                if !told.contains_key(task) {
+                if !by_id.contains_key(task) {
                     found.add(
                         Kind::Lost,
                         task.parse().ok(),
@@ -297,10 +308,15 @@ pub fn report(findings: &Findings, evidence: &Evidence<'_>) -> String {
         .map(|wrong| format!("{:?}: {}", wrong.kind, wrong.what))
         .collect();
     let first = findings.wrong.iter().find_map(|wrong| wrong.task);
-    if let Some(told) = evidence.tasks.iter().find(|told| Some(told.task) == first) {
-        text.push(format!("journal of {}:", told.task));
+    if let Some(record) = evidence
+        .tasks
+        .iter()
+        .find(|record| Some(record.task) == first)
+    {
+        text.push(format!("journal of {}:", record.task));
         text.extend(
-            told.journal
+            record
+                .journal
                 .iter()
                 .map(|(item, _)| format!("  {} {} {:?}", item.seq, item.at.0, item.fact)),
         );
@@ -308,7 +324,7 @@ pub fn report(findings: &Findings, evidence: &Evidence<'_>) -> String {
         let lines = evidence
             .ledger
             .iter()
-            .filter(|line| line.task == told.task.to_string());
+            .filter(|line| line.task == record.task.to_string());
         text.extend(lines.map(|line| format!("  {line:?}")));
     }
     text.join("\n")

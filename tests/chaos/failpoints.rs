@@ -12,7 +12,7 @@ use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
 use super::chaos_run::{configure, journals, statuses};
-use super::checker::{Evidence, Told, check, report};
+use super::checker::{Evidence, TaskRecord, check, report};
 use super::process::Place;
 use super::scripted_model::Model;
 use super::simulated_people::People;
@@ -257,7 +257,7 @@ impl Kill<'_> {
         world: Arc<World>,
         model: Model,
         life: impl AsyncFnOnce(&People, &AtomicU32) -> Vec<String>,
-    ) -> (Vec<String>, Vec<Told>) {
+    ) -> (Vec<String>, Vec<TaskRecord>) {
         let database = match self.on {
             On::Sqlite => Database::sqlite().await,
             On::Postgres => {

@@ -4,7 +4,7 @@
 use serde_json::json;
 
 use super::database::{is_refused, number};
-use crate::api::gate::{AGENT, bash, expected, refund, told, yaml};
+use crate::api::gate::{AGENT, bash, call_summary, expected, refund, yaml};
 use crate::support::database::Database;
 use crate::support::forwarder::Forwarder;
 use crate::support::test_app::{Reply, TestApp};
@@ -31,7 +31,7 @@ async fn database_that_is_down_lets_no_gate_call_through() {
         call = ask(refund(5)).await;
     }
     assert_eq!(
-        told(&call),
+        call_summary(&call),
         expected(200, "allow", "settled", "succeeded"),
         "{}",
         call.text
@@ -69,7 +69,7 @@ async fn connection_cut_at_any_byte_of_a_gate_call_gives_one_permit_and_runs_one
         line.cut_after(cut);
         let ours = ask(format!("ours-{cut}"), refund(5)).await;
         assert_eq!(
-            told(&ours),
+            call_summary(&ours),
             expected(200, "allow", "settled", "succeeded"),
             "{cut}: {}",
             ours.text
@@ -107,7 +107,7 @@ async fn connection_cut_at_any_byte_of_a_repeated_call_hands_its_result_over_and
         }
     };
     let done = expected(200, "allow", "settled", "succeeded");
-    assert_eq!(told(&ask().await), done);
+    assert_eq!(call_summary(&ask().await), done);
     for cut in (0..4_000).step_by(199) {
         let delivered = "select count(*) from agent_task where asker_until = 9223372036854775807";
         until("the answer counts as delivered", async || {
@@ -119,7 +119,7 @@ async fn connection_cut_at_any_byte_of_a_repeated_call_hands_its_result_over_and
         crate::support::postgres::run(database.url(), lost.to_owned()).await;
         line.cut_after(cut);
         let reply = ask().await;
-        assert_eq!(told(&reply), done, "{cut}: {}", reply.text);
+        assert_eq!(call_summary(&reply), done, "{cut}: {}", reply.text);
         assert_eq!(app.tool.count(), 1, "{cut}");
     }
     app.stop().await;

@@ -18,7 +18,7 @@ use axum::routing::post;
 use serde::{Deserialize, Serialize};
 
 use super::process::within;
-use super::scripted_model::dice;
+use super::scripted_model::seeded_number;
 use crate::support::fake_receiver::Received;
 
 /// The name of the file that lists all received messages. It is in the folder of the test run.
@@ -98,7 +98,7 @@ async fn receive(
     body: Bytes,
 ) -> Response {
     let drawn = receiver.drawn.fetch_add(1, Ordering::Relaxed);
-    let draw = dice(u64::from(std::process::id()), drawn);
+    let draw = seeded_number(u64::from(std::process::id()), drawn);
     let mood = if receiver.folder.join(CALM).exists() {
         ""
     } else {

@@ -31,7 +31,7 @@ type About = (String, BTreeSet<String>);
 
 /// Returns the ids of the mails about these requests, by address and questions. The list has one id
 /// for each time that a mail was sent.
-fn told(server: &FakeMailServer, requests: &[String]) -> BTreeMap<About, Vec<String>> {
+fn mail_ids(server: &FakeMailServer, requests: &[String]) -> BTreeMap<About, Vec<String>> {
     let mut told: BTreeMap<About, Vec<String>> = BTreeMap::new();
     for mail in server.all() {
         let about = requests.iter().filter(|id| mail.text.contains(*id));
@@ -58,7 +58,7 @@ async fn killed_at_each_point(on: On, gather: &str) {
         .collect();
     assert_eq!(requests.len(), tasks, "each task has its question");
     let told = loop {
-        let told = told(&server, &requests);
+        let told = mail_ids(&server, &requests);
         let reached = |person: &str, request: &String| {
             let mut mails = told.keys();
             mails.any(|(to, about)| to == person && about.contains(request))

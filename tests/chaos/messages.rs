@@ -173,7 +173,7 @@ async fn killed_at_each_point(on: On) {
         .flat_map(|task| WANTED.map(|name| (task.clone(), name)))
         .collect();
     loop {
-        let arrived = told(&hook);
+        let arrived = ids_by_event(&hook);
         if expected
             .iter()
             .all(|event| arrived.contains_key(&(event.0.clone(), event.1.to_owned())))
@@ -192,7 +192,7 @@ async fn killed_at_each_point(on: On) {
 }
 
 /// Returns the ids under which each event arrived, by task and event name.
-fn told(hook: &FakeReceiver) -> BTreeMap<(String, String), BTreeSet<String>> {
+fn ids_by_event(hook: &FakeReceiver) -> BTreeMap<(String, String), BTreeSet<String>> {
     let mut told: BTreeMap<_, BTreeSet<String>> = BTreeMap::new();
     for message in hook.all() {
         let task = message.body["data"]["root_task_id"]

@@ -241,7 +241,7 @@ fn wish(said: &str, turn: usize) -> Wish {
         ("short", 0) => vec![call("short", 0, 5, "", 0)],
         ("held", 0) => vec![call("refund", 0, 50, "", 0)],
         ("cut", 0) => vec![call("refund", 0, 7, "", 1_300)],
-        ("storm", turn) => storm(2 + dice(number, 0) % 3, number, turn, call),
+        ("storm", turn) => storm(2 + seeded_number(number, 0) % 3, number, turn, call),
         ("tree", 0) => vec![
             to("scout", 0, "branch"),
             to("clerk", 1, "leaf"),
@@ -255,7 +255,7 @@ fn wish(said: &str, turn: usize) -> Wish {
             to("hand", 1, "leaf"),
             call("refund", 2, 5, "", 20),
         ],
-        ("leaf", turn) => storm(1 + dice(number, 0) % 2, number, turn, call),
+        ("leaf", turn) => storm(1 + seeded_number(number, 0) % 2, number, turn, call),
         _ => Vec::new(),
     };
     if calls.is_empty() {
@@ -277,7 +277,7 @@ fn storm(
     if turn as u64 >= turns {
         return Vec::new();
     }
-    let draw = |what: u64| dice(number.wrapping_mul(1_000) + turn as u64, what);
+    let draw = |what: u64| seeded_number(number.wrapping_mul(1_000) + turn as u64, what);
     let one = |place: u64| {
         let wait = 20 + draw(place * 10) % 180;
         let mood = match draw(place * 10 + 1) % 100 {
@@ -308,7 +308,7 @@ fn storm(
 }
 
 /// Returns a pseudo-random number, computed from `seed` and `what`.
-pub fn dice(seed: u64, what: u64) -> u64 {
+pub fn seeded_number(seed: u64, what: u64) -> u64 {
     let mut value = seed
         .wrapping_mul(0x9E37_79B9_7F4A_7C15)
         .wrapping_add(what.wrapping_mul(0xD1B5_4A32_D192_ED03));

@@ -21,7 +21,7 @@ use self::evidence::{Books, ROLES};
 use super::chaos_run::{configure, say, too_few};
 use super::hooks;
 use super::process::{Place, Process, free_port, within};
-use super::scripted_model::{Model, dice};
+use super::scripted_model::{Model, seeded_number};
 use super::simulated_people::People;
 use super::world::World;
 use crate::notify::{NEW, OLD};
@@ -244,7 +244,7 @@ impl Weather<'_> {
     /// Starts and kills the processes of one replica until all faults have happened.
     async fn lives_of(&self, place: &Place) {
         while let Some(life) = self.next_life() {
-            let draw = |what| dice(self.seed.wrapping_add(life), what);
+            let draw = |what| seeded_number(self.seed.wrapping_add(life), what);
             let zombie = life % 11 == 5;
             let exact = draw(0).is_multiple_of(2);
             let pass = 1 + draw(1) % 3;
@@ -324,7 +324,7 @@ impl Weather<'_> {
                 return;
             }
             // In most rounds the mail server takes mails.
-            let draw = usize::try_from(dice(self.seed, 1_000 + round) % 16).unwrap();
+            let draw = usize::try_from(seeded_number(self.seed, 1_000 + round) % 16).unwrap();
             mail.then(manners.get(draw).copied().unwrap_or(Then::Take));
             within(Duration::from_millis(200)).await;
         }

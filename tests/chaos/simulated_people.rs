@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::scripted_model::dice;
+use super::scripted_model::seeded_number;
 use super::world::World;
 use crate::support::test_app::ALICE;
 use crate::support::{http_client_builder, pause};
@@ -114,7 +114,7 @@ impl People {
 
     /// Returns the next number of this run's random sequence.
     pub fn draw(&self) -> u64 {
-        dice(self.seed, self.drawn.fetch_add(1, Ordering::Relaxed))
+        seeded_number(self.seed, self.drawn.fetch_add(1, Ordering::Relaxed))
     }
 
     pub fn anywhere(&self) -> &str {

@@ -5,13 +5,17 @@ use std::collections::HashSet;
 use holdpoint::task::transcript::{Message, conversation};
 use serde_json::{Value, json};
 
-use super::checker::Told;
+use super::checker::TaskRecord;
 
 /// Returns the conversations of these tasks as text, one for each prefix of each journal.
-pub fn stored(tasks: &[Told]) -> HashSet<String> {
+pub fn stored(tasks: &[TaskRecord]) -> HashSet<String> {
     let mut stored = HashSet::new();
-    for told in tasks {
-        let items: Vec<_> = told.journal.iter().map(|(item, _)| item.clone()).collect();
+    for record in tasks {
+        let items: Vec<_> = record
+            .journal
+            .iter()
+            .map(|(item, _)| item.clone())
+            .collect();
         stored.extend((1..=items.len()).map(|length| of_journal(&conversation(&items[..length]))));
     }
     stored
@@ -137,7 +141,7 @@ fn prompt_with_a_result_in_no_journal_is_reported_missing() {
         )
     });
     let task = holdpoint::task::id::TaskId(uuid::Uuid::nil());
-    let told = Told {
+    let record = TaskRecord {
         task,
         root: task,
         parent: None,
@@ -155,7 +159,7 @@ fn prompt_with_a_result_in_no_journal_is_reported_missing() {
             {"role": "tool", "tool_call_id": "call_0_0", "content": result},
         ])
     };
-    let stored = stored(&[told]);
+    let stored = stored(&[record]);
     assert_eq!(missing(&[prompt("paid")], &stored), Vec::<String>::new());
     assert_eq!(
         missing(&[prompt("paid"), prompt("paid twice")], &stored).len(),

@@ -16,7 +16,7 @@ use super::checker::{self, Evidence, Findings, check, report};
 use super::gate_askers::Kind;
 use super::inbox_rows::InboxRows;
 use super::process::{Place, Process, within};
-use super::scripted_model::{Model, dice};
+use super::scripted_model::{Model, seeded_number};
 use super::simulated_people::People;
 use super::world::World;
 use super::{stored_prompts, with_failpoints};
@@ -259,7 +259,7 @@ impl Weather<'_> {
     async fn lives_of(&self, place: &Place, people: &People) -> Process {
         let calm = format!("lease={}s", self.plan.lease);
         while let Some(life) = self.next_life() {
-            let draw = |what| dice(self.seed.wrapping_add(life), what);
+            let draw = |what| seeded_number(self.seed.wrapping_add(life), what);
             let zombie = self.is_zombie(life);
             // Half of the zombies stop themselves at the failpoint right before a call is sent.
             let exact = draw(1).is_multiple_of(2);
@@ -311,7 +311,7 @@ impl Weather<'_> {
 
     fn is_zombie(&self, life: u64) -> bool {
         let left = self.zombies_left.load(Ordering::SeqCst);
-        if left == 0 || dice(self.seed.wrapping_add(life), 0) % (life.max(1)) >= left {
+        if left == 0 || seeded_number(self.seed.wrapping_add(life), 0) % (life.max(1)) >= left {
             return false;
         }
         self.zombies_left.fetch_sub(1, Ordering::SeqCst);

@@ -118,9 +118,9 @@ impl Scene {
 }
 
 /// A source of pseudo-random numbers. The numbers are the same in every run.
-struct Dice(u64);
+struct Xorshift(u64);
 
-impl Dice {
+impl Xorshift {
     fn below(&mut self, end: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -132,11 +132,11 @@ impl Dice {
 /// Returns SQL that flips one bit of one cell, and a description of the flip. In four of five cases
 /// the cell is the body of an item. A body is chosen with a probability in proportion to its
 /// length.
-fn flip(dice: &mut Dice, cells: &[Cell]) -> (String, String) {
+fn flip(rng: &mut Xorshift, cells: &[Cell]) -> (String, String) {
     let bodies: Vec<_> = cells.iter().filter(|cell| cell.column == "body").collect();
     let beside: Vec<_> = cells.iter().filter(|cell| cell.column != "body").collect();
-    let (cell, at) = if dice.below(5) < 4 {
-        let mut at = dice.below(bodies.iter().map(|cell| cell.bytes.len()).sum());
+    let (cell, at) = if rng.below(5) < 4 {
+        let mut at = rng.below(bodies.iter().map(|cell| cell.bytes.len()).sum());
         let cell = bodies
             .iter()
             .find(|cell| {
@@ -150,10 +150,10 @@ fn flip(dice: &mut Dice, cells: &[Cell]) -> (String, String) {
             .unwrap();
         (*cell, at)
     } else {
-        let cell = beside[dice.below(beside.len())];
-        (cell, dice.below(cell.bytes.len()))
+        let cell = beside[rng.below(beside.len())];
+        (cell, rng.below(cell.bytes.len()))
     };
-    let bit = dice.below(8);
+    let bit = rng.below(8);
     let mut bytes = cell.bytes.clone();
     bytes[at] ^= 1 << bit;
     let value = if cell.number {
@@ -275,13 +275,13 @@ async fn bit_flip_between_approval_and_start_lets_nothing_else_run() {
     let beside = Beside::of(&harness);
     beside.keep();
     let cells = beside.cells();
-    let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+    let mut rng = Xorshift(0x9e37_79b9_7f4a_7c15);
     let (mut seen, mut counted) = (0, BTreeMap::<(Scene, End), usize>::new());
     let rounds = repetitions(4, 28);
     for _ in 0..rounds {
         let (mut sql, mut flips) = (String::new(), BTreeMap::new());
         for (_, task) in &tasks {
-            let (update, what) = flip(&mut dice, &cells[task.0.as_bytes().as_slice()]);
+            let (update, what) = flip(&mut rng, &cells[task.0.as_bytes().as_slice()]);
             sql += &update;
             flips.insert(*task, what);
         }

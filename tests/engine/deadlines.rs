@@ -24,7 +24,7 @@ const BOTH: &[(&str, &str)] = &[
     ("forbidden", "{}"),
 ];
 
-async fn told(harness: &EngineHarness, task: TaskId) -> (Outcome, String) {
+async fn only_result(harness: &EngineHarness, task: TaskId) -> (Outcome, String) {
     let journal = harness.journal(task).await;
     let results: Vec<_> = journal
         .items
@@ -136,7 +136,7 @@ async fn asked_first(harness: &EngineHarness, task: TaskId) {
         .unwrap();
     harness.finish(task).await;
     assert_eq!(
-        told(harness, task).await,
+        only_result(harness, task).await,
         (Outcome::Responded, "it was paid".to_owned())
     );
     assert_eq!(
@@ -175,7 +175,7 @@ both! {
             let journal = pair.lawful(task).await;
             assert_eq!(journal.row.status, TaskStatus::Completed);
             let ran = pair.harness.executions(task, "/refund");
-            let (outcome, text) = told(&pair.harness, task).await;
+            let (outcome, text) = only_result(&pair.harness, task).await;
             let refusals: Vec<_> = [one.as_ref().err(), other.as_ref().err()].into_iter().flatten().cloned().collect();
             if refusals.len() == 2 {
                 assert_eq!(refusals, vec![Refusal::Expired(request); 2]);
@@ -216,8 +216,8 @@ both! {
             assert_eq!(late.err(), Some(Refusal::Expired(request)), "swept");
             harness.finish(task).await;
             harness.finish(refused).await;
-            let (outcome, text) = told(&harness, task).await;
-            let (rejected, otherwise) = told(&harness, refused).await;
+            let (outcome, text) = only_result(&harness, task).await;
+            let (rejected, otherwise) = only_result(&harness, refused).await;
             let (end, expected) = if cancels { (TaskStatus::Canceled, Outcome::Canceled) } else { (TaskStatus::Completed, Outcome::Expired) };
             assert_eq!((harness.status(task).await, outcome, rejected), (end, expected, Outcome::Rejected));
             assert_ne!(text, otherwise);
@@ -240,7 +240,7 @@ both! {
             let late = door.decide(&alice(), request, whole(Action::Retry, None), None).await;
             assert_eq!(late.err(), Some(Refusal::Expired(request)), "swept");
             harness.finish(task).await;
-            let (outcome, text) = told(&harness, task).await;
+            let (outcome, text) = only_result(&harness, task).await;
             assert_eq!(outcome, Outcome::Unknown);
             assert!(text.contains("the request expired without an answer"), "{text}");
             let end = if cancels { TaskStatus::Canceled } else { TaskStatus::Completed };
@@ -254,7 +254,7 @@ both! {
             let (task, request) = asked(&harness, RequestKind::Reconcile).await;
             harness.engine(4).decide(&alice(), request, rejects(then), None).await.unwrap();
             harness.finish(task).await;
-            assert_eq!(told(&harness, task).await.0, Outcome::Failed, "{then:?}");
+            assert_eq!(only_result(&harness, task).await.0, Outcome::Failed, "{then:?}");
             let end = if then == Then::Continue { TaskStatus::Completed } else { TaskStatus::Canceled };
             assert_eq!((harness.status(task).await, harness.executions(task, "/refund")), (end, 1));
         }

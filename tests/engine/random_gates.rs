@@ -25,8 +25,8 @@ use tokio::task::JoinHandle;
 use self::tool_server::ToolServer;
 use super::engine_harness::EngineHarness;
 use crate::store::store_fixture::StoreFixture;
-use crate::support::dice::Dice;
 use crate::support::repetitions;
+use crate::support::rng::SeededRng;
 
 const RULES: &str = "Not this one. }
   - { name: files, tools: [Read], decide: allow }
@@ -170,14 +170,14 @@ struct Seen {
 }
 
 /// One life, that is, one random run of the test: the calls of one session at a gate.
-struct World<'h> {
+struct RunState<'h> {
     harness: &'h EngineHarness,
     /// The parts from which a process is built: one value for each set of rules.
     rules: &'h [EngineParts],
     server: &'h ToolServer,
     replicas: &'h mut Vec<Replica>,
     seed: u64,
-    dice: Dice,
+    rng: SeededRng,
     session: String,
     /// The calls of this random run, as indexes into [`CALLS`].
     calls: Vec<usize>,
@@ -198,7 +198,7 @@ struct World<'h> {
     seen: &'h mut Seen,
 }
 
-impl World<'_> {
+impl RunState<'_> {
     async fn now(&self) -> Time {
         self.harness.fixture.store.now().await.unwrap()
     }
@@ -222,7 +222,7 @@ impl World<'_> {
     }
 
     async fn live(mut self) {
-        for _ in 0..8 + self.dice.below(14) {
+        for _ in 0..8 + self.rng.below(14) {
             self.step().await;
             self.answers().await;
         }
@@ -288,18 +288,18 @@ async fn lives(fixture: StoreFixture, count: usize) {
     let first = std::env::var_os("HOLDPOINT_TEST_SEED")
         .map_or(0, |seed| seed.into_string().unwrap().parse().unwrap());
     for seed in first..first + count as u64 {
-        let mut dice = Dice(seed);
+        let mut rng = SeededRng(seed);
         let likely = [0, 0, 0, 1, 1, 1, 2, 3, 4, 5];
-        let calls = vec![dice.pick(&likely), dice.pick(&likely)];
+        let calls = vec![rng.pick(&likely), rng.pick(&likely)];
         server.restore();
-        let world = World {
+        let run = RunState {
             executions: harness.tool.count(),
             harness: &harness,
             rules: &rules,
             server: &server,
             replicas: &mut running,
             seed,
-            dice,
+            rng,
             session: format!("life {seed}"),
             calls,
             asks: Vec::new(),
@@ -312,7 +312,7 @@ async fn lives(fixture: StoreFixture, count: usize) {
             crashed_lately: false,
             seen: &mut seen,
         };
-        world.live().await;
+        run.live().await;
     }
     running.into_iter().for_each(Replica::crash);
     let wanted = [

@@ -26,16 +26,16 @@ use uuid::Uuid;
 
 use self::sub_agents::{CLERK, one_after_the_other};
 use super::invariants::{check, retried};
-use crate::support::dice::Dice;
 use crate::support::repetitions;
+use crate::support::rng::SeededRng;
 
 mod people;
 mod sub_agents;
 
 /// The state of one run: the journal, the driver's view of the journal, and the events outside the
 /// journal.
-struct World {
-    dice: Dice,
+struct RunState {
+    rng: SeededRng,
     ids: u128,
     clock: i64,
     /// The committed items.
@@ -57,10 +57,10 @@ struct World {
 
 struct Crash;
 
-impl World {
+impl RunState {
     fn new(seed: u64) -> Self {
-        let mut world = Self {
-            dice: Dice(seed),
+        let mut run = Self {
+            rng: SeededRng(seed),
             ids: 0,
             clock: 0,
             journal: Vec::new(),
@@ -73,10 +73,10 @@ impl World {
             model_calls: 0,
             crashes: 0,
         };
-        world.push(status(TaskStatus::Running));
-        world.say();
-        world.commit_surely();
-        world
+        run.push(status(TaskStatus::Running));
+        run.say();
+        run.commit_surely();
+        run
     }
 
     fn id(&mut self) -> Uuid {
@@ -130,7 +130,7 @@ impl World {
     }
 
     fn maybe_crash(&mut self) -> Result<(), Crash> {
-        if self.dice.one_in(12) {
+        if self.rng.one_in(12) {
             self.pushed.clear();
             self.progress = Progress::from_items(&self.journal);
             self.crashes += 1;
@@ -154,16 +154,16 @@ impl World {
 
     fn answer(&mut self) {
         self.model_calls += 1;
-        let count = if self.dice.one_in(3) {
+        let count = if self.rng.one_in(3) {
             0
         } else {
-            1 + self.dice.below(4)
+            1 + self.rng.below(4)
         };
         let tool_calls: Vec<_> = (0..count)
             .map(|_| {
                 let id = CallId(self.id());
                 let name = self
-                    .dice
+                    .rng
                     .pick(&["tool", "tool", "tool", "tool", "scout", CLERK]);
                 let effects = [
                     Effect::ReadOnly,
@@ -172,7 +172,7 @@ impl World {
                     Effect::Once,
                 ];
                 let effect = if name == "tool" {
-                    self.dice.pick(&effects)
+                    self.rng.pick(&effects)
                 } else {
                     Effect::Once
                 };
@@ -205,20 +205,20 @@ impl World {
     fn terms(&mut self) -> Terms {
         Terms {
             approvers: Approvers {
-                required: self.dice.pick(&[1, 1, 1, 2]),
+                required: self.rng.pick(&[1, 1, 1, 2]),
                 ..Approvers::default()
             },
             expires_in: Some(Duration::from_hours(1)),
             on_expiry: self
-                .dice
+                .rng
                 .pick(&[OnExpiry::Continue, OnExpiry::Continue, OnExpiry::Cancel]),
-            on_reject: self.dice.pick(&[Then::Continue, Then::Cancel]),
+            on_reject: self.rng.pick(&[Then::Continue, Then::Cancel]),
             ..Terms::default()
         }
     }
 
     fn judge(&mut self, id: CallId) {
-        let verdict = self.dice.pick(&[
+        let verdict = self.rng.pick(&[
             Verdict::Allow,
             Verdict::Allow,
             Verdict::Hold,
@@ -232,7 +232,7 @@ impl World {
             ..Judgement::new(verdict)
         };
         let effect = self.effects[&id];
-        let external = effect == Effect::Once && self.dice.one_in(4);
+        let external = effect == Effect::Once && self.rng.one_in(4);
         let performer = match self.names[&id] {
             "tool" if external => ToolKind::External,
             "tool" => ToolKind::Http,
@@ -323,7 +323,7 @@ impl World {
             over.insert(*id);
             answered.push((
                 *id,
-                self.dice
+                self.rng
                     .pick(&[Some(Outcome::Succeeded), Some(Outcome::Failed), None]),
             ));
         }
@@ -366,26 +366,22 @@ fn task_invariants_hold_over_random_runs_with_crashes() {
         (0, 0, 0, 0, 0, 0);
     let seeds = repetitions(3_000, 10_000);
     for seed in 0..seeds as u64 {
-        let mut world = World::new(seed);
+        let mut run = RunState::new(seed);
         for _ in 0..30 {
-            if let Ok(on) = world.drive() {
-                world.moves(&on);
+            if let Ok(on) = run.drive() {
+                run.moves(&on);
                 ends += u32::from(on.contains(&AwaitedEvent::Message));
             }
         }
-        check(&world.journal);
+        check(&run.journal);
         assert_eq!(
-            world.progress,
-            Progress::from_items(&world.journal),
+            run.progress,
+            Progress::from_items(&run.journal),
             "reading item by item gives the same state"
         );
-        for (id, times) in &world.ledger {
-            let retries = world
-                .journal
-                .iter()
-                .filter(|item| retried(item, *id))
-                .count();
-            let most = if world.effects[id].is_repeatable() {
+        for (id, times) in &run.ledger {
+            let retries = run.journal.iter().filter(|item| retried(item, *id)).count();
+            let most = if run.effects[id].is_repeatable() {
                 MAX_ATTEMPTS as usize + retries
             } else {
                 1 + retries
@@ -395,16 +391,16 @@ fn task_invariants_hold_over_random_runs_with_crashes() {
                 "life {seed}: {times} executions of one call"
             );
         }
-        edits += world
+        edits += run
             .journal
             .iter()
             .map(|item| answers(item, |answer| answer.edit.is_some()))
             .sum::<usize>();
-        partial += world.journal.iter().filter(|item| is_partial(item)).count();
-        one_after_the_other(&world.journal);
-        children += world.ended.len();
-        crashes += world.crashes;
-        runs += world.ledger.len();
+        partial += run.journal.iter().filter(|item| is_partial(item)).count();
+        one_after_the_other(&run.journal);
+        children += run.ended.len();
+        crashes += run.crashes;
+        runs += run.ledger.len();
     }
     assert!(
         crashes as usize > seeds && runs > seeds && ends as usize > seeds,

@@ -18,11 +18,14 @@ const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
 const LOOKUP: &[(&str, &str)] = &[("lookup", r#"{"order":1}"#)];
 
-const DOUBT: &str = "update database_identity set doubted_at = (select max(updated_at) from agent_task) returning doubted_at";
+const MARK_RESTORED: &str = "update database_identity set doubted_at = (select max(updated_at) from agent_task) returning doubted_at";
 
 /// Marks the history up to now as uncertain, as if the database had been restored now.
-async fn doubt(harness: &EngineHarness) {
-    assert_eq!(harness.fixture.numbers(DOUBT).await.unwrap().len(), 1);
+async fn mark_restored(harness: &EngineHarness) {
+    assert_eq!(
+        harness.fixture.numbers(MARK_RESTORED).await.unwrap().len(),
+        1
+    );
 }
 
 /// Returns a harness, and a task whose refund is approved but not started, because no process has a
@@ -49,7 +52,7 @@ async fn asked(harness: &EngineHarness, task: TaskId) -> (RequestId, RequestSpec
 both! {
     async fn approved_but_unstarted_call_after_a_restore_is_asked_about_and_runs_on_retry(fixture) {
         let (harness, task) = approved(fixture).await;
-        doubt(&harness).await;
+        mark_restored(&harness).await;
         harness.run().await;
         assert_eq!((harness.status(task).await, harness.tool.ledger().len()), (TaskStatus::Paused, 0));
         let (request, asked) = asked(&harness, task).await;
@@ -65,11 +68,11 @@ both! {
 
     async fn unused_permit_to_retry_is_uncertain_again_after_the_next_restore(fixture) {
         let (harness, task) = approved(fixture).await;
-        doubt(&harness).await;
+        mark_restored(&harness).await;
         harness.run().await;
         let (first, _) = asked(&harness, task).await;
         harness.engine(0).decide(&alice(), first, whole(Action::Retry, None), None).await.unwrap();
-        doubt(&harness).await;
+        mark_restored(&harness).await;
         harness.run().await;
         let (second, _) = asked(&harness, task).await;
         assert!(first != second && harness.tool.ledger().is_empty());
@@ -81,7 +84,7 @@ both! {
 
     async fn canceled_call_after_a_restore_ends_as_unknown_asked_about_or_not(fixture) {
         let (harness, task) = approved(fixture).await;
-        doubt(&harness).await;
+        mark_restored(&harness).await;
         harness.engine(0).cancel(&alice(), task, None).await.unwrap();
         assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Unknown]);
         let message = MessageInput { items: go().items, user_context: None, supersede: false };
@@ -92,7 +95,7 @@ both! {
         harness.script(|asked| Ok(turn(if asked == 1 { LARGE } else { &[] })));
         harness.run().await;
         harness.answer_all(&harness.engine(0), second).await;
-        doubt(&harness).await;
+        mark_restored(&harness).await;
         harness.run().await;
         assert_eq!(asked(&harness, second).await.1.kind, RequestKind::Reconcile);
         let message = MessageInput { items: go().items, user_context: None, supersede: true };
@@ -105,7 +108,7 @@ both! {
         let harness = EngineHarness::new(fixture, LARGE).await;
         let task = harness.held().await;
         let (request, before) = asked(&harness, task).await;
-        doubt(&harness).await;
+        mark_restored(&harness).await;
         let row = harness.fixture.request(request).await;
         assert!(row.history_uncertain && row.spec == before, "the request's content does not change");
         harness.answer_all(&harness.engine(0), task).await;
@@ -117,7 +120,7 @@ both! {
         let harness = EngineHarness::new(fixture, LARGE).await;
         let task = harness.held().await;
         let (request, _) = asked(&harness, task).await;
-        doubt(&harness).await;
+        mark_restored(&harness).await;
         harness.engine(0).decide(&alice(), request, rejects(Then::Continue), None).await.unwrap();
         let items = harness.journal(task).await.items;
         let result = items.iter().find_map(|item| if let Fact::ToolResult(result) = &item.fact { Some(result) } else { None });
@@ -130,7 +133,7 @@ both! {
         let harness = EngineHarness::new(fixture, &[]).await;
         harness.script(|asked| Ok(turn(match asked { 1 => LOOKUP, 2 | 3 => SMALL, _ => &[] })));
         let task = harness.queued().await;
-        doubt(&harness).await;
+        mark_restored(&harness).await;
         harness.run().await;
         assert_eq!((harness.executions(task, "/lookup"), harness.executions(task, "/refund")), (1, 0));
         let (_, held) = asked(&harness, task).await;
@@ -147,7 +150,7 @@ both! {
     async fn repeatable_call_after_a_restore_is_repeated(fixture) {
         let harness = EngineHarness::new(fixture, LOOKUP).await;
         let task = harness.queued().await;
-        doubt(&harness).await;
+        mark_restored(&harness).await;
         harness.run().await;
         assert_eq!((harness.status(task).await, harness.executions(task, "/lookup")), (TaskStatus::Completed, 1));
     }

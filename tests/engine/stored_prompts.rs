@@ -302,7 +302,7 @@ both! {
         let journals = harness.lawful(root).await;
         let stored: usize = journals.values().map(|journal| answers(&journal.items)).sum();
         assert_eq!(witness.missing(), Vec::<String>::new());
-        assert_eq!(harness.prompt_count(), stored, "{}", harness.told(root).await);
+        assert_eq!(harness.prompt_count(), stored, "{}", harness.description(root).await);
     }
 
     async fn failed_model_call_is_not_repeated_when_a_relative_commits_first(fixture) {
@@ -313,7 +313,7 @@ both! {
         });
         let root = harness.grown(&harness.parts(0)).await;
         assert_eq!(harness.lawful(root).await[&root].row.status, TaskStatus::Completed);
-        assert_eq!(harness.prompt_count(), 2 + 3, "two answers of the boss, and one failure of each leaf: {}", harness.told(root).await);
+        assert_eq!(harness.prompt_count(), 2 + 3, "two answers of the boss, and one failure of each leaf: {}", harness.description(root).await);
     }
 
     async fn canceled_and_reopened_task_is_asked_by_its_new_driver_alone(fixture) {

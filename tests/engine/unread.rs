@@ -10,7 +10,7 @@ use holdpoint::task::status::TaskStatus;
 
 use super::damaged_journals::{CUT, damage};
 use super::engine_harness::{EngineHarness, outcomes};
-use super::trees::harness::{People, Play, Shape, one_large};
+use super::trees::harness::{People, Shape, TreeDriver, one_large};
 use crate::store::store_fixture::both;
 
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
@@ -117,12 +117,12 @@ both! {
         assert_eq!(ended(&harness, first.task_id).await, UNREAD);
         let (above, top) = (harness.row(mid).await, harness.row(root).await);
         assert_eq!((above.status, above.busy, top.status, top.busy), (TaskStatus::Running, 1, TaskStatus::Running, 1));
-        Play::of(&harness, &parts, root).goes_on(usize::MAX).await;
+        TreeDriver::of(&harness, &parts, root).drive(usize::MAX).await;
         assert_eq!(harness.row(mid).await.status, TaskStatus::Completed);
         harness.answer_one(&EngineHarness::like(&parts, 0), second, People::Approve).await;
         harness.finish_tree(&parts, root, People::Approve).await;
         assert_eq!(outcomes(&harness.journal(mid).await), [Outcome::Failed]);
-        assert_eq!(ended(&harness, root).await, (TaskStatus::Completed, None), "{}", harness.told(root).await);
+        assert_eq!(ended(&harness, root).await, (TaskStatus::Completed, None), "{}", harness.description(root).await);
     }
 
     async fn sub_agents_of_a_task_that_ends_unread_are_canceled(fixture) {
@@ -136,7 +136,7 @@ both! {
         drivers.pop().unwrap().await;
         let row = harness.row(root).await;
         assert_eq!((row.status, row.error.map(|error| error.code)), UNREAD);
-        Play::of(&harness, &parts, root).goes_on(usize::MAX).await;
+        TreeDriver::of(&harness, &parts, root).drive(usize::MAX).await;
         for row in harness.tree(root).await.into_iter().filter(|row| row.task_id != root) {
             assert_eq!(ended(&harness, row.task_id).await.0, TaskStatus::Canceled, "{:?}", row.agent_path);
         }

@@ -35,7 +35,7 @@ fn run(folder: &Folder, hook: &FakeReceiver, arguments: &[&str]) -> super::Done 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ping_of_a_room_says_which_entry_sends_it_and_prints_the_answer() {
     let (hook, folder) = (FakeReceiver::start().await, Folder::new());
-    let slack = FakeSlack::play(&hook);
+    let slack = FakeSlack::serve_on(&hook);
     for (name, status) in [("bot", 200), ("hook", 200), ("teams", 202)] {
         let done = run(&folder, &hook, &["notify", name]);
         assert_eq!(done.code, Some(0), "{}", done.err);

@@ -78,7 +78,7 @@ async fn secrets_of_receivers_are_in_no_log_line_row_answer_or_metric() {
     let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
     for fails in [false, true] {
         let (mail, hook) = (FakeMailServer::start().await, FakeReceiver::start().await);
-        let (slack, folder) = (FakeSlack::play(&hook), Folder::new());
+        let (slack, folder) = (FakeSlack::serve_on(&hook), Folder::new());
         let backend = FakeReceiver::start().await;
         if fails {
             slack.fails("chat.postMessage", TOKEN);

@@ -12,14 +12,14 @@ use holdpoint::task::status::RequestStatus;
 use holdpoint::task::verdict::{Approvers, Terms};
 
 use super::store_fixture::{StoreFixture, asked, both, decided};
-use crate::support::dice::Dice;
 use crate::support::repetitions;
+use crate::support::rng::SeededRng;
 
 const USERS: [&str; 4] = ["alice", "bob", "carol", "dave"];
 const GROUPS: [&str; 3] = ["finance", "leads", "ops"];
 
-fn some(dice: &mut Dice, of: &[&str]) -> Vec<String> {
-    let drawn = of.iter().filter(|_| dice.one_in(3));
+fn some(rng: &mut SeededRng, of: &[&str]) -> Vec<String> {
+    let drawn = of.iter().filter(|_| rng.one_in(3));
     drawn.map(ToString::to_string).collect()
 }
 
@@ -59,28 +59,28 @@ impl Open {
     }
 }
 
-async fn open_one(fixture: &StoreFixture, dice: &mut Dice) -> Open {
-    let owner = dice.pick(&USERS);
-    let (users, groups) = (some(dice, &USERS), some(dice, &GROUPS));
+async fn open_one(fixture: &StoreFixture, rng: &mut SeededRng) -> Open {
+    let owner = rng.pick(&USERS);
+    let (users, groups) = (some(rng, &USERS), some(rng, &GROUPS));
     let approvers = Approvers {
         // Every request needs an approver.
-        owner: dice.one_in(2) || (users.is_empty() && groups.is_empty()),
+        owner: rng.one_in(2) || (users.is_empty() && groups.is_empty()),
         users,
         groups,
-        required: if dice.one_in(3) { 5 } else { 1 },
+        required: if rng.one_in(3) { 5 } else { 1 },
         ..Approvers::default()
     };
     let task = fixture.task_of("acme", owner).await;
     let expires_in = [None, Some(Duration::from_hours(1)), Some(Duration::ZERO)];
     let terms = Terms {
         approvers,
-        expires_in: dice.pick(&expires_in),
+        expires_in: rng.pick(&expires_in),
         ..Terms::default()
     };
-    let calls = if dice.one_in(3) { 2 } else { 1 };
+    let calls = if rng.one_in(3) { 2 } else { 1 };
     let asked = asked(RequestKind::Approval, terms, calls);
     fixture.pause(task, &asked).await;
-    if dice.one_in(4) {
+    if rng.one_in(4) {
         forget_terms(fixture, asked.request_id).await;
     }
     Open {
@@ -102,8 +102,8 @@ async fn forget_terms(fixture: &StoreFixture, RequestId(request): RequestId) {
 }
 
 /// Adds an approval that does not close the request, if the request requires several.
-async fn approve_partly(fixture: &StoreFixture, dice: &mut Dice, open: &mut Open) {
-    let user = dice.pick(&USERS);
+async fn approve_partly(fixture: &StoreFixture, rng: &mut SeededRng, open: &mut Open) {
+    let user = rng.pick(&USERS);
     let several = open.asked.terms.approvers.required > 1;
     if several && !open.is_overdue() && !open.approved_by.contains(&user) {
         let mut change = fixture.next(open.task).await;
@@ -113,8 +113,8 @@ async fn approve_partly(fixture: &StoreFixture, dice: &mut Dice, open: &mut Open
     }
 }
 
-async fn close(fixture: &StoreFixture, dice: &mut Dice, open: Open) {
-    let action = dice.pick(&[Action::Approve, Action::Reject]);
+async fn close(fixture: &StoreFixture, rng: &mut SeededRng, open: Open) {
+    let action = rng.pick(&[Action::Approve, Action::Reject]);
     let mut change = fixture
         .deciding(open.task, &open.asked, "erin", action)
         .await;
@@ -136,23 +136,23 @@ fn ids<'a>(open: impl Iterator<Item = &'a Open>) -> Vec<RequestId> {
 
 both! {
     async fn lists_hold_exactly_the_open_requests_of_a_person_after_each_commit(fixture) {
-        let mut dice = Dice(if fixture.is_postgres() { 1 } else { 2 });
+        let mut rng = SeededRng(if fixture.is_postgres() { 1 } else { 2 });
         let mut open: Vec<Open> = Vec::new();
         let (steps, mut listed) = (repetitions(300, 10_000), 0);
         for step in 0..steps {
-            if open.len() < 12 && !dice.one_in(3) {
-                open.push(open_one(&fixture, &mut dice).await);
+            if open.len() < 12 && !rng.one_in(3) {
+                open.push(open_one(&fixture, &mut rng).await);
             } else if !open.is_empty() {
-                let drawn = usize::try_from(dice.below(open.len() as u64)).unwrap();
-                approve_partly(&fixture, &mut dice, &mut open[drawn]).await;
-                if dice.one_in(2) {
-                    close(&fixture, &mut dice, open.swap_remove(drawn)).await;
+                let drawn = usize::try_from(rng.below(open.len() as u64)).unwrap();
+                approve_partly(&fixture, &mut rng, &mut open[drawn]).await;
+                if rng.one_in(2) {
+                    close(&fixture, &mut rng, open.swap_remove(drawn)).await;
                 }
             }
             let person = Viewer {
-                user_id: dice.pick(&USERS).into(),
-                groups: some(&mut dice, &GROUPS),
-                decides_everything: dice.one_in(5),
+                user_id: rng.pick(&USERS).into(),
+                groups: some(&mut rng, &GROUPS),
+                decides_everything: rng.one_in(5),
             };
             let filter = RequestFilter {
                 tenant: "acme".to_owned(),

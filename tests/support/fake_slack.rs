@@ -40,8 +40,9 @@ pub struct FakeSlack {
 }
 
 impl FakeSlack {
-    /// Plays Slack at the receiver's `/api`, an incoming webhook at `/hook`, and Teams at `/teams`.
-    pub fn play(receiver: &FakeReceiver) -> Self {
+    /// Serves Slack at the receiver's `/api`, an incoming webhook at `/hook`, and Teams at
+    /// `/teams`.
+    pub fn serve_on(receiver: &FakeReceiver) -> Self {
         let slack = Self {
             receiver: receiver.clone(),
             channel: Arc::default(),
@@ -55,8 +56,8 @@ impl FakeSlack {
     /// [`FakeSlack::fails`].
     pub fn mend(&self) {
         *self.error.lock().unwrap() = None;
-        let played = self.clone();
-        self.receiver.replies(move |message| played.reply(message));
+        let slack = self.clone();
+        self.receiver.replies(move |message| slack.reply(message));
     }
 
     /// Makes calls of this method fail with this error from now on.

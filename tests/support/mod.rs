@@ -4,7 +4,6 @@
 pub mod allocator;
 pub mod api_contract;
 pub mod database;
-pub mod dice;
 pub mod endless_sleep;
 pub mod event_stream;
 pub mod fake_chat_completions;
@@ -22,6 +21,7 @@ pub mod links;
 pub mod model_stream;
 pub mod postgres;
 pub mod raw_http;
+pub mod rng;
 pub mod sqlite_file;
 pub mod test_app;
 pub mod tls_front;

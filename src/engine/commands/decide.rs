@@ -13,7 +13,7 @@ use crate::engine::Engine;
 use crate::engine::recovery::integrity::request_damage;
 use crate::engine::session::TaskSession;
 use crate::people::Caller;
-use crate::people::authorization::may_decide;
+use crate::people::authorization::{Approver, may_decide};
 use crate::store::{CommitError, RequestRow, Store};
 use crate::task::change::{Journal, LeaseChange};
 use crate::task::decision::{Action, Edit, Then};
@@ -96,7 +96,8 @@ impl Decider<'_> {
                 Some(read) => read,
                 None => stored_request(&self.engine.store, request).await?,
             };
-            let decision = self.validate_answer(&row, &answer).await?;
+            let approver = approver_of(self.caller, &row)?;
+            let decision = self.validate_answer(approver, &row, &answer).await?;
             let mut session = load_session(self.engine, &row, journal).await?;
             let Some(open) = session.own.progress.open_request(request).cloned() else {
                 // The request was closed after its row was read. The next try reads the row again.
@@ -110,12 +111,12 @@ impl Decider<'_> {
                 continue;
             }
             let agent = agent.as_deref().ok();
-            let targets = decision.targets(self.caller, &open);
+            let targets = decision.targets(approver, &open);
             let changed = targets.as_ref().is_ok_and(|targets| {
                 self.is_tool_changed(agent, &session, &open, decision.action, targets)
             });
             if targets.is_err() || changed {
-                self.refuse_denied_edits(&session, agent, &open.spec, &answer)
+                self.refuse_denied_edits(approver, &session, agent, &open.spec, &answer)
                     .await?;
             }
             let targets = targets?;
@@ -125,7 +126,7 @@ impl Decider<'_> {
                 }
                 continue;
             }
-            self.apply_decision(&mut session, agent, &open, &decision, &targets)
+            self.apply_decision(approver, &mut session, agent, &open, &decision, &targets)
                 .await?;
             session.idempotency = key.map(|key| key.row(self.caller, &session, Some(request)));
             if let Some(accepted) = self.engine.submit(session).await? {
@@ -144,13 +145,14 @@ impl Decider<'_> {
 
     /// Validates an answer by the request's row. If this fails and the answer has edited arguments,
     /// also checks these arguments. If they have an error, returns the error of the arguments
-    /// instead of the first error. If the caller may not decide, does not check the arguments.
+    /// instead of the first error.
     async fn validate_answer(
         self,
+        approver: Approver<'_>,
         row: &RequestRow,
         answer: &DecisionInput,
     ) -> Result<ValidDecision, Refusal> {
-        let validated = self.validate_by_row(row, answer);
+        let validated = self.validate_by_row(approver, row, answer);
         let has_edits = answer.edits().next().is_some();
         match &validated {
             // The error's pointer may name a member of the arguments, and that name may be a
@@ -169,7 +171,7 @@ impl Decider<'_> {
                 | Refusal::Expired(_)
                 | Refusal::Withdrawn(_)
                 | Refusal::AlreadyDecided { .. },
-            ) if has_edits => self.refuse_denied_edits_of(row, answer).await?,
+            ) if has_edits => self.refuse_denied_edits_of(approver, row, answer).await?,
             Ok(_) | Err(_) => {}
         }
         validated
@@ -179,23 +181,11 @@ impl Decider<'_> {
     /// [`Engine::decide`] documents.
     fn validate_by_row(
         self,
+        approver: Approver<'_>,
         row: &RequestRow,
         answer: &DecisionInput,
     ) -> Result<ValidDecision, Refusal> {
-        if row.tenant != self.caller.tenant {
-            return Err(Refusal::NotFound);
-        }
-        if !may_decide(
-            self.caller,
-            &row.tenant,
-            &row.owner,
-            &row.spec.terms.approvers,
-        ) {
-            return Err(Refusal::Forbidden(
-                "You are not an approver of this request.".to_owned(),
-            ));
-        }
-        let valid = validate(&self.engine.roster, self.caller, row, answer)?;
+        let valid = validate(&self.engine.roster, approver, row, answer)?;
         let request = row.spec.request_id;
         if answer
             .digest
@@ -221,6 +211,7 @@ impl Decider<'_> {
     /// the open requests instead of the judgements.
     async fn apply_decision(
         self,
+        approver: Approver<'_>,
         session: &mut TaskSession,
         agent: Option<&Agent>,
         open: &RequestProgress,
@@ -238,7 +229,9 @@ impl Decider<'_> {
         .await?;
         for (call, text) in input.edits() {
             let agent = agent.ok_or(Refusal::Internal)?;
-            let (judged, judgement) = self.judge_edit(session, agent, open, call, text).await?;
+            let (judged, judgement) = self
+                .judge_edit(approver, session, agent, open, call, text)
+                .await?;
             edits.insert(call, judged);
             new_judgements.extend(judgement.map(|judgement| (call, judgement)));
         }
@@ -254,7 +247,7 @@ impl Decider<'_> {
         let grants = self
             .requested_grants(session, agent, open, input, targets)
             .await?;
-        let mut decision = input.decision(self.caller, open, targets, &edits, &grants, shown);
+        let mut decision = input.decision(approver, open, targets, &edits, &grants, shown);
         self.redact_decision(session, &mut decision).await?;
         let cancels = decision.closes && decision.then.is_some_and(|then| then != Then::Continue);
         session.push(Fact::Decision {
@@ -284,6 +277,7 @@ impl Decider<'_> {
     /// repeated.
     async fn judge_edit(
         self,
+        approver: Approver<'_>,
         session: &TaskSession,
         agent: &Agent,
         open: &RequestProgress,
@@ -308,7 +302,7 @@ impl Decider<'_> {
         let refused =
             |detail: String| Refusal::invalid(format!("/decisions/{call}/arguments"), detail);
         let (approves, new_judgement) = self
-            .judgement_after_edit(session, &open.spec, request, &now)
+            .judgement_after_edit(approver, session, &open.spec, request, &now)
             .map_err(refused)?;
         let new_judgement =
             new_judgement.filter(|new| !approves && state.judgement.as_ref() != Some(new));
@@ -418,6 +412,18 @@ async fn load_session(
         None => engine.load(row.task_id).await?,
     };
     session.ok_or(Refusal::NotFound)
+}
+
+/// Checks that `caller` may decide the request.
+///
+/// # Errors
+/// `NotFound` if the request is of another tenant; `Forbidden` if the caller may not decide it.
+fn approver_of<'a>(caller: &'a Caller, row: &'a RequestRow) -> Result<Approver<'a>, Refusal> {
+    if row.tenant != caller.tenant {
+        return Err(Refusal::NotFound);
+    }
+    may_decide(caller, &row.tenant, &row.owner, &row.spec.terms.approvers)
+        .ok_or_else(|| Refusal::Forbidden("You are not an approver of this request.".to_owned()))
 }
 
 fn stored_damage(

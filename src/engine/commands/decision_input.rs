@@ -8,9 +8,7 @@ use super::remember::{check_door, grant_misfit};
 use super::valid_decision::ValidDecision;
 use super::{FieldError, Refusal};
 use crate::people::Caller;
-use crate::people::authorization::{
-    Roster, is_barred_editor, may_take_any_action, permitted_actions,
-};
+use crate::people::authorization::{Approver, Roster, is_barred_editor, may_take_any_action};
 use crate::secret::Secret;
 use crate::store::RequestRow;
 use crate::task::decision::{Action, Then};
@@ -117,11 +115,12 @@ pub struct CallReply {
 /// - `Internal` if the request's form is unusable.
 pub(crate) fn validate(
     roster: &Roster,
-    caller: &Caller,
+    approver: Approver<'_>,
     row: &RequestRow,
     answer: &DecisionInput,
 ) -> Result<ValidDecision, Refusal> {
-    let allowed = permitted_actions(roster, caller, &row.tenant, &row.owner, &row.spec);
+    let caller = approver.caller();
+    let allowed = approver.permitted_actions(roster, &row.spec);
     if !may_take_any_action(caller, row.spec.kind) {
         let detail = "A link may not decide this request. Sign in to decide it.";
         return Err(Refusal::Forbidden(detail.to_owned()));

@@ -52,7 +52,7 @@ impl Grants<'_> {
     #[must_use]
     pub fn may_end(self, caller: &Caller, row: &GrantRow) -> bool {
         let decides = |terms: &crate::task::verdict::Terms| {
-            may_decide(caller, &row.tenant, &row.owner, &terms.approvers)
+            may_decide(caller, &row.tenant, &row.owner, &terms.approvers).is_some()
         };
         caller.tenant == row.tenant
             && caller.permissions.decide

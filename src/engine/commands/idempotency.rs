@@ -145,10 +145,6 @@ async fn is_still_allowed(
     let Some(row) = engine.store.request(request).await? else {
         return Ok(false);
     };
-    Ok(may_decide(
-        caller,
-        &row.tenant,
-        &row.owner,
-        &row.spec.terms.approvers,
-    ))
+    let approvers = &row.spec.terms.approvers;
+    Ok(may_decide(caller, &row.tenant, &row.owner, approvers).is_some())
 }

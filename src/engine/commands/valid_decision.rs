@@ -7,8 +7,7 @@ use serde_json::Value;
 
 use super::Refusal;
 use super::decision_input::CallReply;
-use crate::people::Caller;
-use crate::people::authorization::required_approvals;
+use crate::people::authorization::{Approver, required_approvals};
 use crate::secret::Secret;
 use crate::task::decision::{Action, CallAnswer, Decision, Edit, Then};
 use crate::task::grant::{Grant, GrantRequest};
@@ -50,9 +49,10 @@ impl ValidDecision {
     ///   undecided calls, but the answer's action is neither `Approve` nor `Retry`.
     pub(super) fn targets(
         &self,
-        caller: &Caller,
+        approver: Approver<'_>,
         open: &RequestProgress,
     ) -> Result<Vec<CallId>, Refusal> {
+        let caller = approver.caller();
         let request = open.spec.request_id;
         let already_decided = |call: CallId| Refusal::AlreadyDecided {
             request,
@@ -127,13 +127,14 @@ impl ValidDecision {
     /// of credentials, because readers of the task see the decision.
     pub(super) fn decision(
         &self,
-        caller: &Caller,
+        approver: Approver<'_>,
         open: &RequestProgress,
         targets: &[CallId],
         edits: &BTreeMap<CallId, JudgedEdit>,
         grants: &BTreeMap<CallId, Grant>,
         shown: Option<Value>,
     ) -> Decision {
+        let caller = approver.caller();
         let required = required_approvals(caller, &open.spec);
         let answer = |call: CallId| {
             let reply = self.reply(call);

@@ -116,7 +116,7 @@ pub(crate) async fn readable_request(
     id: RequestId,
 ) -> Result<RequestRow, Problem> {
     let row = request(http, caller, id).await?;
-    if !may_decide(caller, &row.tenant, &row.owner, &row.spec.terms.approvers) {
+    if may_decide(caller, &row.tenant, &row.owner, &row.spec.terms.approvers).is_none() {
         must_read_tree(http, caller, &row.tenant, &row.owner, row.root_task_id).await?;
     }
     Ok(row)

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::{event_schema, put, sample};
 use crate::http::server::problem::Problem;
-use crate::http::wire::gate::GateCall;
+use crate::http::wire::gate::WireGateCall;
 use crate::http::wire::grant::Grant;
 use crate::http::wire::request::InterventionRequest;
 use crate::http::wire::task::AgentTask;
@@ -96,8 +96,8 @@ fn grants() -> [(&'static str, Vec<Value>); 2] {
 
 fn gate(request: &InterventionRequest) -> [(&'static str, Vec<Value>); 3] {
     let settings = sample::settings();
-    let call = GateCall::from_call(&sample::gate_call(), &sample::caller(), &settings);
-    let held = GateCall {
+    let call = WireGateCall::from_call(&sample::gate_call(), &sample::caller(), &settings);
+    let held = WireGateCall {
         request: Some(Box::new(request.clone())),
         ..call
     };

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::http::server::problem::{Code, Problem};
-use crate::http::wire::gate::GateCall;
+use crate::http::wire::gate::WireGateCall;
 use crate::http::wire::task::AgentTask;
 use std::collections::BTreeSet;
 
@@ -210,7 +210,7 @@ fn page_of_a_list_says_that_an_empty_parameter_counts_as_left_out() {
 #[test]
 fn problem_about_a_call_at_a_gate_has_the_whole_call() {
     let (document, settings) = (document(), sample::settings());
-    let call = GateCall::from_call(&sample::gate_call(), &sample::caller(), &settings);
+    let call = WireGateCall::from_call(&sample::gate_call(), &sample::caller(), &settings);
     let validator = validator(&document, "Problem");
     for (call, fits) in [(json!(call), true), (json!({}), false)] {
         let problem = Problem::new(Code::CallInHand, "x").with("call", call);

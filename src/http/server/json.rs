@@ -244,7 +244,7 @@ impl<'de> Visitor<'de> for ValueCounter<'_> {
 mod tests {
     use super::*;
 
-    fn told(text: &str) -> String {
+    fn refusal_detail(text: &str) -> String {
         let Err(JsonError::Invalid(detail)) = parse(text.as_bytes()) else {
             panic!("{text}")
         };
@@ -279,7 +279,7 @@ mod tests {
             assert!(parse(text.as_bytes()).is_err(), "{text}");
         }
         assert!(parse(b"\"\xff\"").is_err());
-        assert!(told(r#"{"a":1,"a":2}"#).starts_with(REPEATED_MEMBER));
+        assert!(refusal_detail(r#"{"a":1,"a":2}"#).starts_with(REPEATED_MEMBER));
     }
 
     #[test]
@@ -318,10 +318,11 @@ mod tests {
     fn nesting_depth_is_limited() {
         let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         assert!(parse(nested(64).as_bytes()).is_ok());
-        assert!(told(&nested(65)).starts_with(TOO_DEEP));
-        assert!(told(&nested(100_001)).starts_with(TOO_DEEP));
+        assert!(refusal_detail(&nested(65)).starts_with(TOO_DEEP));
+        assert!(refusal_detail(&nested(100_001)).starts_with(TOO_DEEP));
         assert!(
-            told(&format!("{}0{}", r#"{"a":"#.repeat(65), "}".repeat(65))).starts_with(TOO_DEEP)
+            refusal_detail(&format!("{}0{}", r#"{"a":"#.repeat(65), "}".repeat(65)))
+                .starts_with(TOO_DEEP)
         );
     }
 

@@ -28,7 +28,8 @@ wire_enum! {
 
 /// A call at a gate, as the client that proposed the call (its asker) sees it.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub(crate) struct GateCall {
+#[schema(as = GateCall)]
+pub(crate) struct WireGateCall {
     /// The id of the call's task, as `GET /v1/gate/calls/{task_id}` takes it.
     #[schema(format = Uuid)]
     pub task_id: String,
@@ -64,7 +65,7 @@ pub(crate) struct GateCall {
     /// The ids of the users who approved the call; empty if none did.
     pub by: Vec<String>,
     /// The permit to run the call, shown to the client that holds it; null for any other client.
-    pub permit: Option<Permit>,
+    pub permit: Option<WirePermit>,
     /// The result, if the service ran the call or a person supplied the result.
     pub result: Option<GateResult>,
     /// The open request about the call, or the last request if none is open; null if no person was
@@ -81,7 +82,8 @@ pub(crate) struct GateCall {
 
 /// The permission to run a call, given to one runner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub(crate) struct Permit {
+#[schema(as = Permit)]
+pub(crate) struct WirePermit {
     /// The number of the attempt at the call: 1, 2, 3 …
     pub attempt: u32,
     /// The time after which the runner must not start the call.
@@ -106,7 +108,7 @@ pub(crate) struct GateResult {
     pub http_status: Option<u16>,
 }
 
-impl GateCall {
+impl WireGateCall {
     #[must_use]
     pub(crate) fn from_call(call: &gate::GateCall, caller: &Caller, settings: &Settings) -> Self {
         let request = call.request.as_ref().map(|row| {
@@ -114,7 +116,7 @@ impl GateCall {
             row.expired = row.expires_at.is_some_and(|end| end <= call.now);
             Box::new(InterventionRequest::for_caller(&row, caller, settings))
         });
-        let permit = call.permit.map(|permit| Permit {
+        let permit = call.permit.map(|permit| WirePermit {
             attempt: permit.attempt,
             expires_at: permit.expires_at.to_string(),
             expires_in_ms: u64::try_from(permit.expires_in.as_millis()).unwrap_or(u64::MAX),

@@ -5,7 +5,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::decision::WireDecision;
-use super::gate::GateCall;
+use super::gate::WireGateCall;
 use super::request::InterventionRequest;
 use super::task::WireTaskStatus;
 use crate::http::server::problem::Code;
@@ -50,7 +50,7 @@ pub(crate) struct ProblemDocument {
     pub root_task_id: Option<String>,
     /// For `call_in_hand` and `call_settled`: the call, as this client sees it.
     #[schema(required = false)]
-    pub call: Option<GateCall>,
+    pub call: Option<WireGateCall>,
 }
 
 /// One place of the HTTP request that is not valid.

@@ -17,7 +17,7 @@ pub(super) struct Case {
     pub(super) name: &'static str,
     pub(super) of: &'static [Provider],
     /// Whether the prompt has instructions and tools.
-    pub(super) furnished: bool,
+    pub(super) has_tools: bool,
     pub(super) steps: Vec<Step>,
     /// Texts that the last request must contain byte for byte, either plain or as a JSON string.
     pub(super) exact: Vec<&'static str>,
@@ -129,8 +129,8 @@ fn results(given: &[(&str, bool)], ids: &[String]) -> Vec<Message> {
         .collect()
 }
 
-/// Returns the instructions and the tools in the prompt of each case whose `furnished` is true.
-pub(super) fn furniture() -> (Option<String>, Vec<OfferedTool>) {
+/// Returns the instructions and the tools in the prompt of each case whose `has_tools` is true.
+pub(super) fn instructions_and_tools() -> (Option<String>, Vec<OfferedTool>) {
     let schema =
         json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]});
     let tool = |name: &str, description: &str, parameters| OfferedTool {
@@ -181,7 +181,7 @@ fn case<const N: usize>(name: &'static str, steps: [Step; N]) -> Case {
     Case {
         name,
         of: &Provider::ALL,
-        furnished: false,
+        has_tools: false,
         steps: steps.into(),
         exact: Vec::new(),
         waits: Some(Vec::new()),
@@ -415,7 +415,7 @@ fn hard_answers_of_all() -> Vec<Case> {
     vec![
         case("bad_key", [step(User("Hi"), refused)]),
         Case {
-            furnished: true,
+            has_tools: true,
             ..case("everything", [step(Richly, says("A cat."))])
         },
         case(

@@ -166,12 +166,12 @@ pub(super) struct Request {
 }
 
 /// An endpoint that sends the answers of a traffic file, one per connection.
-pub(super) struct Played {
+pub(super) struct TrafficEndpoint {
     pub(super) url: String,
     requests: Arc<Mutex<Vec<Request>>>,
 }
 
-impl Played {
+impl TrafficEndpoint {
     pub(super) async fn begin(answers: Vec<Reply>, sent: Sent) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());

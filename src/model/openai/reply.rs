@@ -218,12 +218,12 @@ pub(super) fn exact_arguments(body: &str) -> Option<Vec<&str>> {
     #[derive(Deserialize)]
     struct Message<'a> {
         #[serde(borrow)]
-        tool_calls: Option<Vec<Call<'a>>>,
+        tool_calls: Option<Vec<WireCall<'a>>>,
         #[serde(borrow)]
         function_call: Option<Function<'a>>,
     }
     #[derive(Deserialize)]
-    struct Call<'a> {
+    struct WireCall<'a> {
         #[serde(borrow)]
         function: Option<Function<'a>>,
     }

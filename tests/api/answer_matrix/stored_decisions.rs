@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::super::request_kinds::{
-    Question, TOKEN, each_has_one_result, filled_in, items, request, results_of, told,
+    Question, TOKEN, each_has_one_result, filled_in, items, last_tool_results, request, results_of,
 };
 use super::EDITED;
 use super::taken_answers::Taken;
@@ -82,7 +82,7 @@ pub async fn is_stored(app: &TestApp, question: &Question, taken: &Taken) {
     assert!(content.contains(taken.says), "{about}: {content}");
     each_has_one_result(&journal);
     if taken.status == "Completed" {
-        let shown = told(app);
+        let shown = last_tool_results(app);
         assert_eq!(shown.len(), 1, "{about}: {shown:?}");
         assert!(shown[0].ends_with(content), "{about}: {shown:?}");
         assert_eq!(

@@ -74,7 +74,7 @@ async fn up_to(watch: &mut Watch, text: &str) -> Vec<(String, String)> {
     }
 }
 
-fn told(list: &[(&str, &str)]) -> Vec<(String, String)> {
+fn owned_deltas(list: &[(&str, &str)]) -> Vec<(String, String)> {
     list.iter()
         .map(|(name, delta)| ((*name).to_owned(), (*delta).to_owned()))
         .collect()
@@ -119,8 +119,8 @@ on_both! {
         later.until("caught_up").await;
         asking(&app, &held, 5).text(0, "stale");
         asking(&app, &held, 6).text(0, "fresh");
-        assert_eq!(up_to(&mut whole, "fresh").await, told(&[(TEXT, "fresh")]));
-        assert_eq!(up_to(&mut later, "fresh").await, told(&[(TEXT, "fresh")]));
+        assert_eq!(up_to(&mut whole, "fresh").await, owned_deltas(&[(TEXT, "fresh")]));
+        assert_eq!(up_to(&mut later, "fresh").await, owned_deltas(&[(TEXT, "fresh")]));
         app.stop().await;
     }
 
@@ -143,7 +143,7 @@ on_both! {
         second.text(0, "end");
         let expected =
             [(TEXT, "one"), ("message.reset", ""), (TEXT, "two"), (TEXT, "three"), ("message.reset", ""), (TEXT, "end")];
-        assert_eq!(up_to(&mut watch, "end").await, told(&expected));
+        assert_eq!(up_to(&mut watch, "end").await, owned_deltas(&expected));
         app.stop().await;
     }
 
@@ -165,7 +165,7 @@ on_both! {
         model(&root_id, 2).text(0, "of the root");
         model(&own, 3).text(5, "own");
         for mut watch in watches {
-            assert_eq!(up_to(&mut watch, "own").await, told(&[(TEXT, "first"), (TEXT, "own")]));
+            assert_eq!(up_to(&mut watch, "own").await, owned_deltas(&[(TEXT, "first"), (TEXT, "own")]));
         }
         for (_, request) in open(&root) {
             approve(&app.owner(), &request).await;

@@ -7,8 +7,8 @@ use holdpoint::task::time::Time;
 use serde_json::{Value, json};
 
 use super::{
-    AGENT, CAROLS_AGENT, ask, ask_as, ask_by_key, ask_in_text, bash, decide, expected, gate, items,
-    refund, told, types, until_asker, yaml,
+    AGENT, CAROLS_AGENT, ask, ask_as, ask_by_key, ask_in_text, bash, call_summary, decide,
+    expected, gate, items, refund, types, until_asker, yaml,
 };
 use crate::api::approval_cycle::on_both;
 use crate::support::fake_chat_completions::says;
@@ -18,7 +18,7 @@ on_both! {
     async fn allowed_call_of_the_service_runs_and_its_result_is_answered(on: On) {
         let app = gate(on, "").await;
         let call = ask(&app, &refund(5), 10).await;
-        assert_eq!(told(&call), expected(200, "allow", "settled", "succeeded"), "{}", call.text);
+        assert_eq!(call_summary(&call), expected(200, "allow", "settled", "succeeded"), "{}", call.text);
         assert_eq!(call.body["result"], json!({"outcome": "succeeded", "content": "{\"ok\":true}", "http_status": 200}));
         assert_eq!((app.tool.count(), call.str("/rule"), call.body["permit"].clone()), (1, "small".to_owned(), Value::Null));
         let items = items(&app, &call).await;
@@ -33,7 +33,7 @@ on_both! {
     async fn denied_and_invalid_calls_run_nothing(on: On) {
         let app = gate(on, "").await;
         let denied = ask(&app, &json!({"tool": "forbidden", "arguments": {}}), 10).await;
-        assert_eq!(told(&denied), expected(200, "deny", "settled", "denied"), "{}", denied.text);
+        assert_eq!(call_summary(&denied), expected(200, "deny", "settled", "denied"), "{}", denied.text);
         assert_eq!(denied.str("/reason"), "Not this one.");
         for body in [
             json!({"tool": "other", "arguments": {}}),
@@ -42,14 +42,14 @@ on_both! {
             json!({"tool": "refund", "arguments_text": "not json"}),
         ] {
             let invalid = ask(&app, &body, 10).await;
-            assert_eq!(told(&invalid), expected(200, "deny", "settled", "invalid"), "{body}: {}", invalid.text);
+            assert_eq!(call_summary(&invalid), expected(200, "deny", "settled", "invalid"), "{body}: {}", invalid.text);
             assert_eq!(invalid.body["digest"], Value::Null);
         }
         // A repeated member in `arguments` is the agent's mistake, so the call is denied. A
         // repeated member elsewhere in the body is the client's mistake: 400.
         let inside = r#"{"tool":"refund","arguments":{"order":17,"amount":5,"amount":500}}"#;
         let inside = ask_in_text(&app, inside).await;
-        assert_eq!(told(&inside), expected(200, "deny", "settled", "invalid"), "{}", inside.text);
+        assert_eq!(call_summary(&inside), expected(200, "deny", "settled", "invalid"), "{}", inside.text);
         let outside = r#"{"tool":"refund","arguments":{"order":17,"amount":5},"arguments":{}}"#;
         let outside = ask_in_text(&app, outside).await;
         outside.assert_code(400, "bad_json");
@@ -61,7 +61,7 @@ on_both! {
         let unlisted = yaml("other_tools: judge").replacen("Bash, Read]", "Bash]", 1);
         let app = TestApp::with(on, &unlisted).await;
         let call = ask(&app, &json!({"tool": "Read", "arguments": {"path": 7}}), 0).await;
-        assert_eq!(told(&call), expected(202, "pending", "pending", Value::Null), "{}", call.text);
+        assert_eq!(call_summary(&call), expected(202, "pending", "pending", Value::Null), "{}", call.text);
         assert_eq!((call.body["rule"].clone(), call.str("/reason")), (Value::Null, "No rule matches.".to_owned()));
         app.stop().await;
     }
@@ -79,7 +79,7 @@ on_both! {
     async fn held_call_runs_once_for_the_asker_that_waits(on: On) {
         let app = gate(on, "").await;
         let held = ask_by_key(&app, "k1", &refund(120), 0).await;
-        assert_eq!(told(&held), expected(202, "pending", "pending", Value::Null), "{}", held.text);
+        assert_eq!(call_summary(&held), expected(202, "pending", "pending", Value::Null), "{}", held.text);
         assert!(held.header("location").ends_with(&format!("/v1/gate/calls/{}", held.str("/task_id"))));
         assert_eq!((held.header("retry-after"), held.str("/request/status").as_str()), ("5", "pending"));
         let refund_120 = refund(120);
@@ -89,10 +89,10 @@ on_both! {
             decide(&app, &held, "approve").await
         };
         let (call, _) = tokio::join!(waits, says);
-        assert_eq!(told(&call), expected(200, "allow", "settled", "succeeded"), "{}", call.text);
+        assert_eq!(call_summary(&call), expected(200, "allow", "settled", "succeeded"), "{}", call.text);
         assert_eq!((call.body["by"].clone(), call.str("/message"), app.tool.count()), (json!(["bob"]), "Approved by bob.".to_owned(), 1));
         let again = ask_by_key(&app, "k1", &refund(120), 5).await;
-        assert_eq!((told(&again), again.header("idempotency-replayed")), (expected(200, "allow", "settled", "succeeded"), "true"));
+        assert_eq!((call_summary(&again), again.header("idempotency-replayed")), (expected(200, "allow", "settled", "succeeded"), "true"));
         assert_eq!((again.body["result"].clone(), app.tool.count()), (call.body["result"].clone(), 1));
         app.stop().await;
     }
@@ -102,11 +102,11 @@ on_both! {
         let held = ask_by_key(&app, "k1", &refund(120), 0).await;
         decide(&app, &held, "approve").await;
         let look = app.actor(AGENT).get(&format!("/v1/gate/calls/{}", held.str("/task_id"))).await;
-        assert_eq!(told(&look), expected(200, "pending", "approved", Value::Null), "{}", look.text);
+        assert_eq!(call_summary(&look), expected(200, "pending", "approved", Value::Null), "{}", look.text);
         assert!(look.body["expires_at"].is_string());
         assert_eq!(app.tool.count(), 0);
         let call = ask_by_key(&app, "k1", &refund(120), 10).await;
-        assert_eq!((told(&call), app.tool.count()), (expected(200, "allow", "settled", "succeeded"), 1));
+        assert_eq!((call_summary(&call), app.tool.count()), (expected(200, "allow", "settled", "succeeded"), 1));
         app.stop().await;
     }
 
@@ -124,7 +124,7 @@ on_both! {
             assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
         }
         let call = ask_by_key(&app, "k1", &refund(120), 10).await;
-        assert_eq!((told(&call), app.tool.count()), (expected(200, "allow", "settled", "succeeded"), 1));
+        assert_eq!((call_summary(&call), app.tool.count()), (expected(200, "allow", "settled", "succeeded"), 1));
         app.stop().await;
     }
 
@@ -134,12 +134,12 @@ on_both! {
         decide(&app, &held, "approve").await;
         let path = format!("/v1/gate/calls/{}", held.str("/task_id"));
         let ended = app.actor(AGENT).header("prefer", "wait=20").get(&path).await;
-        assert_eq!(told(&ended), expected(200, "deny", "settled", "expired"), "{}", ended.text);
+        assert_eq!(call_summary(&ended), expected(200, "deny", "settled", "expired"), "{}", ended.text);
         let items = items(&app, &ended).await;
         let result = items.iter().find(|item| item["type"] == "tool_result").unwrap();
         assert_eq!(result["content"], "Approved, but nobody came for it in time.");
         let again = ask_by_key(&app, "k1", &refund(120), 5).await;
-        assert_eq!(told(&again), expected(200, "deny", "settled", "expired"));
+        assert_eq!(call_summary(&again), expected(200, "deny", "settled", "expired"));
         let message = "The call was not run (expired): Approved, but nobody came for it in time.";
         assert_eq!(again.str("/message"), message);
         assert_eq!(app.tool.count(), 0);
@@ -153,10 +153,10 @@ on_both! {
         let rejected = app.approver().post(&path, &json!({"action": "reject", "reason": "Wrong order."})).await;
         assert_eq!(rejected.str("/status"), "Canceled", "{}", rejected.text);
         let call = ask(&app, &refund(120), 5).await;
-        assert_eq!(told(&call), expected(200, "deny", "settled", "rejected"), "{}", call.text);
+        assert_eq!(call_summary(&call), expected(200, "deny", "settled", "rejected"), "{}", call.text);
         assert!(call.str("/reason").contains("Wrong order."), "{}", call.text);
         let new = ask_by_key(&app, "k2", &refund(120), 5).await;
-        assert_eq!(told(&new), expected(200, "deny", "settled", "rejected"), "{}", new.text);
+        assert_eq!(call_summary(&new), expected(200, "deny", "settled", "rejected"), "{}", new.text);
         assert_ne!(new.str("/task_id"), held.str("/task_id"));
         let result = new.str("/result/content");
         assert!(result.contains("Wrong order.") && result.contains("asking again does not help"), "{result}");
@@ -172,14 +172,14 @@ on_both! {
         let id = held.str("/tool_call_id");
         app.approver().header("prefer", "wait=0").post(&path, &json!({"decisions": {(&id): {"action": "edit", "arguments": {"order": 17, "amount": 50}}}})).await;
         let call = ask_by_key(&app, "edit", &refund(120), 10).await;
-        assert_eq!(told(&call), expected(200, "allow", "settled", "succeeded"), "{}", call.text);
+        assert_eq!(call_summary(&call), expected(200, "allow", "settled", "succeeded"), "{}", call.text);
         assert_eq!((call.body["edited"].clone(), call.str("/arguments_text")), (json!(true), app.tool.ledger()[0].body.clone()));
         let held = ask_by_key(&app, "answer", &refund(130), 0).await;
         let path = format!("/resume/{}", held.str("/request/request_id"));
         let id = held.str("/tool_call_id");
         app.approver().post(&path, &json!({"decisions": {(&id): {"action": "respond", "result": "Paid by hand."}}})).await;
         let call = ask_by_key(&app, "answer", &refund(130), 10).await;
-        assert_eq!(told(&call), expected(200, "deny", "settled", "responded"), "{}", call.text);
+        assert_eq!(call_summary(&call), expected(200, "deny", "settled", "responded"), "{}", call.text);
         assert_eq!((call.str("/result/content").as_str(), app.tool.count()), ("Paid by hand.", 1));
         assert_eq!(call.str("/message"), "The call was not run: a person gave its result.");
         app.stop().await;
@@ -246,7 +246,7 @@ on_both! {
         let canceled = app.owner().hit(&format!("{path}/cancel")).await;
         assert_eq!(canceled.str("/status"), "Canceled");
         let look = app.actor(AGENT).get(&format!("/v1/gate/calls/{}", held.str("/task_id"))).await;
-        assert_eq!(told(&look), expected(200, "deny", "settled", "canceled"));
+        assert_eq!(call_summary(&look), expected(200, "deny", "settled", "canceled"));
         app.stop().await;
     }
 
@@ -321,7 +321,7 @@ on_both! {
     async fn unmatched_external_tool_is_held_at_a_gate(on: On) {
         let app = gate(on, "").await;
         let held = ask(&app, &bash("rm -rf /"), 0).await;
-        assert_eq!(told(&held), expected(202, "pending", "pending", Value::Null), "{}", held.text);
+        assert_eq!(call_summary(&held), expected(202, "pending", "pending", Value::Null), "{}", held.text);
         assert_eq!(held.str("/request/kind"), "approval");
         app.stop().await;
     }
@@ -332,7 +332,7 @@ on_both! {
         let app = TestApp::with(on, &open).await;
         let nobody = || app.nobody();
         let call = ask_as(nobody(), &refund(5), 5).await;
-        assert_eq!(told(&call), expected(200, "allow", "settled", "succeeded"), "{}", call.text);
+        assert_eq!(call_summary(&call), expected(200, "allow", "settled", "succeeded"), "{}", call.text);
         app.stop().await;
     }
 }

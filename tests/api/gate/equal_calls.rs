@@ -5,8 +5,8 @@ use holdpoint::task::change::ASKER_UNTIL_DELIVERED;
 use serde_json::{Value, json};
 
 use super::{
-    AGENT, CAROLS_AGENT, ask, ask_as, ask_by_key, bash, decide, decide_as, expected, gate, items,
-    refund, told, until_asker,
+    AGENT, CAROLS_AGENT, ask, ask_as, ask_by_key, bash, call_summary, decide, decide_as, expected,
+    gate, items, refund, until_asker,
 };
 use crate::api::approval_cycle::on_both;
 use crate::support::test_app::{On, Reply, TestApp};
@@ -30,7 +30,7 @@ on_both! {
         assert_ne!(other.str("/task_id"), first.str("/task_id"));
         decide(&app, &first, "approve").await;
         let call = ask(&app, &json!({"tool": "refund", "arguments_text": "{\"amount\": 120, \"order\": 17}"}), 10).await;
-        assert_eq!(told(&call), expected(200, "allow", "settled", "succeeded"), "{}", call.text);
+        assert_eq!(call_summary(&call), expected(200, "allow", "settled", "succeeded"), "{}", call.text);
         assert_eq!((app.tool.count(), app.tool.ledger()[0].body.as_str()), (1, "{\"order\":17,\"amount\":120.0}"));
         app.stop().await;
     }
@@ -40,10 +40,10 @@ on_both! {
         let held = ask(&app, &refund(120), 0).await;
         decide(&app, &held, "approve").await;
         let call = ask(&app, &refund(120), 10).await;
-        assert_eq!(told(&call), expected(200, "allow", "settled", "succeeded"), "{}", call.text);
+        assert_eq!(call_summary(&call), expected(200, "allow", "settled", "succeeded"), "{}", call.text);
         until_asker(&app, &call, |until| until == ASKER_UNTIL_DELIVERED).await;
         let next = ask(&app, &refund(120), 0).await;
-        assert_eq!(told(&next), expected(202, "pending", "pending", Value::Null), "{}", next.text);
+        assert_eq!(call_summary(&next), expected(202, "pending", "pending", Value::Null), "{}", next.text);
         assert_ne!(next.str("/task_id"), call.str("/task_id"));
         assert!(next.str("/reason").contains("The same call ran at"), "{}", next.text);
         assert_eq!(app.tool.count(), 1);
@@ -55,7 +55,7 @@ on_both! {
         let tag = json!({"tool": "tag", "arguments": {"text": "x"}});
         app.tool.close();
         let first = ask(&app, &tag, 0).await;
-        assert_eq!(told(&first), expected(202, "pending", "started", Value::Null), "{}", first.text);
+        assert_eq!(call_summary(&first), expected(202, "pending", "started", Value::Null), "{}", first.text);
         assert!(first.str("/message").contains("without its key is run again"), "{}", first.text);
         let message = crate::api::mcp_gate::call(&app, "0", &json!({"name": "tag", "arguments": {"text": "x"}})).await;
         assert!(message.text.contains("that would run it a second time"), "{}", message.text);
@@ -65,9 +65,9 @@ on_both! {
         app.tool.open();
         let path = format!("/v1/gate/calls/{}", first.str("/task_id"));
         let ended = app.actor(AGENT).header("prefer", "wait=10").get(&path).await;
-        assert_eq!(told(&ended), expected(200, "allow", "settled", "succeeded"), "{}", ended.text);
+        assert_eq!(call_summary(&ended), expected(200, "allow", "settled", "succeeded"), "{}", ended.text);
         let again = crate::api::mcp_gate::call(&app, "10", &named).await;
-        assert_eq!((crate::api::mcp_gate::told(&again).1, app.tool.count()), (false, 3), "{}", again.text);
+        assert_eq!((crate::api::mcp_gate::result_text(&again).1, app.tool.count()), (false, 3), "{}", again.text);
         app.stop().await;
     }
 
@@ -77,10 +77,10 @@ on_both! {
         assert!(first.body["permit"].is_object(), "{}", first.text);
         app.owner().hit(&format!("/v1/tasks/{}/cancel", first.str("/task_id"))).await;
         let ended = ask(&app, &bash("ls"), 5).await;
-        assert_eq!((told(&ended), ended.str("/task_id")), (expected(200, "allow", "settled", "unknown"), first.str("/task_id")), "{}", ended.text);
+        assert_eq!((call_summary(&ended), ended.str("/task_id")), (expected(200, "allow", "settled", "unknown"), first.str("/task_id")), "{}", ended.text);
         until_asker(&app, &first, |until| until == ASKER_UNTIL_DELIVERED).await;
         for held in [ask_by_key(&app, "k1", &bash("ls"), 0).await, ask(&app, &bash("ls"), 0).await] {
-            assert_eq!(told(&held), expected(202, "pending", "pending", Value::Null), "{}", held.text);
+            assert_eq!(call_summary(&held), expected(202, "pending", "pending", Value::Null), "{}", held.text);
             assert!(held.str("/reason").contains("may have run before"), "{}", held.text);
             decide_as(app.owner(), &held, "approve").await;
         }
@@ -113,7 +113,7 @@ on_both! {
         let id = held.str("/tool_call_id");
         app.approver().post(&path, &json!({"decisions": {(&id): {"action": "respond", "result": "Paid by hand."}}})).await;
         let call = ask(&app, &refund(120), 10).await;
-        assert_eq!(told(&call), expected(200, "deny", "settled", "responded"), "{}", call.text);
+        assert_eq!(call_summary(&call), expected(200, "deny", "settled", "responded"), "{}", call.text);
         until_asker(&app, &call, |until| until == ASKER_UNTIL_DELIVERED).await;
         let next = ask(&app, &refund(120), 0).await;
         assert!(next.str("/reason").contains("The same call ended at"), "{}", next.text);
@@ -130,7 +130,7 @@ on_both! {
         let path = format!("/v1/tasks/{}/cancel", canceled.str("/task_id"));
         assert_eq!(app.owner().hit(&path).await.str("/status"), "Canceled");
         let again = ask_by_key(&app, "a3", &refund(120), 5).await;
-        assert_eq!(told(&again), expected(200, "deny", "settled", "rejected"), "{}", again.text);
+        assert_eq!(call_summary(&again), expected(200, "deny", "settled", "rejected"), "{}", again.text);
         // A rejection also still holds if an equal call was approved before the rejection and runs
         // after it.
         let approved = ask_by_key(&app, "b1", &refund(130), 0).await;
@@ -138,18 +138,18 @@ on_both! {
         decide(&app, &approved, "approve").await;
         reject(&app, &rejected).await;
         let ran = ask_by_key(&app, "b1", &refund(130), 10).await;
-        assert_eq!(told(&ran), expected(200, "allow", "settled", "succeeded"), "{}", ran.text);
+        assert_eq!(call_summary(&ran), expected(200, "allow", "settled", "succeeded"), "{}", ran.text);
         let again = ask_by_key(&app, "b3", &refund(130), 5).await;
-        assert_eq!(told(&again), expected(200, "deny", "settled", "rejected"), "{}", again.text);
+        assert_eq!(call_summary(&again), expected(200, "deny", "settled", "rejected"), "{}", again.text);
         // A rejection no longer holds once an equal call is approved after it.
         let approved = ask_by_key(&app, "c1", &refund(140), 0).await;
         let rejected = ask_by_key(&app, "c2", &refund(140), 0).await;
         reject(&app, &rejected).await;
         decide(&app, &approved, "approve").await;
         let ran = ask_by_key(&app, "c1", &refund(140), 10).await;
-        assert_eq!(told(&ran), expected(200, "allow", "settled", "succeeded"), "{}", ran.text);
+        assert_eq!(call_summary(&ran), expected(200, "allow", "settled", "succeeded"), "{}", ran.text);
         let again = ask_by_key(&app, "c3", &refund(140), 0).await;
-        assert_eq!(told(&again), expected(202, "pending", "pending", Value::Null), "{}", again.text);
+        assert_eq!(call_summary(&again), expected(202, "pending", "pending", Value::Null), "{}", again.text);
         assert_eq!(app.tool.count(), 2);
         // An approval with edited arguments does not end the rejection of the original arguments.
         let edited = ask_by_key(&app, "d1", &refund(150), 0).await;
@@ -162,9 +162,9 @@ on_both! {
         let decided = app.approver().header("prefer", "wait=0").post(&path, &json!({"decisions": decisions})).await;
         assert!(decided.status < 300, "{}", decided.text);
         let ran = ask_by_key(&app, "d1", &refund(150), 10).await;
-        assert_eq!(told(&ran), expected(200, "allow", "settled", "succeeded"), "{}", ran.text);
+        assert_eq!(call_summary(&ran), expected(200, "allow", "settled", "succeeded"), "{}", ran.text);
         let again = ask_by_key(&app, "d3", &refund(150), 5).await;
-        assert_eq!(told(&again), expected(200, "deny", "settled", "rejected"), "{}", again.text);
+        assert_eq!(call_summary(&again), expected(200, "deny", "settled", "rejected"), "{}", again.text);
         app.stop().await;
     }
 
@@ -199,10 +199,10 @@ on_both! {
         let mut body = bash("make");
         body["attach"] = json!(true);
         let first = ask_by_key(&app, "use-1", &body, 0).await;
-        assert_eq!(told(&first), expected(202, "pending", "pending", Value::Null), "{}", first.text);
+        assert_eq!(call_summary(&first), expected(202, "pending", "pending", Value::Null), "{}", first.text);
         decide_as(app.owner(), &first, "approve").await;
         let second = ask_by_key(&app, "use-2", &body, 5).await;
-        assert_eq!((told(&second), second.str("/task_id")), (expected(200, "allow", "settled", "released"), first.str("/task_id")), "{}", second.text);
+        assert_eq!((call_summary(&second), second.str("/task_id")), (expected(200, "allow", "settled", "released"), first.str("/task_id")), "{}", second.text);
         let report = json!({"key": "use-2", "outcome": "succeeded", "content": "built"});
         let done = app.actor(AGENT).post("/v1/gate/outcomes", &report).await;
         assert_eq!((done.status, done.str("/task_id")), (200, first.str("/task_id")), "{}", done.text);

@@ -105,7 +105,7 @@ pub(super) async fn ask_in_text(app: &TestApp, body: &str) -> Reply {
 }
 
 /// Returns the status, the decision, the state and the outcome in a reply.
-pub fn told(reply: &Reply) -> (u16, String, String, Value) {
+pub fn call_summary(reply: &Reply) -> (u16, String, String, Value) {
     (
         reply.status,
         reply.str("/decision"),

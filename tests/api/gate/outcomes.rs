@@ -4,7 +4,8 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{
-    AGENT, ask, ask_as, ask_by_key, bash, decide_as, expected, gate, items, told, types, yaml,
+    AGENT, ask, ask_as, ask_by_key, bash, call_summary, decide_as, expected, gate, items, types,
+    yaml,
 };
 use crate::api::approval_cycle::on_both;
 use crate::support::test_app::{On, Reply, TestApp};
@@ -26,7 +27,7 @@ on_both! {
     async fn allowed_call_gets_a_permit_and_its_outcome_is_kept(on: On) {
         let app = gate(on, "").await;
         let call = ask_by_key(&app, "k1", &bash("ls"), 0).await;
-        assert_eq!(told(&call), expected(200, "allow", "started", Value::Null), "{}", call.text);
+        assert_eq!(call_summary(&call), expected(200, "allow", "started", Value::Null), "{}", call.text);
         let permit = &call.body["permit"];
         assert_eq!((&permit["attempt"], &permit["idempotency_key"]), (&json!(1), &call.body["tool_call_id"]));
         let left = permit["expires_in_ms"].as_u64().unwrap();
@@ -34,7 +35,7 @@ on_both! {
         assert_eq!(types(&items(&app, &call).await), ["task_status", "user_message", "assistant_message", "judged", "tool_started"]);
         let body = json!({"key": "k1", "attempt": 1, "outcome": "succeeded", "content": "a.txt"});
         let done = report(&app, &body).await;
-        assert_eq!(told(&done), expected(200, "allow", "settled", "succeeded"), "{}", done.text);
+        assert_eq!(call_summary(&done), expected(200, "allow", "settled", "succeeded"), "{}", done.text);
         let task = app.owner().get(&format!("/v1/tasks/{}", call.str("/task_id"))).await;
         assert_eq!((task.str("/status"), task.str("/output")), ("Completed".to_owned(), "a.txt".to_owned()));
         assert_eq!(report(&app, &body).await.status, 200);
@@ -50,10 +51,10 @@ on_both! {
         decide_as(app.owner(), &held, "approve").await;
         let runner = |name: &str| app.actor(AGENT).header("idempotency-key", "k1").header("holdpoint-runner", name);
         let first = ask_as(runner("r1"), &bash("make"), 5).await;
-        assert_eq!(told(&first), expected(200, "allow", "started", Value::Null), "{}", first.text);
+        assert_eq!(call_summary(&first), expected(200, "allow", "started", Value::Null), "{}", first.text);
         assert!(first.body["permit"].is_object());
         let again = ask_as(runner("r1"), &bash("make"), 5).await;
-        assert_eq!((told(&again), again.header("idempotency-replayed")), (told(&first), "true"));
+        assert_eq!((call_summary(&again), again.header("idempotency-replayed")), (call_summary(&first), "true"));
         assert_eq!(again.body["permit"]["attempt"], first.body["permit"]["attempt"]);
         for other in [runner("r2"), app.actor(AGENT).header("idempotency-key", "k1")] {
             let refused = ask_as(other, &bash("make"), 0).await;
@@ -70,12 +71,12 @@ on_both! {
         // a busy machine.
         let app = gate(on, "run_within: 2s").await;
         let call = ask(&app, &bash("ls"), 5).await;
-        assert_eq!(told(&call), expected(200, "allow", "started", Value::Null), "{}", call.text);
+        assert_eq!(call_summary(&call), expected(200, "allow", "started", Value::Null), "{}", call.text);
         let mut now = look(&app, &call, 0).await;
         while now.str("/state") == "started" {
             now = look(&app, &call, 1).await;
         }
-        assert_eq!(told(&now), expected(200, "pending", "doubtful", Value::Null), "{}", now.text);
+        assert_eq!(call_summary(&now), expected(200, "pending", "doubtful", Value::Null), "{}", now.text);
         assert_eq!(now.str("/request/kind"), "reconcile");
         let details = &now.body["request"]["details"];
         let problem = "The caller was given leave to run the call and reported no outcome in time.";
@@ -84,7 +85,7 @@ on_both! {
         assert_ne!(second.str("/task_id"), call.str("/task_id"));
         assert_eq!(second.str("/decision"), "pending", "{}", second.text);
         let done = report(&app, &json!({"task_id": call.str("/task_id"), "outcome": "succeeded", "content": {"n": [1]}})).await;
-        assert_eq!(told(&done), expected(200, "allow", "settled", "succeeded"), "{}", done.text);
+        assert_eq!(call_summary(&done), expected(200, "allow", "settled", "succeeded"), "{}", done.text);
         let all = items(&app, &call).await;
         let closed = all.iter().find(|item| item["type"] == "request_closed").unwrap();
         assert_eq!(closed["reason"], "answered_late");
@@ -96,7 +97,7 @@ on_both! {
         let app = gate(on, "").await;
         let call = ask_by_key(&app, "k1", &bash("ls"), 5).await;
         let unknown = report(&app, &json!({"key": "k1", "outcome": "unknown"})).await;
-        assert_eq!(told(&unknown), expected(200, "pending", "doubtful", Value::Null), "{}", unknown.text);
+        assert_eq!(call_summary(&unknown), expected(200, "pending", "doubtful", Value::Null), "{}", unknown.text);
         let problem = "The caller was given leave to run the call and reported that its outcome is unknown.";
         assert_eq!(unknown.str("/request/details/problem"), problem, "{}", unknown.text);
         let path = format!("/resume/{}", unknown.str("/request/request_id"));
@@ -104,7 +105,7 @@ on_both! {
         assert!(retried.status < 300, "{}", retried.text);
         assert_eq!(look(&app, &call, 0).await.str("/state"), "approved");
         let second = ask_by_key(&app, "k1", &bash("ls"), 5).await;
-        assert_eq!((told(&second), &second.body["permit"]["attempt"]), (expected(200, "allow", "started", Value::Null), &json!(2)));
+        assert_eq!((call_summary(&second), &second.body["permit"]["attempt"]), (expected(200, "allow", "started", Value::Null), &json!(2)));
         let old = report(&app, &json!({"key": "k1", "attempt": 1, "outcome": "succeeded"})).await;
         assert_eq!((old.status, old.str("/errors/0/pointer").as_str()), (422, "/attempt"));
         app.stop().await;
@@ -133,7 +134,7 @@ on_both! {
                 assert!(decided.status < 300, "{}", decided.text);
             }
             let ended = look(&app, &call, 10).await;
-            assert_eq!((told(&ended), ended.str("/message").as_str()), (expected(200, "allow", "settled", outcome), says), "{}", ended.text);
+            assert_eq!((call_summary(&ended), ended.str("/message").as_str()), (expected(200, "allow", "settled", outcome), says), "{}", ended.text);
         }
         app.stop().await;
     }
@@ -142,7 +143,7 @@ on_both! {
         let app = gate(on, "").await;
         let body = json!({"tool": "Read", "arguments": {"path": "a"}});
         let call = ask_by_key(&app, "k1", &body, 5).await;
-        assert_eq!(told(&call), expected(200, "allow", "started", Value::Null), "{}", call.text);
+        assert_eq!(call_summary(&call), expected(200, "allow", "started", Value::Null), "{}", call.text);
         let given_back = report(&app, &json!({"key": "k1", "outcome": "unknown"})).await;
         assert_eq!(given_back.str("/state"), "started", "{}", given_back.text);
         for attempt in [2, 3] {
@@ -151,7 +152,7 @@ on_both! {
             report(&app, &json!({"key": "k1", "outcome": "unknown"})).await;
         }
         let over = ask_by_key(&app, "k1", &body, 5).await;
-        assert_eq!(told(&over), expected(200, "allow", "settled", "failed"), "{}", over.text);
+        assert_eq!(call_summary(&over), expected(200, "allow", "settled", "failed"), "{}", over.text);
         app.stop().await;
     }
 
@@ -164,11 +165,11 @@ on_both! {
             report(&app, &json!({"key": "k1", "outcome": "unknown"})).await;
         }
         let over = ask_by_key(&app, "k1", &body, 5).await;
-        assert_eq!(told(&over), expected(200, "allow", "settled", "failed"), "{}", over.text);
+        assert_eq!(call_summary(&over), expected(200, "allow", "settled", "failed"), "{}", over.text);
         let late = json!({"key": "k1", "attempt": 3, "outcome": "succeeded", "content": "a.txt"});
         for _ in 0..2 {
             let kept = report(&app, &late).await;
-            assert_eq!(told(&kept), expected(200, "allow", "settled", "failed"), "{}", kept.text);
+            assert_eq!(call_summary(&kept), expected(200, "allow", "settled", "failed"), "{}", kept.text);
         }
         let other = report(&app, &json!({"key": "k1", "outcome": "failed"})).await;
         other.assert_code(409, "call_settled");
@@ -200,7 +201,7 @@ on_both! {
         let unknown = json!({"key": "k1", "outcome": "unknown"});
         for _ in 0..2 {
             let kept = report(&app, &unknown).await;
-            assert_eq!(told(&kept), expected(200, "allow", "settled", "released"), "{}", kept.text);
+            assert_eq!(call_summary(&kept), expected(200, "allow", "settled", "released"), "{}", kept.text);
         }
         let other = report(&app, &json!({"key": "k1", "outcome": "unknown", "content": "lost"})).await;
         let known = report(&app, &json!({"key": "k1", "outcome": "succeeded"})).await;
@@ -215,10 +216,10 @@ on_both! {
     async fn ask_without_a_key_gets_the_attempt_that_a_person_has_approved(on: On) {
         let app = gate(on, "").await;
         let call = ask(&app, &bash("ls"), 5).await;
-        assert_eq!((told(&call), &call.body["permit"]["attempt"]), (expected(200, "allow", "started", Value::Null), &json!(1)));
+        assert_eq!((call_summary(&call), &call.body["permit"]["attempt"]), (expected(200, "allow", "started", Value::Null), &json!(1)));
         // While the permit of a call is in use, a proposal of an equal call begins a new call.
         let beside = ask(&app, &bash("ls"), 0).await;
-        assert_eq!(told(&beside), expected(202, "pending", "pending", Value::Null), "{}", beside.text);
+        assert_eq!(call_summary(&beside), expected(202, "pending", "pending", Value::Null), "{}", beside.text);
         assert_ne!(beside.str("/task_id"), call.str("/task_id"));
         assert!(beside.str("/reason").contains("The same call is being run."), "{}", beside.text);
         let unknown = report(&app, &json!({"task_id": call.str("/task_id"), "outcome": "unknown"})).await;
@@ -259,13 +260,13 @@ on_both! {
     async fn gate_without_reports_releases_a_call_and_keeps_a_report(on: On) {
         let app = gate(on, "report: optional").await;
         let call = ask_by_key(&app, "k1", &bash("ls"), 5).await;
-        assert_eq!(told(&call), expected(200, "allow", "settled", "released"), "{}", call.text);
+        assert_eq!(call_summary(&call), expected(200, "allow", "settled", "released"), "{}", call.text);
         assert!(call.body["permit"].is_object(), "{}", call.text);
         let other = app.actor(AGENT).header("idempotency-key", "k1").header("holdpoint-runner", "r2");
         let other = ask_as(other, &bash("ls"), 5).await;
-        assert_eq!((told(&other), &other.body["permit"]), (told(&call), &Value::Null));
+        assert_eq!((call_summary(&other), &other.body["permit"]), (call_summary(&call), &Value::Null));
         let done = report(&app, &json!({"key": "k1", "outcome": "succeeded", "content": "a"})).await;
-        assert_eq!(told(&done), expected(200, "allow", "settled", "released"), "{}", done.text);
+        assert_eq!(call_summary(&done), expected(200, "allow", "settled", "released"), "{}", done.text);
         let again = report(&app, &json!({"key": "k1", "outcome": "succeeded", "content": "a"})).await;
         let conflicting = report(&app, &json!({"key": "k1", "outcome": "failed"})).await;
         assert_eq!((again.status, conflicting.status), (200, 409));
@@ -297,7 +298,7 @@ on_both! {
         let long = sent(1024 * 1024 + 1).await;
         assert_eq!((long.status, long.str("/errors/0/pointer").as_str()), (422, "/content"), "{}", long.text);
         let whole = sent(1024 * 1024).await;
-        assert_eq!(told(&whole), expected(200, "allow", "settled", "succeeded"));
+        assert_eq!(call_summary(&whole), expected(200, "allow", "settled", "succeeded"));
         let all = items(&app, &call).await;
         let kept = all.iter().find(|item| item["type"] == "tool_result").unwrap();
         assert_eq!(kept["content"].as_str().unwrap().len(), 1024 * 1024);
@@ -307,7 +308,7 @@ on_both! {
     async fn gate_that_records_held_calls_only_counts_allowed_read_only_calls(on: On) {
         let app = gate(on, "record: held").await;
         let call = ask(&app, &json!({"tool": "Read", "arguments": {"path": "a"}}), 5).await;
-        assert_eq!(told(&call), expected(200, "allow", "settled", "released"), "{}", call.text);
+        assert_eq!(call_summary(&call), expected(200, "allow", "settled", "released"), "{}", call.text);
         assert!(call.body["permit"].is_object());
         assert_eq!(call.body["digest"], Value::Null, "no report is due");
         assert_eq!(look(&app, &call, 0).await.status, 404);

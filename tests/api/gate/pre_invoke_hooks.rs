@@ -7,7 +7,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::outcomes::report;
-use super::{AGENT, ask, ask_by_key, bash, decide, decide_as, expected, gate, refund, told, yaml};
+use super::{
+    AGENT, ask, ask_by_key, bash, call_summary, decide, decide_as, expected, gate, refund, yaml,
+};
 use crate::api::approval_cycle::on_both;
 use crate::support::leaping_clock::Leaping;
 use crate::support::test_app::{On, TestApp};
@@ -25,7 +27,7 @@ on_both! {
         assert_eq!(decisions, [("allow".to_owned(), true), ("pending".to_owned(), false), ("deny".to_owned(), false)]);
         app.restart_with(|yaml| yaml.replace("tools: [Read], decide: allow", "tools: [Read], decide: hold")).await;
         let held = ask(&app, &read, 0).await;
-        assert_eq!((told(&held), held.str("/rule")), (expected(202, "pending", "pending", Value::Null), "files".to_owned()), "{}", held.text);
+        assert_eq!((call_summary(&held), held.str("/rule")), (expected(202, "pending", "pending", Value::Null), "files".to_owned()), "{}", held.text);
         app.stop().await;
     }
 
@@ -50,12 +52,12 @@ on_both! {
         }
         decide_as(app.owner(), &held, "approve").await;
         let approved = ask_again(5).await;
-        assert_eq!((told(&approved), &approved.body["permit"]["attempt"]), (expected(200, "allow", "started", Value::Null), &json!(1)), "{}", approved.text);
+        assert_eq!((call_summary(&approved), &approved.body["permit"]["attempt"]), (expected(200, "allow", "started", Value::Null), &json!(1)), "{}", approved.text);
         assert_eq!(ask_again(0).await.str("/code"), "call_in_hand");
         let done = report(&app, &json!({"key": "invocation-1", "outcome": "succeeded"})).await;
-        assert_eq!(told(&done), expected(200, "allow", "settled", "succeeded"), "{}", done.text);
+        assert_eq!(call_summary(&done), expected(200, "allow", "settled", "succeeded"), "{}", done.text);
         let over = ask_again(0).await;
-        assert_eq!((told(&over), &over.body["permit"]), (told(&done), &Value::Null), "{}", over.text);
+        assert_eq!((call_summary(&over), &over.body["permit"]), (call_summary(&done), &Value::Null), "{}", over.text);
         app.stop().await;
     }
 
@@ -64,7 +66,7 @@ on_both! {
         let held = ask_by_key(&app, "invocation-1", &refund(120), 0).await;
         decide(&app, &held, "reject").await;
         let rejected = ask_by_key(&app, "invocation-1", &refund(120), 5).await;
-        assert_eq!(told(&rejected), expected(200, "deny", "settled", "rejected"), "{}", rejected.text);
+        assert_eq!(call_summary(&rejected), expected(200, "deny", "settled", "rejected"), "{}", rejected.text);
         assert_eq!(app.tool.count(), 0);
         app.stop().await;
     }
@@ -83,7 +85,7 @@ async fn approval_that_does_not_come_in_time_is_a_denial() {
     clock.leap(Duration::from_mins(11));
     let expired = ask_by_key(&app, "invocation-1", &refund(120), 30).await;
     assert_eq!(
-        told(&expired),
+        call_summary(&expired),
         expected(200, "deny", "settled", "expired"),
         "{}",
         expired.text

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::outcomes::report;
 use super::{
-    AGENT, CAROLS_AGENT, NAMESAKES_AGENT, ask, ask_as, ask_by_key, bash, decide, decide_as,
-    expected, gate, items, refund, told, types, until_asker,
+    AGENT, CAROLS_AGENT, NAMESAKES_AGENT, ask, ask_as, ask_by_key, bash, call_summary, decide,
+    decide_as, expected, gate, items, refund, types, until_asker,
 };
 use crate::api::approval_cycle::on_both;
 use crate::support::test_app::{On, Reply, TestApp};
@@ -85,12 +85,12 @@ on_both! {
         let held = ask(&app, &bash("make"), 0).await;
         decide_as(app.owner(), &held, "approve").await;
         let taken = ask(&app, &bash("make"), 5).await;
-        assert_eq!((told(&taken), taken.str("/task_id")), (expected(200, "allow", "started", Value::Null), held.str("/task_id")), "{}", taken.text);
+        assert_eq!((call_summary(&taken), taken.str("/task_id")), (expected(200, "allow", "started", Value::Null), held.str("/task_id")), "{}", taken.text);
         assert_eq!(taken.body["permit"]["attempt"], 1);
         // The agent proposes the call after the thief, so its call is a new call. The request tells
         // people the reason.
         let agents = ask(&app, &bash("make"), 0).await;
-        assert_eq!((told(&agents), &agents.body["permit"]), (expected(202, "pending", "pending", Value::Null), &Value::Null), "{}", agents.text);
+        assert_eq!((call_summary(&agents), &agents.body["permit"]), (expected(202, "pending", "pending", Value::Null), &Value::Null), "{}", agents.text);
         assert_ne!(agents.str("/task_id"), held.str("/task_id"));
         assert!(agents.str("/request/tool_calls/0/reason").contains("The same call is being run."), "{}", agents.text);
         assert_eq!((starts(&app, &held).await, starts(&app, &agents).await), (1, 0));
@@ -113,11 +113,11 @@ on_both! {
             ask_as(app.actor(NAMESAKES_AGENT), &in_session, 0).await,
         ];
         for other in &without {
-            assert_eq!((told(other), &other.body["permit"]), (expected(202, "pending", "pending", Value::Null), &Value::Null), "{}", other.text);
+            assert_eq!((call_summary(other), &other.body["permit"]), (expected(202, "pending", "pending", Value::Null), &Value::Null), "{}", other.text);
         }
         let agents = [ask(&app, &in_session, 5).await, ask_by_key(&app, "run-8-5be20774", &bash("make test"), 5).await];
         for (permitted, held) in agents.iter().zip([&first, &second]) {
-            assert_eq!((told(permitted), permitted.str("/task_id")), (expected(200, "allow", "started", Value::Null), held.str("/task_id")), "{}", permitted.text);
+            assert_eq!((call_summary(permitted), permitted.str("/task_id")), (expected(200, "allow", "started", Value::Null), held.str("/task_id")), "{}", permitted.text);
             assert!(permitted.body["permit"].is_object(), "{}", permitted.text);
         }
         // A permit is given once. A thief who knows the key does not get it again.
@@ -137,7 +137,7 @@ on_both! {
             assert_eq!(others.status, status, "{}", others.text);
         }
         let lie = report(&app, &report_of(&call)).await;
-        assert_eq!(told(&lie), expected(200, "allow", "settled", "succeeded"), "{}", lie.text);
+        assert_eq!(call_summary(&lie), expected(200, "allow", "settled", "succeeded"), "{}", lie.text);
         let truth = report(&app, &json!({"key": "run-7", "outcome": "failed", "content": "It broke."})).await;
         assert_eq!((truth.status, truth.str("/code").as_str(), truth.str("/call/outcome").as_str()), (409, "call_settled", "succeeded"), "{}", truth.text);
         // A call that the service runs takes no report.
@@ -186,7 +186,7 @@ on_both! {
         }
         decide(&app, &held, "approve").await;
         let look = app.owner().get(&path).await;
-        assert_eq!(told(&look), expected(200, "pending", "approved", Value::Null), "{}", look.text);
+        assert_eq!(call_summary(&look), expected(200, "pending", "approved", Value::Null), "{}", look.text);
         assert_eq!((starts(&app, &held).await, app.tool.count()), (0, 0));
         app.stop().await;
     }

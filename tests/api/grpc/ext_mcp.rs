@@ -47,11 +47,11 @@ pub(super) fn message(service: &[&str], method: &str, params: &str, user: &str) 
 
 /// The service's answer to a `CheckRequest`.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct CheckAnswer {
     message: Vec<u8>,
 }
 
-impl Told {
+impl CheckAnswer {
     fn text(&self, path: &[usize]) -> String {
         String::from_utf8(at(&self.message, path).unwrap_or_default()).unwrap()
     }
@@ -110,11 +110,11 @@ impl Told {
     }
 }
 
-pub(super) async fn request(grpc: &mut Grpc, params: &str) -> Told {
+pub(super) async fn request(grpc: &mut Grpc, params: &str) -> CheckAnswer {
     let message = message(&["up"], "tools/call", params, "alice");
     let answered = grpc.call(REQUEST, EDGE, &message).await;
     assert_eq!(answered.status, Some(0));
-    Told {
+    CheckAnswer {
         message: answered.message,
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
-use super::{about, answer, call, older, post_as, post_text, refund, told};
+use super::{about, answer, call, older, post_as, post_text, refund, result_text};
 use crate::api::approval_cycle::on_both;
 use crate::api::gate::{AGENT, CAROLS_AGENT, NAMESAKES_AGENT, gate, types, yaml};
 use crate::support::eventually;
@@ -26,7 +26,7 @@ on_both! {
         let first = call(&app, "0", &refund(120)).await;
         for _ in 0..4 {
             let again = call(&app, "0", &refund(120)).await;
-            let (text, is_error) = told(&again);
+            let (text, is_error) = result_text(&again);
             assert!(text.starts_with("HELD.") && text.contains("It has NOT run.") && is_error, "{text}");
             assert_eq!(about(&again)["task_id"], about(&first)["task_id"]);
         }
@@ -118,8 +118,8 @@ on_both! {
         reviewer().hit(&format!("{}/approve", request_path(&approved))).await;
         reviewer().hit(&format!("{}/reject", request_path(&denied))).await;
         assert_eq!(listed().await, 0);
-        assert!(!told(&call(&app, "10", &refund(120)).await).1);
-        assert!(told(&call(&app, "10", &refund(130)).await).1);
+        assert!(!result_text(&call(&app, "10", &refund(120)).await).1);
+        assert!(result_text(&call(&app, "10", &refund(130)).await).1);
         assert_eq!(app.tool.count(), 1);
         app.stop().await;
     }
@@ -142,7 +142,7 @@ on_both! {
         app.tool.answers(200, "Paid with tool-secret-0123456789.");
         let held = call(&app, "0", &refund(120)).await;
         answer(&app, &held, &json!({"action": "approve"})).await;
-        let (text, _) = told(&call(&app, "10", &refund(120)).await);
+        let (text, _) = result_text(&call(&app, "10", &refund(120)).await);
         assert_eq!(text, "Paid with [secret TOOL_SECRET].");
         let bodies = app.database.texts("select body from agent_task_item").await;
         assert!(bodies.iter().any(|body| body.contains("[secret TOOL_SECRET]")), "{bodies:?}");
@@ -158,7 +158,7 @@ on_both! {
         let held = call(&app, "0", &refund(120)).await;
         assert!(!held.text.contains("elicitation"), "{}", held.text);
         answer(&app, &held, &json!({"action": "approve"})).await;
-        assert!(!told(&call(&app, "10", &refund(120)).await).1);
+        assert!(!result_text(&call(&app, "10", &refund(120)).await).1);
         assert_eq!(app.tool.count(), 1);
         app.stop().await;
     }
@@ -176,7 +176,7 @@ async fn simultaneous_retries_at_two_replicas_consume_one_approval() {
         call(replica, "0", &params)
     });
     let replies = join_all(retries).await;
-    let ran = replies.iter().filter(|reply| !told(reply).1).count();
+    let ran = replies.iter().filter(|reply| !result_text(reply).1).count();
     assert!(ran <= 1, "{ran} retries got the result");
     app.tool.reached(1).await;
     let starts = "select type from agent_task_item where type = 'tool_started'";

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::streams::{messages, until_held};
 use super::{
-    about, answer, asker_until, call, newest, older, post, post_as, refund, state_of, told,
+    about, answer, asker_until, call, newest, older, post, post_as, refund, result_text, state_of,
     with_state,
 };
 use crate::api::approval_cycle::on_both;
@@ -100,7 +100,7 @@ on_both! {
         let held = call(&app, "0", &params).await;
         answer(&app, &held, &json!({"action": "reject", "reason": "No money."})).await;
         let declined = call(&app, "10", &params).await;
-        let (text, is_error) = told(&declined);
+        let (text, is_error) = result_text(&declined);
         assert!(text.contains("rejected: No money.") && is_error, "{text}");
         let named = ["decision", "outcome", "rule"].map(|member| about(&declined)[member].clone());
         assert_eq!(named, [json!("deny"), json!("rejected"), json!("large")]);
@@ -114,7 +114,7 @@ on_both! {
         let held = post_as(app.actor(AGENT), &older("tools/call", &refund(120))).await;
         // The hold of a gate is 45 seconds by default.
         assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
-        let (text, is_error) = told(&held);
+        let (text, is_error) = result_text(&held);
         assert!(text.starts_with("HELD.") && is_error, "{text}");
         let request = about(&held)["request_id"].as_str().unwrap();
         assert_eq!((&about(&held)["state"], &about(&held)["url"]), (&json!("pending"), &json!(format!("{}/resume/{request}", app.url()))));
@@ -140,7 +140,7 @@ on_both! {
         answer(&app, &held, &json!({"action": "approve"})).await;
         let params = refund(120);
         let retries = join_all((0..8).map(|_| call(&app, "0", &params))).await;
-        let ran = retries.iter().filter(|retry| !told(retry).1).count();
+        let ran = retries.iter().filter(|retry| !result_text(retry).1).count();
         assert!(ran <= 1, "{ran} retries got the result");
         app.tool.reached(1).await;
         let starts = "select type from agent_task_item where type = 'tool_started'";
@@ -160,7 +160,7 @@ on_both! {
         answer(&app, &held, &json!({"action": "approve"})).await;
         for _ in 0..2 {
             let reply = call(&app, "10", &params).await;
-            assert_eq!(told(&reply), ("{\"ok\":true}".to_owned(), false));
+            assert_eq!(result_text(&reply), ("{\"ok\":true}".to_owned(), false));
             assert_eq!((&about(&reply)["by"], &about(&reply)["state"]), (&json!(["bob"]), &json!("settled")));
         }
         assert_eq!(app.tool.count(), 1);
@@ -181,7 +181,7 @@ on_both! {
             assert_eq!(later > until, repetition < 9, "{repetition}: {later:?} after {until:?}");
             until = later;
         }
-        assert!(told(&reply).0.starts_with("HELD."), "{}", reply.text);
+        assert!(result_text(&reply).0.starts_with("HELD."), "{}", reply.text);
         assert_eq!((&about(&reply)["state"], &about(&reply)["task_id"]), (&json!("pending"), &json!(task)));
         app.stop().await;
     }

@@ -12,8 +12,8 @@ use holdpoint::task::time::Time;
 use serde_json::{Value, json};
 
 use super::{
-    about, answer, answer_task, asker_until, call, newest, older, post, post_as, refund, state_of,
-    told, with_state,
+    about, answer, answer_task, asker_until, call, newest, older, post, post_as, refund,
+    result_text, state_of, with_state,
 };
 use crate::api::approval_cycle::on_both;
 use crate::api::gate::{AGENT, CAROLS_AGENT, NAMESAKES_AGENT, gate, yaml};
@@ -60,7 +60,7 @@ on_both! {
         until_approved_at_rest(&app, &held).await;
         assert_eq!(app.tool.count(), 0);
         let ran = call(&app, "10", &keyed(120)).await;
-        assert_eq!((told(&ran), app.tool.count()), (("{\"ok\":true}".to_owned(), false), 1));
+        assert_eq!((result_text(&ran), app.tool.count()), (("{\"ok\":true}".to_owned(), false), 1));
         app.stop().await;
     }
 
@@ -80,7 +80,7 @@ on_both! {
         }
         assert_eq!(app.tool.count(), 0);
         let ran = call(&app, "10", &refund(120)).await;
-        assert_eq!((told(&ran).1, app.tool.count()), (false, 1), "{}", ran.text);
+        assert_eq!((result_text(&ran).1, app.tool.count()), (false, 1), "{}", ran.text);
         app.stop().await;
     }
 
@@ -129,7 +129,7 @@ on_both! {
         answer_task(&app, &task, &json!({"action": "approve"})).await;
         let replies = join_all((0..8).map(|_| with_state(&app, &state, 120, "30"))).await;
         for reply in &replies {
-            assert_eq!(told(reply), ("{\"ok\":true}".to_owned(), false), "{}", reply.text);
+            assert_eq!(result_text(reply), ("{\"ok\":true}".to_owned(), false), "{}", reply.text);
         }
         assert_eq!(app.tool.count(), 1);
         app.stop().await;
@@ -179,7 +179,7 @@ async fn changed_schema_of_the_tool_fails_closed_and_is_asked_about_anew() {
         is_new.then_some(again)
     };
     let again = eventually("people are asked anew", asked_anew).await;
-    let (text, _) = told(&again);
+    let (text, _) = result_text(&again);
     assert!(text.contains("The tool has changed"), "{text}");
     assert_eq!(about(&again)["state"], "pending");
     assert_eq!(app.tool.count(), 0);
@@ -193,7 +193,7 @@ async fn changed_policy_fails_closed() {
     app.restart_with(|yaml| yaml.replace("[refund], decide: hold", "[refund], decide: deny"))
         .await;
     let denied = call(&app, "10", &keyed(120)).await;
-    let (text, is_error) = told(&denied);
+    let (text, is_error) = result_text(&denied);
     assert!(text.ends_with("It has not run.") && is_error, "{text}");
     assert_eq!(about(&denied)["outcome"], "denied", "{}", denied.text);
     assert_eq!(app.tool.count(), 0);
@@ -210,7 +210,7 @@ async fn expired_approval_fails_closed() {
     clock.leap(Duration::from_mins(61));
     for _ in 0..2 {
         let expired = call(&app, "10", &keyed(120)).await;
-        let (text, is_error) = told(&expired);
+        let (text, is_error) = result_text(&expired);
         assert!(text.ends_with("It has not run.") && is_error, "{text}");
         assert_eq!(about(&expired)["outcome"], "expired", "{}", expired.text);
     }
@@ -229,7 +229,7 @@ async fn unknown_outcome_fails_closed() {
             (about(&reply)["state"] == "doubtful").then_some(reply)
         };
         let doubtful = eventually("a person is asked about the outcome", is_doubtful).await;
-        let (text, is_error) = told(&doubtful);
+        let (text, is_error) = result_text(&doubtful);
         assert!(
             text.starts_with("It may have run. Do not repeat it.") && is_error,
             "{text}"

@@ -100,7 +100,7 @@ fn about(reply: &Reply) -> &Value {
 }
 
 /// Returns the texts of a result's blocks, joined by `|`, and whether the result is an error.
-pub(super) fn told(reply: &Reply) -> (String, bool) {
+pub(super) fn result_text(reply: &Reply) -> (String, bool) {
     let result = &reply.body["result"];
     let blocks = result["content"].as_array().expect("content");
     let texts: Vec<&str> = blocks

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{call, refund, told};
+use super::{call, refund, result_text};
 use crate::api::gate::yaml;
 use crate::support::database::Database;
 use crate::support::endless_sleep::EndlessSleep;
@@ -50,7 +50,7 @@ async fn call_without_a_database_is_an_internal_error_with_retry_after_and_runs_
     assert_eq!(app.tool.count(), 0);
     line.mend();
     let done = call_again(&app, 5).await;
-    assert_eq!(told(&done), ("{\"ok\":true}".to_owned(), false));
+    assert_eq!(result_text(&done), ("{\"ok\":true}".to_owned(), false));
     assert_eq!(app.tool.count(), 1);
     app.stop().await;
 }
@@ -68,6 +68,6 @@ async fn call_whose_database_is_silent_is_an_internal_error_and_runs_nothing() {
     assert_eq!(app.tool.count(), 0);
     line.mend();
     let done = call_again(&app, 5).await;
-    assert_eq!(told(&done), ("{\"ok\":true}".to_owned(), false));
+    assert_eq!(result_text(&done), ("{\"ok\":true}".to_owned(), false));
     app.stop().await;
 }

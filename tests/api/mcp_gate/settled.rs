@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::streams::until_held;
-use super::{about, answer, call, refund, told};
+use super::{about, answer, call, refund, result_text};
 use crate::api::approval_cycle::on_both;
 use crate::api::gate::{gate, yaml};
 use crate::support::test_app::{On, TestApp};
@@ -14,7 +14,7 @@ on_both! {
         let held = call(&app, "0", &refund(120)).await;
         let arguments = json!({"order": 17, "amount": 50});
         answer(&app, &held, &json!({"action": "edit", "arguments": arguments})).await;
-        let (text, is_error) = told(&call(&app, "10", &refund(120)).await);
+        let (text, is_error) = result_text(&call(&app, "10", &refund(120)).await);
         let changed = "A person changed the arguments before it ran: ";
         let (result, rest) = text.split_once('|').expect("two blocks");
         assert_eq!((result, is_error), ("{\"ok\":true}", false));
@@ -29,7 +29,7 @@ on_both! {
         let held = call(&app, "0", &refund(120)).await;
         answer(&app, &held, &json!({"action": "respond", "result": {"by": "hand"}})).await;
         let reply = call(&app, "10", &refund(120)).await;
-        assert_eq!(told(&reply), ("{\"by\":\"hand\"}".to_owned(), false));
+        assert_eq!(result_text(&reply), ("{\"by\":\"hand\"}".to_owned(), false));
         assert_eq!((&about(&reply)["outcome"], app.tool.count()), (&json!("responded"), 0));
         app.stop().await;
     }
@@ -40,7 +40,7 @@ on_both! {
         answer(&app, &held, &json!({"action": "reject", "reason": "No money."})).await;
         for _ in 0..2 {
             let reply = call(&app, "10", &refund(120)).await;
-            let (text, is_error) = told(&reply);
+            let (text, is_error) = result_text(&reply);
             let begins = text.starts_with("The call of refund was rejected: ");
             let says = text.ends_with("No money. It has not run. Do not try again.");
             assert!(begins && says && is_error, "{text}");
@@ -56,7 +56,7 @@ on_both! {
         let path = format!("/v1/tasks/{}/cancel", about(&held)["task_id"].as_str().unwrap());
         app.owner().hit(&path).await;
         let reply = call(&app, "10", &refund(120)).await;
-        let (text, is_error) = told(&reply);
+        let (text, is_error) = result_text(&reply);
         assert!(text.starts_with("The call of refund was canceled") && is_error, "{text}");
         assert!(text.contains("It has not run."), "{text}");
         assert_eq!(app.tool.count(), 0);
@@ -67,7 +67,7 @@ on_both! {
         let app = gate(on, "").await;
         app.tool.answers(502, "gone");
         let reply = call(&app, "5", &refund(5)).await;
-        let (text, is_error) = told(&reply);
+        let (text, is_error) = result_text(&reply);
         assert!(text.starts_with("It may have run. Do not repeat it.") && is_error, "{text}");
         assert!(text.contains("A person is asked at http"), "{text}");
         assert_eq!((&about(&reply)["state"], app.tool.count()), (&json!("doubtful"), 1));
@@ -80,12 +80,12 @@ async fn denied_and_invalid_calls_say_why_and_that_they_have_not_run() {
     let app = gate(On::Sqlite, "").await;
     let denied = call(&app, "10", &json!({"name": "forbidden"})).await;
     let says = "The call of forbidden was denied: Not this one. It has not run.";
-    assert_eq!(told(&denied), (says.to_owned(), true));
+    assert_eq!(result_text(&denied), (says.to_owned(), true));
     for params in [
         json!({"name": "refund", "arguments": {"order": 17}}),
         json!({"name": "unknown", "arguments": {}}),
     ] {
-        let (text, is_error) = told(&call(&app, "10", &params).await);
+        let (text, is_error) = result_text(&call(&app, "10", &params).await);
         assert!(text.contains("was invalid") && is_error, "{text}");
         assert!(text.contains("It has not run."), "{text}");
     }
@@ -97,7 +97,7 @@ async fn denied_and_invalid_calls_say_why_and_that_they_have_not_run() {
 async fn failed_call_is_an_error_with_the_text_of_its_tool() {
     let app = gate(On::Sqlite, "").await;
     app.tool.answers(404, "no such order");
-    let (text, is_error) = told(&call(&app, "10", &refund(5)).await);
+    let (text, is_error) = result_text(&call(&app, "10", &refund(5)).await);
     assert!(text.contains("no such order") && is_error, "{text}");
     app.stop().await;
 }
@@ -114,7 +114,7 @@ async fn quick_call_is_told_with_its_result(app: &TestApp, wait: &str) {
             app.tool.open();
         };
         let (reply, ()) = tokio::join!(call(app, wait, &params), answered_late);
-        if told(&reply) == ("{\"ok\":true}".to_owned(), false) {
+        if result_text(&reply) == ("{\"ok\":true}".to_owned(), false) {
             break;
         }
         assert!(tries < 20, "{}", reply.text);

@@ -4,7 +4,7 @@ use holdpoint::task::time::Time;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{about, answer, asker_until, call, older, post, post_as, refund, told};
+use super::{about, answer, asker_until, call, older, post, post_as, refund, result_text};
 use crate::api::gate::{AGENT, gate};
 use crate::support::test_app::{Actor, On, TestApp};
 use crate::support::{eventually, until};
@@ -86,7 +86,7 @@ async fn cancellation_ends_no_wait_for_an_equal_id_in_another_session() {
     };
     let (left, stayed) = (agent("leaves"), agent("stays"));
     let (_, reply, ()) = tokio::join!(post_as(left, &message), post_as(stayed, &message), leaves);
-    assert_eq!(told(&reply), ("{\"ok\":true}".to_owned(), false));
+    assert_eq!(result_text(&reply), ("{\"ok\":true}".to_owned(), false));
     assert_eq!(app.tool.count(), 1);
     app.stop().await;
 }

@@ -7,8 +7,8 @@ use super::super::approval_cycle::on_both;
 use super::super::inbox_pages::timeline;
 use super::super::request_kinds::items;
 use super::{
-    approve, begin, call, done, give, id, lawful, of, only, open, outcomes, paused, pays, play,
-    prompts, refund, statuses, still, task, text, tree, trees, turn, typed,
+    approve, begin, call, done, give, id, lawful, of, only, open, outcomes, paused, pays, prompts,
+    refund, scripted_answer, statuses, still, task, text, tree, trees, turn, typed,
 };
 use crate::support::eventually;
 use crate::support::test_app::{On, TestApp};
@@ -356,7 +356,7 @@ async fn tree_goes_on_after_a_restart_and_on_another_replica() {
     let root = paused(&app, &[turn(&[give("analyst", &[turn(&[clerk])])])]).await;
     app.restart().await;
     let other = app.replica().await;
-    other.model.otherwise(play);
+    other.model.otherwise(scripted_answer);
     let shown = task(&other, &root.str("/task_id")).await;
     assert_eq!(
         shown.body["pending"][0]["request_id"],

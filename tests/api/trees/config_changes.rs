@@ -90,7 +90,7 @@ async fn prompt_of_a_default_agent_is_recognized_as_its_own() {
     let body = json!({"agent": "clerk", "input": json!([[give("analyst", &[json!("a")])], "c"]).to_string()});
     let end = app.owner().post("/v1/tasks", &body).await;
     assert_eq!(end.str("/output"), "c", "{}", end.text);
-    let played: Vec<_> = app.model.sent().iter().map(agent_of).collect();
-    assert_eq!(played, ["clerk", "analyst", "clerk"]);
+    let agents: Vec<_> = app.model.sent().iter().map(agent_of).collect();
+    assert_eq!(agents, ["clerk", "analyst", "clerk"]);
     app.stop().await;
 }

@@ -12,8 +12,8 @@ use serde_json::json;
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
-    approve, give, id, lawful, of, only, open, outcomes, paused, pays, play, prompts, refund,
-    results, still, task, tree, trees, turn, typed, yaml,
+    approve, give, id, lawful, of, only, open, outcomes, paused, pays, prompts, refund, results,
+    scripted_answer, still, task, tree, trees, turn, typed, yaml,
 };
 use crate::support::test_app::{On, TestApp};
 
@@ -185,7 +185,7 @@ async fn sub_agent_waits_for_days_while_its_sibling_is_done() {
         Arc::<Later>::clone(&clock),
     )
     .await;
-    app.model.otherwise(play);
+    app.model.otherwise(scripted_answer);
     let root = paused(
         &app,
         &[turn(&[pays("analyst", 1), pays("clerk", 2)]), json!("end")],

@@ -10,7 +10,8 @@ use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
     agent_of, approve, begin, call, done, give, id, lawful, of, only, open, outcomes, patient,
-    paused, pays, play, prompts, results, statuses, still, task, tree, trees, turn, typed,
+    paused, pays, prompts, results, scripted_answer, statuses, still, task, tree, trees, turn,
+    typed,
 };
 use crate::support::eventually;
 use crate::support::test_app::{On, Reply, TestApp};
@@ -145,7 +146,7 @@ on_both! {
         let seen = Arc::clone(&broken);
         app.model.otherwise(move |body| {
             let ends = agent_of(body) == "supervisor" && !results(body).is_empty();
-            if ends && seen.load(Ordering::SeqCst) { json!({"error": {"message": "no"}}) } else { play(body) }
+            if ends && seen.load(Ordering::SeqCst) { json!({"error": {"message": "no"}}) } else { scripted_answer(body) }
         });
         let root = paused(&app, &[turn(&[pays("analyst", 1), give("clerk", &[json!(0)])]), json!("supervisor: at last")]).await;
         let root_id = root.str("/task_id");

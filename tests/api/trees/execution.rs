@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
-    approve, call, done, give, id, lawful, of, only, open, outcomes, patient, paused, pays, play,
-    prompts, refund, results, still, task, text, tree, trees, turn, typed, with,
+    approve, call, done, give, id, lawful, of, only, open, outcomes, patient, paused, pays,
+    prompts, refund, results, scripted_answer, still, task, text, tree, trees, turn, typed, with,
 };
 use crate::support::test_app::On;
 use crate::support::{eventually, until};
@@ -156,7 +156,7 @@ async fn two_replicas_share_one_tree_without_repeating_a_call() {
     let two = one.replica().await;
     for _ in 0..4 {
         let (ran, asked) = (one.tool.ledger().len(), one.model.sent().len());
-        one.model.otherwise(play);
+        one.model.otherwise(scripted_answer);
         let below = |order: u32| {
             give(
                 "analyst",

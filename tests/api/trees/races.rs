@@ -7,8 +7,8 @@ use serde_json::json;
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
-    approve, call, give, id, lawful, only, open, outcomes, paused, pays, play, still, task, tree,
-    trees, turn,
+    approve, call, give, id, lawful, only, open, outcomes, paused, pays, scripted_answer, still,
+    task, tree, trees, turn,
 };
 use crate::support::test_app::{On, TestApp};
 
@@ -164,7 +164,7 @@ on_both! {
 async fn two_answers_to_one_sub_agent_request_on_two_replicas_have_one_winner() {
     let app = trees(On::Postgres, "").await;
     let other = app.replica().await;
-    other.model.otherwise(play);
+    other.model.otherwise(scripted_answer);
     for _ in 0..TIMES {
         let ran = app.tool.ledger().len();
         let root = paused(&app, &[turn(&[pays("analyst", 1)]), json!("end")]).await;

@@ -11,25 +11,25 @@ use super::{begin, call, give, id, lawful, limited, refund, still, tree, turn, t
 use crate::support::test_app::{Actor, On, TestApp};
 
 /// A source of pseudo-random numbers, which are the same in each run.
-struct Dice(u64);
+struct Lcg(u64);
 
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
+impl Lcg {
+    fn below(&mut self, end: u64) -> u64 {
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % sides
+        (self.0 >> 33) % end
     }
 }
 
 /// Returns the turns of an agent: one or two turns of calls, then a last text. A call of a
 /// sub-agent contains that sub-agent's turns.
-fn program(dice: &mut Dice, agent: &str, depth: u64, order: &mut u32) -> Vec<Value> {
+fn program(rng: &mut Lcg, agent: &str, depth: u64, order: &mut u32) -> Vec<Value> {
     let mut turns = Vec::new();
-    for _ in 0..=dice.roll(2) {
+    for _ in 0..=rng.below(2) {
         let mut calls = Vec::new();
-        for _ in 0..=dice.roll(3) {
+        for _ in 0..=rng.below(3) {
             *order += 1;
             let below: &[&str] = match agent {
                 "supervisor" => &["analyst", "clerk", "scribe"],
@@ -38,11 +38,11 @@ fn program(dice: &mut Dice, agent: &str, depth: u64, order: &mut u32) -> Vec<Val
                 _ => &[],
             };
             let next = below
-                .get(usize::try_from(dice.roll(4)).unwrap())
+                .get(usize::try_from(rng.below(4)).unwrap())
                 .copied()
                 .filter(|_| depth > 0);
-            calls.push(match (next, dice.roll(4)) {
-                (Some(next), _) => give(next, &program(dice, next, depth - 1, order)),
+            calls.push(match (next, rng.below(4)) {
+                (Some(next), _) => give(next, &program(rng, next, depth - 1, order)),
                 (None, 0) => call("lookup", &json!({"order": *order})),
                 (None, 1) if agent != "scribe" => call(
                     "request_human_guidance",
@@ -89,7 +89,7 @@ async fn answer(actor: &Actor<'_>, root: &str, request: &Value, way: u64) {
 
 /// Sends three random answers at a time until no request is open. Asserts that the root then has
 /// completed.
-async fn played(replicas: &[&TestApp], dice: &mut Dice, root: &str) {
+async fn answer_until_completed(replicas: &[&TestApp], rng: &mut Lcg, root: &str) {
     for _ in 0..200 {
         let shown = still(replicas[0], root).await;
         let pending = shown.body["pending"].as_array().unwrap();
@@ -100,9 +100,9 @@ async fn played(replicas: &[&TestApp], dice: &mut Dice, root: &str) {
         let picks: Vec<_> = (0..3)
             .map(|_| {
                 (
-                    dice.roll(pending.len() as u64),
-                    dice.roll(8),
-                    dice.roll(replicas.len() as u64),
+                    rng.below(pending.len() as u64),
+                    rng.below(8),
+                    rng.below(replicas.len() as u64),
                 )
             })
             .collect();
@@ -173,12 +173,12 @@ on_both! {
         let app = with(on, "", |yaml| wide.iter().fold(yaml, |yaml, limits| limits(yaml))).await;
         let other = if on == On::Postgres { Some(app.replica().await) } else { None };
         let replicas: Vec<&TestApp> = [&app].into_iter().chain(other.as_ref()).collect();
-        let mut dice = Dice(7);
+        let mut rng = Lcg(7);
         for _ in 0..5 {
             let mut order = 0;
-            let turns = program(&mut dice, "supervisor", 3, &mut order);
+            let turns = program(&mut rng, "supervisor", 3, &mut order);
             let root = begin(&app, &turns).await.str("/task_id");
-            played(&replicas, &mut dice, &root).await;
+            answer_until_completed(&replicas, &mut rng, &root).await;
             sound(&app, &root).await;
         }
         if let Some(other) = other {

@@ -9,7 +9,7 @@ use holdpoint::task::item::{Fact, Outcome, ToolResult};
 use holdpoint::task::request::RequestKind;
 
 use super::super::world::Execution;
-use super::{Evidence, Findings, Kind, Told};
+use super::{Evidence, Findings, Kind, TaskRecord};
 
 #[derive(Default)]
 pub struct Call {
@@ -38,24 +38,24 @@ impl Call {
 /// Checks one call that starts a sub-agent. The sub-agent must have been started at most once, and
 /// the result of the call must agree with the end of the sub-agent's task.
 pub fn one_delegation(
-    told: &Told,
+    record: &TaskRecord,
     id: CallId,
     call: &Call,
-    tasks: &HashMap<TaskId, &Told>,
+    tasks: &HashMap<TaskId, &TaskRecord>,
     found: &mut Findings,
 ) {
     let name = &call.name;
     if call.children.len() > 1 {
         found.add(
             Kind::Duplicate,
-            told.task,
+            record.task,
             format!("{name} {id} was started {} times", call.children.len()),
         );
     }
     if call.results.len() != 1 || !call.late.is_empty() || !call.starts.is_empty() {
         found.add(
             Kind::Other,
-            told.task,
+            record.task,
             format!("{name} {id} has {} results", call.results.len()),
         );
     }
@@ -66,7 +66,7 @@ pub fn one_delegation(
         if result.outcome == Outcome::Succeeded {
             found.add(
                 Kind::Lost,
-                told.task,
+                record.task,
                 format!("{name} {id} is said to have succeeded; it was never started"),
             );
         }
@@ -75,15 +75,15 @@ pub fn one_delegation(
     let Some(child) = tasks.get(child) else {
         found.add(
             Kind::Lost,
-            told.task,
+            record.task,
             format!("{name} {id} was started as {child}, which is not there"),
         );
         return;
     };
-    if child.parent.is_none_or(|(parent, _)| parent != told.task) || child.root != told.root {
+    if child.parent.is_none_or(|(parent, _)| parent != record.task) || child.root != record.root {
         found.add(
             Kind::Other,
-            told.task,
+            record.task,
             format!("{name} {id}: {} is not its own", child.task),
         );
     }
@@ -94,23 +94,27 @@ pub fn one_delegation(
         let (status, output) = (&child.status, &child.output);
         found.add(
             Kind::Lost,
-            told.task,
+            record.task,
             format!("{name} {id} handed back {result:?}; it is {status} with {output:?}"),
         );
     }
 }
 
-pub fn read(told: &Told, evidence: &Evidence<'_>, found: &mut Findings) -> BTreeMap<CallId, Call> {
+pub fn read(
+    record: &TaskRecord,
+    evidence: &Evidence<'_>,
+    found: &mut Findings,
+) -> BTreeMap<CallId, Call> {
     let mut calls: BTreeMap<CallId, Call> = BTreeMap::new();
     let mut decided: BTreeSet<(String, CallId)> = BTreeSet::new();
     let mut replicas: Vec<String> = Vec::new();
-    for (item, _) in &told.journal {
+    for (item, _) in &record.journal {
         match &item.fact {
             Fact::AssistantMessage(turn) => {
                 for (id, call) in calls.iter().filter(|(_, call)| call.results.is_empty()) {
                     found.add(
                         Kind::Other,
-                        told.task,
+                        record.task,
                         format!(
                             "the model was asked before {id} ({}) had a result",
                             call.name
@@ -179,7 +183,7 @@ pub fn read(told: &Told, evidence: &Evidence<'_>, found: &mut Findings) -> BTree
                 decision,
             } => {
                 one_decision(
-                    told.task,
+                    record.task,
                     &request_id.to_string(),
                     decision,
                     evidence,

@@ -61,19 +61,19 @@ pub struct Findings {
 }
 
 /// An event of a journal about which a message may be sent.
-struct Told<'e> {
+struct NotifiableEvent<'e> {
     event: &'e Event,
     name: &'static str,
 }
 
-fn told(stored: &Stored) -> Vec<Told<'_>> {
+fn notifiable_events(stored: &Stored) -> Vec<NotifiableEvent<'_>> {
     let named = stored.events.iter().map(|event| {
         let fact: Fact = serde_json::from_str(&event.body).unwrap();
         let name = event_name(&fact, event.of_root, event.seq);
-        Told { event, name }
+        NotifiableEvent { event, name }
     });
     named
-        .filter(|told| NOTIFIABLE_EVENTS.contains(&told.name))
+        .filter(|notified| NOTIFIABLE_EVENTS.contains(&notified.name))
         .collect()
 }
 
@@ -83,11 +83,11 @@ fn wants(entry: &str, name: &str) -> bool {
 
 pub fn check(evidence: &Evidence) -> Findings {
     let mut found = Findings::default();
-    let told = told(&evidence.stored);
-    found.events = told.len();
-    messages(evidence, &told, &mut found);
-    every_event_arrived(evidence, &told, &mut found);
-    every_question_was_mailed(evidence, &told, &mut found);
+    let events = notifiable_events(&evidence.stored);
+    found.events = events.len();
+    messages(evidence, &events, &mut found);
+    every_event_arrived(evidence, &events, &mut found);
+    every_question_was_mailed(evidence, &events, &mut found);
     mails(evidence, &mut found);
     leases(&evidence.stored, &mut found);
     found
@@ -95,8 +95,11 @@ pub fn check(evidence: &Evidence) -> Findings {
 
 /// Checks that each message is about the event that its id names, that each message is signed, and
 /// that repeated messages have the same bytes.
-fn messages(evidence: &Evidence, told: &[Told<'_>], found: &mut Findings) {
-    let by_id: HashMap<String, &Told<'_>> = told.iter().map(|told| (told.id(), told)).collect();
+fn messages(evidence: &Evidence, events: &[NotifiableEvent<'_>], found: &mut Findings) {
+    let by_id: HashMap<String, &NotifiableEvent<'_>> = events
+        .iter()
+        .map(|notified| (notified.id(), notified))
+        .collect();
     let mut bodies: BTreeMap<(&str, String), BTreeSet<String>> = BTreeMap::new();
     let mut times: BTreeMap<(&str, String), usize> = BTreeMap::new();
     found.arrived = evidence.arrivals.len();
@@ -111,7 +114,7 @@ fn messages(evidence: &Evidence, told: &[Told<'_>], found: &mut Findings) {
         }
         match by_id.get(&id) {
             None => found.wrong.push(format!("{id} is of no event")),
-            Some(told) if !told.is_told_by(&arrival.entry, &message) => {
+            Some(notified) if !notified.is_reported_by(&arrival.entry, &message) => {
                 let what = format!("{id} tells of another event: {}", message.text);
                 found.wrong.push(what);
             }
@@ -130,7 +133,7 @@ fn messages(evidence: &Evidence, told: &[Told<'_>], found: &mut Findings) {
     }
 }
 
-impl Told<'_> {
+impl NotifiableEvent<'_> {
     fn id(&self) -> String {
         format!("evt_{}_{}", self.event.change, self.event.number)
     }
@@ -148,7 +151,7 @@ impl Told<'_> {
     /// Returns whether a message to this entry is about this event. In a brief message, the member
     /// `event` of the data is the event's number. In a whole message, the member `event` is the
     /// event's name.
-    fn is_told_by(&self, entry: &str, message: &Received) -> bool {
+    fn is_reported_by(&self, entry: &str, message: &Received) -> bool {
         let data = &message.body["data"];
         let event = if entry == ENTRIES[0] {
             json!(self.event.number)
@@ -164,7 +167,7 @@ impl Told<'_> {
 
 /// Checks that each healthy receiver took each event for which it asks, and that the events for the
 /// dead receiver are kept.
-fn every_event_arrived(evidence: &Evidence, told: &[Told<'_>], found: &mut Findings) {
+fn every_event_arrived(evidence: &Evidence, events: &[NotifiableEvent<'_>], found: &mut Findings) {
     let mut taken: BTreeSet<(&str, String)> = BTreeSet::new();
     for arrival in evidence.arrivals.iter().filter(|one| one.is_taken()) {
         taken.insert((&arrival.entry, arrival.received().id().to_owned()));
@@ -176,9 +179,9 @@ fn every_event_arrived(evidence: &Evidence, told: &[Told<'_>], found: &mut Findi
     }
     let mut wanted = 0;
     for entry in [ENTRIES[0], ENTRIES[1], DEAD] {
-        for told in told.iter().filter(|told| wants(entry, told.name)) {
+        for notified in events.iter().filter(|notified| wants(entry, notified.name)) {
             wanted += 1;
-            let (event, name, id) = (told.event, told.name, told.id());
+            let (event, name, id) = (notified.event, notified.name, notified.id());
             let key = (entry, event.change_id.as_str(), event.number);
             let states = rows.get(&key).map_or(&[][..], Vec::as_slice);
             let states: Vec<_> = states.iter().map(|row| row.state.as_str()).collect();
@@ -204,11 +207,19 @@ fn every_event_arrived(evidence: &Evidence, told: &[Told<'_>], found: &mut Findi
 
 /// For each question and each of its approvers, checks that a mail was sent, or that the question
 /// was closed before.
-fn every_question_was_mailed(evidence: &Evidence, told: &[Told<'_>], found: &mut Findings) {
+fn every_question_was_mailed(
+    evidence: &Evidence,
+    events: &[NotifiableEvent<'_>],
+    found: &mut Findings,
+) {
     let mailed = mailed(evidence);
     let closed_by = |request: &str, at: i64| {
-        let mut events = told.iter().filter(|told| told.name != "request.created");
-        events.any(|told| told.event.request_id.as_deref() == Some(request) && told.event.at <= at)
+        let mut closings = events
+            .iter()
+            .filter(|notified| notified.name != "request.created");
+        closings.any(|notified| {
+            notified.event.request_id.as_deref() == Some(request) && notified.event.at <= at
+        })
     };
     let mails = evidence
         .stored
@@ -220,14 +231,14 @@ fn every_question_was_mailed(evidence: &Evidence, told: &[Told<'_>], found: &mut
         let request = row.request_id.as_deref().unwrap();
         rows.insert((&row.target, request, &row.person), row);
     }
-    let asked: Vec<_> = told
+    let asked: Vec<_> = events
         .iter()
-        .filter(|told| told.name == "request.created")
+        .filter(|notified| notified.name == "request.created")
         .collect();
     for entry in &evidence.mail_entries {
-        for told in &asked {
-            let request = told.event.request_id.as_deref().unwrap();
-            for (person, _) in told.approvers() {
+        for notified in &asked {
+            let request = notified.event.request_id.as_deref().unwrap();
+            for (person, _) in notified.approvers() {
                 let row = rows.remove(&(*entry, request, person));
                 let is_right = match row.map(|row| (row.state.as_str(), row)) {
                     Some(("sent", row)) => {
@@ -309,13 +320,13 @@ fn mails(evidence: &Evidence, found: &mut Findings) {
     for mail in &evidence.mails {
         let words = mail.text.split_whitespace();
         let about: Vec<_> = words.filter(|word| word.contains("/resume/")).collect();
-        let told = by_id.entry(&mail.id).or_default();
-        told.insert((&mail.to, about));
+        let notified = by_id.entry(&mail.id).or_default();
+        notified.insert((&mail.to, about));
     }
     found.mails = evidence.mails.len();
     found.repeated_mails = evidence.mails.len() - by_id.len();
-    for (id, told) in by_id.iter().filter(|(_, told)| told.len() > 1) {
-        found.wrong.push(format!("{id} is of two mails: {told:?}"));
+    for (id, notified) in by_id.iter().filter(|(_, notified)| notified.len() > 1) {
+        found.wrong.push(format!("{id} is of two mails: {notified:?}"));
     }
 }
 

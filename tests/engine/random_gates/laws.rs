@@ -16,9 +16,9 @@ use holdpoint::task::verdict::Verdict;
 
 use super::super::invariants::check_ended;
 use super::tool_server::{CHANGED, Definition};
-use super::{Ask, CALLS, Handed, World};
+use super::{Ask, CALLS, Handed, RunState};
 
-impl World<'_> {
+impl RunState<'_> {
     pub(super) async fn answers(&mut self) {
         let (over, open): (Vec<_>, Vec<_>) = std::mem::take(&mut self.asks)
             .into_iter()
@@ -59,7 +59,7 @@ impl World<'_> {
         let Some(delivery) = answer.delivery else {
             return;
         };
-        if self.dice.one_in(4) {
+        if self.rng.one_in(4) {
             // The answer is lost before it is delivered.
             self.seen.lost += 1;
             if by_bytes {
@@ -75,7 +75,7 @@ impl World<'_> {
             let _inside = self.replicas[ask.replica].runtime.enter();
             delivery.delivered();
         }
-        if self.dice.one_in(2) {
+        if self.rng.one_in(2) {
             for _ in 0..2_000 {
                 if self.harness.journal(task).await.row.asker_until == Some(ASKER_UNTIL_DELIVERED) {
                     let noted = Some(self.asked + 1);

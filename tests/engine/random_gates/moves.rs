@@ -18,13 +18,13 @@ use tokio::task::JoinHandle;
 use super::super::engine_harness::{alice, whole};
 use super::super::gates::agent;
 use super::laws::call_of;
-use super::{Ask, CALLS, Presence, Replica, WAIT, World};
+use super::{Ask, CALLS, Presence, Replica, RunState, WAIT};
 
 const POLLS: u32 = 400;
 
-impl World<'_> {
+impl RunState<'_> {
     pub(super) async fn step(&mut self) {
-        match self.dice.below(30) {
+        match self.rng.below(30) {
             0..=8 => self.asks().await,
             9..=10 => self.leaves().await,
             11..=15 => self.decides().await,
@@ -34,7 +34,7 @@ impl World<'_> {
             20 => self.hangs(),
             21..=22 => self.crashes().await,
             23 => {
-                let jump = self.dice.pick(&[11, 11, 70, 200]);
+                let jump = self.rng.pick(&[11, 11, 70, 200]);
                 self.later(Duration::from_mins(jump)).await;
             }
             _ => self.redefines().await,
@@ -43,14 +43,14 @@ impl World<'_> {
 
     fn any_replica(&mut self) -> usize {
         let count = self.replicas.len() as u64;
-        usize::try_from(self.dice.below(count)).unwrap()
+        usize::try_from(self.rng.below(count)).unwrap()
     }
 
     /// Lets `work` run in parallel with the next steps. In half of the cases, waits for all
     /// parallel work.
     async fn beside_or_not(&mut self, work: JoinHandle<()>) {
         self.beside.push(work);
-        if self.dice.one_in(2) {
+        if self.rng.one_in(2) {
             self.polls().await;
         }
     }
@@ -66,23 +66,23 @@ impl World<'_> {
     }
 
     async fn asks(&mut self) {
-        let call = self.dice.pick(&self.calls.clone());
+        let call = self.rng.pick(&self.calls.clone());
         let (tool, spellings) = CALLS[call];
-        let key = format!("{} {call} {}", self.session, self.dice.below(2));
+        let key = format!("{} {call} {}", self.session, self.rng.below(2));
         let known = self.tasks().await;
-        let identity = match self.dice.below(10) {
+        let identity = match self.rng.below(10) {
             0..=1 => Identity::Key { key, attach: false },
             2 => Identity::Key { key, attach: true },
-            3 if !known.is_empty() => Identity::Call(self.dice.pick(&known)),
+            3 if !known.is_empty() => Identity::Call(self.rng.pick(&known)),
             _ => Identity::Value,
         };
         let by_bytes = identity == Identity::Value;
         let spelling = if by_bytes {
-            self.dice.pick(&spellings)
+            self.rng.pick(&spellings)
         } else {
             spellings[0]
         };
-        let runner = self.dice.pick(&[None, None, Some("r1"), Some("r2")]);
+        let runner = self.rng.pick(&[None, None, Some("r1"), Some("r2")]);
         let progress = AskProgress::default();
         let proposal = Proposal {
             gate: None,
@@ -93,7 +93,7 @@ impl World<'_> {
             metadata: "{}".to_owned(),
             identity,
             runner: runner.map(str::to_owned),
-            wait: self.dice.pick(&[Duration::ZERO, WAIT, WAIT]),
+            wait: self.rng.pick(&[Duration::ZERO, WAIT, WAIT]),
             run_wait: Duration::ZERO,
             returns_within: Duration::ZERO,
             progress: progress.clone(),
@@ -119,7 +119,7 @@ impl World<'_> {
             progress,
             handle,
         });
-        if !self.dice.one_in(4) {
+        if !self.rng.one_in(4) {
             self.until_shown().await;
         }
     }
@@ -141,7 +141,7 @@ impl World<'_> {
         if self.asks.is_empty() {
             return;
         }
-        let place = usize::try_from(self.dice.below(self.asks.len() as u64)).unwrap();
+        let place = usize::try_from(self.rng.below(self.asks.len() as u64)).unwrap();
         let ask = &self.asks[place];
         ask.handle.abort();
         while !ask.handle.is_finished() {
@@ -228,17 +228,17 @@ impl World<'_> {
         if open.is_empty() {
             return;
         }
-        let (_, asked) = self.dice.pick(&open);
+        let (_, asked) = self.rng.pick(&open);
         let call = asked.own_calls().next().unwrap();
         let (id, name) = (call.tool_call_id.to_string(), call.name.clone());
         let answer = if asked.kind == RequestKind::Reconcile {
-            match self.dice.below(3) {
+            match self.rng.below(3) {
                 0 => whole(Action::Reject, None),
                 1 => whole(Action::Respond, Some(Value::from("it ran"))),
                 _ => whole(Action::Retry, None),
             }
         } else {
-            match self.dice.below(10) {
+            match self.rng.below(10) {
                 0 => whole(Action::Reject, None),
                 1 => one(id, Action::Respond, None, Some("\"done by hand\"")),
                 2..=5 if name == "refund" => {
@@ -263,7 +263,7 @@ impl World<'_> {
     pub(super) async fn settle(&mut self, task: TaskId) {
         for asked in self.harness.asked(task).await {
             let reconcile = asked.kind == RequestKind::Reconcile;
-            let answer = if reconcile && self.dice.one_in(2) {
+            let answer = if reconcile && self.rng.one_in(2) {
                 whole(Action::Respond, Some(Value::from("it ran")))
             } else {
                 whole(Action::Reject, None)
@@ -283,7 +283,7 @@ impl World<'_> {
         if known.is_empty() {
             return;
         }
-        let task = self.dice.pick(&known);
+        let task = self.rng.pick(&known);
         let replica = self.any_replica();
         let engine = Arc::clone(&self.replicas[replica].engine);
         let canceled = self.replicas[replica].spawn(async move {
@@ -297,11 +297,11 @@ impl World<'_> {
         if permits.is_empty() {
             return;
         }
-        let (task, attempt) = self.dice.pick(&permits);
+        let (task, attempt) = self.rng.pick(&permits);
         let report = OutcomeReport {
             call: Ok(task),
-            attempt: self.dice.pick(&[None, Some(attempt)]),
-            outcome: self.dice.pick(&[
+            attempt: self.rng.pick(&[None, Some(attempt)]),
+            outcome: self.rng.pick(&[
                 ReportedOutcome::Succeeded,
                 ReportedOutcome::Succeeded,
                 ReportedOutcome::Failed,
@@ -335,7 +335,7 @@ impl World<'_> {
     }
 
     fn hangs(&mut self) {
-        if self.dice.one_in(2) {
+        if self.rng.one_in(2) {
             self.harness.tool.close();
         } else {
             self.harness.tool.open();
@@ -347,7 +347,7 @@ impl World<'_> {
     async fn redefines(&mut self) {
         self.decides().await;
         let waits = self.refund_waits().await;
-        let is_changed = match self.dice.below(5) {
+        let is_changed = match self.rng.below(5) {
             0..=1 => self.server.restore(),
             denied => {
                 self.server.change(denied == 2);
@@ -355,7 +355,7 @@ impl World<'_> {
             }
         };
         self.seen.changes += usize::from(waits && is_changed);
-        if self.dice.one_in(2) {
+        if self.rng.one_in(2) {
             self.asks().await;
         }
     }
@@ -386,7 +386,7 @@ impl World<'_> {
     }
 
     fn restarts(&mut self, replica: usize) {
-        let rules = self.dice.pick(&[0, 0, 0, 0, 1, 2]);
+        let rules = self.rng.pick(&[0, 0, 0, 0, 1, 2]);
         let next = Replica::start(&self.rules[rules]);
         std::mem::replace(&mut self.replicas[replica], next).crash();
     }
@@ -397,7 +397,7 @@ impl World<'_> {
         self.harness.tool.open();
         self.polls().await;
         let idle = self.asks.is_empty() && self.beside.iter().all(JoinHandle::is_finished);
-        if !idle || self.dice.one_in(4) {
+        if !idle || self.rng.one_in(4) {
             for replica in 0..self.replicas.len() {
                 self.restarts(replica);
             }

@@ -13,9 +13,9 @@ use holdpoint::task::verdict::{Judgement, Verdict};
 
 use super::super::invariants::every_call_has_one_result;
 use super::sub_agents::CLERK;
-use super::{Crash, World, status};
+use super::{Crash, RunState, status};
 
-impl World {
+impl RunState {
     /// Drives until the task waits, or until a crash. Returns the events for which the task waits.
     /// A task that has ended waits for a message.
     pub fn drive(&mut self) -> Result<Vec<AwaitedEvent>, Crash> {
@@ -86,7 +86,7 @@ impl World {
                 standing.start.is_some() && !over.contains(&standing.call.tool_call_id)
             })
             .map(|standing| standing.call.tool_call_id)
-            .filter(|_| self.dice.one_in(4))
+            .filter(|_| self.rng.one_in(4))
             .collect();
         StepContext {
             spent_limit: spent,
@@ -100,11 +100,11 @@ impl World {
     /// Returns whether the policy has become stricter, which happens one time in ten. In that case
     /// the calls are judged again and none of them starts.
     pub fn has_become_stricter(&mut self, calls: &[CallId], performer: ToolKind) -> bool {
-        if !self.dice.one_in(10) {
+        if !self.rng.one_in(10) {
             return false;
         }
         for id in calls {
-            let verdict = self.dice.pick(&[Verdict::Hold, Verdict::Deny]);
+            let verdict = self.rng.pick(&[Verdict::Hold, Verdict::Deny]);
             let terms = (verdict == Verdict::Hold).then(|| self.terms());
             let judgement = Judgement {
                 terms,

@@ -11,15 +11,15 @@ use holdpoint::task::request::{RequestKind, RequestSpec};
 use holdpoint::task::status::{RequestStatus, TaskStatus};
 use holdpoint::task::step::AwaitedEvent;
 
-use super::{World, status};
+use super::{RunState, status};
 
-impl World {
+impl RunState {
     pub(super) fn human(&mut self, on: &[AwaitedEvent]) {
         let progress = self.progress.clone();
         let asked: Vec<_> = progress.open.iter().map(|open| open.spec.clone()).collect();
         if on.contains(&AwaitedEvent::Message) {
             self.push(status(TaskStatus::Running));
-            if self.dice.one_in(2) || progress.status != Some(TaskStatus::Failed) {
+            if self.rng.one_in(2) || progress.status != Some(TaskStatus::Failed) {
                 self.say();
             }
             self.commit_surely();
@@ -28,8 +28,8 @@ impl World {
         if asked.is_empty() {
             return;
         }
-        let asked = self.dice.pick(&asked);
-        match self.dice.below(8) {
+        let asked = self.rng.pick(&asked);
+        match self.rng.below(8) {
             0 => self.close(&asked, RequestStatus::Expired, CloseReason::Expired),
             1 => self.supersede(&progress),
             2 if asked.kind == RequestKind::Approval => {
@@ -88,11 +88,11 @@ impl World {
         let open = progress.open_request(asked.request_id).unwrap();
         let mut calls: Vec<CallId> = asked.own_calls().map(|call| call.tool_call_id).collect();
         calls.retain(|call| !open.decided.contains_key(call));
-        let one_by_one = asked.kind == RequestKind::Approval && self.dice.one_in(2);
+        let one_by_one = asked.kind == RequestKind::Approval && self.rng.one_in(2);
         let said = self.whole(asked);
         let mut decisions = BTreeMap::new();
         for call in calls {
-            if one_by_one && !decisions.is_empty() && self.dice.one_in(2) {
+            if one_by_one && !decisions.is_empty() && self.rng.one_in(2) {
                 continue;
             }
             let action = if one_by_one { self.single(asked) } else { said };
@@ -127,18 +127,18 @@ impl World {
     fn whole(&mut self, asked: &RequestSpec) -> Action {
         match asked.kind {
             RequestKind::Reconcile => {
-                self.dice
+                self.rng
                     .pick(&[Action::Retry, Action::Reject, Action::Respond])
             }
             RequestKind::ExternalResult | RequestKind::Elicitation => {
-                self.dice
+                self.rng
                     .pick(&[Action::Respond, Action::Respond, Action::Reject])
             }
             RequestKind::Approval
             | RequestKind::Guidance
             | RequestKind::Credentials
             | RequestKind::Confirmation => {
-                self.dice
+                self.rng
                     .pick(&[Action::Approve, Action::Approve, Action::Reject])
             }
         }
@@ -157,7 +157,7 @@ impl World {
             Action::Reject,
             Action::Edit,
         ];
-        self.dice.pick(if asked.required() > 1 {
+        self.rng.pick(if asked.required() > 1 {
             &of_several
         } else {
             &any

@@ -15,12 +15,12 @@ use holdpoint::task::status::TaskStatus;
 use holdpoint::task::step::AwaitedEvent;
 use holdpoint::task::tool_spec::ToolKind;
 
-use super::{Crash, World, status};
+use super::{Crash, RunState, status};
 
 /// A sub-agent whose calls must not overlap, because they all continue one conversation.
 pub(super) const CLERK: &str = "clerk";
 
-impl World {
+impl RunState {
     /// Adds the start of a sub-agent for each of these calls to the next commit. Sometimes commits
     /// at once.
     pub(super) fn start(&mut self, calls: &[CallId], progress: &Progress) -> Result<(), Crash> {
@@ -43,7 +43,7 @@ impl World {
             });
         }
         // Without a commit here, the next commit also has the starts of the turn's other calls.
-        if self.dice.one_in(2) {
+        if self.rng.one_in(2) {
             self.commit()
         } else {
             Ok(())
@@ -67,7 +67,7 @@ impl World {
     pub(super) fn is_at_work(&mut self, on: &[AwaitedEvent]) -> bool {
         let children = on.iter().any(|on| matches!(on, AwaitedEvent::Child(_)));
         on.iter().any(|on| matches!(on, AwaitedEvent::Attempt(_)))
-            || (children && self.dice.one_in(2))
+            || (children && self.rng.one_in(2))
     }
 
     /// Lets one of the awaited events happen: a sub-agent's task changes, or a person acts.
@@ -83,12 +83,12 @@ impl World {
             })
             .collect();
         let asks = on.iter().any(|on| matches!(on, AwaitedEvent::Request(_)));
-        if at_work.is_empty() || (asks && self.dice.one_in(2)) {
+        if at_work.is_empty() || (asks && self.rng.one_in(2)) {
             self.human(on);
             return;
         }
-        let child = self.dice.pick(&at_work);
-        if self.dice.one_in(4) {
+        let child = self.rng.pick(&at_work);
+        if self.rng.one_in(4) {
             // The sub-agent's task pauses or goes on, and its parent gets the same status.
             let other = if self.progress.status == Some(TaskStatus::Paused) {
                 TaskStatus::Running
@@ -103,7 +103,7 @@ impl World {
                 Outcome::Failed,
                 Outcome::Canceled,
             ];
-            let outcome = self.dice.pick(&ends);
+            let outcome = self.rng.pick(&ends);
             self.ended.insert(child, outcome);
             if self.progress.status == Some(TaskStatus::Paused) {
                 self.push(status(TaskStatus::Running));

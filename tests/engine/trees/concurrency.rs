@@ -17,7 +17,7 @@ use holdpoint::task::transcript::Message;
 
 use super::super::engine_harness::{EngineHarness, alice, rejects, whole};
 use super::harness::{
-    DAYS, LEAF, People, Play, Shape, ended_as, handed_back, one_large, one_small, refund,
+    DAYS, LEAF, People, Shape, TreeDriver, ended_as, handed_back, one_large, one_small, refund,
 };
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::repetitions;
@@ -81,15 +81,15 @@ async fn paused_in_the_same_instant(fixture: StoreFixture, times: usize) {
     };
     for time in 0..times {
         meeting.is_over();
-        let mut play = Play::begins(&harness, &here).await;
-        let (root, began) = (play.root, harness.prompt_count());
+        let mut driver = TreeDriver::start(&harness, &here).await;
+        let (root, began) = (driver.root, harness.prompt_count());
         assert!(
-            !play
-                .goes_on_while(|_| harness.prompt_count() == began)
+            !driver
+                .drive_while(|_| harness.prompt_count() == began)
                 .await
         );
         // The root's model has answered; the root starts its children and waits.
-        assert!(!play.goes_on_while(|play| !play.is_idle()).await);
+        assert!(!driver.drive_while(|driver| !driver.is_idle()).await);
         let (one, other) = (
             EngineHarness::like(&here, 1),
             EngineHarness::like(&there, 1),
@@ -100,7 +100,7 @@ async fn paused_in_the_same_instant(fixture: StoreFixture, times: usize) {
             drivers.len(),
             2,
             "each takes one: {}",
-            harness.told(root).await
+            harness.description(root).await
         );
         while !drivers.is_empty() {
             at_once(drivers);
@@ -112,7 +112,7 @@ async fn paused_in_the_same_instant(fixture: StoreFixture, times: usize) {
             stands,
             (TaskStatus::Paused, 0, 2),
             "{time}: {}",
-            harness.told(root).await
+            harness.description(root).await
         );
         let asked = harness.asked_by_tree(root).await;
         assert_eq!(asked.len(), 2);
@@ -157,7 +157,7 @@ async fn root_is_paused_when_two_children_pause_simultaneously_on_two_replicas()
 
 /// Asserts that, after the first `since` prompts, the agent `boss` got exactly two prompts. Returns
 /// the tool results in the second of these two prompts.
-fn told_the_boss(harness: &EngineHarness, since: usize) -> Vec<String> {
+fn results_for_boss(harness: &EngineHarness, since: usize) -> Vec<String> {
     let prompts = harness.prompts_since(since).into_iter();
     let bosses: Vec<_> = prompts.filter(|(name, _)| name == "boss").collect();
     assert_eq!(
@@ -211,7 +211,7 @@ async fn each_has_paid_once(harness: &EngineHarness, root: TaskId) {
             harness.executions(leaf, "/refund"),
             1,
             "{}",
-            harness.told(root).await
+            harness.description(root).await
         );
     }
 }
@@ -240,18 +240,18 @@ both! {
                 let before: Vec<_> = join_all(left.iter().map(|other| harness.row(other.task_id))).await;
                 harness.answer_one(&door, request, People::Approve).await;
                 assert_eq!(harness.row(root).await.status, TaskStatus::Running, "something of its tree is about to run");
-                assert!(Play::of(&harness, &parts, root).goes_on(usize::MAX).await);
+                assert!(TreeDriver::of(&harness, &parts, root).drive(usize::MAX).await);
                 assert_eq!(harness.row(child).await.status, TaskStatus::Completed);
                 let after: Vec<_> = join_all(left.iter().map(|other| harness.row(other.task_id))).await;
                 assert_eq!(before, after, "{order:?}");
                 assert_eq!(harness.asked_by_tree(root).await, left, "{order:?}: in the order they were asked");
                 let waits = if left.is_empty() { TaskStatus::Completed } else { TaskStatus::Paused };
-                assert_eq!(harness.row(root).await.status, waits, "{order:?}: {}", harness.told(root).await);
+                assert_eq!(harness.row(root).await.status, waits, "{order:?}: {}", harness.description(root).await);
             }
             harness.lawful(root).await;
             each_has_paid_once(&harness, root).await;
             let done = ["leaf is done with go.1", "leaf is done with go.2", "leaf is done with go.3"];
-            assert_eq!(told_the_boss(&harness, began), done, "in the order of its calls");
+            assert_eq!(results_for_boss(&harness, began), done, "in the order of its calls");
             assert_eq!(harness.prompt_count() - began, 8, "no model is asked twice for the same turn");
         }
     }
@@ -294,15 +294,15 @@ both! {
         first.sort_by_key(amounts);
         let [one, other] = &first[..] else { panic!("two are open") };
         harness.answer_one(&door, one, People::Approve).await;
-        Play::of(&harness, &parts, root).goes_on(usize::MAX).await;
+        TreeDriver::of(&harness, &parts, root).drive(usize::MAX).await;
         let second = harness.asked_by_tree(root).await;
-        assert_eq!((second.len(), &second[0]), (2, other), "{}", harness.told(root).await);
+        assert_eq!((second.len(), &second[0]), (2, other), "{}", harness.description(root).await);
         assert_eq!((second[1].task_id, harness.row(root).await.status), (one.task_id, TaskStatus::Paused));
         harness.answer_one(&door, &second[1], People::Approve).await;
-        Play::of(&harness, &parts, root).goes_on(usize::MAX).await;
+        TreeDriver::of(&harness, &parts, root).drive(usize::MAX).await;
         assert_eq!(harness.asked_by_tree(root).await, std::slice::from_ref(other));
         harness.answer_one(&door, other, People::Approve).await;
-        Play::of(&harness, &parts, root).goes_on(usize::MAX).await;
+        TreeDriver::of(&harness, &parts, root).drive(usize::MAX).await;
         let journals = harness.lawful(root).await;
         assert_eq!(journals[&root].row.status, TaskStatus::Completed);
         assert_eq!(harness.executions(one.task_id, "/refund"), 2);
@@ -320,10 +320,10 @@ both! {
         harness.fixture.forward(DAYS);
         assert!(harness.engine(4).claim().await.unwrap().is_empty(), "nothing can be claimed meanwhile");
         harness.answer_one(&EngineHarness::like(&parts, 0), request, People::Approve).await;
-        Play::of(&harness, &parts, root).goes_on(usize::MAX).await;
+        TreeDriver::of(&harness, &parts, root).drive(usize::MAX).await;
         assert_eq!(harness.lawful(root).await[&root].row.status, TaskStatus::Completed, "waiting is not duration");
         each_has_paid_once(&harness, root).await;
-        assert_eq!(told_the_boss(&harness, began), ["leaf is done with go.1", "leaf is done with go.2"]);
+        assert_eq!(results_for_boss(&harness, began), ["leaf is done with go.1", "leaf is done with go.2"]);
     }
 
     async fn unanswered_request_of_a_child_expires_and_the_tree_goes_on(fixture) {
@@ -339,9 +339,9 @@ both! {
             assert!(closed > 0);
             expired += closed;
         }
-        Play::of(&harness, &parts, root).goes_on(usize::MAX).await;
+        TreeDriver::of(&harness, &parts, root).drive(usize::MAX).await;
         let journals = harness.lawful(root).await;
-        assert_eq!(journals[&root].row.status, TaskStatus::Completed, "{}", harness.told(root).await);
+        assert_eq!(journals[&root].row.status, TaskStatus::Completed, "{}", harness.description(root).await);
         for leaf in harness.of_agent(root, LEAF).await {
             assert_eq!((ended_as(&journals, leaf), harness.executions(leaf, "/refund")), (vec![Outcome::Expired], 0));
             assert_eq!(handed_back(&journals, leaf).unwrap().outcome, Outcome::Succeeded);
@@ -353,18 +353,18 @@ both! {
         let parts = harness.parts(0);
         let mut cut = 0;
         for polls in 0..20 {
-            let mut play = Play::begins(&harness, &parts).await;
-            let root = play.root;
+            let mut driver = TreeDriver::start(&harness, &parts).await;
+            let root = driver.root;
             // Drives until both children have completed. Their parent has not stored their results
             // yet.
             while done(&harness, root).await < 2 {
-                let moment = play.moment();
-                assert!(!play.goes_on(moment + 1).await);
+                let moment = driver.moment();
+                assert!(!driver.drive(moment + 1).await);
             }
-            drop(play);
+            drop(driver);
             harness.later();
-            let mut doomed = Play::of(&harness, &parts, root);
-            let whole = doomed.goes_on_while(|play| play.polls < polls).await;
+            let mut doomed = TreeDriver::of(&harness, &parts, root);
+            let whole = doomed.drive_while(|driver| driver.polls < polls).await;
             drop(doomed);
             harness.finish_tree(&parts, root, People::Approve).await;
             let journals = harness.lawful(root).await;

@@ -13,7 +13,7 @@ both! {
         let root = harness.grown(&harness.parts(0)).await;
         let row = harness.row(root).await;
         let asked = (row.status, row.model_calls, harness.prompt_count());
-        assert_eq!(asked, (TaskStatus::Completed, 8, 8), "{}", harness.told(root).await);
+        assert_eq!(asked, (TaskStatus::Completed, 8, 8), "{}", harness.description(root).await);
         harness.lawful(root).await;
     }
 
@@ -27,7 +27,7 @@ both! {
             let row = harness.row(root).await;
             let expected = if most == 8 { TaskStatus::Completed } else { TaskStatus::Failed };
             let asked = (row.status, row.model_calls, harness.prompt_count());
-            assert_eq!(asked, (expected, most, usize::try_from(most).unwrap()), "{}", harness.told(root).await);
+            assert_eq!(asked, (expected, most, usize::try_from(most).unwrap()), "{}", harness.description(root).await);
         }
     }
 
@@ -37,7 +37,7 @@ both! {
         harness.configure(|yaml| yaml.replace("sub_agents: [mid]", limits));
         let root = harness.grown(&harness.parts(0)).await;
         let journals = harness.lawful(root).await;
-        assert_eq!(journals[&root].row.status, TaskStatus::Completed, "{}", harness.told(root).await);
-        assert_eq!(journals.len(), 5, "the root, and four below: {}", harness.told(root).await);
+        assert_eq!(journals[&root].row.status, TaskStatus::Completed, "{}", harness.description(root).await);
+        assert_eq!(journals.len(), 5, "the root, and four below: {}", harness.description(root).await);
     }
 }

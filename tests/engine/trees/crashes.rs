@@ -11,7 +11,9 @@ use holdpoint::task::transcript::Message;
 
 use super::super::engine_harness::{EngineHarness, alice};
 use super::super::invariants::events_have_no_gaps;
-use super::harness::{EDITED, LEAF, People, Play, Shape, ended_as, handed_back, one_large, refund};
+use super::harness::{
+    EDITED, LEAF, People, Shape, TreeDriver, ended_as, handed_back, one_large, refund,
+};
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::repetitions;
 
@@ -71,20 +73,20 @@ pub(super) async fn lived(
     people: People,
     moment: usize,
 ) -> (TaskId, bool) {
-    let mut play = Play::begins(harness, parts).await;
-    let root = play.root;
+    let mut driver = TreeDriver::start(harness, parts).await;
+    let root = driver.root;
     let door = EngineHarness::like(parts, 0);
-    while play.goes_on(moment).await {
+    while driver.drive(moment).await {
         if harness.row(root).await.status.is_terminal() {
             return (root, true);
         }
         for request in harness.asked_by_tree(root).await {
-            if play.moment() < moment {
+            if driver.moment() < moment {
                 harness.answer_one(&door, &request, people).await;
             }
         }
     }
-    drop(play);
+    drop(driver);
     harness.finish_tree(parts, root, people).await;
     (root, false)
 }
@@ -101,7 +103,7 @@ async fn ends_well(
         journals.len(),
         shape.tasks(),
         "{}",
-        harness.told(root).await
+        harness.description(root).await
     );
     let ledger = harness.tool.since(executed);
     for (task, journal) in &journals {
@@ -109,7 +111,7 @@ async fn ends_well(
             journal.row.status,
             TaskStatus::Completed,
             "{}",
-            harness.told(root).await
+            harness.description(root).await
         );
         if *task != root {
             let result = handed_back(&journals, *task).unwrap();
@@ -128,7 +130,7 @@ async fn ends_well(
             wanted,
             "{:?}: {}",
             journal.row.agent_path,
-            harness.told(root).await
+            harness.description(root).await
         );
         let edited = paid
             .iter()
@@ -201,13 +203,13 @@ async fn first_moment(harness: &EngineHarness, parts: &EngineParts, people: Peop
     if people == People::Approve {
         return 1;
     }
-    let mut play = Play::begins(harness, parts).await;
-    assert!(play.goes_on(usize::MAX).await);
+    let mut driver = TreeDriver::start(harness, parts).await;
+    assert!(driver.drive(usize::MAX).await);
     EngineHarness::like(parts, 0)
-        .cancel(&alice(), play.root, None)
+        .cancel(&alice(), driver.root, None)
         .await
         .unwrap();
-    play.moment() - 2
+    driver.moment() - 2
 }
 
 /// Runs trees whose process dies, each at another moment. A normal run of the tests tries only

@@ -18,7 +18,7 @@ use super::super::damaged_journals::{CUT, GONE, damage};
 use super::super::engine_harness::{EngineHarness, alice, rejects, whole};
 use super::super::two_replicas::{closed, place};
 use super::harness::{
-    LEAF, People, Play, Shape, ended_as, handed_back, one_large, one_small, said, superseding,
+    LEAF, People, Shape, TreeDriver, ended_as, handed_back, one_large, one_small, said, superseding,
 };
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -34,13 +34,13 @@ const DAMAGES: [(&str, &str); 3] = [(CUT, "seq = 2"), (GONE, "seq = 2"), (GONE, 
 /// Drives the tree and runs rounds of a worker, often enough that nothing is left to do.
 pub(super) async fn looked_after(harness: &EngineHarness, parts: &EngineParts, root: TaskId) {
     for _ in 0..6 {
-        Play::of(harness, parts, root).goes_on(usize::MAX).await;
+        TreeDriver::of(harness, parts, root).drive(usize::MAX).await;
         // The round sets the tasks that were reported as unreadable to `Failed`.
         let engine = EngineHarness::like(parts, 0);
         engine.round().await.unwrap();
     }
     harness.later();
-    Play::of(harness, parts, root).goes_on(usize::MAX).await;
+    TreeDriver::of(harness, parts, root).drive(usize::MAX).await;
 }
 
 async fn ended(harness: &EngineHarness, task: TaskId) -> (TaskStatus, Option<FailureCode>) {
@@ -107,8 +107,8 @@ both! {
                 Then::CancelRoot => (TaskStatus::Canceled, Outcome::Canceled, Outcome::Canceled),
                 Then::Continue | Then::Cancel => (TaskStatus::Completed, Outcome::Canceled, Outcome::Succeeded),
             };
-            assert_eq!(journals[&root].row.status, ends, "{}", harness.told(root).await);
-            assert_eq!(handed_back(&journals, first.task_id).unwrap().outcome, mine, "{}", harness.told(root).await);
+            assert_eq!(journals[&root].row.status, ends, "{}", harness.description(root).await);
+            assert_eq!(handed_back(&journals, first.task_id).unwrap().outcome, mine, "{}", harness.description(root).await);
             assert_eq!(ended_as(&journals, second.task_id), [other]);
         }
     }
@@ -140,7 +140,7 @@ both! {
         assert_eq!(ended_as(&[(root, harness.journal(root).await)].into(), root), [Outcome::Canceled; 2]);
         harness.finish_tree(&parts, root, People::Approve).await;
         let journals = harness.lawful(root).await;
-        assert_eq!((journals.len(), journals[&root].row.status), (9, TaskStatus::Completed), "{}", harness.told(root).await);
+        assert_eq!((journals.len(), journals[&root].row.status), (9, TaskStatus::Completed), "{}", harness.description(root).await);
         let paid: usize = journals.keys().map(|task| harness.executions(*task, "/refund")).sum();
         assert_eq!(paid, 2, "only those of the second message");
     }
@@ -224,7 +224,7 @@ both! {
         let [first, second] = &harness.asked_by_tree(root).await[..] else { panic!("two are open") };
         harness.answer_one(&EngineHarness::like(&parts, 0), first, People::Approve).await;
         assert_eq!(harness.fixture.numbers(DOUBT).await.unwrap().len(), 1);
-        Play::of(&harness, &parts, root).goes_on(usize::MAX).await;
+        TreeDriver::of(&harness, &parts, root).drive(usize::MAX).await;
         assert!(harness.tool.ledger().is_empty(), "the call may have run already");
         let asked = harness.asked_by_tree(root).await;
         let kinds: Vec<_> = asked.iter().map(|request| (request.task_id, request.spec.kind)).collect();
@@ -239,15 +239,15 @@ both! {
     async fn payment_of_a_sub_agent_lost_in_a_restore_is_not_repeated_by_a_rule(fixture) {
         let harness = EngineHarness::of_trees(fixture, FORK, one_small).await;
         let parts = harness.parts(0);
-        let play = Play::begins(&harness, &parts).await;
-        let root = play.root;
-        drop(play);
+        let driver = TreeDriver::start(&harness, &parts).await;
+        let root = driver.root;
+        drop(driver);
         // The restored history ends with the user's message. The later work of all sub-agents is
         // lost.
         assert_eq!(harness.fixture.numbers(DOUBT).await.unwrap().len(), 1);
-        Play::of(&harness, &parts, root).goes_on(usize::MAX).await;
-        assert!(harness.tool.ledger().is_empty(), "no rule allows the call: {}", harness.told(root).await);
-        assert_eq!(harness.row(root).await.status, TaskStatus::Paused, "{}", harness.told(root).await);
+        TreeDriver::of(&harness, &parts, root).drive(usize::MAX).await;
+        assert!(harness.tool.ledger().is_empty(), "no rule allows the call: {}", harness.description(root).await);
+        assert_eq!(harness.row(root).await.status, TaskStatus::Paused, "{}", harness.description(root).await);
         harness.finish_tree(&parts, root, People::Approve).await;
         let journals = harness.lawful(root).await;
         assert_eq!(journals[&root].row.status, TaskStatus::Completed);
@@ -255,7 +255,7 @@ both! {
         assert_eq!(paid, [1, 1], "when a human has said so");
         for leaf in harness.of_agent(root, LEAF).await {
             let asked = place(&journals[&leaf], |fact| matches!(fact, Fact::InterventionRequested(_)));
-            assert!(asked.is_some(), "of the payment itself: {}", harness.told(root).await);
+            assert!(asked.is_some(), "of the payment itself: {}", harness.description(root).await);
         }
     }
 }

@@ -1,13 +1,13 @@
 //! A harness for trees of tasks. The agents delegate level by level, and each has its own model
-//! name. A [`Play`] drives a whole tree. It polls the drivers of the tree's tasks only when the
-//! test says so, and the test can drop the drivers at any moment.
+//! name. A [`TreeDriver`] drives a whole tree. It polls the drivers of the tree's tasks only when
+//! the test says so, and the test can drop the drivers at any moment.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
     reason = "an item of a new type says nothing here"
 )]
 
-mod play;
+mod driver;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -31,7 +31,7 @@ use super::super::engine_harness::{EngineHarness, alice, fills, rejects, turn, w
 use super::super::invariants::check_ended;
 use crate::store::store_fixture::StoreFixture;
 
-pub use self::play::Play;
+pub use self::driver::TreeDriver;
 
 /// The names of the agents by level. The agent of the last level is called [`LEAF`] instead.
 const NAMES: [&str; 3] = ["boss", "mid", "low"];
@@ -275,9 +275,9 @@ impl EngineHarness {
 
     /// Creates a tree and drives it until nothing can be driven. Returns the root.
     pub async fn grown(&self, parts: &EngineParts) -> TaskId {
-        let mut play = Play::begins(self, parts).await;
-        assert!(play.goes_on(usize::MAX).await);
-        play.root
+        let mut driver = TreeDriver::start(self, parts).await;
+        assert!(driver.drive(usize::MAX).await);
+        driver.root
     }
 
     pub async fn answer_tree(&self, engine: &Arc<Engine>, root: TaskId, people: People) {
@@ -330,17 +330,17 @@ impl EngineHarness {
         let door = Self::like(parts, 0);
         for _ in 0..40 {
             self.later();
-            Play::of(self, parts, root).goes_on(usize::MAX).await;
+            TreeDriver::of(self, parts, root).drive(usize::MAX).await;
             match self.row(root).await.status {
                 TaskStatus::Running => {}
                 TaskStatus::Paused => self.answer_tree(&door, root, people).await,
                 TaskStatus::Completed | TaskStatus::Failed | TaskStatus::Canceled => return,
             }
         }
-        panic!("the tree does not end: {}", self.told(root).await);
+        panic!("the tree does not end: {}", self.description(root).await);
     }
 
-    pub async fn told(&self, root: TaskId) -> String {
+    pub async fn description(&self, root: TaskId) -> String {
         let mut told = String::new();
         for row in self.tree(root).await {
             let head = (
@@ -379,7 +379,7 @@ impl EngineHarness {
                 (true, 0, 0, false),
                 "{:?}: {}",
                 row.agent_path,
-                self.told(root).await
+                self.description(root).await
             );
             check_ended(&journal.items);
             journals.insert(row.task_id, journal);
@@ -400,7 +400,7 @@ impl EngineHarness {
                     known,
                     None,
                     "one start for each call: {}",
-                    self.told(root).await
+                    self.description(root).await
                 );
                 let child = &journals[child_task_id].row;
                 assert_eq!(

@@ -18,7 +18,7 @@ use holdpoint::task::status::TaskStatus;
 use super::super::engine_harness::{EngineHarness, alice};
 use super::super::invariants::events_have_no_gaps;
 use super::super::two_replicas::place;
-use super::harness::{People, Play, Shape, handed_back, refund};
+use super::harness::{People, Shape, TreeDriver, handed_back, refund};
 use crate::store::store_fixture::{StoreFixture, both};
 
 /// A boss with two branches. Each branch is a `mid` and a leaf.
@@ -49,18 +49,18 @@ enum Meanwhile {
 }
 
 impl Meanwhile {
-    /// Makes the event happen. A cancel uses the engine of `play`; a takeover uses a new engine.
+    /// Makes the event happen. A cancel uses the engine of `driver`; a takeover uses a new engine.
     /// Returns the canceled task, if any.
     async fn happens(
         self,
-        play: &Play<'_>,
+        driver: &TreeDriver<'_>,
         harness: &EngineHarness,
         parts: &EngineParts,
     ) -> Option<TaskId> {
-        let root = play.root;
+        let root = driver.root;
         if self == Self::Takeover {
             harness.later();
-            Play::of(harness, parts, root).goes_on(usize::MAX).await;
+            TreeDriver::of(harness, parts, root).drive(usize::MAX).await;
             return None;
         }
         let branch = harness.of_agent(root, "mid").await.first().copied();
@@ -69,7 +69,7 @@ impl Meanwhile {
         } else {
             branch
         }?;
-        match play.engine.cancel(&alice(), task, None).await {
+        match driver.engine.cancel(&alice(), task, None).await {
             Ok(_) => {
                 assert_eq!(harness.row(task).await.status, TaskStatus::Canceled);
                 for row in harness.tree(root).await {
@@ -79,7 +79,7 @@ impl Meanwhile {
                     assert!(
                         !below || counted == (true, 0, 0),
                         "{}",
-                        harness.told(root).await
+                        harness.description(root).await
                     );
                 }
                 Some(task)
@@ -101,25 +101,25 @@ async fn lived(
     meanwhile: Meanwhile,
     polls: usize,
 ) -> (TaskId, Option<TaskId>, bool) {
-    let mut play = Play::begins(harness, parts).await;
-    let root = play.root;
+    let mut driver = TreeDriver::start(harness, parts).await;
+    let root = driver.root;
     let door = EngineHarness::like(parts, 0);
-    while play.goes_on_while(|play| play.polls < polls).await {
+    while driver.drive_while(|driver| driver.polls < polls).await {
         if harness.row(root).await.status.is_terminal() {
             return (root, None, true);
         }
         harness.answer_tree(&door, root, People::Approve).await;
     }
-    let canceled = meanwhile.happens(&play, harness, parts).await;
+    let canceled = meanwhile.happens(&driver, harness, parts).await;
     // The suspended drivers resume, and further tasks are claimed and driven.
-    play.goes_on(usize::MAX).await;
-    drop(play);
+    driver.drive(usize::MAX).await;
+    drop(driver);
     if canceled == Some(root) {
         harness.later();
         assert!(
             harness.engine(4).claim().await.unwrap().is_empty(),
             "after {polls} polls: {}",
-            harness.told(root).await
+            harness.description(root).await
         );
     } else {
         harness.finish_tree(parts, root, People::Approve).await;

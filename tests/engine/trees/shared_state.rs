@@ -17,8 +17,8 @@ use super::super::engine_harness::{EngineHarness, alice, outcomes};
 use super::super::two_replicas::place;
 use super::crashes::lived;
 use super::harness::{
-    LEAF, People, Play, Shape, ended_as, handed_back, hands_on, one_large, one_small, refund, said,
-    speaks,
+    LEAF, People, Shape, TreeDriver, ended_as, handed_back, hands_on, one_large, one_small, refund,
+    said, speaks,
 };
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -120,9 +120,9 @@ both! {
             let began = harness.prompt_count();
             let (root, whole) = lived(&harness, &parts, People::Approve, moment).await;
             let journals = harness.lawful(root).await;
-            assert_eq!(journals.len(), 2, "one task for all calls: {}", harness.told(root).await);
+            assert_eq!(journals.len(), 2, "one task for all calls: {}", harness.description(root).await);
             let [leaf] = harness.of_agent(root, LEAF).await[..] else { panic!("one leaf") };
-            assert_eq!(harness.executions(leaf, "/refund"), 3, "{}", harness.told(root).await);
+            assert_eq!(harness.executions(leaf, "/refund"), 3, "{}", harness.description(root).await);
             assert_eq!(ended_as(&journals, root), [Outcome::Succeeded; 3]);
             let mut order = Vec::new();
             for item in &journals[&root].items {
@@ -155,9 +155,9 @@ both! {
         let [leaf] = harness.of_agent(root, LEAF).await[..] else { panic!("one leaf") };
         let door = EngineHarness::like(&parts, 0);
         door.message(&alice(), root, super::harness::superseding("more"), None).await.unwrap();
-        Play::of(&harness, &parts, root).goes_on(usize::MAX).await;
+        TreeDriver::of(&harness, &parts, root).drive(usize::MAX).await;
         // A person is asked again about the same refund, although it has been approved once.
-        assert_eq!(harness.asked_by_tree(root).await.len(), 1, "{}", harness.told(root).await);
+        assert_eq!(harness.asked_by_tree(root).await.len(), 1, "{}", harness.description(root).await);
         harness.finish_tree(&parts, root, People::Approve).await;
         assert_eq!(harness.lawful(root).await.len(), 2);
         assert_eq!((harness.of_agent(root, LEAF).await, harness.executions(leaf, "/refund")), (vec![leaf], 2));
@@ -190,7 +190,7 @@ both! {
                 seen += 1;
             }
             harness.later();
-            Play::of(&harness, &parts, root).goes_on(usize::MAX).await;
+            TreeDriver::of(&harness, &parts, root).drive(usize::MAX).await;
             assert!(seen <= 24, "a request was opened twice");
             if seen < 4 {
                 assert_eq!(harness.asked_by_tree(root).await.len(), 20);
@@ -232,25 +232,25 @@ both! {
         let asked = harness.asked_by_tree(root).await;
         let door = EngineHarness::like(&parts, 0);
         harness.answer_one(&door, &asked[0], People::Approve).await;
-        let mut play = Play::of(&harness, &parts, root);
+        let mut driver = TreeDriver::of(&harness, &parts, root);
         while harness.row(asked[0].task_id).await.status != TaskStatus::Completed {
-            let moment = play.moment();
-            assert!(!play.goes_on(moment + 1).await);
+            let moment = driver.moment();
+            assert!(!driver.drive(moment + 1).await);
         }
-        drop(play);
+        drop(driver);
         harness.configure(|yaml| yaml.replace("  boss: { description", "  chief: { description").replace("default_agent: boss", "default_agent: chief"));
         let without = harness.parts(0);
         harness.later();
-        Play::of(&harness, &without, root).goes_on(usize::MAX).await;
+        TreeDriver::of(&harness, &without, root).drive(usize::MAX).await;
         let row = harness.row(root).await;
         let code = row.error.map(|error| error.code);
         assert_eq!((row.status, code), (TaskStatus::Failed, Some(FailureCode::Configuration)));
-        assert_eq!(harness.row(asked[1].task_id).await.status, TaskStatus::Canceled, "{}", harness.told(root).await);
+        assert_eq!(harness.row(asked[1].task_id).await.status, TaskStatus::Canceled, "{}", harness.description(root).await);
         assert!(harness.asked_by_tree(root).await.is_empty());
         door.retry(&alice(), root, None).await.unwrap();
         harness.finish_tree(&parts, root, People::Approve).await;
         let journals = harness.lawful(root).await;
-        assert_eq!(journals[&root].row.status, TaskStatus::Completed, "{}", harness.told(root).await);
+        assert_eq!(journals[&root].row.status, TaskStatus::Completed, "{}", harness.description(root).await);
         assert_eq!(harness.executions(asked[0].task_id, "/refund"), 1);
     }
 
@@ -264,9 +264,9 @@ both! {
         let parts = harness.parts(0);
         let root = harness.grown(&parts).await;
         let journals = harness.lawful(root).await;
-        assert_eq!(journals[&root].row.status, TaskStatus::Completed, "{}", harness.told(root).await);
+        assert_eq!(journals[&root].row.status, TaskStatus::Completed, "{}", harness.description(root).await);
         let failed: Vec<_> = journals.values().filter(|journal| journal.row.status == TaskStatus::Failed).collect();
-        let [child] = &failed[..] else { panic!("one has failed: {}", harness.told(root).await) };
+        let [child] = &failed[..] else { panic!("one has failed: {}", harness.description(root).await) };
         let result = handed_back(&journals, child.row.task_id).unwrap();
         assert_eq!(result.outcome, Outcome::Failed);
         assert!(result.content.contains("it does not answer"), "{}", result.content);
@@ -287,10 +287,10 @@ both! {
         ] {
             let (harness, root) = limited(&fixture, shape, limit).await;
             let journals = harness.lawful(root).await;
-            assert_eq!(journals[&root].row.status, TaskStatus::Completed, "{limit}: {}", harness.told(root).await);
-            assert_eq!(journals.len(), tasks, "{limit}: {}", harness.told(root).await);
+            assert_eq!(journals[&root].row.status, TaskStatus::Completed, "{limit}: {}", harness.description(root).await);
+            assert_eq!(journals.len(), tasks, "{limit}: {}", harness.description(root).await);
             let refused: Vec<_> = journals.values().filter(|journal| outcomes(journal).contains(&Outcome::Invalid)).collect();
-            let [refused] = &refused[..] else { panic!("{limit}: {}", harness.told(root).await) };
+            let [refused] = &refused[..] else { panic!("{limit}: {}", harness.description(root).await) };
             let invalid = outcomes(refused).iter().filter(|outcome| **outcome == Outcome::Invalid).count();
             let text = refused.items.iter().find_map(|item| match &item.fact {
                 Fact::ToolResult(result) if result.outcome == Outcome::Invalid => Some(result.content.clone()),
@@ -332,9 +332,9 @@ both! {
         let parts = harness.parts(0);
         let root = harness.grown(&parts).await;
         harness.answer_tree(&EngineHarness::like(&parts, 0), root, People::Reject).await;
-        Play::of(&harness, &parts, root).goes_on(usize::MAX).await;
+        TreeDriver::of(&harness, &parts, root).drive(usize::MAX).await;
         let journals = harness.lawful(root).await;
-        assert_eq!((journals.len(), journals[&root].row.status), (3, TaskStatus::Completed), "{}", harness.told(root).await);
+        assert_eq!((journals.len(), journals[&root].row.status), (3, TaskStatus::Completed), "{}", harness.description(root).await);
         let [first, second] = harness.of_agent(root, LEAF).await[..] else { panic!("two leaves") };
         assert_eq!((ended_as(&journals, first), ended_as(&journals, second)), (vec![Outcome::Rejected], vec![Outcome::Rejected]));
         let asked = |fact: &Fact| matches!(fact, Fact::InterventionRequested(_));
@@ -358,7 +358,7 @@ both! {
         let parts = harness.parts(0);
         let root = harness.grown(&parts).await;
         harness.tool.answers(200, "paid");
-        let [request] = &harness.asked_by_tree(root).await[..] else { panic!("one is open: {}", harness.told(root).await) };
+        let [request] = &harness.asked_by_tree(root).await[..] else { panic!("one is open: {}", harness.description(root).await) };
         let [first, second] = harness.of_agent(root, LEAF).await[..] else { panic!("two leaves") };
         assert_eq!((request.task_id, outcomes(&harness.journal(first).await)), (second, vec![Outcome::Failed]));
         assert!(request.spec.pending_tool_calls[0].reason.is_some());

@@ -21,7 +21,8 @@ use super::super::engine_harness::{EngineHarness, alice, drive, outcomes, reject
 use super::super::stored_prompts::thinks;
 use super::endings::looked_after;
 use super::harness::{
-    LEAF, People, Play, Shape, hands_on, one_large, one_small, refund, said, speaks, superseding,
+    LEAF, People, Shape, TreeDriver, hands_on, one_large, one_small, refund, said, speaks,
+    superseding,
 };
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -74,7 +75,7 @@ async fn balanced(harness: &EngineHarness, root: TaskId) {
             (busy, open),
             "{:?}: {}",
             row.agent_path,
-            harness.told(root).await
+            harness.description(root).await
         );
         let fits = match row.status {
             // A task with neither open requests nor running work waits until its tree may open
@@ -90,7 +91,7 @@ async fn balanced(harness: &EngineHarness, root: TaskId) {
             "{:?} is {:?}: {}",
             row.agent_path,
             row.status,
-            harness.told(root).await
+            harness.description(root).await
         );
     }
 }
@@ -199,7 +200,7 @@ both! {
         other.await;
         harness.tool.answers(200, "paid");
         thinking.await;
-        assert_eq!(harness.tool.ledger().len(), 1, "{}", harness.told(root).await);
+        assert_eq!(harness.tool.ledger().len(), 1, "{}", harness.description(root).await);
         assert_eq!(harness.asked_by_tree(root).await.len(), 1);
         balanced(&harness, root).await;
         harness.finish_tree(&parts, root, People::Approve).await;
@@ -216,8 +217,8 @@ both! {
         let door = EngineHarness::like(&parts, 0);
         door.decide(&alice(), request.spec.request_id, rejects(Then::Continue), None).await.unwrap();
         thinking.await;
-        Play::of(&harness, &parts, root).goes_on(usize::MAX).await;
-        assert!(harness.asked_by_tree(root).await.is_empty(), "{}", harness.told(root).await);
+        TreeDriver::of(&harness, &parts, root).drive(usize::MAX).await;
+        assert!(harness.asked_by_tree(root).await.is_empty(), "{}", harness.description(root).await);
         for leaf in harness.of_agent(root, LEAF).await {
             assert_eq!(outcomes(&harness.journal(leaf).await), [Outcome::Rejected]);
         }
@@ -237,9 +238,9 @@ both! {
             if !over {
                 last.await;
             }
-            Play::of(&harness, &parts, root).goes_on(usize::MAX).await;
+            TreeDriver::of(&harness, &parts, root).drive(usize::MAX).await;
             let open = harness.asked_by_tree(root).await.len();
-            assert_eq!(open, 20, "after {polls} polls: {}", harness.told(root).await);
+            assert_eq!(open, 20, "after {polls} polls: {}", harness.description(root).await);
             balanced(&harness, root).await;
             if over {
                 assert!(polls > 1, "the driver was never interrupted");
@@ -294,14 +295,14 @@ both! {
             looked_after(&harness, &parts, root).await;
             // The refund of the next leaf is held although a rule allows it, because the effects of
             // the damaged leaf are unknown.
-            let [asked] = &harness.asked_by_tree(root).await[..] else { panic!("{which}: {}", harness.told(root).await) };
+            let [asked] = &harness.asked_by_tree(root).await[..] else { panic!("{which}: {}", harness.description(root).await) };
             let reason = asked.spec.pending_tool_calls[0].reason.as_deref().unwrap_or_default();
             assert!(reason.contains("cannot be read"), "{reason}");
             harness.finish_tree(&parts, root, People::Approve).await;
             let row = harness.row(root).await;
-            assert_eq!(row.status, TaskStatus::Completed, "{which}: {}", harness.told(root).await);
+            assert_eq!(row.status, TaskStatus::Completed, "{which}: {}", harness.description(root).await);
             let results = outcomes(&harness.journal(root).await);
-            assert_eq!(results, [Outcome::Succeeded, Outcome::Succeeded], "{which}: {}", harness.told(root).await);
+            assert_eq!(results, [Outcome::Succeeded, Outcome::Succeeded], "{which}: {}", harness.description(root).await);
         }
     }
 
@@ -338,7 +339,7 @@ both! {
             let _ = newer.decide(&alice(), request.spec.request_id, whole(Action::Approve, None), None).await;
         }
         looked_after(&harness, &parts, root).await;
-        assert!(harness.tool.ledger().is_empty(), "{}", harness.told(root).await);
+        assert!(harness.tool.ledger().is_empty(), "{}", harness.description(root).await);
         harness.lawful(root).await;
     }
 }

@@ -93,7 +93,7 @@ async fn hostile_names_and_messages_stay_text() {
         let yaml = crate::notify::yaml(&entry, &hook)
             .replace("approvers", &message)
             .replace("user: bob", &format!("user: \"{NAME}\""));
-        let slack = crate::support::fake_slack::FakeSlack::play(&hook);
+        let slack = crate::support::fake_slack::FakeSlack::serve_on(&hook);
         let on = crate::support::test_app::On::Sqlite;
         let app = crate::support::test_app::TestApp::with(on, &yaml).await;
         let held = app.held().await;

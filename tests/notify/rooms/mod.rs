@@ -29,7 +29,7 @@ pub async fn rooms(on: On, entry: &str) -> (Scene, FakeSlack) {
         .replace("{token}", TOKEN)
         .replace("{channel}", CHANNEL);
     let scene = Scene::start(on, &entry).await;
-    let slack = FakeSlack::play(&scene.hook);
+    let slack = FakeSlack::serve_on(&scene.hook);
     (scene, slack)
 }
 

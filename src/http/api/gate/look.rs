@@ -18,7 +18,7 @@ use crate::http::server::params::WaitHeader;
 use crate::http::server::path_id::Id;
 use crate::http::server::prefer::Prefer;
 use crate::http::server::problem::{Code, Problem};
-use crate::http::wire::gate::GateCall;
+use crate::http::wire::gate::WireGateCall;
 use crate::task::id::TaskId;
 
 pub(crate) const OP: Op = Op {
@@ -35,7 +35,7 @@ pub(crate) const OP: Op = Op {
 #[utoipa::path(
     get, path = "/v1/gate/calls/{task_id}", operation_id = "get_gate_call", tag = "gate",
     params(("task_id" = String, Path, format = Uuid, description = "The task of the call"), WaitHeader),
-    responses((status = 200, body = GateCall, description = "The call, without a permit"))
+    responses((status = 200, body = WireGateCall, description = "The call, without a permit"))
 )]
 pub(crate) async fn get_gate_call(
     State(http): State<Arc<Http>>,
@@ -50,7 +50,8 @@ pub(crate) async fn get_gate_call(
         Ok(call) => call,
         Err(refusal) => return Err(refusal_problem(&http, &caller, refusal).await),
     };
-    let mut response = Json(GateCall::from_call(&call, &caller, &http.settings)).into_response();
+    let mut response =
+        Json(WireGateCall::from_call(&call, &caller, &http.settings)).into_response();
     mark_applied(response.headers_mut(), prefer.applied());
     Ok(response)
 }

@@ -13,7 +13,7 @@ use crate::http::Http;
 use crate::http::api::refusal::refusal_problem;
 use crate::http::server::operation::{Operation, operation};
 use crate::http::server::problem::{Code, Problem};
-use crate::http::wire::gate::GateCall;
+use crate::http::wire::gate::WireGateCall;
 use crate::people::Caller;
 
 pub(crate) const MAX_TOOL_NAME_BYTES: usize = 256;
@@ -80,14 +80,19 @@ pub(crate) async fn gate_problem(http: &Http, caller: &Caller, refusal: GateRefu
             let end = call.expires_at.map(|end| format!(" until {end}"));
             let end = end.unwrap_or_default();
             let detail = format!("Another runner has the permit of this call{end}.");
-            Problem::new(Code::CallInHand, detail)
-                .with("call", GateCall::from_call(&call, caller, &http.settings))
+            Problem::new(Code::CallInHand, detail).with(
+                "call",
+                WireGateCall::from_call(&call, caller, &http.settings),
+            )
         }
         GateRefusal::Settled(call) => Problem::new(
             Code::CallSettled,
             "The call already has a different outcome.",
         )
-        .with("call", GateCall::from_call(&call, caller, &http.settings)),
+        .with(
+            "call",
+            WireGateCall::from_call(&call, caller, &http.settings),
+        ),
         GateRefusal::TooManyOpen => Problem::new(
             Code::TooMany,
             "This user has as many calls waiting at the gate as `max_open` permits.",

@@ -23,7 +23,7 @@ use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::params::{KeyHeader, PreferHeader, RunnerHeader};
 use crate::http::server::prefer::Prefer;
 use crate::http::server::problem::{Code, Problem};
-use crate::http::wire::gate::{GateCall, NewGateCall};
+use crate::http::wire::gate::{NewGateCall, WireGateCall};
 use crate::people::Caller;
 use crate::people::authorization::may_ask_at_gate;
 
@@ -56,8 +56,8 @@ pub(crate) const OP: Op = Op {
     post, path = "/v1/gate/calls", operation_id = "propose_gate_call", tag = "gate",
     params(PreferHeader, KeyHeader, RunnerHeader), request_body = NewGateCall,
     responses(
-        (status = 200, body = GateCall, description = "`allow` or `deny`"),
-        (status = 202, body = GateCall, description = "`pending`",
+        (status = 200, body = WireGateCall, description = "`allow` or `deny`"),
+        (status = 202, body = WireGateCall, description = "`pending`",
             headers(("Location" = String, description = "The call"), ("Retry-After" = String, description = "Seconds"))),
     )
 )]
@@ -101,7 +101,7 @@ pub(crate) async fn propose_gate_call(
 /// Builds the response to a proposal. `applied` is the value of `Preference-Applied`; `None` if the
 /// client has no preference, or if its preference was not applied.
 fn respond(http: &Http, caller: &Caller, answer: GateAnswer, applied: Option<String>) -> Response {
-    let call = GateCall::from_call(&answer.call, caller, &http.settings);
+    let call = WireGateCall::from_call(&answer.call, caller, &http.settings);
     let text = serde_json::to_vec(&call).unwrap_or_default();
     let mut response = Response::new(delivered_body(text.into(), answer.delivery));
     let headers = response.headers_mut();

@@ -17,7 +17,7 @@ use crate::http::server::json;
 use crate::http::server::operation::{AuthClass, Op};
 use crate::http::server::params::KeyHeader;
 use crate::http::server::problem::{Code, Problem};
-use crate::http::wire::gate::{GateCall, ReportGateOutcome};
+use crate::http::wire::gate::{ReportGateOutcome, WireGateCall};
 use crate::people::authorization::may_ask_at_gate;
 
 const MAX_CONTENT_BYTES: usize = 1024 * 1024;
@@ -47,7 +47,7 @@ pub(crate) const OP: Op = Op {
 #[utoipa::path(
     post, path = "/v1/gate/outcomes", operation_id = "report_gate_outcome", tag = "gate",
     params(KeyHeader), request_body = ReportGateOutcome,
-    responses((status = 200, body = GateCall, description = "The call"))
+    responses((status = 200, body = WireGateCall, description = "The call"))
 )]
 pub(crate) async fn report_gate_outcome(
     State(http): State<Arc<Http>>,
@@ -68,7 +68,7 @@ pub(crate) async fn report_gate_outcome(
         .map_err(|_| Problem::internal())?;
     match reported {
         Ok((call, replayed)) => {
-            let call = GateCall::from_call(&call, &posted.caller, &http.settings);
+            let call = WireGateCall::from_call(&call, &posted.caller, &http.settings);
             let mut response = Json(call).into_response();
             mark_replayed(response.headers_mut(), replayed);
             Ok(response)

@@ -15,7 +15,7 @@ use crate::engine::gate::{
 use crate::http::Settings;
 use crate::http::api::gate::PEOPLE_RETRY_SECONDS;
 use crate::http::server::json::parse;
-use crate::http::wire::gate::GateCall as WireCall;
+use crate::http::wire::gate::WireGateCall;
 use crate::http::wire::request::InterventionRequest;
 use crate::people::Caller;
 use crate::task::item::Outcome;
@@ -53,7 +53,7 @@ impl ResultWriter {
             let state = format!("hp1.{}.{repetition}", call.task_id);
             return json!({"resultType": "input_required", "requestState": state}).to_string();
         }
-        let request = WireCall::from_call(call, caller, settings).request;
+        let request = WireGateCall::from_call(call, caller, settings).request;
         let meta = gate_meta(call, request.as_deref());
         if let Some(raw) = answer.raw.as_deref()
             && let Some(text) =
@@ -185,7 +185,7 @@ pub(crate) fn gateway_result(
         is_named: false,
         output: None,
     };
-    let request = WireCall::from_call(call, caller, settings).request;
+    let request = WireGateCall::from_call(call, caller, settings).request;
     let meta = gate_meta(call, request.as_deref());
     let mut result = writer.write_from_call(call, request.as_deref(), &meta);
     if call.outcome == Some(Outcome::Responded) {

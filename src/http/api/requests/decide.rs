@@ -125,7 +125,7 @@ pub(crate) async fn store_decision(
     let authorize = async {
         let (row, journal) = access::request_with_journal(http, &posted.caller, id).await?;
         let (caller, approvers) = (&posted.caller, &row.spec.terms.approvers);
-        if !may_decide(caller, &row.tenant, &row.owner, approvers)
+        if may_decide(caller, &row.tenant, &row.owner, approvers).is_none()
             || !may_take_any_action(caller, row.spec.kind)
         {
             return Err(Problem::forbidden(if caller.door == Some(Door::Link) {

@@ -119,7 +119,7 @@ async fn open_requests(
 /// Returns whether the caller may decide the request with their present rights and key, or has
 /// already answered it.
 fn concerns(row: &RequestRow, caller: &Caller) -> bool {
-    may_decide(caller, &row.tenant, &row.owner, &row.spec.terms.approvers)
+    may_decide(caller, &row.tenant, &row.owner, &row.spec.terms.approvers).is_some()
         || row.state().answer_by(&caller.user_id, None).is_some()
 }
 

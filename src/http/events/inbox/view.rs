@@ -93,7 +93,7 @@ impl InboxView {
         filter: &InboxFilter,
     ) -> Option<InboxChange> {
         let approvers = &row.spec.terms.approvers;
-        if !filter.fits(row) || !may_decide(caller, &row.tenant, &row.owner, approvers) {
+        if !filter.fits(row) || may_decide(caller, &row.tenant, &row.owner, approvers).is_none() {
             return None;
         }
         let (id, answers) = (row.spec.request_id, row.answers.len());

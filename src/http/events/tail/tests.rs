@@ -33,7 +33,7 @@ impl Buffer {
     /// Returns the kind of the reply to a follower that has all events up to `seen`, and the
     /// numbers of the events in the reply. For the kind `read`, the list has the number after which
     /// the follower has to read the rows.
-    fn told(&mut self, seen: i64, fresh: bool, commits: u64) -> (&'static str, Vec<i64>) {
+    fn reply_to(&mut self, seen: i64, fresh: bool, commits: u64) -> (&'static str, Vec<i64>) {
         let question = FollowerQuery {
             seen,
             fresh,
@@ -65,18 +65,30 @@ fn commit_is_read_once_for_all_followers() {
     for _ in 0..3 {
         buffer.move_follower(None, Some(6));
     }
-    assert_eq!(buffer.told(6, false, 1), ("read", vec![6]));
-    assert_eq!(buffer.told(6, false, 1), ("wait", vec![]));
+    assert_eq!(buffer.reply_to(6, false, 1), ("read", vec![6]));
+    assert_eq!(buffer.reply_to(6, false, 1), ("wait", vec![]));
     buffer.read(6, events(7..=8, 1, false), 1);
     for _ in 0..3 {
-        assert_eq!(buffer.told(6, false, 1), ("events", vec![7, 8]));
-        assert_eq!(buffer.told(8, false, 1), ("end", vec![]));
+        assert_eq!(buffer.reply_to(6, false, 1), ("events", vec![7, 8]));
+        assert_eq!(buffer.reply_to(8, false, 1), ("end", vec![]));
     }
-    assert_eq!(buffer.told(8, false, 2), ("read", vec![8]), "the next one");
+    assert_eq!(
+        buffer.reply_to(8, false, 2),
+        ("read", vec![8]),
+        "the next one"
+    );
     buffer.read(8, events(9..=9, 1, true), 2);
-    assert_eq!(buffer.told(9, false, 2), ("read", vec![9]), "there is more");
+    assert_eq!(
+        buffer.reply_to(9, false, 2),
+        ("read", vec![9]),
+        "there is more"
+    );
     buffer.read(9, events(10..=10, 1, false), 2);
-    assert_eq!(buffer.told(10, true, 2), ("read", vec![10]), "a fresh look");
+    assert_eq!(
+        buffer.reply_to(10, true, 2),
+        ("read", vec![10]),
+        "a fresh look"
+    );
     assert_eq!(buffer.reads_begun, 4);
 }
 
@@ -92,11 +104,11 @@ fn event_is_kept_until_the_last_follower_has_taken_it() {
     assert_eq!((buffer.events.len(), buffer.bytes), (1, 10));
     buffer.move_follower(Some(2), None);
     assert_eq!((buffer.events.len(), buffer.bytes), (0, 0), "it has left");
-    assert_eq!(buffer.told(2, false, 1).0, "behind");
+    assert_eq!(buffer.reply_to(2, false, 1).0, "behind");
     buffer.move_follower(Some(3), None);
     buffer.move_follower(None, Some(9));
     assert_eq!(
-        buffer.told(9, false, 1),
+        buffer.reply_to(9, false, 1),
         ("read", vec![9]),
         "from its place"
     );
@@ -120,8 +132,8 @@ fn slow_follower_is_sent_back_to_the_rows() {
         "{}",
         buffer.bytes
     );
-    assert_eq!(buffer.told(0, false, 1).0, "behind");
-    assert_eq!(buffer.told(19, false, 1), ("events", vec![20]));
+    assert_eq!(buffer.reply_to(0, false, 1).0, "behind");
+    assert_eq!(buffer.reply_to(19, false, 1), ("events", vec![20]));
 }
 
 #[test]
@@ -130,9 +142,9 @@ fn follower_takes_a_portion_at_a_time() {
     buffer.move_follower(None, Some(0));
     buffer.add(0, events(1..=64, 1, true), 1);
     buffer.add(64, events(65..=100, 1, false), 1);
-    assert_eq!(buffer.told(0, false, 1).1, (1..=64).collect::<Vec<_>>());
+    assert_eq!(buffer.reply_to(0, false, 1).1, (1..=64).collect::<Vec<_>>());
     buffer.add(100, events(101..=104, 200 * 1024, false), 1);
-    assert_eq!(buffer.told(100, false, 1).1, [101, 102]);
+    assert_eq!(buffer.reply_to(100, false, 1).1, [101, 102]);
 }
 
 #[tokio::test]

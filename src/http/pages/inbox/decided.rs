@@ -118,7 +118,8 @@ async fn read(
 fn is_shown(row: &RequestRow, caller: &Caller, include_others: bool) -> bool {
     let own = || row.state().answer_by(&caller.user_id, None).is_some();
     let decided = || row.state().resolution().is_some();
-    let may_decide_it = || may_decide(caller, &row.tenant, &row.owner, &row.spec.terms.approvers);
+    let approvers = &row.spec.terms.approvers;
+    let may_decide_it = || may_decide(caller, &row.tenant, &row.owner, approvers).is_some();
     own() || (include_others && decided() && may_decide_it())
 }
 

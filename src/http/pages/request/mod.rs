@@ -286,7 +286,7 @@ impl<'a> View<'a> {
         }
         let (row, terms) = (self.row, &self.row.spec.terms);
         if self.link.is_none()
-            && !may_decide(self.caller, &row.tenant, &row.owner, &terms.approvers)
+            && may_decide(self.caller, &row.tenant, &row.owner, &terms.approvers).is_none()
         {
             return Some(words.for_others);
         }

@@ -60,7 +60,7 @@ async fn server(steps: Vec<Step>) -> (String, JoinHandle<usize>, tokio::sync::on
                 Read,
                 send("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nagain"),
             ];
-            play(
+            run_steps(
                 peer,
                 if connections == 1 {
                     steps.clone()
@@ -74,7 +74,7 @@ async fn server(steps: Vec<Step>) -> (String, JoinHandle<usize>, tokio::sync::on
     (origin, served, over)
 }
 
-async fn play(mut peer: TcpStream, steps: Vec<Step>) {
+async fn run_steps(mut peer: TcpStream, steps: Vec<Step>) {
     for step in steps {
         match step {
             Read => drop(request(&mut peer).await),

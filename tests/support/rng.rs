@@ -2,9 +2,9 @@
 
 /// A small random number generator (`SplitMix64`: Steele, Lea and Flood, 2014). The same seed gives
 /// the same numbers, so that a failing run can be repeated.
-pub struct Dice(pub u64);
+pub struct SeededRng(pub u64);
 
-impl Dice {
+impl SeededRng {
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;

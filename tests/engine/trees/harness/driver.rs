@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use super::super::super::engine_harness::{EngineHarness, alice, go};
 use super::ROOM;
 
-pub struct Play<'s> {
+pub struct TreeDriver<'s> {
     pub harness: &'s EngineHarness,
     pub engine: Arc<Engine>,
     pub root: TaskId,
@@ -25,18 +25,18 @@ pub struct Play<'s> {
     pub polls: usize,
 }
 
-impl<'s> Play<'s> {
+impl<'s> TreeDriver<'s> {
     /// Creates a tree whose root waits for its first driver.
-    pub async fn begins(harness: &'s EngineHarness, parts: &EngineParts) -> Self {
+    pub async fn start(harness: &'s EngineHarness, parts: &EngineParts) -> Self {
         let before = harness.tool.count();
         let accepted = EngineHarness::like(parts, 0)
             .create(&alice(), go(), None)
             .await
             .unwrap();
-        let mut play = Self::of(harness, parts, accepted.task_id);
-        play.news = accepted.listener.unwrap().news();
-        play.before = before;
-        play
+        let mut driver = Self::of(harness, parts, accepted.task_id);
+        driver.news = accepted.listener.unwrap().news();
+        driver.before = before;
+        driver
     }
 
     /// Begins to drive an existing tree, in its current state.
@@ -70,13 +70,13 @@ impl<'s> Play<'s> {
 
     /// Drives the tree until nothing can be driven, and then returns `true`. Returns `false` as
     /// soon as [`Self::moment`] has reached `until`.
-    pub async fn goes_on(&mut self, until: usize) -> bool {
-        self.goes_on_while(|play| play.moment() < until).await
+    pub async fn drive(&mut self, until: usize) -> bool {
+        self.drive_while(|driver| driver.moment() < until).await
     }
 
     /// Drives the tree until nothing can be driven, and then returns `true`. Checks the condition
     /// `so` before every poll and returns `false` if it does not hold.
-    pub async fn goes_on_while(&mut self, so: impl Fn(&Self) -> bool) -> bool {
+    pub async fn drive_while(&mut self, so: impl Fn(&Self) -> bool) -> bool {
         loop {
             if !so(self) {
                 return false;
