@@ -12,7 +12,7 @@ use crate::task::call_state::EditedArguments;
 use crate::task::decision::{Action, Door, Vote};
 use crate::task::request::{CallSpec, RequestKind, RequestSpec};
 use crate::task::request_state::RequestState;
-use crate::task::user::UserIds;
+use crate::task::user::{UserIds, Viewer};
 use crate::task::verdict::Approvers;
 
 /// Whether `caller` may decide a request with these approvers. `tenant` and `owner` are the tenant
@@ -27,6 +27,17 @@ pub fn may_decide(caller: &Caller, tenant: &str, owner: &str, approvers: &Approv
     }
     (caller.door != Some(Door::Link) || approvers.accepts_links())
         && is_approver(caller, tenant, owner, approvers)
+}
+
+/// Returns the person whose inbox `caller` reads. The store lists the requests that this person may
+/// decide.
+#[must_use]
+pub fn inbox_person(caller: &Caller) -> Viewer {
+    Viewer {
+        user_id: caller.user_id.clone(),
+        groups: caller.groups.clone(),
+        decides_everything: caller.without_accounts,
+    }
 }
 
 /// Whether `caller` is an approver. The permissions of the caller's key or link do not matter.

@@ -6,8 +6,8 @@ use crate::http::Http;
 use crate::http::server::problem::Problem;
 use crate::http::wire::task::AgentTask;
 use crate::people::Caller;
-use crate::people::authorization::{may_decide, may_read};
-use crate::store::{ReadError, RequestRow, Viewer};
+use crate::people::authorization::{inbox_person, may_decide, may_read};
+use crate::store::{ReadError, RequestRow};
 use crate::task::change::{Journal, TaskRow};
 use crate::task::id::{RequestId, TaskId};
 
@@ -21,16 +21,6 @@ impl From<ReadError> for Problem {
                 Self::internal()
             }
         }
-    }
-}
-
-/// Returns the caller as a [`Viewer`], by which the store finds the requests in the caller's inbox.
-#[must_use]
-pub(crate) fn inbox_person(caller: &Caller) -> Viewer {
-    Viewer {
-        user_id: caller.user_id.clone(),
-        groups: caller.groups.clone(),
-        decides_everything: caller.without_accounts,
     }
 }
 

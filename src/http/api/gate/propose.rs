@@ -26,8 +26,8 @@ use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::gate::{GateCall, NewGateCall};
 use crate::people::Caller;
 use crate::people::authorization::may_ask_at_gate;
+use crate::task::limits::MAX_CONTEXT_BYTES;
 
-const MAX_CONTEXT_BYTES: usize = 16 * 1024;
 /// The `Retry-After` of a response without a verdict, in seconds.
 const RETRY_AFTER_SECONDS: &str = "5";
 

@@ -19,7 +19,7 @@ use crate::http::server::query::{MAX_LIMIT, Query, cursor_of};
 use crate::http::wire::list::RequestList;
 use crate::http::wire::request::InterventionRequest;
 use crate::people::Caller;
-use crate::people::authorization::{can_decide, may_decide};
+use crate::people::authorization::{can_decide, inbox_person, may_decide};
 use crate::store::{RequestFilter, RequestRow};
 use crate::task::id::{RequestId, TaskId};
 use crate::task::status::RequestStatus;
@@ -78,7 +78,7 @@ pub(crate) async fn list_requests(
             .all(|status| *status == RequestStatus::Pending);
     let open = open_requests(&http, &caller, &filter, &roots).await?;
     let filter = RequestFilter {
-        person: tasks.is_empty().then(|| access::inbox_person(&caller)),
+        person: tasks.is_empty().then(|| inbox_person(&caller)),
         statuses,
         roots,
         overdue: !inbox,
