@@ -18,18 +18,6 @@ use super::server::operation::{Operation, operation};
 use super::server::problem::Problem;
 use crate::store::ReadError;
 
-/// The paths of the pages whose content depends on the caller. Caches must not store the responses
-/// at and below these paths.
-pub(crate) const PATHS: [&str; 7] = [
-    "/resume",
-    "/l",
-    "/sign-in",
-    "/sign-out",
-    "/inbox",
-    "/tasks",
-    "/grants",
-];
-
 /// Returns the path of the page to which a reader can return from a problem at `path`. If `path`
 /// has no page, because only a form posts to it, this is the page with the form.
 pub(super) fn page_path(path: &str) -> &str {

@@ -1,12 +1,12 @@
 //! The outermost middleware. It gives each request an id, renders problems, answers CORS
 //! preflights, and adds the headers that operations share: request id, CORS, caching and security.
-//! A problem is rendered as a page if the client prefers HTML and the path is not under `/v1` or
-//! `/mcp`, and as JSON otherwise. If the database does not answer, a client that asks for an event
-//! stream gets a stream that ends at once: a browser's `EventSource` reconnects after the end of a
-//! stream, and gives up after any status but 200 (WHATWG HTML, "Server-sent events"). The log line
-//! of a request omits path and query.
+//! The surface of the operation decides whether a problem is rendered as JSON or as a page. If the
+//! database does not answer, a client that asks for an event stream gets a stream that ends at
+//! once: a browser's `EventSource` reconnects after the end of a stream, and gives up after any
+//! status but 200 (WHATWG HTML, "Server-sent events"). The log line of a request omits path and
+//! query.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Instant;
 
 use axum::Json;
@@ -22,10 +22,11 @@ use uuid::Uuid;
 use super::accept::{wants_html, wants_stream};
 use super::caller::CurrentCaller;
 use super::drain_body;
+use super::operation::{AuthClass, OperationSlot, Surface};
 use super::origin::{Origins, refusal_without_accounts};
 use super::problem::{Code, Problem, path_prefix};
+use super::unknown_path;
 use crate::http::Settings;
-use crate::http::api::health;
 use crate::http::events::opening::ended_stream;
 use crate::http::pages;
 use crate::http::pages::language::Language;
@@ -35,24 +36,10 @@ use crate::http::pages::sign_in::next::local_path;
 use crate::http::pages::sign_in::sign_in_again;
 use crate::world::Ids;
 
-/// The id of the operation that an HTTP request runs. `guard.rs` sets the id. This module reads the
-/// id for the log line, even after the operation has panicked.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct OperationSlot(Arc<OnceLock<&'static str>>);
-
-impl OperationSlot {
-    pub(crate) fn set(&self, id: &'static str) {
-        let _ = self.0.set(id);
-    }
-}
-
 /// Marks an error response whose body is already a page or a JSON-RPC error, so `render_problem`
 /// keeps the body.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RenderedError;
-
-/// The operations that health checks call every few seconds. They are logged at debug level.
-const PROBES: [&str; 2] = [health::HEALTHZ.id, health::READYZ.id];
 
 /// The state of this middleware. The middleware also runs while the database is not open yet
 /// (`starting.rs`), so the state has nothing that needs the database.
@@ -100,9 +87,11 @@ struct RequestContext {
     id: Uuid,
     origin: Option<HeaderValue>,
     is_preflight: bool,
+    wants_html: bool,
+    /// Whether the request is a GET that asks for an event stream.
+    wants_stream: bool,
     host_refusal: Option<&'static str>,
-    is_private: bool,
-    problem_form: ProblemForm,
+    operation: OperationSlot,
     /// The path and query of the request.
     path: String,
     language: Language,
@@ -110,21 +99,7 @@ struct RequestContext {
 
 impl RequestContext {
     fn new(state: &Edge, request: &Request) -> Self {
-        let (headers, path) = (request.headers(), request.uri().path());
-        let under = |root: &str| {
-            path.strip_prefix(root)
-                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        };
-        let page = pages::PATHS.into_iter().any(under);
-        let has_stream =
-            under("/v1") && path.ends_with("/events") && *request.method() == Method::GET;
-        let problem_form = if has_stream && wants_stream(headers) {
-            ProblemForm::Stream
-        } else if !(under("/v1") || under("/mcp")) && wants_html(headers) {
-            ProblemForm::Page
-        } else {
-            ProblemForm::Json
-        };
+        let headers = request.headers();
         let is_shared = state.origins.allows_cors(headers);
         Self {
             id: state.ids.fresh(),
@@ -132,9 +107,10 @@ impl RequestContext {
             is_preflight: *request.method() == Method::OPTIONS
                 && headers.contains_key(header::ORIGIN)
                 && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD),
+            wants_html: wants_html(headers),
+            wants_stream: *request.method() == Method::GET && wants_stream(headers),
             host_refusal: state.host_refusal(request),
-            is_private: under("/v1") || under("/mcp") || page,
-            problem_form,
+            operation: OperationSlot::default(),
             path: request
                 .uri()
                 .path_and_query()
@@ -143,9 +119,27 @@ impl RequestContext {
         }
     }
 
+    fn surface(&self) -> Surface {
+        match self.operation.get() {
+            Some(op) => op.surface,
+            None => unknown_path::surface(self.path.split('?').next().unwrap_or_default()),
+        }
+    }
+
+    fn problem_form(&self) -> ProblemForm {
+        match self.surface() {
+            Surface::Stream if self.wants_stream => ProblemForm::Stream,
+            Surface::Page | Surface::Public if self.wants_html => ProblemForm::Page,
+            Surface::Api | Surface::Stream | Surface::Page | Surface::Public => ProblemForm::Json,
+        }
+    }
+
     /// Returns whether the path is a sealed link from a message.
     fn is_link(&self) -> bool {
-        self.path.starts_with(link::PATH_PREFIX)
+        match self.operation.get() {
+            Some(op) => op.auth == AuthClass::Link,
+            None => self.path.starts_with(link::PATH_PREFIX),
+        }
     }
 }
 
@@ -155,8 +149,7 @@ pub(crate) async fn edge(
     next: Next,
 ) -> Response {
     let context = RequestContext::new(&state, &request);
-    let slot = OperationSlot::default();
-    request.extensions_mut().insert(slot.clone());
+    request.extensions_mut().insert(context.operation.clone());
     let unread = drain_body::track(&mut request);
     let started = Instant::now();
     let response = next.run(request).await;
@@ -166,9 +159,11 @@ pub(crate) async fn edge(
     let mut response = render_problem(&state.public_url, &context, response);
     let seconds = started.elapsed().as_secs_f64();
     add_headers(&context, &mut response);
-    let operation = slot.0.get().copied().unwrap_or("none");
+    let op = context.operation.get();
+    let operation = op.map_or("none", |op| op.id);
     let status = response.status().as_u16();
-    if PROBES.contains(&operation) {
+    // Health checks call their operations every few seconds.
+    if op.is_some_and(|op| op.auth == AuthClass::Health) {
         tracing::debug!(operation, status, seconds, http_request_id = %context.id, "answered");
     } else {
         tracing::info!(operation, status, seconds, http_request_id = %context.id, "answered");
@@ -224,7 +219,7 @@ fn problem(
     caller: Option<CurrentCaller>,
 ) -> Response {
     let status = problem.code.status();
-    let mut response = match context.problem_form {
+    let mut response = match context.problem_form() {
         ProblemForm::Stream if problem.code == Code::Unavailable => return ended_stream(),
         ProblemForm::Page => {
             let prefix = path_prefix(public_url);
@@ -298,13 +293,14 @@ fn back_path(context: &RequestContext, problem: &Problem, prefix: &str) -> Optio
 
 fn add_headers(context: &RequestContext, response: &mut Response) {
     // `Accept` also determines the format of an error on a public path, and whether `/` redirects.
-    let is_negotiated = context.is_private || !response.status().is_success();
+    let is_private = context.surface().is_private();
+    let is_negotiated = is_private || !response.status().is_success();
     let headers = response.headers_mut();
     if let Ok(id) = HeaderValue::from_str(&context.id.to_string()) {
         headers.insert(HeaderName::from_static("x-request-id"), id);
     }
     insert(headers, header::X_CONTENT_TYPE_OPTIONS, "nosniff");
-    if context.is_private {
+    if is_private {
         // A `Cache-Control` that the response already has, such as that of an event stream, is
         // kept.
         headers

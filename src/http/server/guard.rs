@@ -15,8 +15,7 @@ use http::{Extensions, HeaderMap, Method};
 use super::body::{content_length, too_large};
 use super::caller::CurrentCaller;
 use super::connections::ConnectionSlot;
-use super::edge::OperationSlot;
-use super::operation::{AuthClass, Op};
+use super::operation::{AuthClass, Op, OperationSlot};
 use super::problem::{Code, Problem, path_prefix};
 use super::wrong_keys::ClientNetwork;
 use crate::http::Http;
@@ -43,7 +42,7 @@ pub(crate) async fn guard(
     next: Next,
 ) -> Result<Response, Problem> {
     if let Some(slot) = request.extensions().get::<OperationSlot>() {
-        slot.set(op.id);
+        slot.set(op);
     }
     check_source(&http, op, &request)?;
     let mut authenticated = None;

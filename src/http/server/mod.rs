@@ -23,5 +23,6 @@ pub(crate) mod query;
 pub(crate) mod serve;
 pub(crate) mod settings;
 pub(crate) mod starting;
+mod unknown_path;
 mod write_timeout;
 pub(crate) mod wrong_keys;

@@ -9,7 +9,8 @@ use axum::middleware::from_fn_with_state;
 use axum::routing::get;
 use axum::{Extension, Router};
 
-use super::edge::{self, Edge, OperationSlot};
+use super::edge::{self, Edge};
+use super::operation::OperationSlot;
 use super::problem::Problem;
 use crate::http::api::health;
 
@@ -29,12 +30,12 @@ fn with_edge(router: Router<Arc<Edge>>, state: &Arc<Edge>) -> Router {
 }
 
 async fn get_health(Extension(slot): Extension<OperationSlot>) -> &'static str {
-    slot.set(health::HEALTHZ.id);
+    slot.set(&health::HEALTHZ);
     health::get_health().await
 }
 
 async fn get_readiness(Extension(slot): Extension<OperationSlot>) -> Problem {
-    slot.set(health::READYZ.id);
+    slot.set(&health::READYZ);
     Problem::unavailable()
 }
 

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::http::Http;
 use crate::http::server::caller::{CurrentCaller, must_administer, must_read};
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::params::{DeliveryQuery, PageQuery};
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::{Query, cursor_of};
@@ -19,6 +19,7 @@ use crate::task::id::{RequestId, TaskId};
 
 pub(crate) const OP: Op = Op {
     id: "list_deliveries",
+    surface: Surface::Api,
     auth: AuthClass::Key,
     max_body_bytes: SMALL_BODY,
     problems: &[Code::Invalid],

@@ -19,7 +19,7 @@ use crate::http::api::tasks::message_body;
 use crate::http::server::body::PostRequest;
 use crate::http::server::delivered_body::delivered_body;
 use crate::http::server::fields::{Errors, Fields};
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::params::{KeyHeader, PreferHeader, RunnerHeader};
 use crate::http::server::prefer::Prefer;
 use crate::http::server::problem::{Code, Problem};
@@ -33,6 +33,7 @@ const RETRY_AFTER_SECONDS: &str = "5";
 
 pub(crate) const OP: Op = Op {
     id: "propose_gate_call",
+    surface: Surface::Api,
     auth: AuthClass::Key,
     max_body_bytes: SMALL_BODY,
     problems: &[

@@ -8,7 +8,7 @@ use http::Uri;
 
 use crate::http::Http;
 use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::params::PageQuery;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::{Query, cursor_of};
@@ -20,6 +20,7 @@ use crate::task::id::GrantId;
 
 pub(crate) const OP: Op = Op {
     id: "list_grants",
+    surface: Surface::Api,
     auth: AuthClass::Key,
     max_body_bytes: SMALL_BODY,
     problems: &[Code::Invalid],

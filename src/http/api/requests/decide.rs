@@ -20,7 +20,7 @@ use crate::http::events::stream_limiter::StreamPermit;
 use crate::http::pages::request::{form, invalid_form};
 use crate::http::server::body::{PostRequest, form_fields};
 use crate::http::server::json;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::params::{KeyHeader, PreferHeader};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem, path_prefix};
@@ -66,6 +66,7 @@ pub(crate) enum DecisionResponses {
 
 pub(crate) const OP: Op = Op {
     id: "decide_request",
+    surface: Surface::Page,
     auth: AuthClass::Key,
     max_body_bytes: SMALL_BODY,
     problems: PROBLEMS,

@@ -12,7 +12,7 @@ use crate::http::Http;
 use crate::http::api::access;
 use crate::http::api::listing::Listing;
 use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::params::{PageQuery, RequestQuery};
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::{MAX_LIMIT, Query, cursor_of};
@@ -26,6 +26,7 @@ use crate::task::status::RequestStatus;
 
 pub(crate) const OP: Op = Op {
     id: "list_requests",
+    surface: Surface::Api,
     auth: AuthClass::Key,
     max_body_bytes: SMALL_BODY,
     problems: &[Code::NotFound, Code::Invalid],

@@ -12,7 +12,7 @@ use crate::http::Http;
 use crate::http::api::access;
 use crate::http::api::listing::Listing;
 use crate::http::server::caller::{CurrentCaller, must_read};
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::params::{PageQuery, TaskQuery};
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::{Query, cursor_of};
@@ -27,6 +27,7 @@ use crate::task::user::UserId;
 
 pub(crate) const OP: Op = Op {
     id: "list_tasks",
+    surface: Surface::Api,
     auth: AuthClass::Key,
     max_body_bytes: SMALL_BODY,
     problems: &[Code::NotFound, Code::Invalid],

@@ -10,7 +10,7 @@ use crate::http::api::respond::{SuccessStatus, respond};
 use crate::http::api::submit::{may_command, no_members, submit};
 use crate::http::events::opening;
 use crate::http::server::body::PostRequest;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::params::{KeyHeader, PreferHeader};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
@@ -20,6 +20,7 @@ use crate::task::id::TaskId;
 
 pub(crate) const OP: Op = Op {
     id: "retry_task",
+    surface: Surface::Api,
     auth: AuthClass::Key,
     max_body_bytes: SMALL_BODY,
     problems: &[

@@ -12,7 +12,7 @@ use crate::http::Http;
 use crate::http::api::respond::mark_applied;
 use crate::http::api::{access, wait};
 use crate::http::server::caller::CurrentCaller;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::params::WaitHeader;
 use crate::http::server::path_id::Id;
 use crate::http::server::prefer::Prefer;
@@ -22,6 +22,7 @@ use crate::task::id::TaskId;
 
 pub(crate) const OP: Op = Op {
     id: "get_task",
+    surface: Surface::Api,
     auth: AuthClass::Key,
     max_body_bytes: SMALL_BODY,
     problems: &[Code::NotFound],

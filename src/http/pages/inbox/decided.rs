@@ -18,7 +18,7 @@ use crate::http::pages::site::{NavPage, Site};
 use crate::http::pages::site_texts::SiteTexts;
 use crate::http::pages::translations::fill;
 use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::params::{CursorQuery, DecidedQuery, InboxQuery};
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::Query;
@@ -33,6 +33,7 @@ use crate::task::time::Time;
 
 pub(crate) const OP: Op = Op {
     id: "get_decided",
+    surface: Surface::Page,
     auth: AuthClass::Key,
     max_body_bytes: SMALL_BODY,
     problems: &[Code::Invalid],

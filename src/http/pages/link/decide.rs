@@ -15,12 +15,13 @@ use crate::http::pages::language::Language;
 use crate::http::pages::request::{View, invalid_form};
 use crate::http::pages::sign_in::session::see_other;
 use crate::http::server::body::{PostRequest, must_be_form};
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::problem::{Code, Problem};
 use crate::task::decision::Action;
 
 pub(crate) const OP: Op = Op {
     id: "decide_by_link",
+    surface: Surface::Page,
     auth: AuthClass::Link,
     max_body_bytes: SMALL_BODY,
     problems: FORM_PROBLEMS,

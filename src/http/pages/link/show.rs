@@ -12,11 +12,12 @@ use crate::http::Http;
 use crate::http::pages::language::Language;
 use crate::http::pages::request::{View, request_page};
 use crate::http::server::caller::CurrentCaller;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::problem::Problem;
 
 pub(crate) const OP: Op = Op {
     id: "get_link_page",
+    surface: Surface::Page,
     auth: AuthClass::Link,
     max_body_bytes: SMALL_BODY,
     problems: &[],

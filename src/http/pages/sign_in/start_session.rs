@@ -18,7 +18,7 @@ use crate::http::pages::language::Language;
 use crate::http::server::body::form;
 use crate::http::server::edge::RenderedError;
 use crate::http::server::fields::Errors;
-use crate::http::server::operation::{AuthClass, Op};
+use crate::http::server::operation::{AuthClass, Op, Surface};
 use crate::http::server::problem::{Code, Problem, path_prefix};
 use crate::http::server::wrong_keys::ClientNetwork;
 use crate::people::session::{SESSION_DURATION, Token};
@@ -26,6 +26,7 @@ use crate::world::random_bytes;
 
 pub(crate) const OP: Op = Op {
     id: "sign_in",
+    surface: Surface::Page,
     auth: AuthClass::Open,
     // The limit is low, because the sender is not authenticated. A body with a key and a path stays
     // below the limit.

@@ -11,7 +11,7 @@ use crate::http::api::tasks::cancel::cancel;
 use crate::http::pages::sign_in::session::redirect;
 use crate::http::pages::site::Site;
 use crate::http::server::body::PostRequest;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::params::KeyHeader;
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
@@ -21,6 +21,7 @@ use crate::task::id::TaskId;
 
 pub(crate) const OP: Op = Op {
     id: "cancel_task_here",
+    surface: Surface::Page,
     auth: AuthClass::Key,
     max_body_bytes: SMALL_BODY,
     problems: &[

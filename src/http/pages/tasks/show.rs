@@ -22,7 +22,7 @@ use crate::http::pages::site::{NavPage, Site};
 use crate::http::pages::translations::fill;
 use crate::http::pages::unless_corrupt;
 use crate::http::server::caller::CurrentCaller;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::params::TimelineQuery;
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
@@ -33,6 +33,7 @@ use crate::task::id::TaskId;
 
 pub(crate) const OP: Op = Op {
     id: "get_task_page",
+    surface: Surface::Page,
     auth: AuthClass::Key,
     max_body_bytes: SMALL_BODY,
     problems: &[Code::NotFound, Code::Invalid],
