@@ -6,7 +6,9 @@ pub(crate) mod inbox;
 pub(crate) mod language;
 pub(crate) mod layout;
 pub(crate) mod link;
+pub(crate) mod problems;
 pub(crate) mod request;
+pub(crate) mod resume;
 pub(crate) mod sign_in;
 pub(crate) mod site;
 pub(crate) mod site_texts;
@@ -39,8 +41,8 @@ fn unless_corrupt<T>(read: Result<T, ReadError>) -> Result<Option<T>, Problem> {
     }
 }
 
-/// Returns the operations of the pages, without the scripts, and without the page of a request
-/// (`api/requests/show.rs`).
+/// Returns the operations of the pages, without the scripts, the pages about problems, and the
+/// operations in `resume/`.
 pub(super) fn operations() -> Vec<Operation> {
     vec![
         operation!(inbox::home::OP, inbox::home::get_home),

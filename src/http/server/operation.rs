@@ -58,7 +58,7 @@ impl Surface {
     }
 }
 
-/// The operation that an HTTP request runs. The guard sets the operation. `edge.rs` reads the
+/// The operation that an HTTP request runs. The guard sets the operation. `edge/` reads the
 /// operation for the response and the log line, even after the operation has panicked.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OperationSlot(Arc<OnceLock<&'static Op>>);

@@ -12,9 +12,9 @@ use crate::http::Http;
 use crate::http::api::submit::no_members;
 use crate::http::server::body::PostRequest;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
-use crate::http::server::params::KeyHeader;
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
+use crate::http::wire::params::KeyHeader;
 use crate::store::ResendTarget;
 
 pub(crate) const OP: Op = Op {

@@ -15,9 +15,9 @@ use crate::http::server::body::PostRequest;
 use crate::http::server::fields::{Errors, Fields};
 use crate::http::server::json;
 use crate::http::server::operation::{AuthClass, Op, Surface};
-use crate::http::server::params::KeyHeader;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::gate::{GateCall, ReportGateOutcome};
+use crate::http::wire::params::KeyHeader;
 use crate::people::authorization::may_ask_at_gate;
 
 const MAX_CONTENT_BYTES: usize = 1024 * 1024;

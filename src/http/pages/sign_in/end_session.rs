@@ -8,11 +8,10 @@ use axum::response::Response;
 use http::HeaderMap;
 use http::header::SET_COOKIE;
 
-use super::cookie;
-use super::session::redirect;
 use crate::http::Http;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::problem::Problem;
+use crate::http::server::session::{cookie, redirect};
 
 pub(crate) const OP: Op = Op {
     id: "sign_out",

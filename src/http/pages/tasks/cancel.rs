@@ -8,13 +8,13 @@ use maud::{Markup, html};
 
 use crate::http::Http;
 use crate::http::api::tasks::cancel::cancel;
-use crate::http::pages::sign_in::session::redirect;
 use crate::http::pages::site::Site;
 use crate::http::server::body::PostRequest;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
-use crate::http::server::params::KeyHeader;
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
+use crate::http::server::session::redirect;
+use crate::http::wire::params::KeyHeader;
 use crate::people::authorization::Command;
 use crate::task::change::TaskRow;
 use crate::task::id::TaskId;

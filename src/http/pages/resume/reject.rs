@@ -1,4 +1,4 @@
-//! `POST /resume/{request_id}/approve`: approves a request. The path names the action, so the body
+//! `POST /resume/{request_id}/reject`: rejects a request. The path names the action, so the body
 //! may be empty.
 
 use std::sync::Arc;
@@ -10,37 +10,38 @@ use super::decide::{DecisionResponses, PROBLEMS, decide};
 use crate::http::Http;
 use crate::http::server::body::PostRequest;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
-use crate::http::server::params::{KeyHeader, PreferHeader};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::Problem;
-use crate::http::wire::body::ApproveBody;
+use crate::http::wire::body::RejectBody;
+use crate::http::wire::params::{KeyHeader, PreferHeader};
 use crate::task::decision::Action;
 use crate::task::id::RequestId;
 
 pub(crate) const OP: Op = Op {
-    id: "approve_request",
+    id: "reject_request",
     surface: Surface::Page,
     auth: AuthClass::Key,
     max_body_bytes: SMALL_BODY,
     problems: PROBLEMS,
 };
 
-/// Approve a request
+/// Reject a request
 ///
-/// Every undecided call runs as shown.
+/// No undecided call runs. `then` is the consequence for the task; default: the rule's `on_reject`
+/// if all calls of an approval request are rejected, else `continue`.
 ///
 /// Also takes the form of the request's page (`application/x-www-form-urlencoded`), and responds to
 /// it with 303.
 #[utoipa::path(
-    post, path = "/resume/{request_id}/approve", operation_id = "approve_request", tag = "requests",
+    post, path = "/resume/{request_id}/reject", operation_id = "reject_request", tag = "requests",
     params(("request_id" = String, Path, format = Uuid, description = "The request"), PreferHeader, KeyHeader),
-    request_body = Option<ApproveBody>,
+    request_body = Option<RejectBody>,
     responses(DecisionResponses)
 )]
-pub(crate) async fn approve_request(
+pub(crate) async fn reject_request(
     State(http): State<Arc<Http>>,
     Id(id): Id<RequestId>,
     posted: PostRequest,
 ) -> Result<Response, Problem> {
-    decide(&http, id, posted, Some(Action::Approve)).await
+    decide(&http, id, posted, Some(Action::Reject)).await
 }

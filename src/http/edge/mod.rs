@@ -6,6 +6,10 @@
 //! status but 200 (WHATWG HTML, "Server-sent events"). The log line of a request omits path and
 //! query.
 
+mod problem_page;
+pub(crate) mod starting;
+mod unknown_path;
+
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -15,31 +19,21 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::header::{self, HeaderName, HeaderValue};
 use http::{HeaderMap, Method, StatusCode};
-use maud::Markup;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use super::accept::{wants_html, wants_stream};
-use super::caller::CurrentCaller;
-use super::drain_body;
-use super::operation::{AuthClass, OperationSlot, Surface};
-use super::origin::{Origins, refusal_without_accounts};
-use super::problem::{Code, Problem, path_prefix};
-use super::unknown_path;
 use crate::http::Settings;
 use crate::http::events::opening::ended_stream;
-use crate::http::pages;
 use crate::http::pages::language::Language;
 use crate::http::pages::layout;
-use crate::http::pages::link;
-use crate::http::pages::sign_in::next::local_path;
-use crate::http::pages::sign_in::sign_in_again;
+use crate::http::server::accept::{wants_html, wants_stream};
+use crate::http::server::caller::CurrentCaller;
+use crate::http::server::drain_body;
+use crate::http::server::link;
+use crate::http::server::operation::{AuthClass, OperationSlot, Surface};
+use crate::http::server::origin::{Origins, refusal_without_accounts};
+use crate::http::server::problem::{Code, Problem, RenderedError};
 use crate::world::Ids;
-
-/// Marks an error response whose body is already a page or a JSON-RPC error, so `render_problem`
-/// keeps the body.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RenderedError;
 
 /// The state of this middleware. The middleware also runs while the database is not open yet
 /// (`starting.rs`), so the state has nothing that needs the database.
@@ -222,16 +216,7 @@ fn problem(
     let mut response = match context.problem_form() {
         ProblemForm::Stream if problem.code == Code::Unavailable => return ended_stream(),
         ProblemForm::Page => {
-            let prefix = path_prefix(public_url);
-            let sign_in = sign_in_link(context, problem, caller, &prefix);
-            let back = back_path(context, problem, &prefix);
-            let page = layout::problem_page(
-                problem,
-                context.id,
-                context.language,
-                sign_in.as_ref(),
-                back.as_deref(),
-            );
+            let page = problem_page::render(public_url, context, problem, caller);
             (status, page).into_response()
         }
         ProblemForm::Json | ProblemForm::Stream => {
@@ -246,49 +231,6 @@ fn problem(
         .headers_mut()
         .extend(problem.headers.iter().cloned());
     response
-}
-
-/// Renders the link to the sign-in page for the page of a problem; `None` if a sign-in would not
-/// help.
-fn sign_in_link(
-    context: &RequestContext,
-    problem: &Problem,
-    caller: Option<CurrentCaller>,
-    prefix: &str,
-) -> Option<Markup> {
-    let path = format!("{prefix}{}", pages::page_path(&context.path));
-    let sign_in_to = |next: &str| link::sign_in_paragraph(next, prefix, context.language);
-    // The page of a `Forbidden` offers to sign in as another user, who may have access. The page of
-    // a `NotFound` has the same offer, so the page does not reveal whether the resource exists.
-    if matches!(problem.code, Code::Forbidden | Code::NotFound) {
-        caller.map(|CurrentCaller(caller)| sign_in_again(&caller, &path, prefix, context.language))
-    } else if problem.code == Code::LinkExpired || context.path == "/sign-in" {
-        Some(sign_in_to(&format!("{prefix}/inbox")))
-    } else if problem.code == Code::Unauthorized {
-        // For example, the session ended while its reader had a form open.
-        local_path(&path, prefix).map(sign_in_to)
-    } else {
-        None
-    }
-}
-
-/// Returns the path of the intervention request's page, if the HTTP request was for this page or
-/// for a form on it. `None` if the problem may hide the intervention request from the reader.
-fn back_path(context: &RequestContext, problem: &Problem, prefix: &str) -> Option<String> {
-    let may_hide_request = matches!(
-        problem.code,
-        Code::Unauthorized | Code::Forbidden | Code::NotFound | Code::LinkExpired
-    );
-    if may_hide_request && !problem.members.contains_key("request") {
-        return None;
-    }
-    if context.is_link() {
-        return Some(format!("{prefix}{}", context.path));
-    }
-    let rest = context.path.strip_prefix("/resume/")?;
-    let id = rest.split(['/', '?']).next()?;
-    let id = Uuid::parse_str(id).ok()?;
-    Some(format!("{prefix}/resume/{id}"))
 }
 
 fn add_headers(context: &RequestContext, response: &mut Response) {

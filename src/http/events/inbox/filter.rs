@@ -3,7 +3,7 @@
 
 use url::form_urlencoded::Serializer;
 
-use crate::http::events::inbox::MAX_COUNTED;
+use super::MAX_COUNTED;
 use crate::http::server::query::Query;
 use crate::people::Caller;
 use crate::people::authorization::inbox_person;

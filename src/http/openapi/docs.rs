@@ -13,7 +13,7 @@ use http::header::{CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, LOCA
 use http::{HeaderMap, HeaderValue, StatusCode};
 use utoipa_swagger_ui::{Config, SwaggerFile, serve};
 
-use crate::http::openapi::openapi_json;
+use super::openapi_json;
 use crate::http::server::accept::takes_gzip;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::problem::{Code, Problem};

@@ -4,7 +4,7 @@
 use maud::{Markup, PreEscaped};
 use pulldown_cmark::{Options, Parser, html::push_html};
 
-use crate::http::pages::layout::english_page;
+use super::layout::english_page;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::Code;

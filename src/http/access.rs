@@ -11,19 +11,6 @@ use crate::store::{ReadError, RequestRow};
 use crate::task::change::{Journal, TaskRow};
 use crate::task::id::{RequestId, TaskId};
 
-impl From<ReadError> for Problem {
-    fn from(error: ReadError) -> Self {
-        match error {
-            ReadError::Unavailable => Self::unavailable(),
-            // The error may quote stored text, which must not be logged.
-            ReadError::Corrupt(_) => {
-                tracing::error!("stored data cannot be read");
-                Self::internal()
-            }
-        }
-    }
-}
-
 /// Loads a task of the caller's tenant, without a check of the caller's rights.
 ///
 /// # Errors

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use http::HeaderMap;
 
 use crate::http::Http;
-use crate::http::api::access;
+use crate::http::access;
 use crate::http::pages::follow;
 use crate::http::pages::language::Language;
 use crate::http::pages::request::{self, View};

@@ -3,7 +3,7 @@
 
 use std::sync::LazyLock;
 
-use super::operation::Surface;
+use crate::http::server::operation::Surface;
 
 /// The first and the last segment of an operation's path, and the operation's surface.
 struct KnownPath {
