@@ -3,6 +3,7 @@
 
 mod files;
 mod guarantees;
+mod http_rooms;
 mod import_table;
 mod lengths;
 mod names;

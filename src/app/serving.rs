@@ -14,12 +14,12 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::SHUTDOWN_REMAINDER;
 use crate::agent::Agents;
 use crate::config::Config;
+use crate::http::edge::Edge;
+use crate::http::edge::starting;
 use crate::http::grpc;
 use crate::http::server::connections::Connections;
 use crate::http::server::descriptors::{self, DescriptorBudget};
-use crate::http::server::edge::Edge;
 use crate::http::server::serve::{PingTimes, Server};
-use crate::http::server::starting;
 use crate::world::{Clock, SystemClock};
 
 const MAX_METRICS_CONNECTIONS: u32 = 16;

@@ -10,7 +10,9 @@
 //!    key, then the body;
 //! 4. the engine: 412, 410 and 409.
 
+pub(crate) mod access;
 pub(crate) mod api;
+pub(crate) mod edge;
 pub(crate) mod events;
 pub(crate) mod grpc;
 pub mod openapi;
@@ -32,12 +34,10 @@ use axum::routing::{MethodRouter, get};
 use tower_http::catch_panic::CatchPanicLayer;
 
 pub(crate) use self::api::health::Metrics as RenderMetrics;
-use self::api::{
-    agents, deliveries, docs, gate, grants, health, mcp, me, problems, requests, tasks,
-};
-use self::pages::follow;
+use self::api::{agents, deliveries, gate, grants, health, mcp, me, requests, tasks};
+use self::openapi::docs;
 use self::pages::inbox::script;
-use self::server::edge;
+use self::pages::{follow, problems, resume};
 use self::server::guard::guard;
 use self::server::operation::{Op, Operation, operation};
 use self::server::problem::Problem;
@@ -141,10 +141,10 @@ pub(crate) fn operations() -> Vec<Operation> {
         operation!(agents::OP, agents::list_agents),
         operation!(me::OP, me::get_me),
         operation!(mcp::OP, mcp::post_mcp_message),
-        operation!(requests::show::OP, requests::show::get_request),
-        operation!(requests::decide::OP, requests::decide::decide_request),
-        operation!(requests::approve::OP, requests::approve::approve_request),
-        operation!(requests::reject::OP, requests::reject::reject_request),
+        operation!(resume::show::OP, resume::show::get_request),
+        operation!(resume::decide::OP, resume::decide::decide_request),
+        operation!(resume::approve::OP, resume::approve::approve_request),
+        operation!(resume::reject::OP, resume::reject::reject_request),
     ];
     api.into_iter()
         .chain(gate::operations())

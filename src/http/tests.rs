@@ -21,11 +21,11 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use crate::engine::{Engine, EngineParts};
+use crate::http::edge::Edge;
 use crate::http::events::inbox::tail::InboxTails;
 use crate::http::events::stream_limiter::StreamLimiter;
 use crate::http::events::tail::Tails;
 use crate::http::openapi::sample;
-use crate::http::server::edge::Edge;
 use crate::http::{Http, Settings};
 use crate::people::Caller;
 use crate::people::authenticator::{AuthError, Authenticator};

@@ -12,7 +12,7 @@ use crate::task::call_state::EditedArguments;
 use crate::task::decision::{Action, Door, Vote};
 use crate::task::request::{CallSpec, RequestKind, RequestSpec};
 use crate::task::request_state::RequestState;
-use crate::task::user::UserIds;
+use crate::task::user::{UserIds, Viewer};
 use crate::task::verdict::Approvers;
 
 /// The proof that a caller may decide a request. Only [`may_decide`] makes it. The engine's
@@ -80,6 +80,17 @@ pub fn may_decide<'a>(
         tenant,
         owner,
     })
+}
+
+/// Returns the person whose inbox `caller` reads. The store lists the requests that this person may
+/// decide.
+#[must_use]
+pub fn inbox_person(caller: &Caller) -> Viewer {
+    Viewer {
+        user_id: caller.user_id.clone(),
+        groups: caller.groups.clone(),
+        decides_everything: caller.without_accounts,
+    }
 }
 
 /// Whether `caller` is an approver. The permissions of the caller's key or link do not matter.

@@ -10,12 +10,12 @@ use uuid::Uuid;
 use super::db::{Sql, Value, sql};
 use super::page::{IdsFirst, Page};
 use super::record::record;
-use super::{ReadError, Store, Viewer};
+use super::{ReadError, Store};
 use crate::task::decision::{Door, Vote};
 use crate::task::grant::{GrantEnd, GrantScope};
 use crate::task::id::{GrantId, RequestId, TaskId};
 use crate::task::time::Time;
-use crate::task::user::UserId;
+use crate::task::user::{UserId, Viewer};
 
 /// A standing decision in its current state.
 #[derive(Clone, Debug, PartialEq, Eq)]

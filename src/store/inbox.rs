@@ -10,8 +10,9 @@ use super::db::{Sql, Value, sql};
 use super::page::IdsFirst as _;
 use super::record::record;
 use super::request_list::{Id, RequestList, Source};
-use super::{ReadError, RequestFilter, RequestRow, Store, Viewer};
+use super::{ReadError, RequestFilter, RequestRow, Store};
 use crate::task::id::RequestId;
+use crate::task::user::Viewer;
 
 const MAX_NEW_REQUESTS: i64 = 1000;
 

@@ -102,7 +102,7 @@ pub use self::open::PLANNED_ONCE;
 pub use self::open_list::OpenRequest;
 pub use self::outage::Outage;
 pub use self::page::Page;
-pub use self::queries::{RequestFilter, RequestRow, TaskFilter, Viewer};
+pub use self::queries::{RequestFilter, RequestRow, TaskFilter};
 use self::record::record;
 pub use self::resend_keys::{ResendKey, ResendTarget, StoredResend};
 pub use self::stopped::{StoppedTask, UNCOMMITTED};

@@ -8,7 +8,7 @@ use crate::task::request::RequestSpec;
 use crate::task::request_state::RequestState;
 use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::time::Time;
-use crate::task::user::UserId;
+use crate::task::user::{UserId, Viewer};
 
 /// A request in its current state.
 #[derive(Clone, Debug, PartialEq)]
@@ -168,15 +168,4 @@ pub struct RequestFilter {
     pub after: Option<RequestId>,
     /// The maximum number of requests of a page.
     pub limit: i64,
-}
-
-/// The person for whom a list is read, and the rights that decide which requests are listed.
-#[derive(Clone, Debug, Default)]
-pub struct Viewer {
-    /// The person's id. The other stored spellings of this id count as the same person.
-    pub user_id: UserId,
-    /// The groups that the person is a member of; a group may be an approver.
-    pub groups: Vec<String>,
-    /// Whether the person may decide every request, as in a service without accounts.
-    pub decides_everything: bool,
 }

@@ -11,8 +11,9 @@ use super::db::{Engine, Sql, Value, sql};
 use super::page::{IdsFirst, MAX_PAGE_BYTES, Page};
 use super::record::{Record, record};
 use super::requests::RequestRecord;
-use super::{ReadError, RequestFilter, RequestRow, Store, Viewer};
+use super::{ReadError, RequestFilter, RequestRow, Store};
 use crate::task::status::RequestStatus;
+use crate::task::user::Viewer;
 
 /// Finds the open requests that a person may decide. Each of them has a row in `inbox` under one of
 /// the person's keys (see `Store::keys`).

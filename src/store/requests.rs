@@ -8,11 +8,12 @@ use uuid::Uuid;
 use super::db::{Sql, Value, sql};
 use super::record::{AnyRow, record};
 use super::tasks::{corrupt, fact, names};
-use super::{ReadError, RequestFilter, RequestRow, Store, Viewer};
+use super::{ReadError, RequestFilter, RequestRow, Store};
 use crate::task::id::{RequestId, TaskId};
 use crate::task::item::Fact;
 use crate::task::status::RequestStatus;
 use crate::task::time::Time;
+use crate::task::user::Viewer;
 
 const REQUEST: Sql = sql!(
     "select " (request) ", " (now 2) " as moment

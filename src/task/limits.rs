@@ -1,4 +1,4 @@
-//! The limits of an agent's tasks.
+//! The limits of an agent's tasks, and of the data that a client sends with a message.
 
 use std::time::Duration;
 
@@ -6,6 +6,12 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::units::duration_text;
+
+/// The maximum number of texts and images in a message.
+pub(crate) const MAX_MESSAGE_PARTS: usize = 32;
+/// The maximum size of `user_context` and of `metadata`, in bytes of JSON, and of the `context` of
+/// a call at a gate, in bytes of text.
+pub(crate) const MAX_CONTEXT_BYTES: usize = 16 * 1024;
 
 /// The limits of an agent. `max_model_calls`, `max_duration`, `max_rejections` and `max_tasks` are
 /// counted from the user's last message, for the agent's task together with all tasks below it. A

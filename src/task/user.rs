@@ -167,6 +167,17 @@ impl Default for UserId {
     }
 }
 
+/// The person for whom a list is read, and the rights that decide which requests are listed.
+#[derive(Clone, Debug, Default)]
+pub struct Viewer {
+    /// The person's id. The other stored spellings of this id count as the same person.
+    pub user_id: UserId,
+    /// The groups that the person is a member of; a group may be an approver.
+    pub groups: Vec<String>,
+    /// Whether the person may decide every request, as in a service without accounts.
+    pub decides_everything: bool,
+}
+
 #[cfg(test)]
 mod tests {
     use unicode_normalization::char::is_combining_mark;

@@ -10,13 +10,15 @@ use std::fs;
 use super::tokens::{Place, reached_rooms};
 use super::{root, sources};
 
+const HEADING: &str = "## Who may import whom";
+
 /// The rooms (top-level modules) that each room may import. A room without an entry may import
 /// nothing.
-type Table = BTreeMap<String, BTreeSet<String>>;
+pub type Table = BTreeMap<String, BTreeSet<String>>;
 
 #[test]
 fn modules_import_only_what_the_table_allows() {
-    let table = table();
+    let table = table_below(HEADING);
     let wrong: Vec<String> = sources("src")
         .iter()
         .flat_map(|source| forbidden_imports(&table, &source.path, &source.text))
@@ -35,7 +37,7 @@ fn every_module_is_in_the_table_and_the_table_names_no_other() {
         .filter_map(|source| Place::of_file(&source.path).module.first().cloned())
         .chain(["main".to_owned()])
         .collect();
-    let table = table();
+    let table = table_below(HEADING);
     let said: BTreeSet<String> = table.keys().cloned().collect();
     assert_eq!(
         there, said,
@@ -189,18 +191,17 @@ fn forbidden_imports(table: &Table, path: &str, text: &str) -> Vec<String> {
         .collect()
 }
 
-fn table() -> Table {
+/// Reads the table in the first fenced block of `ARCHITECTURE.md` below a heading.
+pub fn table_below(heading: &str) -> Table {
     let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
-    let (_, section) = page
-        .split_once("## Who may import whom")
-        .expect("the section \"Who may import whom\"");
+    let (_, section) = page.split_once(heading).expect(heading);
     read_table(section)
 }
 
 /// Reads the first fenced block of `section`. Its lines have the form `a, b → c d`: the rooms `a`
 /// and `b` may import `c` and `d`. The right side may also be `nothing` or `everything` (all
 /// rooms).
-fn read_table(section: &str) -> Table {
+pub fn read_table(section: &str) -> Table {
     let block = section.split("```").nth(1).expect("a fenced block");
     let mut table = Table::new();
     for line in block.lines().filter(|line| line.contains('→')) {

@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
-use holdpoint::store::{RequestFilter, Viewer};
+use holdpoint::store::RequestFilter;
 use holdpoint::task::decision::Action;
 use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::item::{CloseReason, Fact};
 use holdpoint::task::request::{RequestKind, RequestSpec};
 use holdpoint::task::status::RequestStatus;
+use holdpoint::task::user::Viewer;
 use holdpoint::task::verdict::{Approvers, Terms};
 
 use super::store_fixture::{StoreFixture, asked, both, decided};

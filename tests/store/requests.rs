@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use holdpoint::store::{CommitError, ReadError, RequestFilter, RequestRow, UpgradeCursor, Viewer};
+use holdpoint::store::{CommitError, ReadError, RequestFilter, RequestRow, UpgradeCursor};
 use holdpoint::task::change::Counters;
 use holdpoint::task::decision::Action;
 use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::item::{CloseReason, Fact};
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::{RequestStatus, TaskStatus};
+use holdpoint::task::user::Viewer;
 use holdpoint::task::verdict::Terms;
 
 use super::store_fixture::{

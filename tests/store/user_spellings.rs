@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use holdpoint::store::{CommitError, RequestFilter, Store, TaskFilter, Viewer};
+use holdpoint::store::{CommitError, RequestFilter, Store, TaskFilter};
 use holdpoint::task::change::{Change, IdempotencyRow};
 use holdpoint::task::decision::Action;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::status::RequestStatus;
-use holdpoint::task::user::{UserId, UserIds};
+use holdpoint::task::user::{UserId, UserIds, Viewer};
 use holdpoint::task::verdict::{Approvers, Terms};
 
 use super::store_fixture::{StoreFixture, both, change, fresh, new_task};

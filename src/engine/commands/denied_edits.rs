@@ -128,7 +128,7 @@ impl Decider<'_> {
         if bars_editor
             && !others_suffice(
                 &self.engine.roster,
-                self.caller,
+                caller,
                 &row.tenant,
                 &row.user_id,
                 &terms.approvers,

@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 use http::header::CONTENT_TYPE;
 
 use crate::http::Http;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::problem::{Code, Problem};
 
 /// A function that returns the metrics in the Prometheus text format.
@@ -17,18 +17,21 @@ pub(crate) type Metrics = Arc<dyn Fn() -> BoxFuture<'static, String> + Send + Sy
 
 pub(crate) const HEALTHZ: Op = Op {
     id: "get_health",
+    surface: Surface::Public,
     auth: AuthClass::Health,
     max_body_bytes: SMALL_BODY,
     problems: &[],
 };
 pub(crate) const READYZ: Op = Op {
     id: "get_readiness",
+    surface: Surface::Public,
     auth: AuthClass::Health,
     max_body_bytes: SMALL_BODY,
     problems: &[Code::Unavailable],
 };
 pub(crate) const METRICS: Op = Op {
     id: "get_metrics",
+    surface: Surface::Public,
     auth: AuthClass::Open,
     max_body_bytes: SMALL_BODY,
     problems: &[],

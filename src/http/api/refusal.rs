@@ -1,8 +1,8 @@
 //! Converts the engine's refusals to problems, with the members that each problem code requires.
 
-use super::access;
 use crate::engine::{ConflictCode, Refusal};
 use crate::http::Http;
+use crate::http::access;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::decision::WireDecision;
 use crate::http::wire::request::InterventionRequest;

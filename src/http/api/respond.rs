@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
-use http::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
+use http::header::{HeaderMap, HeaderName, LOCATION};
 
 use super::wait;
 use crate::engine::Accepted;
@@ -17,6 +17,7 @@ use crate::http::Http;
 use crate::http::events::opening;
 use crate::http::events::stream_limiter::StreamPermit;
 use crate::http::server::body::PostRequest;
+use crate::http::server::headers::insert_header;
 use crate::http::server::prefer::Prefer;
 use crate::http::server::problem::Problem;
 use crate::http::wire::task::WireTaskStatus;
@@ -94,12 +95,5 @@ pub(crate) fn mark_replayed(headers: &mut HeaderMap, replayed: bool) {
     if replayed {
         let name = HeaderName::from_static("idempotency-replayed");
         insert_header(headers, name, "true");
-    }
-}
-
-/// Sets a header. A value that is not valid in a header is ignored.
-pub(crate) fn insert_header(headers: &mut HeaderMap, name: HeaderName, value: &str) {
-    if let Ok(value) = HeaderValue::from_str(value) {
-        headers.insert(name, value);
     }
 }

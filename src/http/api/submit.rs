@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::access;
 use super::refusal::refusal_problem;
 use crate::engine::{Accepted, Engine, IdempotencyKey, Refusal};
 use crate::http::Http;
+use crate::http::access;
 use crate::http::server::body::PostRequest;
 use crate::http::server::fields::Fields;
 use crate::http::server::problem::Problem;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::sync::watch::Receiver;
 use tokio::time::{Instant, timeout};
 
-use super::access;
 use crate::http::Http;
+use crate::http::access;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::task::{AgentTask, WireTaskStatus};
 use crate::people::Caller;

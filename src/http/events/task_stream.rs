@@ -10,7 +10,7 @@ use super::rendered::RenderedEvents;
 use super::stream::{EventSource, OpenStream, Watcher};
 use super::stream_limiter::StreamPermit;
 use crate::http::Http;
-use crate::http::api::access;
+use crate::http::access;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::event::CaughtUpEvent;
 use crate::people::authorization::Command;

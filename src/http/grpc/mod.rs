@@ -27,7 +27,7 @@ use super::api::gate::{GateSurface, timed_ask};
 use super::api::tasks::message_body::{SESSION_ID_FORM, is_session_id};
 use super::server::body::read_body;
 use super::server::guard::protect_connection;
-use super::server::operation::{AuthClass, Op};
+use super::server::operation::{AuthClass, Op, Surface};
 use super::server::problem::{Code, Problem};
 use super::server::wrong_keys::ClientNetwork;
 use crate::agent::gate::ExtAuthz;
@@ -55,6 +55,7 @@ const CALL_HEADER: &str = "holdpoint-call";
 
 pub(crate) const OP: Op = Op {
     id: "grpc",
+    surface: Surface::Public,
     auth: AuthClass::Gateway,
     max_body_bytes: MAX_MESSAGE_BYTES + PREFIX_BYTES,
     problems: &[],

@@ -2,6 +2,7 @@
 //! submodules add the parts that derive macros on those types cannot express.
 
 mod constraints;
+pub(crate) mod docs;
 pub(crate) mod event_schema;
 mod examples;
 mod inbox_schema;
@@ -18,8 +19,8 @@ use utoipa::OpenApi as _;
 use utoipa_axum::router::OpenApiRouter;
 
 use self::constraints::CONSTRAINT_DESCRIPTION;
-use crate::http::pages::sign_in::cookie;
 use crate::http::server::operation::AuthClass;
+use crate::http::server::session::cookie;
 use crate::http::wire::delivery::WebhookMessage;
 use crate::http::wire::event::{
     CaughtUpEvent, MessageResetEvent, OutputTextDeltaEvent, ToolCallArgumentsDeltaEvent,

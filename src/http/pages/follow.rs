@@ -13,10 +13,11 @@ use maud::{Markup, html};
 
 use super::layout::policy_with;
 use super::translations::Translations;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 
 pub(crate) const OP: Op = Op {
     id: "get_follow_script",
+    surface: Surface::Public,
     auth: AuthClass::Open,
     max_body_bytes: SMALL_BODY,
     problems: &[],

@@ -6,7 +6,9 @@ pub(crate) mod inbox;
 pub(crate) mod language;
 pub(crate) mod layout;
 pub(crate) mod link;
+pub(crate) mod problems;
 pub(crate) mod request;
+pub(crate) mod resume;
 pub(crate) mod sign_in;
 pub(crate) mod site;
 pub(crate) mod site_texts;
@@ -17,18 +19,6 @@ use self::request::{approve_page, reject_page};
 use super::server::operation::{Operation, operation};
 use super::server::problem::Problem;
 use crate::store::ReadError;
-
-/// The paths of the pages whose content depends on the caller. Caches must not store the responses
-/// at and below these paths.
-pub(crate) const PATHS: [&str; 7] = [
-    "/resume",
-    "/l",
-    "/sign-in",
-    "/sign-out",
-    "/inbox",
-    "/tasks",
-    "/grants",
-];
 
 /// Returns the path of the page to which a reader can return from a problem at `path`. If `path`
 /// has no page, because only a form posts to it, this is the page with the form.
@@ -51,8 +41,8 @@ fn unless_corrupt<T>(read: Result<T, ReadError>) -> Result<Option<T>, Problem> {
     }
 }
 
-/// Returns the operations of the pages, without the scripts, and without the page of a request
-/// (`api/requests/show.rs`).
+/// Returns the operations of the pages, without the scripts, the pages about problems, and the
+/// operations in `resume/`.
 pub(super) fn operations() -> Vec<Operation> {
     vec![
         operation!(inbox::home::OP, inbox::home::get_home),

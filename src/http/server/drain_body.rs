@@ -42,7 +42,7 @@ impl UnreadBody {
     /// Returns the unread part of the body; `None` if the body was read to its end or is still in
     /// use.
     #[must_use]
-    pub(super) fn take(self) -> Option<BodyDataStream> {
+    pub(crate) fn take(self) -> Option<BodyDataStream> {
         self.0?.try_recv().ok()
     }
 }

@@ -15,14 +15,12 @@ use http::{Extensions, HeaderMap, Method};
 use super::body::{content_length, too_large};
 use super::caller::CurrentCaller;
 use super::connections::ConnectionSlot;
-use super::edge::OperationSlot;
-use super::operation::{AuthClass, Op};
+use super::link::{self, CurrentLink};
+use super::operation::{AuthClass, Op, OperationSlot};
 use super::problem::{Code, Problem, path_prefix};
+use super::session::{self, cookie, redirect_to_sign_in, wants_page};
 use super::wrong_keys::ClientNetwork;
 use crate::http::Http;
-use crate::http::pages::link::{self, CurrentLink};
-use crate::http::pages::sign_in::cookie;
-use crate::http::pages::sign_in::session::{self, redirect_to_sign_in, wants_page};
 use crate::people::Caller;
 use crate::people::authenticator::{
     AuthError, refuse_headers_beside_link, refuse_holdpoint_headers, refuse_unknown_headers,
@@ -43,7 +41,7 @@ pub(crate) async fn guard(
     next: Next,
 ) -> Result<Response, Problem> {
     if let Some(slot) = request.extensions().get::<OperationSlot>() {
-        slot.set(op.id);
+        slot.set(op);
     }
     check_source(&http, op, &request)?;
     let mut authenticated = None;
@@ -81,7 +79,7 @@ pub(crate) async fn guard(
     request.extensions_mut().insert(op);
     let mut response = next.run(request).await;
     if let Some(caller) = authenticated {
-        // If the response is a problem, the outermost layer (`edge.rs`) may render it as a page,
+        // If the response is a problem, the outermost layer (`edge/`) may render it as a page,
         // which may name the caller.
         response.extensions_mut().insert(caller);
     }

@@ -1,7 +1,7 @@
-//! The declaration of an operation: its id, its callers, the limit of its body, its problems, and
-//! its handler.
+//! The declaration of an operation: its id, its surface, its callers, the limit of its body, its
+//! problems, and its handler.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::handler::Handler;
 use axum::routing::{MethodFilter, MethodRouter, on};
@@ -22,11 +22,57 @@ pub(crate) const LARGE_BODY: usize = 20 * 1024 * 1024;
 pub(crate) struct Op {
     /// The stable `operationId` in the OpenAPI document.
     pub id: &'static str,
+    pub surface: Surface,
     pub auth: AuthClass,
     pub max_body_bytes: usize,
     /// The problems that the operation can respond with, in addition to the common problems of its
     /// `auth`.
     pub problems: &'static [Code],
+}
+
+/// The readers for whom an operation is made. The surface decides the form of the problems, and
+/// whether caches may store the responses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Surface {
+    /// Programs. Problems are JSON. Caches must not store the responses.
+    Api,
+    /// Like `Api`, and the response is an event stream. If the database does not answer, a client
+    /// that asks for a stream gets a stream that ends at once.
+    Stream,
+    /// People, and programs at some paths. The content depends on the caller, so caches must not
+    /// store the responses. A problem is a page if the client prefers HTML.
+    Page,
+    /// Everyone, with the same content for every caller. A problem is a page if the client prefers
+    /// HTML.
+    Public,
+}
+
+impl Surface {
+    /// Returns whether caches must not store the responses.
+    #[must_use]
+    pub(crate) fn is_private(self) -> bool {
+        match self {
+            Self::Api | Self::Stream | Self::Page => true,
+            Self::Public => false,
+        }
+    }
+}
+
+/// The operation that an HTTP request runs. The guard sets the operation. `edge/` reads the
+/// operation for the response and the log line, even after the operation has panicked.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OperationSlot(Arc<OnceLock<&'static Op>>);
+
+impl OperationSlot {
+    pub(crate) fn set(&self, op: &'static Op) {
+        let _ = self.0.set(op);
+    }
+
+    /// Returns the operation; `None` if the request's path or method is unknown.
+    #[must_use]
+    pub(crate) fn get(&self) -> Option<&'static Op> {
+        self.0.get().copied()
+    }
 }
 
 /// The callers that an operation admits.

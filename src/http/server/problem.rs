@@ -1,5 +1,5 @@
 //! Problem documents (RFC 9457), the bodies of error responses. The function that fails gives
-//! the error code, a text for people, and the members of that code. The middleware in `edge.rs`
+//! the error code, a text for people, and the members of that code. The middleware in `edge/`
 //! adds the other members, because it knows the request's id and the types that the client accepts.
 
 use axum::response::{IntoResponse, Response};
@@ -14,6 +14,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::engine::FieldError;
+use crate::store::ReadError;
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $word:literal, $status:literal, $title:literal;)*) => {
@@ -115,7 +116,7 @@ impl FromStr for Code {
     }
 }
 
-/// An error response. `edge.rs` renders it as a problem document or a page.
+/// An error response. `edge/` renders it as a problem document or a page.
 #[derive(Clone, Debug)]
 pub(crate) struct Problem {
     pub code: Code,
@@ -303,6 +304,24 @@ pub(crate) fn path_prefix(public_url: &str) -> String {
         .map(|uri| uri.path().trim_end_matches('/').to_owned())
         .unwrap_or_default()
 }
+
+impl From<ReadError> for Problem {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Unavailable => Self::unavailable(),
+            // The error may quote stored text, which must not be logged.
+            ReadError::Corrupt(_) => {
+                tracing::error!("stored data cannot be read");
+                Self::internal()
+            }
+        }
+    }
+}
+
+/// Marks an error response whose body is already a page or a JSON-RPC error, so `edge/` keeps the
+/// body.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RenderedError;
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {

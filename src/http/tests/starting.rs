@@ -1,7 +1,7 @@
 //! Tests of the answers before the database is open.
 
 use super::*;
-use crate::http::server::starting;
+use crate::http::edge::starting;
 
 /// Returns the routers of the service and of the metrics, before the database is open.
 fn routers(open: bool) -> (Router, Router) {

@@ -15,13 +15,14 @@ pub(crate) mod grant;
 pub(crate) mod inbox;
 pub(crate) mod item;
 pub(crate) mod list;
+pub(crate) mod params;
 pub(crate) mod problem;
 pub(crate) mod raw_json;
 pub(crate) mod request;
 pub(crate) mod task;
 
 #[cfg(test)]
-mod shapes;
+mod tests_shapes;
 
 /// Declares an enum of the API with the variants of an internal enum, and the conversion from the
 /// internal enum.

@@ -12,16 +12,17 @@ use super::keyed::resend;
 use crate::http::Http;
 use crate::http::server::body::PostRequest;
 use crate::http::server::fields::Fields;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
-use crate::http::server::params::KeyHeader;
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::body::ResendDeliveries;
 use crate::http::wire::delivery::ResentDeliveries;
+use crate::http::wire::params::KeyHeader;
 use crate::store::{DeliveryFilter, DeliveryState, ResendFilter, ResendTarget};
 use crate::task::time::Time;
 
 pub(crate) const OP: Op = Op {
     id: "resend_deliveries",
+    surface: Surface::Api,
     auth: AuthClass::Key,
     max_body_bytes: SMALL_BODY,
     problems: &[

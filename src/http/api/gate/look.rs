@@ -13,16 +13,17 @@ use crate::http::Http;
 use crate::http::api::refusal::refusal_problem;
 use crate::http::api::respond::mark_applied;
 use crate::http::server::caller::{CurrentCaller, must_ask_at_gate};
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
-use crate::http::server::params::WaitHeader;
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::path_id::Id;
 use crate::http::server::prefer::Prefer;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::gate::WireGateCall;
+use crate::http::wire::params::WaitHeader;
 use crate::task::id::TaskId;
 
 pub(crate) const OP: Op = Op {
     id: "get_gate_call",
+    surface: Surface::Api,
     auth: AuthClass::Key,
     max_body_bytes: SMALL_BODY,
     problems: &[Code::Forbidden, Code::NotFound],

@@ -14,25 +14,27 @@ use serde_json::Value;
 use super::{GateSurface, MAX_TOOL_NAME_BYTES, gate_problem, timed_ask};
 use crate::engine::gate::{AskProgress, GateAnswer, GateDecision, Identity, Proposal};
 use crate::http::Http;
-use crate::http::api::respond::{insert_header, mark_applied, mark_replayed};
+use crate::http::api::respond::{mark_applied, mark_replayed};
 use crate::http::api::tasks::message_body;
 use crate::http::server::body::PostRequest;
 use crate::http::server::delivered_body::delivered_body;
 use crate::http::server::fields::{Errors, Fields};
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
-use crate::http::server::params::{KeyHeader, PreferHeader, RunnerHeader};
+use crate::http::server::headers::insert_header;
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::prefer::Prefer;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::gate::{NewGateCall, WireGateCall};
+use crate::http::wire::params::{KeyHeader, PreferHeader, RunnerHeader};
 use crate::people::Caller;
 use crate::people::authorization::may_ask_at_gate;
+use crate::task::limits::MAX_CONTEXT_BYTES;
 
-const MAX_CONTEXT_BYTES: usize = 16 * 1024;
 /// The `Retry-After` of a response without a verdict, in seconds.
 const RETRY_AFTER_SECONDS: &str = "5";
 
 pub(crate) const OP: Op = Op {
     id: "propose_gate_call",
+    surface: Surface::Api,
     auth: AuthClass::Key,
     max_body_bytes: SMALL_BODY,
     problems: &[

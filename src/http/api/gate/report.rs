@@ -14,16 +14,17 @@ use crate::http::api::respond::mark_replayed;
 use crate::http::server::body::PostRequest;
 use crate::http::server::fields::{Errors, Fields};
 use crate::http::server::json;
-use crate::http::server::operation::{AuthClass, Op};
-use crate::http::server::params::KeyHeader;
+use crate::http::server::operation::{AuthClass, Op, Surface};
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::gate::{ReportGateOutcome, WireGateCall};
+use crate::http::wire::params::KeyHeader;
 use crate::people::authorization::may_ask_at_gate;
 
 const MAX_CONTENT_BYTES: usize = 1024 * 1024;
 
 pub(crate) const OP: Op = Op {
     id: "report_gate_outcome",
+    surface: Surface::Api,
     auth: AuthClass::Key,
     // A JSON escape is at most six bytes long, and stands for at least one byte of the content. All
     // other members together have 64 KiB.

@@ -8,7 +8,7 @@ use http::StatusCode;
 use crate::http::Http;
 use crate::http::api::refusal::refusal_problem;
 use crate::http::server::caller::{CurrentCaller, must_decide};
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
 use crate::people::Caller;
@@ -16,6 +16,7 @@ use crate::task::id::GrantId;
 
 pub(crate) const OP: Op = Op {
     id: "end_grant",
+    surface: Surface::Api,
     auth: AuthClass::Key,
     max_body_bytes: SMALL_BODY,
     problems: &[Code::NotFound],

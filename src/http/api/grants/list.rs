@@ -7,19 +7,20 @@ use axum::extract::State;
 use http::Uri;
 
 use crate::http::Http;
-use crate::http::api::access::inbox_person;
 use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
-use crate::http::server::params::PageQuery;
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::{Query, cursor_of};
 use crate::http::wire::grant::{Grant, GrantList};
+use crate::http::wire::params::PageQuery;
 use crate::people::Caller;
+use crate::people::authorization::inbox_person;
 use crate::store::{GrantFilter, GrantRow, Page};
 use crate::task::id::GrantId;
 
 pub(crate) const OP: Op = Op {
     id: "list_grants",
+    surface: Surface::Api,
     auth: AuthClass::Key,
     max_body_bytes: SMALL_BODY,
     problems: &[Code::Invalid],

@@ -6,8 +6,7 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::{Value, json};
 
-use crate::http::server::edge::RenderedError;
-use crate::http::server::problem::{Code, Problem};
+use crate::http::server::problem::{Code, Problem, RenderedError};
 use crate::task::mcp_revision::Revision;
 
 #[derive(Clone, Debug)]
@@ -117,7 +116,7 @@ impl RpcError {
         let mut response = json_response(Body::from(self.text(id)));
         *response.status_mut() = self.status;
         response.headers_mut().extend(self.headers.clone());
-        // The marker tells `server/edge.rs` not to replace this body by a problem. MCP clients
+        // The marker tells `edge/` not to replace this body by a problem. MCP clients
         // expect a JSON-RPC error in the body, whatever the HTTP status is.
         response.extensions_mut().insert(RenderedError);
         response

@@ -28,9 +28,9 @@ use self::json_rpc::{RpcError, respond};
 use crate::agent::{Agent, Gate};
 use crate::http::Http;
 use crate::http::server::body::PostRequest;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
-use crate::http::server::params::McpHeaders;
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::problem::{Code, Problem};
+use crate::http::wire::params::McpHeaders;
 use crate::people::Caller;
 use crate::people::authorization::may_ask_at_gate;
 use crate::task::mcp_revision::Revision;
@@ -38,6 +38,7 @@ use crate::task::text::as_sentence;
 
 pub(crate) const OP: Op = Op {
     id: "post_mcp_message",
+    surface: Surface::Api,
     auth: AuthClass::Key,
     max_body_bytes: SMALL_BODY,
     problems: &[

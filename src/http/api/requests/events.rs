@@ -6,18 +6,19 @@ use axum::extract::State;
 use axum::response::Response;
 use http::{HeaderMap, Uri};
 
-use super::inbox_filter::InboxFilter;
 use crate::http::Http;
 use crate::http::events::inbox;
+use crate::http::events::inbox::filter::InboxFilter;
 use crate::http::events::stream::Watcher;
 use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
-use crate::http::server::params::InboxQuery;
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::Query;
+use crate::http::wire::params::InboxQuery;
 
 pub(crate) const OP: Op = Op {
     id: "stream_inbox",
+    surface: Surface::Stream,
     auth: AuthClass::Key,
     max_body_bytes: SMALL_BODY,
     problems: &[Code::Invalid, Code::TooMany],

@@ -7,25 +7,26 @@ use axum::response::Response;
 use http::Uri;
 use serde_json::Map;
 
-use super::inbox_filter::InboxFilter;
 use crate::http::Http;
-use crate::http::api::access;
+use crate::http::access;
 use crate::http::api::listing::Listing;
+use crate::http::events::inbox::filter::InboxFilter;
 use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
-use crate::http::server::params::{PageQuery, RequestQuery};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::{MAX_LIMIT, Query, cursor_of};
 use crate::http::wire::list::RequestList;
+use crate::http::wire::params::{PageQuery, RequestQuery};
 use crate::http::wire::request::InterventionRequest;
 use crate::people::Caller;
-use crate::people::authorization::{can_decide, may_decide};
+use crate::people::authorization::{can_decide, inbox_person, may_decide};
 use crate::store::{RequestFilter, RequestRow};
 use crate::task::id::{RequestId, TaskId};
 use crate::task::status::RequestStatus;
 
 pub(crate) const OP: Op = Op {
     id: "list_requests",
+    surface: Surface::Api,
     auth: AuthClass::Key,
     max_body_bytes: SMALL_BODY,
     problems: &[Code::NotFound, Code::Invalid],
@@ -78,7 +79,7 @@ pub(crate) async fn list_requests(
             .all(|status| *status == RequestStatus::Pending);
     let open = open_requests(&http, &caller, &filter, &roots).await?;
     let filter = RequestFilter {
-        person: tasks.is_empty().then(|| access::inbox_person(&caller)),
+        person: tasks.is_empty().then(|| inbox_person(&caller)),
         statuses,
         roots,
         overdue: !inbox,

@@ -1,10 +1,5 @@
-//! The operations on requests: the inbox, single requests, and answers.
+//! The operations on the caller's inbox: the list of requests, and its stream. The operations on a
+//! single request also serve pages, so they are in `pages/resume/`.
 
-pub(crate) mod approve;
-pub(crate) mod decide;
-mod decision_body;
 pub(crate) mod events;
-pub(crate) mod inbox_filter;
 pub(crate) mod list;
-pub(crate) mod reject;
-pub(crate) mod show;

@@ -15,14 +15,15 @@ use crate::http::events::opening;
 use crate::http::server::body::PostRequest;
 use crate::http::server::caller::must_create;
 use crate::http::server::fields::Fields;
-use crate::http::server::operation::{AuthClass, LARGE_BODY, Op};
-use crate::http::server::params::{KeyHeader, PreferHeader};
+use crate::http::server::operation::{AuthClass, LARGE_BODY, Op, Surface};
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::body::CreateTask;
+use crate::http::wire::params::{KeyHeader, PreferHeader};
 use crate::http::wire::task::AgentTask;
 
 pub(crate) const OP: Op = Op {
     id: "create_task",
+    surface: Surface::Api,
     auth: AuthClass::Key,
     max_body_bytes: LARGE_BODY,
     problems: &[

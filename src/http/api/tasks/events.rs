@@ -8,18 +8,19 @@ use axum::response::Response;
 use http::{HeaderMap, Uri};
 
 use crate::http::Http;
-use crate::http::api::access;
+use crate::http::access;
 use crate::http::events::opening::{StreamRequest, open, start_position};
 use crate::http::events::stream::Watcher;
 use crate::http::server::caller::CurrentCaller;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
-use crate::http::server::params::{EventHeader, EventQuery};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
+use crate::http::wire::params::{EventHeader, EventQuery};
 use crate::task::id::TaskId;
 
 pub(crate) const OP: Op = Op {
     id: "stream_task_events",
+    surface: Surface::Stream,
     auth: AuthClass::Key,
     max_body_bytes: SMALL_BODY,
     problems: &[

@@ -7,20 +7,21 @@ use axum::response::Response;
 use http::Uri;
 
 use crate::http::Http;
-use crate::http::api::access;
+use crate::http::access;
 use crate::http::api::listing::Listing;
 use crate::http::server::caller::CurrentCaller;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
-use crate::http::server::params::ItemQuery;
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::Query;
 use crate::http::wire::item::AgentTaskItem;
 use crate::http::wire::list::ItemList;
+use crate::http::wire::params::ItemQuery;
 use crate::task::id::TaskId;
 
 pub(crate) const OP: Op = Op {
     id: "list_task_items",
+    surface: Surface::Api,
     auth: AuthClass::Key,
     max_body_bytes: SMALL_BODY,
     problems: &[Code::NotFound, Code::Invalid],

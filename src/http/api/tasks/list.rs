@@ -9,14 +9,14 @@ use axum::response::Response;
 use http::Uri;
 
 use crate::http::Http;
-use crate::http::api::access;
+use crate::http::access;
 use crate::http::api::listing::Listing;
 use crate::http::server::caller::{CurrentCaller, must_read};
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
-use crate::http::server::params::{PageQuery, TaskQuery};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::{Query, cursor_of};
 use crate::http::wire::list::TaskList;
+use crate::http::wire::params::{PageQuery, TaskQuery};
 use crate::http::wire::task::AgentTask;
 use crate::people::Caller;
 use crate::store::{Page, ReadError, RequestRow, TaskFilter};
@@ -27,6 +27,7 @@ use crate::task::user::UserId;
 
 pub(crate) const OP: Op = Op {
     id: "list_tasks",
+    surface: Surface::Api,
     auth: AuthClass::Key,
     max_body_bytes: SMALL_BODY,
     problems: &[Code::NotFound, Code::Invalid],

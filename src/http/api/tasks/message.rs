@@ -14,17 +14,18 @@ use crate::http::api::submit::{may_command, submit};
 use crate::http::events::opening;
 use crate::http::server::body::PostRequest;
 use crate::http::server::fields::Fields;
-use crate::http::server::operation::{AuthClass, LARGE_BODY, Op};
-use crate::http::server::params::{KeyHeader, PreferHeader};
+use crate::http::server::operation::{AuthClass, LARGE_BODY, Op, Surface};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::body::SendMessage;
+use crate::http::wire::params::{KeyHeader, PreferHeader};
 use crate::http::wire::task::AgentTask;
 use crate::people::authorization::Command;
 use crate::task::id::TaskId;
 
 pub(crate) const OP: Op = Op {
     id: "send_message",
+    surface: Surface::Api,
     auth: AuthClass::Key,
     max_body_bytes: LARGE_BODY,
     problems: &[

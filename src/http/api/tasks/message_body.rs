@@ -9,10 +9,7 @@ use serde_json::Value;
 use crate::http::server::fields::{Errors, Fields, pointer};
 use crate::http::server::json;
 use crate::task::item::{Part, PartType};
-
-const MAX_PARTS: usize = 32;
-/// The maximum size of `user_context` and of `metadata`, in bytes of JSON.
-const MAX_CONTEXT_BYTES: usize = 16 * 1024;
+use crate::task::limits::{MAX_CONTEXT_BYTES, MAX_MESSAGE_PARTS};
 
 /// Reads the message from `input` or `items`. If both or neither is present, adds a mistake.
 pub(crate) fn message(fields: &mut Fields, errors: &mut Errors) -> Vec<Part> {
@@ -39,8 +36,8 @@ fn parts(items: Value, at: &str, errors: &mut Errors) -> Vec<Part> {
         errors.add(at, "a list of items");
         return Vec::new();
     };
-    if !(1..=MAX_PARTS).contains(&items.len()) {
-        errors.add(at, format!("1 to {MAX_PARTS} items"));
+    if !(1..=MAX_MESSAGE_PARTS).contains(&items.len()) {
+        errors.add(at, format!("1 to {MAX_MESSAGE_PARTS} items"));
         return Vec::new();
     }
     items

@@ -9,19 +9,21 @@ use axum::response::{IntoResponse, Response};
 use http::HeaderMap;
 
 use crate::http::Http;
+use crate::http::access;
 use crate::http::api::respond::mark_applied;
-use crate::http::api::{access, wait};
+use crate::http::api::wait;
 use crate::http::server::caller::CurrentCaller;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
-use crate::http::server::params::WaitHeader;
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::path_id::Id;
 use crate::http::server::prefer::Prefer;
 use crate::http::server::problem::{Code, Problem};
+use crate::http::wire::params::WaitHeader;
 use crate::http::wire::task::AgentTask;
 use crate::task::id::TaskId;
 
 pub(crate) const OP: Op = Op {
     id: "get_task",
+    surface: Surface::Api,
     auth: AuthClass::Key,
     max_body_bytes: SMALL_BODY,
     problems: &[Code::NotFound],

@@ -8,6 +8,7 @@
 //!
 //! Invariant: `view` is the only place that decides which event a changed request causes.
 
+pub(crate) mod filter;
 mod stream;
 pub(crate) mod tail;
 mod view;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use axum::response::Response;
 
+use super::filter::InboxFilter;
 use super::tail::InboxFollower;
 use super::view::{InboxChange, InboxView};
 use crate::http::Http;
-use crate::http::api::requests::inbox_filter::InboxFilter;
 use crate::http::events::opening::stream_response;
 use crate::http::events::stream::{EventSource, OpenStream, Watcher};
 use crate::http::events::stream_limiter::StreamPermit;

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::http::api::requests::inbox_filter::InboxFilter;
+use super::filter::InboxFilter;
 use crate::http::wire::inbox::GoneReason;
 use crate::people::Caller;
 use crate::people::authorization::{can_decide, may_decide};

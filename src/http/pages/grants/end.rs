@@ -7,15 +7,16 @@ use axum::response::Response;
 
 use crate::http::Http;
 use crate::http::api::grants::end;
-use crate::http::pages::sign_in::session::redirect;
 use crate::http::server::caller::CurrentCaller;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
+use crate::http::server::session::redirect;
 use crate::task::id::GrantId;
 
 pub(crate) const OP: Op = Op {
     id: "end_grant_here",
+    surface: Surface::Page,
     auth: AuthClass::Key,
     max_body_bytes: SMALL_BODY,
     problems: &[Code::NotFound],

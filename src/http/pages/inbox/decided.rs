@@ -11,21 +11,20 @@ use maud::{Markup, html};
 use super::list_address;
 use super::rows::request_link;
 use crate::http::Http;
-use crate::http::api::access::inbox_person;
-use crate::http::api::requests::inbox_filter::InboxFilter;
+use crate::http::events::inbox::filter::InboxFilter;
 use crate::http::pages::layout::{utc_text, visible};
 use crate::http::pages::request::deadline::duration_text;
 use crate::http::pages::site::{NavPage, Site};
 use crate::http::pages::site_texts::SiteTexts;
 use crate::http::pages::translations::fill;
 use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
-use crate::http::server::params::{CursorQuery, DecidedQuery, InboxQuery};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::Query;
 use crate::http::wire::brief::RequestBrief;
+use crate::http::wire::params::{CursorQuery, DecidedQuery, InboxQuery};
 use crate::people::Caller;
-use crate::people::authorization::may_decide;
+use crate::people::authorization::{inbox_person, may_decide};
 use crate::store::RequestRow;
 use crate::task::decision::Decision;
 use crate::task::id::RequestId;
@@ -34,6 +33,7 @@ use crate::task::time::Time;
 
 pub(crate) const OP: Op = Op {
     id: "get_decided",
+    surface: Surface::Page,
     auth: AuthClass::Key,
     max_body_bytes: SMALL_BODY,
     problems: &[Code::Invalid],

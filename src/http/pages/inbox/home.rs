@@ -7,13 +7,14 @@ use axum::response::Response;
 use http::HeaderMap;
 
 use crate::http::Http;
-use crate::http::pages::sign_in::session::redirect;
 use crate::http::server::accept::wants_html;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::problem::{Code, Problem};
+use crate::http::server::session::redirect;
 
 pub(crate) const OP: Op = Op {
     id: "get_home",
+    surface: Surface::Public,
     auth: AuthClass::Open,
     max_body_bytes: SMALL_BODY,
     problems: &[Code::NotFound],

@@ -15,18 +15,18 @@ use uuid::Uuid;
 use super::list_address;
 use super::rows::{kind_word, open_row};
 use crate::http::Http;
-use crate::http::api::requests::inbox_filter::InboxFilter;
 use crate::http::events::inbox::MAX_COUNTED;
+use crate::http::events::inbox::filter::InboxFilter;
 use crate::http::pages::follow;
 use crate::http::pages::language::named_texts;
 use crate::http::pages::layout::{utc_text, visible};
 use crate::http::pages::site::{NavPage, Site};
 use crate::http::pages::translations::fill;
 use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
-use crate::http::server::params::{CursorQuery, InboxQuery};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::Query;
+use crate::http::wire::params::{CursorQuery, InboxQuery};
 use crate::people::Caller;
 use crate::people::authorization::can_decide;
 use crate::store::{OpenRequest, Page, RequestRow};
@@ -36,6 +36,7 @@ use crate::task::time::Time;
 
 pub(crate) const OP: Op = Op {
     id: "get_inbox",
+    surface: Surface::Page,
     auth: AuthClass::Key,
     max_body_bytes: SMALL_BODY,
     problems: &[Code::Invalid],

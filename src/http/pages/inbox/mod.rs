@@ -13,7 +13,7 @@ mod tests;
 
 use url::form_urlencoded::Serializer;
 
-use crate::http::api::requests::inbox_filter::InboxFilter;
+use crate::http::events::inbox::filter::InboxFilter;
 use crate::http::server::query::cursor_of;
 use crate::task::id::RequestId;
 

@@ -6,7 +6,7 @@ use maud::{Markup, html};
 use super::list::open_requests;
 use super::rows::summary;
 use crate::http::Http;
-use crate::http::api::requests::inbox_filter::InboxFilter;
+use crate::http::events::inbox::filter::InboxFilter;
 use crate::http::pages::site::Site;
 use crate::http::pages::translations::fill;
 use crate::http::server::problem::Problem;

@@ -7,10 +7,11 @@
 use axum::response::Response;
 
 use crate::http::pages::follow;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 
 pub(crate) const OP: Op = Op {
     id: "get_inbox_script",
+    surface: Surface::Public,
     auth: AuthClass::Open,
     max_body_bytes: SMALL_BODY,
     problems: &[],

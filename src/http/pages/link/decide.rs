@@ -8,19 +8,21 @@ use axum::extract::State;
 use axum::response::Response;
 use utoipa::ToSchema;
 
-use super::{CurrentLink, linked_request};
+use super::linked_request;
 use crate::http::Http;
-use crate::http::api::requests::decide::{FORM_PROBLEMS, store_decision};
 use crate::http::pages::language::Language;
 use crate::http::pages::request::{View, invalid_form};
-use crate::http::pages::sign_in::session::see_other;
+use crate::http::pages::resume::decide::{FORM_PROBLEMS, store_decision};
 use crate::http::server::body::{PostRequest, must_be_form};
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
+use crate::http::server::link::CurrentLink;
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::problem::{Code, Problem};
+use crate::http::server::session::see_other;
 use crate::task::decision::Action;
 
 pub(crate) const OP: Op = Op {
     id: "decide_by_link",
+    surface: Surface::Page,
     auth: AuthClass::Link,
     max_body_bytes: SMALL_BODY,
     problems: FORM_PROBLEMS,

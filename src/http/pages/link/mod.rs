@@ -7,52 +7,21 @@
 pub(crate) mod decide;
 pub(crate) mod show;
 
-use axum::extract::FromRequestParts;
-use http::request::Parts;
 use maud::{Markup, html};
-use std::sync::Arc;
 
 use super::language::Language;
 use super::layout::{utc_text, visible};
 use super::request::View;
 use super::request::texts::RequestTexts;
-use super::sign_in::next::sign_in_address;
 use super::translations::fill;
 use crate::http::Http;
-use crate::http::api::access;
+use crate::http::access;
+use crate::http::server::link::CurrentLink;
 use crate::http::server::problem::Problem;
+use crate::http::server::session::next::sign_in_address;
 use crate::people::Caller;
 use crate::people::authorization::is_approver;
 use crate::store::RequestRow;
-use crate::task::id::RequestId;
-use crate::task::time::Time;
-
-pub(crate) const PATH_PREFIX: &str = "/l/";
-
-/// The detail of the problem `link_expired`. It must not reveal anything about the request.
-pub(crate) const EXPIRED_DETAIL: &str = "This link is over. Sign in, or wait for the next message.";
-
-/// The content of the sealed link in the path of an HTTP request. The guard (`server/guard.rs`)
-/// opens the link and stores this struct for the operation.
-#[derive(Clone, Debug)]
-pub(crate) struct CurrentLink {
-    pub request_id: RequestId,
-    pub expires_at: Time,
-    /// The e-mail address of the person to whom the link was sent, if the configuration has it.
-    pub email: Option<String>,
-    /// The path of the link's page, including the path of `public_url`.
-    pub path: String,
-}
-
-impl FromRequestParts<Arc<Http>> for CurrentLink {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, _: &Arc<Http>) -> Result<Self, Problem> {
-        // The guard has stored the link for every operation of `AuthClass::Link`.
-        let link = parts.extensions.get::<Self>().cloned();
-        link.ok_or_else(Problem::internal)
-    }
-}
 
 /// Reads the request that a link is for.
 ///

@@ -7,16 +7,18 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::HeaderMap;
 
-use super::{CurrentLink, linked_request};
+use super::linked_request;
 use crate::http::Http;
 use crate::http::pages::language::Language;
 use crate::http::pages::request::{View, request_page};
 use crate::http::server::caller::CurrentCaller;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
+use crate::http::server::link::CurrentLink;
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::problem::Problem;
 
 pub(crate) const OP: Op = Op {
     id: "get_link_page",
+    surface: Surface::Page,
     auth: AuthClass::Link,
     max_body_bytes: SMALL_BODY,
     problems: &[],

@@ -9,7 +9,7 @@ use http::HeaderMap;
 
 use crate::http::Http;
 use crate::http::server::caller::CurrentCaller;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
 use crate::task::decision::Action;
@@ -17,6 +17,7 @@ use crate::task::id::RequestId;
 
 pub(crate) const OP: Op = Op {
     id: "get_reject_page",
+    surface: Surface::Page,
     auth: AuthClass::Key,
     max_body_bytes: SMALL_BODY,
     problems: &[Code::NotFound],

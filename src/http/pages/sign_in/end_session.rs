@@ -8,14 +8,14 @@ use axum::response::Response;
 use http::HeaderMap;
 use http::header::SET_COOKIE;
 
-use super::cookie;
-use super::session::redirect;
 use crate::http::Http;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::problem::Problem;
+use crate::http::server::session::{cookie, redirect};
 
 pub(crate) const OP: Op = Op {
     id: "sign_out",
+    surface: Surface::Page,
     auth: AuthClass::SignOut,
     max_body_bytes: SMALL_BODY,
     problems: &[],

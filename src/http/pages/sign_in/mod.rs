@@ -2,11 +2,8 @@
 //! an HTTP request with an `Authorization` header. A session has the current rights of its key, and
 //! ends as soon as the key is no longer valid.
 
-pub(crate) mod cookie;
 pub(crate) mod end_session;
-pub(crate) mod next;
 pub(crate) mod page;
-pub(crate) mod session;
 pub(crate) mod show;
 pub(crate) mod start_session;
 mod texts;

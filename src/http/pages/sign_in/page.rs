@@ -3,10 +3,10 @@
 
 use maud::{Markup, html};
 
-use super::next::{local_path, sign_in_address};
 use super::texts::SignInTexts;
 use crate::http::pages::language::Language;
 use crate::http::pages::layout::{frame_in, visible};
+use crate::http::server::session::next::{local_path, sign_in_address};
 use crate::people::Caller;
 
 /// Renders the page that takes a key. `is_wrong_key` tells whether the key that was just submitted

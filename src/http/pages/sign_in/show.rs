@@ -7,14 +7,16 @@ use axum::extract::{RawQuery, State};
 use http::HeaderMap;
 use maud::Markup;
 
-use super::{next, page, session};
+use super::page;
 use crate::http::Http;
 use crate::http::pages::language::Language;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::problem::{Code, Problem, path_prefix};
+use crate::http::server::session::{self, next};
 
 pub(crate) const OP: Op = Op {
     id: "get_sign_in",
+    surface: Surface::Page,
     auth: AuthClass::Open,
     max_body_bytes: SMALL_BODY,
     problems: &[Code::Unavailable],

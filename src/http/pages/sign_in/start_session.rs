@@ -11,21 +11,21 @@ use http::StatusCode;
 use http::header::{SET_COOKIE, WWW_AUTHENTICATE};
 use utoipa::ToSchema;
 
-use super::session::see_other;
-use super::{cookie, next, page};
+use super::page;
 use crate::http::Http;
 use crate::http::pages::language::Language;
 use crate::http::server::body::form;
-use crate::http::server::edge::RenderedError;
 use crate::http::server::fields::Errors;
-use crate::http::server::operation::{AuthClass, Op};
-use crate::http::server::problem::{Code, Problem, path_prefix};
+use crate::http::server::operation::{AuthClass, Op, Surface};
+use crate::http::server::problem::{Code, Problem, RenderedError, path_prefix};
+use crate::http::server::session::{cookie, next, see_other};
 use crate::http::server::wrong_keys::ClientNetwork;
 use crate::people::session::{SESSION_DURATION, Token};
 use crate::world::random_bytes;
 
 pub(crate) const OP: Op = Op {
     id: "sign_in",
+    surface: Surface::Page,
     auth: AuthClass::Open,
     // The limit is low, because the sender is not authenticated. A body with a key and a path stays
     // below the limit.

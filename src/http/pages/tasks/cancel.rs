@@ -8,19 +8,20 @@ use maud::{Markup, html};
 
 use crate::http::Http;
 use crate::http::api::tasks::cancel::cancel;
-use crate::http::pages::sign_in::session::redirect;
 use crate::http::pages::site::Site;
 use crate::http::server::body::PostRequest;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
-use crate::http::server::params::KeyHeader;
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
+use crate::http::server::session::redirect;
+use crate::http::wire::params::KeyHeader;
 use crate::people::authorization::Command;
 use crate::task::change::TaskRow;
 use crate::task::id::TaskId;
 
 pub(crate) const OP: Op = Op {
     id: "cancel_task_here",
+    surface: Surface::Page,
     auth: AuthClass::Key,
     max_body_bytes: SMALL_BODY,
     problems: &[

@@ -14,10 +14,10 @@ use crate::http::pages::layout::{utc_text, visible};
 use crate::http::pages::site::{NavPage, Site};
 use crate::http::pages::site_texts::SiteTexts;
 use crate::http::server::caller::{CurrentCaller, must_read};
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
-use crate::http::server::params::{CursorQuery, TasksPageQuery};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::{Query, cursor_of};
+use crate::http::wire::params::{CursorQuery, TasksPageQuery};
 use crate::people::Caller;
 use crate::store::TaskFilter;
 use crate::task::change::TaskRow;
@@ -26,6 +26,7 @@ use crate::task::status::TaskStatus;
 
 pub(crate) const OP: Op = Op {
     id: "get_tasks_page",
+    surface: Surface::Page,
     auth: AuthClass::Key,
     max_body_bytes: SMALL_BODY,
     problems: &[Code::Invalid],

@@ -13,7 +13,7 @@ use super::cancel;
 use super::list::status_word;
 use super::timeline::TaskTimeline;
 use crate::http::Http;
-use crate::http::api::access;
+use crate::http::access;
 use crate::http::pages::follow;
 use crate::http::pages::inbox::rows::{kind_word, summary};
 use crate::http::pages::layout::{force_left_to_right, time_tag, visible};
@@ -22,17 +22,18 @@ use crate::http::pages::site::{NavPage, Site};
 use crate::http::pages::translations::fill;
 use crate::http::pages::unless_corrupt;
 use crate::http::server::caller::CurrentCaller;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
-use crate::http::server::params::TimelineQuery;
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::Query;
+use crate::http::wire::params::TimelineQuery;
 use crate::store::{RequestRow, Subtree};
 use crate::task::change::TaskRow;
 use crate::task::id::TaskId;
 
 pub(crate) const OP: Op = Op {
     id: "get_task_page",
+    surface: Surface::Page,
     auth: AuthClass::Key,
     max_body_bytes: SMALL_BODY,
     problems: &[Code::NotFound, Code::Invalid],

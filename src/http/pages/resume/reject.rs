@@ -9,16 +9,17 @@ use axum::response::Response;
 use super::decide::{DecisionResponses, PROBLEMS, decide};
 use crate::http::Http;
 use crate::http::server::body::PostRequest;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
-use crate::http::server::params::{KeyHeader, PreferHeader};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::Problem;
 use crate::http::wire::body::RejectBody;
+use crate::http::wire::params::{KeyHeader, PreferHeader};
 use crate::task::decision::Action;
 use crate::task::id::RequestId;
 
 pub(crate) const OP: Op = Op {
     id: "reject_request",
+    surface: Surface::Page,
     auth: AuthClass::Key,
     max_body_bytes: SMALL_BODY,
     problems: PROBLEMS,

@@ -1,12 +1,16 @@
 //! The outermost middleware. It gives each request an id, renders problems, answers CORS
 //! preflights, and adds the headers that operations share: request id, CORS, caching and security.
-//! A problem is rendered as a page if the client prefers HTML and the path is not under `/v1` or
-//! `/mcp`, and as JSON otherwise. If the database does not answer, a client that asks for an event
-//! stream gets a stream that ends at once: a browser's `EventSource` reconnects after the end of a
-//! stream, and gives up after any status but 200 (WHATWG HTML, "Server-sent events"). The log line
-//! of a request omits path and query.
+//! The surface of the operation decides whether a problem is rendered as JSON or as a page. If the
+//! database does not answer, a client that asks for an event stream gets a stream that ends at
+//! once: a browser's `EventSource` reconnects after the end of a stream, and gives up after any
+//! status but 200 (WHATWG HTML, "Server-sent events"). The log line of a request omits path and
+//! query.
 
-use std::sync::{Arc, OnceLock};
+mod problem_page;
+pub(crate) mod starting;
+mod unknown_path;
+
+use std::sync::Arc;
 use std::time::Instant;
 
 use axum::Json;
@@ -15,44 +19,21 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::header::{self, HeaderName, HeaderValue};
 use http::{HeaderMap, Method, StatusCode};
-use maud::Markup;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use super::accept::{wants_html, wants_stream};
-use super::caller::CurrentCaller;
-use super::drain_body;
-use super::origin::{Origins, refusal_without_accounts};
-use super::problem::{Code, Problem, path_prefix};
 use crate::http::Settings;
-use crate::http::api::health;
 use crate::http::events::opening::ended_stream;
-use crate::http::pages;
 use crate::http::pages::language::Language;
 use crate::http::pages::layout;
-use crate::http::pages::link;
-use crate::http::pages::sign_in::next::local_path;
-use crate::http::pages::sign_in::sign_in_again;
+use crate::http::server::accept::{wants_html, wants_stream};
+use crate::http::server::caller::CurrentCaller;
+use crate::http::server::drain_body;
+use crate::http::server::link;
+use crate::http::server::operation::{AuthClass, OperationSlot, Surface};
+use crate::http::server::origin::{Origins, refusal_without_accounts};
+use crate::http::server::problem::{Code, Problem, RenderedError};
 use crate::world::Ids;
-
-/// The id of the operation that an HTTP request runs. `guard.rs` sets the id. This module reads the
-/// id for the log line, even after the operation has panicked.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct OperationSlot(Arc<OnceLock<&'static str>>);
-
-impl OperationSlot {
-    pub(crate) fn set(&self, id: &'static str) {
-        let _ = self.0.set(id);
-    }
-}
-
-/// Marks an error response whose body is already a page or a JSON-RPC error, so `render_problem`
-/// keeps the body.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RenderedError;
-
-/// The operations that health checks call every few seconds. They are logged at debug level.
-const PROBES: [&str; 2] = [health::HEALTHZ.id, health::READYZ.id];
 
 /// The state of this middleware. The middleware also runs while the database is not open yet
 /// (`starting.rs`), so the state has nothing that needs the database.
@@ -100,9 +81,11 @@ struct RequestContext {
     id: Uuid,
     origin: Option<HeaderValue>,
     is_preflight: bool,
+    wants_html: bool,
+    /// Whether the request is a GET that asks for an event stream.
+    wants_stream: bool,
     host_refusal: Option<&'static str>,
-    is_private: bool,
-    problem_form: ProblemForm,
+    operation: OperationSlot,
     /// The path and query of the request.
     path: String,
     language: Language,
@@ -110,21 +93,7 @@ struct RequestContext {
 
 impl RequestContext {
     fn new(state: &Edge, request: &Request) -> Self {
-        let (headers, path) = (request.headers(), request.uri().path());
-        let under = |root: &str| {
-            path.strip_prefix(root)
-                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        };
-        let page = pages::PATHS.into_iter().any(under);
-        let has_stream =
-            under("/v1") && path.ends_with("/events") && *request.method() == Method::GET;
-        let problem_form = if has_stream && wants_stream(headers) {
-            ProblemForm::Stream
-        } else if !(under("/v1") || under("/mcp")) && wants_html(headers) {
-            ProblemForm::Page
-        } else {
-            ProblemForm::Json
-        };
+        let headers = request.headers();
         let is_shared = state.origins.allows_cors(headers);
         Self {
             id: state.ids.fresh(),
@@ -132,9 +101,10 @@ impl RequestContext {
             is_preflight: *request.method() == Method::OPTIONS
                 && headers.contains_key(header::ORIGIN)
                 && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD),
+            wants_html: wants_html(headers),
+            wants_stream: *request.method() == Method::GET && wants_stream(headers),
             host_refusal: state.host_refusal(request),
-            is_private: under("/v1") || under("/mcp") || page,
-            problem_form,
+            operation: OperationSlot::default(),
             path: request
                 .uri()
                 .path_and_query()
@@ -143,9 +113,27 @@ impl RequestContext {
         }
     }
 
+    fn surface(&self) -> Surface {
+        match self.operation.get() {
+            Some(op) => op.surface,
+            None => unknown_path::surface(self.path.split('?').next().unwrap_or_default()),
+        }
+    }
+
+    fn problem_form(&self) -> ProblemForm {
+        match self.surface() {
+            Surface::Stream if self.wants_stream => ProblemForm::Stream,
+            Surface::Page | Surface::Public if self.wants_html => ProblemForm::Page,
+            Surface::Api | Surface::Stream | Surface::Page | Surface::Public => ProblemForm::Json,
+        }
+    }
+
     /// Returns whether the path is a sealed link from a message.
     fn is_link(&self) -> bool {
-        self.path.starts_with(link::PATH_PREFIX)
+        match self.operation.get() {
+            Some(op) => op.auth == AuthClass::Link,
+            None => self.path.starts_with(link::PATH_PREFIX),
+        }
     }
 }
 
@@ -155,8 +143,7 @@ pub(crate) async fn edge(
     next: Next,
 ) -> Response {
     let context = RequestContext::new(&state, &request);
-    let slot = OperationSlot::default();
-    request.extensions_mut().insert(slot.clone());
+    request.extensions_mut().insert(context.operation.clone());
     let unread = drain_body::track(&mut request);
     let started = Instant::now();
     let response = next.run(request).await;
@@ -166,9 +153,11 @@ pub(crate) async fn edge(
     let mut response = render_problem(&state.public_url, &context, response);
     let seconds = started.elapsed().as_secs_f64();
     add_headers(&context, &mut response);
-    let operation = slot.0.get().copied().unwrap_or("none");
+    let op = context.operation.get();
+    let operation = op.map_or("none", |op| op.id);
     let status = response.status().as_u16();
-    if PROBES.contains(&operation) {
+    // Health checks call their operations every few seconds.
+    if op.is_some_and(|op| op.auth == AuthClass::Health) {
         tracing::debug!(operation, status, seconds, http_request_id = %context.id, "answered");
     } else {
         tracing::info!(operation, status, seconds, http_request_id = %context.id, "answered");
@@ -224,19 +213,10 @@ fn problem(
     caller: Option<CurrentCaller>,
 ) -> Response {
     let status = problem.code.status();
-    let mut response = match context.problem_form {
+    let mut response = match context.problem_form() {
         ProblemForm::Stream if problem.code == Code::Unavailable => return ended_stream(),
         ProblemForm::Page => {
-            let prefix = path_prefix(public_url);
-            let sign_in = sign_in_link(context, problem, caller, &prefix);
-            let back = back_path(context, problem, &prefix);
-            let page = layout::problem_page(
-                problem,
-                context.id,
-                context.language,
-                sign_in.as_ref(),
-                back.as_deref(),
-            );
+            let page = problem_page::render(public_url, context, problem, caller);
             (status, page).into_response()
         }
         ProblemForm::Json | ProblemForm::Stream => {
@@ -253,58 +233,16 @@ fn problem(
     response
 }
 
-/// Renders the link to the sign-in page for the page of a problem; `None` if a sign-in would not
-/// help.
-fn sign_in_link(
-    context: &RequestContext,
-    problem: &Problem,
-    caller: Option<CurrentCaller>,
-    prefix: &str,
-) -> Option<Markup> {
-    let path = format!("{prefix}{}", pages::page_path(&context.path));
-    let sign_in_to = |next: &str| link::sign_in_paragraph(next, prefix, context.language);
-    // The page of a `Forbidden` offers to sign in as another user, who may have access. The page of
-    // a `NotFound` has the same offer, so the page does not reveal whether the resource exists.
-    if matches!(problem.code, Code::Forbidden | Code::NotFound) {
-        caller.map(|CurrentCaller(caller)| sign_in_again(&caller, &path, prefix, context.language))
-    } else if problem.code == Code::LinkExpired || context.path == "/sign-in" {
-        Some(sign_in_to(&format!("{prefix}/inbox")))
-    } else if problem.code == Code::Unauthorized {
-        // For example, the session ended while its reader had a form open.
-        local_path(&path, prefix).map(sign_in_to)
-    } else {
-        None
-    }
-}
-
-/// Returns the path of the intervention request's page, if the HTTP request was for this page or
-/// for a form on it. `None` if the problem may hide the intervention request from the reader.
-fn back_path(context: &RequestContext, problem: &Problem, prefix: &str) -> Option<String> {
-    let may_hide_request = matches!(
-        problem.code,
-        Code::Unauthorized | Code::Forbidden | Code::NotFound | Code::LinkExpired
-    );
-    if may_hide_request && !problem.members.contains_key("request") {
-        return None;
-    }
-    if context.is_link() {
-        return Some(format!("{prefix}{}", context.path));
-    }
-    let rest = context.path.strip_prefix("/resume/")?;
-    let id = rest.split(['/', '?']).next()?;
-    let id = Uuid::parse_str(id).ok()?;
-    Some(format!("{prefix}/resume/{id}"))
-}
-
 fn add_headers(context: &RequestContext, response: &mut Response) {
     // `Accept` also determines the format of an error on a public path, and whether `/` redirects.
-    let is_negotiated = context.is_private || !response.status().is_success();
+    let is_private = context.surface().is_private();
+    let is_negotiated = is_private || !response.status().is_success();
     let headers = response.headers_mut();
     if let Ok(id) = HeaderValue::from_str(&context.id.to_string()) {
         headers.insert(HeaderName::from_static("x-request-id"), id);
     }
     insert(headers, header::X_CONTENT_TYPE_OPTIONS, "nosniff");
-    if context.is_private {
+    if is_private {
         // A `Cache-Control` that the response already has, such as that of an event stream, is
         // kept.
         headers

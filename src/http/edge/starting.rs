@@ -9,9 +9,10 @@ use axum::middleware::from_fn_with_state;
 use axum::routing::get;
 use axum::{Extension, Router};
 
-use super::edge::{self, Edge, OperationSlot};
-use super::problem::Problem;
+use super::{Edge, edge};
 use crate::http::api::health;
+use crate::http::server::operation::OperationSlot;
+use crate::http::server::problem::Problem;
 
 /// Returns the router of the service, and the router for a separate listener of the metrics.
 pub(crate) fn routers(state: &Arc<Edge>) -> (Router, Router) {
@@ -25,16 +26,16 @@ fn with_edge(router: Router<Arc<Edge>>, state: &Arc<Edge>) -> Router {
     let inner = router.fallback(refuse).with_state(Arc::clone(state));
     Router::new()
         .fallback_service(inner)
-        .layer(from_fn_with_state(Arc::clone(state), edge::edge))
+        .layer(from_fn_with_state(Arc::clone(state), edge))
 }
 
 async fn get_health(Extension(slot): Extension<OperationSlot>) -> &'static str {
-    slot.set(health::HEALTHZ.id);
+    slot.set(&health::HEALTHZ);
     health::get_health().await
 }
 
 async fn get_readiness(Extension(slot): Extension<OperationSlot>) -> Problem {
-    slot.set(health::READYZ.id);
+    slot.set(&health::READYZ);
     Problem::unavailable()
 }
 

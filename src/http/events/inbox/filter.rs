@@ -3,10 +3,10 @@
 
 use url::form_urlencoded::Serializer;
 
-use crate::http::api::access;
-use crate::http::events::inbox::MAX_COUNTED;
+use super::MAX_COUNTED;
 use crate::http::server::query::Query;
 use crate::people::Caller;
+use crate::people::authorization::inbox_person;
 use crate::store::{RequestFilter, RequestRow};
 use crate::task::request::RequestKind;
 use crate::task::status::RequestStatus;
@@ -61,7 +61,7 @@ impl InboxFilter {
     pub(crate) fn open_for(&self, caller: &Caller) -> RequestFilter {
         RequestFilter {
             tenant: caller.tenant.clone(),
-            person: Some(access::inbox_person(caller)),
+            person: Some(inbox_person(caller)),
             statuses: vec![RequestStatus::Pending],
             kinds: self.kinds.iter().map(|kind| kind.as_str().into()).collect(),
             agents: self.agents.clone(),

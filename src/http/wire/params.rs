@@ -8,7 +8,9 @@
 use utoipa::IntoParams;
 use uuid::Uuid;
 
-use crate::http::wire;
+use super::delivery::WireDeliveryState;
+use super::request::WireRequestStatus;
+use super::task::WireTaskStatus;
 use crate::task::request::RequestKind;
 
 /// The header of a POST that may wait for the task.
@@ -121,7 +123,7 @@ pub(crate) struct EventHeader {
 #[into_params(parameter_in = Query)]
 pub(crate) struct TaskQuery {
     /// Only tasks with one of these statuses.
-    status: Option<Vec<wire::task::WireTaskStatus>>,
+    status: Option<Vec<WireTaskStatus>>,
     /// Only tasks of these agents.
     agent: Option<Vec<String>>,
     /// Only tasks of these sessions.
@@ -160,7 +162,7 @@ pub(crate) struct DecidedQuery {
 #[into_params(parameter_in = Query)]
 pub(crate) struct TasksPageQuery {
     /// Only tasks with one of these statuses.
-    status: Option<Vec<wire::task::WireTaskStatus>>,
+    status: Option<Vec<WireTaskStatus>>,
     /// Only tasks of one of these agents, or the calls at one of these gates.
     agent: Option<Vec<String>>,
 }
@@ -178,7 +180,7 @@ pub(crate) struct TimelineQuery {
 #[into_params(parameter_in = Query)]
 pub(crate) struct RequestQuery {
     /// Only requests with one of these statuses; default `pending` (with `task_id`: any).
-    status: Option<Vec<wire::request::WireRequestStatus>>,
+    status: Option<Vec<WireRequestStatus>>,
     /// Only requests of these kinds.
     kind: Option<Vec<RequestKind>>,
     /// Only requests of these agents.
@@ -196,7 +198,7 @@ pub(crate) struct DeliveryQuery {
     /// Only deliveries to these receivers.
     target: Option<Vec<String>>,
     /// Only deliveries in one of these states.
-    state: Option<Vec<wire::delivery::WireDeliveryState>>,
+    state: Option<Vec<WireDeliveryState>>,
     /// Only deliveries about these requests.
     request_id: Option<Vec<Uuid>>,
     /// Only deliveries about these trees.

@@ -13,25 +13,28 @@ use http::header::{CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, LOCA
 use http::{HeaderMap, HeaderValue, StatusCode};
 use utoipa_swagger_ui::{Config, SwaggerFile, serve};
 
-use crate::http::openapi::openapi_json;
+use super::openapi_json;
 use crate::http::server::accept::takes_gzip;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::problem::{Code, Problem};
 
 pub(crate) const OPENAPI: Op = Op {
     id: "get_openapi",
+    surface: Surface::Public,
     auth: AuthClass::Open,
     max_body_bytes: SMALL_BODY,
     problems: &[],
 };
 pub(crate) const DOCS: Op = Op {
     id: "get_docs",
+    surface: Surface::Public,
     auth: AuthClass::Open,
     max_body_bytes: SMALL_BODY,
     problems: &[],
 };
 pub(crate) const ASSETS: Op = Op {
     id: "get_docs_asset",
+    surface: Surface::Public,
     auth: AuthClass::Open,
     max_body_bytes: SMALL_BODY,
     problems: &[Code::NotFound],

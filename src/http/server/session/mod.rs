@@ -1,15 +1,17 @@
 //! Finds the caller whom the session of an HTTP request authenticates, and redirects a browser
 //! without a session to the sign-in page.
 
+pub(crate) mod cookie;
+pub(crate) mod next;
+
 use axum::response::{IntoResponse, Response};
 use http::header::{HeaderMap, LOCATION};
 use http::{HeaderValue, Method, StatusCode, Uri};
 
-use super::cookie;
-use super::next::{local_path, sign_in_address};
+use self::next::{local_path, sign_in_address};
+use super::accept::wants_html;
+use super::problem::{Problem, path_prefix};
 use crate::http::Http;
-use crate::http::server::accept::wants_html;
-use crate::http::server::problem::{Problem, path_prefix};
 use crate::people::Caller;
 use crate::people::authenticator::AuthError;
 

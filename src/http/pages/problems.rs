@@ -4,13 +4,14 @@
 use maud::{Markup, PreEscaped};
 use pulldown_cmark::{Options, Parser, html::push_html};
 
-use crate::http::pages::layout::english_page;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
+use super::layout::english_page;
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::Code;
 
 pub(crate) const OP: Op = Op {
     id: "get_problem_page",
+    surface: Surface::Public,
     auth: AuthClass::Open,
     max_body_bytes: SMALL_BODY,
     problems: &[Code::NotFound],

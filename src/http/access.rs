@@ -6,33 +6,10 @@ use crate::http::Http;
 use crate::http::server::problem::Problem;
 use crate::http::wire::task::AgentTask;
 use crate::people::Caller;
-use crate::people::authorization::{may_decide, may_read};
-use crate::store::{ReadError, RequestRow, Viewer};
+use crate::people::authorization::{inbox_person, may_decide, may_read};
+use crate::store::{ReadError, RequestRow};
 use crate::task::change::{Journal, TaskRow};
 use crate::task::id::{RequestId, TaskId};
-
-impl From<ReadError> for Problem {
-    fn from(error: ReadError) -> Self {
-        match error {
-            ReadError::Unavailable => Self::unavailable(),
-            // The error may quote stored text, which must not be logged.
-            ReadError::Corrupt(_) => {
-                tracing::error!("stored data cannot be read");
-                Self::internal()
-            }
-        }
-    }
-}
-
-/// Returns the caller as a [`Viewer`], by which the store finds the requests in the caller's inbox.
-#[must_use]
-pub(crate) fn inbox_person(caller: &Caller) -> Viewer {
-    Viewer {
-        user_id: caller.user_id.clone(),
-        groups: caller.groups.clone(),
-        decides_everything: caller.without_accounts,
-    }
-}
 
 /// Loads a task of the caller's tenant, without a check of the caller's rights.
 ///

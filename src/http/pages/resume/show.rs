@@ -9,13 +9,13 @@ use axum::response::{IntoResponse, Response};
 use http::HeaderMap;
 
 use crate::http::Http;
-use crate::http::api::access;
+use crate::http::access;
 use crate::http::pages::follow;
 use crate::http::pages::language::Language;
 use crate::http::pages::request::{self, View};
 use crate::http::server::accept::wants_html;
 use crate::http::server::caller::CurrentCaller;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::request::InterventionRequest;
@@ -23,6 +23,7 @@ use crate::task::id::RequestId;
 
 pub(crate) const OP: Op = Op {
     id: "get_request",
+    surface: Surface::Page,
     auth: AuthClass::Key,
     max_body_bytes: SMALL_BODY,
     problems: &[Code::NotFound],

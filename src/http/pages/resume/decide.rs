@@ -12,19 +12,20 @@ use utoipa::IntoResponses;
 use super::decision_body;
 use crate::engine::{Accepted, DecisionInput};
 use crate::http::Http;
-use crate::http::api::access;
-use crate::http::api::respond::{self, SuccessStatus, insert_header};
+use crate::http::access;
+use crate::http::api::respond::{self, SuccessStatus};
 use crate::http::api::submit::submit;
 use crate::http::events::opening;
 use crate::http::events::stream_limiter::StreamPermit;
 use crate::http::pages::request::{form, invalid_form};
 use crate::http::server::body::{PostRequest, form_fields};
+use crate::http::server::headers::insert_header;
 use crate::http::server::json;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
-use crate::http::server::params::{KeyHeader, PreferHeader};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem, path_prefix};
 use crate::http::wire::body::DecisionBody;
+use crate::http::wire::params::{KeyHeader, PreferHeader};
 use crate::http::wire::task::AgentTask;
 use crate::people::authorization::{may_decide, may_take_any_action};
 use crate::store::RequestRow;
@@ -66,6 +67,7 @@ pub(crate) enum DecisionResponses {
 
 pub(crate) const OP: Op = Op {
     id: "decide_request",
+    surface: Surface::Page,
     auth: AuthClass::Key,
     max_body_bytes: SMALL_BODY,
     problems: PROBLEMS,

@@ -1,0 +1,74 @@
+//! Renders a problem as a page, with the links that may help its reader.
+
+use maud::Markup;
+use uuid::Uuid;
+
+use super::RequestContext;
+use crate::http::pages::layout;
+use crate::http::pages::link::sign_in_paragraph;
+use crate::http::pages::page_path;
+use crate::http::pages::sign_in::sign_in_again;
+use crate::http::server::caller::CurrentCaller;
+use crate::http::server::problem::{Code, Problem, path_prefix};
+use crate::http::server::session::next::local_path;
+
+pub(super) fn render(
+    public_url: &str,
+    context: &RequestContext,
+    problem: &Problem,
+    caller: Option<CurrentCaller>,
+) -> Markup {
+    let prefix = path_prefix(public_url);
+    let sign_in = sign_in_link(context, problem, caller, &prefix);
+    let back = back_path(context, problem, &prefix);
+    layout::problem_page(
+        problem,
+        context.id,
+        context.language,
+        sign_in.as_ref(),
+        back.as_deref(),
+    )
+}
+
+/// Renders the link to the sign-in page for the page of a problem; `None` if a sign-in would not
+/// help.
+fn sign_in_link(
+    context: &RequestContext,
+    problem: &Problem,
+    caller: Option<CurrentCaller>,
+    prefix: &str,
+) -> Option<Markup> {
+    let path = format!("{prefix}{}", page_path(&context.path));
+    let sign_in_to = |next: &str| sign_in_paragraph(next, prefix, context.language);
+    // The page of a `Forbidden` offers to sign in as another user, who may have access. The page of
+    // a `NotFound` has the same offer, so the page does not reveal whether the resource exists.
+    if matches!(problem.code, Code::Forbidden | Code::NotFound) {
+        caller.map(|CurrentCaller(caller)| sign_in_again(&caller, &path, prefix, context.language))
+    } else if problem.code == Code::LinkExpired || context.path == "/sign-in" {
+        Some(sign_in_to(&format!("{prefix}/inbox")))
+    } else if problem.code == Code::Unauthorized {
+        // For example, the session ended while its reader had a form open.
+        local_path(&path, prefix).map(sign_in_to)
+    } else {
+        None
+    }
+}
+
+/// Returns the path of the intervention request's page, if the HTTP request was for this page or
+/// for a form on it. `None` if the problem may hide the intervention request from the reader.
+fn back_path(context: &RequestContext, problem: &Problem, prefix: &str) -> Option<String> {
+    let may_hide_request = matches!(
+        problem.code,
+        Code::Unauthorized | Code::Forbidden | Code::NotFound | Code::LinkExpired
+    );
+    if may_hide_request && !problem.members.contains_key("request") {
+        return None;
+    }
+    if context.is_link() {
+        return Some(format!("{prefix}{}", context.path));
+    }
+    let rest = context.path.strip_prefix("/resume/")?;
+    let id = rest.split(['/', '?']).next()?;
+    let id = Uuid::parse_str(id).ok()?;
+    Some(format!("{prefix}/resume/{id}"))
+}
