@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::remember::{check_door, grant_misfit};
 use super::valid_decision::ValidDecision;
-use super::{FieldError, Refusal};
+use super::{Detail, DetailCode, FieldError, Refusal};
 use crate::people::Caller;
 use crate::people::authorization::{
     Roster, is_barred_editor, may_take_any_action, permitted_actions,
@@ -123,8 +123,8 @@ pub(crate) fn validate(
 ) -> Result<ValidDecision, Refusal> {
     let allowed = permitted_actions(roster, caller, &row.tenant, &row.owner, &row.spec);
     if !may_take_any_action(caller, row.spec.kind) {
-        let detail = "A link may not decide this request. Sign in to decide it.";
-        return Err(Refusal::Forbidden(detail.to_owned()));
+        let detail = DetailCode::LinkMayNotDecide;
+        return Err(Refusal::Forbidden(detail.to_string()));
     }
     if answer.requests_grant() {
         check_door(caller)?;
@@ -210,7 +210,7 @@ fn per_call(
         let place = pointer("/decisions", name);
         let error = |(member, detail): (String, String)| FieldError {
             pointer: format!("{place}{member}"),
-            detail,
+            detail: detail.into(),
         };
         let call = spec
             .own_calls()
@@ -324,10 +324,10 @@ fn check_credential(value: &Value) -> Result<(), Refusal> {
     };
     let mistake = |value: &Value| match value.as_str() {
         Some(text) if text.len() > MAX_CREDENTIAL_BYTES => {
-            Some(format!("at most {MAX_CREDENTIAL_BYTES} bytes"))
+            Some(Detail::from(DetailCode::AtMostBytes(MAX_CREDENTIAL_BYTES)))
         }
         Some(text) if is_sendable(text) => None,
-        Some(_) | None => Some("text without control characters".to_owned()),
+        Some(_) | None => Some(Detail::from("text without control characters")),
     };
     let errors: Vec<_> = fields
         .iter()
@@ -400,7 +400,7 @@ fn one_of(actions: &[Action]) -> String {
 fn violations_at(at: &str, misfits: SchemaViolations) -> Refusal {
     let error = |misfit: crate::tool::schema::SchemaViolation| FieldError {
         pointer: format!("{at}{}", misfit.pointer),
-        detail: misfit.detail,
+        detail: misfit.detail.into(),
     };
     Refusal::Invalid(misfits.0.into_iter().map(error).collect())
 }
