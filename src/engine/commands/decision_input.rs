@@ -300,7 +300,7 @@ fn read_response(
         )),
         (true, None) => Err(Refusal::invalid(
             "/response",
-            "what is filled in, by the request's `form`",
+            "the values of the request's `form`",
         )),
         (true, Some(text)) => {
             let form = spec.form.as_ref();
