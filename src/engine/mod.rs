@@ -20,8 +20,8 @@ use tokio_util::task::TaskTracker;
 
 pub(crate) use self::commands::MAX_TRIES;
 pub use self::commands::{
-    Accepted, CallReply, CommitPosition, ConflictCode, DecisionBody, DecisionInput, FieldError,
-    Grants, IdempotencyKey, MessageInput, Refusal, TaskInput,
+    Accepted, CallReply, CommitPosition, ConflictCode, DecisionBody, DecisionInput, Detail,
+    DetailCode, FieldError, Grants, IdempotencyKey, MessageInput, Refusal, TaskInput,
 };
 use self::gate::OpenCallLocks;
 use self::runtime::Locked;

@@ -2,6 +2,7 @@
 //! request of the caller's own tenant that the caller may not read gets 403. All operations that
 //! show a task or a request load it through this module, so they refuse the same callers.
 
+use crate::engine::DetailCode;
 use crate::http::Http;
 use crate::http::server::problem::Problem;
 use crate::http::wire::task::AgentTask;
@@ -49,9 +50,7 @@ async fn must_read_tree(
     if may_read && http.store.is_involved(tenant, root, &person).await? {
         return Ok(());
     }
-    Err(Problem::forbidden(
-        "Only the task's owner, an admin, and people who may decide or have decided one of its requests may read it.",
-    ))
+    Err(Problem::forbidden(DetailCode::MayNotRead))
 }
 
 /// Loads a request of the caller's tenant, without a check of the caller's rights.

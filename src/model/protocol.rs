@@ -141,7 +141,8 @@ impl AttemptOutcome {
 /// further.
 pub(super) const MAX_CALLS: usize = 256;
 
-/// The problem of an answer with more than [`MAX_CALLS`] calls.
+/// The problem of an answer with more than [`MAX_CALLS`] calls. A static, because only a borrowed
+/// text is logged (see [`AttemptOutcome`]).
 pub(super) static TOO_MANY_CALLS: LazyLock<String> =
     LazyLock::new(|| format!("it asked for more than {MAX_CALLS} calls"));
 

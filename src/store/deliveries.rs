@@ -216,7 +216,7 @@ const DROP: Sql = sql!(
             else 'no entry of the configuration has this name' end
       where state = 'due' and due_at <= " (now 1) " - $3
         and (not target " (any 2 text) "
-            or target " (any 4 text) " and type in ('request.decided', 'request.expired', 'request.withdrawn'))
+            or target " (any 4 text) " and type in " (request_changes) ")
      returning target"
 );
 

@@ -18,6 +18,7 @@ use super::change_rows::micros;
 use super::db::{Engine, Sql, Value, sql};
 use super::deliveries::{ClaimRecord, ClaimedDelivery};
 use super::record::record;
+use super::sql::request_changes;
 use super::sqlite::{count_written, records};
 use super::{ReadError, Store};
 
@@ -40,7 +41,7 @@ const RETENTION: Duration = Duration::from_hours(1);
 ///
 /// The two texts differ because `SQLite` has no data-modifying CTEs. So on `SQLite` the claim is a
 /// transaction of `DUE`, `NEXT_AT`, `SET_NEXT_AT`, `PUT_OFF` and `LEASE`.
-const CLAIM: Sql = Sql::on_postgres(
+const CLAIM: Sql = Sql::on_postgres(concat!(
     "
 with moment as materialized (
     select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint as at
@@ -48,7 +49,9 @@ with moment as materialized (
     select d.delivery_id, d.tenant, d.person, d.due_at from delivery d
      where d.target = $2 and d.state = 'due' and d.due_at <= (select at from moment)
        and (d.lease_until is null or d.lease_until <= (select at from moment))
-       and d.type not in ('request.decided', 'request.expired', 'request.withdrawn')
+       and d.type not in ",
+    request_changes!(),
+    "
      order by d.due_at, d.delivery_id limit $5 for update of d skip locked
 ), waiting as materialized (
     select u.tenant, u.person, min(u.due_at) as since, min(g.next_at) as next_at
@@ -67,7 +70,9 @@ with moment as materialized (
         select e.delivery_id from delivery e
          where e.target = $2 and e.state = 'due' and e.due_at <= (select at from moment)
            and (e.lease_until is null or e.lease_until <= (select at from moment))
-           and e.type not in ('request.decided', 'request.expired', 'request.withdrawn')
+           and e.type not in ",
+    request_changes!(),
+    "
            and e.tenant = o.tenant and e.person = o.person
          order by e.due_at, e.delivery_id limit $5 for update of e skip locked) d
 ), later as (
@@ -79,7 +84,7 @@ update delivery d set lease_until = m.at + $4
   from mine u cross join moment m where d.delivery_id = u.delivery_id
 returning d.delivery_id, d.tenant, d.person, d.root_task_id, d.change_id, d.event_number, d.type as kind, d.request_id,
     d.attempts, d.lease_until, d.created_at"
-);
+));
 
 /// Sets `next_at` to 0 where a lease of an earlier process holds back the next message. Runs when a
 /// `SQLite` file is opened, because the earlier process has then ended. That process had set
@@ -93,12 +98,14 @@ pub(super) const EXPIRE_LEASES: Sql = sql!(
      returning target"
 );
 
-const DUE: Sql = Sql::on_sqlite(
+const DUE: Sql = Sql::on_sqlite(concat!(
     "select delivery_id, tenant, person from delivery
       where target = $1 and state = 'due' and due_at <= $2 and (lease_until is null or lease_until <= $2)
-        and type not in ('request.decided', 'request.expired', 'request.withdrawn')
+        and type not in ",
+    request_changes!(),
+    "
       order by due_at, delivery_id limit $3",
-);
+));
 
 const NEXT_AT: Sql = Sql::on_sqlite(
     "select next_at from gathered where target = $1 and tenant = $2 and person = $3",
@@ -113,16 +120,18 @@ const PUT_OFF: Sql =
     Sql::on_sqlite("update delivery set due_at = $2 where delivery_id = $1 returning target");
 
 /// Claims the due deliveries to one person.
-const LEASE: Sql = Sql::on_sqlite(
+const LEASE: Sql = Sql::on_sqlite(concat!(
     "update delivery set lease_until = $5
       where delivery_id in (select delivery_id from delivery
          where target = $1 and state = 'due' and due_at <= $4 and (lease_until is null or lease_until <= $4)
-           and type not in ('request.decided', 'request.expired', 'request.withdrawn')
+           and type not in ",
+    request_changes!(),
+    "
            and tenant = $2 and person = $3
          order by due_at, delivery_id limit $6)
      returning delivery_id, tenant, person, root_task_id, change_id, event_number, type as kind, request_id, attempts,
         lease_until, created_at",
-);
+));
 
 /// Sets the earliest time of the next message to a person: the end of a pause that begins now.
 /// Changes nothing if `next_at` has changed since the claim, because another sender has then

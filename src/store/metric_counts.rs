@@ -32,7 +32,7 @@ const DELIVERIES: Sql = sql!(
             min(case when last_at is null then due_at else created_at end) as oldest, " (now 1) " as at
        from delivery where state = 'due' and (due_at <= " (now 1) " or last_at is not null)
         and target " (any 2 text) "
-        and not (target " (any 3 text) " and type in ('request.decided', 'request.expired', 'request.withdrawn'))
+        and not (target " (any 3 text) " and type in " (request_changes) ")
       group by target"
 );
 

@@ -43,6 +43,14 @@ impl Sql {
     }
 }
 
+/// The list of the types in `task::event_name::REQUEST_CHANGES`, as a part of a statement's text.
+macro_rules! request_changes {
+    () => {
+        "('request.decided', 'request.expired', 'request.withdrawn')"
+    };
+}
+pub(super) use request_changes;
+
 /// Makes a statement for both engines from literals, which both engines share, and placeholders.
 /// `n` is the number of a parameter:
 /// - `(now n)`: the current time in microseconds; parameter `n` must be `Value::Now`;
@@ -58,6 +66,7 @@ impl Sql {
 ///   stored;
 /// - `(task)`, `(request)`: the columns of a task or of a request that several statements read. The
 ///   status item `s` must be in the row from which the columns of the task are read;
+/// - `(request_changes)`: the list of the types in `task::event_name::REQUEST_CHANGES`;
 /// - `(first_of_changes)`: the rest of a statement that returns the number of a change's first
 ///   event. The statement must begin with a recursive common table expression `back`. The first
 ///   query of `back` must select one or several events of the change, with the columns root,
@@ -116,6 +125,9 @@ macro_rules! sql {
         sql!(@$engine [$($out)* "r.request_id, r.task_id, r.root_task_id, r.tenant, t.user_id as owner, t.session_id,
             t.agent_path, r.status, r.created_at, r.expires_at, r.seq as asked_seq, i.seq, i.at, i.body,
             (select doubted_at from database_identity where id = 1) as doubted_at",] $($rest)*)
+    };
+    (@$engine:ident [$($out:tt)*] (request_changes) $($rest:tt)*) => {
+        sql!(@$engine [$($out)* $crate::store::sql::request_changes!(),] $($rest)*)
     };
     (@$engine:ident [$($out:tt)*] (first_of_changes) $($rest:tt)*) => {
         sql!(@$engine [$($out)* "union
@@ -191,3 +203,14 @@ macro_rules! sql {
     };
 }
 pub(super) use sql;
+
+#[cfg(test)]
+mod tests {
+    use crate::task::event_name::REQUEST_CHANGES;
+
+    #[test]
+    fn list_of_request_changes_in_statements_has_every_type() {
+        let types = REQUEST_CHANGES.map(|name| format!("'{name}'"));
+        assert_eq!(request_changes!(), format!("({})", types.join(", ")));
+    }
+}

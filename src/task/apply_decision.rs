@@ -280,7 +280,7 @@ impl Progress {
                 }
                 (CloseReason::Expired, RequestKind::ExternalResult) => Phase::Settled(
                     Outcome::Expired,
-                    "The request for the result of this call expired. Whether the call was run is not known.".to_owned(),
+                    "The request for the result of this call expired. It is not known whether the call was run.".to_owned(),
                 ),
                 (CloseReason::Expired, RequestKind::Elicitation) => Phase::Settled(
                     Outcome::Expired,

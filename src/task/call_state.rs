@@ -372,7 +372,7 @@ pub const CANCELED_TEXT: &str = "The task was canceled; this call was not run.";
 
 /// Result of a call whose sub-agent was canceled while at work.
 pub const SUB_AGENT_CANCELED_TEXT: &str =
-    "The sub-agent was at work and was canceled. What it had done before is not undone.";
+    "The sub-agent was at work and was canceled. Its earlier work is not undone.";
 
 /// Result of a call that had not started when the user sent another message.
 pub const WITHDRAWN_TEXT: &str = "The user went on with another message; this call was not run.";

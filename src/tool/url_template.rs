@@ -162,9 +162,7 @@ impl UrlTemplate {
     ) -> Result<Url, String> {
         let path = fill_pieces(&self.path, arguments, credential, true)?;
         if path.split('/').any(has_dots) {
-            return Err(
-                "what is filled in would make `.` or `..` a segment of the path".to_owned(),
-            );
+            return Err("a filled-in text would make `.` or `..` a segment of the path".to_owned());
         }
         let mut query = match &self.query {
             Some(pieces) => Some(fill_pieces(pieces, arguments, credential, false)?),
@@ -192,11 +190,11 @@ impl UrlTemplate {
             url_text.push_str(&query);
         }
         let url = Url::parse(&url_text)
-            .map_err(|_| "what is filled in makes no usable URL".to_owned())?;
+            .map_err(|_| "the filled-in texts make no usable URL".to_owned())?;
         if self.leads_to_target(&url, &path) {
             Ok(url)
         } else {
-            Err("what is filled in would change where the call goes".to_owned())
+            Err("a filled-in text would change where the call goes".to_owned())
         }
     }
 

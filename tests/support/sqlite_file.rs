@@ -1,6 +1,7 @@
 //! Creates the `SQLite` file of a test, and runs SQL on it.
 
 use std::fs;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,12 +24,15 @@ pub async fn database() -> (tempfile::TempDir, String) {
 }
 
 /// Returns the path of a migrated, empty database, which the first test after a build makes. The
-/// file is newer than this program, so it has the program's migrations. Tests run in processes of
-/// their own. So several may make the file at once, each under another name.
+/// file is newer than this program, so it has the program's migrations. Its name depends on the
+/// clone, because clones may share a target folder. Tests run in processes of their own. So several
+/// may make the file at once, each under another name.
 async fn template() -> PathBuf {
     let made_at = |path: &Path| fs::metadata(path).and_then(|found| found.modified()).ok();
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let template = folder.join("template.db");
+    let mut clone = DefaultHasher::new();
+    env!("CARGO_MANIFEST_DIR").hash(&mut clone);
+    let template = folder.join(format!("template-{:016x}.db", clone.finish()));
     if made_at(&template) > made_at(&std::env::current_exe().unwrap()) {
         return template;
     }

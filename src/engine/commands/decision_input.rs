@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::remember::{check_door, grant_misfit};
 use super::valid_decision::ValidDecision;
-use super::{FieldError, Refusal};
+use super::{Detail, DetailCode, FieldError, Refusal};
 use crate::people::Caller;
 use crate::people::authorization::{Approver, Roster, is_barred_editor, may_take_any_action};
 use crate::secret::Secret;
@@ -122,8 +122,8 @@ pub(crate) fn validate(
     let caller = approver.caller();
     let allowed = approver.permitted_actions(roster, &row.spec);
     if !may_take_any_action(caller, row.spec.kind) {
-        let detail = "A link may not decide this request. Sign in to decide it.";
-        return Err(Refusal::Forbidden(detail.to_owned()));
+        let detail = DetailCode::LinkMayNotDecide;
+        return Err(Refusal::Forbidden(detail.to_string()));
     }
     if answer.requests_grant() {
         check_door(caller)?;
@@ -209,7 +209,7 @@ fn per_call(
         let place = pointer("/decisions", name);
         let error = |(member, detail): (String, String)| FieldError {
             pointer: format!("{place}{member}"),
-            detail,
+            detail: detail.into(),
         };
         let call = spec
             .own_calls()
@@ -299,7 +299,7 @@ fn read_response(
         )),
         (true, None) => Err(Refusal::invalid(
             "/response",
-            "what is filled in, by the request's `form`",
+            "the values of the request's `form`",
         )),
         (true, Some(text)) => {
             let form = spec.form.as_ref();
@@ -323,10 +323,10 @@ fn check_credential(value: &Value) -> Result<(), Refusal> {
     };
     let mistake = |value: &Value| match value.as_str() {
         Some(text) if text.len() > MAX_CREDENTIAL_BYTES => {
-            Some(format!("at most {MAX_CREDENTIAL_BYTES} bytes"))
+            Some(Detail::from(DetailCode::AtMostBytes(MAX_CREDENTIAL_BYTES)))
         }
         Some(text) if is_sendable(text) => None,
-        Some(_) | None => Some("text without control characters".to_owned()),
+        Some(_) | None => Some(Detail::from("text without control characters")),
     };
     let errors: Vec<_> = fields
         .iter()
@@ -399,7 +399,7 @@ fn one_of(actions: &[Action]) -> String {
 fn violations_at(at: &str, misfits: SchemaViolations) -> Refusal {
     let error = |misfit: crate::tool::schema::SchemaViolation| FieldError {
         pointer: format!("{at}{}", misfit.pointer),
-        detail: misfit.detail,
+        detail: misfit.detail.into(),
     };
     Refusal::Invalid(misfits.0.into_iter().map(error).collect())
 }

@@ -8,6 +8,7 @@ mod credentials;
 mod decide;
 mod decision_input;
 mod denied_edits;
+mod detail;
 pub(crate) mod expire;
 mod grants;
 mod idempotency;
@@ -21,6 +22,7 @@ mod valid_decision;
 use std::collections::BTreeMap;
 
 pub use self::decision_input::{CallReply, DecisionBody, DecisionInput};
+pub use self::detail::{Detail, DetailCode};
 pub use self::grants::Grants;
 pub use self::idempotency::IdempotencyKey;
 use crate::store::{Listener, ReadError};
@@ -108,7 +110,7 @@ pub struct FieldError {
     /// JSON pointer to the place of the error.
     pub pointer: String,
     /// The expected value or form; never the value sent.
-    pub detail: String,
+    pub detail: Detail,
 }
 
 /// The reason why a command had no effect. The comment of each variant names the problem code of
@@ -188,7 +190,7 @@ impl Refusal {
     /// Refuses a body with one error.
     pub(in crate::engine) fn invalid(
         pointer: impl Into<String>,
-        detail: impl Into<String>,
+        detail: impl Into<Detail>,
     ) -> Self {
         Self::Invalid(vec![FieldError {
             pointer: pointer.into(),

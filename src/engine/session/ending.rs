@@ -151,15 +151,14 @@ fn result_of_end(row: &TaskRow, cancel_reason: Option<&str>) -> Option<(Outcome,
             });
             let why = why.unwrap_or_else(|| "no reason is known".to_owned());
             let text = format!(
-                "The sub-agent {agent} failed before it was done ({why}). What it had done before is not undone."
+                "The sub-agent {agent} failed before it was done ({why}). Its earlier work is not undone."
             );
             Some((Outcome::Failed, text))
         }
         TaskStatus::Canceled => {
             let why = cancel_reason.map_or(String::new(), |why| format!(": {why}"));
-            let text = format!(
-                "The sub-agent {agent} was canceled{why}. What it had done before is not undone."
-            );
+            let text =
+                format!("The sub-agent {agent} was canceled{why}. Its earlier work is not undone.");
             Some((Outcome::Canceled, text))
         }
     }

@@ -1,6 +1,6 @@
 //! Converts the engine's refusals to problems, with the members that each problem code requires.
 
-use crate::engine::{ConflictCode, Refusal};
+use crate::engine::{ConflictCode, DetailCode, Refusal};
 use crate::http::Http;
 use crate::http::access;
 use crate::http::server::problem::{Code, Problem};
@@ -33,26 +33,26 @@ async fn with_members(http: &Http, caller: &Caller, refusal: Refusal) -> Result<
             "This Idempotency-Key was used at this path with another body.",
         ),
         Refusal::DigestMismatch(id) => {
-            let detail = "The digest is not that of the request as it is now. Look at `request`.";
             let row = access::request(http, caller, id).await?;
-            with_request(http, caller, Code::DigestMismatch, detail, &row)
+            let problem = Problem::new(Code::DigestMismatch, DetailCode::DigestMismatch);
+            with_request(http, caller, problem, &row)
         }
         Refusal::Expired(id) => {
-            let detail = "The request's deadline has passed.";
             let row = access::request(http, caller, id).await?;
-            with_request(http, caller, Code::RequestExpired, detail, &row)
+            let problem = Problem::new(Code::RequestExpired, DetailCode::RequestExpired);
+            with_request(http, caller, problem, &row)
         }
         Refusal::Withdrawn(id) => {
-            let detail = "The request was withdrawn.";
             let row = access::request(http, caller, id).await?;
             let root = row.root_task_id;
-            with_request(http, caller, Code::RequestWithdrawn, detail, &row)
+            let problem = Problem::new(Code::RequestWithdrawn, DetailCode::RequestWithdrawn);
+            with_request(http, caller, problem, &row)
                 .with("pending", pending(http, caller, root, root).await?)
         }
         Refusal::AlreadyDecided { request: id, call } => {
-            let detail = "An earlier answer decided this: see `decision`.";
             let row = access::request(http, caller, id).await?;
-            with_request(http, caller, Code::AlreadyDecided, detail, &row)
+            let problem = Problem::new(Code::AlreadyDecided, DetailCode::AlreadyDecided);
+            with_request(http, caller, problem, &row)
                 .with("decision", earlier_decision(&row, &caller.user_id, call))
         }
         Refusal::Conflict {
@@ -87,14 +87,8 @@ async fn conflict_problem(
     Ok(problem.with("pending", pending(http, caller, root, task_id).await?))
 }
 
-fn with_request(
-    http: &Http,
-    caller: &Caller,
-    code: Code,
-    detail: &str,
-    row: &RequestRow,
-) -> Problem {
-    Problem::new(code, detail).with(
+fn with_request(http: &Http, caller: &Caller, problem: Problem, row: &RequestRow) -> Problem {
+    problem.with(
         "request",
         InterventionRequest::for_caller(row, caller, &http.settings),
     )

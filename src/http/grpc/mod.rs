@@ -404,7 +404,9 @@ fn refusal_status(refusal: &GateRefusal) -> GrpcStatus {
         GateRefusal::Command(_) => GrpcCode::PermissionDenied,
     };
     let text = match refusal {
-        GateRefusal::Command(Refusal::Invalid(errors)) => Problem::invalid(errors).detail,
+        GateRefusal::Command(Refusal::Invalid(errors)) => {
+            Problem::invalid(errors).detail.to_string()
+        }
         GateRefusal::Command(_)
         | GateRefusal::TooManyOpen
         | GateRefusal::InHand(_)
@@ -442,7 +444,7 @@ mod tests {
     fn status_of_an_invalid_proposal_names_the_place_and_the_expected_value() {
         let error = FieldError {
             pointer: "/gate".to_owned(),
-            detail: "the name of a gate that is open to you".to_owned(),
+            detail: "the name of a gate that is open to you".into(),
         };
         let status = refusal_status(&Refusal::Invalid(vec![error]).into());
         let text = "The request is not valid at `/gate`: the name of a gate that is open to you.";

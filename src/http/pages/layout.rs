@@ -12,6 +12,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
+use super::error_texts::{ErrorTexts, localized, untranslated};
 use super::language::Language;
 use super::translations::{Translations, fill};
 use crate::engine::FieldError;
@@ -90,12 +91,18 @@ pub(crate) fn problem_page(
 ) -> Markup {
     let words = Translations::for_language(language);
     let title = problem.code.title();
+    let page_title = ErrorTexts::for_language(language).title(problem.code);
     let (code, status) = (problem.code.as_str(), problem.code.status().as_u16());
     frame_in(
         language,
-        words.translated(title).unwrap_or(title),
+        page_title.unwrap_or(title),
         &html! {
-            h1 { (localized(words, title)) }
+            h1 {
+                @match page_title {
+                    Some(text) => (text),
+                    None => (untranslated(words, title)),
+                }
+            }
             // The detail of `invalid` repeats the first mistake, which the list below shows.
             @if problem.code != Code::Invalid { p { (localized(words, &problem.detail)) } }
             @for FieldError { pointer, detail } in &problem.errors {
@@ -108,7 +115,7 @@ pub(crate) fn problem_page(
             @if let Some(path) = back_path { p { a href=(path) { (words.back) } } }
             details {
                 summary { (words.for_support) }
-                p.soft lang="en" { (title) ". " (visible(&problem.detail)) }
+                p.soft lang="en" { (title) ". " (visible(&problem.detail.to_string())) }
                 p.soft { (fill(words.code_line, &[("code", &code), ("status", &status), ("id", &instance)])) }
             }
         },
@@ -133,16 +140,6 @@ fn earlier_decision_text(words: &Translations, decision: &Value) -> String {
             ("at", &utc_text(&member(decision, "at"))),
         ],
     )
-}
-
-/// Renders the translation of an English sentence, or the sentence itself if there is none.
-#[must_use]
-pub(crate) fn localized(words: &Translations, english: &str) -> Markup {
-    match (words.translated(english), words.language) {
-        (Some(text), _) => html! { (text) },
-        (None, Language::English) => html! { (visible(english)) },
-        (None, Language::Chinese) => html! { span lang="en" { (visible(english)) } },
-    }
 }
 
 /// Returns whether a text has right-to-left characters, which change the order in which neighboring
@@ -192,6 +189,7 @@ fn member<'a>(error: &'a Value, name: &str) -> &'a str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::DetailCode;
     use serde_json::json;
 
     #[test]
@@ -256,35 +254,8 @@ mod tests {
     }
 
     #[test]
-    fn titles_about_tasks_and_calls_alone_have_no_translation() {
-        let words = Translations::for_language(Language::Chinese);
-        let untranslated = Code::ALL
-            .iter()
-            .filter(|code| words.translated(code.title()).is_none());
-        let codes: Vec<&str> = untranslated.map(|code| code.as_str()).collect();
-        assert_eq!(
-            codes,
-            [
-                "task_running",
-                "task_paused",
-                "task_final",
-                "task_not_failed",
-                "not_a_root_task",
-                "call_in_hand",
-                "call_settled",
-                "not_a_conversation",
-                "model_failed",
-                "limit_reached",
-                "integrity",
-                "configuration",
-                "no_progress"
-            ]
-        );
-    }
-
-    #[test]
     fn problem_page_is_in_the_readers_language() {
-        let late = Problem::new(Code::RequestExpired, "The request's deadline has passed.");
+        let late = Problem::new(Code::RequestExpired, DetailCode::RequestExpired);
         let page = problem_page(&late, Uuid::nil(), Language::Chinese, None, None).into_string();
         assert!(
             page.contains("lang=\"zh-Hans\"") && page.contains("请求的期限已过。"),

@@ -1,5 +1,6 @@
 //! The pages that a person sees in a browser, in English and Chinese.
 
+pub(crate) mod error_texts;
 pub(crate) mod follow;
 pub(crate) mod grants;
 pub(crate) mod inbox;

@@ -1,9 +1,8 @@
 //! The texts of the pages in all languages. Each entry has a text in every language, so a missing
 //! translation does not compile. Texts of certain pages are in `request/texts.rs` and
-//! `site_texts.rs`.
+//! `site_texts.rs`; the texts of errors are in `error_texts.rs`.
 //!
-//! [`fill`] replaces `{name}` in a text by a value. [`Translations::translated`] looks up the text
-//! for an English sentence of the API.
+//! [`fill`] replaces `{name}` in a text by a value.
 
 use std::fmt::Display;
 
@@ -13,8 +12,7 @@ use crate::http::wire::request::WireVerdict;
 use crate::task::item::Outcome;
 
 texts! {
-    #[expect(dead_code, reason = "sentences of the engine are looked up in `PAIRS`")]
-    Translations with language, PAIRS;
+    Translations with language, #[cfg(test)] PAIRS;
     // The kinds of request, and what the page asks the reader.
     kind_approval: "May these calls run?", "是否允许执行这些调用？";
     kind_guidance: "The agent asks for guidance", "智能体请求指导";
@@ -261,26 +259,6 @@ texts! {
     correct_below: "Correct the mistakes below, and send the form again.", "请修正以下各项后重新提交。";
     enter_again: "For security, your input was not kept: enter it again.", "为安全起见未保留您输入的内容，请重新输入。";
     error: "Error", "错误";
-    value_required: "a value is required", "此项必填";
-    not_json: "unambiguous JSON", "须为无歧义的 JSON";
-    not_a_number: "a number", "须为数字";
-    not_an_integer: "a whole number", "须为整数";
-    not_a_boolean: "true or false", "须为 true 或 false";
-    not_a_choice: "one of the values that are offered", "须为所提供的选项之一";
-    unknown_member: "no such member", "没有此字段";
-    no_such_call: "no call of this request that needs a decision", "此请求中没有需要决定的此调用";
-    no_such_action: "`approve`, `reject`, `edit` or `respond`", "须为 `approve`、`reject`、`edit` 或 `respond`";
-    changed_unchosen: "the arguments were changed, but `Change the arguments` is not chosen", "参数已被改动，但未选择“修改参数”";
-    result_unchosen: "a result was given, but `Give the result yourself` is not chosen", "已填写结果，但未选择“自行提供结果”";
-    reason_unchosen: "a reason was given, but no decision", "已填写理由，但未作出决定";
-    choose_one: "at least one answer", "至少作出一个决定";
-    then_unchosen: "only together with a rejection", "仅可在拒绝时选择";
-    not_a_type: "`text` or `json`", "须为 `text` 或 `json`";
-    an_object: "an object", "须为对象";
-    an_object_replacement: "an object: the full replacement", "须为对象：完整替换";
-    a_string: "a string", "须为字符串";
-    reason_too_long: "at most 4096 bytes", "最多 4096 字节";
-    credential_too_long: "at most 8192 bytes", "最多 8192 字节";
     // Events while the page is open.
         live_running: "The task is running.", "任务进行中。";
     live_paused: "The task waits for a person.", "任务正在等待人工处理。";
@@ -336,39 +314,6 @@ texts! {
     for_support: "For support", "技术支持信息";
     code_line: "Code {code}, status {status}, request {id}.", "代码 {code}，状态 {status}，请求 {id}。";
     first_decision: "The first decision counts: {user} {what} at {at}.", "有人先作出决定：{user} 于 {at} {what}。";
-    title_bad_json: "The body is not JSON", "请求内容不是 JSON";
-    title_bad_request: "The request cannot be read", "无法读取请求";
-    title_unauthorized: "A key is needed", "需要密钥";
-    title_forbidden: "Not allowed", "不允许";
-    title_not_found: "Not found", "未找到";
-    title_invalid: "The request is not valid", "请求不符合要求";
-    title_method: "This path has no such method", "此路径不支持该方法";
-    title_too_large: "The body is too large", "请求内容过大";
-    title_type: "The body has an unsupported type", "请求内容类型不符";
-    title_key_reused: "The idempotency key was used with another body", "幂等键已用于其他内容";
-    title_digest: "The request has changed", "请求已有变化";
-    title_expired: "The request has expired", "请求已过期";
-    title_link: "The link has expired", "链接已失效";
-    link_expired: "This link is over. Sign in, or wait for the next message.", "此链接已失效。请登录，或等待下一封消息。";
-    link_may_not: "A link may not decide this request. Sign in to decide it.", "无法通过链接决定此请求。请登录后决定。";
-    title_withdrawn: "The request was withdrawn", "请求已撤回";
-    title_decided: "Already decided", "已有决定";
-    title_too_many: "Too many requests", "请求过多";
-    title_unavailable: "Not available right now", "暂时不可用";
-    title_internal: "An internal error", "内部错误";
-    detail_no_key: "Send a key: Authorization: Bearer <key>; in a browser, sign in.", "请发送密钥：Authorization: Bearer <key>；在浏览器中请登录。";
-    detail_unknown_key: "The key is unknown.", "此密钥无效。";
-    detail_wrong_keys: "Too many wrong keys came from your address. A correct key is still accepted.", "来自您的地址的无效密钥过多。有效的密钥仍可使用。";
-    detail_readers: "Only the task's owner, an admin, and people who may decide or have decided one of its requests may read it.", "只有任务所有者、有权决定或已决定其请求的人，以及管理员可以查看。";
-    detail_others: "Other people decide this. Its page says who.", "此请求由其他人决定，请求页面上列有这些人。";
-    detail_digest: "The request has changed since this page was shown. Read it again before you decide.", "请求在此页面显示之后已有变化，请重新查看后再决定。";
-    detail_decided: "Your answer was not stored: an earlier one counts.", "您的答复未被保存，以先前的答复为准。";
-    detail_expired: "The request's deadline has passed.", "请求的期限已过。";
-    detail_withdrawn: "The request was withdrawn.", "此请求已撤回。";
-    detail_origin: "The request comes from a page of another origin, which is not allowed here.", "请求来自其他来源的页面，此处不允许。";
-    detail_no_origin: "The request has no `Origin`. A link is answered by the form of its page, in a browser.", "请求缺少 `Origin`。请在浏览器中通过链接页面的表单答复。";
-    detail_unavailable: "The service is not available right now. Try again shortly.", "服务暂时无法处理，请稍后再试。";
-    detail_internal: "The service has failed. Its log has the cause under the request's id.", "服务出错，可凭请求编号在日志中查找原因。";
 }
 
 impl Translations {
@@ -411,34 +356,6 @@ impl Translations {
             Outcome::Released => self.outcome_released,
         }
     }
-
-    /// Returns the sentence that a page shows for an English sentence of the API; `None` if the
-    /// sentence is unknown.
-    #[must_use]
-    pub(crate) fn translated(&self, english: &str) -> Option<&'static str> {
-        self.plain(english).or_else(|| {
-            let (english, chinese) = PAIRS.iter().find(|(known, _)| *known == english)?;
-            Some(match self.language {
-                Language::English => english,
-                Language::Chinese => chinese,
-            })
-        })
-    }
-
-    /// Returns the sentence that a page shows in place of a sentence of the API that names members
-    /// of JSON bodies.
-    fn plain(&self, english: &str) -> Option<&'static str> {
-        Some(match english {
-            "The digest does not match" => self.title_digest,
-            "The digest is not that of the request as it is now. Look at `request`." => {
-                self.detail_digest
-            }
-            "You may not decide this request: see its `approvers`." => self.detail_others,
-            "An earlier answer decided this: see `decision`." => self.detail_decided,
-            "`then` only beside `reject`" => self.then_unchosen,
-            _ => return None,
-        })
-    }
 }
 
 /// Replaces each `{name}` in a text by the value of that name in `values`, or by nothing if there
@@ -476,14 +393,5 @@ mod tests {
     fn filled_in_values_are_not_expanded_again() {
         assert_eq!(fill("{a} of {b}", &[("a", &"{b}"), ("b", &2)]), "{b} of 2");
         assert_eq!(fill("{none}|", &[]), "|");
-    }
-
-    #[test]
-    fn engine_messages_are_shown_in_the_readers_language() {
-        let said = "The request's deadline has passed.";
-        let shown = |language, said| Translations::for_language(language).translated(said);
-        assert_eq!(shown(Language::English, said), Some(said));
-        assert_eq!(shown(Language::Chinese, said), Some("请求的期限已过。"));
-        assert_eq!(shown(Language::Chinese, "something else"), None);
     }
 }

@@ -5,6 +5,7 @@ use axum::extract::FromRequestParts;
 use http::request::Parts;
 
 use super::problem::{Code, Problem};
+use crate::engine::DetailCode;
 use crate::http::Http;
 use crate::people::Caller;
 use crate::people::authenticator::AuthError;
@@ -29,11 +30,8 @@ impl FromRequestParts<Arc<Http>> for CurrentCaller {
 impl From<AuthError> for Problem {
     fn from(error: AuthError) -> Self {
         match error {
-            AuthError::Missing => Self::new(
-                Code::Unauthorized,
-                "Send a key: Authorization: Bearer <key>; in a browser, sign in.",
-            ),
-            AuthError::UnknownKey => Self::new(Code::Unauthorized, "The key is unknown."),
+            AuthError::Missing => Self::new(Code::Unauthorized, DetailCode::KeyMissing),
+            AuthError::UnknownKey => Self::new(Code::Unauthorized, DetailCode::KeyUnknown),
             AuthError::Forbidden(detail) => Self::forbidden(detail),
             AuthError::BadHeader(detail) => Self::bad_request(detail),
         }

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 use super::problem::Problem;
-use crate::engine::FieldError;
+use crate::engine::{Detail, DetailCode, FieldError};
 use crate::task::text;
 
 const MAX_ERRORS: usize = 50;
@@ -32,7 +32,7 @@ pub(crate) struct Errors(pub Vec<FieldError>);
 
 impl Errors {
     /// Adds a mistake. A mistake beyond `MAX_ERRORS` is dropped.
-    pub(crate) fn add(&mut self, pointer: &str, detail: impl Into<String>) {
+    pub(crate) fn add(&mut self, pointer: &str, detail: impl Into<Detail>) {
         if self.0.len() < MAX_ERRORS {
             self.0.push(FieldError {
                 pointer: pointer.to_owned(),
@@ -80,7 +80,7 @@ impl Fields {
                 members,
             });
         }
-        errors.add(at, "an object");
+        errors.add(at, DetailCode::Object);
         None
     }
 
@@ -104,7 +104,7 @@ impl Fields {
         if let Value::String(text) = self.take(name)? {
             return Some(text);
         }
-        errors.add(&self.pointer(name), "a string");
+        errors.add(&self.pointer(name), DetailCode::Text);
         None
     }
 
@@ -118,7 +118,7 @@ impl Fields {
     ) -> Option<String> {
         let text = self.text(name, errors)?;
         if text.len() > bytes {
-            errors.add(&self.pointer(name), format!("at most {bytes} bytes"));
+            errors.add(&self.pointer(name), DetailCode::AtMostBytes(bytes));
         }
         Some(text)
     }
@@ -127,7 +127,7 @@ impl Fields {
     pub(crate) fn flag(&mut self, name: &str, errors: &mut Errors) -> Option<bool> {
         let value = self.take(name)?;
         if value.as_bool().is_none() {
-            errors.add(&self.pointer(name), "true or false");
+            errors.add(&self.pointer(name), DetailCode::Boolean);
         }
         value.as_bool()
     }
@@ -136,14 +136,14 @@ impl Fields {
         if let Value::Object(members) = self.take(name)? {
             return Some(members);
         }
-        errors.add(&self.pointer(name), "an object");
+        errors.add(&self.pointer(name), DetailCode::Object);
         None
     }
 
     /// Adds a mistake for every member that was not taken.
     pub(crate) fn finish(self, errors: &mut Errors) {
         for name in self.members.keys() {
-            errors.add(&pointer(&self.at, name), "no such member");
+            errors.add(&pointer(&self.at, name), DetailCode::UnknownMember);
         }
     }
 }

@@ -20,16 +20,12 @@ use super::operation::{AuthClass, Op, OperationSlot};
 use super::problem::{Code, Problem, path_prefix};
 use super::session::{self, cookie, redirect_to_sign_in, wants_page};
 use super::wrong_keys::ClientNetwork;
+use crate::engine::DetailCode;
 use crate::http::Http;
 use crate::people::Caller;
 use crate::people::authenticator::{
     AuthError, refuse_headers_beside_link, refuse_holdpoint_headers, refuse_unknown_headers,
 };
-
-const FOREIGN_ORIGIN: &str =
-    "The request comes from a page of another origin, which is not allowed here.";
-const NO_ORIGIN: &str =
-    "The request has no `Origin`. A link is answered by the form of its page, in a browser.";
 
 /// Checks a request, attaches the caller to the request, and runs the operation.
 ///
@@ -100,7 +96,7 @@ fn caller_of_link(http: &Http, path: &str) -> Result<(Caller, CurrentLink), Prob
     let reached = http.settings.roster.link_caller(&link.tenant, &link.user);
     let (person, caller) = reached.ok_or_else(Problem::not_found)?;
     if links.has_ended(&link, http.clock.now()) {
-        return Err(Problem::new(Code::LinkExpired, link::EXPIRED_DETAIL));
+        return Err(Problem::new(Code::LinkExpired, DetailCode::LinkExpired));
     }
     let current = CurrentLink {
         request_id: link.request_id,
@@ -123,7 +119,7 @@ fn check_source(http: &Http, op: &Op, request: &Request) -> Result<(), Problem> 
         .origins
         .may_change(request.method(), request.headers(), request.uri())
     {
-        return Err(Problem::forbidden(FOREIGN_ORIGIN));
+        return Err(Problem::forbidden(DetailCode::ForeignOrigin));
     }
     // A sealed link authorizes its POST without any other credential, so the POST must come from
     // this service's page. `may_change` accepts a POST without `Origin`. But a browser sends
@@ -132,7 +128,7 @@ fn check_source(http: &Http, op: &Op, request: &Request) -> Result<(), Problem> 
         && *request.method() == Method::POST
         && !request.headers().contains_key(ORIGIN)
     {
-        return Err(Problem::forbidden(NO_ORIGIN));
+        return Err(Problem::forbidden(DetailCode::NoOrigin));
     }
     if op.auth != AuthClass::Gateway
         && content_length(request.headers()).is_some_and(|length| length > op.max_body_bytes)

@@ -12,9 +12,6 @@ use crate::task::time::Time;
 
 pub(crate) const PATH_PREFIX: &str = "/l/";
 
-/// The detail of the problem `link_expired`. It must not reveal anything about the request.
-pub(crate) const EXPIRED_DETAIL: &str = "This link is over. Sign in, or wait for the next message.";
-
 /// The content of the sealed link in the path of an HTTP request. The guard (`server/guard.rs`)
 /// opens the link and stores this struct for the operation.
 #[derive(Clone, Debug)]

@@ -13,7 +13,7 @@ use std::str::FromStr;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::engine::FieldError;
+use crate::engine::{Detail, DetailCode, FieldError};
 use crate::store::ReadError;
 
 macro_rules! codes {
@@ -122,7 +122,7 @@ pub(crate) struct Problem {
     pub code: Code,
     /// A text for people. If the request has a mistake, the text gives the place of the mistake and
     /// the expected value, but never the value that was sent.
-    pub detail: String,
+    pub detail: Detail,
     /// The mistakes in the request if `code` is `Invalid`; empty for any other code.
     pub errors: Vec<FieldError>,
     /// The members of the problem document that are specific to `code`, as JSON text, so that
@@ -135,7 +135,7 @@ pub(crate) struct Problem {
 impl Problem {
     /// Creates a problem, with the headers that its code requires.
     #[must_use]
-    pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
+    pub(crate) fn new(code: Code, detail: impl Into<Detail>) -> Self {
         let headers = if code == Code::Unauthorized {
             vec![(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))]
         } else if code == Code::Unavailable || code == Code::TooMany {
@@ -180,29 +180,23 @@ impl Problem {
     }
 
     #[must_use]
-    pub(crate) fn forbidden(detail: impl Into<String>) -> Self {
+    pub(crate) fn forbidden(detail: impl Into<Detail>) -> Self {
         Self::new(Code::Forbidden, detail)
     }
 
     #[must_use]
-    pub(crate) fn bad_request(detail: impl Into<String>) -> Self {
+    pub(crate) fn bad_request(detail: impl Into<Detail>) -> Self {
         Self::new(Code::BadRequest, detail)
     }
 
     #[must_use]
     pub(crate) fn internal() -> Self {
-        Self::new(
-            Code::Internal,
-            "The service has failed. Its log has the cause under the request's id.",
-        )
+        Self::new(Code::Internal, DetailCode::Internal)
     }
 
     #[must_use]
     pub(crate) fn unavailable() -> Self {
-        Self::new(
-            Code::Unavailable,
-            "The service is not available right now. Try again shortly.",
-        )
+        Self::new(Code::Unavailable, DetailCode::Unavailable)
     }
 
     #[must_use]
@@ -215,7 +209,7 @@ impl Problem {
 
     /// Returns the problem `invalid` with one mistake, at the JSON pointer `pointer`.
     #[must_use]
-    pub(crate) fn invalid_at(pointer: &str, detail: impl Into<String>) -> Self {
+    pub(crate) fn invalid_at(pointer: &str, detail: impl Into<Detail>) -> Self {
         Self::invalid(&[FieldError {
             pointer: pointer.to_owned(),
             detail: detail.into(),
@@ -258,14 +252,17 @@ impl Problem {
             .with("type", type_url(public_url, self.code.as_str()))
             .with("title", self.code.title())
             .with("status", self.code.status().as_u16())
-            .with("detail", &self.detail)
+            .with("detail", self.detail.to_string())
             .with("instance", instance.to_string())
             .with("code", self.code);
         if self.code != Code::Invalid {
             return document.members;
         }
         let errors = self.errors.iter();
-        let errors = errors.map(|error| json!({"pointer": error.pointer, "detail": error.detail}));
+        let errors = errors.map(|error| {
+            let detail = error.detail.to_string();
+            json!({"pointer": error.pointer, "detail": detail})
+        });
         document.with("errors", errors.collect::<Value>()).members
     }
 }
@@ -275,7 +272,8 @@ fn describe(errors: &[FieldError]) -> String {
     let Some((first, more)) = errors.split_first() else {
         return "The request is not valid.".to_owned();
     };
-    let expected = first.detail.trim_end_matches('.');
+    let expected = first.detail.to_string();
+    let expected = expected.trim_end_matches('.');
     let place = if first.pointer.is_empty() {
         String::new()
     } else {
@@ -376,7 +374,7 @@ mod tests {
             pointer: pointer.into(),
             detail: detail.into(),
         };
-        let said = |errors: &[FieldError]| Problem::invalid(errors).detail;
+        let said = |errors: &[FieldError]| Problem::invalid(errors).detail.to_string();
         assert_eq!(
             said(&[error("", "`action` or `decisions`")]),
             "The request is not valid: `action` or `decisions`."

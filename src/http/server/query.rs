@@ -209,7 +209,7 @@ mod tests {
         let problem = query.finish().unwrap_err();
         assert_eq!(problem.errors.len(), 1);
         assert_eq!(
-            problem.errors[0].detail,
+            problem.errors[0].detail.to_string(),
             "one of `Running`, `Paused`, `Completed`, `Failed`, `Canceled`"
         );
     }

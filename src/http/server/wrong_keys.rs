@@ -13,6 +13,7 @@ use axum::extract::ConnectInfo;
 use http::Extensions;
 
 use super::problem::{Code, Problem};
+use crate::engine::DetailCode;
 
 /// How many wrong keys of a source get `unauthorized` in a minute. Further wrong keys get 429.
 const MAX_WRONG_KEYS: usize = 10;
@@ -170,9 +171,9 @@ impl WrongKeys {
             log.write(source, wait.is_some(), now);
         }
         let Some(wait) = wait else { return Ok(()) };
-        let detail = "Too many wrong keys came from your address. A correct key is still accepted.";
         let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
-        Err(Problem::new(Code::TooMany, detail).retry_after(seconds.max(1)))
+        let problem = Problem::new(Code::TooMany, DetailCode::TooManyWrongKeys);
+        Err(problem.retry_after(seconds.max(1)))
     }
 }
 

@@ -301,7 +301,7 @@ fn find_blanks(text: &str, pointer: &str, prefix: &str, findings: &mut Findings)
         if run > MAX_BLANKS {
             return findings.add(LONG_BLANKS, pointer, || {
                 format!(
-                    "{prefix}More than {MAX_BLANKS} blanks or line ends in a row: what follows them is easily overlooked."
+                    "{prefix}More than {MAX_BLANKS} blanks or line ends in a row: the text after them is easily overlooked."
                 )
             });
         }

@@ -326,7 +326,9 @@ fn mails(evidence: &Evidence, found: &mut Findings) {
     found.mails = evidence.mails.len();
     found.repeated_mails = evidence.mails.len() - by_id.len();
     for (id, notified) in by_id.iter().filter(|(_, notified)| notified.len() > 1) {
-        found.wrong.push(format!("{id} is of two mails: {notified:?}"));
+        found
+            .wrong
+            .push(format!("{id} is of two mails: {notified:?}"));
     }
 }
 

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use base64::Engine as _;
 use serde_json::Value;
 
+use crate::engine::DetailCode;
 use crate::http::server::fields::{Errors, Fields, pointer};
 use crate::http::server::json;
 use crate::task::item::{Part, PartType};
@@ -64,7 +65,7 @@ fn part(fields: &mut Fields, errors: &mut Errors) -> Option<Part> {
     let content = fields.raw("content");
     let place = fields.pointer("content");
     let Some(Value::String(content)) = content else {
-        errors.add(&place, "a string");
+        errors.add(&place, DetailCode::Text);
         return None;
     };
     if content_type == Some(PartType::Image) && !is_image(&content) {
@@ -120,7 +121,7 @@ pub(crate) fn user_context(
         if let Value::String(text) = value {
             context.insert(name, text);
         } else {
-            errors.add(&pointer(&at, &name), "a string");
+            errors.add(&pointer(&at, &name), DetailCode::Text);
         }
     }
     Some(context)

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::ordered::{JsonNode, members};
 use super::schema::{self, Field, FieldValue};
+use crate::engine::DetailCode;
 use crate::http::pages::layout::visible;
 
 /// A field in which a person edits one member of a call's arguments.
@@ -107,11 +108,11 @@ pub(super) fn is_changed(fields: &[ChangeField], submitted: &BTreeMap<String, St
 ///
 /// # Errors
 /// Fails if the edited text of a member does not fit the member's field. The error has the name of
-/// each such member, and a text that describes the expected value.
+/// each such member, and the expected value.
 pub(super) fn arguments(
     fields: &[ChangeField],
     submitted: &BTreeMap<String, String>,
-) -> Result<String, Vec<(String, &'static str)>> {
+) -> Result<String, Vec<(String, DetailCode)>> {
     let (mut members, mut mistakes) = (Vec::new(), Vec::new());
     for field in fields {
         let name = &field.field.name;
@@ -206,8 +207,8 @@ mod tests {
         assert_eq!(
             wrong,
             [
-                ("amount".to_owned(), "a number"),
-                ("order".to_owned(), "a value is required")
+                ("amount".to_owned(), DetailCode::Number),
+                ("order".to_owned(), DetailCode::ValueRequired)
             ]
         );
     }

@@ -11,11 +11,8 @@ use serde_json::{Value, json};
 use super::change::{self, ChangeField};
 use super::inputs::call_part;
 use super::schema::{self, Field, FieldValue};
-use super::texts::RequestTexts;
-use crate::engine::FieldError;
-use crate::http::pages::language::Language;
+use crate::engine::{DetailCode, FieldError};
 use crate::http::pages::layout::visible;
-use crate::http::pages::translations::Translations;
 use crate::http::server::fields::{Errors, pointer};
 use crate::http::server::json::{self, JsonError};
 use crate::store::RequestRow;
@@ -48,7 +45,7 @@ pub(crate) fn to_json(
     }
     for name in form.fields.keys() {
         form.errors
-            .add(&unknown_field_pointer(name), words().unknown_member);
+            .add(&unknown_field_pointer(name), DetailCode::UnknownMember);
     }
     if form.errors.0.is_empty() {
         Ok(body.text())
@@ -97,14 +94,6 @@ pub(crate) fn editable_text(arguments_text: &str) -> String {
 #[must_use]
 pub(crate) fn default_form() -> Value {
     json!({"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]})
-}
-
-pub(super) fn words() -> &'static Translations {
-    Translations::for_language(Language::English)
-}
-
-fn texts() -> &'static RequestTexts {
-    RequestTexts::for_language(Language::English)
 }
 
 /// A JSON object under construction: names, and values as JSON text.
@@ -158,7 +147,7 @@ impl FormReader {
         let is_invalid =
             |text: &str| matches!(json::parse(text.as_bytes()), Err(JsonError::Invalid(_)));
         if is_invalid(&nested) || is_invalid(text) {
-            self.errors.add(at, words().not_json);
+            self.errors.add(at, DetailCode::Json);
             return None;
         }
         Some(text.to_owned())
@@ -187,7 +176,7 @@ impl FormReader {
             action = Some(Action::Reject.as_str().to_owned());
         } else if confirms && self.has_value("then") {
             self.take("then");
-            self.errors.add("/then", words().then_unchosen);
+            self.errors.add("/then", DetailCode::ThenUnchosen);
         }
         if let Some(action) = &action {
             body.put("action", Value::from(action.as_str()).to_string());
@@ -232,9 +221,7 @@ impl FormReader {
         let mut response = JsonObject::default();
         match self.take("confirmed").as_deref() {
             Some(confirmed @ ("true" | "false")) => response.put("confirmed", confirmed.to_owned()),
-            Some(_) | None => self
-                .errors
-                .add("/response/confirmed", words().not_a_boolean),
+            Some(_) | None => self.errors.add("/response/confirmed", DetailCode::Boolean),
         }
         self.put_text("comment", "comment", &mut response);
         body.put("response", response.text());
@@ -266,7 +253,7 @@ impl FormReader {
 
     /// Returns the JSON of one member of an answer. For a list of choices, the form has one input
     /// for each choice.
-    fn member_json(&mut self, field: &Field) -> Result<Option<String>, &'static str> {
+    fn member_json(&mut self, field: &Field) -> Result<Option<String>, DetailCode> {
         let FieldValue::MultipleChoice(all) = &field.value else {
             let submitted = self.take(&format!("field.{}", field.name));
             return field.json(&submitted.unwrap_or_default());
@@ -281,7 +268,7 @@ impl FormReader {
     fn put_result(&mut self, prefix: &str, at: &str, into: &mut JsonObject) {
         let kind = self.take(&format!("{prefix}result_type"));
         let Some(submitted) = self.take(&format!("{prefix}result")) else {
-            self.errors.add(at, words().value_required);
+            self.errors.add(at, DetailCode::ValueRequired);
             return;
         };
         match kind.as_deref() {
@@ -291,7 +278,9 @@ impl FormReader {
                     into.put("result", text);
                 }
             }
-            Some(_) => self.errors.add(&format!("{at}_type"), words().not_a_type),
+            Some(_) => self
+                .errors
+                .add(&format!("{at}_type"), DetailCode::ResultType),
         }
     }
 
@@ -314,7 +303,7 @@ impl FormReader {
                 .own_calls()
                 .find(|call| call.tool_call_id.to_string() == id)
             else {
-                self.errors.add(&at, words().no_such_call);
+                self.errors.add(&at, DetailCode::NoSuchCall);
                 unknown.insert(id);
                 continue;
             };
@@ -329,10 +318,10 @@ impl FormReader {
         self.fields
             .retain(|name, _| call_id(name).is_none_or(|id| !unknown.contains(id)));
         if then.is_some() && !has_rejection {
-            self.errors.add("/then", words().then_unchosen);
+            self.errors.add("/then", DetailCode::ThenUnchosen);
         }
         if decisions.0.is_empty() && self.errors.0.is_empty() {
-            self.errors.add("/decisions", words().choose_one);
+            self.errors.add("/decisions", DetailCode::AnswerRequired);
         }
         body.put("decisions", decisions.text());
     }
@@ -344,7 +333,7 @@ impl FormReader {
             return;
         };
         if rest != Action::Approve.as_str() {
-            self.errors.add("/rest", texts().not_approvable);
+            self.errors.add("/rest", DetailCode::RestNotApproved);
             return;
         }
         for (name, text) in &mut self.fields {
@@ -379,11 +368,11 @@ impl FormReader {
         match (is_edit, changed_as_json, changed_in_fields) {
             (false, false, false) => None,
             (false, ..) => {
-                self.errors.add(at, words().changed_unchosen);
+                self.errors.add(at, DetailCode::ArgumentsUnchosen);
                 None
             }
             (true, true, true) => {
-                self.errors.add(at, texts().changed_twice);
+                self.errors.add(at, DetailCode::ArgumentsChangedTwice);
                 None
             }
             (true, false, true) => match change::arguments(&fields, &submitted) {
@@ -427,7 +416,7 @@ impl FormReader {
             .find(|action| action_name.as_deref() == Some(action.as_str()));
         if action_name.is_some() && action.is_none() {
             self.errors
-                .add(&pointer(at, "action"), words().no_such_action);
+                .add(&pointer(at, "action"), DetailCode::CallAction);
         }
         let mut decision = JsonObject::default();
         if let Some(action) = action {
@@ -448,12 +437,12 @@ impl FormReader {
             self.take(&format!("{prefix}result_type"));
             if self.take(&format!("{prefix}result")).is_some() {
                 self.errors
-                    .add(&pointer(at, "result"), words().result_unchosen);
+                    .add(&pointer(at, "result"), DetailCode::ResultUnchosen);
             }
         }
         if action_name.is_none() && self.take(&format!("{prefix}reason")).is_some() {
             self.errors
-                .add(&pointer(at, "reason"), words().reason_unchosen);
+                .add(&pointer(at, "reason"), DetailCode::ReasonUnchosen);
         }
         self.put_text(&format!("{prefix}reason"), "reason", &mut decision);
         action.map(|action| (action, decision))

@@ -8,7 +8,8 @@ use super::View;
 use super::schema::{Field, FieldValue};
 use super::several::call_number;
 use super::submitted::{FieldMistake, FormName, SubmittedForm};
-use crate::http::pages::layout::{localized, visible};
+use crate::http::pages::error_texts::localized;
+use crate::http::pages::layout::visible;
 use crate::task::request::RequestKind;
 
 pub(crate) struct InputField<'v> {

@@ -139,7 +139,7 @@ pub(crate) fn without_unknown_names(problem: Problem, form: &Value) -> Problem {
         if known != error.pointer {
             *error = FieldError {
                 pointer: known,
-                detail: "has an unknown member".to_owned(),
+                detail: "has an unknown member".into(),
             };
         }
     }

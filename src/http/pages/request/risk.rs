@@ -5,7 +5,8 @@ use maud::{Markup, html};
 
 use super::View;
 use super::arguments::is_shell;
-use crate::http::pages::layout::{localized, visible};
+use crate::http::pages::error_texts::untranslated;
+use crate::http::pages::layout::visible;
 use crate::http::pages::translations::fill;
 use crate::http::wire::request::{RequestedCall, WireEffect};
 use crate::task::request::RequestKind;
@@ -40,7 +41,7 @@ pub(super) fn warnings(view: &View<'_>, call: &RequestedCall, number: Option<usi
                 @if let Some(number) = number {
                     (fill(texts.call_number, &[("number", &number)])) (words.colon)
                 }
-                (warning_subject(view, &warning.code)) (localized(words, &warning.detail))
+                (warning_subject(view, &warning.code)) (untranslated(words, &warning.detail))
                 @if !warning.pointer.is_empty() { " " code { (visible(&warning.pointer)) } }
             }
         }
@@ -48,7 +49,7 @@ pub(super) fn warnings(view: &View<'_>, call: &RequestedCall, number: Option<usi
 }
 
 /// Renders the kind of a warning in the reader's language; empty for an unknown code. It comes
-/// before the warning's detail, because the detail may have no translation.
+/// before the warning's detail, because the detail has no translation.
 fn warning_subject(view: &View<'_>, code: &str) -> Markup {
     let words = view.words;
     let about = match code {

@@ -4,8 +4,8 @@
 
 use serde_json::{Map, Value};
 
-use super::form::words;
 use super::question::value_text;
+use crate::engine::DetailCode;
 use crate::http::server::json;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -184,12 +184,11 @@ impl Field {
     /// optional. Does not check the number of texts.
     ///
     /// # Errors
-    /// Fails if a chosen text is not one of the field's choices. The error is a sentence for a
-    /// person.
-    pub(super) fn list_json(&self, chosen: &[String]) -> Result<Option<String>, &'static str> {
+    /// Fails if a chosen text is not one of the field's choices.
+    pub(super) fn list_json(&self, chosen: &[String]) -> Result<Option<String>, DetailCode> {
         let known = |text: &String| matches!(&self.value, FieldValue::MultipleChoice(all) if all.contains(text));
         if !chosen.iter().all(known) {
-            return Err(words().not_a_choice);
+            return Err(DetailCode::OfferedChoice);
         }
         let is_present = self.required || !chosen.is_empty();
         Ok(is_present.then(|| Value::from(chosen).to_string()))
@@ -200,11 +199,11 @@ impl Field {
     ///
     /// # Errors
     /// Fails if a required field is empty, or if the text does not fit the field's kind of value.
-    /// The error is a sentence for a person that names the expected value.
-    pub(super) fn json(&self, submitted: &str) -> Result<Option<String>, &'static str> {
+    /// The error names the expected value.
+    pub(super) fn json(&self, submitted: &str) -> Result<Option<String>, DetailCode> {
         if submitted.is_empty() {
             return if self.required {
-                Err(words().value_required)
+                Err(DetailCode::ValueRequired)
             } else {
                 Ok(None)
             };
@@ -216,29 +215,29 @@ impl Field {
             }
             FieldValue::Boolean => match submitted {
                 "true" | "false" => Ok(Some(submitted.to_owned())),
-                _ => Err(words().not_a_boolean),
+                _ => Err(DetailCode::Boolean),
             },
-            FieldValue::MultipleChoice(_) => Err(words().not_a_choice),
+            FieldValue::MultipleChoice(_) => Err(DetailCode::OfferedChoice),
             FieldValue::SingleChoice(values) => {
                 let chosen = values.iter().find(|(text, _)| text == submitted);
                 chosen
                     .map(|(_, value)| Some(value.to_string()))
-                    .ok_or(words().not_a_choice)
+                    .ok_or(DetailCode::OfferedChoice)
             }
         }
     }
 }
 
-fn number_json(submitted: &str, is_integer: bool) -> Result<String, &'static str> {
+fn number_json(submitted: &str, is_integer: bool) -> Result<String, DetailCode> {
     if is_integer && submitted.chars().any(|c| !c.is_ascii_digit() && c != '-') {
-        return Err(words().not_an_integer);
+        return Err(DetailCode::Integer);
     }
     match json::parse(submitted.as_bytes()) {
         Ok(Value::Number(_)) => Ok(submitted.to_owned()),
         Ok(_) | Err(_) => Err(if is_integer {
-            words().not_an_integer
+            DetailCode::Integer
         } else {
-            words().not_a_number
+            DetailCode::Number
         }),
     }
 }
@@ -332,7 +331,7 @@ mod tests {
             string.json("a \"b\"\n\u{202e}"),
             Ok(Some("\"a \\\"b\\\"\\n\u{202e}\"".into()))
         );
-        assert_eq!(string.json(""), Err("a value is required"));
+        assert_eq!(string.json(""), Err(DetailCode::ValueRequired));
         assert_eq!(field(json!({"type": "string"}), false).json(""), Ok(None));
         let number = field(json!({"type": "number"}), false);
         for text in ["20.10", "1E2", "-0.5", "12345678901234567890123"] {
@@ -341,7 +340,7 @@ mod tests {
         for text in [
             "1,5", "x", "١", "１", "NaN", "1}", "\"1\"", "01", "true", "1 2",
         ] {
-            assert_eq!(number.json(text), Err("a number"), "{text}");
+            assert_eq!(number.json(text), Err(DetailCode::Number), "{text}");
         }
         let integer = field(json!({"type": "integer"}), false);
         assert_eq!(
@@ -349,12 +348,12 @@ mod tests {
             Ok(Some("9007199254740993".into()))
         );
         for text in ["1.0", "1e3", "--1", "-", "x"] {
-            assert_eq!(integer.json(text), Err("a whole number"), "{text}");
+            assert_eq!(integer.json(text), Err(DetailCode::Integer), "{text}");
         }
         let boolean = field(json!({"type": "boolean"}), true);
         assert_eq!(
             (boolean.json("true"), boolean.json("on")),
-            (Ok(Some("true".into())), Err("true or false"))
+            (Ok(Some("true".into())), Err(DetailCode::Boolean))
         );
         let several = json!({"type": "array", "items": {"type": "string", "enum": ["x", "y\""]}});
         let list = |required, chosen: &[&str]| {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::form::{default_form, is_changed_in_fields};
 use super::inputs::call_part;
 use super::schema;
-use crate::engine::FieldError;
+use crate::engine::{Detail, FieldError};
 use crate::store::RequestRow;
 use crate::task::decision::Action;
 use crate::task::request::RequestKind;
@@ -97,8 +97,8 @@ pub(crate) struct FieldMistake {
     /// A JSON pointer to the mistake. If the mistake has a field, the pointer begins at the field's
     /// value. Otherwise it begins at the JSON body that was made from the form.
     pub pointer: String,
-    /// The expected value, as a sentence in English.
-    pub detail: String,
+    /// The expected value.
+    pub detail: Detail,
 }
 
 #[derive(Clone, Debug)]

@@ -9,7 +9,7 @@ use super::invalid_form::page_with_mistakes;
 use super::submitted::{FormName, SubmittedForm};
 use super::tests::{decider, page};
 use super::{View, has_single_call_forms};
-use crate::engine::FieldError;
+use crate::engine::{DetailCode, FieldError};
 use crate::http::openapi::sample;
 use crate::http::pages::language::Language;
 use crate::people::Caller;
@@ -131,7 +131,7 @@ fn confirmation_has_one_yes_and_one_no() {
     );
     let wrong = FieldError {
         pointer: "/reason".into(),
-        detail: "at most 4096 bytes".into(),
+        detail: DetailCode::AtMostBytes(4096).into(),
     };
     let no = [
         ("action", "respond"),
@@ -305,7 +305,7 @@ fn mistake_inside_an_edit_is_shown_at_its_place() {
     let reason = [("reason", "x"), ("then", "continue")];
     let wrong = FieldError {
         pointer: "/reason".into(),
-        detail: "at most 4096 bytes".into(),
+        detail: DetailCode::AtMostBytes(4096).into(),
     };
     let page = again(
         &row,
@@ -474,7 +474,7 @@ fn choice_of_several_texts_is_a_group_of_ticks_that_are_sent_as_a_list() {
     assert!(body(&[("action", "respond"), ("choice.2.toppings", "ham")]).is_err());
     let wrong = FieldError {
         pointer: "/response/toppings".to_owned(),
-        detail: "must have at most 1 elements".to_owned(),
+        detail: "must have at most 1 elements".into(),
     };
     let again = again(&row, &sample::caller(), None, &both, vec![wrong]);
     assert!(again.contains("<a href=\"#answer-field_2e_toppings\">toppings</a>"));

@@ -399,17 +399,26 @@ fn arguments_are_changed_in_fields_or_as_json_but_not_in_both() {
         runs(r#"{"order":1}"#)
     );
     let both = posted(&[("field.amount", "1"), ("arguments", "{}")]).unwrap_err();
-    assert!(both[0].detail.starts_with("changed both"), "{both:?}");
+    assert!(
+        both[0].detail.to_string().starts_with("changed both"),
+        "{both:?}"
+    );
     let wrong = posted(&[("field.amount", "much")]).unwrap_err();
     assert_eq!(
-        (wrong[0].pointer.as_str(), wrong[0].detail.as_str()),
+        (
+            wrong[0].pointer.as_str(),
+            wrong[0].detail.to_string().as_str()
+        ),
         (
             format!("/decisions/{id}/arguments/amount").as_str(),
             "a number"
         )
     );
     let unchosen = posted(&[("action", "approve"), ("field.amount", "1")]).unwrap_err();
-    assert!(unchosen[0].detail.contains("not chosen"), "{unchosen:?}");
+    assert!(
+        unchosen[0].detail.to_string().contains("not chosen"),
+        "{unchosen:?}"
+    );
     let page = page(&row, &sample::approver());
     for shown in [
         format!("name=\"call.{id}.field.amount\" type=\"number\" step=\"any\""),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::tests_forms::again;
-use crate::engine::FieldError;
+use crate::engine::{DetailCode, FieldError};
 use crate::http::openapi::sample;
 use crate::task::decision::Action;
 use crate::task::grant::{GrantScope, Offer};
@@ -15,7 +15,7 @@ use crate::task::request::RequestKind;
 fn mistake(pointer: &str) -> Vec<FieldError> {
     vec![FieldError {
         pointer: pointer.to_owned(),
-        detail: "at most 4096 bytes".to_owned(),
+        detail: DetailCode::AtMostBytes(4096).into(),
     }]
 }
 

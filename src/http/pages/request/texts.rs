@@ -88,8 +88,6 @@ texts! {
     remember_owner: "In every task of {user} with {agent}", "{user} 使用 {agent} 的所有任务";
     remember_time: "For how long", "有效时间";
     retry: "Run it again…", "再次执行…";
-    changed_twice: "changed both in the fields and as JSON: change one of them", "字段和 JSON 均被改动：请只改其中之一";
-    not_approvable: "only \"approve\" can be used for the rest", "其余各项只能选择“批准”";
     later_request: "Look at the new request", "查看新的请求";
     // Below the forms: details and history.
     details: "Details", "详细信息";

@@ -10,7 +10,7 @@ use http::header::LOCATION;
 use utoipa::IntoResponses;
 
 use super::decision_body;
-use crate::engine::{Accepted, DecisionInput};
+use crate::engine::{Accepted, DecisionInput, DetailCode};
 use crate::http::Http;
 use crate::http::access;
 use crate::http::api::respond::{self, SuccessStatus};
@@ -131,9 +131,9 @@ pub(crate) async fn store_decision(
             || !may_take_any_action(caller, row.spec.kind)
         {
             return Err(Problem::forbidden(if caller.door == Some(Door::Link) {
-                "A link may not decide this request. Sign in to decide it."
+                DetailCode::LinkMayNotDecide
             } else {
-                "You may not decide this request: see its `approvers`."
+                DetailCode::MayNotDecide
             }));
         }
         if row.spec.kind == RequestKind::Credentials {

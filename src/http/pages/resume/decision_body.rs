@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::engine::{CallReply, DecisionBody, DecisionInput};
+use crate::engine::{CallReply, DecisionBody, DecisionInput, DetailCode};
 use crate::http::server::fields::{Errors, Fields, pointer};
 use crate::http::server::json::{member, members};
 use crate::http::server::problem::Problem;
@@ -159,7 +159,7 @@ fn read_then(action: Action, fields: &mut Fields, errors: &mut Errors) -> Option
         Some(_) | None => None,
     };
     if action != Action::Reject {
-        errors.add(&fields.pointer("then"), "`then` only beside `reject`");
+        errors.add(&fields.pointer("then"), DetailCode::ThenWithoutReject);
     } else if found.is_none() {
         errors.add(
             &fields.pointer("then"),
@@ -180,7 +180,7 @@ fn read_per_call(
         return None;
     };
     if decisions.is_empty() {
-        errors.add(at, "at least one answer");
+        errors.add(at, DetailCode::AnswerRequired);
     }
     let (mut answers, mut texts) = (BTreeMap::new(), members(text));
     for (call, answer) in decisions {
@@ -213,10 +213,7 @@ fn read_call_reply(fields: &mut Fields, text: &[u8], errors: &mut Errors) -> Opt
         Action::Respond,
     ];
     let Some(action) = action_among(&known, &word) else {
-        errors.add(
-            &fields.pointer("action"),
-            "`approve`, `reject`, `edit` or `respond`",
-        );
+        errors.add(&fields.pointer("action"), DetailCode::CallAction);
         return None;
     };
     let reason = fields.text_within("reason", MAX_REASON_BYTES, errors);
@@ -227,10 +224,7 @@ fn read_call_reply(fields: &mut Fields, text: &[u8], errors: &mut Errors) -> Opt
         let replacement = fields.take("arguments").filter(Value::is_object);
         arguments = replacement.and_then(|_| member(text, "arguments"));
         if arguments.is_none() {
-            errors.add(
-                &fields.pointer("arguments"),
-                "an object: the full replacement",
-            );
+            errors.add(&fields.pointer("arguments"), DetailCode::ObjectReplacement);
         }
     }
     if action == Action::Respond {

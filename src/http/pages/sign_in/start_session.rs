@@ -12,6 +12,7 @@ use http::header::{SET_COOKIE, WWW_AUTHENTICATE};
 use utoipa::ToSchema;
 
 use super::page;
+use crate::engine::DetailCode;
 use crate::http::Http;
 use crate::http::pages::language::Language;
 use crate::http::server::body::form;
@@ -121,7 +122,7 @@ impl SignIn {
         // A body that consists of the bare key is parsed as a field whose name is the key. An error
         // must not repeat a key, so this error does not name the unknown field.
         if !fields.is_empty() {
-            errors.add("", "no such member");
+            errors.add("", DetailCode::UnknownMember);
         }
         match key.filter(|_| errors.0.is_empty()) {
             Some(key) => Ok(Self {

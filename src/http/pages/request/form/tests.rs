@@ -12,7 +12,7 @@ fn read(row: &RequestRow, fields: &[(&str, &str)]) -> Result<String, Vec<(String
     to_json(row, &fields).map_err(|errors| {
         errors
             .into_iter()
-            .map(|error| (error.pointer, error.detail))
+            .map(|error| (error.pointer, error.detail.to_string()))
             .collect()
     })
 }
