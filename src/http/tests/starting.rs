@@ -64,6 +64,8 @@ async fn stream_that_is_asked_for_without_a_database_ends_at_once() {
         }
         let probe = ask(app, "GET", "/readyz", &[stream], "").await;
         assert_eq!(probe.status, 503, "the service is not ready");
+        let list = ask(app, "GET", "/v1/tasks", &[KEY, stream], "").await;
+        assert_eq!(list.status, 503, "only `…/events` is a stream");
         let post = ask(app, "POST", "/v1/tasks", &[KEY, JSON, stream], "{}").await;
         assert_ne!(post.status, 200, "{}", post.text);
     }
