@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use holdpoint::store::Store;
 use holdpoint::task::change::Counters;
+use holdpoint::task::decision::Action;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{CloseReason, Fact};
 use holdpoint::task::request::RequestKind;
@@ -283,6 +284,39 @@ async fn replica_with_a_fast_clock_ends_no_lease_no_deadline_and_no_key() {
     // The end of the renewed lease is set by the database's clock, not by the replica's clock.
     fixture.forward(LEASE + Duration::from_secs(1));
     assert_eq!(claim(&fixture.store, "other", 9).await, [leased]);
+}
+
+/// The store writes these three changes with three statements: an update alone, the general
+/// statement, and an update after locks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commit_that_waits_for_another_write_of_its_task_has_a_time_after_that_write() {
+    let fixture = StoreFixture::postgres().await;
+    let mut changes = Vec::new();
+    for with_child in [false, true] {
+        let id = fixture.task().await;
+        let mut next = fixture.next(id).await;
+        next.facts = vec![said("more")];
+        let child = with_child.then(|| child_task(TaskId(fresh()), id));
+        changes.push((id, [next].into_iter().chain(child).collect()));
+    }
+    let (paused, asked) = fixture.paused(finance(1)).await;
+    let decide = fixture.deciding(paused, &asked, "bob", Action::Approve);
+    changes.push((paused, vec![decide.await]));
+    for (id, tasks) in changes {
+        let mut other = fixture.holding(TASKS, id.0).await;
+        let renews =
+            format!("update agent_task set lease_until = lease_until where task_id = '{id}'");
+        other.execute(AssertSqlSafe(renews)).await.unwrap();
+        let lets_go = async {
+            fixture.until_locked_out(1).await;
+            let before = fixture.store.now().await.unwrap();
+            other.execute("commit").await.unwrap();
+            before
+        };
+        let (written, before) = tokio::join!(fixture.store.commit(change(id, tasks)), lets_go);
+        let at = written.unwrap().at;
+        assert!(at > before, "{at:?} {before:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
