@@ -1,7 +1,8 @@
 //! The outermost middleware. It gives each request an id, renders problems, answers CORS
 //! preflights, and adds the headers that operations share: request id, CORS, caching and security.
 //! A problem is rendered as a page if the client prefers HTML and the path is not under `/v1` or
-//! `/mcp`, and as JSON otherwise. If the database does not answer, a client that asks for an event
+//! `/mcp`, and as JSON otherwise. A GET of a sealed link gets a page whatever the client prefers, as
+//! it does from a link that works. If the database does not answer, a client that asks for an event
 //! stream gets a stream that ends at once: a browser's `EventSource` reconnects after the end of a
 //! stream, and gives up after any status but 200 (WHATWG HTML, "Server-sent events"). The log line
 //! of a request omits path and query.
@@ -118,9 +119,11 @@ impl RequestContext {
         let page = pages::PATHS.into_iter().any(under);
         let has_stream =
             under("/v1") && path.ends_with("/events") && *request.method() == Method::GET;
+        let reads_link = path.starts_with(link::PATH_PREFIX)
+            && [Method::GET, Method::HEAD].contains(request.method());
         let problem_form = if has_stream && wants_stream(headers) {
             ProblemForm::Stream
-        } else if !(under("/v1") || under("/mcp")) && wants_html(headers) {
+        } else if reads_link || (!(under("/v1") || under("/mcp")) && wants_html(headers)) {
             ProblemForm::Page
         } else {
             ProblemForm::Json
@@ -146,6 +149,13 @@ impl RequestContext {
     /// Returns whether the path is a sealed link from a message.
     fn is_link(&self) -> bool {
         self.path.starts_with(link::PATH_PREFIX)
+    }
+
+    /// Returns the id that the page of a problem shows. `None` for a link that does not work: the
+    /// pages of all such links are the same bytes, so that they tell nothing about the link.
+    fn id_on_page(&self, code: Code) -> Option<Uuid> {
+        let is_hidden = self.is_link() && matches!(code, Code::NotFound | Code::LinkExpired);
+        (!is_hidden).then_some(self.id)
     }
 }
 
@@ -232,7 +242,7 @@ fn problem(
             let back = back_path(context, problem, &prefix);
             let page = layout::problem_page(
                 problem,
-                context.id,
+                context.id_on_page(problem.code),
                 context.language,
                 sign_in.as_ref(),
                 back.as_deref(),
