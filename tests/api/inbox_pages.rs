@@ -209,6 +209,22 @@ on_both! {
         app.stop().await;
     }
 
+    async fn decided_requests_are_listed_by_their_answers_newest_first(on: On) {
+        let app = finance(on).await;
+        let (first, second) = (refund(&app, 120).await, refund(&app, 80).await);
+        for held in [&second, &first] {
+            app.model.then(says("done"));
+            let reply = app.approver().post(&format!("/resume/{}/approve", held.request), &json!({})).await;
+            assert_eq!(reply.status, 200, "{}", reply.text);
+        }
+        for (actor, path) in [(app.approver(), "/inbox/decided"), (app.actor(EVE), "/inbox/decided?all=1")] {
+            let shown = page(actor, path).await.text;
+            let (newer, older) = (shown.find("Refund 120").unwrap(), shown.find("Refund 80").unwrap());
+            assert!(newer < older, "{path}: {shown}");
+        }
+        app.stop().await;
+    }
+
     async fn timeline_of_a_task_is_its_journal_in_order(on: On) {
         let app = finance(on).await;
         let held = refund(&app, 120).await;
