@@ -18,6 +18,8 @@ const MAX_MESSAGE_CHARS: usize = 200;
 const MAX_SUMMARY_CHARS: usize = 100;
 /// The maximum number of tools that a title names.
 const MAX_TITLE_TOOLS: usize = 3;
+/// The text of the link to a question's page.
+pub(super) const REVIEW: &str = "Review";
 /// Stands for a tool whose name the configuration does not have.
 const UNLISTED_TOOL: &str = "a tool that the configuration does not name";
 
@@ -106,8 +108,10 @@ impl ListedQuestion<'_> {
         self.outcome.is_none_or(|outcome| outcome.is_open)
     }
 
-    pub(super) fn link_text(&self) -> &'static str {
-        if self.is_open() { "Review" } else { "Read" }
+    /// Returns the address of the question's page; `None` if the question is closed, because its
+    /// message no longer invites people to the page.
+    pub(super) fn link(&self) -> Option<&str> {
+        self.is_open().then_some(self.question.url.as_str())
     }
 
     /// Returns the rule's message in one line; `None` if the rule has no message.

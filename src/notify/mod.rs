@@ -219,15 +219,26 @@ impl Sender {
         }
     }
 
-    /// Counts the messages that wait to be sent, for each entry that has any.
+    /// Counts the messages that wait to be sent, for each entry. An entry without any has a count
+    /// of 0.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
     pub async fn backlogs(&self) -> Result<Vec<Backlog>, ReadError> {
-        let backlogs = self
+        let counted = self
             .store
             .delivery_backlogs(&self.entry_names, &self.without_updates);
-        backlogs.await
+        let mut backlogs = counted.await?;
+        for name in &self.entry_names {
+            if !backlogs.iter().any(|backlog| backlog.name == *name) {
+                backlogs.push(Backlog {
+                    name: name.clone(),
+                    waiting: 0,
+                    oldest: Duration::ZERO,
+                });
+            }
+        }
+        Ok(backlogs)
     }
 
     /// Starts no further attempts. Waits at most `time` until all attempts in flight are recorded.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use url::Url;
 
 use super::attempt_result::AttemptResult;
-use super::chat::{ListedQuestion, MAX_DETAILED_QUESTIONS, RoomMessage, title};
+use super::chat::{ListedQuestion, MAX_DETAILED_QUESTIONS, REVIEW, RoomMessage, title};
 use super::exchange::{ATTEMPT_TIMEOUT, exchange};
 use super::settings::Teams as Settings;
 use crate::net::{Net, plain_http_url};
@@ -123,8 +123,8 @@ fn text_block(text: &str, strong: bool) -> Value {
 }
 
 /// Returns the actions of a message. If there is an inbox and the message does not show its
-/// questions in full, the only action opens the inbox. Otherwise each of the first
-/// `MAX_DETAILED_QUESTIONS` questions gets an action that opens the question's page.
+/// questions in full, the only action opens the inbox. Otherwise each open question among the first
+/// `MAX_DETAILED_QUESTIONS` gets an action that opens the question's page.
 fn actions(message: &RoomMessage) -> Vec<Value> {
     let open =
         |title: &str, url: &str| json!({"type": "Action.OpenUrl", "title": title, "url": url});
@@ -142,15 +142,14 @@ fn actions(message: &RoomMessage) -> Vec<Value> {
         .take(MAX_DETAILED_QUESTIONS)
         .enumerate();
     numbered
-        .map(|(index, listed)| {
-            let word = listed.link_text();
-            let number = index + 1;
+        .filter_map(|(index, listed)| {
+            let url = listed.link()?;
             let title = if only {
-                word.to_owned()
+                REVIEW.to_owned()
             } else {
-                format!("{word} {number}")
+                format!("{REVIEW} {}", index + 1)
             };
-            open(&title, &listed.question.url)
+            Some(open(&title, url))
         })
         .collect()
 }
@@ -158,7 +157,7 @@ fn actions(message: &RoomMessage) -> Vec<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::notify::chat::samples::{HOSTILE, room_message};
+    use crate::notify::chat::samples::{HOSTILE, closed, room_message};
 
     fn content(message: &RoomMessage) -> Value {
         body(message)["attachments"][0]["content"].clone()
@@ -215,6 +214,9 @@ mod tests {
         assert_eq!(card["body"].as_array().unwrap().len(), 1 + 6 + 1);
         six.digest.inbox = None;
         assert_eq!(titles(&content(&six)).len(), 5);
+        let mut three = room_message(3);
+        three.outcomes[1] = closed("Rejected by bob, 09:14 UTC");
+        assert_eq!(titles(&content(&three)), ["Review 1", "Review 3"]);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::approval_cycle::on_both;
 use super::pages::form;
+use super::request_kinds::{ask, asking};
 use crate::support::fake_chat_completions::{calls, says};
 use crate::support::test_app::{
     ACCOUNTS, Actor, BOB, Held, OTHER, On, REFUNDS, Reply, TestApp, refunds,
@@ -209,6 +210,22 @@ on_both! {
         app.stop().await;
     }
 
+    async fn decided_requests_are_listed_by_their_answers_newest_first(on: On) {
+        let app = finance(on).await;
+        let (first, second) = (refund(&app, 120).await, refund(&app, 80).await);
+        for held in [&second, &first] {
+            app.model.then(says("done"));
+            let reply = app.approver().post(&format!("/resume/{}/approve", held.request), &json!({})).await;
+            assert_eq!(reply.status, 200, "{}", reply.text);
+        }
+        for (actor, path) in [(app.approver(), "/inbox/decided"), (app.actor(EVE), "/inbox/decided?all=1")] {
+            let shown = page(actor, path).await.text;
+            let (newer, older) = (shown.find("Refund 120").unwrap(), shown.find("Refund 80").unwrap());
+            assert!(newer < older, "{path}: {shown}");
+        }
+        app.stop().await;
+    }
+
     async fn timeline_of_a_task_is_its_journal_in_order(on: On) {
         let app = finance(on).await;
         let held = refund(&app, 120).await;
@@ -278,6 +295,22 @@ on_both! {
         let damaged = page(app.owner(), &path).await;
         assert_eq!(damaged.text.matches("This entry cannot be read.").count(), 2, "{}", damaged.text);
         assert!(damaged.text.contains("#4 ") && damaged.text.contains("#6 "), "it goes on: {}", damaged.text);
+        app.stop().await;
+    }
+
+    async fn task_page_names_the_agent_of_a_question_and_its_kind_unless_it_is_an_approval(on: On) {
+        let app = asking(on, "").await;
+        for (kind, language, about) in [
+            ("approval", "en", "(<bdi>billing</bdi>)"),
+            ("guidance", "en", "(<bdi>billing</bdi>, guidance)"),
+            ("guidance", "zh", "(<bdi>billing</bdi>、指导)"),
+        ] {
+            let question = ask(&app, kind).await;
+            let reader = app.owner().header("accept-language", language);
+            let shown = page(reader, &format!("/tasks/{}", question.task)).await;
+            let line = format!("</span> {about} <a href=\"/resume/{}\">", question.id);
+            assert!(shown.text.contains(&line), "{line}: {}", shown.text);
+        }
         app.stop().await;
     }
 

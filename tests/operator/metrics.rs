@@ -167,6 +167,26 @@ notify:
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn receiver_for_which_nothing_waits_has_gauges_of_0() {
+    let folder = Folder::new();
+    let yaml = format!(
+        "models: {{ m: {{ provider: openai, model: x, base_url: 'http://127.0.0.1:9/v1' }} }}
+agents: {{ a: {{ model: m }} }}
+notify: {{ to: [ {{ name: backend, webhook: {{ url: 'http://127.0.0.1:9/backend', secrets: ['{NEW}'] }} }} ] }}
+"
+    );
+    let served = Served::start(folder.path(), &yaml, &[]);
+    let metrics = served.get("/metrics").await;
+    for gauge in [
+        "holdpoint_deliveries_waiting",
+        "holdpoint_delivery_oldest_seconds",
+    ] {
+        let series = format!("{gauge}{{target=\"backend\"}}");
+        assert_eq!(value::<u64>(&metrics, &series), Some(0), "{metrics}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn call_that_a_standing_decision_lets_through_is_counted_under_its_rule() {
     let (model, tool, folder) = fakes().await;
     let yaml = format!(

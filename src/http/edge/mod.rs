@@ -1,6 +1,7 @@
 //! The outermost middleware. It gives each request an id, renders problems, answers CORS
 //! preflights, and adds the headers that operations share: request id, CORS, caching and security.
-//! The surface of the operation decides whether a problem is rendered as JSON or as a page. If the
+//! The surface of the operation decides whether a problem is rendered as JSON or as a page. A GET of
+//! a sealed link gets a page whatever the client prefers, as it does from a link that works. If the
 //! database does not answer, a client that asks for an event stream gets a stream that ends at
 //! once: a browser's `EventSource` reconnects after the end of a stream, and gives up after any
 //! status but 200 (WHATWG HTML, "Server-sent events"). The log line of a request omits path and
@@ -81,6 +82,7 @@ struct RequestContext {
     id: Uuid,
     origin: Option<HeaderValue>,
     is_preflight: bool,
+    /// Whether a problem of a page is rendered as a page.
     wants_html: bool,
     /// Whether the request is a GET that asks for an event stream.
     wants_stream: bool,
@@ -94,6 +96,8 @@ struct RequestContext {
 impl RequestContext {
     fn new(state: &Edge, request: &Request) -> Self {
         let headers = request.headers();
+        let reads_link = request.uri().path().starts_with(link::PATH_PREFIX)
+            && [Method::GET, Method::HEAD].contains(request.method());
         let is_shared = state.origins.allows_cors(headers);
         Self {
             id: state.ids.fresh(),
@@ -101,7 +105,7 @@ impl RequestContext {
             is_preflight: *request.method() == Method::OPTIONS
                 && headers.contains_key(header::ORIGIN)
                 && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD),
-            wants_html: wants_html(headers),
+            wants_html: reads_link || wants_html(headers),
             wants_stream: *request.method() == Method::GET && wants_stream(headers),
             host_refusal: state.host_refusal(request),
             operation: OperationSlot::default(),
@@ -134,6 +138,13 @@ impl RequestContext {
             Some(op) => op.auth == AuthClass::Link,
             None => self.path.starts_with(link::PATH_PREFIX),
         }
+    }
+
+    /// Returns the id that the page of a problem shows. `None` for a link that does not work: the
+    /// pages of all such links are the same bytes, so that they tell nothing about the link.
+    fn id_on_page(&self, code: Code) -> Option<Uuid> {
+        let is_hidden = self.is_link() && matches!(code, Code::NotFound | Code::LinkExpired);
+        (!is_hidden).then_some(self.id)
     }
 }
 

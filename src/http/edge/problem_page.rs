@@ -23,7 +23,7 @@ pub(super) fn render(
     let back = back_path(context, problem, &prefix);
     layout::problem_page(
         problem,
-        context.id,
+        context.id_on_page(problem.code),
         context.language,
         sign_in.as_ref(),
         back.as_deref(),

@@ -34,7 +34,7 @@ const SUMMARY: &str = "Runs AI-agent tasks and stops them at the point where a h
 /// The description of problems that are shown as pages. It describes the pages in words: if a
 /// problem had a second content type, code generators would lose its type.
 const ERROR_PAGE_DESCRIPTION: &str = "Outside `/v1` and `/mcp`, a problem is a page (`text/html`) with the same status if `Accept` \
-    prefers `text/html`.";
+    prefers `text/html`, and always for a GET of `/l/{token}`.";
 
 #[derive(utoipa::OpenApi)]
 #[openapi(

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::{parameters_mut, put, text_header};
 use crate::http::api::mcp;
+use crate::http::pages::link;
 use crate::http::server::operation::{AuthClass, Op};
 use crate::http::server::problem::Code;
 
@@ -100,7 +101,8 @@ fn responses_mut(operation: &mut Map<String, Value>) -> Option<&mut Map<String, 
 }
 
 /// Adds a response for each status of the operation's problems. If the operation itself describes a
-/// JSON body for such a status, the response has both content types.
+/// JSON body for such a status, the response has both content types. The problems of a link's page
+/// are pages.
 fn add_problems(responses: &mut Map<String, Value>, op: &Op) {
     let mut codes_by_status: BTreeMap<u16, Vec<Code>> = BTreeMap::new();
     for code in common_problems(op.auth).iter().chain(op.problems) {
@@ -112,6 +114,10 @@ fn add_problems(responses: &mut Map<String, Value>, op: &Op) {
     for (status, codes) in codes_by_status {
         let status = status.to_string();
         let mut response = problem_response(&codes);
+        if op.id == link::show::OP.id {
+            let page = json!({ "text/html": { "schema": { "type": "string" } } });
+            put(&mut response, &["content"], page);
+        }
         let described = responses.get(&status);
         if let Some(json) = described.and_then(|old| old.pointer("/content/application~1json")) {
             let path = ["content", "application/json"];

@@ -78,13 +78,14 @@ pub(super) fn frame_with_tab_title(language: Language, title: &str, body: &Marku
 }
 
 /// Renders a problem as a page, with the texts of the JSON problem. If the problem has the member
-/// `decision`, also renders this earlier decision. `instance` is the id of the HTTP request.
+/// `decision`, also renders this earlier decision. `instance` is the id of the HTTP request. Without
+/// it, equal problems give equal pages.
 /// `sign_in_again` has a link to the sign-in page, if a sign-in could help. `back_path` is the path
 /// of the request's page, if the reader can return to the request.
 #[must_use]
 pub(crate) fn problem_page(
     problem: &Problem,
-    instance: Uuid,
+    instance: Option<Uuid>,
     language: Language,
     sign_in_again: Option<&Markup>,
     back_path: Option<&str>,
@@ -116,7 +117,8 @@ pub(crate) fn problem_page(
             details {
                 summary { (words.for_support) }
                 p.soft lang="en" { (title) ". " (visible(&problem.detail.to_string())) }
-                p.soft { (fill(words.code_line, &[("code", &code), ("status", &status), ("id", &instance)])) }
+                p.soft { (fill(words.code_line, &[("code", &code), ("status", &status)])) }
+                @if let Some(id) = instance { p.soft { (fill(words.id_line, &[("id", &id)])) } }
             }
         },
     )
@@ -243,7 +245,7 @@ mod tests {
     fn problem_page_escapes_what_it_shows() {
         let page = problem_page(
             &Problem::invalid_at("/<b>", "no such member"),
-            Uuid::nil(),
+            Some(Uuid::nil()),
             Language::English,
             None,
             None,
@@ -256,14 +258,15 @@ mod tests {
     #[test]
     fn problem_page_is_in_the_readers_language() {
         let late = Problem::new(Code::RequestExpired, DetailCode::RequestExpired);
-        let page = problem_page(&late, Uuid::nil(), Language::Chinese, None, None).into_string();
+        let page =
+            problem_page(&late, Some(Uuid::nil()), Language::Chinese, None, None).into_string();
         assert!(
             page.contains("lang=\"zh-Hans\"") && page.contains("请求的期限已过。"),
             "{page}"
         );
         let other = problem_page(
             &Problem::forbidden("Only <b>."),
-            Uuid::nil(),
+            Some(Uuid::nil()),
             Language::Chinese,
             None,
             None,
@@ -276,6 +279,18 @@ mod tests {
     }
 
     #[test]
+    fn problem_page_names_the_http_request_only_if_it_is_given() {
+        let nothing = Problem::not_found();
+        for (instance, is_named) in [(Some(Uuid::nil()), true), (None, false)] {
+            let page = problem_page(&nothing, instance, Language::English, None, None);
+            let page = page.into_string();
+            let line = format!("Request {}.", Uuid::nil());
+            assert_eq!(page.contains(&line), is_named, "{page}");
+            assert!(page.contains("Code not_found, status 404."), "{page}");
+        }
+    }
+
+    #[test]
     fn late_decider_reads_the_first_decision() {
         let late = Problem::new(Code::AlreadyDecided, "An earlier answer decided this.").with(
             "decision",
@@ -283,7 +298,7 @@ mod tests {
         );
         let page = problem_page(
             &late,
-            Uuid::nil(),
+            Some(Uuid::nil()),
             Language::English,
             None,
             Some("/base/resume/r"),

@@ -312,7 +312,8 @@ texts! {
     outcome_released: "let through", "已放行";
     // The pages that report a problem.
     for_support: "For support", "技术支持信息";
-    code_line: "Code {code}, status {status}, request {id}.", "代码 {code}，状态 {status}，请求 {id}。";
+    code_line: "Code {code}, status {status}.", "代码 {code}，状态 {status}。";
+    id_line: "Request {id}.", "请求 {id}。";
     first_decision: "The first decision counts: {user} {what} at {at}.", "有人先作出决定：{user} 于 {at} {what}。";
 }
 

@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::notify::chat::{ListedQuestion, RoomMessage, title};
+use crate::notify::chat::{ListedQuestion, REVIEW, RoomMessage, title};
 
 /// Returns the members `text` and `blocks` of the body of a message.
 pub(in crate::notify) fn content(message: &RoomMessage) -> Map<String, Value> {
@@ -48,7 +48,8 @@ fn message_members(words: &str, blocks: Option<Vec<Value>>) -> Map<String, Value
     members
 }
 
-/// Returns the blocks of a question with all details: title, message, summaries, facts and link.
+/// Returns the blocks of a question with all details: title, message, summaries and facts, and the
+/// link while the question is open.
 fn details(listed: &ListedQuestion<'_>, title: &str) -> Vec<Value> {
     let mut head = vec![title.to_owned()];
     head.extend(listed.message());
@@ -58,7 +59,7 @@ fn details(listed: &ListedQuestion<'_>, title: &str) -> Vec<Value> {
         blocks.push(section(&plain(&summaries.join("\n"))));
     }
     blocks.push(context(&[plain(&facts(listed))]));
-    blocks.push(section(&link(&listed.question.url, listed.link_text())));
+    blocks.extend(listed.link().map(|url| section(&link(url, REVIEW))));
     blocks
 }
 
@@ -68,10 +69,13 @@ fn summary_line(listed: &ListedQuestion<'_>) -> Value {
         Some(outcome) => outcome.text.clone(),
         None => facts(listed),
     };
-    context(&[
-        link(&listed.question.url, listed.link_text()),
-        plain(&format!("{title} · {state}")),
-    ])
+    let mut elements: Vec<Value> = listed
+        .link()
+        .map(|url| link(url, REVIEW))
+        .into_iter()
+        .collect();
+    elements.push(plain(&format!("{title} · {state}")));
+    context(&elements)
 }
 
 fn facts(listed: &ListedQuestion<'_>) -> String {
@@ -205,7 +209,7 @@ mod tests {
                     let link = text
                         .strip_prefix("<https://agents.acme.com/resume/")
                         .unwrap();
-                    assert!(["0|Read>", "1|Review>"].contains(&link), "{link}");
+                    assert_eq!(link, "1|Review>", "the first question is closed");
                 } else {
                     assert_eq!(kind, "plain_text");
                     assert!(!text.contains(['<', '>', '\r', '\u{202e}']), "{text}");
@@ -242,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn message_about_a_decision_names_the_decider_and_asks_for_no_answer() {
+    fn message_about_a_decision_names_the_decider_and_has_no_link() {
         let mut one = room_message(1);
         one.outcomes = vec![closed("Approved by carol, 09:13 UTC")];
         let found = content(&one);
@@ -252,23 +256,20 @@ mod tests {
         );
         let rendered = found["blocks"].to_string();
         assert!(
-            rendered.contains("|Read>")
-                && !rendered.contains("Review")
-                && !rendered.contains("answer by")
+            !rendered.contains("agents.acme.com") && !rendered.contains("answer by"),
+            "{rendered}"
         );
-        let mut three = room_message(3);
-        three.outcomes[1] = closed("Rejected by bob, 09:14 UTC");
-        let rendered = blocks(&three).to_string();
-        assert!(
-            rendered.contains("2 of 3 questions still wait")
-                && rendered.contains("Rejected by bob, 09:14 UTC")
-        );
-        assert_eq!(
-            (
-                rendered.matches("|Review>").count(),
-                rendered.matches("|Read>").count()
-            ),
-            (2, 1)
-        );
+        for count in [3, 6] {
+            let mut several = room_message(count);
+            several.outcomes[1] = closed("Rejected by bob, 09:14 UTC");
+            let rendered = blocks(&several).to_string();
+            let heading = format!("{} of {count} questions still wait", count - 1);
+            assert!(
+                rendered.contains(&heading) && rendered.contains("Rejected by bob, 09:14 UTC"),
+                "{rendered}"
+            );
+            assert_eq!(rendered.matches("|Review>").count(), count - 1);
+            assert!(!rendered.contains("/resume/1|"), "{rendered}");
+        }
     }
 }

@@ -1,7 +1,9 @@
-//! `GET /inbox/decided`: the requests that a person has answered, the most recently opened first.
-//! With `all=1`, also the requests that other people have decided and that the person has the right
-//! to decide.
+//! `GET /inbox/decided`: the requests that a person has answered, the newest answer first. With
+//! `all=1`, also the requests that other people have decided and that the person has the right to
+//! decide. Pages are cut by the times at which the requests were opened, because the cursor is the id
+//! of a request. Each page is sorted by the times of the answers.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -28,6 +30,7 @@ use crate::people::authorization::{inbox_person, may_decide};
 use crate::store::RequestRow;
 use crate::task::decision::Decision;
 use crate::task::id::RequestId;
+use crate::task::request_state::TimedDecision;
 use crate::task::status::RequestStatus;
 use crate::task::time::Time;
 
@@ -46,7 +49,8 @@ const MAX_READS: usize = 40;
 
 /// The page of decided requests
 ///
-/// Shows the requests that this caller has answered, newest first.
+/// Shows the requests that this caller has answered. Each page has the most recently opened of the
+/// remaining requests, the newest answer first.
 ///
 /// A parameter without a value counts as left out.
 #[utoipa::path(
@@ -66,13 +70,15 @@ pub(crate) async fn get_decided(
     let all = query.one("all", "1", |text| (text == "1").then_some(()));
     let before = query.cursor().map(RequestId);
     query.finish()?;
-    let (rows, next) = read(&http, &caller, &filter, all.is_some(), before).await?;
+    let (mut rows, next) = read(&http, &caller, &filter, all.is_some(), before).await?;
+    rows.sort_by_key(|row| Reverse(shown_answer(row, &caller).map(|(at, _)| *at)));
     let site = Site::new(&http, &caller, &headers);
     Ok(page(&site, &http, &filter, &rows, all.is_some(), next))
 }
 
-/// Reads a page of decided requests. If more requests may follow, also returns the id of the last
-/// request that this page has shown or skipped. The next page begins after that request.
+/// Reads a page of decided requests, the most recently opened first. If more requests may follow,
+/// also returns the id of the last request that this page has shown or skipped. The next page begins
+/// after that request.
 async fn read(
     http: &Http,
     caller: &Caller,
@@ -123,6 +129,14 @@ fn is_shown(row: &RequestRow, caller: &Caller, include_others: bool) -> bool {
     own() || (include_others && decided() && may_decide_it())
 }
 
+/// Returns the answer that the row of a request shows: the caller's own, or else the last one of a
+/// decided request.
+fn shown_answer<'r>(row: &'r RequestRow, caller: &Caller) -> Option<&'r TimedDecision> {
+    let state = row.state();
+    let own = state.answer_by(&caller.user_id, None);
+    own.or_else(|| state.resolution().map(|resolution| resolution.last))
+}
+
 fn page(
     site: &Site<'_>,
     http: &Http,
@@ -157,14 +171,11 @@ fn page(
 
 fn decided_row(site: &Site<'_>, http: &Http, row: &RequestRow) -> Markup {
     let (texts, words) = (site.texts(), site.words());
-    let state = row.state();
-    let own = state.answer_by(&site.caller.user_id, None);
-    let answer = own.or_else(|| state.resolution().map(|resolution| resolution.last));
-    let is_own = own.is_some();
+    let answer = shown_answer(row, site.caller);
     html! {
         li {
             (request_link(site, row, &http.settings))
-            @if let Some((at, answer)) = answer { (answer_line(site, row, *at, answer, is_own)) }
+            @if let Some((at, answer)) = answer { (answer_line(site, row, *at, answer)) }
             p.soft {
                 bdi { (visible(&row.agent_path.join(" › "))) }
                 " · " bdi { (fill(texts.for_user, &[("user", &visible(&row.owner))])) }
@@ -179,16 +190,10 @@ fn decided_row(site: &Site<'_>, http: &Http, row: &RequestRow) -> Markup {
 
 /// Renders an answer: the action, the person, the time of the answer, and the age of the request at
 /// that time.
-fn answer_line(
-    site: &Site<'_>,
-    row: &RequestRow,
-    at: Time,
-    answer: &Decision,
-    is_own: bool,
-) -> Markup {
+fn answer_line(site: &Site<'_>, row: &RequestRow, at: Time, answer: &Decision) -> Markup {
     let (texts, words) = (site.texts(), site.words());
     let what = words.action(answer.action);
-    let user = if is_own {
+    let user = if site.caller.user_id.is(&answer.by) {
         texts.by_you.to_owned()
     } else {
         visible(&answer.by)

@@ -66,11 +66,12 @@ pub(crate) fn person_line(view: &View<'_>, link: &CurrentLink) -> Markup {
 }
 
 /// Renders the last lines of the page: the time until which the link works, and the actions that
-/// need a key.
+/// need a key. On the page of a closed request, leaves out the time: the line says that the link
+/// ends with the question, but it still shows the page.
 pub(crate) fn expiry_lines(view: &View<'_>, link: &CurrentLink) -> Markup {
     let until = utc_text(&link.expires_at);
     html! {
-        p { (fill(view.texts.link_until, &[("at", &until)])) }
+        @if view.row.state().is_open() { p { (fill(view.texts.link_until, &[("at", &until)])) } }
         p { (view.texts.link_rest) " " (sign_in_link(&view.return_path, &view.prefix, view.texts)) }
     }
 }

@@ -30,6 +30,7 @@ use crate::http::wire::params::TimelineQuery;
 use crate::store::{RequestRow, Subtree};
 use crate::task::change::TaskRow;
 use crate::task::id::TaskId;
+use crate::task::request::RequestKind;
 
 pub(crate) const OP: Op = Op {
     id: "get_task_page",
@@ -143,15 +144,22 @@ fn about(site: &Site<'_>, row: &TaskRow, tree_size: i64) -> Markup {
     }
 }
 
+/// Renders the open questions, each with the agent that asks. Most questions are approvals, so only
+/// another kind is named.
 fn questions(site: &Site<'_>, pending: &[RequestRow]) -> Markup {
-    let texts = site.texts();
+    let (texts, words) = (site.texts(), site.words());
     html! {
         h2 { (texts.open_questions) }
         ul {
             @for row in pending {
                 li {
                     span.exact { (summary(row, texts)) }
-                    " (" (kind_word(row.spec.kind, texts)) ") "
+                    " ("
+                    bdi { (visible(row.agent_path.last().map_or("", String::as_str))) }
+                    @if row.spec.kind != RequestKind::Approval {
+                        (words.between) (kind_word(row.spec.kind, texts))
+                    }
+                    ") "
                     a href=(format!("{}/resume/{}", site.prefix, row.spec.request_id)) { (texts.review) }
                 }
             }
