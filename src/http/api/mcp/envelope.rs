@@ -154,6 +154,12 @@ pub(super) fn check_headers(
     Ok(revision)
 }
 
+/// Returns the session id in the header `Holdpoint-Session`; `None` without the header. The caller
+/// must check the form of the id.
+pub(super) fn session_header(headers: &HeaderMap) -> Result<Option<&str>, RpcError> {
+    single_header(headers, "holdpoint-session")
+}
+
 /// Returns the value of a header; `None` without the header. Fails if the header is sent twice or
 /// its value is not visible ASCII.
 fn single_header<'h>(
