@@ -173,6 +173,35 @@ async fn message_with_two_session_headers_is_refused() {
 }
 
 #[tokio::test]
+async fn arguments_and_meta_that_are_no_objects_are_refused() {
+    let app = gate(On::Sqlite, "").await;
+    for member in ["arguments", "_meta"] {
+        for value in [Value::Null, json!([]), json!("{}"), json!(1)] {
+            let mut params = refund(5);
+            params[member] = value;
+            let reply = post(&app, "0", &older("tools/call", &params)).await;
+            let error = (reply.status, &reply.body["error"]["code"]);
+            assert_eq!(error, (200, &json!(-32602)), "{params}: {}", reply.text);
+            let text = format!("`{member}` must be an object");
+            assert_eq!(reply.body["error"]["message"], text, "{params}");
+        }
+    }
+    assert_eq!(app.tool.count(), 0);
+    let absent = post(&app, "0", &older("tools/call", &json!({"name": "refund"}))).await;
+    assert_eq!(absent.body["result"]["isError"], true, "{}", absent.text);
+    let ping = older("ping", &json!({"_meta": null})).to_string();
+    let actor = app
+        .actor(AGENT)
+        .header("mcp-protocol-version", "2026-07-28");
+    let actor = actor.header("mcp-method", "ping");
+    let body = Some(("application/json", ping));
+    let reply = actor.send(Method::POST, "/mcp/refunds", body).await;
+    let error = (reply.status, &reply.body["error"]["code"]);
+    assert_eq!(error, (400, &json!(-32602)), "{}", reply.text);
+    app.stop().await;
+}
+
+#[tokio::test]
 async fn list_names_the_tools_that_the_service_runs_with_annotations_from_their_effect() {
     let app = gate(On::Sqlite, "").await;
     let reply = post_text(&app, &older("tools/list", &json!({})).to_string()).await;

@@ -188,7 +188,6 @@ fn tool_name(params: &Params) -> Result<String, RpcError> {
 
 /// Returns the text of the arguments; `{}` if there are none.
 fn arguments(text: Option<String>) -> Result<String, RpcError> {
-    let text = text.filter(|text| text != "null");
     match text {
         None => Ok("{}".to_owned()),
         Some(text) if text.starts_with('{') => Ok(text),

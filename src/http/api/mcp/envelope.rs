@@ -38,6 +38,16 @@ impl Params {
         self.members.get("_meta")?.get(name)
     }
 
+    /// Fails if `_meta` is present and is not an object.
+    pub(super) fn check_meta(&self) -> Result<(), RpcError> {
+        match self.members.get("_meta") {
+            Some(meta) if !meta.is_object() => {
+                Err(RpcError::invalid_params("`_meta` must be an object"))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         self.members.get(name).and_then(Value::as_str)
     }

@@ -193,6 +193,7 @@ impl McpRequest<'_> {
     /// Returns the future of the response, which waits if the request is a `tools/call`.
     fn answer(&self, incoming: Incoming) -> Result<BoxFuture<'static, Response>, RpcError> {
         let params = incoming.params?;
+        params.check_meta()?;
         let stateless = self.revision.is_stateless();
         let result = match (incoming.method.as_str(), stateless) {
             ("initialize", false) => self.initialize(&params).to_string(),
