@@ -146,7 +146,8 @@ pub enum GateRefusal {
     /// `call_in_hand`: another runner has the permit.
     #[error("another runner has the permit of this call")]
     InHand(Box<GateCall>),
-    /// `call_settled`: the report contradicts an earlier report.
+    /// `call_settled`: the report contradicts an earlier report, or is about a call that was
+    /// settled without a permit.
     #[error("the call is settled")]
     Settled(Box<GateCall>),
     /// `too_many`: the caller has as many pending calls as the gate's `max_open`.
