@@ -8,6 +8,7 @@
 mod ask;
 mod attach;
 mod call;
+mod call_end;
 mod max_open;
 mod presence;
 mod propose;
