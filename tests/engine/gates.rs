@@ -336,6 +336,13 @@ both! {
         driven_until(&harness, &without, task, TaskStatus::Failed).await;
         let error = harness.journal(task).await.row.error;
         assert_eq!(error.map(|error| error.code), Some(FailureCode::Configuration));
+        let call = without.gates().read_call(&agent(), task, Duration::ZERO).await.unwrap();
+        assert_eq!(
+            (call.state, call.decision, call.outcome),
+            (GateState::Settled, GateDecision::Deny, Some(Outcome::Withdrawn))
+        );
+        let message = "The call was not run (withdrawn): The configuration has no agent door.";
+        assert_eq!(call.message(), message);
         let refused = without.gates().ask(&agent(), &refund(1, Duration::ZERO)).await;
         assert!(matches!(
             refused,

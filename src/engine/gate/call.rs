@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use super::call_end::CallEnd;
 use super::{MAY_HAVE_RUN, UNDER_WAY};
 use crate::engine::session::TaskSession;
 use crate::store::RequestRow;
@@ -100,7 +101,8 @@ pub struct GateCall {
     /// The reason that a person gave for a rejection, otherwise the reason of the judgement.
     pub reason: Option<String>,
     /// The text of the result, if the call expired, was withdrawn or was canceled, or if it failed
-    /// before it could run. `None` for any other call.
+    /// before it could run. If its task failed before the call was started, the task's failure.
+    /// `None` for any other call.
     pub end_text: Option<String>,
     /// The user ids of the people who approved the call, each once.
     pub by: Vec<String>,
@@ -166,6 +168,12 @@ impl GateCall {
         let gate_state = call.state();
         let permit = call.permit(session.now, viewer);
         let result = call.result();
+        let failure = own.row.error.as_ref();
+        let end = CallEnd {
+            state,
+            result,
+            failure,
+        };
         let judgement = state.judgement.as_ref();
         Some(Self {
             task_id: own.row.task_id,
@@ -179,12 +187,10 @@ impl GateCall {
             can_never_run: judgement.is_some_and(|found| found.verdict == Verdict::Invalid),
             decision: call.decision(gate_state, permit.is_some()),
             state: gate_state,
-            outcome: result.map(|result| result.outcome),
+            outcome: end.outcome(),
             rule: judgement.and_then(|judgement| judgement.rule.clone()),
             reason: call.rejection().or_else(|| judgement?.reason.clone()),
-            end_text: result
-                .filter(|result| call.has_end_text(result))
-                .map(|result| result.content.clone()),
+            end_text: end.text(),
             by: call.approvers(),
             permit,
             result: result.filter(|result| call.is_shown(result)).cloned(),
@@ -375,20 +381,6 @@ impl<'c> CallView<'c> {
     /// Whether the asker is shown the result. A result that the asker itself reported is not shown.
     fn is_shown(&self, result: &ToolResult) -> bool {
         self.state.performer != ToolKind::External || result.outcome == Outcome::Responded
-    }
-
-    /// Whether the result has a text for [`GateCall::end_text`].
-    fn has_end_text(&self, result: &ToolResult) -> bool {
-        let outcomes = [
-            Outcome::Expired,
-            Outcome::Withdrawn,
-            Outcome::Canceled,
-            Outcome::Failed,
-        ];
-        let is_unreported = self.state.performer == ToolKind::External && !result.reported;
-        (self.state.attempts == 0 || is_unreported)
-            && outcomes.contains(&result.outcome)
-            && !result.content.is_empty()
     }
 
     fn request(&self, row: &TaskRow) -> Option<RequestRow> {

@@ -8,6 +8,7 @@
 mod ask;
 mod attach;
 mod call;
+mod call_end;
 mod drive;
 mod max_open;
 mod presence;
@@ -160,7 +161,8 @@ pub enum GateRefusal {
     /// `call_in_hand`: another runner has the permit.
     #[error("another runner has the permit of this call")]
     InHand(Box<GateCall>),
-    /// `call_settled`: the report contradicts an earlier report.
+    /// `call_settled`: the report contradicts an earlier report, or is about a call that was
+    /// settled without a permit.
     #[error("the call is settled")]
     Settled(Box<GateCall>),
     /// `too_many`: the caller has as many pending calls as the gate's `max_open`.

@@ -2,7 +2,7 @@
 //! lost. A report that comes after the call was settled is journaled as a late result.
 
 use super::call::Viewer;
-use super::{GateCall, GateRefusal, Gates, KEY_PATH};
+use super::{GateCall, GateRefusal, GateState, Gates, KEY_PATH};
 use crate::engine::commands::IdempotencyKey;
 use crate::engine::commands::submit::unless_conflict;
 use crate::engine::session::TaskSession;
@@ -54,8 +54,9 @@ impl Gates<'_> {
     /// # Errors
     /// `NotFound`, `Forbidden` and `Unavailable` as for [`Gates::read_call`]; `Forbidden` also if
     /// the caller may not ask at gates; `KeyReused` if an earlier report with the same key had
-    /// another body; `Invalid` if no permit was given for the call, or if `attempt` is not the last
-    /// attempt at the call; `Settled` if the report contradicts an earlier report.
+    /// another body; `Invalid` if no permit was given for an open call, or if `attempt` is not the
+    /// last attempt at the call; `Settled` if the call was settled without a permit, or if the
+    /// report contradicts an earlier report.
     pub async fn report(
         self,
         caller: &Caller,
@@ -74,6 +75,10 @@ impl Gates<'_> {
             let mut session = self.load_call(caller, task).await?;
             let call = session.own.progress.calls.first().cloned();
             let call = call.ok_or(Refusal::NotFound)?;
+            if call.performer != ToolKind::External || call.attempts == 0 {
+                let shown = self.gate_call(&session, Viewer::Reader).await?;
+                return Err(refusal_without_permit(shown, report));
+            }
             check_attempt(&call, report)?;
             match apply_report(&mut session, &call, report.outcome, &content) {
                 ReportEffect::Nothing => {
@@ -140,16 +145,20 @@ impl Gates<'_> {
     }
 }
 
-fn check_attempt(call: &CallState, report: &OutcomeReport) -> Result<(), Refusal> {
+/// Returns the refusal of a report about `call`, for which no permit was given.
+fn refusal_without_permit(call: GateCall, report: &OutcomeReport) -> GateRefusal {
+    if call.state == GateState::Settled {
+        return GateRefusal::Settled(Box::new(call));
+    }
     let pointer = if report.call.is_ok() {
         "/task_id"
     } else {
         "/key"
     };
-    if call.performer != ToolKind::External || call.attempts == 0 {
-        let detail = "a call for which a permit was given";
-        return Err(Refusal::invalid(pointer, detail));
-    }
+    Refusal::invalid(pointer, "a call for which a permit was given").into()
+}
+
+fn check_attempt(call: &CallState, report: &OutcomeReport) -> Result<(), Refusal> {
     if report
         .attempt
         .is_some_and(|attempt| attempt != call.attempts)

@@ -139,7 +139,7 @@ async fn call(
         http: Arc::clone(http),
         key,
         key_caller,
-        gate: parts.headers.get(GATE_KEY).cloned(),
+        gates: parts.headers.get_all(GATE_KEY).iter().cloned().collect(),
         surface,
         started,
         timeout,
@@ -198,8 +198,8 @@ struct Gateway {
     key: HeaderMap,
     /// The caller whom the key alone identifies: the key's own user.
     key_caller: Caller,
-    /// The name of the gate in the gRPC metadata; `None` if the metadata names no gate.
-    gate: Option<HeaderValue>,
+    /// The names of gates in the gRPC metadata. More than one name is refused.
+    gates: Vec<HeaderValue>,
     surface: GateSurface,
     started: Instant,
     timeout: Option<Duration>,
@@ -216,26 +216,25 @@ struct OpenGate {
 type CheckedHeaders = [(String, Vec<u8>)];
 
 impl Gateway {
-    /// Returns the gate that the gRPC metadata names. If the metadata names no gate, returns the
-    /// gate with the name `named`. If `named` is `None`, too, returns the only gate that is open to
-    /// gateways. If several gates are open to gateways, returns the only gate among them that is
-    /// open to the key's own user.
+    /// Returns the gate that the gRPC metadata or `named` names. If neither names a gate, returns
+    /// the only gate that is open to gateways. If several gates are open to gateways, returns the
+    /// only gate among them that is open to the key's own user.
     ///
     /// # Errors
-    /// `PermissionDenied` if no gate, or more than one gate, fits.
+    /// `PermissionDenied` if no gate, or more than one gate, fits; also if the metadata has two
+    /// names, or another name than `named`.
     fn gate(&self, named: Option<&str>) -> Result<OpenGate, GrpcStatus> {
         let refusal = || GrpcStatus::denied("Name a gate that has `ext_authz`.");
-        let header = self
-            .gate
-            .as_ref()
-            .map(|name| name.to_str().map_err(|_| refusal()));
-        let name = header.transpose()?.or(named);
+        if self.gates.len() > 1 {
+            return Err(refusal());
+        }
+        let fits = |name: &str| {
+            self.gates.iter().all(|value| value == name) && named.is_none_or(|named| named == name)
+        };
         let agents = self.http.engine.agents();
         let all: Vec<_> = agents
             .gates()
-            .filter(|(agent, gate)| {
-                gate.ext_authz.is_some() && name.is_none_or(|name| name == agent.name)
-            })
+            .filter(|(agent, gate)| gate.ext_authz.is_some() && fits(&agent.name))
             .collect();
         let own = &self.key_caller;
         let to_key = all.iter().filter(|(agent, _)| {

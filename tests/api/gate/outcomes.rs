@@ -4,8 +4,8 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{
-    AGENT, ask, ask_as, ask_by_key, bash, call_summary, decide_as, expected, gate, items, types,
-    yaml,
+    AGENT, ask, ask_as, ask_by_key, bash, call_summary, decide_as, expected, gate, items, refund,
+    types, yaml,
 };
 use crate::api::approval_cycle::on_both;
 use crate::support::test_app::{On, Reply, TestApp};
@@ -284,6 +284,27 @@ on_both! {
         assert_eq!(report(&app, &json!({"key": "gone", "outcome": "succeeded"})).await.status, 404);
         assert_eq!(report(&app, &json!({"task_id": "x", "outcome": "succeeded"})).await.status, 422);
         assert_eq!(report(&app, &json!({"outcome": "succeeded"})).await.status, 422);
+        app.stop().await;
+    }
+
+    async fn report_of_a_call_that_was_settled_without_a_permit_is_refused_with_the_call(on: On) {
+        let app = gate(on, "").await;
+        let held = ask(&app, &bash("make"), 0).await;
+        decide_as(app.owner(), &held, "reject").await;
+        let rejected = ask(&app, &bash("make"), 10).await;
+        assert_eq!(told(&rejected), expected(200, "deny", "settled", "rejected"), "{}", rejected.text);
+        let denied = ask(&app, &json!({"tool": "forbidden", "arguments": {}}), 10).await;
+        let invalid = ask(&app, &json!({"tool": "Bash", "arguments": {}}), 10).await;
+        let ours = ask(&app, &refund(5), 10).await;
+        for (call, outcome) in [(rejected, "rejected"), (denied, "denied"), (invalid, "invalid"), (ours, "succeeded")] {
+            for reported in ["succeeded", "failed", "unknown"] {
+                let body = json!({"task_id": call.str("/task_id"), "outcome": reported});
+                let refused = report(&app, &body).await;
+                refused.assert_code(409, "call_settled");
+                assert_eq!((refused.str("/call/task_id"), refused.str("/call/outcome")), (call.str("/task_id"), outcome.to_owned()), "{}", refused.text);
+            }
+            assert!(items(&app, &call).await.iter().all(|item| item["type"] != "late_result"));
+        }
         app.stop().await;
     }
 

@@ -38,6 +38,39 @@ async fn only_a_key_that_asks_and_may_speak_for_the_user_gets_an_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn check_that_names_two_gates_or_names_one_twice_in_the_metadata_is_denied() {
+    let app = gateway_app(ENVOY).await;
+    let mut grpc = Grpc::to(&app).await;
+    let key = format!("Bearer {EDGE}");
+    let cases: [(&[&str], Option<&str>, u32); 9] = [
+        (&["refunds"], None, 0),
+        (&[], Some("refunds"), 0),
+        (&["refunds"], Some("refunds"), 0),
+        (&["other"], Some("refunds"), 7),
+        (&["refunds"], Some("other"), 7),
+        (&["refunds"], Some(""), 7),
+        (&["refunds", "refunds"], None, 7),
+        (&["refunds", "other"], None, 7),
+        (&["other", "refunds"], Some("refunds"), 7),
+    ];
+    for (metadata, route, status) in cases {
+        let mut headers = vec![
+            ("content-type", "application/grpc"),
+            ("authorization", key.as_str()),
+        ];
+        headers.extend(metadata.iter().map(|name| ("holdpoint-gate", *name)));
+        let mut message = checked(&bash("ls"), &[("x-user", "alice")]);
+        if let Some(name) = route {
+            let extension = pair("holdpoint-gate", name.as_bytes());
+            message.extend(field(1, &field(10, &extension)));
+        }
+        let answered = grpc.send(CHECK, &headers, framed(&message)).await.unwrap();
+        assert_eq!(answered.status, Some(status), "{metadata:?} {route:?}");
+    }
+    app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn request_without_the_user_header_is_checked_for_the_user_of_the_key() {
     let settings = "report: optional\n    hold: 0s\n    ext_authz: { user_header: x-user, groups_header: x-groups }";
     let app = gateway_app(settings).await;

@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{newest, older, post, post_text, refund};
+use super::{newest, older, post, post_as, post_text, refund};
 use crate::api::gate::{AGENT, gate, yaml};
 use crate::support::test_app::{On, TestApp};
 
@@ -142,6 +142,62 @@ async fn header_that_contradicts_the_body_is_refused() {
         assert_eq!(error, (400, &json!(-32020)), "{version} {method} {name}");
     }
     assert_eq!(app.tool.count(), 0);
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn message_with_two_session_headers_is_refused() {
+    let app = gate(On::Sqlite, "").await;
+    let mut named = refund(5);
+    named["_meta"] = json!({"holdpoint/session": "s1"});
+    let canceled =
+        json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}});
+    for message in [
+        older("tools/call", &refund(5)),
+        older("tools/call", &named),
+        newest("tools/call", refund(5)),
+        older("ping", &json!({})),
+        canceled,
+    ] {
+        for second in ["s1", "s2"] {
+            let actor = app.actor(AGENT).header("holdpoint-session", "s1");
+            let actor = actor.header("holdpoint-session", second);
+            let reply = post_as(actor, &message).await;
+            let error = (reply.status, &reply.body["error"]["code"]);
+            assert_eq!(error, (400, &json!(-32020)), "{message} {second}");
+            assert!(reply.text.contains("is sent twice"), "{}", reply.text);
+        }
+    }
+    assert_eq!(app.tool.count(), 0);
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn arguments_and_meta_that_are_no_objects_are_refused() {
+    let app = gate(On::Sqlite, "").await;
+    for member in ["arguments", "_meta"] {
+        for value in [Value::Null, json!([]), json!("{}"), json!(1)] {
+            let mut params = refund(5);
+            params[member] = value;
+            let reply = post(&app, "0", &older("tools/call", &params)).await;
+            let error = (reply.status, &reply.body["error"]["code"]);
+            assert_eq!(error, (200, &json!(-32602)), "{params}: {}", reply.text);
+            let text = format!("`{member}` must be an object");
+            assert_eq!(reply.body["error"]["message"], text, "{params}");
+        }
+    }
+    assert_eq!(app.tool.count(), 0);
+    let absent = post(&app, "0", &older("tools/call", &json!({"name": "refund"}))).await;
+    assert_eq!(absent.body["result"]["isError"], true, "{}", absent.text);
+    let ping = older("ping", &json!({"_meta": null})).to_string();
+    let actor = app
+        .actor(AGENT)
+        .header("mcp-protocol-version", "2026-07-28");
+    let actor = actor.header("mcp-method", "ping");
+    let body = Some(("application/json", ping));
+    let reply = actor.send(Method::POST, "/mcp/refunds", body).await;
+    let error = (reply.status, &reply.body["error"]["code"]);
+    assert_eq!(error, (400, &json!(-32602)), "{}", reply.text);
     app.stop().await;
 }
 

@@ -25,7 +25,8 @@ use super::super::call_slots::limit_refund;
 use super::super::engine_harness::{EngineHarness, alice, claimed, outcomes, person, whole};
 use super::{
     Asking, GATE, LONG, abort, agent, approve, approved, ask, asking, asking_by, asks, bash,
-    driven, harness, refund, small, until_at_rest, until_open, until_present, until_proposed,
+    driven, driven_until, harness, refund, small, until_at_rest, until_open, until_present,
+    until_proposed,
 };
 use crate::store::store_fixture::{StoreFixture, TASKS, both, fresh};
 
@@ -324,6 +325,21 @@ both! {
         let journal = harness.journal(task).await;
         let late = journal.items.iter().filter(|item| matches!(&item.fact, Fact::LateResult(result) if result.content == "made"));
         assert_eq!((late.count(), journal.row.status), (1, TaskStatus::Completed));
+    }
+
+    async fn started_call_of_a_removed_gate_has_an_unknown_outcome(fixture) {
+        let mut harness = harness(fixture).await;
+        let engine = harness.engine(8);
+        let task = approved(&harness, &engine, &bash(Duration::ZERO)).await;
+        assert!(asks(&engine, &bash(LONG)).await.permit.is_some());
+        until_at_rest(&harness, task).await;
+        harness.configure(|yaml| yaml.replace(GATE, ""));
+        let without = harness.engine(8);
+        harness.fixture.forward(Duration::from_mins(11));
+        driven_until(&harness, &without, task, TaskStatus::Failed).await;
+        let call = without.read_call(&agent(), task, Duration::ZERO).await.unwrap();
+        assert_eq!((call.state, call.decision, call.outcome), (GateState::Settled, GateDecision::Allow, Some(Outcome::Unknown)));
+        assert_eq!(call.message(), "The outcome of the call is not known. It may have run. Do not repeat it.");
     }
 
     async fn process_that_goes_down_answers_its_waiting_askers(fixture) {

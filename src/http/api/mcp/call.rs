@@ -78,7 +78,7 @@ impl McpRequest<'_> {
         let (identity, repetition) = self.identity(&params)?;
         let is_named = matches!(identity, Identity::Key { .. });
         let canceled = CancellationToken::new();
-        let request = request_name(&self.agent.name, self.headers, &self.id);
+        let request = request_name(&self.agent.name, self.session, &self.id);
         let request = (request, canceled.clone());
         let wait = Prefer::read(self.headers).wait_or(self.gate.hold);
         let waiting = &self.http.waiting_asks;
@@ -148,14 +148,9 @@ impl McpRequest<'_> {
     /// Returns the session id of the call: from `_meta`, or else from the header
     /// `Holdpoint-Session`.
     fn session(&self, params: &Params) -> Result<Option<String>, RpcError> {
-        let header = || {
-            self.headers
-                .get("holdpoint-session")
-                .map(|value| value.to_str().ok())
-        };
         let found = match params.meta("holdpoint/session") {
             Some(session) => Some(session.as_str()),
-            None => header(),
+            None => self.session.map(Some),
         };
         let Some(session) = found else {
             return Ok(None);
@@ -193,7 +188,6 @@ fn tool_name(params: &Params) -> Result<String, RpcError> {
 
 /// Returns the text of the arguments; `{}` if there are none.
 fn arguments(text: Option<String>) -> Result<String, RpcError> {
-    let text = text.filter(|text| text != "null");
     match text {
         None => Ok("{}".to_owned()),
         Some(text) if text.starts_with('{') => Ok(text),

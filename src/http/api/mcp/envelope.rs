@@ -38,6 +38,16 @@ impl Params {
         self.members.get("_meta")?.get(name)
     }
 
+    /// Fails if `_meta` is present and is not an object.
+    pub(super) fn check_meta(&self) -> Result<(), RpcError> {
+        match self.members.get("_meta") {
+            Some(meta) if !meta.is_object() => {
+                Err(RpcError::invalid_params("`_meta` must be an object"))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         self.members.get(name).and_then(Value::as_str)
     }
@@ -152,6 +162,12 @@ pub(super) fn check_headers(
         }
     }
     Ok(revision)
+}
+
+/// Returns the session id in the header `Holdpoint-Session`; `None` without the header. The caller
+/// must check the form of the id.
+pub(super) fn session_header(headers: &HeaderMap) -> Result<Option<&str>, RpcError> {
+    single_header(headers, "holdpoint-session")
 }
 
 /// Returns the value of a header; `None` without the header. Fails if the header is sent twice or

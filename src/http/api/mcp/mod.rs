@@ -20,10 +20,10 @@ use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use http::StatusCode;
-use http::header::{ACCEPT, HeaderMap, HeaderValue};
+use http::header::{ACCEPT, HeaderMap};
 use serde_json::{Value, json};
 
-use self::envelope::{Incoming, Params, check_headers, read};
+use self::envelope::{Incoming, Params, check_headers, read, session_header};
 use self::json_rpc::{RpcError, respond};
 use crate::agent::{Agent, Gate};
 use crate::http::Http;
@@ -53,6 +53,8 @@ struct McpRequest<'a> {
     http: &'a Arc<Http>,
     caller: &'a Caller,
     headers: &'a HeaderMap,
+    /// The value of the header `Holdpoint-Session`, if any.
+    session: Option<&'a str>,
     agent: &'a Agent,
     gate: &'a Gate,
     revision: Revision,
@@ -93,18 +95,22 @@ pub(crate) async fn post_mcp_message(
         Err(error) => return Ok(error.response(&Value::Null)),
     };
     let id = incoming.id.clone().unwrap_or_default();
-    let revision = match check_headers(&incoming, &posted.headers) {
-        Ok(revision) => revision,
+    let headers = &posted.headers;
+    let checked = check_headers(&incoming, headers)
+        .and_then(|revision| Ok((revision, session_header(headers)?)));
+    let (revision, session) = match checked {
+        Ok(checked) => checked,
         Err(error) => return Ok(error.response(&id)),
     };
     if incoming.id.is_none() {
-        handle_notification(&http, &posted, &agent.name, &incoming);
+        handle_notification(&http, &posted.caller, &agent.name, session, &incoming);
         return Ok(StatusCode::ACCEPTED.into_response());
     }
     let request = McpRequest {
         http: &http,
         caller: &posted.caller,
-        headers: &posted.headers,
+        headers,
+        session,
         agent: &agent,
         gate,
         revision,
@@ -156,26 +162,31 @@ fn check_accept(headers: &HeaderMap) -> Result<(), Problem> {
     ))
 }
 
-/// Handles a notification. A cancellation ends the wait of the request that it names. Other
-/// notifications are ignored.
-fn handle_notification(http: &Http, posted: &PostRequest, gate: &str, incoming: &Incoming) {
+/// Handles a notification to a gate, in the session that its header names, if any. A cancellation
+/// ends the wait of the request that it names. Other notifications are ignored.
+fn handle_notification(
+    http: &Http,
+    caller: &Caller,
+    gate: &str,
+    session: Option<&str>,
+    incoming: &Incoming,
+) {
     if incoming.method != "notifications/cancelled" {
         return;
     }
     let request = incoming.params.as_ref().ok();
     let request = request.and_then(|params| params.members.get("requestId"));
     if let Some(request) = request {
-        let name = request_name(gate, &posted.headers, request);
-        http.waiting_asks.cancel(&posted.caller, &name);
+        let name = request_name(gate, session, request);
+        http.waiting_asks.cancel(caller, &name);
     }
 }
 
 /// Returns the name under which a waiting request is registered, so that a cancellation finds the
 /// request. The name includes the session that the header names, because clients of different
 /// sessions may give their requests the same ids.
-fn request_name(gate: &str, headers: &HeaderMap, id: &Value) -> String {
-    let session = headers.get("holdpoint-session").map(HeaderValue::as_bytes);
-    let session = String::from_utf8_lossy(session.unwrap_or_default());
+fn request_name(gate: &str, session: Option<&str>, id: &Value) -> String {
+    let session = session.unwrap_or_default();
     format!("{gate} {session} {id}")
 }
 
@@ -183,6 +194,7 @@ impl McpRequest<'_> {
     /// Returns the future of the response, which waits if the request is a `tools/call`.
     fn answer(&self, incoming: Incoming) -> Result<BoxFuture<'static, Response>, RpcError> {
         let params = incoming.params?;
+        params.check_meta()?;
         let stateless = self.revision.is_stateless();
         let result = match (incoming.method.as_str(), stateless) {
             ("initialize", false) => self.initialize(&params).to_string(),
