@@ -48,7 +48,7 @@ pub(crate) fn rules(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         let place = RulePlace { rule, index, at };
         check_name(&place, config, mistakes);
         check_tools(&place, config, &callable, mistakes);
-        check_terms(&place, root, mistakes);
+        check_terms(&place, config, root, mistakes);
     }
 }
 
@@ -124,7 +124,7 @@ fn check_tools(
     }
 }
 
-fn check_terms(place: &RulePlace<'_>, root: &Node, mistakes: &mut Mistakes) {
+fn check_terms(place: &RulePlace<'_>, config: &Config, root: &Node, mistakes: &mut Mistakes) {
     let rule = place.rule;
     if rule.approvers.required == 0 {
         place.add(&["approvers", "required"], "expected 1 or more", mistakes);
@@ -140,9 +140,14 @@ fn check_terms(place: &RulePlace<'_>, root: &Node, mistakes: &mut Mistakes) {
         place.add(&["allow"], detail, mistakes);
     }
     // No sequence of the other answers ends such a request: no result is taken from one person of
-    // several, and changed arguments need the approval of the others.
+    // several, and changed arguments need the approval of the others. Without accounts, one
+    // approval is enough.
     let ends = |action: &Action| matches!(action, Action::Approve | Action::Reject);
-    if rule.approvers.required > 1 && !rule.allow.is_empty() && !rule.allow.iter().any(ends) {
+    if config.auth.is_some()
+        && rule.approvers.required > 1
+        && !rule.allow.is_empty()
+        && !rule.allow.iter().any(ends)
+    {
         let detail =
             "with `required` over 1, add `approve` or `reject`: no other answer ends the request";
         place.add(&["allow"], detail, mistakes);

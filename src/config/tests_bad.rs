@@ -277,12 +277,6 @@ const BAD: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "policy: [{ name: x, tools: [t], decide: hold, approvers: { required: 2 }, allow: [edit, respond] }]\n",
-        &[
-            "3:75: policy[0].allow: with `required` over 1, add `approve` or `reject`: no other answer ends the request",
-        ],
-    ),
-    (
         "policy: [{ name: x, tools: [t], decide: hold, allow: [x] }]\n",
         &["3:55: policy[0].allow[0]: expected one of `approve`, `reject`, `edit`, `respond`"],
     ),

@@ -48,6 +48,24 @@ fn rule_that_no_approvers_can_satisfy_is_refused() {
 }
 
 #[test]
+fn rule_for_several_people_that_no_answer_can_end_is_refused() {
+    for (auth, required, allow, can_end) in [
+        (AUTH, 2, "edit, respond", false),
+        (AUTH, 2, "respond", false),
+        (AUTH, 2, "edit, approve", true),
+        (AUTH, 2, "respond, reject", true),
+        (AUTH, 1, "respond", true),
+        ("", 2, "respond", true),
+    ] {
+        let text = format!(
+            "{BASE}{TOOL}{auth}policy: [{{ name: x, tools: [t], decide: hold, approvers: {{ users: [bob, eve], required: {required} }}, allow: [{allow}] }}]\n"
+        );
+        let found = read(&text).map(|_| ());
+        assert_eq!(found.is_ok(), can_end, "{required} {allow}: {found:?}");
+    }
+}
+
+#[test]
 fn tenant_that_cannot_satisfy_a_rule_for_all_tenants_is_warned_about() {
     let found = |file: &str, eve: &str, rules: &str| {
         let auth = AUTH.replace("eve,", &format!("eve, tenant: other{eve},"));

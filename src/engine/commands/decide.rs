@@ -301,11 +301,11 @@ impl Decider<'_> {
         let now = self.engine.verdict(session, agent, (name, text)).await;
         let refused =
             |detail: String| Refusal::invalid(format!("/decisions/{call}/arguments"), detail);
-        let (approves, new_judgement) = self
+        let (is_approved, new_judgement) = self
             .judgement_after_edit(approver, session, &open.spec, request, &now)
             .map_err(refused)?;
         let new_judgement =
-            new_judgement.filter(|new| !approves && state.judgement.as_ref() != Some(new));
+            new_judgement.filter(|new| !is_approved && state.judgement.as_ref() != Some(new));
         let rule = if now.verdict == Verdict::Hold {
             now.rule
         } else {
@@ -325,7 +325,7 @@ impl Decider<'_> {
                     digest,
                     rule,
                 },
-                approves,
+                approves: is_approved,
             },
             new_judgement,
         ))

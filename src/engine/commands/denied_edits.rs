@@ -122,7 +122,7 @@ impl Decider<'_> {
         let has_accounts = !caller.without_accounts;
         let editor = caller.user_id.as_str();
         let needs_others = has_accounts && spec.needs_others_after_edit(asked.tool_call_id, editor);
-        let approves = !needs_others && *terms == spec.terms;
+        let is_approved = !needs_others && *terms == spec.terms;
         let bars_editor = needs_others || (has_accounts && terms.approvers.required > 1);
         let row = &session.own.row;
         if bars_editor
@@ -137,6 +137,6 @@ impl Decider<'_> {
             return Err("arguments that enough people beside you may approve".to_owned());
         }
         let judgement = (now.verdict == Verdict::Hold).then(|| now.clone());
-        Ok((approves, judgement))
+        Ok((is_approved, judgement))
     }
 }
