@@ -279,8 +279,9 @@ fn applies_to(rule: &Rule, gate: &Gate) -> bool {
     applies_to_others(rule, gate) || gate.tools.iter().any(|tool| names(rule, tool))
 }
 
-/// Whether the rule may match a tool that the gate does not list. The names of such tools are not
-/// known here, so only a glob counts.
+/// Whether a glob of the rule may match tools that the gate does not list. A `hold` or `deny` rule
+/// also matches such a tool by its exact name. This check ignores these rules, because any name that
+/// the gate does not list could be such a tool.
 fn applies_to_others(rule: &Rule, gate: &Gate) -> bool {
     gate.other_tools == OtherTools::Judge && rule.tools.iter().any(|pattern| is_glob(pattern))
 }

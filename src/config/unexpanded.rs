@@ -132,7 +132,8 @@ pub(crate) fn is_in_a_schema(place: &[String]) -> bool {
     )
 }
 
-/// Whether the value at this place is a key, a token, a password or a secret that signs messages.
+/// Whether the value at this place is an API key, a sealing key, a token, a password, the secret of
+/// an OAuth client, or a secret that signs messages.
 #[must_use]
 pub(crate) fn is_key(place: &[String]) -> bool {
     let place: Vec<&str> = place.iter().map(String::as_str).collect();

@@ -194,7 +194,8 @@ impl Stdio {
         request_index: u32,
     ) -> Outcome {
         let mut restarted = false;
-        // `within` begins now, or with the decision on the permit (`decided`) if this comes later.
+        // The time limit `within` counts from now, or from the decision on the permit if the
+        // decision comes later (see `until` below).
         let earliest_end = Instant::now() + within;
         loop {
             let session = match self.session().await {

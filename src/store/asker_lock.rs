@@ -4,9 +4,10 @@
 //! Each process has a random number, new at each start. The Postgres session of its relay
 //! (`relay.rs`) holds the advisory lock with this number, and Postgres releases the lock when the
 //! session ends. A commit that stores for how long an asker waits also stores the number, in
-//! `asker_owner`. Another process that reads an `asker_until` that is not over (see `sql.rs`) tries
-//! the lock, and reads 0 if no session holds it. The process itself reads its own presences as
-//! stored: each of its sessions has the number as a parameter.
+//! `asker_owner`. A query of another process that reads an `asker_until` in the future tries the
+//! lock (see `sql.rs`). If no session holds the lock, the query returns 0 as `asker_until`, so the
+//! presence counts as ended. The queries of the process itself skip this test: they recognize their
+//! own rows by the number, which is a setting of each of its Postgres sessions.
 //!
 //! While the relay has no connection, the presences of this process count as ended for other
 //! replicas. They count again once the relay holds its lock again. Commits that this process makes

@@ -28,8 +28,8 @@ pub struct PlannedRequest {
 }
 
 impl Progress {
-    /// Whether a request blocks the turn. The request is open or is still to be opened. No call of
-    /// the turn may run before a person has answered the request.
+    /// Whether a request blocks the turn: an open request of a kind that blocks, or a request that
+    /// is still to be opened. No call of the turn may run until the request is closed.
     #[must_use]
     pub fn is_blocked(&self) -> bool {
         let needs_request =

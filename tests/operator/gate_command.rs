@@ -158,7 +158,8 @@ fn gate(folder: &Path, url: &str, arguments: &[&str], wait: &str) -> Command {
 fn begin(mut command: Command, input: &[u8]) -> Child {
     let mut child = command.spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
-    // A process that refuses its input early closes the pipe.
+    // A failed write is ignored: a process that refuses its input may exit, and so close the pipe,
+    // before it has read all of it.
     let _ = stdin.write_all(input);
     child
 }

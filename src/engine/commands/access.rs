@@ -43,7 +43,7 @@ impl Engine {
             return Err(Refusal::NotFound);
         }
         self.may_command(caller, command, row)
-            .map_err(|why| Refusal::Forbidden(why.to_owned()))?;
+            .map_err(|why| Refusal::Forbidden(why.into()))?;
         if row.parent.is_some() && command != Command::Cancel {
             return Err(Refusal::NotARoot {
                 root: row.root_task_id,

@@ -423,7 +423,7 @@ fn approver_of<'a>(caller: &'a Caller, row: &'a RequestRow) -> Result<Approver<'
         return Err(Refusal::NotFound);
     }
     may_decide(caller, &row.tenant, &row.owner, &row.spec.terms.approvers)
-        .ok_or_else(|| Refusal::Forbidden("You are not an approver of this request.".to_owned()))
+        .ok_or_else(|| Refusal::Forbidden("You are not an approver of this request.".into()))
 }
 
 fn stored_damage(

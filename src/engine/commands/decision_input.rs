@@ -122,8 +122,7 @@ pub(crate) fn validate(
     let caller = approver.caller();
     let allowed = approver.permitted_actions(roster, &row.spec);
     if !may_take_any_action(caller, row.spec.kind) {
-        let detail = DetailCode::LinkMayNotDecide;
-        return Err(Refusal::Forbidden(detail.to_string()));
+        return Err(Refusal::Forbidden(DetailCode::LinkMayNotDecide.into()));
     }
     if answer.requests_grant() {
         check_door(caller)?;
@@ -384,7 +383,7 @@ fn read_edit(call: &CallSpec, text: &str) -> Result<Value, SchemaViolations> {
 }
 
 fn own_arguments_refusal() -> Refusal {
-    Refusal::Forbidden("You wrote these arguments: other people have to approve them.".to_owned())
+    Refusal::Forbidden("You wrote these arguments: other people have to approve them.".into())
 }
 
 fn one_of(actions: &[Action]) -> String {

@@ -72,7 +72,7 @@ impl Engine {
             .ok_or(Refusal::NotFound)?;
         if !is_still_allowed(self, caller, &task, &row).await? {
             return Err(Refusal::Forbidden(
-                "You no longer have the right to do this.".to_owned(),
+                "You no longer have the right to do this.".into(),
             ));
         }
         if task.status == TaskStatus::Canceled

@@ -122,7 +122,7 @@ pub enum Refusal {
     NotFound,
     /// `forbidden`, with the reason in words for the caller.
     #[error("{0}")]
-    Forbidden(String),
+    Forbidden(Detail),
     /// `invalid`, with the errors of the body.
     #[error("the body is invalid")]
     Invalid(Vec<FieldError>),

@@ -57,8 +57,7 @@ pub(super) fn check_door(caller: &Caller) -> Result<(), Refusal> {
     match caller.door {
         None | Some(Door::Key | Door::Session) => Ok(()),
         Some(Door::Link | Door::Slack) => Err(Refusal::Forbidden(
-            "A link cannot give a standing decision: sign in, or decide without `remember`."
-                .to_owned(),
+            "A link cannot give a standing decision: sign in, or decide without `remember`.".into(),
         )),
     }
 }

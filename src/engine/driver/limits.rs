@@ -39,8 +39,8 @@ impl Driver<'_> {
         values.fold(u32::MAX, u32::min)
     }
 
-    /// Returns the limit that forbids this call to start its sub-agent, in words for the model. The
-    /// limit may be of this task or of an ancestor. Returns `None` if no limit is reached, or if
+    /// Returns the limit that keeps this call from starting its sub-agent, in words for the model.
+    /// The limit may be of this task or of an ancestor. Returns `None` if no limit is reached, or if
     /// the call starts no sub-agent.
     pub(crate) fn sub_agent_limit(&self, state: &CallState) -> Option<String> {
         let name = &state.call.name;

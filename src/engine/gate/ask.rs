@@ -106,7 +106,7 @@ impl Gates<'_> {
         proposal: &Proposal,
         claim_until: Option<Instant>,
     ) -> Result<GateAnswer, GateRefusal> {
-        may_ask_at_gate(caller).map_err(|why| Refusal::Forbidden(why.to_owned()))?;
+        may_ask_at_gate(caller).map_err(|why| Refusal::Forbidden(why.into()))?;
         let agent = self.gate_of(caller, proposal.gate.as_deref())?;
         let gate = agent.gate.as_deref().ok_or(Refusal::NotFound)?;
         let end = Instant::now() + proposal.wait;
@@ -222,8 +222,8 @@ impl Waiter<'_> {
                 Ok(self.answer(call, None))
             }
             _ if self.is_taken(&session, &call) => Ok(Round::TakenByOther),
-            // The driver that this ask started got no slot, so it has queued the task. A worker
-            // will start the call.
+            // This ask's own driver has ended and the call is still only approved, so the driver got
+            // no slot and has queued the task. A worker will start the call.
             (GateState::Approved, _) if self.own_drive => self.wait_pending(session, call).await,
             (GateState::Approved, _) if self.is_late() => self.wait_pending(session, call).await,
             (GateState::Approved, _) => self.claim(session, call).await,

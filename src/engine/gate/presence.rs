@@ -224,11 +224,12 @@ impl Delivery {
 }
 
 impl Gates<'_> {
-    /// Stores `asker` in the row of `task`: whether a client waits for the call of this task. Does
+    /// Stores in the row of `task` whether a client waits for the task's call (`asker`). Does
     /// nothing if the row has no presence, if the row says that the result or the permit was
-    /// delivered, or if `may_replace` refuses the row's `asker_until`. The version that is read
-    /// with this value fences the commit. The first try uses `session`, if given; later tries load
-    /// the task. Ignores failures, because the stored presence ends by itself.
+    /// delivered, or if `may_replace` refuses the row's `asker_until`. The commit fails if the row
+    /// has changed since `asker_until` was read; the function then loads the task and tries again.
+    /// The first try uses `session`, if given. Ignores failures, because the stored presence ends
+    /// by itself.
     async fn set_asker(
         self,
         task: TaskId,

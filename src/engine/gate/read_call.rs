@@ -163,7 +163,7 @@ impl Gates<'_> {
             return Err(Refusal::NotFound);
         }
         if !caller.user_id.is(&row.user_id) {
-            return Err(Refusal::Forbidden("The call is another user's.".to_owned()));
+            return Err(Refusal::Forbidden("The call is another user's.".into()));
         }
         Ok(session)
     }

@@ -63,7 +63,7 @@ impl Gates<'_> {
         report: &OutcomeReport,
         key: Option<&IdempotencyKey>,
     ) -> Result<(GateCall, bool), GateRefusal> {
-        may_ask_at_gate(caller).map_err(|why| Refusal::Forbidden(why.to_owned()))?;
+        may_ask_at_gate(caller).map_err(|why| Refusal::Forbidden(why.into()))?;
         if let Some(task) = self.task_of_key(caller, key).await? {
             let session = self.load_call(caller, task).await?;
             return Ok((self.gate_call(&session, Viewer::Reader).await?, true));

@@ -12,7 +12,8 @@ use crate::task::request::{CallSpec, RequestKind};
 use crate::task::status::TaskStatus;
 use crate::task::time::Time;
 
-/// Stands for a tool name that the configuration does not have. No tool can have this name.
+/// The label for every tool name that the configuration does not have. No tool can be called
+/// `(unconfigured)`.
 const UNCONFIGURED: &str = "(unconfigured)";
 
 /// Writes the metrics and log lines of the items that a commit at the time `at` has stored for a

@@ -73,7 +73,7 @@ enum AnswerPart {
     Arguments(usize),
 }
 
-/// The arrived text of a part, redacted.
+/// The text of an answer's part as received so far, redacted.
 struct PartText {
     redacting: StreamRedactor,
     arrived: String,

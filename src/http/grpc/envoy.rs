@@ -96,12 +96,8 @@ pub(super) async fn check(gateway: &Gateway, message: Bytes) -> Result<GrpcAnswe
     };
     let revision = protocol_revision(&checked);
     let refused = |why: &str| denied_response(200, &results::refusal(&id, revision, why));
-    if gateway
-        .http
-        .engine
-        .gates()
-        .runs_here(&gate.name, &call.name)
-    {
+    let gates = gateway.http.engine.gates();
+    if gates.runs_here(&gate.name, &call.name) {
         let why = "This tool is run by Holdpoint, not behind this gateway. It has not run.";
         return Ok(refused(why).into());
     }

@@ -21,8 +21,8 @@ pub(crate) struct TaskList {
 pub(crate) struct ItemList {
     /// The items of this page.
     pub items: Vec<AgentTaskItem>,
-    /// The `seq` of the last item read: the value of `after` for the next page. Never null, even on
-    /// the last page.
+    /// The value of `after` for the next page: the `seq` of the last item of this page, or the
+    /// `after` of this request if the page is empty. Never null.
     pub next_after: i64,
 }
 

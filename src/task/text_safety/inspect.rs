@@ -333,7 +333,8 @@ fn find_right_to_left(text: &str, pointer: &str, prefix: &str, findings: &mut Fi
     }
 }
 
-/// Finds marks that strike through or surround the character before them.
+/// Reports the first combining mark that is drawn over, around, above or below the character before
+/// it: an overlay (U+0335–U+0338) or a combining mark for symbols (U+20D0–U+20FF).
 fn find_overlays(text: &str, pointer: &str, prefix: &str, findings: &mut Findings) {
     if let Some(c) = text
         .chars()

@@ -23,7 +23,7 @@ pub struct Settings {
     pub expires_in: Option<Duration>,
 }
 
-/// A field of a credential.
+/// A text that a person enters as part of a credential, such as an email address or a token.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "CredentialField")]

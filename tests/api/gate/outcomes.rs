@@ -292,7 +292,7 @@ on_both! {
         let held = ask(&app, &bash("make"), 0).await;
         decide_as(app.owner(), &held, "reject").await;
         let rejected = ask(&app, &bash("make"), 10).await;
-        assert_eq!(told(&rejected), expected(200, "deny", "settled", "rejected"), "{}", rejected.text);
+        assert_eq!(call_summary(&rejected), expected(200, "deny", "settled", "rejected"), "{}", rejected.text);
         let denied = ask(&app, &json!({"tool": "forbidden", "arguments": {}}), 10).await;
         let invalid = ask(&app, &json!({"tool": "Bash", "arguments": {}}), 10).await;
         let ours = ask(&app, &refund(5), 10).await;

@@ -80,12 +80,12 @@ on_both! {
         let nothing = page(&app, "/l/nothing").await.text;
         for accept in ["*/*", "application/json", "text/html;q=0", "text/event-stream"] {
             let client = || app.nobody().header("accept", accept);
-            let reply = client().get(&good).await;
-            assert_eq!((reply.status, reply.header("content-type")), (200, "text/html; charset=utf-8"), "{accept}");
+            let shown = client().get(&good).await;
+            assert_eq!((shown.status, shown.header("content-type")), (200, "text/html; charset=utf-8"), "{accept}");
             for path in ["/l/x".to_owned(), good.replace("k1.", "k2."), good[..good.len() - 9].to_owned()] {
-                let reply = client().get(&path).await;
-                assert_eq!((reply.status, &reply.text), (404, &nothing), "{accept} {path}");
-                assert_eq!(reply.header("content-type"), "text/html; charset=utf-8", "{accept} {path}");
+                let refused = client().get(&path).await;
+                assert_eq!((refused.status, &refused.text), (404, &nothing), "{accept} {path}");
+                assert_eq!(refused.header("content-type"), "text/html; charset=utf-8", "{accept} {path}");
             }
             let head = client().send(Method::HEAD, "/l/x", None).await;
             assert_eq!((head.status, head.header("content-type")), (404, "text/html; charset=utf-8"), "{accept}");

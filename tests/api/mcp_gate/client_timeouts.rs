@@ -1,10 +1,10 @@
-//! Tests the demands of gridctl/gridctl#1150 for approvals of clients that time out: a call is held
-//! with progress, a hold that is over is answered with the pending state, and a retry attaches to
-//! the pending record or replays the settled outcome. Each demand has one test. Two things differ
-//! from the thread. The answer to a hold that is over is an error (`isError`) and no success,
+//! Tests approvals for MCP clients that time out, with one test for each demand of the issue
+//! gridctl/gridctl#1150: progress while a call is held; the pending state as the answer if the wait
+//! ends without a decision; a retry that attaches to the pending call or gets its settled outcome.
+//! The service differs from the issue in two points. The pending state is an error (`isError`),
 //! because clients reject a success without the structured content that the tool's schema demands.
-//! A call is a record of its own even if it equals a call whose client still waits, because an
-//! agent may want to make the same call twice.
+//! A call that equals a call whose client still waits is a new call, because an agent may want to
+//! make the same call twice.
 
 use std::time::{Duration, Instant};
 

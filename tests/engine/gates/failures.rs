@@ -337,7 +337,7 @@ both! {
         let without = harness.engine(8);
         harness.fixture.forward(Duration::from_mins(11));
         driven_until(&harness, &without, task, TaskStatus::Failed).await;
-        let call = without.read_call(&agent(), task, Duration::ZERO).await.unwrap();
+        let call = without.gates().read_call(&agent(), task, Duration::ZERO).await.unwrap();
         assert_eq!((call.state, call.decision, call.outcome), (GateState::Settled, GateDecision::Allow, Some(Outcome::Unknown)));
         assert_eq!(call.message(), "The outcome of the call is not known. It may have run. Do not repeat it.");
     }

@@ -1,6 +1,7 @@
-//! The server of the tool `refund` in the lives (random sequences of events at a gate). Like an MCP
-//! server, it may change the tool's definition after the review (the lock), or restore it. For each
-//! attempt, it records the definitions under which the attempt was made.
+//! A fake server of the tool `refund` for the lives (the random sequences of events at a gate) of
+//! `random_gates.rs`. Like an MCP server, it may change the tool's definition after the definition
+//! was reviewed and locked, and may later return to the reviewed definition. For each attempt, it
+//! records the definitions under which the attempt was made.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -45,7 +45,8 @@ pub(crate) const OP: Op = Op {
 pub(crate) struct SignIn {
     /// The API key of the person who signs in.
     key: String,
-    /// The path of this service to open afterwards; any other value leads to the inbox.
+    /// The path of this service that opens after the sign-in. Without it, or with a value that is
+    /// no such path, the inbox opens.
     #[schema(value_type = String, required = false)]
     next: Option<String>,
 }
