@@ -139,18 +139,21 @@ fn check_terms(place: &RulePlace<'_>, config: &Config, root: &Node, mistakes: &m
         let detail = "an approval allows at least one answer";
         place.add(&["allow"], detail, mistakes);
     }
-    // No sequence of the other answers ends such a request: no result is taken from one person of
-    // several, and changed arguments need the approval of the others. Without accounts, one
+    // Several people must approve, so no result is taken from one of them. Without accounts, one
     // approval is enough.
-    let ends = |action: &Action| matches!(action, Action::Approve | Action::Reject);
-    if config.auth.is_some()
-        && rule.approvers.required > 1
-        && !rule.allow.is_empty()
-        && !rule.allow.iter().any(ends)
+    let only = |known: &[Action]| rule.allow.iter().all(|action| known.contains(action));
+    let is_readable = allow.is_none_or(|allow| allow.elements().len() == rule.allow.len());
+    if config.auth.is_none() || rule.approvers.required < 2 || rule.allow.is_empty() || !is_readable
     {
-        let detail =
-            "with `required` over 1, add `approve` or `reject`: no other answer ends the request";
+        return;
+    }
+    if only(&[Action::Respond]) {
+        let detail = "with `required` over 1, `respond` is not offered: add another answer";
         place.add(&["allow"], detail, mistakes);
+    } else if only(&[Action::Respond, Action::Edit]) {
+        let at = ["policy", place.at.as_str(), "allow"];
+        let detail = "with `required` over 1, no answer ends a request of this rule: add `approve` or `reject`";
+        mistakes.warn(&at, detail);
     }
 }
 

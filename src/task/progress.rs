@@ -14,6 +14,7 @@ use super::quarantine::Quarantine;
 use super::rejections::{RejectedCall, RejectedCalls};
 use super::request::RequestSpec;
 use super::status::TaskStatus;
+use super::text::as_sentence;
 use super::time::Time;
 use super::tool_spec::{Effect, ToolKind};
 use super::verdict::{Judgement, Verdict};
@@ -398,6 +399,7 @@ fn repeated_rejection_text(rejection: Option<&RejectedCall>, judgement: &Judgeme
     let Some(rejection) = rejection else {
         let rejected = judgement.reason.as_deref();
         let rejected = rejected.unwrap_or("A human has rejected this same call.");
+        let rejected = as_sentence(rejected);
         return format!("{rejected} It was not run, and asking again does not help.");
     };
     let reason = rejection.reason.as_ref();

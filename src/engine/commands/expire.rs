@@ -35,7 +35,7 @@ impl Engine {
             match closed {
                 Err(Refusal::Unavailable) => return Err(Refusal::Unavailable),
                 // The error is logged and the next request is tried, because a returned error would
-                // end the worker's round before the worker claims tasks.
+                // keep the worker from the next overdue requests.
                 Err(error) => tracing::error!(%request, %error, "a request could not be closed"),
                 Ok(closed) => closed_count += usize::from(closed),
             }

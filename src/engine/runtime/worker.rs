@@ -120,7 +120,8 @@ impl Engine {
     }
 
     /// Runs one round of the worker: closes overdue requests, then claims tasks and drives them.
-    /// Returns the number of claimed tasks.
+    /// Returns the number of claimed tasks. [`Engine::work`] does the same in two loops, so that
+    /// neither waits for the other.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.

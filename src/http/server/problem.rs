@@ -83,7 +83,7 @@ codes! {
     /// The task belongs to a sub-agent. Such a task takes no messages and cannot be retried.
     NotARootTask = "not_a_root_task", 409, "The task is a sub-agent's";
     CallInHand = "call_in_hand", 409, "Another runner has the permit";
-    /// The gate call already has a different outcome.
+    /// The gate call is settled: it takes no report, or has another outcome.
     CallSettled = "call_settled", 409, "The call is settled";
     /// The task is a call at a gate. Such a task takes no messages and cannot be retried.
     NotAConversation = "not_a_conversation", 409, "The task is not a conversation";

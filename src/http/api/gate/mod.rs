@@ -87,7 +87,7 @@ pub(crate) async fn gate_problem(http: &Http, caller: &Caller, refusal: GateRefu
         }
         GateRefusal::Settled(call) => Problem::new(
             Code::CallSettled,
-            "The call already has a different outcome.",
+            "The call is settled: it takes no report, or has another outcome.",
         )
         .with(
             "call",
