@@ -79,15 +79,15 @@ on_both! {
         let good = link("dora", &held.request);
         let nothing = page(&app, "/l/nothing").await.text;
         for accept in ["*/*", "application/json", "text/html;q=0", "text/event-stream"] {
-            let client = || app.nobody().header("accept", accept);
-            let shown = client().get(&good).await;
+            let reader = || app.nobody().header("accept", accept);
+            let shown = reader().get(&good).await;
             assert_eq!((shown.status, shown.header("content-type")), (200, "text/html; charset=utf-8"), "{accept}");
             for path in ["/l/x".to_owned(), good.replace("k1.", "k2."), good[..good.len() - 9].to_owned()] {
-                let refused = client().get(&path).await;
-                assert_eq!((refused.status, &refused.text), (404, &nothing), "{accept} {path}");
-                assert_eq!(refused.header("content-type"), "text/html; charset=utf-8", "{accept} {path}");
+                let answer = reader().get(&path).await;
+                assert_eq!((answer.status, &answer.text), (404, &nothing), "{accept} {path}");
+                assert_eq!(answer.header("content-type"), "text/html; charset=utf-8", "{accept} {path}");
             }
-            let head = client().send(Method::HEAD, "/l/x", None).await;
+            let head = reader().send(Method::HEAD, "/l/x", None).await;
             assert_eq!((head.status, head.header("content-type")), (404, "text/html; charset=utf-8"), "{accept}");
         }
         // An answer is sent by the form of the page, or by a program, which reads JSON.
