@@ -87,8 +87,8 @@ on_both! {
                 assert_eq!((answer.status, &answer.text), (404, &nothing), "{accept} {path}");
                 assert_eq!(answer.header("content-type"), "text/html; charset=utf-8", "{accept} {path}");
             }
-            let head = reader().send(Method::HEAD, "/l/x", None).await;
-            assert_eq!((head.status, head.header("content-type")), (404, "text/html; charset=utf-8"), "{accept}");
+            let looked_at = reader().send(Method::HEAD, "/l/x", None).await;
+            assert_eq!((looked_at.status, looked_at.header("content-type")), (404, "text/html; charset=utf-8"), "{accept}");
         }
         // An answer is sent by the form of the page, or by a program, which reads JSON.
         app.nobody().header("origin", &app.url()).hit("/l/x").await.assert_code(404, "not_found");
