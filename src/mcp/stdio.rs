@@ -194,8 +194,7 @@ impl Stdio {
         request_index: u32,
     ) -> Outcome {
         let mut restarted = false;
-        // The time limit `within` counts from now, or from the decision on the permit if the
-        // decision comes later (see `until` below).
+        // `within` counts from now, or from the decision on the permit if that comes later.
         let earliest_end = Instant::now() + within;
         loop {
             let session = match self.session().await {
