@@ -2,7 +2,6 @@
 //! driver gets a slot while the service stops, or while the process drives another task alone
 //! (`LoneDrives`).
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -49,8 +48,7 @@ impl Driver<'_> {
         }
         let slot = tokio::select! {
             biased;
-            slot = Arc::clone(&engine.slots).acquire_owned() => slot.ok(),
-            () = engine.stop.cancelled() => None,
+            slot = engine.next_slot() => slot,
             () = engine.clock.sleep(SLOT_WAIT) => None,
         };
         slot.filter(|_| admitted())

@@ -265,7 +265,7 @@ impl Engine {
     /// The worker waits in the same queue as the commands, and keeps its place until it gets a
     /// slot. If it took only slots that are free at once, waiting commands could take every slot
     /// first, and tasks that other replicas queued would wait for ever.
-    async fn next_slot(&self) -> Option<OwnedSemaphorePermit> {
+    pub(in crate::engine) async fn next_slot(&self) -> Option<OwnedSemaphorePermit> {
         tokio::select! {
             biased;
             () = self.stop.cancelled() => None,
