@@ -22,6 +22,12 @@ macro_rules! codes {
             AtMostBytes(usize),
         }
 
+        impl DetailCode {
+            /// Every code whose text has no value to fill in.
+            #[cfg(test)]
+            pub(crate) const ALL: &[Self] = &[$(Self::$name),*];
+        }
+
         impl fmt::Display for DetailCode {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 match self {

@@ -197,6 +197,22 @@ mod tests {
     }
 
     #[test]
+    fn english_text_of_a_page_is_the_text_of_the_api_except_where_it_names_parts_of_the_page() {
+        let texts = ErrorTexts::for_language(Language::English);
+        let codes = DetailCode::ALL.iter().copied();
+        let differs = |code: &DetailCode| texts.detail(*code) != code.to_string();
+        assert_eq!(
+            codes.filter(differs).collect::<Vec<_>>(),
+            [
+                DetailCode::MayNotDecide,
+                DetailCode::DigestMismatch,
+                DetailCode::AlreadyDecided,
+                DetailCode::ThenWithoutReject
+            ]
+        );
+    }
+
+    #[test]
     fn text_without_a_code_is_shown_in_english_and_marked_as_english() {
         assert_eq!(shown(Language::English, "Only <b>."), "Only &lt;b&gt;.");
         assert_eq!(
