@@ -111,9 +111,10 @@ pub(crate) async fn task_with_requests(
     task.ok_or_else(Problem::not_found)
 }
 
-/// Adds the open requests to a task's row. A commit between the two reads can make them disagree.
-/// So if the number of requests differs from the row's `open_requests`, both are read again, up to
-/// three times, until they agree or the row has not changed. Returns `None` when the task is gone.
+/// Adds the open requests to a task's row. A commit between the read of `row` and the read of the
+/// requests can make the number of requests differ from `row.open_requests`. In this case, reads
+/// the row again and, if the row has changed, the requests, too. Reads the requests at most three
+/// times. Returns `None` when the task is gone.
 ///
 /// # Errors
 /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -45,7 +45,7 @@ pub(crate) async fn respond(
         Some(permit) => opening::open_after_commit(http, &posted, &mut accepted, permit).await,
         None => respond_after_wait(http, &posted, &mut accepted, success).await,
     };
-    // The POST is committed, so the response names the created task even if it is a problem.
+    // The POST is committed, so even a response that is a problem names the created task.
     let mut response = answered.unwrap_or_else(IntoResponse::into_response);
     if success == SuccessStatus::Created {
         let location = format!("{}/v1/tasks/{}", http.settings.public_url, accepted.task_id);

@@ -1,11 +1,11 @@
 //! The outermost middleware. It gives each request an id, renders problems, answers CORS
 //! preflights, and adds the headers that operations share: request id, CORS, caching and security.
-//! The surface of the operation decides whether a problem is rendered as JSON or as a page. A GET of
-//! a sealed link gets a page whatever the client prefers, as it does from a link that works. If the
-//! database does not answer, a client that asks for an event stream gets a stream that ends at
-//! once: a browser's `EventSource` reconnects after the end of a stream, and gives up after any
-//! status but 200 (WHATWG HTML, "Server-sent events"). The log line of a request omits path and
-//! query.
+//! The surface of the operation decides whether a problem is rendered as JSON or as a page. A
+//! failed GET of a sealed link always gets a page, because a successful GET also does, whatever the
+//! client prefers. If the database does not answer, a client that asks for an event stream gets a
+//! stream that ends at once: a browser's `EventSource` reconnects after the end of a stream, and
+//! gives up after any status but 200 (WHATWG HTML, "Server-sent events"). The log line of a request
+//! omits path and query, because a path may contain a sealed link.
 
 mod problem_page;
 pub(crate) mod starting;
@@ -82,7 +82,7 @@ struct RequestContext {
     id: Uuid,
     origin: Option<HeaderValue>,
     is_preflight: bool,
-    /// Whether a problem of a page is rendered as a page.
+    /// Whether the client prefers a page to JSON; always true for a GET of a sealed link.
     wants_html: bool,
     /// Whether the request is a GET that asks for an event stream.
     wants_stream: bool,
@@ -141,7 +141,7 @@ impl RequestContext {
     }
 
     /// Returns the id that the page of a problem shows. `None` for a link that does not work: the
-    /// pages of all such links are the same bytes, so that they tell nothing about the link.
+    /// pages of all such links are the same bytes, so that no page reveals anything about its link.
     fn id_on_page(&self, code: Code) -> Option<Uuid> {
         let is_hidden = self.is_link() && matches!(code, Code::NotFound | Code::LinkExpired);
         (!is_hidden).then_some(self.id)
@@ -167,7 +167,7 @@ pub(crate) async fn edge(
     let op = context.operation.get();
     let operation = op.map_or("none", |op| op.id);
     let status = response.status().as_u16();
-    // Health checks call their operations every few seconds.
+    // Health checks come every few seconds, so they are logged at a lower level.
     if op.is_some_and(|op| op.auth == AuthClass::Health) {
         tracing::debug!(operation, status, seconds, http_request_id = %context.id, "answered");
     } else {
@@ -245,7 +245,7 @@ fn problem(
 }
 
 fn add_headers(context: &RequestContext, response: &mut Response) {
-    // `Accept` also determines the format of an error on a public path, and whether `/` redirects.
+    // On a public path, `Accept` determines only the format of an error, and whether `/` redirects.
     let is_private = context.surface().is_private();
     let is_negotiated = is_private || !response.status().is_success();
     let headers = response.headers_mut();

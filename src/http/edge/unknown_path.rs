@@ -27,9 +27,9 @@ static KNOWN: LazyLock<Vec<KnownPath>> = LazyLock::new(|| {
         .collect()
 });
 
-/// Returns the surface of the operations whose paths begin with the same segment as `path`; if
-/// there is none, `Public`. The path counts as a stream's only if it also ends like the path of a
-/// stream.
+/// Returns the surface of the operations whose paths have the same first segment as `path`;
+/// `Public` if no operation has this segment. Returns `Stream` only if a stream's path also has the
+/// same last segment as `path`.
 pub(super) fn surface(path: &str) -> Surface {
     let (first, last) = ends(path);
     let beside = || KNOWN.iter().filter(move |known| known.first == first);

@@ -14,7 +14,7 @@ use crate::task::id::{RequestId, TaskId};
 /// `event` is `None`. Without `summaries`, leaves out the summaries of the calls.
 ///
 /// # Errors
-/// [`ReadError`] when the database does not answer, or the request cannot be understood.
+/// [`ReadError`] when the database does not answer, or the request cannot be decoded.
 pub(crate) async fn brief(
     store: &Store,
     settings: &Settings,
@@ -38,7 +38,7 @@ pub(crate) async fn brief(
 /// is shown as it is now. For any other message, `reminder` is `None`.
 ///
 /// # Errors
-/// [`ReadError`] when the database does not answer, or the event cannot be understood.
+/// [`ReadError`] when the database does not answer, or the event cannot be decoded.
 pub(crate) async fn data(
     store: &Store,
     settings: &Settings,

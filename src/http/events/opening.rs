@@ -37,7 +37,7 @@ pub(crate) struct StreamRequest {
 
 /// Opens a stream and returns the response that sends it. If the task has ended and no event is
 /// left to send, a GET gets the response 204 without a stream, so that an `EventSource` does not
-/// reconnect. A POST then gets a stream that ends at once.
+/// reconnect. In the same case, a POST gets a stream that ends at once.
 ///
 /// # Errors
 /// `bad_request` when `after` is greater than the last event's number; `not_found` when the task
@@ -107,7 +107,8 @@ pub(crate) fn stream_response(body: Body) -> Response {
     response
 }
 
-/// Returns a stream that ends at once, and after which the client asks again.
+/// Returns a response with a stream that ends at once. The stream announces [`RETRY_MS`], after
+/// which an `EventSource` connects again.
 pub(crate) fn ended_stream() -> Response {
     let mut text = SseBuffer::default();
     text.retry(RETRY_MS);

@@ -25,10 +25,10 @@ pub(crate) struct EventReader {
     pub status: TaskStatus,
     journals: JournalCache,
     follower: Option<Follower>,
-    /// The number of the tail's last event when the stream last had to read the rows itself,
-    /// because the tail (see `tail.rs`) could not give the next events; 0 if it never had to.
-    /// [`Self::follow`] checks that the stream of a root task has sent every event up to this
-    /// number.
+    /// The number of the tail's last event at the stream's latest own read of the rows; 0 before
+    /// the first such read. The stream reads the rows itself if the tail (see `tail.rs`) cannot
+    /// give the next events. [`Self::follow`] checks that the stream of a root task has sent every
+    /// event up to this number.
     tail_head: i64,
 }
 
@@ -51,7 +51,7 @@ impl EventReader {
     /// every event that is committed by now, even if the event's notification has not arrived.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or the next event cannot be understood.
+    /// [`ReadError`] when the database does not answer, or the next event cannot be decoded.
     pub(super) async fn read(
         &mut self,
         http: &Arc<Http>,

@@ -55,9 +55,9 @@ impl SseBuffer {
     }
 }
 
-/// Writes the name and the data of an event. JSON that is stored verbatim may have line ends between
-/// two tokens, and a `data` field is a single line. So each line of the JSON gets its own `data`
-/// field. The client may read a CR as LF, which is harmless between tokens.
+/// Writes the name and the data of an event. JSON that is stored verbatim may have line ends
+/// between two tokens, and a `data` field is a single line. So each line of the JSON gets its own
+/// `data` field. The client may read a CR as LF, which is harmless between tokens.
 pub(crate) fn write_event(text: &mut String, name: &str, data: &str) {
     let _ = writeln!(text, "event: {name}");
     for line in data.split(['\n', '\r']) {

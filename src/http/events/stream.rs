@@ -38,7 +38,7 @@ pub(super) const RETRY_DELAY: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Watcher {
     pub caller: Caller,
-    /// The headers of the caller's HTTP request. They have the credentials, which are checked again
+    /// The headers of the caller's HTTP request. The credentials in these headers are checked again
     /// while the stream is open.
     pub headers: HeaderMap,
     /// Whether the stream is the response to a POST. If so, a caller who may cancel the task may
@@ -146,7 +146,7 @@ pub(super) trait EventSource: Send + Sized + 'static {
     /// [`ReadError::Unavailable`], and then goes on after the last event that it has written.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or an event cannot be understood.
+    /// [`ReadError`] when the database does not answer, or an event cannot be decoded.
     fn advance(&mut self) -> impl Future<Output = Result<(), ReadError>> + Send;
 
     /// Returns whether the caller may still read, by the keys and sessions that are valid now.

@@ -98,8 +98,9 @@ struct Buffer {
     /// Whether more events may follow `last`, according to the last successful read.
     more: bool,
     is_reading: bool,
-    /// How many reads have begun, and how many have failed. A [`FollowerQuery`] holds both counters
-    /// as they were when it was made, which shows whether a read has begun or failed since then.
+    /// The number of reads that have begun, and the number of reads that have failed. A
+    /// [`FollowerQuery`] has a copy of both counters, which shows whether a read has begun or
+    /// failed since the query was made.
     reads_begun: u64,
     reads_failed: u64,
 }

@@ -65,7 +65,7 @@ impl TaskStream {
     /// If the read fails after an event, the stream sends what it has, and reads again.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or the first event cannot be understood.
+    /// [`ReadError`] when the database does not answer, or the first event cannot be decoded.
     pub(crate) async fn begin(&mut self) -> Result<bool, ReadError> {
         let before = self.reader.seen;
         match self.read().await {
@@ -140,7 +140,7 @@ impl TaskStream {
     }
 
     /// Reads the next portion. After a failed read, first checks that the database has all events
-    /// that were sent, because it may now be a standby that lacks the last events.
+    /// that were sent, because the database may now be a standby that lacks the last events.
     async fn read_on(&mut self) -> Result<(), ReadError> {
         if self.is_recovering {
             self.reader.require_seen(&self.stream.http).await?;

@@ -30,8 +30,8 @@ impl Resent {
     }
 }
 
-/// Makes due the deliveries that the future `read` returns. `read` is polled only after the check
-/// that the caller may resend deliveries, as in `api/submit.rs`.
+/// Makes the deliveries of a target due now. The future `read` returns the target. It is polled
+/// only after the check that the caller may resend deliveries, as in `api/submit.rs`.
 ///
 /// # Errors
 /// `idempotency_key_reused` if an earlier POST with the same key had another body; `forbidden` if

@@ -17,8 +17,8 @@ use crate::http::wire::gate::WireGateCall;
 use crate::people::Caller;
 
 pub(crate) const MAX_TOOL_NAME_BYTES: usize = 256;
-/// The time after which a client that cannot wait for people may ask again, in seconds. People need
-/// longer than a service that has an outage.
+/// The `Retry-After` of a response after which a client has to wait for people, in seconds. It is
+/// longer than that of `unavailable` (`Problem::new`), because people take longer than an outage.
 pub(crate) const PEOPLE_RETRY_SECONDS: u32 = 30;
 
 pub(crate) fn operations() -> Vec<Operation> {
@@ -74,7 +74,8 @@ pub(crate) async fn timed_ask(
 /// member `call`, which is the call as `caller` sees it.
 pub(crate) async fn gate_problem(http: &Http, caller: &Caller, refusal: GateRefusal) -> Problem {
     match refusal {
-        // Boxed, so that its future takes no memory while the ask waits.
+        // Boxed, so that the future of the HTTP request reserves no memory for this conversion
+        // while the ask waits.
         GateRefusal::Command(refusal) => Box::pin(refusal_problem(http, caller, refusal)).await,
         GateRefusal::InHand(call) => {
             let end = call.expires_at.map(|end| format!(" until {end}"));

@@ -27,7 +27,7 @@ pub(crate) const OP: Op = Op {
     surface: Surface::Api,
     auth: AuthClass::Key,
     // A JSON escape is at most six bytes long, and stands for at least one byte of the content. All
-    // other members together have 64 KiB.
+    // other members together may take 64 KiB.
     max_body_bytes: 6 * MAX_CONTENT_BYTES + 64 * 1024,
     problems: &[
         Code::BadJson,

@@ -29,16 +29,16 @@ use crate::http::server::delivered_body::delivered_body;
 use crate::http::server::prefer::Prefer;
 use crate::people::Caller;
 
-/// How long the server waits for an answer before it begins an event stream. The gate's `hold` and
-/// the client's `Prefer` limit the wait for people, so they do not shorten this time for a call
-/// that runs.
+/// The time for which the server waits for an answer before it begins an event stream. The gate's
+/// `hold` and the client's `Prefer` limit only the wait for people. They do not shorten this time
+/// for a call that runs.
 const JSON_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often a client may repeat one request. A client of the revision 2026-07-28 repeats the
-/// request by itself if the response has a `requestState`, and gives up after ten rounds: the first
-/// request and nine repetitions.
+/// The maximum number of repetitions of one request by its client. A client of the revision
+/// 2026-07-28 repeats the request by itself if the response has a `requestState`, and gives up
+/// after ten rounds: the first request and nine repetitions.
 pub(super) const MAX_REPETITIONS: u32 = 9;
-/// A client of the revision 2026-07-28 is assumed to repeat a request within this time after the
-/// response.
+/// The time after a response in which a client of the revision 2026-07-28 is assumed to repeat the
+/// request. During this time, the client still counts as waiting.
 const RETURNS_WITHIN: Duration = Duration::from_secs(5);
 
 struct PreparedCall {
@@ -196,8 +196,9 @@ fn arguments(text: Option<String>) -> Result<String, RpcError> {
 }
 
 impl PreparedCall {
-    /// Waits for the gate's answer, or until it is time to begin an event stream. `token` is the
-    /// client's progress token, if any.
+    /// Returns the answer as JSON if it arrives within [`JSON_ANSWER_TIMEOUT`]. Otherwise returns
+    /// an event stream, whose last event is the answer. `token` is the client's progress token, if
+    /// any.
     async fn respond(self, token: Option<Value>) -> Response {
         let clock = Arc::clone(&self.http.clock);
         let progress = token.map(|token| (token, self.proposal.progress.clone()));

@@ -111,7 +111,7 @@ impl From<JsonError> for RpcError {
 /// Returns the protocol revision of a message. Refuses a message whose headers contradict its body.
 /// In the revision 2026-07-28, headers repeat the revision, the method and the called tool, because
 /// proxies do not read the body. A message of this revision without these headers is refused. A
-/// request of this revision also needs its revision and the client's capabilities in `_meta`.
+/// request of this revision must also name the revision and the client's capabilities in `_meta`.
 pub(super) fn check_headers(
     incoming: &Incoming,
     headers: &HeaderMap,

@@ -16,7 +16,8 @@ pub(super) struct RpcError {
     code: i32,
     message: String,
     data: Option<Value>,
-    /// The headers of a response in JSON, such as `Retry-After`. An event stream has none of them.
+    /// The headers of a response in JSON, such as `Retry-After`. An event stream is sent without
+    /// these headers.
     pub(super) headers: Vec<(HeaderName, HeaderValue)>,
 }
 

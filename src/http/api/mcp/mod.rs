@@ -120,7 +120,8 @@ pub(crate) async fn post_mcp_message(
         Ok(response) => response,
         Err(error) => return Ok(error.response(&request.id)),
     };
-    // The headers are freed before the wait, because they keep the buffer that they were read into.
+    // The headers are freed before the wait, because they keep in memory the whole buffer into
+    // which they were read.
     drop(posted);
     Ok(response.await)
 }
@@ -162,8 +163,9 @@ fn check_accept(headers: &HeaderMap) -> Result<(), Problem> {
     ))
 }
 
-/// Handles a notification to a gate, in the session that its header names, if any. A cancellation
-/// ends the wait of the request that it names. Other notifications are ignored.
+/// Handles a notification to a gate. A cancellation ends the wait of the request whose id it
+/// contains. Other notifications are ignored. `session` is the value of the header
+/// `Holdpoint-Session`, if any.
 fn handle_notification(
     http: &Http,
     caller: &Caller,
@@ -183,15 +185,15 @@ fn handle_notification(
 }
 
 /// Returns the name under which a waiting request is registered, so that a cancellation finds the
-/// request. The name includes the session that the header names, because clients of different
-/// sessions may give their requests the same ids.
+/// request. The name includes `session` (the value of the header `Holdpoint-Session`), because
+/// clients in different sessions may give their requests the same ids.
 fn request_name(gate: &str, session: Option<&str>, id: &Value) -> String {
     let session = session.unwrap_or_default();
     format!("{gate} {session} {id}")
 }
 
 impl McpRequest<'_> {
-    /// Returns the future of the response, which waits if the request is a `tools/call`.
+    /// Returns the future of the response. The future waits if the request is a `tools/call`.
     fn answer(&self, incoming: Incoming) -> Result<BoxFuture<'static, Response>, RpcError> {
         let params = incoming.params?;
         params.check_meta()?;

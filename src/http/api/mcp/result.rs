@@ -312,8 +312,8 @@ fn open_call_text(
     }
 }
 
-/// Returns the state of the call for client programs, which becomes the member `holdpoint/gate` of
-/// the result's `_meta`.
+/// Returns the member `holdpoint/gate` of the result's `_meta`: the state of the call, for client
+/// programs.
 fn gate_meta(call: &GateCall, request: Option<&InterventionRequest>) -> Value {
     let state = crate::http::wire::gate::WireGateState::from(call.state);
     let decision = call.decision.as_str();

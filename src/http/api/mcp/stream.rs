@@ -24,7 +24,8 @@ const COMMENT_INTERVAL: Duration = Duration::from_secs(15);
 pub(super) struct Reply {
     /// The HTTP status of a response in JSON. An event stream always has the status 200.
     pub(super) status: StatusCode,
-    /// The headers of a response in JSON, besides `Content-Type`. An event stream has none of them.
+    /// The headers of a response in JSON, besides `Content-Type`. An event stream is sent without
+    /// these headers.
     pub(super) headers: Vec<(HeaderName, HeaderValue)>,
     /// The JSON-RPC message; empty if the client has canceled the request, which then gets no
     /// answer.
@@ -45,7 +46,8 @@ impl Reply {
     }
 
     /// Returns the reply to a canceled request. MCP says that the receiver of a cancellation should
-    /// send no response, and that the sender ignores one that comes nevertheless.
+    /// send no response, and that the sender of the cancellation ignores a response that comes
+    /// nevertheless.
     pub(super) fn canceled() -> Self {
         Self::new(String::new(), None)
     }
@@ -135,8 +137,8 @@ fn notification(token: &Value, number: u64, request: Option<&AwaitedRequest>) ->
     json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params}).to_string()
 }
 
-/// Says whom a call waits for. The text speaks of an approval only for an approval request, because
-/// a call with a request of another kind may have run.
+/// Returns a text that names the people for whom a call waits. The text speaks of an approval only
+/// for an approval request, because a call with a request of another kind may have run.
 fn waiting_text(kind: RequestKind, approvers: &Approvers) -> String {
     let names = approvers.groups.iter().chain(&approvers.users);
     let names: Vec<&str> = names.map(String::as_str).collect();

@@ -14,7 +14,7 @@ use super::json_rpc::RpcError;
 /// The time for which a client may cache the list, in milliseconds.
 pub(super) const TTL_MS: u32 = 60_000;
 
-/// The tools of a gate as an MCP client sees them. `app/cards.rs` builds them for all gates.
+/// The tools of a gate as an MCP client sees them. `app/cards.rs` builds this value for each gate.
 #[derive(Clone, Debug)]
 pub(crate) struct GateTools {
     /// The member `tools` of the result of `tools/list`, as JSON text. The text is made once,

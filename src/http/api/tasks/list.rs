@@ -33,10 +33,10 @@ pub(crate) const OP: Op = Op {
     problems: &[Code::NotFound, Code::Invalid],
 };
 
-/// The maximum number of reads of one page of a list without calls at gates. A read may still
-/// return calls at gates that the configuration no longer has. The page is then read again, without
-/// the agent versions of these calls. After the last read, such calls are removed from the page, so
-/// the page may be shorter than its limit.
+/// The maximum number of reads for one page of a list that leaves out calls at gates. A read leaves
+/// out the gates of the configuration, but may return calls at gates that the configuration no
+/// longer has. The page is then read again, without the agent versions of these calls. After the
+/// last read, such calls are removed from the page, so the page may be shorter than its limit.
 const MAX_READS: u32 = 8;
 
 /// List tasks
@@ -99,7 +99,7 @@ pub(crate) async fn list_tasks(
 }
 
 /// Reads a page of tasks. If `filter` names neither a tree nor an agent, leaves out the tasks of
-/// calls at gates. This includes the gates that the configuration no longer has.
+/// calls at gates, even at gates that the configuration no longer has.
 ///
 /// # Errors
 /// `unavailable` or `internal` when the tasks cannot be read.
@@ -137,8 +137,8 @@ async fn listed_sub_task(http: &Http, caller: &Caller, row: TaskRow) -> Result<A
 }
 
 /// Returns the owners whose tasks are listed; an empty list stands for every owner. `users` are the
-/// owners that the query names: a caller who is not an admin may name only themselves, and in a
-/// list of root tasks (`roots_only`) gets only their own tasks.
+/// owners that the query names. A caller who is not an admin may name only themselves. In a list of
+/// root tasks (`roots_only`), such a caller gets only their own tasks.
 fn owner_filter(
     caller: &Caller,
     users: Vec<UserId>,

@@ -143,7 +143,7 @@ pub(crate) fn metadata(body: &[u8], fields: &mut Fields, errors: &mut Errors) ->
     text
 }
 
-/// The form of a session id, as the details of mistakes name it.
+/// The form of a session id, as the detail of a mistake describes it.
 pub(crate) const SESSION_ID_FORM: &str = "1 to 128 of A-Z a-z 0-9 . _ : -";
 
 #[must_use]

@@ -26,12 +26,12 @@ use crate::task::id::RequestId;
 use crate::task::status::RequestStatus;
 use crate::task::time::Time;
 
-/// How often the reader searches for changes whose notification was lost.
+/// The interval at which the reader searches for changes whose notification was lost.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(15);
 /// The minimum delay between two reads of overdue requests. If a deadline has passed by the
 /// process's clock but not yet by the database's clock, the request is read again after this delay.
 const MIN_OVERDUE_DELAY: Duration = Duration::from_millis(200);
-/// How far the search for lost changes looks back from the newest known request. Replicas generate
+/// The search for lost changes begins this long before the newest known request. Replicas generate
 /// the ids, so a request may be committed after a request with a greater id.
 const SEARCH_OVERLAP: Duration = Duration::from_mins(2);
 /// The maximum number of [`ChangedRequests`] that wait for one follower. If more arrive, the

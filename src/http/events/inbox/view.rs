@@ -63,8 +63,7 @@ impl InboxView {
         }
     }
 
-    /// Returns whether the count has reached [`MAX_COUNTED`] since the inbox was read, and further
-    /// requests may wait.
+    /// Returns whether [`MAX_COUNTED`] requests are counted and further requests may wait.
     fn is_full(&self) -> bool {
         self.more && self.counted >= MAX_COUNTED
     }
