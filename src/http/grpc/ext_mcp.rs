@@ -190,9 +190,9 @@ pub(super) async fn check_response(
     Ok(pass_result().into())
 }
 
-/// Reports the outcome of the call of `task` on behalf of the task's owner. Ignores the call if it
-/// belongs to another tenant than the gateway's key, if it was proposed at another gate, or if the
-/// key may not act for the owner.
+/// Reports the outcome of the call of `task` on behalf of the task's owner. Does nothing if the
+/// call belongs to another tenant than the gateway's key, if it was proposed at another gate, or if
+/// the key may not act for the owner.
 async fn report(gateway: &Gateway, task: TaskId, attempt: Option<u32>, result: &[u8]) {
     let Ok(Some(row)) = gateway.http.store.task(task).await else {
         return;

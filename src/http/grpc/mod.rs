@@ -128,7 +128,7 @@ async fn call(
     let timeout = frames::call_timeout(&parts.headers)?;
     protect_connection(&parts.extensions);
     let body = read_body(http, &parts, body, Some(&key_caller)).await?;
-    // `message` shares the memory of `body`. Other bodies can use this memory once both are
+    // `message` shares the memory of `body`. The memory is free for other bodies once both are
     // dropped.
     let message = body.slice_ref(frames::single_message(&body)?);
     drop(body);
@@ -366,9 +366,9 @@ impl Gateway {
         }
     }
 
-    /// Stores the outcome of an attempt at the call of `task`. Without a number, the attempt is the
-    /// last one. If the engine refuses the report, logs this; the call then continues as if the
-    /// gateway had sent no report.
+    /// Stores the outcome of an attempt at the call of `task`. If `attempt` is `None`, the report
+    /// is about the last attempt. If the engine refuses the report, writes a warning to the log,
+    /// and the call continues as if the gateway had sent no report.
     async fn report(
         &self,
         caller: Caller,

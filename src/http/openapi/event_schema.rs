@@ -147,8 +147,8 @@ fn add_event_members(event: &mut Value, kind: &str) {
     }
 }
 
-/// Adds the member `event` to the components of `events`, which has each event name with its
-/// component. If a component has one event name, the member is a constant. Otherwise the member
+/// Adds the member `event` to each component in `events`, a list of event names with their
+/// components. If a component has one event name, the member is a constant. Otherwise the member
 /// refers to an enum of the names, which the function adds to `schemas`.
 pub(super) fn add_event_names(events: &[(&str, &str)], schemas: &mut Map<String, Value>) {
     for (_, component) in events {

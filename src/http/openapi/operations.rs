@@ -101,8 +101,8 @@ fn responses_mut(operation: &mut Map<String, Value>) -> Option<&mut Map<String, 
 }
 
 /// Adds a response for each status of the operation's problems. If the operation itself describes a
-/// JSON body for such a status, the response has both content types. The problems of a link's page
-/// are pages.
+/// JSON body for such a status, the response has both content types. The problems of the page of a
+/// sealed link are pages, too.
 fn add_problems(responses: &mut Map<String, Value>, op: &Op) {
     let mut codes_by_status: BTreeMap<u16, Vec<Code>> = BTreeMap::new();
     for code in common_problems(op.auth).iter().chain(op.problems) {

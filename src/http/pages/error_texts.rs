@@ -1,5 +1,5 @@
 //! The texts of errors in all languages: the titles and details of problems, and the mistakes in a
-//! submitted form. The code of an error finds its text.
+//! submitted form. A text is looked up by the code of its error.
 
 use std::borrow::Cow;
 
@@ -110,8 +110,8 @@ impl ErrorTexts {
         })
     }
 
-    /// Returns the text of an error. A page says `the page` or `a rejection` where the API names
-    /// members of JSON bodies.
+    /// Returns the text of an error. The text says `the page` or `a rejection` where the API's text
+    /// names members of JSON bodies.
     fn detail(&self, code: DetailCode) -> Cow<'static, str> {
         Cow::Borrowed(match code {
             DetailCode::KeyMissing => self.detail_no_key,

@@ -78,10 +78,10 @@ pub(super) fn frame_with_tab_title(language: Language, title: &str, body: &Marku
 }
 
 /// Renders a problem as a page, with the texts of the JSON problem. If the problem has the member
-/// `decision`, also renders this earlier decision. `instance` is the id of the HTTP request. Without
-/// it, equal problems give equal pages.
-/// `sign_in_again` has a link to the sign-in page, if a sign-in could help. `back_path` is the path
-/// of the request's page, if the reader can return to the request.
+/// `decision`, also renders this earlier decision. `instance` is the id of the HTTP request;
+/// without this id, equal problems give equal pages. `sign_in_again` has a link to the sign-in
+/// page, if a sign-in could help. `back_path` is the path of the request's page, if the reader can
+/// return to the request.
 #[must_use]
 pub(crate) fn problem_page(
     problem: &Problem,
@@ -155,8 +155,8 @@ pub(crate) fn has_right_to_left(text: &str) -> bool {
     text.chars().any(is_right_to_left)
 }
 
-/// Adds a left-to-right override to a text with right-to-left characters. It keeps the characters
-/// in their stored order where no CSS applies, such as in the title of a tab.
+/// Adds a left-to-right override to a text with right-to-left characters. The override keeps the
+/// characters in their stored order where no CSS applies, such as in the title of a tab.
 #[must_use]
 pub(crate) fn force_left_to_right(text: String) -> String {
     if has_right_to_left(&text) {

@@ -22,7 +22,7 @@ use super::server::problem::Problem;
 use crate::store::ReadError;
 
 /// Returns the path of the page to which a reader can return from a problem at `path`. If `path`
-/// has no page, because only a form posts to it, this is the page with the form.
+/// has no page, because only a form posts to it, returns the path of the page with the form.
 pub(super) fn page_path(path: &str) -> &str {
     if path.starts_with("/grants/") {
         return "/grants";
@@ -33,7 +33,7 @@ pub(super) fn page_path(path: &str) -> &str {
 }
 
 /// Returns the data that was read; `None` if the stored data is corrupt, so that a page can leave
-/// it out.
+/// the data out.
 fn unless_corrupt<T>(read: Result<T, ReadError>) -> Result<Option<T>, Problem> {
     match read {
         Ok(data) => Ok(Some(data)),

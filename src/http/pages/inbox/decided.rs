@@ -1,7 +1,8 @@
 //! `GET /inbox/decided`: the requests that a person has answered, the newest answer first. With
 //! `all=1`, also the requests that other people have decided and that the person has the right to
-//! decide. Pages are cut by the times at which the requests were opened, because the cursor is the id
-//! of a request. Each page is sorted by the times of the answers.
+//! decide. The cursor is the id of a request, so the times at which the requests were opened
+//! determine which requests are on a page. Within a page, the requests are sorted by the times of
+//! the answers.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -77,8 +78,8 @@ pub(crate) async fn get_decided(
 }
 
 /// Reads a page of decided requests, the most recently opened first. If more requests may follow,
-/// also returns the id of the last request that this page has shown or skipped. The next page begins
-/// after that request.
+/// also returns the id of the last request that this page has shown or skipped. The next page
+/// begins after this request.
 async fn read(
     http: &Http,
     caller: &Caller,
@@ -129,8 +130,8 @@ fn is_shown(row: &RequestRow, caller: &Caller, include_others: bool) -> bool {
     own() || (include_others && decided() && may_decide_it())
 }
 
-/// Returns the answer that the row of a request shows: the caller's own, or else the last one of a
-/// decided request.
+/// Returns the answer that the row of a request shows: the caller's own answer, or else the last
+/// answer of a decided request.
 fn shown_answer<'r>(row: &'r RequestRow, caller: &Caller) -> Option<&'r TimedDecision> {
     let state = row.state();
     let own = state.answer_by(&caller.user_id, None);

@@ -84,9 +84,10 @@ struct InboxPage {
     /// waiting.
     open: usize,
     has_more: bool,
-    /// The number of waiting requests that come after this page, up to [`MAX_COUNTED`] in total.
-    /// The next page begins after the id `next`; `None` on the last page.
+    /// The number of waiting requests after this page. The requests of this page and `remaining`
+    /// together are at most [`MAX_COUNTED`].
     remaining: usize,
+    /// The id of the request after which the next page begins; `None` on the last page.
     next: Option<RequestId>,
     has_urgent: bool,
     is_first: bool,

@@ -60,7 +60,7 @@ fn context_calls(view: &View<'_>, context: &[&RequestedCall]) -> Markup {
     }
 }
 
-/// Returns a text that says who wrote a call's arguments, and how they are used.
+/// Returns a text that says who wrote a call's arguments, and how the arguments are used.
 pub(super) fn authorship(view: &View<'_>, call: &RequestedCall) -> String {
     let own = view
         .row

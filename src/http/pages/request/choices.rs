@@ -40,7 +40,8 @@ pub(crate) fn per_call_form(view: &View<'_>) -> Option<Markup> {
         @for call in &calls { (call_fieldset(view, call, can_edit)) }
         @if view.allows(Action::Reject) { (then_select(view, FormName::Calls)) }
         // `formnovalidate` makes the browser send the form unchecked, so the server alone checks
-        // it. If the browser found a mistake in a folded field, the person would not see it.
+        // the form. A mistake that the browser found in a folded field would be invisible to the
+        // person.
         div.bar {
             button.second type="submit" formnovalidate { (texts.send_chosen) }
             @if view.allows(Action::Approve) {

@@ -1,5 +1,5 @@
 //! The headline of a request's page: the decision about the request, and the current status of the
-//! request's calls. It is a pure function of the request's answers and history.
+//! request's calls. The headline is a pure function of the request's answers and history.
 
 use std::collections::{BTreeMap, BTreeSet};
 

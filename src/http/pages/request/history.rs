@@ -1,5 +1,5 @@
-//! The history of a request's calls since the request was opened, for the headline. The page reads
-//! it from the journal each time; it is not stored.
+//! The history of a request's calls since the request was opened, for the headline. The history is
+//! not stored: each load of the page derives it from the journal.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -114,7 +114,7 @@ struct CallRecord {
     was_answered_later: bool,
     result: Option<(Outcome, Option<u16>)>,
     late_outcome: Option<Outcome>,
-    /// Whether the model has read the result: it has answered after the result was stored.
+    /// Whether the model has answered since the result was stored. If so, it has read the result.
     model_has_result: bool,
 }
 
@@ -261,8 +261,8 @@ impl RequestHistory {
         })
     }
 
-    /// Returns the open requests that were opened after the page's request and that block one of
-    /// its calls.
+    /// Returns the open requests that were opened after the page's request and that block a call of
+    /// the page's request.
     #[must_use]
     pub(crate) fn later_requests(&self) -> BTreeSet<RequestId> {
         let waiting = self.calls.values().filter(|record| record.result.is_none());

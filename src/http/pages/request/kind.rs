@@ -10,11 +10,11 @@ use crate::http::pages::translations::Translations;
 use crate::task::request::RequestKind;
 
 pub(crate) struct KindPart {
-    /// The name of the kind of request. If the agent itself asked, it is the page's heading.
+    /// The name of the kind of request, which is the page's heading if the agent itself asked.
     pub heading: &'static str,
     /// A paragraph about the request, in addition to the agent's own words.
     pub about: Option<&'static str>,
-    /// The sentence that says who wrote the arguments, and how they are used.
+    /// The sentence that says who wrote the arguments, and how the arguments are used.
     pub authorship: &'static str,
     /// The text of the `<summary>` above the folded form for a rejection.
     pub decline: &'static str,
@@ -97,7 +97,7 @@ pub(crate) fn kind_part(kind: RequestKind, words: &Translations) -> KindPart {
     }
 }
 
-/// Returns the texts for guidance. The other kinds differ from them in some texts.
+/// Returns the part for guidance. The other kinds replace some of its texts and fields.
 fn guidance(words: &Translations, texts: &RequestTexts) -> KindPart {
     KindPart {
         heading: words.kind_guidance,

@@ -100,7 +100,7 @@ fn state_line(view: &View<'_>, closed: Option<&str>) -> Markup {
 }
 
 /// Renders a link to each open request that blocks a call of the closed request. The page of a
-/// sealed link has none, because a sealed link opens no other request.
+/// sealed link has no such links, because a sealed link opens no other request.
 fn later_requests(view: &View<'_>) -> Markup {
     let history = view.history.iter().filter(|_| view.link.is_none());
     html! {

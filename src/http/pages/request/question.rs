@@ -76,7 +76,7 @@ fn page_to_visit(view: &View<'_>) -> Markup {
             dt { (words.page_address) }
             dd {
                 // On the page of a sealed link, the address is plain text: a hyperlink could reveal
-                // the page's own address, which contains the secret token, to the other site.
+                // the page's own address, which contains the secret token, to the linked site.
                 @if view.link.is_some() {
                     span.exact dir="ltr" { (visible(address)) }
                 } @else {

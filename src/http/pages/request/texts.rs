@@ -1,5 +1,5 @@
-//! The texts of the page of a request, in all languages. They address a person who decides requests
-//! and need not know the API.
+//! The texts of the page of a request, in all languages. The texts address people who decide
+//! requests and may not know the API.
 
 use crate::http::pages::language::{Language, texts};
 

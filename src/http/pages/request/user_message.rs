@@ -1,6 +1,6 @@
 //! The last message of the user before the question, which tells an approver the purpose of the
-//! agent's work. For a call at a gate, it is the agent's own text about the call. This text is
-//! unverified, so it stands below the call.
+//! agent's work. For a call at a gate, the message is the agent's own text about the call. This
+//! text is unverified, so it stands below the call.
 
 use maud::{Markup, html};
 

@@ -47,7 +47,7 @@ pub(crate) const PROBLEMS: &[Code] = &[
 ];
 
 /// The problems of an operation that takes an answer as a form only. A form is never bad JSON, so
-/// the list leaves out the first of [`PROBLEMS`].
+/// the list leaves out `BadJson`, the first of [`PROBLEMS`].
 pub(crate) const FORM_PROBLEMS: &[Code] = {
     assert!(matches!(PROBLEMS, [Code::BadJson, ..]));
     PROBLEMS.split_at(1).1

@@ -52,7 +52,7 @@ pub(crate) async fn cancel_task_here(
 }
 
 /// Renders the form that cancels a task; `None` if the task has ended or the caller may not cancel
-/// it. The button is in a folded section against clicks by mistake, because a canceled task cannot
+/// it. A folded section protects the button from accidental clicks, because a canceled task cannot
 /// be resumed.
 pub(super) fn form(site: &Site<'_>, http: &Http, row: &TaskRow) -> Option<Markup> {
     let may = http.engine.may_command(site.caller, Command::Cancel, row);

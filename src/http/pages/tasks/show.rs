@@ -144,8 +144,8 @@ fn about(site: &Site<'_>, row: &TaskRow, tree_size: i64) -> Markup {
     }
 }
 
-/// Renders the open questions, each with the agent that asks. Most questions are approvals, so only
-/// another kind is named.
+/// Renders the open questions, each with the agent that asks. Most questions are approvals, so the
+/// kind is named only for the other questions.
 fn questions(site: &Site<'_>, pending: &[RequestRow]) -> Markup {
     let (texts, words) = (site.texts(), site.words());
     html! {

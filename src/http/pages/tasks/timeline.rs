@@ -1,8 +1,8 @@
 //! The timeline of a task: the events of the task and its sub-agents, in the order of their
 //! numbers. The script `pages/follow.js` adds later events, and describes them in the same words.
 //!
-//! Invariant: each text of an agent, a tool or a user is escaped. The box around the text or the
-//! line above it names its author.
+//! Invariant: each text of an agent, a tool or a user is escaped. The box around a text or the line
+//! above the text names the author.
 
 use maud::{Markup, html};
 
@@ -22,7 +22,7 @@ use crate::task::verdict::Judgement;
 
 /// The number of consecutive event numbers that one page covers.
 const EVENTS_PER_PAGE: i64 = 200;
-/// The maximum size of one read, in bytes. The last event may exceed it.
+/// The maximum size of one read, in bytes. The last event may exceed this size.
 const MAX_READ_BYTES: i64 = 4 * 1024 * 1024;
 /// The maximum length of a shown text, in characters. The rest is cut off.
 const MAX_TEXT_CHARS: usize = 20_000;
