@@ -1,6 +1,6 @@
 //! The HTTP server of the service. Each operation has its own file. An operation that changes a
-//! task lets the engine append facts to the task's journal and continue. No code of this module
-//! calls a model, a tool or the policy.
+//! task lets the engine append facts to the task's journal and drive the task. No code of this
+//! module calls a model, a tool or the policy.
 //!
 //! A POST that changes a task is checked in this order:
 //!

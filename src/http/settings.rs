@@ -32,9 +32,9 @@ pub(crate) struct Settings {
     /// The names of the entries of `notify.to`, each with its tenants. An entry without tenants
     /// gets messages about the tasks of every tenant.
     pub receivers: BTreeMap<String, Vec<String>>,
-    /// The users in the configuration. After a person has edited a call, other people may have to
-    /// approve it. In this case, the person may edit the call only if enough other users of this
-    /// roster could approve the call.
+    /// The users in the configuration, to look up the person of a sealed link, and to count the
+    /// people who could approve an edited call. If other people must approve a call after an edit,
+    /// the edit is permitted only if the configuration has enough other people.
     pub roster: Roster,
     /// The key for the hashes of bodies, which are stored to recognize a repeated POST. The hashes
     /// are keyed because a body may contain credentials. `None`: the hashes have no key.

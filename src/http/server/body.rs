@@ -33,15 +33,16 @@ use crate::secret::seal::DigestedBody;
 use crate::world::Clock;
 
 const BODY_TIMEOUT: Duration = Duration::from_mins(1);
-/// How long a large body waits for memory. The service reads nothing during this wait. The wait is
-/// shorter than 30 seconds, because some clients give up after 30 seconds without progress.
+/// The maximum time for which a large body waits for memory. The service reads nothing during this
+/// wait. The wait is shorter than 30 seconds, because some clients give up after 30 seconds without
+/// progress.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(20);
 const FORM_TYPE: &str = "application/x-www-form-urlencoded";
 /// The maximum size in bytes of a body that is parsed on the threads of the async runtime. A larger
 /// body is parsed on a blocking thread.
 const MAX_INLINE_SIZE: usize = 64 * 1024;
-/// How many large bodies are parsed at the same time. The limit bounds memory, because parsing one
-/// body may build 100,000 JSON values (`json::MAX_VALUES`).
+/// The maximum number of large bodies that are parsed at the same time. The limit bounds memory,
+/// because parsing one body may build 100,000 JSON values (`json::MAX_VALUES`).
 const MAX_PARSED_AT_ONCE: usize = 2;
 
 /// Parses large bodies without blocking the runtime.
@@ -146,7 +147,7 @@ impl AsRef<[u8]> for LargeBody {
 /// Reads the body of a request within `BODY_TIMEOUT`. If the body has more than `MAX_INLINE_SIZE`
 /// bytes, the function waits until memory is free for `caller`, and the timeout begins anew after
 /// this wait. With a `Content-Length`, the wait comes before the first byte is read. Without this
-/// header, it comes as soon as the bytes that have arrived exceed `MAX_INLINE_SIZE`.
+/// header, the wait comes as soon as the bytes that have arrived exceed `MAX_INLINE_SIZE`.
 ///
 /// # Errors
 /// `bad_request` if the body is too slow or incomplete; `too_large` if the body exceeds the limit;
@@ -267,8 +268,8 @@ impl PostRequest {
         self.key = Ok(None);
     }
 
-    /// Returns the caller, and frees the memory of all else. Unlike [`PostRequest::release_body`],
-    /// this also frees the headers, which keep the buffer that they were read into.
+    /// Returns the caller, and frees everything else. Unlike [`PostRequest::release_body`], this
+    /// also frees the headers, which keep in memory the whole buffer into which they were read.
     pub(crate) fn into_caller(self) -> Caller {
         self.caller
     }
@@ -322,7 +323,7 @@ impl PostRequest {
     }
 
     /// Refuses a body that is not `application/json`. Also refuses a body with a content encoding,
-    /// because a proxy that inspects bodies could decode it differently.
+    /// because a proxy that inspects bodies could decode the body differently.
     fn check_json(&self) -> Result<(), Problem> {
         let unsupported = |detail| Err(Problem::new(Code::UnsupportedMediaType, detail));
         if !is_type(&self.headers, "application/json") {
@@ -413,8 +414,9 @@ pub(crate) fn form_fields(bytes: &[u8]) -> Result<BTreeMap<String, String>, Prob
     Ok(fields)
 }
 
-/// Returns whether a request states the type `wanted`. A gateway that passes the request on may state
-/// the type once more. A second, different type makes the body ambiguous.
+/// Returns whether a request has at least one `Content-Type`, and all of them are `wanted`. A
+/// gateway that forwards the request may repeat the header. Different types would make the body
+/// ambiguous.
 fn is_type(headers: &HeaderMap, wanted: &str) -> bool {
     let mut types = headers.get_all(CONTENT_TYPE).iter().peekable();
     types.peek().is_some()

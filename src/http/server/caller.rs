@@ -66,9 +66,9 @@ pub(crate) fn must_administer(caller: &Caller) -> Result<(), Problem> {
     must(caller.admin, "Only an admin may see and send messages.")
 }
 
-/// Refuses a caller whose key has no permission `gate`. Only the operation that shows a call uses
-/// this check. A key with both `gate` and `decide` passes the check, but cannot propose calls: the
-/// engine refuses each proposal of such a key, because the key could approve its own call.
+/// Refuses a caller whose key has no permission `gate`. The operation that shows a call uses this
+/// check. Proposals and reports need `may_ask_at_gate`, which also refuses a key with `decide`,
+/// because such a key could approve its own call.
 pub(crate) fn must_ask_at_gate(caller: &Caller) -> Result<(), Problem> {
     must(caller.permissions.gate, "This key may not ask at gates.")
 }

@@ -50,8 +50,8 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
-    /// Reads a body with `read`, which takes the members out and adds a mistake to `Errors` for each
-    /// member that does not fit. A member that `read` does not take out is also a mistake.
+    /// Reads a body with `read`, which takes the members out and adds a mistake to `Errors` for
+    /// each member that does not fit. A member that `read` does not take out is also a mistake.
     ///
     /// # Errors
     /// Fails with `invalid` if the body is not an object, if it has a mistake, or if `read` returns
@@ -148,7 +148,7 @@ impl Fields {
     }
 }
 
-/// The detail of the mistake if a form or a query is not UTF-8. A detail names what is expected.
+/// The detail of the mistake if a form or a query is not UTF-8. A detail names the expected value.
 pub(crate) const NOT_UTF8: &str = "percent-encoded UTF-8";
 
 /// Returns whether the text of a form or a query is UTF-8. The parser `url::form_urlencoded` would

@@ -138,8 +138,9 @@ fn check_source(http: &Http, op: &Op, request: &Request) -> Result<(), Problem> 
     Ok(())
 }
 
-/// Protects the connection of the request with these extensions, whose caller is authenticated.
-/// While the connection serves the request, it is not closed to make room for another client.
+/// Protects the connection of a request whose caller is authenticated. While the connection serves
+/// the request, it is not closed to make room for another client. `extensions` are those of the
+/// request.
 pub(crate) fn protect_connection(extensions: &Extensions) {
     let slot = extensions.get::<Weak<ConnectionSlot>>();
     if let Some(slot) = slot.and_then(Weak::upgrade) {
@@ -167,7 +168,8 @@ async fn with_session_fallback(
     found: Result<Caller, AuthError>,
 ) -> Result<Option<Caller>, Problem> {
     match found {
-        // Boxed, so that the look-up takes no memory while the operation runs.
+        // Boxed, so that the future of the HTTP request reserves no memory for the look-up while
+        // the operation runs.
         Err(AuthError::Missing) => Box::pin(session::caller(http, headers)).await,
         found => Ok(Some(found?)),
     }

@@ -28,11 +28,11 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const MAX_STREAMS: u32 = 256;
 /// The maximum size of the header fields of a request, in bytes.
 const MAX_HEADER_LIST_BYTES: u32 = 16 * 1024;
-/// How many streams a client may reset before the server has accepted them. One more such reset
-/// ends the connection, as a protection against the "rapid reset" attack.
+/// The maximum number of streams that a client may reset before the server has accepted them. One
+/// more such reset ends the connection, as a protection against the "rapid reset" attack.
 const MAX_PENDING_RESETS: usize = 20;
-/// How many streams of a connection the server may reset because of errors of the client. One more
-/// such reset ends the connection.
+/// The maximum number of streams of a connection that the server may reset because of errors of the
+/// client. One more such reset ends the connection.
 const MAX_ERROR_RESETS: usize = 1024;
 /// The size of the flow-control window, for each stream and for the connection as a whole: the
 /// maximum number of bytes from the client that the server has not read yet.

@@ -104,8 +104,9 @@ pub(crate) struct Operation {
     pub documented: fn() -> UtoipaMethodRouter<Arc<Http>>,
 }
 
-/// Declares an `Operation`. The handler's `#[utoipa::path]` says the path and the method: `@path`, a
-/// rule that `routes!` has for itself, calls a function of the type that the attribute generates.
+/// Declares an `Operation`. The path and the methods come from the type that `#[utoipa::path]`
+/// generates for the handler. `@path`, an internal rule of `routes!`, calls a function of this
+/// type.
 macro_rules! operation {
     ($op:path, $($handler:tt)+) => {
         $crate::http::server::operation::Operation {

@@ -53,9 +53,9 @@ impl Origins {
     }
 
     /// Returns whether the request may proceed. A request whose method changes nothing may proceed.
-    /// Any other request that has an `Origin` may proceed if this is the service's own origin or a
-    /// configured origin. A request without `Origin` may proceed unless its `Sec-Fetch-Site` says
-    /// that a page of another origin sent the request.
+    /// Any other request that has an `Origin` may proceed if the `Origin` is the service's own
+    /// origin or a configured origin. A request without `Origin` may proceed unless its
+    /// `Sec-Fetch-Site` says that a page of another origin sent the request.
     #[must_use]
     pub(crate) fn may_change(&self, method: &Method, headers: &HeaderMap, uri: &Uri) -> bool {
         if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) {
@@ -137,11 +137,11 @@ const PROXY_HEADERS: [&str; 6] = [
     "x-original-forwarded-for",
 ];
 
-/// Returns why a service without accounts refuses the request; `None` if it accepts the request.
-/// Through a proxy, every client would act as the user `local`, so signs of a proxy are refused. An
-/// HTTP version other than 1.1 is also such a sign, because nginx forwards requests with HTTP/1.0
-/// by default. The host must be a loopback name, because a web page can point its own host name to
-/// this machine (DNS rebinding).
+/// Returns why a service without accounts refuses the request; `None` if the service accepts the
+/// request. Through a proxy, every client would act as the user `local`, so signs of a proxy are
+/// refused. An HTTP version other than 1.1 is also such a sign, because nginx forwards requests
+/// with HTTP/1.0 by default. The host must be a loopback name, because a web page can point its own
+/// host name to this machine (DNS rebinding).
 #[must_use]
 pub(crate) fn refusal_without_accounts(
     headers: &HeaderMap,

@@ -35,10 +35,10 @@ pub(crate) use super::http2::PingTimes;
 use super::write_timeout::TimeoutStream;
 use crate::world::Clock;
 
-/// How long the head of a request may take to arrive. For the first request, the time begins when
-/// the connection opens; for a later request, with the first byte of the head.
+/// The maximum time for the head of a request to arrive. For the first request, the time begins
+/// when the connection opens; for a later request, with the first byte of the head.
 pub(crate) const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a connection stays open after a response while no next request arrives.
+/// The time for which a connection stays open after a response if no next request arrives.
 pub(crate) const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(75);
 /// The maximum size of the head of a request, in bytes.
 pub(crate) const MAX_HEADER_SIZE: usize = 64 * 1024;
@@ -98,7 +98,8 @@ impl Server {
                         slot = self.connections.wait_for_slot() => slot,
                     };
                     let connection = self.clone().connection(io, peer, slot, closed.clone());
-                    // Boxed, because the futures around it would contain its memory three times.
+                    // Boxed, because the futures around this future would otherwise reserve its
+                    // memory three times.
                     let connection = Box::pin(connection);
                     let stop = stop.clone();
                     tasks.spawn(async move { stop.run_until_cancelled(connection).await });

@@ -15,7 +15,8 @@ use http::Extensions;
 use super::problem::{Code, Problem};
 use crate::engine::DetailCode;
 
-/// How many wrong keys of a source get `unauthorized` in a minute. Further wrong keys get 429.
+/// The maximum number of wrong keys of a source that get `unauthorized` in a minute. Further wrong
+/// keys get 429.
 const MAX_WRONG_KEYS: usize = 10;
 const MINUTE: Duration = Duration::from_mins(1);
 /// The maximum number of sources that are counted separately. All further sources share one

@@ -1,5 +1,5 @@
-//! The path of the page that opens after the sign-in. The path must be one of this service, so that
-//! a link to the sign-in page cannot redirect to another site. A path that a browser and this
+//! The path of the page that opens after the sign-in. The path must be a path of this service, so
+//! that a link to the sign-in page cannot redirect to another site. A path that a browser and this
 //! service could read differently is refused.
 
 use url::Url;
