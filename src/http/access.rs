@@ -1,6 +1,7 @@
-//! Loads tasks and requests for a caller. A task or request of another tenant gets 404. A task or
-//! request of the caller's own tenant that the caller may not read gets 403. All operations that
-//! show a task or a request load it through this module, so they refuse the same callers.
+//! Loads tasks and requests for a caller. The problem is 404 for a task or request of another
+//! tenant, and 403 for a task or request of the caller's tenant that the caller may not read. All
+//! operations that show a task or a request load it through this module, so they refuse the same
+//! callers.
 
 use crate::engine::DetailCode;
 use crate::http::Http;

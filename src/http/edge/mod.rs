@@ -74,7 +74,8 @@ impl Edge {
 enum ProblemForm {
     Json,
     Page,
-    /// The problem `unavailable` is an event stream that ends at once; any other problem is JSON.
+    /// The problem `unavailable` is sent as an event stream that ends at once, any other problem as
+    /// JSON.
     Stream,
 }
 

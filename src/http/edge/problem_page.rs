@@ -55,7 +55,8 @@ fn sign_in_link(
 }
 
 /// Returns the path of the intervention request's page, if the HTTP request was for this page or
-/// for a form on it. `None` if the problem may hide the intervention request from the reader.
+/// for a form on it. `None` if the problem may mean that the reader may not see the intervention
+/// request.
 fn back_path(context: &RequestContext, problem: &Problem, prefix: &str) -> Option<String> {
     let may_hide_request = matches!(
         problem.code,

@@ -85,10 +85,10 @@ impl DeltaFilter {
             .is_none_or(|stored| *stored < delta.after_seq)
     }
 
-    /// Returns the events to send for a delta. `delta.after_seq` is the `seq` of the last item in
-    /// the prompt of the model call. The stream must already have sent every item up to that item.
-    /// If the task has an item after that item, only the delta `Reset` causes an event, because the
-    /// answer may already be stored or discarded.
+    /// Returns the events to send for a delta. The stream must already have sent every item of the
+    /// model call's prompt, whose last item has the `seq` `delta.after_seq`. If the task has a
+    /// later item, only the delta `Reset` causes an event, because the answer may already be stored
+    /// or discarded.
     pub(super) async fn visible_events(
         &mut self,
         store: &Store,

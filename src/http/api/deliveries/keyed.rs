@@ -30,7 +30,7 @@ impl Resent {
     }
 }
 
-/// Makes the deliveries of a target due now. The future `read` returns the target. It is polled
+/// Makes the deliveries of a target due now. The future `read` returns the target. `read` is polled
 /// only after the check that the caller may resend deliveries, as in `api/submit.rs`.
 ///
 /// # Errors

@@ -63,8 +63,8 @@ pub(crate) async fn resend_deliveries(
 }
 
 /// Checks that the tenant has the receiver of the filter, so that a misspelt name does not look
-/// like a receiver without deliveries. A receiver that has left the configuration counts while it
-/// has a delivery.
+/// like a receiver without deliveries. A receiver that is no longer in the configuration is
+/// accepted while it has a delivery.
 ///
 /// # Errors
 /// `invalid` if no receiver of the tenant has this name; `unavailable`.

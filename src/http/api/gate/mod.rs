@@ -17,8 +17,8 @@ use crate::http::wire::gate::WireGateCall;
 use crate::people::Caller;
 
 pub(crate) const MAX_TOOL_NAME_BYTES: usize = 256;
-/// The `Retry-After` of a response after which a client has to wait for people, in seconds. It is
-/// longer than that of `unavailable` (`Problem::new`), because people take longer than an outage.
+/// The `Retry-After` for a client that has to wait for people, in seconds. It is longer than the
+/// `Retry-After` of `unavailable` (`Problem::new`), because people take longer than an outage.
 pub(crate) const PEOPLE_RETRY_SECONDS: u32 = 30;
 
 pub(crate) fn operations() -> Vec<Operation> {

@@ -208,7 +208,8 @@ fn with_content_block(raw: &str, block: &str) -> Option<String> {
     let content = members.get("content")?.get();
     let blocks: Vec<&RawValue> = serde_json::from_str(content).ok()?;
     let comma = if blocks.is_empty() { "" } else { "," };
-    // `content` borrows from `raw`, so its end address gives the position of its `]` in `raw`.
+    // `content` borrows from `raw`, so the address of the end of `content` gives the position in
+    // `raw` of the `]` that ends the list.
     let end = (content.as_ptr().addr() + content.len()).checked_sub(raw.as_ptr().addr() + 1)?;
     let (before, after) = raw.split_at_checked(end)?;
     Some(format!("{before}{comma}{block}{after}"))

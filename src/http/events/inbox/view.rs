@@ -30,7 +30,7 @@ pub(super) enum InboxChange {
 pub(super) struct InboxView {
     open: BTreeMap<RequestId, usize>,
     /// Whether requests that are not in `open` may wait, too. True if the count has reached its
-    /// limit, or if the read ended early after it had looked at many requests.
+    /// limit, or if the read ended early (`Page::scanned_to`).
     more: bool,
     /// The number of requests that the read has found. Becomes [`MAX_COUNTED`] once a request is
     /// left out because `open` is full.
@@ -72,9 +72,9 @@ impl InboxView {
         self.open.keys().copied()
     }
 
-    /// Returns whether the inbox has to be read again: requests that were not counted may wait, and
-    /// more than a tenth of the counted requests are gone. After a read that ended early, more than
-    /// half must be gone, because the next read may end early again.
+    /// Returns whether the inbox has to be read again. This is so if requests that were not counted
+    /// may wait, and more than a tenth of the counted requests are gone. If the last read ended
+    /// early, the limit is a half instead of a tenth, because the next read may end early, too.
     #[must_use]
     pub(super) fn is_outdated(&self) -> bool {
         let part = if self.is_full() { 10 } else { 2 };
@@ -82,9 +82,8 @@ impl InboxView {
     }
 
     /// Records the current state of a request. Returns the change to report to the caller, if any.
-    /// While `more` is set, `open` does not tell whether a waiting request was reported before. So
-    /// a request that is not in `open` is then reported as changed if it has answers, and as
-    /// created if it has none.
+    /// A waiting request that is not in `open` is reported as created. While `more` is set, such a
+    /// request may have been reported before. It is then reported as changed if it has answers.
     pub(super) fn update(
         &mut self,
         row: &RequestRow,
