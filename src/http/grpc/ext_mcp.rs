@@ -172,8 +172,8 @@ fn parse_attempt_id(text: &str) -> Option<(TaskId, Option<u32>)> {
     }
 }
 
-/// Answers `CheckResponse`: reports the outcome of the call that the metadata name. Always lets the
-/// response pass, because the call has already run.
+/// Answers `CheckResponse`: reports the outcome of the call whose attempt is in the metadata.
+/// Always lets the response pass, because the call has already run.
 ///
 /// # Errors
 /// Fails with a gRPC status if the message is malformed.

@@ -192,8 +192,8 @@ pub(super) fn respond(answer: Result<GrpcAnswer, GrpcStatus>) -> Response {
 
 const ENCODED_CHARACTERS: &percent_encoding::AsciiSet = &percent_encoding::CONTROLS.add(b'%');
 
-/// A response body of one data frame and the trailers. When the connection asks for the trailers,
-/// it has taken the data. At that time, `delivery` records that the client has received the answer.
+/// A response body of one data frame and the trailers. The connection asks for the trailers after
+/// it has taken the data. Then `delivery` records that the client has received the answer.
 struct UnaryBody {
     data: Option<Bytes>,
     delivery: Option<Delivery>,

@@ -216,9 +216,9 @@ struct OpenGate {
 type CheckedHeaders = [(String, Vec<u8>)];
 
 impl Gateway {
-    /// Returns the gate that the gRPC metadata or `named` names. If neither names a gate, returns
-    /// the only gate that is open to gateways. If several gates are open to gateways, returns the
-    /// only gate among them that is open to the key's own user.
+    /// Returns the gate whose name is in the gRPC metadata or in `named`. If both are without a
+    /// name, returns the only gate that is open to gateways. If several gates are open to gateways,
+    /// returns the only gate among them that is open to the key's own user.
     ///
     /// # Errors
     /// `PermissionDenied` if no gate, or more than one gate, fits; also if the metadata has two

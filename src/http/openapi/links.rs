@@ -28,7 +28,7 @@ const NEXT_CURSOR: &str = "$response.body#/next_cursor";
 /// place of its value in the response.
 type Links = (&'static [&'static str], &'static str, &'static str);
 
-/// The links in those responses of the operation `from` whose status is in `statuses`.
+/// The links of the operation `from`, for its responses with a status in `statuses`.
 struct LinkedResponse {
     from: &'static str,
     statuses: &'static [&'static str],

@@ -27,7 +27,7 @@ const STYLE: &str = concat!(
 
 static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| policy_with(""));
 
-/// Returns `text` with a code in place of each invisible character. Keeps the line breaks.
+/// Returns `text` with each invisible character shown as `\u{…}`. Keeps the line breaks.
 pub(crate) fn visible_lines(text: &str) -> String {
     text.split('\n').map(visible).collect::<Vec<_>>().join("\n")
 }

@@ -138,9 +138,10 @@ impl FormReader {
         }
     }
 
-    /// Returns submitted JSON without the white space around it, or reports a mistake at the
-    /// pointer `at` if it is not valid. The body has this JSON up to four levels deep, and the
-    /// depth of a body is limited, so the JSON must also be valid inside four arrays.
+    /// Returns submitted JSON without the white space around it. If the JSON is not valid, reports
+    /// a mistake at the pointer `at` and returns `None`. The JSON must also be valid inside four
+    /// arrays, because the body contains it up to four levels deep, and the depth of a body is
+    /// limited.
     fn checked_json(&mut self, submitted: &str, at: &str) -> Option<String> {
         let text = submitted.trim_matches([' ', '\t', '\n', '\r']);
         let nested = format!("[[[[{text}]]]]");

@@ -92,9 +92,9 @@ fn decided_headline(
     (head, tail)
 }
 
-/// Returns whether an answer with `action` lets a call run. If it does, the headline of a request
-/// with a single call names the status of the call. Otherwise the headline says whether the agent
-/// has received the answer.
+/// Returns whether an answer with `action` lets a call run. If so, the headline of a request with a
+/// single call names the status of the call. Otherwise the headline says whether the agent has
+/// received the answer.
 fn lets_call_run(row: &RequestRow, action: Action) -> bool {
     match (row.spec.kind, action) {
         (RequestKind::Confirmation, _) => false,

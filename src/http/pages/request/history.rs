@@ -248,8 +248,8 @@ impl RequestHistory {
     }
 
     /// Returns whether later items can no longer change the headline: the model has read the
-    /// results of all calls, and no result is `Unknown` or `Canceled`, which a late result may
-    /// still follow.
+    /// results of all calls, and no result is `Unknown` or `Canceled`, because such a result may
+    /// still be followed by a late result.
     #[must_use]
     pub(crate) fn is_settled(&self) -> bool {
         self.calls.values().all(|record| {

@@ -38,10 +38,10 @@ const MEMBERS: [&str; 7] = [
 /// is the action in the path of the POST, if any.
 ///
 /// # Errors
-/// Fails with `problem` itself unless its code is `invalid`, the body is a form, and the client
-/// accepts HTML. Also fails with `problem` if the caller cannot read the request, or if the form
-/// cannot be checked for secrets. Fails with another problem if the data of the page cannot be
-/// read.
+/// Fails with `problem` itself unless the code of `problem` is `invalid`, the body is a form, and
+/// the client accepts HTML. Also fails with `problem` if the caller cannot read the request, or if
+/// the form cannot be checked for secrets. Fails with another problem if the data of the page
+/// cannot be read.
 pub(crate) async fn rerender(
     http: &Http,
     id: RequestId,
@@ -73,8 +73,8 @@ fn is_shown(posted: &PostRequest, problem: &Problem) -> bool {
 /// Responds with the page of `view`, which shows the form and its mistakes.
 ///
 /// # Errors
-/// Fails with `problem` itself unless its code is `invalid`, the body is a form, and the client
-/// accepts HTML. Also fails with `problem` if the form cannot be checked for secrets.
+/// Fails with `problem` itself unless the code of `problem` is `invalid`, the body is a form, and
+/// the client accepts HTML. Also fails with `problem` if the form cannot be checked for secrets.
 pub(crate) async fn page(
     http: &Http,
     view: View<'_>,

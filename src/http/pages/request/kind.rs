@@ -29,8 +29,8 @@ pub(crate) struct KindPart {
     /// The text of the button that rejects several calls, with `{count}` for their number. `None`
     /// if `reject` is the text for any number of calls.
     pub reject_all: Option<&'static str>,
-    /// The beginning of the headline after a response. For a confirmation, only after a "no"; after
-    /// a "yes", `headline.rs` uses `head_confirmed`.
+    /// The beginning of the headline after a response. For a confirmation, this is the beginning
+    /// after a "no"; after a "yes", `headline.rs` uses `head_confirmed`.
     pub responded: &'static str,
     /// The beginning of the headline after a rejection.
     pub rejected: &'static str,

@@ -1,7 +1,7 @@
 //! The page where a person decides a request. Above its first button, the page shows every byte of
-//! the calls that would run. Codes replace invisible characters, and the agent's text is in a box
-//! that names the agent as its author. The forms post the digest of the request as shown, so an
-//! approval covers exactly the calls that the approver saw. The page works without its script,
+//! the calls that would run. Invisible characters are shown as `\u{…}`, and the agent's text is in
+//! a box that names the agent as its author. The forms post the digest of the request as shown, so
+//! an approval covers exactly the calls that the approver saw. The page works without its script,
 //! which only adds later events.
 
 pub(crate) mod approve_page;
@@ -433,8 +433,9 @@ fn tab_title(view: &View<'_>, closed: Option<&str>) -> String {
     })
 }
 
-/// The maximum number of reads of the journal after the request. The reads end as soon as all calls
-/// are settled, but a call that was canceled, or whose outcome is unknown, may never be settled.
+/// The maximum number of reads of the journal's items after the request. The reads end as soon as
+/// all calls are settled, but a call that was canceled, or whose outcome is unknown, may never be
+/// settled.
 const MAX_HISTORY_READS: usize = 64;
 
 impl View<'_> {

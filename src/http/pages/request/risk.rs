@@ -30,8 +30,8 @@ pub(super) fn warnings_and_risk(view: &View<'_>) -> Markup {
 }
 
 /// Renders the warnings about one call. If the request decides several calls, each warning names
-/// the call by its `number` on the page, which counts from 1. For a single call, `number` is
-/// `None`.
+/// the call by its `number` on the page; the first call has the number 1. For a single call,
+/// `number` is `None`.
 pub(super) fn warnings(view: &View<'_>, call: &RequestedCall, number: Option<usize>) -> Markup {
     let (words, texts) = (view.words, view.texts);
     html! {
@@ -48,8 +48,8 @@ pub(super) fn warnings(view: &View<'_>, call: &RequestedCall, number: Option<usi
     }
 }
 
-/// Renders the kind of a warning in the reader's language; empty for an unknown code. It comes
-/// before the warning's detail, because the detail has no translation.
+/// Renders the kind of a warning in the reader's language; empty for an unknown code. The kind
+/// comes before the warning's detail, because the detail has no translation.
 fn warning_subject(view: &View<'_>, code: &str) -> Markup {
     let words = view.words;
     let about = match code {

@@ -56,8 +56,9 @@ impl FormName {
         fields: &BTreeMap<String, String>,
         single_call_forms: bool,
     ) -> Self {
-        // A form that the agent wrote, or a call's arguments, may also have a field `action`. Its
-        // name here is `field.action` or `call.{id}.field.action`, which does not match.
+        // A form that the agent wrote, or a call's arguments, may also have a field `action`. This
+        // field does not match, because its name here is `field.action` or
+        // `call.{id}.field.action`.
         let is_action_field = |name: &str| {
             name == "action" || call_part(name).is_some_and(|(_, part)| part == "action")
         };

@@ -39,9 +39,9 @@ pub(super) struct TaskTimeline {
 
 impl TaskTimeline {
     /// Reads and renders one page of events of the subtree `part`. A page covers
-    /// [`EVENTS_PER_PAGE`] consecutive event numbers, of which `end` is the last. If the subtree
-    /// has no event with any of these numbers, because all tasks of a tree share one sequence of
-    /// numbers, the page covers the preceding [`EVENTS_PER_PAGE`] numbers, and so on.
+    /// [`EVENTS_PER_PAGE`] consecutive event numbers, of which `end` is the last. All tasks of a
+    /// tree share one sequence of numbers, so the subtree may have no event with any of these
+    /// numbers. In this case, the page covers the preceding [`EVENTS_PER_PAGE`] numbers, and so on.
     ///
     /// # Errors
     /// `unavailable` when the database does not answer.
@@ -291,8 +291,8 @@ fn quote(words: &Translations, text: &str) -> Markup {
     html! { pre dir="auto" { (truncate(text)) } (truncation_note(words, text)) }
 }
 
-/// Cuts a text at [`MAX_TEXT_CHARS`] characters, and replaces hidden characters by codes. Keeps the
-/// line breaks.
+/// Cuts a text at [`MAX_TEXT_CHARS`] characters, and shows invisible characters as `\u{…}`. Keeps
+/// the line breaks.
 fn truncate(text: &str) -> String {
     let end = text
         .char_indices()
