@@ -250,8 +250,9 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, &'static str> 
     }
 }
 
-/// Returns the path that is stored with an idempotency key. A sealed link is a right to decide and
-/// must not be stored, so the stored path has the id of the link's request in place of the link.
+/// Returns the path that is stored with an idempotency key. A sealed link gives the right to decide
+/// and must not be stored, so the stored path has the id of the link's request in place of the
+/// link.
 fn stored_path(parts: &Parts) -> String {
     match parts.extensions.get::<CurrentLink>() {
         Some(link) => format!("{}{}", link::PATH_PREFIX, link.request_id),

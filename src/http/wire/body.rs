@@ -1,6 +1,6 @@
 //! Request bodies, described for the OpenAPI document. The operations do not parse bodies into
-//! these types. They read the members one by one (`server/fields.rs`), and so report the place of
-//! every mistake.
+//! these types. Instead, an operation reads the members one by one (`server/fields.rs`), so that it
+//! can report the place of every mistake.
 
 use std::collections::BTreeMap;
 
