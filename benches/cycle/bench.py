@@ -434,7 +434,7 @@ def drift_of(measured, is_gate):
 
 
 def memory_latency():
-    """The latency of a cache that a processor has for itself, and of one that it shares with the machine's neighbours."""
+    """Returns the latency of a processor's own cache, and of a cache that other machines on the same hardware may share."""
     with tempfile.TemporaryDirectory() as folder:
         program = os.path.join(folder, "memory-latency")
         # No package of the workspace is needed, and --gate-waits builds none.

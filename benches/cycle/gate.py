@@ -18,7 +18,7 @@ CASES = {
 }
 # The bare handlers allow every call.
 BARE = {"gate0": ("read_order", "allow"), "gate1": ("update_order", "allow"), "gate1once": ("refund_order", "allow")}
-# Pairs of a case and the bare handler or case with which it is compared. Both answer the same calls.
+# Pairs of a case, and the bare handler or the other case with which the case is compared. Both answer the same calls.
 PAIRS = [
     ("allowed", "gate1"), ("once", "gate1once"), ("once", "allowed"), ("denied", "gate1"), ("record: held", "gate0"),
 ]

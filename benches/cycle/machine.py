@@ -128,7 +128,7 @@ class Postgres:
         if self.counts_statements:
             settings |= {"shared_preload_libraries": "pg_stat_statements", "pg_stat_statements.track": "all"}
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        # SIGQUIT shuts Postgres down at once. Its data are thrown away, so that is safe.
+        # SIGQUIT shuts Postgres down at once, without flushing its data. The data are not needed any more.
         self.process = Process(
             [f"{self.bin}/postgres", "-D", data, *options], f"{folder}/postgres.log", signal.SIGQUIT, cwd=data, **self.account
         )

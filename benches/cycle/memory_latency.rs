@@ -1,20 +1,20 @@
 //! Measures the latency of memory: the time of a load whose address comes from the load before it.
-//! A neighbour on the same hardware slows the memory without using a processor of this machine, so
-//! figures of a service are comparable only beside it.
+//! Other machines on the same hardware may slow the memory down without using a processor of this
+//! machine. So figures of a service are comparable only if this latency is about the same.
 //!
 //! `memory-latency KIB…` prints the median for each size, such as `3.9 ns in 256 KiB`.
 
 use std::hint::black_box;
 use std::time::Instant;
 
-/// The loads of a measurement.
+/// The number of loads in a measurement.
 const LOADS: u32 = 1_000_000;
 const MEASUREMENTS: usize = 7;
-/// The slots of a line of the cache (64 bytes). Each load reads another line.
+/// The number of slots in a cache line (64 bytes). Each load reads another line.
 const LINE: usize = 64 / size_of::<usize>();
 
-/// Returns a list in which a slot of each line has the index of a slot of another line. The indexes
-/// lead through all lines, in a random order, back to the first.
+/// Returns slots of which the first in each cache line has the index of the first slot in another
+/// line. The indexes lead through all lines, in a random order, and back to the first line.
 fn random_cycle(kib: usize) -> Vec<usize> {
     let lines = kib * 1024 / size_of::<usize>() / LINE;
     let mut order: Vec<usize> = (0..lines).collect();
@@ -33,7 +33,7 @@ fn random_cycle(kib: usize) -> Vec<usize> {
     slots
 }
 
-/// Returns the nanoseconds of a load.
+/// Returns the mean duration of a load in nanoseconds.
 fn measure(slots: &[usize]) -> f64 {
     let began = Instant::now();
     let mut at = 0;

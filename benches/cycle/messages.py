@@ -32,7 +32,8 @@ ONE, SLOW, DEAD, SILENT = entry("backend", ""), entry("backend", "/slow"), entry
 SETTINGS = {
     "no webhook": ("",),
     "one webhook": (notify(ONE),),
-    # The dead entry gets new messages, too: this variant separates their cost from that of the 10,000.
+    # The dead entry gets new messages, too. This variant separates the cost of new messages from the cost of the 10,000
+    # undelivered messages.
     "one webhook, a dead one beside it": (notify(ONE, DEAD),),
     "one webhook, a dead one with 10,000 undelivered": (notify(DEAD), notify(ONE, DEAD)),
 }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::model_stream::{Gate, Stream};
 
-/// Gives the answer when no scripted answer is left.
+/// A function that returns the answer to a request when no scripted answer is left.
 type Rule = Box<dyn Fn(&Value) -> Value + Send + Sync>;
 
 #[derive(Clone)]

@@ -1,4 +1,5 @@
-//! A mail server on loopback. It records every mail that it took and every line that it heard.
+//! A mail server on loopback. It records every mail that it accepted and every line that clients
+//! sent.
 
 use std::sync::{Arc, Mutex};
 
@@ -55,9 +56,9 @@ impl Mail {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
     Take,
-    /// The mail is taken, and the connection ends before the reply.
+    /// The mail is accepted, and the connection ends before the reply.
     Cut,
-    /// The mail is taken, and no reply ever comes.
+    /// The mail is accepted, and no reply is sent.
     Hang,
     /// The recipient is refused with this code.
     Refuse(u16),

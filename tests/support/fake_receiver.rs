@@ -1,4 +1,4 @@
-//! A receiver of webhooks on loopback. Its ledger holds every message that arrived.
+//! A receiver of webhooks on loopback. It records every message that arrives.
 
 use std::sync::{Arc, Mutex};
 
@@ -52,9 +52,9 @@ impl Received {
     }
 }
 
-/// Gives the answer to a message.
+/// A function that returns the answer to a message.
 type Answers = dyn Fn(&Received) -> Response + Send + Sync;
-/// Returns whether a message has to wait for its answer.
+/// A function that returns whether a message has to wait for its answer.
 type Waits = dyn Fn(&Received) -> bool + Send + Sync;
 
 #[derive(Clone)]

@@ -1,6 +1,6 @@
 //! A fake Responses endpoint on loopback. It plays the streams in `responses/` and records the
-//! bytes of each HTTP request. `scripts/clients` has checked these streams with the official
-//! `OpenAI` client.
+//! bytes of each HTTP request. `scripts/clients` checks these streams with the official `OpenAI`
+//! client.
 
 use super::fake_messages::{FakeMessages, Sent};
 

@@ -1,4 +1,4 @@
-//! A fake tool endpoint on loopback. Its ledger holds the calls that were really executed.
+//! A fake tool endpoint on loopback. It records the calls that it executes.
 
 use std::sync::{Arc, Mutex};
 

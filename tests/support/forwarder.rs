@@ -174,7 +174,8 @@ impl Forwarder {
         self.line.send_replace(Line::Open(time));
     }
 
-    /// Restores the initial state. Dropped bytes are gone, and their connections stay dead.
+    /// Restores the initial state. Dropped bytes are not sent later, so the connections that
+    /// carried them stay unusable.
     pub fn mend(&self) {
         self.line.send_replace(Line::Open(Duration::ZERO));
     }

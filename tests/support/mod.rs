@@ -40,8 +40,8 @@ pub async fn pause() {
 /// would not say what the test waited for.
 const WAIT_LIMIT: Duration = Duration::from_mins(5);
 
-/// Polls `look` until it returns a value, and returns the value. Panics if it returns none within
-/// [`WAIT_LIMIT`]; `what` names the state that the test waits for.
+/// Polls `look` until it returns a value, and returns the value. Panics if `look` returns no value
+/// within [`WAIT_LIMIT`]; `what` names the state that the test waits for.
 pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let polls = async {
         loop {
@@ -55,15 +55,15 @@ pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>)
     found.unwrap_or_else(|_| panic!("waited in vain until {what}"))
 }
 
-/// Polls `holds` until it returns `true`. Panics if it does not within [`WAIT_LIMIT`]; `what` names
-/// the state that the test waits for.
+/// Polls `holds` until it returns `true`. Panics if `holds` does not return `true` within
+/// [`WAIT_LIMIT`]; `what` names the state that the test waits for.
 pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     eventually(what, async || holds().await.then_some(())).await;
 }
 
 /// Returns `usual` in a normal run, and `long` in a run of `scripts/chaos counts`. Some tests
-/// repeat a random scene that many times. In other tests, a process crashes at every n-th possible
-/// moment, where n is the result.
+/// repeat a random run as many times as the result says. In other tests, a process crashes at every
+/// n-th possible moment, where n is the result.
 pub fn repetitions(usual: usize, long: usize) -> usize {
     if std::env::var_os("HOLDPOINT_TEST_LONG").is_some() {
         long

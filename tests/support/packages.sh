@@ -2,7 +2,7 @@
 # The scripts source this file from the project's folder.
 # shellcheck shell=bash
 
-# The folders of the tests stay as they are.
+# Python must write no compiled files into the folders of the tests.
 export PYTHONDONTWRITEBYTECODE=1
 
 # Makes the folder in which a script keeps its packages, and prints its path.

@@ -4,7 +4,8 @@
 //! If `TEST_DATABASE_URL` is set, the tests use the server of this URL and start no cluster. The
 //! URL's user must be allowed to create databases. A cluster listens only on a unix socket, keeps
 //! fsync on (otherwise a store refuses to open), and never runs as root. A detached watcher process
-//! stops and removes it when the process that runs the tests has ended, for whatever reason.
+//! stops the cluster and removes its folder when the process that runs the tests has ended, for
+//! whatever reason.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt as _, chown};
