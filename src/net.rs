@@ -252,8 +252,9 @@ pub fn is_redirect(status: u16) -> bool {
     (300..400).contains(&status) && status != 304
 }
 
-/// Returns the wait that the header `Retry-After` (seconds, or a date) asks for, counted from `now`
-/// and at most `max_wait`. Returns `None` if the header is missing or malformed.
+/// Returns the wait that the header `Retry-After` (RFC 9110, section 10.2.3: seconds, or a date)
+/// asks for, counted from `now` and at most `max_wait`. Returns `None` if the header is missing or
+/// malformed.
 pub fn retry_after(headers: &HeaderMap, now: Time, max_wait: Duration) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     let wait = if let Ok(seconds) = text.parse::<f64>() {

@@ -58,9 +58,11 @@ impl Clock for SystemClock {
     }
 }
 
-/// A timer that fires later than this shows that the process was suspended over the deadline.
+/// If a timer fires more than this after its deadline, the process was suspended when the deadline
+/// passed.
 const MAX_LATENESS: Duration = Duration::from_secs(1);
-/// How long work may go on after such a timer. This suffices to read input that already waits.
+/// How long work may go on after such a late timer. This suffices to read input that has already
+/// arrived.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Awaits `work` until `deadline`. Returns `None` if the work is not complete by then.

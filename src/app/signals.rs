@@ -54,9 +54,11 @@ impl EndSignals {
         };
     }
 
-    /// Waits until a signal asks a service that is shutting down to end at once: the second SIGTERM
-    /// or SIGINT. SIGHUP does not count: a terminal that is closed may send it twice, by the kernel
-    /// and by the shell. Right after it, the system's manager may send SIGTERM to the whole session.
+    /// Waits until a signal asks a service that is shutting down to end at once: one more SIGTERM
+    /// or SIGINT. If SIGHUP began the shutdown, the second SIGTERM or SIGINT counts, because the
+    /// service manager may send a SIGTERM to the whole session of a terminal that is closed. A
+    /// further SIGHUP never counts, because both the kernel and the shell may send a SIGHUP when a
+    /// terminal is closed.
     pub(super) async fn end_at_once(&mut self) {
         let needed = if self.hung_up { 2 } else { 1 };
         for _ in 0..needed {

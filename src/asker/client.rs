@@ -185,11 +185,14 @@ impl GateClient {
     }
 
     /// Proposes a call, and repeats the proposal with the same key until the call is decided or
-    /// `wait` has passed. If the service cannot be reached, the client tries again, provided that
-    /// an earlier answer was `pending` or that a request has lasted for `MIN_PROPOSAL_INTERVAL`. In
-    /// any other case the client returns an error at once, because the service was never reachable.
-    /// The last answer may come up to a second after `wait`, because a request asks for a wait in
-    /// whole seconds, rounded up.
+    /// `wait` has passed. If the call is still pending when `wait` has passed, the verdict is the
+    /// last answer. The last answer may come up to a second after `wait`, because a request asks
+    /// for a wait in whole seconds, rounded up.
+    ///
+    /// If the service cannot be reached, the client proposes the call again until `wait` has
+    /// passed. It does so only if an earlier answer was `pending`, or if a request has lasted for
+    /// `MIN_PROPOSAL_INTERVAL`. Otherwise the service was never reachable, and the client returns
+    /// the error at once.
     ///
     /// # Errors
     /// Fails if no complete and consistent answer arrives, or if the answer's permit has ended.

@@ -279,9 +279,9 @@ fn applies_to(rule: &Rule, gate: &Gate) -> bool {
     applies_to_others(rule, gate) || gate.tools.iter().any(|tool| names(rule, tool))
 }
 
-/// Whether a glob of the rule may match tools that the gate does not list. A `hold` or `deny` rule
-/// also matches such a tool by its exact name. This check ignores these rules, because any name that
-/// the gate does not list could be such a tool.
+/// Whether a glob of the rule may match tools that the gate does not list. Exact names do not
+/// count, although a `hold` or `deny` rule also matches such a tool by its exact name: any name
+/// that the gate does not list could be the name of such a tool.
 fn applies_to_others(rule: &Rule, gate: &Gate) -> bool {
     gate.other_tools == OtherTools::Judge && rule.tools.iter().any(|pattern| is_glob(pattern))
 }

@@ -70,8 +70,8 @@ fn check_name(place: &RulePlace<'_>, config: &Config, mistakes: &mut Mistakes) {
 
 /// Checks the entries of `tools`. An entry that matches no tool is a mistake, because a `deny` with
 /// a misspelt name would silently deny no call. If a gate has `other_tools: judge`, the entry may
-/// match a tool that the file does not name, so it is no mistake. Without `auth`, no rule may allow
-/// a tool that runs on this host.
+/// match a tool that the file does not name, so the entry is no mistake. Without `auth`, no rule
+/// may allow a tool that runs on this host.
 fn check_tools(
     place: &RulePlace<'_>,
     config: &Config,
@@ -139,8 +139,8 @@ fn check_terms(place: &RulePlace<'_>, config: &Config, root: &Node, mistakes: &m
         let detail = "an approval allows at least one answer";
         place.add(&["allow"], detail, mistakes);
     }
-    // Several people must approve, so no result is taken from one of them. Without accounts, one
-    // approval is enough.
+    // If several people must approve, the answer `respond` is not offered, because one person would
+    // supply the result alone. Without accounts, one approval is enough.
     let only = |known: &[Action]| rule.allow.iter().all(|action| known.contains(action));
     let is_readable = allow.is_none_or(|allow| allow.elements().len() == rule.allow.len());
     if config.auth.is_none() || rule.approvers.required < 2 || rule.allow.is_empty() || !is_readable

@@ -141,10 +141,12 @@ fn overriding_values(root: &Node) -> Vec<InsertedValue> {
 
 /// Replaces an inserted value by the name of its variable or file in each quotation of a message
 /// (the text between two backticks). Unlike the redactor of the whole report, this function also
-/// replaces short values. The words outside of quotations stay: a replaced word would reveal that
-/// it is the value. A value of one or two characters must be the whole quotation, because otherwise
-/// it may be a part of a word. If a backtick in the value hides where the quotations are, the value
-/// is replaced everywhere.
+/// replaces short values.
+/// - A word outside of the quotations is not replaced, because the replacement would reveal that
+///   the word is the value.
+/// - A value of one or two characters is replaced only if it is the whole quotation, because it may
+///   otherwise be a part of a word.
+/// - If a backtick in the value hides where the quotations are, the value is replaced everywhere.
 fn without_value(text: &str, inserted: &InsertedValue) -> String {
     let value = inserted.value.reveal().as_str();
     let name = format!("[secret {}]", inserted.name);

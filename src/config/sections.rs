@@ -20,8 +20,8 @@ pub(super) fn section<T: for<'de> Deserialize<'de> + Default>(
     }
 }
 
-/// Reads a map of settings by name. An unreadable entry gets the defaults. It is kept because other
-/// settings may refer to its name.
+/// Reads a map of settings by name. An unreadable entry gets the defaults. The entry is kept
+/// because other settings may refer to its name.
 pub(super) fn section_map<T: for<'de> Deserialize<'de> + Default>(
     root: &mut Node,
     key: &str,
@@ -46,8 +46,8 @@ pub(super) fn section_map<T: for<'de> Deserialize<'de> + Default>(
     all
 }
 
-/// Reads a list of settings. An unreadable element gets the defaults. It is kept so that the
-/// indexes stay those of the file.
+/// Reads a list of settings. An unreadable element gets the defaults. The element is kept so that
+/// the indexes stay those of the file.
 pub(super) fn section_list<T: for<'de> Deserialize<'de> + Default>(
     root: &mut Node,
     path: &[&str],

@@ -293,7 +293,7 @@ impl Client {
                 return Outcome::Elicitation(Box::new(elicitation));
             }
             // The attempt's timeout begins with the decision on `call.permit`. The wait for this
-            // decision does not count, because it is not the server's fault.
+            // decision does not count, because the server does not cause the wait.
             let decided = call.permit.decided().await;
             let sent = decided.map_or(began, |decided| decided.max(began));
             let until = *until.get_or_insert(sent + self.timeout);

@@ -229,7 +229,9 @@ pub(super) fn is_list_change(method: &str) -> bool {
     method == "notifications/tools/list_changed"
 }
 
-/// The error codes that prove that a call was not executed.
+/// The error codes that prove that a call was not executed: a malformed request, an unknown method
+/// and invalid parameters (JSON-RPC 2.0, section 5.1), and the errors of MCP revision 2026-07-28
+/// about a request's headers, capabilities and revision.
 pub(super) const NOT_EXECUTED: [i64; 7] = [-32700, -32600, -32601, -32602, -32020, -32021, -32022];
 
 /// Whether the answer is the error of a server that does not support the revision of the request.

@@ -98,9 +98,9 @@ pub(super) struct Endpoint<P> {
     clock: Arc<dyn Clock>,
     cleaner: Cleaner,
     /// The index in [`Protocol::REQUEST_MODES`] of the mode in which the next answer is asked for;
-    /// 0 at first. If a simpler mode led to an answer, the mode is kept only after a refusal that
-    /// named the parameter `stream` or `stream_options`: any other refusal may have had another
-    /// reason.
+    /// 0 at first. If a simpler mode leads to an answer, this mode is kept only if the refusal of
+    /// the previous mode named the parameter `stream` or `stream_options`. Any other refusal may
+    /// have had another reason.
     mode_index: AtomicUsize,
     protocol: PhantomData<P>,
 }

@@ -178,7 +178,8 @@ fn data_about_the_user(context: &BTreeMap<String, String>) -> String {
 }
 
 /// Returns the content of a user's message. For no parts or a single text, the content is a string,
-/// which every endpoint accepts. Otherwise the content is a list, with `write` applied to each part.
+/// which every endpoint accepts. Otherwise the content is a list of the results of `write` for each
+/// part.
 fn user_content(parts: &[Part], write: impl Fn(&Part) -> Value) -> Value {
     match parts {
         [] => json!(""),

@@ -33,7 +33,7 @@ pub(crate) fn requested_wait(headers: &HeaderMap, now: Time) -> Option<Duration>
 
 /// Returns the wait after attempt number `attempt` (1, 2, 3 …), which is at least `requested`. The
 /// wait doubles with each attempt up to [`MAX_WAIT`]. Random jitter shortens the wait by up to a
-/// half, so that clients which failed together do not retry together.
+/// half, so that clients that failed together do not retry together.
 pub(crate) fn backoff(attempt: u32, requested: Option<Duration>) -> Duration {
     let full_wait = FIRST_WAIT
         .saturating_mul(1 << attempt.saturating_sub(1).min(10))

@@ -52,9 +52,9 @@ impl fmt::Debug for Scripted {
 }
 
 impl Scripted {
-    /// Loads a script: `builtin:refunds`, or the path of a file. Adds every mistake in the script to
-    /// `mistakes`, at `models.NAME.script`, with the file and the line. Returns `None` if there are
-    /// mistakes.
+    /// Loads a script: `builtin:refunds`, or the path of a file. Adds every mistake in the script
+    /// to `mistakes` at the place `models.NAME.script`, with the file and the line. Returns `None`
+    /// if there are mistakes.
     pub(crate) fn load(
         name: &str,
         source: &str,

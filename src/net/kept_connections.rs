@@ -3,13 +3,13 @@
 //!
 //! A peer may close a kept connection just as a request is written, and then the outcome of the
 //! request is unknown. So only requests that may be repeated use a kept connection, and a
-//! connection is kept for a shorter time than common servers keep it (2 to 75 seconds). If a kept
-//! connection fails nevertheless, the same user's later requests to this origin get new connections
-//! for a while.
+//! connection is kept for a shorter time than the keep-alive timeout of common servers (2 to 75
+//! seconds). If a kept connection fails nevertheless, the same user's later requests to this origin
+//! get new connections for a while.
 //!
 //! If a peer sends bytes between two responses, the connection is closed. Limitation: on a TLS
-//! connection, this service sees the bytes of a record only when the whole record has arrived. So
-//! a connection with an incomplete record is kept.
+//! connection, this service sees the bytes of a record only when the whole record has arrived. So a
+//! connection with an incomplete record is kept.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -126,8 +126,9 @@ async fn read(mut response: Response, sink: &mut impl ResponseSink) -> Result<Re
     Ok(received(true))
 }
 
-/// Whether the peer closes the connection after its response. Before HTTP/1.1, it does so unless it
-/// says `keep-alive` (RFC 9112, section 9.3).
+/// Whether the peer closes the connection after its response. A peer with an older version than
+/// HTTP/1.1 closes the connection unless its response has `Connection: keep-alive` (RFC 9112,
+/// section 9.3).
 fn announces_close(version: Version, headers: &HeaderMap) -> bool {
     let has_option = |name: &str| {
         let lines = headers.get_all(CONNECTION).iter();

@@ -57,7 +57,8 @@ impl RoomMessage {
             .listed_questions()
             .filter(ListedQuestion::is_open)
             .count();
-        // The message does not know the outcomes of unlisted questions, so it counts the others.
+        // The outcomes of unlisted questions are not known here, so only the listed questions are
+        // counted.
         let counted = match unlisted {
             0 => format!("{listed} questions"),
             _ => format!("the {listed} listed questions"),

@@ -1,13 +1,16 @@
 //! Tracks whether a receiver accepts messages, as far as this process knows. The first success
-//! after a failure makes all waiting messages of the receiver due. This process does not see the
-//! failed attempts of other processes. Therefore a success also makes all waiting messages due if
-//! this process had no success in the [`ASK_INTERVAL`] before.
+//! after a failure makes all waiting messages of the receiver due, because the receiver probably
+//! accepts messages again. This process does not see the failed attempts of other processes.
+//! Therefore a success also makes all waiting messages due if this process had no success in the
+//! [`ASK_INTERVAL`] before.
 //!
-//! Exception: a message that was refused while other messages were accepted keeps its own schedule.
-//! Otherwise, each success of another message would start an attempt at the refused message. If
-//! failures look like an outage, the receiver is probably their cause. A message with such a
-//! failure counts as refused only if no other message fails, or if it fails again and again while
-//! others are accepted.
+//! Exception: a refused message keeps its own schedule. Otherwise, each success of another message
+//! would start an attempt at the refused message. A message counts as refused if the message
+//! itself, and not the receiver, is probably the cause of its failures:
+//! - The message fails again while the receiver accepts other messages, and the failure does not
+//!   look like an outage.
+//! - The failure looks like an outage, but no other message fails in this way, or the message fails
+//!   in this way again and again while the receiver accepts other messages.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,8 +21,8 @@ use uuid::Uuid;
 /// because another process may have seen failures in this time.
 const ASK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The number of successes of other messages after which a message that failed before each of them
-/// counts as refused, although other messages failed with it.
+/// A message counts as refused once it has been a suspect this many times when another message was
+/// accepted.
 const MAX_SUSPICIONS: u32 = 3;
 
 #[derive(Debug)]
@@ -29,11 +32,12 @@ pub(super) struct Health {
     failing: bool,
     /// The uptime at the last success; `None` if there was none.
     succeeded_at: Option<Duration>,
-    /// The messages that failed again since the last success, with failures that look like an
-    /// outage. The value is false if the receiver already counted as failing at that time.
+    /// The suspects: the messages that failed again since the last success, with failures that look
+    /// like an outage. The value is false if the receiver already counted as failing at the first
+    /// of these failures.
     suspects: BTreeMap<Uuid, bool>,
-    /// How often a message was a suspect when another message was accepted. A message with
-    /// [`MAX_SUSPICIONS`] or more counts as refused.
+    /// For each message, how many times it was a suspect when another message was accepted (see
+    /// [`MAX_SUSPICIONS`]).
     suspicions: BTreeMap<Uuid, u32>,
 }
 
@@ -52,16 +56,17 @@ impl Default for Health {
 
 impl Health {
     /// Records a failed attempt at these messages. The `bool` of a message says whether an earlier
-    /// attempt at the message had failed.
-    /// - If this was the first attempt at a message, the receiver counts as failing.
-    /// - If an earlier attempt had failed, the message counts as refused, unless the receiver was
-    ///   failing. This failure alone does not make the receiver count as failing: a success makes
-    ///   many messages due at once, and the receiver may refuse each of them while it accepts
-    ///   others.
-    /// - If `is_outage` is true, the receiver counts as failing in any case, and the message is
-    ///   only a suspect. Once another message is accepted, a suspect counts as refused if it was
-    ///   the only suspect or has been a suspect [`MAX_SUSPICIONS`] times, because a receiver may
-    ///   answer a few messages with 503 for ever.
+    /// attempt at the message had failed. `is_outage` says whether the failure looks like an
+    /// outage.
+    /// - After a failed first attempt at a message, or if `is_outage` is true, the receiver counts
+    ///   as failing.
+    /// - If an earlier attempt had failed and `is_outage` is true, the message becomes a suspect.
+    ///   [`Self::judge_suspects`] decides whether a suspect counts as refused, because a receiver
+    ///   may answer a few messages with 503 for ever.
+    /// - If an earlier attempt had failed and `is_outage` is false, the message counts as refused,
+    ///   unless the receiver was failing before. Such a failure does not make the receiver count as
+    ///   failing: a success makes many messages due at once, and the receiver may refuse each of
+    ///   them while it accepts others.
     pub(super) fn failed(
         &mut self,
         messages: impl IntoIterator<Item = (Uuid, bool)>,
@@ -82,8 +87,8 @@ impl Health {
     /// - If the receiver was failing, or if there was no success in the [`ASK_INTERVAL`] before
     ///   `now`, returns the messages that the receiver has refused. The caller must then make all
     ///   other waiting messages due.
-    /// - Otherwise returns `None`. The receiver was accepting messages, so only refused messages
-    ///   wait, and they keep their schedule.
+    /// - Otherwise returns `None`. The receiver was accepting messages, so the only waiting
+    ///   messages are refused messages, which keep their schedule.
     pub(super) fn succeeded(
         &mut self,
         messages: impl IntoIterator<Item = Uuid>,
@@ -106,8 +111,9 @@ impl Health {
             .map(|(message, _)| *message)
     }
 
-    /// Counts a suspicion of each suspect, because another message was accepted. A single suspect
-    /// counts as refused at once, unless the receiver was failing before.
+    /// Counts one suspicion for each suspect, because another message was accepted. If there is
+    /// only one suspect, it counts as refused at once, unless the receiver was failing when the
+    /// message became a suspect.
     fn judge_suspects(&mut self) {
         let suspects = std::mem::take(&mut self.suspects);
         let is_only_one = suspects.len() == 1;

@@ -223,7 +223,7 @@ impl Sender {
     /// of 0.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer.
+    /// Fails with [`ReadError`] if the database does not answer.
     pub async fn backlogs(&self) -> Result<Vec<Backlog>, ReadError> {
         let counted = self
             .store

@@ -7,7 +7,8 @@ use super::attempt_result::AttemptResult;
 use crate::store::{ClaimedDelivery, NextState};
 use crate::task::time::Time;
 
-/// The wait after each failed attempt. If an attempt after the last wait fails, the delivery ends.
+/// The wait after each failed attempt. If an attempt after the last wait fails, the delivery ends,
+/// unless it is younger than [`MIN_AGE_AT_END`].
 const BACKOFF: [Duration; 9] = [
     Duration::from_secs(5),
     Duration::from_mins(5),
@@ -22,14 +23,14 @@ const BACKOFF: [Duration; 9] = [
 pub(super) const MAX_RETRY_AFTER: Duration = Duration::from_hours(1);
 /// The minimum wait after a 429.
 const MIN_POSTPONEMENT: Duration = Duration::from_secs(1);
-/// The maximum number of times that the minimum wait doubles. It doubles with each attempt if the
-/// 429 asks for no wait, or for a wait until a time in the past. Otherwise the same message would
-/// be sent every second for days.
+/// The maximum number of times that the minimum wait doubles. If a 429 asks for no wait, or for a
+/// wait until a time in the past, the minimum wait doubles with each attempt. Otherwise the same
+/// message would be sent every second for days.
 const MAX_DOUBLINGS: i64 = 10;
-/// The age from which a delivery can end after its attempts. It is the shortest time that the waits
-/// of [`BACKOFF`] can take together. Some attempts come sooner than [`BACKOFF`] says: those that a
-/// 429 asks for, and those that the success of another message brings forward. Without this age,
-/// such attempts could end a delivery within seconds.
+/// The age from which a delivery can end after its attempts. The waits of [`BACKOFF`] together take
+/// at least this long. Some attempts come sooner than [`BACKOFF`] says: those that a 429 asks for,
+/// and those that the success of another message brings forward. Without this age, such attempts
+/// could end a delivery within seconds.
 const MIN_AGE_AT_END: Duration = Duration::from_hours(60);
 
 /// Returns the wait after `attempts` failed attempts; `None` if no further attempt is made. Random

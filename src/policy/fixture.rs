@@ -1,4 +1,4 @@
-//! Fixtures for the tests of the policy. Only tests use them.
+//! Fixtures for the tests of the policy.
 
 use std::time::Duration;
 

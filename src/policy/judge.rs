@@ -26,8 +26,8 @@ enum Opinion {
     /// counts as matching, and the judgement's reason says so. The reason of a `hold` or `deny`
     /// rule also names the first `allow` rule before it that could not be evaluated.
     Rule(Decide, Judgement),
-    /// An `allow` rule could not be evaluated, and no later `hold` or `deny` rule matches. `allow`
-    /// rules after it do not count. The text is the reason why the call is held.
+    /// An `allow` rule could not be evaluated, and no later `hold` or `deny` rule matches. Later
+    /// `allow` rules do not count. The text is the reason why the call is held.
     Faulted(String),
 }
 

@@ -181,7 +181,8 @@ impl Sealer {
     /// Seals a value for the row that the parts of `bound` identify.
     ///
     /// # Errors
-    /// [`SealError::SealingFailed`] if the system has no randomness, or the value is too long.
+    /// Fails with [`SealError::SealingFailed`] if the system has no randomness, or if the value is
+    /// too long.
     pub fn seal(&self, bound: &[&[u8]], plain: &[u8]) -> Result<Sealed, SealError> {
         let key = &self.sealing_key;
         let bytes = key.encrypt(&key.cipher, bound, plain)?;
@@ -194,9 +195,9 @@ impl Sealer {
     /// Opens a value that was sealed for the row that the parts of `bound` identify.
     ///
     /// # Errors
-    /// [`SealError::UnknownKey`] if the key that sealed the value is not configured.
-    /// [`SealError::OpeningFailed`] if the value was changed or cut off, or was sealed for another
-    /// row.
+    /// Fails with [`SealError::UnknownKey`] if the key that sealed the value is not configured.
+    /// Fails with [`SealError::OpeningFailed`] if the value was changed or cut off, or was sealed
+    /// for another row.
     pub fn open(&self, bound: &[&[u8]], sealed: &Sealed) -> Result<Secret<Vec<u8>>, SealError> {
         let key = self.key(&sealed.key_id).ok_or(SealError::UnknownKey)?;
         let bytes = BASE64_STANDARD
@@ -209,7 +210,8 @@ impl Sealer {
     /// and the ciphertext.
     ///
     /// # Errors
-    /// [`SealError::SealingFailed`] if the system has no randomness, or the value is too long.
+    /// Fails with [`SealError::SealingFailed`] if the system has no randomness, or if the value is
+    /// too long.
     pub fn seal_link(&self, plain: &[u8]) -> Result<String, SealError> {
         let key = &self.sealing_key;
         let bytes = key.encrypt(&key.links, LINK, plain)?;
@@ -220,9 +222,9 @@ impl Sealer {
     /// Opens a token of [`Sealer::seal_link`] and returns the contents of the link.
     ///
     /// # Errors
-    /// [`SealError::UnknownKey`] if the key that sealed the token is not configured.
-    /// [`SealError::OpeningFailed`] if the token was changed or cut off, or was not made by
-    /// [`Sealer::seal_link`].
+    /// Fails with [`SealError::UnknownKey`] if the key that sealed the token is not configured.
+    /// Fails with [`SealError::OpeningFailed`] if the token was changed or cut off, or was not made
+    /// by [`Sealer::seal_link`].
     pub fn open_link(&self, token: &str) -> Result<Secret<Vec<u8>>, SealError> {
         let (key_id, text) = token.split_once('.').ok_or(SealError::OpeningFailed)?;
         let key = self.key(key_id).ok_or(SealError::UnknownKey)?;

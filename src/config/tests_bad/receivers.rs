@@ -14,8 +14,8 @@ pub(super) fn found(auth: &str, entry: &str) -> Vec<String> {
     mistakes_in(text.replace("SECRET", SECRET))
 }
 
-/// Returns the mistakes that the room `notify` reports about this file. Each line is cut to the text
-/// after the word `notify`, if it has the word.
+/// Returns the mistakes that the module `notify` reports about this file. Each line is cut to the
+/// text after the word `notify`, if it has the word.
 fn mistakes_in(text: String) -> Vec<String> {
     let source = Source::File("h.yaml".into(), text);
     let rooms = |config: &Config, mistakes: &mut Mistakes| config.notify.check(mistakes);

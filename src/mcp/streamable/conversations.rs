@@ -22,7 +22,8 @@ pub(super) const MAX_CONVERSATIONS: usize = 1024;
 /// A digest of the headers with which a conversation begins.
 pub(super) type HeadersDigest = [u8; 32];
 
-/// A conversation with the server. `session` is `None` if the server began no session.
+/// The values that each request to the server repeats: the protocol revision, and the id of the
+/// session. `session` is `None` if the server began no session, as in the stateless revision.
 #[derive(Clone, Debug)]
 pub(super) struct Conversation {
     pub(super) revision: Revision,
@@ -42,7 +43,8 @@ impl Conversation {
     }
 }
 
-/// A conversation with the server, the headers of its next request, and the OAuth token in them.
+/// A conversation with the server, the headers of its next request, and the OAuth token in these
+/// headers.
 pub(super) struct Context {
     pub(super) conversation: Conversation,
     pub(super) headers: HeaderMap,

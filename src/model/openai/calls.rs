@@ -3,9 +3,10 @@
 //! joined to the call with its id. Without an id, the fragment's content tells whether the fragment
 //! continues the last call.
 //!
-//! Invariant: if a fragment's members show that the fragment begins a new call, it is not joined to
-//! an earlier call. If the fragments of two calls look like those of one call, the arguments of
-//! these two calls are joined to one text. No tool accepts this text, so no wrong call runs.
+//! Invariant: if a fragment's members show that the fragment begins a new call, the fragment is not
+//! joined to an earlier call. If the fragments of two calls look like those of one call, the
+//! arguments of these two calls are joined to one text. No tool accepts this text, so no wrong call
+//! runs.
 
 use serde_json::{Map, Value, json};
 
@@ -18,10 +19,10 @@ use crate::model::protocol::PieceEmitter;
 /// texts.
 const CALL_OVERHEAD_BYTES: usize = 1024;
 
-/// If at least this many bytes at the end of a call's name could be the beginning of a secret, the
-/// name is not emitted yet, because the next fragment may complete the secret. The name is emitted
-/// when the call's arguments or the end of the answer arrive, because the name is complete then.
-/// The number is half of the minimum length of a redacted secret.
+/// The name of a call is held back if at least this many bytes at its end could be the beginning of
+/// a secret, because the next fragment may complete the secret. The name is emitted once the call's
+/// arguments or the end of the answer arrive, because the name is then complete. The number is half
+/// of the minimum length of a redacted secret.
 const MIN_SECRET_PREFIX_BYTES: usize = 4;
 
 /// The calls received so far. The calls are ordered by index; calls with the same index are ordered

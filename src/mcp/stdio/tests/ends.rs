@@ -1,4 +1,4 @@
-//! Tests in which the child process of a server ends, or the guard process that watches it.
+//! Tests in which the process of a server ends, or the guard process of the server.
 
 use rustix::process::{Pid, Signal, kill_process};
 
