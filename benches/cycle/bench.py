@@ -27,9 +27,10 @@ from tables import spread, table
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 KEY = "bench-key-of-32-characters-0001"
-# Further people with so many tasks each. The paused tasks of --growth belong to another person.
+# The keys of further people, each with the number of the person's tasks. The paused tasks of --growth belong to another
+# person.
 OTHERS = {"bench-key-of-32-characters-0002": 3, "bench-key-of-32-characters-0003": 50, "bench-key-of-32-characters-0004": 0}
-# The lists and pages whose reads are timed while the database holds these tasks.
+# The lists and pages whose reads are timed while the database holds all of these tasks.
 READS = [
     "/v1/requests", "/v1/requests?kind=guidance", "/v1/requests?status=responded", "/v1/tasks", "/v1/tasks?status=Completed",
     "/inbox", "/inbox/decided", "/tasks", "/metrics",
@@ -437,7 +438,7 @@ def memory_latency():
     """Returns the latency of a processor's own cache, and of a cache that other machines on the same hardware may share."""
     with tempfile.TemporaryDirectory() as folder:
         program = os.path.join(folder, "memory-latency")
-        # No package of the workspace is needed, and --gate-waits builds none.
+        # Calls rustc and not cargo, because the program needs no package, and --gate-waits builds none.
         subprocess.run(["rustc", "--edition", "2024", "-O", "-o", program, os.path.join(HERE, "memory_latency.rs")], check=True, cwd=ROOT)
         return subprocess.run([program, "256", "4096"], check=True, capture_output=True, text=True).stdout.strip()
 

@@ -23,7 +23,8 @@ PAIRS = [
     ("allowed", "gate1"), ("once", "gate1once"), ("once", "allowed"), ("denied", "gate1"), ("record: held", "gate0"),
 ]
 RATE, RATIO, P50, P99 = "calls/s", "calls/s ratio", "p50 difference ms", "p99 difference ms"
-# The goals: for a pair, a number of concurrent calls and a figure, the minimum or maximum of the figure.
+# The goals. A key has a pair of `PAIRS`, a number of concurrent calls and a figure. The value is the minimum or maximum
+# of the figure.
 GOALS = {}
 for pair in [("allowed", "gate1"), ("denied", "gate1")]:
     GOALS |= {(*pair, 1, P50): ("≤", 0.5), (*pair, 1, P99): ("≤", 1.5), (*pair, 64, RATIO): ("≥", 0.7)}

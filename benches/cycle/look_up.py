@@ -74,8 +74,8 @@ class Fill:
 
     def run(self, tasks, sizes):
         """Copies `tasks`: a call for each case, and an ended and a pending call of other users."""
-        # To save time, the tables have no write-ahead log and full pages, and the indexes are built last. The rows stay
-        # the same.
+        # To save time, the tables are not in the write-ahead log, their pages are filled completely, and the indexes
+        # are built last. The rows stay the same.
         for table, name in self.sql("select conrelid::regclass, conname from pg_constraint where contype in ('c', 'f') and conrelid <> 0"):
             self.sql(f"alter table {table} drop constraint {name}")
         for table in ("agent_task", "intervention_request"):

@@ -156,8 +156,8 @@ fn fits(template: &str, path: &str) -> bool {
 }
 
 /// Returns the schemas to which `reference` leads, directly or through other schemas. The validator
-/// compiles these and no others, because compiling the whole document took half of the CPU time of
-/// many tests.
+/// compiles these and no others, because compiling the whole document would take half of the CPU
+/// time of many tests.
 fn needed_schemas(reference: &str) -> Map<String, Value> {
     let all = &DOCUMENT["components"]["schemas"];
     let (mut needed, mut open) = (Map::new(), vec![reference.to_owned()]);
