@@ -260,7 +260,8 @@ impl Replica {
     }
 }
 
-/// Opens the database. If it is not open after [`START_GRACE`], `serving` begins meanwhile.
+/// Opens the database. If the database is not open after [`START_GRACE`], `serving` begins to
+/// answer "not ready" before the database is open.
 async fn serve_while(
     opening: impl Future<Output = anyhow::Result<Store>>,
     serving: &mut Serving,

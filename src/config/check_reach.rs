@@ -67,8 +67,8 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     }
 }
 
-/// Whether enough people may answer questions with these `terms`, but too few of them by key or by
-/// the link of a mail. Only a mail has a link that lets its reader decide.
+/// Whether enough people may answer questions with these `terms`, but too few of them have a key or
+/// get a mail. Only a mail has a link that lets its reader decide.
 fn lacks_links(config: &Config, terms: &QuestionTerms<'_>, directory: &Directory) -> bool {
     let entries = config.notify.to.iter();
     let mails = entries.filter_map(|entry| Some((entry, entry.mail.as_ref()?)));

@@ -1,6 +1,6 @@
 //! Finds rules that never decide a call, because earlier rules decide every call of their tools.
-//! One kind of call is disregarded: if an argument is a number too big for CEL, an `allow` rule
-//! leaves the call to later rules.
+//! The checks ignore an exception: if an argument is a number too big for CEL, an `allow` rule does
+//! not decide the call, and later rules do.
 
 use std::collections::BTreeSet;
 
@@ -77,7 +77,7 @@ fn covers(config: &Config, earlier: &Rule, rule: &Rule, entry: &str) -> bool {
     if RequestKind::from_tool(entry).is_some() {
         return is_listed && earlier.decide != Decide::Allow;
     }
-    // An `allow` rule matches a tool that the gate does not list only by a glob.
+    // If the gate does not list a tool, an `allow` rule matches the tool only by a glob.
     let counts_name = earlier.decide != Decide::Allow
         || rule.decide == Decide::Allow
         || !may_be_unlisted(config, entry);

@@ -28,8 +28,8 @@ impl Config {
             .with_plain_fields(self.plain_fields());
         let agents = self.agents.iter();
         let agents = agents.map(|(name, agent)| (name, request_kinds(&agent.human)));
-        // A gate has no `request_…` tools, but its tools may need credentials. So it is added with
-        // an empty list of kinds.
+        // A gate has no `request_…` tools, but its tools may need credentials. So the gate is added
+        // with an empty list of kinds.
         let gates = self.gates.keys().map(|name| (name, Vec::new()));
         agents.chain(gates).fold(catalog, |catalog, (name, kinds)| {
             let services = self.services(name, |tool| {

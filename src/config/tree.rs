@@ -186,7 +186,7 @@ impl Node {
 struct OpenCollection {
     /// The list or map so far.
     node: Node,
-    /// The number of its anchor; 0 if it has no anchor.
+    /// The number of the anchor of the list or map; 0 if there is no anchor.
     anchor: usize,
     /// In a map: the key whose value comes next.
     key: Option<(String, Origin)>,

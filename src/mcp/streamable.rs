@@ -51,8 +51,8 @@ const VERSION_HEADER: HeaderName = HeaderName::from_static("mcp-protocol-version
 #[derive(Debug)]
 pub(super) struct Streamable {
     url: Url,
-    /// The operator's headers, without users' credentials, for the request that ends the session of
-    /// a conversation that is removed because too many are kept.
+    /// The operator's headers, without users' credentials. If too many conversations are kept, one
+    /// of them is removed, and the request that ends its session has these headers.
     fixed_headers: HeaderMap,
     net: Net,
     tokens: Option<Tokens>,

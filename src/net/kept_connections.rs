@@ -24,7 +24,7 @@ use super::open_connection::OpenConnection;
 const KEEP_TIME: Duration = Duration::from_secs(1);
 /// The maximum age of a kept connection, so that a change of the host's addresses takes effect.
 const MAX_AGE: Duration = Duration::from_secs(30);
-/// How long requests with a [`KeptKey`] get new connections after a kept one has failed.
+/// How long requests with a [`KeptKey`] get new connections after a kept connection has failed.
 const AVOID_TIME: Duration = Duration::from_mins(10);
 /// The maximum number of connections that a process keeps. `http/server/descriptors.rs` reserves
 /// their descriptors.
@@ -83,7 +83,8 @@ impl KeptConnections {
         }
     }
 
-    /// Whether requests with this key get new connections now, because a kept one has failed.
+    /// Whether requests with this key get new connections now, because a kept connection has
+    /// failed.
     pub(super) fn is_avoided(&self, key: &KeptKey) -> bool {
         let until = self.lock().avoided.get(key).copied();
         until.is_some_and(|until| until > Instant::now())

@@ -1,4 +1,4 @@
-//! Sends one request after a permit to send, on its own connection or on a kept one.
+//! Sends one request after a permit to send, on its own connection or on a kept connection.
 
 use std::error::Error;
 use std::fmt;

@@ -109,8 +109,8 @@ impl ListedQuestion<'_> {
         self.outcome.is_none_or(|outcome| outcome.is_open)
     }
 
-    /// Returns the address of the question's page; `None` if the question is closed, because its
-    /// message no longer invites people to the page.
+    /// Returns the address of the question's page; `None` if the question is closed, because a
+    /// message does not link to the page of a closed question.
     pub(super) fn link(&self) -> Option<&str> {
         self.is_open().then_some(self.question.url.as_str())
     }

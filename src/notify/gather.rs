@@ -239,7 +239,8 @@ impl Sender {
         let mut soonest = state.entry.gather;
         // The deliveries with the most attempts are recorded first, those without an attempt last.
         // A failed first attempt makes the receiver count as failing. While the receiver counts as
-        // failing, a delivery whose attempt fails again does not count as refused (`health.rs`).
+        // failing, a delivery whose attempt fails again does not count as refused (`health.rs`), so
+        // in the opposite order the other deliveries could not count as refused.
         for ((attempts, is_young), claimed) in groups.into_iter().rev() {
             let next = schedule::next(result, attempts, is_young);
             if let NextState::Again(wait) | NextState::Postponed(wait) = next {

@@ -268,7 +268,7 @@ impl Sender {
     ) -> Result<PreparedMessage, ReadError> {
         let entry = &state.entry;
         // The delivery was made while the entry sent mail. A request has such a delivery for each
-        // person, all with the same message id.
+        // person, so a webhook would get several messages with the same id.
         if !claimed.person.is_empty() {
             return Ok(PreparedMessage::Unselected);
         }
@@ -407,7 +407,7 @@ impl Sender {
                 state.health().failed(again, shows_outage(attempt));
                 None
             }
-            // The wait ends by itself, and needs no success of another message.
+            // The message is sent after its wait, whether or not another message succeeds.
             NextState::Postponed(_) => None,
             NextState::Dead | NextState::Dropped => {
                 state.health().ended(ids);

@@ -31,8 +31,8 @@ impl<'a> Approver<'a> {
         self.caller
     }
 
-    /// Returns the actions that the approver may take on the request that they may decide,
-    /// regardless of the request's status.
+    /// Returns the actions that the approver may take on `request`, regardless of its status.
+    /// `request` must be the request for which [`may_decide`] made this proof.
     #[must_use]
     pub fn permitted_actions(self, roster: &Roster, request: &RequestSpec) -> Vec<Action> {
         let caller = self.caller;
@@ -134,8 +134,8 @@ pub fn permitted_actions(
         .unwrap_or_default()
 }
 
-/// Whether enough people could approve: as many as `approvers` requires, not counting `caller`.
-/// False in a service without accounts.
+/// Whether at least as many people other than `caller` could approve as `approvers` requires. False
+/// in a service without accounts.
 #[must_use]
 pub fn others_suffice(
     roster: &Roster,

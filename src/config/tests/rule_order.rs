@@ -69,7 +69,7 @@ fn rule_that_may_decide_a_call_is_not_warned_about() {
         &["tools: ['{t,u,files_read}'], decide: allow", rest],
         // No `allow` rule applies to a tool that asks a person.
         &[all, "tools: [request_confirmation], decide: hold"],
-        // If the first rule cannot be evaluated, the second does not allow the call.
+        // If the first rule cannot be evaluated, the second rule does not allow the call.
         &[SOME, allow_t, hold_t],
     ] {
         assert_eq!(idle_rules("", rules), Vec::<String>::new(), "{rules:?}");

@@ -344,8 +344,8 @@ fn check_keyword(keyword: &str, value: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether each lower limit of the field permits its upper limit. If the person may choose several
-/// texts, there must be at least `minItems` choices.
+/// Whether the limits of the field leave a possible value: no lower limit exceeds an upper limit.
+/// If the person may choose several texts, there must be at least `minItems` choices.
 fn is_satisfiable(field: &Map<String, Value>) -> bool {
     let number = |keyword: &str| {
         field

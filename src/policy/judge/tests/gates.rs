@@ -40,7 +40,7 @@ fn call_at_a_gate_that_no_rule_matches_is_held_whatever_the_kind_of_its_tool() {
     }
 }
 
-/// Returns a tool that a gate judges without listing it.
+/// Returns a tool that the gate does not list, but whose calls the gate judges.
 fn other_tool(name: &str) -> ToolSpec {
     tool(name, ToolKind::External, json!({"type": "object"}))
 }

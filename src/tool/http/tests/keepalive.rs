@@ -84,9 +84,9 @@ async fn request(from: &mut OwnedReadHalf) -> bool {
     true
 }
 
-/// Makes `count` calls, at most `at_once` of them concurrently. A call that may be repeated has a
-/// second attempt if the first has no known outcome. Returns the number of attempts, and the last
-/// answers that are not successes.
+/// Makes `count` calls, at most `at_once` of them concurrently. If the outcome of the first attempt
+/// is unknown and the call may be repeated, the call has a second attempt. Returns the number of
+/// attempts, and the last answer of each call that did not succeed.
 async fn calls(tool: &Arc<dyn Tool>, count: u32, at_once: usize) -> (u64, Vec<ToolAnswer>) {
     let places = Arc::new(Semaphore::new(at_once));
     let mut running = tokio::task::JoinSet::new();
@@ -135,8 +135,8 @@ async fn nothing_is_lost(effect: Effect, count: u32) {
             lost[0]
         );
     }
-    // An attempt sends at most one request. The request of a lost attempt may have failed to reach
-    // the server.
+    // Each call succeeded, so the server received at least one request for each call. It received
+    // at most one request for each attempt, because an attempt sends at most one request.
     let received = requests.load(Ordering::Relaxed);
     let calls = 2 * u64::from(count);
     assert!(
