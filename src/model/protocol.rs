@@ -141,8 +141,8 @@ impl AttemptOutcome {
 /// further.
 pub(super) const MAX_CALLS: usize = 256;
 
-/// The problem of an answer with more than [`MAX_CALLS`] calls. A static, because only a borrowed
-/// text is logged (see [`AttemptOutcome`]).
+/// The problem of an answer with more than [`MAX_CALLS`] calls. The text is a static, so that an
+/// [`AttemptOutcome`] can borrow it: only a borrowed text is logged.
 pub(super) static TOO_MANY_CALLS: LazyLock<String> =
     LazyLock::new(|| format!("it asked for more than {MAX_CALLS} calls"));
 

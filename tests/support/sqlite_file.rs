@@ -13,8 +13,8 @@ use rusqlite::{Connection, OpenFlags, Row};
 
 use super::postgres::database_folder;
 
-/// Creates a migrated, empty database in a folder of its own. Returns the folder, which is removed
-/// when it is dropped, and the database's URL.
+/// Creates a migrated, empty database in a folder of its own. Returns the folder and the database's
+/// URL. The folder is removed when the returned `TempDir` is dropped.
 pub async fn database() -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir_in(database_folder()).unwrap();
     let file = folder.path().join("holdpoint.db");

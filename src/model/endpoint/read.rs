@@ -33,8 +33,8 @@ fn looks_like_stream(body: &str) -> bool {
         .any(|field| begins.starts_with(field))
 }
 
-/// The problem of an answer that is longer than [`MAX_ANSWER_BYTES`]. A static, because only a
-/// borrowed text is logged (see [`AttemptOutcome`]).
+/// The problem of an answer that is longer than [`MAX_ANSWER_BYTES`]. The text is a static, so that
+/// an [`AttemptOutcome`] can borrow it: only a borrowed text is logged.
 static TOO_LONG: LazyLock<String> = LazyLock::new(|| {
     let mebibytes = MAX_ANSWER_BYTES / (1024 * 1024);
     format!("its answer is longer than {mebibytes} MiB")
