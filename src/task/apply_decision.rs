@@ -1,6 +1,7 @@
 //! Applies three kinds of event to calls: a request was opened, a person answered a request, a
 //! request was closed. Invariant: an answer affects a call only as long as the answered request
-//! asks about the call. An approval lets a call run only once enough people have approved the call.
+//! asks about the call. An approval lets a call run only once enough people have approved the call;
+//! in a service without accounts, one approval is enough.
 
 use std::collections::{BTreeMap, BTreeSet};
 

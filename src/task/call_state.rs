@@ -103,8 +103,8 @@ impl AttemptStart {
     }
 
     /// Returns the time from which the attempt counts as over. If the asker runs the attempt, this
-    /// is the end of its timeout. If this service runs the attempt, it is later by `grace` (the
-    /// duration of a lease), because the running process may notice the timeout late.
+    /// is the end of the attempt's timeout. If this service runs the attempt, `grace` (the duration
+    /// of a lease) is added, because the running process may notice the timeout late.
     #[must_use]
     pub fn ends_at(&self, grace: Duration) -> Time {
         let end = self.at + self.timeout;
@@ -307,8 +307,8 @@ impl CallState {
     }
 
     /// Applies a user message that came after the call. A call that never started is settled as
-    /// withdrawn. If a started call was about to be attempted again (`Allowed`, `Approved` or
-    /// `ServerAsks`), it becomes `Started` again, because its last attempt may have taken effect. A
+    /// withdrawn. A started call that was about to be attempted again (`Allowed`, `Approved` or
+    /// `ServerAsks`) becomes `Started` again, because its last attempt may have taken effect. A
     /// call that a sub-agent performs is settled as canceled.
     pub(super) fn apply_user_message(&mut self) {
         self.phase = match (&self.phase, &self.start) {

@@ -42,8 +42,8 @@ impl Progress {
 
     /// Whether a driver has work to do for the task now. If a request blocks the turn, there is no
     /// work. If the task has neither an open request nor a running sub-agent, there is work.
-    /// Otherwise there is work if the driver can go on with an unfinished call. The driver cannot
-    /// go on with a call that waits for a decision, is settled, or has a sub-agent.
+    /// Otherwise there is work if the driver can continue an unfinished call. The driver cannot
+    /// continue a call that waits for a decision, is settled, or has a sub-agent.
     #[must_use]
     pub fn has_work(&self) -> bool {
         let delegated = |state: &CallState| state.child().is_some();

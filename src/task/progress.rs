@@ -363,8 +363,8 @@ impl Progress {
                 Phase::Settled(Outcome::Unknown, OUTCOME_UNKNOWN_TEXT.to_owned())
             }
             // The call was started and must not happen twice. The call counts as started under each
-            // of these verdicts, even if a person has permitted a further attempt before. So a
-            // person is asked about the outcome.
+            // of these verdicts, even if a person permitted a further attempt before this
+            // judgement. So a person is asked about the outcome.
             (Verdict::Allow | Verdict::Hold | Verdict::Human, Some(start))
                 if !effect.is_repeatable() && start.attempt > state.asking_attempt =>
             {

@@ -100,8 +100,8 @@ impl Quarantine {
                     "failed after it was sent, and may have acted",
                 );
             }
-            // The quarantine goes on, because only a person may end it. A late result only changes
-            // the reason that people read.
+            // The tool stays in quarantine, because only a person may end the quarantine. A late
+            // result only changes the reason that people read.
             (Outcome::Succeeded | Outcome::Failed, _) => {
                 if let Some(entry) = self.0.get_mut(&result.name)
                     && entry.call == result.tool_call_id

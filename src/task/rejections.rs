@@ -76,8 +76,9 @@ fn parse_arguments(text: &str) -> Result<Value, serde_json::Error> {
 }
 
 /// Returns a text by which JSON values are compared. Two values have the same text if and only if
-/// the values are equal as JSON. The numbers 1 and 1.0 are equal. The order of an object's members
-/// does not matter.
+/// the values are equal as JSON. The order of an object's members does not matter. Numbers are
+/// compared as doubles, so 1 equals 1.0. No two different numbers of accepted arguments become the
+/// same double, because `tool/arguments.rs` refuses numbers that lose digits as a double.
 #[must_use]
 pub(crate) fn json_equality_key(value: &Value) -> String {
     match value {

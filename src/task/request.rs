@@ -196,8 +196,8 @@ impl RequestSpec {
     }
 
     /// Whether other people must approve the arguments that `editor` writes for a call of this
-    /// request. They must if the request requires several approvals. They also must if `editor` has
-    /// edited the call before and is barred from approving it (see `bars_editor`).
+    /// request. True in two cases: the request requires several approvals, or `editor` has edited
+    /// the call before and is barred from approving the call (see `bars_editor`).
     #[must_use]
     pub fn needs_others_after_edit(&self, call: CallId, editor: &str) -> bool {
         let is_barred = |own: &CallSpec| {

@@ -1,6 +1,6 @@
-//! Helpers for text and JSON. They make text readable (a Rust string holds no lone surrogate) and
-//! storable in both databases (Postgres refuses U+0000), cut text at character boundaries, build
-//! JSON pointers and canonical JSON, and map each text of a JSON value.
+//! Helpers for text and JSON. Some replace lone surrogates, which a Rust string cannot hold, and
+//! U+0000, which Postgres refuses. Others cut text at character boundaries, build JSON pointers and
+//! canonical JSON, and map each text of a JSON value.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

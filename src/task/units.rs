@@ -224,7 +224,7 @@ pub(crate) mod size_text {
     /// Writes a size as text.
     ///
     /// # Errors
-    /// The errors of the serializer.
+    /// Fails if the serializer fails.
     #[expect(
         clippy::trivially_copy_pass_by_ref,
         reason = "serde passes a reference to the field"
