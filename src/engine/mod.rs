@@ -177,8 +177,8 @@ impl Engine {
 
     /// Shuts the engine down: drivers begin no further call of a model or a tool, and get `time` to
     /// end their calls in flight. The engine queues tasks that can continue, so that other replicas
-    /// claim these tasks. If a call has not ended and must not be repeated, the next replica finds
-    /// the call's start in the journal and waits until the tool's timeout has passed.
+    /// claim these tasks. If a call that must not be repeated is still running, the next replica
+    /// finds the call's start in the journal, and waits until the tool's timeout has passed.
     pub async fn shut_down(&self, time: Duration) {
         self.stop.cancel();
         self.drivers.close();

@@ -1,6 +1,6 @@
-//! Handles the credentials that a person provides in a decision. Checks that the configuration
-//! still asks for them, and seals (encrypts) them for the task. Keeps stored credentials out of
-//! submitted form fields and edited arguments.
+//! Handles the credentials that a person provides in a decision: checks that the configuration
+//! still asks for these credentials, and seals (encrypts) them for the task. Also keeps stored
+//! credentials out of submitted form fields, edited arguments and decisions.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

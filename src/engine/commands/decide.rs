@@ -75,7 +75,7 @@ impl Engine {
     }
 }
 
-/// Decides about a person's answer to a request.
+/// Checks the answer of `caller` to a request, and stores it as a decision.
 #[derive(Clone, Copy)]
 pub(super) struct Decider<'e> {
     pub(super) engine: &'e Arc<Engine>,
@@ -206,9 +206,9 @@ impl Decider<'_> {
         }
     }
 
-    /// Adds to the session what the decision's commit writes: the decision, sealed credentials, and
-    /// the new judgements of edited calls. If the decision cancels the task, adds the withdrawal of
-    /// the open requests instead of the judgements.
+    /// Adds the writes of the decision's commit to the session: the decision, sealed credentials,
+    /// and the new judgements of edited calls. If the decision cancels the task, adds the
+    /// withdrawal of the open requests instead of the judgements.
     async fn apply_decision(
         self,
         approver: Approver<'_>,
@@ -435,9 +435,10 @@ fn stored_damage(
     request_damage(session, request).or_else(|| unreadable.cloned())
 }
 
-/// Returns the spec of a call's tool, with the definition that `request` showed. Meanwhile, another
-/// task may have found that the tool's server has changed the tool. The editor has not seen this
-/// change, so the edited call must be held when it is to start.
+/// Returns the spec of a call's tool, with the definition that `request` showed. Since the request
+/// was opened, another task may have found that the tool's server has changed the tool. The editor
+/// has not seen this change. Because the digest of the edit covers the shown definition, the
+/// judgement right before the start then holds the call.
 fn shown_spec(entry: &CatalogEntry, request: &CallSpec, task: TaskId) -> ToolSpec {
     let mut spec = entry.current_spec(task).into_owned();
     if let Some(definition) = &request.definition {

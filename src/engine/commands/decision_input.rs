@@ -82,8 +82,8 @@ pub enum DecisionBody {
 }
 
 impl DecisionBody {
-    /// Returns the hint for an approver who took `action`, which concerns single calls, for the
-    /// whole request.
+    /// Returns the hint for an approver who sent `action` for the whole request, although `action`
+    /// can only answer single calls.
     #[must_use]
     pub fn per_call_hint(action: Action) -> String {
         let word = action.as_str();
@@ -109,8 +109,8 @@ pub struct CallReply {
 /// Validates an answer against its request.
 ///
 /// # Errors
-/// - `Forbidden` if the caller approves arguments that they wrote themselves, or if the caller's
-///   link may not give this answer.
+/// - `Forbidden` if the caller approves arguments that they wrote themselves, or if this answer may
+///   not come by a link or through Slack.
 /// - `Invalid` if parts of the answer do not fit the request. The error lists these parts.
 /// - `Internal` if the request's form is unusable.
 pub(crate) fn validate(

@@ -1,5 +1,5 @@
-//! The texts of errors for people. The API shows a text in English. A page shows it in the reader's
-//! language, which the page finds by the text's code.
+//! The texts of errors for people. The API shows a text in English. A page shows a translation in
+//! the reader's language, and finds the translation by the text's code.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ macro_rules! codes {
         }
 
         impl DetailCode {
-            /// Every code whose text has no value to fill in.
+            /// All codes but those whose text contains a value, such as `AtMostBytes`.
             #[cfg(test)]
             pub(crate) const ALL: &[Self] = &[$(Self::$name),*];
         }
@@ -40,14 +40,14 @@ macro_rules! codes {
 }
 
 codes! {
-    // Problems.
+    // The texts of problems.
     KeyMissing = "Send a key: Authorization: Bearer <key>; in a browser, sign in.";
     KeyUnknown = "The key is unknown.";
     TooManyWrongKeys = "Too many wrong keys came from your address. A correct key is still accepted.";
     MayNotRead = "Only the task's owner, an admin, and people who may decide or have decided one of its requests may read it.";
     MayNotDecide = "You may not decide this request: see its `approvers`.";
     LinkMayNotDecide = "A link may not decide this request. Sign in to decide it.";
-    // Must reveal nothing about the request.
+    // This text must reveal nothing about the request, because the link has ended.
     LinkExpired = "This link is over. Sign in, or wait for the next message.";
     DigestMismatch = "The digest is not that of the request as it is now. Look at `request`.";
     AlreadyDecided = "An earlier answer decided this: see `decision`.";

@@ -8,7 +8,7 @@ use crate::store::GrantRow;
 use crate::task::grant::GrantEnd;
 use crate::task::id::GrantId;
 
-/// The standing decisions of an engine.
+/// The commands on standing decisions.
 #[derive(Clone, Copy, Debug)]
 pub struct Grants<'e> {
     engine: &'e Engine,
@@ -62,7 +62,8 @@ impl Grants<'_> {
                 || self.engine.policy.terms(&row.rule).is_some_and(decides))
     }
 
-    /// Ends a standing decision: it lets no further call start. Ending it again has no effect.
+    /// Ends a standing decision, so that no further call starts under it. Ending an ended standing
+    /// decision has no effect.
     ///
     /// # Errors
     /// `NotFound`; `Forbidden`; `Unavailable` when the database does not answer.

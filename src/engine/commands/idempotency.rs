@@ -98,8 +98,8 @@ impl Engine {
     }
 
     /// Returns the command's `result`. If `result` is a refusal other than `Unavailable`, looks the
-    /// key up again: another POST with the same key may have committed meanwhile. If so, returns
-    /// the result of that POST instead.
+    /// key up again, because another POST with the same key may have committed during this command.
+    /// If so, returns the result of that POST instead.
     pub(in crate::engine) async fn or_replayed(
         &self,
         caller: &Caller,

@@ -187,7 +187,7 @@ pub enum ConflictCode {
 }
 
 impl Refusal {
-    /// Refuses a body with one error.
+    /// Returns the refusal of a body with a single error.
     pub(in crate::engine) fn invalid(
         pointer: impl Into<String>,
         detail: impl Into<Detail>,
@@ -198,7 +198,7 @@ impl Refusal {
         }])
     }
 
-    /// Refuses a command on the task of `row`.
+    /// Returns the refusal of a command on the task of `row`.
     fn conflict(row: &TaskRow, code: ConflictCode) -> Self {
         Self::Conflict {
             code,

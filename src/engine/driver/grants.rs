@@ -1,8 +1,8 @@
 //! Allows a held call if a person's standing decision covers it. Invariant: a standing decision
 //! covers calls of the rule that offered it, until this rule, the tool or the giver's rights
 //! change. Each judgement of a call checks that none of the three has changed. If the judgement
-//! right before the start of a call finds a change, people are asked about the call. The commit of
-//! the start also checks that the standing decision is not revoked, expired or used up.
+//! right before the start of a call finds a change, the call is held, and people are asked. The
+//! commit of the start also checks that the standing decision is not revoked, expired or used up.
 
 use super::{Driver, Stop};
 use crate::store::{CoverableCall, GrantRow, ReadError};

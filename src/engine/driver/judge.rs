@@ -44,9 +44,9 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Judges a call. Checks, in this order: the turn and the tool, whether a person has rejected
-    /// an equal call, the arguments and the policy, the standing decisions, lost history, and the
-    /// tool's quarantine.
+    /// Judges a call. Checks, in this order: the turn, secrets in the arguments and the tool;
+    /// whether a person has rejected an equal call; the arguments and the policy; the standing
+    /// decisions; lost history; and the tool's quarantine.
     async fn judgement(&self, state: &CallState, judged_at: JudgedAt) -> Result<Judgement, Stop> {
         if let Some(reason) = self.invalid_reason(state) {
             return Ok(Judgement::invalid(reason));

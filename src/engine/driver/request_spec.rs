@@ -73,8 +73,9 @@ impl Driver<'_> {
         let entry = entry.as_deref();
         let text = state.arguments_text();
         let arguments = serde_json::from_str(text).unwrap_or(Value::Null);
-        // Read once, because another task may find at any time that the tool has changed. The
-        // digest must match the stored definition, and the approver must read of the change.
+        // `change` is read once, because another task may find at any time that the tool has
+        // changed: the digest, the stored definition and the reason that the approver reads must
+        // all agree.
         let change = entry.and_then(|entry| entry.definition_change(self.session.task_id()));
         let spec = entry.map(|entry| DefinitionChange::applied_to(&entry.spec, change.clone()));
         let digest = spec.as_deref().map_or_else(String::new, |spec| {

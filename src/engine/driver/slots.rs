@@ -14,8 +14,8 @@ use super::Driver;
 const SLOT_WAIT: Duration = Duration::from_millis(500);
 
 impl Driver<'_> {
-    /// Whether this driver stops before its next call of a model or a tool. Another process or a
-    /// later driver then makes this call. True in three cases: the driver gets no slot; the service
+    /// Whether this driver stops before its next call of a model or a tool, and leaves the call to
+    /// another process or a later driver. True in three cases: the driver gets no slot; the service
     /// stops; or the driver has stored an item, and this process is to drive another task alone
     /// (`LoneDrives`).
     pub(super) async fn gives_way(&mut self) -> bool {
@@ -32,9 +32,10 @@ impl Driver<'_> {
     /// (`LoneDrives`). Also returns `None` while tasks are queued in the database, because the
     /// worker gives free slots to the queued tasks, and lets their tenants take turns.
     ///
-    /// A driver that gets no slot queues its task. If a command waits for its facts to be stored,
-    /// the driver first waits up to [`SLOT_WAIT`] for a slot, because a worker would have to claim
-    /// the queued task and read the task's journal again.
+    /// A driver that gets no slot queues its task. If a command waits until its facts are stored,
+    /// the driver first waits up to [`SLOT_WAIT`] for a slot. This wait is cheaper than a queued
+    /// task, which a worker would have to claim, and whose journal the worker would have to read
+    /// again.
     async fn slot(&self) -> Option<OwnedSemaphorePermit> {
         let engine = self.engine;
         let admitted =

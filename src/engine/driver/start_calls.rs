@@ -35,8 +35,7 @@ type PresentTools<'e> = BTreeMap<CallId, Cow<'e, ToolSpec>>;
 impl<'e> Driver<'e> {
     /// Starts and sends those of `calls` whose tool has a free slot or no limit of concurrent calls
     /// (see [`Tool::slots`]). If one of these calls may no longer run or lacks a credential, or if
-    /// the service stops, starts none of them. After this function, the driver asks `next_step`
-    /// again, even if no call was started.
+    /// the service stops, starts no call. In either case, the driver then asks `next_step` again.
     pub(crate) async fn start_calls(&mut self, calls: &[CallId]) -> Result<(), Stop> {
         let (calls, _slots) = self.take_slots(calls).await?;
         let calls = calls.as_slice();
@@ -270,10 +269,10 @@ impl<'e> Driver<'e> {
         }
     }
 
-    /// Returns the started calls whose last attempt may still be running. If a replica runs the
-    /// attempt, the attempt counts as running until its timeout, and for the duration of one lease
-    /// more, because the replica may notice the timeout late. If an asker runs the attempt, the
-    /// attempt counts as running until its permit ends, or until the asker returns the permit.
+    /// Returns the started calls whose last attempt may still be running. An attempt that a replica
+    /// runs counts as running until its timeout and the duration of one lease have passed, because
+    /// the replica may notice the timeout late. An attempt that an asker runs counts as running
+    /// until its permit ends, or until the asker returns the permit.
     fn running_calls(&self) -> BTreeSet<CallId> {
         let engine = self.engine;
         // Whether all attempts of a replica count as ended here. If no other process uses the

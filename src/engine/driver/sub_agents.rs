@@ -36,8 +36,8 @@ fn continue_conversation(related: &mut RelatedDraft, agent: &Agent, message: Fac
 }
 
 impl Driver<'_> {
-    /// If the calls may still start, creates a sub-agent's task for each of them, or reopens the
-    /// ended task of the conversation that the call continues. A call that exceeds a limit, or
+    /// If the calls may still start, gives each of them a sub-agent's task: a new task, or the
+    /// reopened task of the conversation that the call continues. A call that exceeds a limit, or
     /// whose agent is gone from the configuration, gets no task and is judged invalid.
     pub(crate) async fn start_sub_agents(&mut self, calls: &[CallId]) -> Result<(), Stop> {
         if !self.may_start(calls).await? {

@@ -48,9 +48,9 @@ impl Driver<'_> {
         let spec = entry.as_deref().map(|entry| &entry.spec);
         let repeatable = spec.is_some_and(|spec| spec.effect.is_repeatable());
         let later = self.session.own.progress.message_uncertain && !state.in_uncertain_history;
-        // If a task of the tree is unreadable, this call may be equal to a call that the task has
-        // run, or to a call that a person rejected in that task. So the call is held, unless it
-        // starts a sub-agent or a person approved it.
+        // If another task of the tree is unreadable, that task may have run an equal call, or a
+        // person may have rejected an equal call in it. So this call is held, unless it starts a
+        // sub-agent or a person approved it.
         let alone =
             spec.is_some_and(|spec| spec.kind != ToolKind::Agent) && state.approval.is_none();
         let damaged = alone && self.session.tree.is_damaged();

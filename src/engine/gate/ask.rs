@@ -191,8 +191,8 @@ impl Waiter<'_> {
                 Round::Answer(answer) => return Ok(Some(*answer)),
                 Round::TakenByOther => return Ok(None),
                 Round::Retry(known) => session = known,
-                // The wait may last minutes. It is here and not in `round`, so that the ask holds
-                // no session meanwhile.
+                // The pause may last minutes. It is not a part of `round`, so that the ask holds no
+                // session during the pause.
                 Round::Pause(end) => self.pause_until(end).await,
             }
         }
@@ -388,9 +388,10 @@ impl Waiter<'_> {
     }
 
     /// Whether the row has the presence of another asker, which this ask must not end. A client
-    /// that names a call by its id continues its own earlier ask, so the presence is its own. The
-    /// same holds for a call named by key, unless this ask has stored a presence (another ask has
-    /// then replaced it) or another connection of this process waits for the call.
+    /// that names a call by its id continues its own earlier ask, so the presence is its own. If
+    /// the client names the call by key, the presence counts as its own in one case: this ask has
+    /// stored no presence, and no other connection of this process waits for the call. If this ask
+    /// has stored a presence, a different presence in the row is that of a later ask.
     fn has_other_asker(&self, session: &TaskSession) -> bool {
         let is_same_client = matches!(self.proposal.identity, Identity::Call(_))
             || (self.is_named && !self.guard.has_presence() && !self.guard.is_shared());

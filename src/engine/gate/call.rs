@@ -208,7 +208,8 @@ impl GateCall {
         })
     }
 
-    /// Says what a pending call waits for, and why a person must approve it.
+    /// Returns the text about a pending call: the awaited action of a person, and the reason for an
+    /// approval.
     fn pending_text(&self) -> String {
         let kind = self.request.as_ref().map(|request| request.spec.kind);
         let awaited = match kind {
@@ -229,7 +230,7 @@ impl GateCall {
         text + &reason.map_or_else(String::new, |why| format!(" Reason: {}", as_sentence(why)))
     }
 
-    /// Describes the state of the call in one line, for a model or a person.
+    /// Returns the state of the call in one line, for a model or a person.
     #[must_use]
     pub fn message(&self) -> String {
         let reason = self.reason.as_deref().unwrap_or("No reason is given.");
@@ -260,7 +261,7 @@ impl GateCall {
         }
     }
 
-    /// Says how a started call ended.
+    /// Returns the text about the end of a started call.
     fn ended_text(&self) -> String {
         match self.outcome {
             Some(Outcome::Succeeded | Outcome::Released) => self.allowed_text(),
@@ -288,7 +289,7 @@ impl GateCall {
         }
     }
 
-    /// Says who or what let the call start.
+    /// Returns the text that names the approvers, or else the rule, that let the call start.
     fn allowed_text(&self) -> String {
         if !self.by.is_empty() {
             return format!("Approved by {}.", self.by.join(", "));

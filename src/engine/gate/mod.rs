@@ -74,7 +74,6 @@ pub struct Proposal {
     pub context: String,
     /// JSON text of an object, for rules and for readers of the task.
     pub metadata: String,
-    /// Says which earlier call this proposal repeats, if any.
     pub identity: Identity,
     /// The asker's name for the process that runs the call. By this name, the process can get its
     /// permit again after it has lost its connection.
@@ -126,7 +125,8 @@ impl AskProgress {
     }
 }
 
-/// Says which earlier call a proposed call repeats, if any.
+/// Says which earlier call a proposed call repeats, if any. If the earlier call was proposed as
+/// `New`, or as `Key` without `attach`, only a proposal that names it by key or id repeats it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identity {
     /// If an earlier call of the same owner, session and tool has arguments that are equal as JSON

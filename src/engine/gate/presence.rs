@@ -17,7 +17,7 @@ use crate::task::id::TaskId;
 use crate::task::time::Time;
 
 /// The minimum time for which a client still counts as present after its wait has ended. In this
-/// time, the answer may still be on its way, or the client may ask again.
+/// time, the answer may still be in transit, or the client may ask again.
 pub(super) const PRESENCE_GRACE: Duration = Duration::from_secs(5);
 
 /// Returns the time until which an asker is present, as the row says; `None` if no asker is present
@@ -134,13 +134,14 @@ impl AskerGuard {
     /// If the answer to a commit of this ask was lost, assumes that the presence in the row is the
     /// presence of that commit. `session` was read after the commit.
     ///
-    /// The row may instead have the presence of an ask that came at the same moment, because a
-    /// commit without items cannot be looked up. Taking that presence for the own one starts no
-    /// call: a driver starts a call for the presence in the row, which is an asker's in either
-    /// case, and a permit is bound to its ask. This ask can only end the presence too early, so that
-    /// an approved call waits until the other ask claims it, or give the result of a settled call
-    /// to its client, too. The opposite mistake is worse: an ask that takes its own reservation of
-    /// a result for another's proposes its call anew, and an allowed call then runs twice.
+    /// The assumption may be wrong, because a commit without items cannot be looked up: the
+    /// presence in the row may be that of another ask, which came at the same moment. A wrong
+    /// assumption starts no call, because a driver checks only that some asker is present, and a
+    /// permit is bound to its ask. It has one of two effects. This ask may end the other ask's
+    /// presence too early, so that an approved call waits until the other ask claims the call. Or
+    /// this ask's client also gets the result of a settled call. The opposite assumption would be
+    /// worse: an ask whose reservation of a result was stored would treat it as another ask's, and
+    /// propose its call anew, and an allowed call would run twice.
     pub(super) fn resolve_presence(&self, session: &TaskSession) {
         let mut stored = self.stored.lock();
         if matches!(*stored, Some(StoredPresence::Unknown)) {

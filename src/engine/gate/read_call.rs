@@ -24,8 +24,8 @@ pub struct AskerStatus {
     pub is_waiting: bool,
     /// Whether the client runs the call. If not, this service runs the call.
     pub runs_elsewhere: bool,
-    /// The time after an approval within which the client must ask again. After this time, the
-    /// service gives the call up.
+    /// The time after an approval within which the client must ask again. After this time, the call
+    /// expires.
     pub use_within: Duration,
 }
 

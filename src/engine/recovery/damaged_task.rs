@@ -14,9 +14,10 @@ use crate::task::id::TaskId;
 use crate::task::item::{CloseReason, Fact, ToolResult};
 use crate::task::status::RequestStatus;
 
-/// The number of lost leases after which a task fails. A lost lease counts only if the task got no
-/// new item during the lease, and if the lease began with a lone drive (a drive beside which the
-/// process drives no other task).
+/// The number of lost leases after which a task fails. Only fruitless leases that began with a lone
+/// drive (a drive beside which the process drives no other task) count. Also the number of
+/// takeovers after which [`Engine::end_from_row`] ends a task whose journal a newer version may
+/// have written.
 const MAX_TAKEOVERS: i32 = 5;
 
 impl Engine {
@@ -36,10 +37,11 @@ impl Engine {
     }
 
     /// Ends a task whose journal cannot be read, and its descendants. A task that has already ended
-    /// stays as it is. If a newer version of this program may have written the journal, the task
-    /// ends only after [`MAX_TAKEOVERS`] takeovers, because a replica of that version may be able to
-    /// read it. Writes `late` as late results of the task's calls, even if the task does
-    /// not end yet. Returns `false`, with nothing written, if the journal can be read after all.
+    /// stays as it is. If a newer version of this program may have written the journal, a replica
+    /// of that version may be able to read the journal, so the task ends only after
+    /// [`MAX_TAKEOVERS`] takeovers. Writes `late` as late results of the task's calls, even if the
+    /// task does not end yet. Writes nothing and returns `false` if the journal can be read now, or
+    /// if the task does not exist.
     ///
     /// # Errors
     /// Fails if a read fails or the commit fails.

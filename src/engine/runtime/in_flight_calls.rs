@@ -1,6 +1,7 @@
 //! The tool calls that this process has in flight. Invariant: a call is sent only by the driver
-//! whose commit started the call, within [`SEND_WINDOW`] of that commit, and never after a cancel.
-//! A tool first connects, then asks for the permit to send, and then sends the first byte.
+//! whose commit started the call, within [`SEND_WINDOW`] from the beginning of that commit, and
+//! never after a cancel. A tool first connects, then asks for the permit to send, and then sends
+//! the first byte.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,9 +13,10 @@ use tokio_util::sync::CancellationToken;
 use super::Locked;
 use crate::task::id::CallId;
 
-/// The maximum time from the commit that starts a call until the permit to send the call. A replica
-/// that cancels a task cannot know whether another replica is about to send a started call. The
-/// canceling replica therefore answers the cancel only after this time and [`TIME_TO_WIRE`].
+/// The maximum time from the beginning of the commit that starts a call until the permit to send
+/// the call. A replica that cancels a task cannot know whether another replica is about to send a
+/// started call. The canceling replica therefore answers the cancel only after this time and
+/// [`TIME_TO_WIRE`].
 pub(crate) const SEND_WINDOW: Duration = Duration::from_secs(2);
 /// The assumed maximum time from the permit to send a call until the first byte of the call is on
 /// the wire.

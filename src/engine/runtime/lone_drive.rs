@@ -3,9 +3,10 @@
 //! item. If the process dies during a lone drive, this task is the cause.
 //!
 //! Invariant: lone drives and other tasks do not starve each other. After a lone drive, other tasks
-//! are claimed first. Each other task stores at least one item before it gives way to a lone drive.
-//! A lone drive waits at most the duration of a lease for other tasks to give way. A lone drive
-//! that has begun excludes other tasks for at most the duration of a lease.
+//! are claimed first. Each other task stores at least one item before it gives way to a lone drive,
+//! that is, before its driver stops and queues it. A lone drive waits at most the duration of a
+//! lease for other tasks to give way. A lone drive that has begun excludes other tasks for at most
+//! the duration of a lease.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
-//! Writes the metrics and log lines of a durable commit. They are about pauses, opened and closed
-//! requests, decisions, uses of standing decisions, failed tasks, and calls that failed, are
-//! invalid or have an unknown outcome. No metric and no log line has a tool name that a model or an
-//! agent at a gate made up.
+//! Writes the metrics and log lines of a durable commit: about pauses, opened and closed requests,
+//! decisions, uses of standing decisions, failed tasks, and calls that failed, are invalid or have
+//! an unknown outcome. No metric and no log line has a tool name that a model or an agent at a gate
+//! made up.
 
 use crate::engine::session::task_draft::TaskDraft;
 use crate::task::call_state::CallState;

@@ -26,8 +26,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// credentials and standing decisions. It stores the `UserKey` (the form for comparisons) of each
 /// new user id, and corrects rows that replicas of an older version do not maintain.
 const CLEANUP_INTERVAL: Duration = Duration::from_mins(1);
-/// If a lone drive (a drive of one task alone) could not begin, the next lone drive begins only
-/// after this number of lease durations.
+/// The pause after a lone drive (a drive of one task alone) that could not begin, in durations of a
+/// lease. During the pause, this process begins no lone drive.
 const POSTPONEMENT_LEASES: u32 = 4;
 
 /// Logs a failure of the worker. A database that does not answer is logged elsewhere.
@@ -263,8 +263,8 @@ impl Engine {
     /// Waits for a slot. Returns `None` if the service stops.
     ///
     /// The worker waits in the same queue as the commands, and keeps its place until it gets a
-    /// slot. If it took only slots that are free at once, waiting commands could take every slot
-    /// first, and tasks that other replicas queued would wait for ever.
+    /// slot. If the worker only took slots that are free when it looks, waiting commands could take
+    /// every slot first, and tasks that other replicas queued could starve.
     pub(in crate::engine) async fn next_slot(&self) -> Option<OwnedSemaphorePermit> {
         tokio::select! {
             biased;

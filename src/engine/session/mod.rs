@@ -50,7 +50,8 @@ use crate::task::verdict::Judgement;
 pub(crate) struct TaskSession {
     pub own: Box<TaskDraft>,
     pub tree: Box<TaskTree>,
-    /// The database's clock at the last read or commit.
+    /// The present time: the database's time of the last read or commit, plus the time that calls
+    /// and waits have taken since (`Driver::advance_now`).
     pub now: Time,
     /// The time up to which stored journals may lack items, because the database is a restored
     /// backup or a promoted standby. Each load reads this time. `None` if no items can be missing.
@@ -63,9 +64,9 @@ pub(crate) struct TaskSession {
     /// name of the runner in the proposal (`""` without a runner). `None` if the session does not
     /// belong to such a connection, or if it was reloaded.
     pub ask: Option<(Uuid, String)>,
-    /// The key by which equal calls find this new gate call. The call is allowed and needs no key.
-    /// It gets this key only if the judgement right before the start holds the call. `None` if it
-    /// has its key already, or is denied.
+    /// The key by which later equal calls could find this new gate call, if the call was proposed
+    /// without such a key. The call gets the key only if the judgement right before the start holds
+    /// the call. `None` if the call has its key already, or can have none.
     pub key_if_held: Option<KeyedCall>,
     /// The channel to the command that waits for the next commit. The engine sends the commit's
     /// result into the channel, even if the commit fails.
@@ -139,7 +140,7 @@ impl TaskSession {
         }
     }
 
-    /// Ends the presence of the asker of a gate call that another replica ran and lost, because the
+    /// Ends the presence of the asker of a gate call that another replica started and lost. The
     /// asker's connection was most likely lost with that replica. The next equal proposal then
     /// continues the call and learns that it may have run. A connection that does still wait claims
     /// the call again once a person has permitted another attempt.

@@ -44,9 +44,9 @@ pub(crate) struct RelatedDraft {
 }
 
 /// The order of tasks in a commit, and so the order of their events. First come the descendants and
-/// the tasks of other branches, then the session's own task, then the tasks that the own task
-/// starts, and last the ancestors. So a child's end comes before its parent's events, and a child's
-/// start comes after its parent's events.
+/// the tasks of other branches, then the session's own task, then the tasks that this task starts,
+/// and last its ancestors. So a child's end comes before its parent's events, and a child's start
+/// comes after its parent's events.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum ChangeOrder {
     Other,
