@@ -9,9 +9,9 @@
 //! presence counts as ended. The queries of the process itself skip this test: they recognize their
 //! own rows by the number, which is a setting of each of its Postgres sessions.
 //!
-//! While the relay has no connection, the presences of this process count as ended for other
-//! replicas. They count again once the relay holds its lock again. Commits that this process makes
-//! meanwhile store no number, so their presences last until their stored end.
+//! While the relay has no connection, other replicas treat the presences of this process as ended.
+//! The presences count again once the relay holds its lock again. A commit that this process makes
+//! without the lock stores no number, so its presence lasts until the stored end.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -23,10 +23,10 @@ use super::db::Sql;
 use super::relay::{Disconnected, TIMEOUT};
 use crate::world::{NoRandomness, random_bytes};
 
-/// Takes the lock if it is free. An earlier session of this process may still hold the lock, or a
-/// read may hold it for a moment. A session without the parameter of this process belongs to a
-/// pooler that assigns connections by transaction. Such a session outlives this process, so the
-/// statement does not take the lock in it.
+/// Takes the lock if it is free. The lock is not free while an earlier session of this process
+/// still exists, or while a read tries the lock. A session without the parameter of this process
+/// belongs to a pooler that assigns connections by transaction. Such a session outlives this
+/// process, so the statement does not take the lock in it.
 ///
 /// No text for `SQLite`, because one process alone uses a `SQLite` file.
 const TAKE: Sql = Sql {

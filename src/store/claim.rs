@@ -18,7 +18,7 @@ use crate::task::id::TaskId;
 
 /// After this number of fruitless leases, a task is driven alone (see [`Drive::Alone`]). A lease is
 /// fruitless if it expires after work has begun. A new item of the task resets its count of
-/// fruitless leases. The SQL statements that claim tasks, and some indexes, repeat this constant.
+/// fruitless leases. SQL statements and indexes repeat the value of this constant.
 pub const LONE_DRIVE_AFTER: i32 = 2;
 
 /// Records whether work has begun under the current lease. If work has begun and the lease then
@@ -218,10 +218,10 @@ fn last_served_name<'a>(names: impl IntoIterator<Item = &'a str>, last: &str) ->
 
 impl Store {
     /// Claims up to `limit` tasks that no process drives: queued tasks, tasks whose lease expired,
-    /// and parked tasks whose wake time has come. Among them is at most one task that must be
-    /// driven alone ([`Drive::Alone`]), and none if `alone` is false. Increments the version of
-    /// each claimed task, so that the commits of the task's old driver fail. If a task's lease
-    /// expired, increments `takeovers`. If work on the task had begun under this lease
+    /// and parked tasks whose wake time has come. At most one claimed task must be driven alone
+    /// ([`Drive::Alone`]), and none if `alone` is false. Increments the version of each claimed
+    /// task, so that the commits of the task's old driver fail. If a task's lease expired,
+    /// increments `takeovers`. If work on the task had begun under this lease
     /// ([`Store::set_begun`]), also increments `fruitless`.
     ///
     /// # Errors
@@ -234,8 +234,8 @@ impl Store {
         alone: bool,
     ) -> Result<Vec<ClaimedTask>, ReadError> {
         let mut claimed = Vec::new();
-        // A statement may find tasks that it cannot claim. It corrects their rows of
-        // `claimable_task`, so that the next statement does not find them again.
+        // A statement may find tasks that it cannot claim. The statement then corrects the tasks'
+        // rows of `claimable_task`, so that the next statement does not find these tasks again.
         for _ in 0..MAX_STATEMENTS_PER_CLAIM {
             let remaining = limit - i64::try_from(claimed.len()).unwrap_or(limit);
             let alone = alone
@@ -321,7 +321,7 @@ impl Store {
     }
 
     /// Releases the leases of `tasks` at shutdown, so that other processes need not wait until the
-    /// leases expire. Returns the tasks whose lease was released. They are queued now.
+    /// leases expire. Returns the tasks whose lease was released and which are queued now.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

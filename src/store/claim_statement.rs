@@ -1,7 +1,7 @@
-//! The statement that claims tasks. It serves tenants in turns: one task of each tenant, then a
-//! second task of each tenant, and so on. Within a tenant, it serves the users in turns, and the
-//! tasks of each user from the oldest on. So a user with a thousand waiting tasks does not crowd
-//! out other users.
+//! The statement that claims tasks. The statement serves tenants in turns: one task of each tenant,
+//! then a second task of each tenant, and so on. Within a tenant, the statement serves the users in
+//! turns, and the tasks of each user from the oldest on. So a user with a thousand waiting tasks
+//! does not starve other users.
 //!
 //! The statement steps through an index on (tenant, user, task). So its cost depends on the maximum
 //! number of tasks to claim (`$4`), not on the number of tasks that wait.
@@ -26,7 +26,7 @@ use super::db::Sql;
 /// Finds the candidates for a claim. The claim may take `$4` tasks. There are four times as many
 /// candidates, because other processes may claim some of them at the same moment.
 ///
-/// Both arguments of the macro are parts of a statement. `$queued` is the FROM and WHERE clauses
+/// Both arguments of the macro are parts of a statement. `$queued` has the FROM and WHERE clauses
 /// that select the queued tasks, under the name `c`. `$served` is a SELECT with one row for each
 /// tenant: the `tenant`, and the `user_id` of the user whose task was claimed last.
 ///

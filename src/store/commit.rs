@@ -29,7 +29,6 @@ use crate::task::change::{Change, Committed};
 use crate::task::id::TaskId;
 use crate::task::time::Time;
 
-/// The maximum number of changes in a batch.
 const MAX_BATCH_CHANGES: usize = 128;
 /// The maximum bytes of the items and credentials of a batch. A single change may have more.
 const MAX_BATCH_BYTES: usize = 4 << 20;
@@ -153,8 +152,8 @@ impl Committer {
         let result = match timeout(self.db.statement_limit, &mut receiver).await {
             Ok(result) => result,
             Err(_) if writer.withdraw(id) => return Err(CommitError::Unavailable),
-            // A writer has taken the change and may still write it. This wait ends, because each
-            // statement of the writer has a time limit.
+            // A writer has taken the change and may still write it. The wait for the reply is
+            // bounded, because each statement of the writer has a time limit.
             Err(_) => receiver.await,
         };
         result.unwrap_or(Err(CommitError::Unknown))
@@ -221,8 +220,8 @@ impl Committer {
     /// - A batch of one change is sent again only after a lock conflict. Any other failure is
     ///   reported.
     ///
-    /// Meanwhile the writer goes on with other roots, so a change that waits for a lock delays only
-    /// its own root.
+    /// During the repetition, the writer writes changes of other roots, so a change that waits for
+    /// a lock delays only its own root.
     fn repeat(self: &Arc<Self>, writer: usize, batch: Vec<QueuedChange>, failure: Failure) {
         let one_by_one =
             !failure.is_result_lost() && (batch.len() > 1 || failure.is_lock_conflict());
@@ -318,7 +317,8 @@ impl Committer {
         loop {
             match self.send(vec![Arc::clone(rows)], true).await {
                 Err(failure) if failure.sent && failure.is_lock_conflict() && sent < MAX_SENDS => {
-                    // Different pauses, so that changes that collided do not collide again.
+                    // The pause depends on the change, so that changes with conflicting locks do
+                    // not conflict again.
                     let spread = u32::try_from(rows.change.as_u128() % 8).unwrap_or(0);
                     let pause = RETRY_BACKOFF * sent + RETRY_BACKOFF / 8 * spread;
                     self.db.clock.sleep(pause).await;
@@ -460,11 +460,11 @@ fn result_at(at: Option<i64>) -> CommitReply {
         .ok_or(CommitError::Stale)
 }
 
-/// Returns the error for a statement that wrote nothing. If the data caused the failure and would
-/// cause it again, the error is `Refused`: a constraint, a value that does not fit, a row that is
-/// too big. If the failure has no code, the error is `Refused`, too. If the state of the database
-/// caused the failure, the error is `Unavailable`: a full disk, a read-only server, a lost
-/// privilege, a statement that took too long.
+/// Returns the error for a statement that wrote nothing. The error is `Refused` if the data caused
+/// the failure and would cause it again (a violated constraint, a value that does not fit, a row
+/// that is too big), or if the failure has no code. The error is `Unavailable` if the state of the
+/// database caused the failure (a full disk, a read-only server, a lost privilege, a statement that
+/// took too long).
 pub(super) fn commit_error(failure: &Failure) -> CommitError {
     let code = failure.code();
     // On `SQLite`, the low byte is the primary code: 18 for a value that is too big, 19 for a

@@ -46,8 +46,8 @@ const PARKS: usize = 1 << 7;
 const WRITES_NOTICE: usize = 1 << 8;
 /// The maximum number of lines in the lists of a batch. If a single change has more lines,
 /// `commit_postgres.rs` writes it. The columns of a list are arrays. To find a text in an array,
-/// Postgres walks from the array's first text, so the cost of a batch grows with the square of the
-/// number of its lines.
+/// Postgres scans the array from its first text, so the cost of a batch grows with the square of
+/// the number of its lines.
 pub(super) const MAX_BATCH_LINES: usize = 1_000;
 const PART_COMBINATIONS: usize = 1 << 9;
 

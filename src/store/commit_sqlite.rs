@@ -1,6 +1,6 @@
 //! Writes a batch of changes on `SQLite`, as one `BEGIN IMMEDIATE` transaction. No other writer
-//! runs meanwhile, so the rows that the transaction reads do not change until the commit. The
-//! effect equals that of the single statement in `commit_postgres.rs`.
+//! runs during the transaction, so the rows that the transaction reads do not change until the
+//! commit. The effect equals that of the single statement in `commit_postgres.rs`.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -162,8 +162,8 @@ record! {
     }
 }
 
-/// The stored rows that the batch may change, as of the beginning of the transaction, except that
-/// `grants` is reduced by each accepted change.
+/// The stored rows that the batch may change, as of the beginning of the transaction. Only `grants`
+/// changes: each accepted change reduces the remaining uses.
 struct StoredState {
     at: i64,
     /// The remaining uses of each standing decision; without revoked and expired standing

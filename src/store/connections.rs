@@ -117,7 +117,8 @@ impl managed::Manager for PostgresConnector {
     type Error = ConnectFailure;
 
     async fn create(&self) -> Result<PgConnection, ConnectFailure> {
-        // Boxed, to keep the future of every statement small: each contains this future.
+        // The future is boxed, because the future of every statement contains this future, and
+        // would otherwise be large.
         Box::pin(async {
             let mut connection = self.options.connect().await.map_err(|error| {
                 if is_transient(&error) {
@@ -131,9 +132,10 @@ impl managed::Manager for PostgresConnector {
             if recorded.is_ok() {
                 return Ok(connection);
             }
-            // If the server has a new identity, `compare` reads all tasks to record it. This may
-            // take longer than `get` waits. So the comparison runs in a task of its own, which goes
-            // on if this future is dropped. A later attempt then finds the identity recorded.
+            // If the server has a new identity, `compare` reads all tasks to record it. Reading all
+            // tasks may take longer than `get` waits. So the comparison runs in a separate task,
+            // which continues if this future is dropped. A later attempt then finds the identity
+            // recorded.
             let compared = Handle::current().spawn(async move {
                 identity::compare(&mut connection, &uncertain_until).await?;
                 Ok::<_, sqlx::Error>(connection)
@@ -269,7 +271,8 @@ impl CheckedOut {
 impl Drop for CheckedOut {
     /// If the statement's future was dropped, the server still runs the statement. So the
     /// connection counts as part of the pool until the answer comes or `statement_limit` ends.
-    /// Otherwise, clients that hang up could make the pool open more connections than its maximum.
+    /// Otherwise, clients that disconnect could make the pool open more connections than its
+    /// maximum.
     fn drop(&mut self) {
         let Some(mut connection) = self.connection.take() else {
             return;

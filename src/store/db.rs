@@ -347,7 +347,7 @@ impl Db {
         self.record_reachability(answer)
     }
 
-    /// Tells `outage` whether the database was reached. A database that returns an error was
+    /// Records in `outage` whether the database was reached. A database that returns an error was
     /// reached.
     fn record_reachability<T>(&self, answer: Result<T, Failure>) -> Result<T, Failure> {
         match &answer {

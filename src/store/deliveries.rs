@@ -1,7 +1,7 @@
 //! Claims due deliveries, records each attempt, and removes old deliveries that have ended. A
 //! delivery is a message to one entry of `notify.to`, about one event or as one reminder. If the
-//! entry sends to people, each person has a delivery. `delivery_list.rs` lists deliveries for
-//! admins.
+//! entry sends to people, there is a delivery for each person. `delivery_list.rs` lists deliveries
+//! for admins.
 //!
 //! Invariant: a delivery has at most one unexpired lease. An attempt is recorded only if the row
 //! still has the lease under which the attempt was made. So two processes send a delivery at the
@@ -27,8 +27,8 @@ use crate::task::time::Time;
 const RETENTION: Duration = Duration::from_hours(3 * 24);
 /// How long a delivery stays listed after it has become `Dead`.
 const DEAD_RETENTION: Duration = Duration::from_hours(30 * 24);
-/// How long the deliveries of a chat message that can be changed are kept after the last journal
-/// item about a request in the message. Such an item leads to an update of the message, which needs
+/// How long the deliveries of an updatable chat message are kept after the last journal item about
+/// a request in the message. Such an item leads to an update of the message, and the update needs
 /// the deliveries. So this time is longer than all attempts at one update together.
 const UPDATABLE_FOR: Duration = Duration::from_hours(4 * 24);
 /// How long a due delivery that this replica cannot send is kept for other replicas, whose
@@ -54,11 +54,11 @@ pub struct ClaimedDelivery {
     pub kind: String,
     /// The request that the message is about; `None` if its event concerns no request.
     pub request: Option<RequestId>,
-    /// The number of attempts before this claim. It starts again at 0 when an ended delivery is
-    /// made due again.
+    /// The number of attempts before this claim. The count starts again at 0 when an ended delivery
+    /// is made due again.
     pub attempts: i64,
-    /// The end of the claim's lease, in microseconds. It fences off slow senders: an attempt is
-    /// recorded only while the row still has this value.
+    /// The end of the claim's lease, in microseconds. This value fences off slow senders: an
+    /// attempt is recorded only while the row still has the value.
     pub lease_until: i64,
     /// The time at which the delivery was created, or at which the ended delivery was last made due
     /// again. A reminder counts as created when it is due.

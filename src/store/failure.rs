@@ -51,8 +51,8 @@ impl Failure {
         }
     }
 
-    /// Whether the outcome of the statement is unknown: the connection was lost meanwhile, or a
-    /// commit of `SQLite` failed.
+    /// Whether the outcome of the statement is unknown: the connection was lost during the
+    /// statement, or a commit of `SQLite` failed.
     pub(super) fn is_result_lost(&self) -> bool {
         match &self.error {
             DriverError::Sqlx(sqlx::Error::Database(inner)) => inner

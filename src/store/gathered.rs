@@ -28,16 +28,17 @@ const MAX_DELIVERIES: i64 = 1000;
 /// How long a row is kept after its `next_at`.
 const RETENTION: Duration = Duration::from_hours(1);
 
-/// Claims the due deliveries of an entry, for a limited number of people. The first due deliveries
-/// of the entry (`due`) decide who these people are. Then each of them gets their due deliveries
-/// (`mine`), up to a maximum (`$5`), so that the number in their message does not depend on the
-/// deliveries of other people. On Postgres, the claim skips rows that a claim of another replica
-/// has locked at this moment; these deliveries come with a later message.
+/// Claims the due deliveries of an entry, for a limited number of people. The people are chosen
+/// from the entry's first due deliveries (`due`), the longest waiting first. For each of these
+/// people, the claim takes their due deliveries (`mine`), up to a maximum (`$5`), so that the
+/// number in a person's message does not depend on the deliveries of other people. On Postgres, the
+/// claim skips rows that a claim of another replica has locked at this moment; a later message has
+/// these deliveries.
 ///
 /// Leaves out deliveries that change an earlier message (`task::event_name::REQUEST_CHANGES`). If a
-/// person's `next_at` is in the future, puts off the person's deliveries until `next_at`, but by at
-/// most one pause (`$6`). This maximum is needed because `next_at` may be the end of a lease: once
-/// the message is sent, `next_at` becomes the end of a pause, which may be earlier.
+/// person's `next_at` is in the future, postpones the person's deliveries until `next_at`, but by
+/// at most one pause (`$6`). This maximum is needed because `next_at` may be the end of a lease:
+/// once the message is sent, `next_at` becomes the end of a pause, which may be earlier.
 ///
 /// The two texts differ because `SQLite` has no data-modifying CTEs. So on `SQLite` the claim is a
 /// transaction of `DUE`, `NEXT_AT`, `SET_NEXT_AT`, `PUT_OFF` and `LEASE`.
@@ -86,8 +87,8 @@ returning d.delivery_id, d.tenant, d.person, d.root_task_id, d.change_id, d.even
     d.attempts, d.lease_until, d.created_at"
 ));
 
-/// Sets `next_at` to 0 where a lease of an earlier process holds back the next message. Runs when a
-/// `SQLite` file is opened, because the earlier process has then ended. That process had set
+/// Sets `next_at` to 0 if a lease of an earlier process delays the next message. Runs when a
+/// `SQLite` file is opened, because the earlier process has then ended. The earlier process set
 /// `next_at` to the end of its lease, so the statement changes each `next_at` that equals the end
 /// of a delivery's lease. Runs before `deliveries::EXPIRE_LEASES`, which deletes the leases.
 pub(super) const EXPIRE_LEASES: Sql = sql!(
@@ -174,7 +175,7 @@ record! {
 impl Store {
     /// Claims the due deliveries of an entry to at most `limit` people, for the duration `lease`.
     /// Returns one list of deliveries for each message. If the earliest time of a person's next
-    /// message (`next_at`) is in the future, puts off the person's deliveries until this time, but
+    /// message (`next_at`) is in the future, postpones the person's deliveries until this time, but
     /// by at most `pause`. `pause` is the entry's minimum time between two messages.
     ///
     /// # Errors

@@ -301,10 +301,9 @@ impl Store {
     }
 
     /// Reads the standing decisions that may cover a call: the newest first, at most 32. Leaves out
-    /// those that are revoked, expired or used up. But if an earlier attempt of the call was
-    /// started under a standing decision (`used_grant`), that standing decision is returned even if
-    /// it is used up. Does not check whether a later message of the user has ended a standing
-    /// decision.
+    /// those that are revoked, expired or used up. Exception: the standing decision under which an
+    /// earlier attempt of the call was started (`used_grant`) is returned even if it is used up.
+    /// Does not check whether a later message of the user has ended a standing decision.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

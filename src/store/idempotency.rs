@@ -30,8 +30,8 @@ const KEY: Sql = sql!(
 const GATE_CALLS: &str = "/v1/gate/calls";
 
 /// Finds the unexpired row of the key of a call at a gate. Such a key also lasts while its task is
-/// open, so this statement reads the task. It is separate from `KEY`, so that commands under other
-/// paths read no task.
+/// open, so this statement reads the task. The statement is separate from `KEY`, so that commands
+/// under other paths read no task.
 ///
 /// The later commit of the command checks only the age of the key, and not the task. There are two
 /// cases. If this statement has found the key, the command is answered from the key's row and

@@ -255,10 +255,10 @@ async fn restore(db: &Db) -> Result<(), Failure> {
 impl Store {
     /// Returns the time up to which the history is uncertain; `None` if the history is certain.
     /// Needs no query, because each new connection updates the value. The value increases when this
-    /// process notices a restore or a promotion. After this, a call may have run although its
-    /// task's journal does not show it. So before a driver starts a tool call, it must compare the
-    /// value with the value at the time when it read the journal. If the value has increased, the
-    /// driver must read the journal again.
+    /// process notices a restore or a promotion. After an increase, a call may have run although
+    /// its task's journal does not show the call. So before a driver starts a tool call, the driver
+    /// must compare the value with the value at the time when it read the journal. If the value has
+    /// increased, the driver must read the journal again.
     #[must_use]
     pub fn history_uncertain_until(&self) -> Option<Time> {
         self.db().uncertain_until.get()

@@ -7,7 +7,7 @@
 //! - `claim`, `set_begun`, `renew` and `release` change a task's lease.
 //! - `claim` also increments the task's version, so that commits of the task's old driver fail, and
 //!   counts the task's expired leases.
-//! - `open` expires all leases on `SQLite`.
+//! - On `SQLite`, `open` expires all leases, and ends the presences of all askers.
 
 #![warn(missing_docs)]
 
@@ -126,7 +126,7 @@ struct Inner {
     feed: Arc<Feed>,
     committer: Arc<Committer>,
     request_queue: request_reads::RequestQueue,
-    /// The writers, the relay, and the reads of requests.
+    /// The background work: the writers, the relay, and the reads of requests.
     tasks: TaskTracker,
     stop: CancellationToken,
     /// Whether the relay (`relay.rs`) neither sends nor receives notifications. For tests.
@@ -338,7 +338,8 @@ impl Store {
                 tracing::warn!(error = %failure.error, "an agent's definition could not be stored");
             }
             // If the result is lost, the definition may have been written. The error is
-            // `Unavailable` all the same, because the caller may repeat the call in either case.
+            // `Unavailable` in this case, too, because the caller may repeat the call after every
+            // error.
             if !failure.sent || failure.is_result_lost() { CommitError::Unavailable } else { commit::commit_error(&failure) }
         })
     }
@@ -379,22 +380,22 @@ impl Store {
         self.inner.feed.watch(root)
     }
 
-    /// Returns a listener for the tree of `root`. It gets the commits and the deltas of models'
-    /// answers from all replicas.
+    /// Returns a listener for the tree of `root`. The listener gets the commits and the deltas of
+    /// models' answers from all replicas.
     pub fn listen(&self, root: TaskId) -> Listener {
         self.subscribe(root, self.listen_locally(root))
     }
 
     /// Like [`Store::listen`], but the listener is not announced to other replicas, and no deltas
-    /// are produced for it. It gets every commit of this process, and may miss commits of other
-    /// replicas.
+    /// are produced for it. The listener gets every commit of this process, and may miss commits of
+    /// other replicas.
     pub fn listen_locally(&self, root: TaskId) -> Listener {
         self.inner.feed.listen_locally(root)
     }
 
     /// Gives a listener from [`Store::listen_locally`] everything that a listener from
-    /// [`Store::listen`] gets: the commits and the deltas of all replicas. No notification is lost
-    /// meanwhile.
+    /// [`Store::listen`] gets: the commits and the deltas of all replicas. The listener loses no
+    /// notification during the change.
     pub fn subscribe(&self, root: TaskId, listener: Listener) -> Listener {
         self.inner.feed.subscribe(root, listener)
     }

@@ -188,7 +188,8 @@ async fn prepare_postgres(
     Ok(())
 }
 
-/// Connects to the server and checks it.
+/// Connects to the server. Refuses a standby and, without `unsafe_ok`, a server that may lose
+/// confirmed commits.
 async fn connect(
     options: &PgConnectOptions,
     settings: &Settings,
@@ -230,10 +231,10 @@ async fn check_primary(connection: &mut sqlx::PgConnection) -> Result<(), sqlx::
     }
 }
 
-/// Takes the advisory lock on migrations. If another process holds the lock, asks for the lock
-/// again and again. A statement that waits for the lock could cause a deadlock: it would hold a
-/// snapshot, and the process with the lock may be building an index `concurrently`, which waits for
-/// the release of all snapshots. The lock is released when the connection ends.
+/// Takes the advisory lock on migrations. If another process holds the lock, tries to take the lock
+/// again every 100 ms. A statement that waits for the lock could cause a deadlock: the statement
+/// would hold a snapshot, and the process with the lock may be building an index `concurrently`,
+/// which waits for the release of all snapshots. The lock is released when the connection ends.
 async fn lock_migrations(
     connection: &mut sqlx::PgConnection,
     clock: &Arc<dyn Clock>,
@@ -357,8 +358,8 @@ const LOCK_NOT_AVAILABLE: &str = "55P03";
 
 /// Migrates an older schema, or refuses it if `schema` is [`Schema::Check`]. Always refuses a newer
 /// schema. A caller that migrates must hold the advisory lock on migrations. A lost connection is
-/// reported as an outage, so that a starting service waits for the server and then goes on with the
-/// next migration.
+/// reported as an outage, so that a starting service waits for the server and then continues with
+/// the next migration.
 async fn migrate_postgres(
     connection: &mut sqlx::PgConnection,
     schema: Schema,

@@ -113,7 +113,8 @@ pub struct OpenRequest {
 }
 
 impl Candidate {
-    /// Returns a candidate of which only the id is known.
+    /// Returns a candidate with an id and no other known values, so that the request itself is
+    /// read.
     const fn unknown(request_id: Uuid) -> Self {
         Self {
             request_id,

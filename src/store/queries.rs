@@ -161,8 +161,8 @@ pub struct RequestFilter {
     pub sessions: Vec<String>,
     /// The trees of the requests; empty for all trees.
     pub roots: Vec<TaskId>,
-    /// Matters only if `statuses` is `Pending` alone: whether requests past their deadline are also
-    /// selected. They are pending until a commit closes them.
+    /// Whether requests past their deadline are also selected, which stay pending until a commit
+    /// closes them. Matters only if `statuses` is `Pending` alone.
     pub overdue: bool,
     /// The id of a request. If set, selects the newer requests, which have greater ids.
     pub after: Option<RequestId>,

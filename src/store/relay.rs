@@ -2,8 +2,8 @@
 //! are sent in batches, at most once in 25 ms. A lost notification only delays the listeners: once
 //! a second, a statement reads the last event of every tree with a listener on this replica.
 //!
-//! A connection that does not answer in time is given up without waiting for its end, because a
-//! network that drops packets may keep it open for a quarter of an hour.
+//! A connection that does not answer in time is abandoned without a wait for its end, because a
+//! network that drops packets may keep the connection open for a quarter of an hour.
 //!
 //! Each replica announces the trees that it listens to. Commits and deltas are sent for trees that
 //! another replica has announced.
@@ -134,8 +134,8 @@ impl Relay {
         self.feed.relay_started();
         loop {
             let began = Instant::now();
-            // A connection that was given up keeps its place in its pool, perhaps for long. So each
-            // connection has a pool of its own.
+            // An abandoned connection keeps its place in its pool, perhaps for long. So each
+            // connection has a separate pool.
             let pool = PgPoolOptions::new()
                 .max_connections(1)
                 .max_lifetime(None)
@@ -326,7 +326,8 @@ fn messages(replica: Uuid, outgoing: Outgoing, hello: bool) -> Vec<String> {
             ..RelayMessage::default()
         }));
     }
-    // Deltas are sent before the news of the commit that stores their answer.
+    // Deltas are sent before the news of the commit that stores their answer, because readers
+    // ignore deltas that come after the answer.
     for delta in outgoing.deltas {
         let parts = split_delta(&delta);
         let last = parts.len().saturating_sub(1);

@@ -283,7 +283,7 @@ impl Store {
 
     /// Reads open requests whose deadline has passed, by the database's clock, each with its task.
     /// The request with the earliest deadline comes first. Does not read the content of the
-    /// requests, so that a request with unreadable content does not hold up the others.
+    /// requests, so that a request with unreadable content does not delay the others.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

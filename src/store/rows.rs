@@ -280,8 +280,8 @@ impl ChangeRows {
         lines.find(|line| line.task_id == self.root.0)?.asker
     }
 
-    /// Whether the change sets nothing but the presence of the asker ([`TaskLine::asker`]). Readers
-    /// of the tree are not notified of such a change.
+    /// Whether the change sets nothing but the presence of the asker ([`TaskLine::asker`]) and
+    /// perhaps an idempotency key. Readers of the tree are not notified of such a change.
     pub(super) fn only_changes_presence(&self) -> bool {
         let mut lines = self.tasks.iter();
         let lease_unchanged = lines.all(|line| line.asker.is_some() && line.lease == KEEP);

@@ -60,8 +60,8 @@ impl Default for Settings {
     }
 }
 
-/// How long the client waits beyond the server's statement timeout, for an answer that may still be
-/// on its way.
+/// How long this process waits beyond the server's statement timeout, for an answer that may still
+/// be in transit.
 const NETWORK_ALLOWANCE: Duration = Duration::from_secs(2);
 
 pub(super) enum Address<'a> {

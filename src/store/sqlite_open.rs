@@ -52,8 +52,8 @@ fn migrate_sqlite(connection: &mut rusqlite::Connection, schema: Schema) -> Resu
     if !is_older(found, SQLITE, schema)? {
         return Ok(());
     }
-    // One transaction for all migrations, because each transaction waits for the disk. It reads
-    // before it writes, so it is immediate, like that of `SqliteFile::write`.
+    // One transaction applies all migrations, because the commit of each transaction waits for the
+    // disk. The transaction reads before it writes, so it is immediate, as in `SqliteFile::write`.
     let transaction = connection
         .transaction_with_behavior(TransactionBehavior::Immediate)
         .map_err(failed)?;

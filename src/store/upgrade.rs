@@ -13,8 +13,9 @@ use super::{ReadError, Store};
 
 /// Reads the next page of tasks, and returns the page's last task. Adds the missing
 /// `claimable_task` rows of the tasks that may be claimed now or later, and lowers each `due_at`
-/// that is too late. If another transaction changes a task meanwhile, the stored `due_at` may be
-/// too early. This does no harm, because a claim checks the task itself and corrects the row.
+/// that is too late. If another transaction changes a task at the same time, the stored `due_at`
+/// may be too early. An early `due_at` does no harm, because a claim checks the task itself and
+/// corrects the row.
 const CLAIMABLE: Sql = Sql::on_postgres(
     "
 with upgraded as materialized (
@@ -35,7 +36,8 @@ select task_id, '' as tenant, '' as kind, '' as name, (select count(*) from page
 
 /// Reads the next page of `request_approver`, and returns the page's last row. For the approvers on
 /// the page, adds missing rows of `inbox`, and deletes from `inbox` the rows of closed requests.
-/// Locks each request whose `inbox` row is wrong, so that no commit closes the request meanwhile.
+/// Locks each request whose `inbox` row is wrong, so that no commit closes the request during the
+/// correction.
 const INBOX: Sql = Sql::on_postgres(
     "
 with upgraded as materialized (

@@ -1,5 +1,5 @@
-//! Notifies the askers of calls at gates of the commits to their calls. Thousands of askers may
-//! wait for minutes. So, unlike a [`Listener`](super::Listener), their listeners keep no buffer of
+//! Notifies the asker of a gate call when a commit changes the call. Thousands of askers may wait
+//! for minutes. So a [`CommitListener`], unlike a [`Listener`](super::Listener), keeps no buffer of
 //! deltas and no [`StoppedTask`](crate::store::StoppedTask) in memory.
 
 use std::future::pending;
@@ -14,7 +14,8 @@ use crate::task::id::TaskId;
 /// A subscription to the commits to one tree.
 #[derive(Debug)]
 pub struct CommitListener {
-    /// Dropped before `news`, so that `Feed::is_watched` overlooks no other reader.
+    /// Declared before `news`, so that it is dropped first: in the opposite order,
+    /// `Feed::is_watched` could overlook another reader.
     _counted: Arc<()>,
     news: watch::Receiver<News>,
     /// If `Some`, this listener counts as a subscriber to the tree. `None` for a listener from
@@ -57,14 +58,14 @@ impl Feed {
 }
 
 impl Store {
-    /// Returns a listener for the commits to the tree of `root`. It gets every commit of this
-    /// process, and may miss commits of other replicas.
+    /// Returns a listener for the commits to the tree of `root`. The listener gets every commit of
+    /// this process, and may miss commits of other replicas.
     pub fn listen_to_local_commits(&self, root: TaskId) -> CommitListener {
         self.inner.feed.listen_to_local_commits(root)
     }
 
-    /// Gives a listener from [`Store::listen_to_local_commits`] the commits of all replicas. No
-    /// commit is missed meanwhile.
+    /// Gives a listener from [`Store::listen_to_local_commits`] the commits of all replicas. The
+    /// listener misses no commit during the change.
     pub fn subscribe_to_commits(&self, root: TaskId, listener: CommitListener) -> CommitListener {
         self.inner.feed.subscribe_to_commits(root, listener)
     }

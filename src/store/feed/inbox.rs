@@ -1,6 +1,5 @@
-//! Notifies the readers of a tenant's inboxes of the requests that a commit has opened, answered or
-//! closed. A missed notification delays its reader but loses nothing, because the rows hold the
-//! state.
+//! Notifies the readers of a tenant's inboxes when a commit opens, answers or closes requests. A
+//! missed notification delays its reader but loses nothing, because the rows hold the state.
 
 use std::collections::HashMap;
 use std::sync::Arc;
