@@ -421,7 +421,7 @@ impl Writer {
 
     /// Takes waiting changes in order, up to the limits of a batch. The batch has at most one
     /// change of each root. One statement writes the whole batch, and [`is_single`] decides which
-    /// statement. So the batch has only changes for which `is_single` returns the same.
+    /// statement. So the batch has only changes for which `is_single` returns the same value.
     fn take(&self) -> Vec<QueuedChange> {
         let mut queue = self.queue();
         let mut single = None;

@@ -37,8 +37,8 @@ const RETENTION: Duration = Duration::from_hours(1);
 ///
 /// Leaves out deliveries that change an earlier message (`task::event_name::REQUEST_CHANGES`). If a
 /// person's `next_at` is in the future, postpones the person's deliveries until `next_at`, but by
-/// at most one pause (`$6`). This maximum is needed because `next_at` may be the end of a lease:
-/// once the message is sent, `next_at` becomes the end of a pause, which may be earlier.
+/// at most one pause (`$6`). The limit of one pause is needed because `next_at` may be the end of a
+/// lease: once the message is sent, `next_at` becomes the end of a pause, which may be earlier.
 ///
 /// The two texts differ because `SQLite` has no data-modifying CTEs. So on `SQLite` the claim is a
 /// transaction of `DUE`, `NEXT_AT`, `SET_NEXT_AT`, `PUT_OFF` and `LEASE`.

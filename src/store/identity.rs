@@ -24,7 +24,7 @@ use crate::task::time::Time;
 /// The server's identity consists of system identifier, timeline and database oid; it is null on a
 /// standby. The timeline comes from the current WAL position, because right after a promotion the
 /// last checkpoint still has the old timeline. The oid is included, because a dump of the database
-/// may be loaded into the same server: only the oid of this copy is different.
+/// may be loaded into the same server: the identity of this copy differs only in the oid.
 ///
 /// `READ_IDENTITY`, `READ_HIDDEN_IDENTITY` and `RECORD_IDENTITY` are for Postgres only and run on a
 /// connection before its first use.

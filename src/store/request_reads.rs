@@ -1,6 +1,6 @@
 //! Reads requests with the journals of their tasks. One statement reads many requests: while a
 //! statement is in flight, further requests wait, and the next statement reads the waiting requests
-//! together. So the more requests are asked for, the fewer statements a request costs.
+//! together. So the number of statements per request falls under load.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::iter::{from_fn, repeat_n};

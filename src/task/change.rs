@@ -103,11 +103,11 @@ pub struct NewTask {
 pub struct KeyedCall {
     /// Name of the called tool.
     pub tool: String,
-    /// `b:` or `k:`, followed by a hash over the tool's name and the arguments. With `b:`, a later
-    /// proposal with an equal `key` may continue this call. With `k:`, a later proposal must name
-    /// this call (by idempotency key or by id) to continue it. The usual prefix is `b:`. It is `k:`
-    /// if the proposal of this call had `attach: false`, or an idempotency key without
-    /// `attach: true`.
+    /// `b:` or `k:`, followed by a hash over the tool's name and the arguments. `b:` means that a
+    /// later proposal with an equal `key` may continue this call. `k:` means that a later proposal
+    /// must name this call (by idempotency key or by id) to continue it. The prefix is `k:` if this
+    /// call was proposed with `attach: false`, or with an idempotency key and without `attach:
+    /// true`; otherwise it is `b:`.
     pub key: String,
 }
 

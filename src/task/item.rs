@@ -264,7 +264,7 @@ pub struct ToolCall {
     pub tool_call_id: CallId,
     /// Name of the tool, as the model wrote it.
     pub name: String,
-    /// The exact text that the model wrote, with secrets redacted.
+    /// The text as the model wrote it, except that secrets are redacted.
     pub arguments_text: String,
     /// Whether a secret in the arguments was redacted. If so, the text is not exactly what the
     /// model wrote, and the call never runs. Not on the wire.

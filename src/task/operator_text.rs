@@ -21,7 +21,7 @@ pub enum OperatorText {
 }
 
 impl OperatorText {
-    /// Whether this is the default, which a stored request leaves out.
+    /// Whether this value is the default, which the JSON of a stored request omits.
     #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Self::default()

@@ -1,8 +1,9 @@
 //! The loop that drives a task: asks `next_step` for the next step, takes the step, and asks again,
 //! until `Wait` or `Finish`. A step that only adds facts to the journal leaves these facts pending.
-//! They are committed before the next step that acts outside the journal, such as a model call. So
-//! a crash loses at most pending facts, which are computed again, and the results of the last step
-//! that acted outside the journal. If this step sent calls, the journal has their starts.
+//! The pending facts are committed before the next step that acts outside the journal, such as a
+//! model call. So a crash loses at most pending facts, which are computed again, and the results of
+//! the last step that acted outside the journal. If that step sent calls, the journal has the
+//! starts of the calls.
 
 pub(in crate::engine) mod credentials;
 mod elicit;

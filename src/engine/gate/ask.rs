@@ -66,7 +66,7 @@ struct Waiter<'w> {
     own_drive: bool,
 }
 
-/// The result of one round of an ask. A round looks at the call and, if needed, waits for a change.
+/// The result of one round of an ask. A round reads the call once, and starts the call if possible.
 enum Round {
     Answer(Box<GateAnswer>),
     /// The call may have changed. The next round uses this session. With `None`, the next round
@@ -327,9 +327,9 @@ impl Waiter<'_> {
     }
 
     /// Handles a call that cannot start yet. Stores that the asker is present, shows the request
-    /// that the call waits for, and waits for a change of the call. Once the time of this ask is
-    /// over, answers the asker with the pending call. The asker then counts as absent, unless it
-    /// asks again by itself (`returns_within`).
+    /// that the call waits for, and returns a pause until the call may change. Once the time of
+    /// this ask is over, returns the pending call as the answer instead. The asker then counts as
+    /// absent, unless it asks again by itself (`returns_within`).
     async fn wait_pending(
         &mut self,
         mut session: TaskSession,

@@ -256,9 +256,10 @@ impl EqualCalls<'_> {
         decided.sort_by_key(|row| Reverse(row.updated_at));
         let mut newest: Option<(Time, Option<Caution>)> = None;
         for row in decided {
-            // The rows are sorted by the time of their call's last item, the newest first. No
-            // decision about a call is newer than the call's last item. So once the newest decision
-            // found so far is as new as a row's last item, no further row has a newer decision.
+            // The rows are sorted by the time of their call's last item, the newest first, and no
+            // decision about a call is newer than that item. So if this row's last item is not
+            // newer than the newest decision found so far, neither this row nor a later row has a
+            // newer decision.
             if newest.as_ref().is_some_and(|(at, _)| row.updated_at <= *at) {
                 break;
             }

@@ -140,8 +140,8 @@ impl AskerGuard {
     /// permit is bound to its ask. It has one of two effects. This ask may end the other ask's
     /// presence too early, so that an approved call waits until the other ask claims the call. Or
     /// this ask's client also gets the result of a settled call. The opposite assumption would be
-    /// worse: an ask whose reservation of a result was stored would treat it as another ask's, and
-    /// propose its call anew, and an allowed call would run twice.
+    /// worse: this ask would take its own stored reservation of a result for another ask's, and
+    /// propose its call anew, so that an allowed call would run twice.
     pub(super) fn resolve_presence(&self, session: &TaskSession) {
         let mut stored = self.stored.lock();
         if matches!(*stored, Some(StoredPresence::Unknown)) {

@@ -14,7 +14,7 @@ use crate::task::id::TaskId;
 use crate::task::item::{CloseReason, Fact, ToolResult};
 use crate::task::status::RequestStatus;
 
-/// The number of lost leases after which a task fails. Only fruitless leases that began with a lone
+/// The number of fruitless leases after which a task fails. Only leases that began with a lone
 /// drive (a drive beside which the process drives no other task) count. Also the number of
 /// takeovers after which [`Engine::end_from_row`] ends a task whose journal a newer version may
 /// have written.
