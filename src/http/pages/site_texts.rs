@@ -50,13 +50,6 @@ texts! {
     row_expired: "Expired — nothing left to do here", "已过期：无需再处理";
     row_withdrawn: "Withdrawn — nothing left to do here", "已撤回：无需再处理";
     row_answered: "You have answered: it waits for other people", "您已答复：等待其他人";
-    short_approval: "approval", "批准";
-    short_guidance: "guidance", "指导";
-    short_credentials: "login", "凭据";
-    short_confirmation: "confirmation", "确认";
-    short_external_result: "result", "结果";
-    short_reconcile: "unknown outcome", "结果未知";
-    short_elicitation: "question of a tool", "工具提问";
     effect_read_only: "read only", "只读";
     effect_idempotent: "idempotent", "幂等";
     effect_once: "once", "一次性";

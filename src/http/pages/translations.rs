@@ -13,7 +13,14 @@ use crate::task::item::Outcome;
 
 texts! {
     Translations with language, #[cfg(test)] PAIRS;
-    // The kinds of request, and what the page asks the reader.
+    // The kinds of request: the word in lists, and what the page asks the reader.
+    short_approval: "approval", "批准";
+    short_guidance: "guidance", "指导";
+    short_credentials: "login", "凭据";
+    short_confirmation: "confirmation", "确认";
+    short_external_result: "result", "结果";
+    short_reconcile: "unknown outcome", "结果未知";
+    short_elicitation: "question of a tool", "工具提问";
     kind_approval: "May these calls run?", "是否允许执行这些调用？";
     kind_guidance: "The agent asks for guidance", "智能体请求指导";
     kind_credentials: "A login is needed", "需要登录凭据";

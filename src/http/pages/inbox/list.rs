@@ -13,13 +13,14 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::list_address;
-use super::rows::{kind_word, open_row};
+use super::rows::open_row;
 use crate::http::Http;
 use crate::http::events::inbox::MAX_COUNTED;
 use crate::http::events::inbox::filter::InboxFilter;
 use crate::http::pages::follow;
 use crate::http::pages::language::named_texts;
 use crate::http::pages::layout::{utc_text, visible};
+use crate::http::pages::request::kind::kind_word;
 use crate::http::pages::site::{NavPage, Site};
 use crate::http::pages::translations::fill;
 use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
@@ -222,7 +223,7 @@ impl InboxPage {
                         select #kind name="kind" {
                             option value="" { (texts.all) }
                             @for kind in RequestKind::ALL {
-                                option value=(kind.as_str()) selected[self.filter.kinds.contains(&kind)] { (kind_word(kind, texts)) }
+                                option value=(kind.as_str()) selected[self.filter.kinds.contains(&kind)] { (kind_word(kind, words)) }
                             }
                         }
                     }
@@ -266,12 +267,18 @@ fn script_texts(site: &Site<'_>) -> Map<String, Value> {
     let of_list = named_texts![texts:
         live not_live new_one new_many notify notify_stop notify_refused notify_title
         row_decided row_over row_expired row_withdrawn row_answered have_approved
-        short_approval short_guidance short_credentials short_confirmation
-        short_external_result short_reconcile short_elicitation
     ];
+    let kinds = RequestKind::ALL.map(|kind| {
+        let word = kind_word(kind, words);
+        (format!("short_{}", kind.as_str()), Value::from(word))
+    });
     let of_requests =
         named_texts![words: did_approve did_reject did_edit did_respond did_retry did_mixed];
-    of_list.into_iter().chain(of_requests).collect()
+    of_list
+        .into_iter()
+        .chain(kinds)
+        .chain(of_requests)
+        .collect()
 }
 
 /// Reads the requests that wait for a caller, oldest first, beginning after the request `after`.

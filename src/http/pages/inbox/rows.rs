@@ -5,27 +5,14 @@ use maud::{Markup, html};
 use crate::http::Settings;
 use crate::http::pages::layout::visible;
 use crate::http::pages::request::deadline::duration_text;
+use crate::http::pages::request::kind::kind_word;
 use crate::http::pages::site::Site;
 use crate::http::pages::site_texts::SiteTexts;
 use crate::http::pages::translations::fill;
 use crate::http::wire::brief::RequestBrief;
 use crate::http::wire::request::WireEffect;
 use crate::store::RequestRow;
-use crate::task::request::RequestKind;
 use crate::task::time::Time;
-
-#[must_use]
-pub(crate) fn kind_word(kind: RequestKind, texts: &SiteTexts) -> &'static str {
-    match kind {
-        RequestKind::Approval => texts.short_approval,
-        RequestKind::Guidance => texts.short_guidance,
-        RequestKind::Credentials => texts.short_credentials,
-        RequestKind::Confirmation => texts.short_confirmation,
-        RequestKind::ExternalResult => texts.short_external_result,
-        RequestKind::Reconcile => texts.short_reconcile,
-        RequestKind::Elicitation => texts.short_elicitation,
-    }
-}
 
 /// Returns one line with the summary of a request's first call and the number of further calls.
 #[must_use]
@@ -93,9 +80,9 @@ pub(super) fn request_link(site: &Site<'_>, row: &RequestRow, settings: &Setting
         WireEffect::Idempotent => texts.effect_idempotent,
         WireEffect::Once => texts.effect_once,
     });
-    let approval = brief.kind == RequestKind::Approval;
-    let about: Vec<_> = std::iter::once(kind_word(brief.kind, texts))
-        .chain(effects.filter(|_| approval))
+    let decides_calls = brief.kind.properties().decides_calls;
+    let about: Vec<_> = std::iter::once(kind_word(brief.kind, site.words()))
+        .chain(effects.filter(|_| decides_calls))
         .collect();
     html! {
         p.head {

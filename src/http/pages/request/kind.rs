@@ -10,6 +10,8 @@ use crate::http::pages::translations::Translations;
 use crate::task::request::RequestKind;
 
 pub(crate) struct KindPart {
+    /// The word for the kind in lists.
+    pub word: &'static str,
     /// The name of the kind of request, which is the page's heading if the agent itself asked.
     pub heading: &'static str,
     /// A paragraph about the request, in addition to the agent's own words.
@@ -38,44 +40,40 @@ pub(crate) struct KindPart {
 
 pub(crate) fn kind_part(kind: RequestKind, words: &Translations) -> KindPart {
     let texts = RequestTexts::for_language(words.language);
+    let named = |word, heading| guidance_part(word, heading, words, texts);
     match kind {
         RequestKind::Approval => KindPart {
-            heading: words.kind_approval,
             authorship: texts.runs_exactly,
             reject_head: words.reject_head,
             reject: words.reject,
             reject_all: Some(words.reject_all),
             responded: words.head_supplied,
             rejected: words.head_rejected,
-            ..guidance(words, texts)
+            ..named(words.short_approval, words.kind_approval)
         },
-        RequestKind::Guidance => guidance(words, texts),
+        RequestKind::Guidance => named(words.short_guidance, words.kind_guidance),
         RequestKind::Credentials => KindPart {
-            heading: words.kind_credentials,
             answer_head: words.credentials_head,
             answer: forms::credential_fields,
             responded: words.head_login,
-            ..guidance(words, texts)
+            ..named(words.short_credentials, words.kind_credentials)
         },
         RequestKind::Confirmation => KindPart {
-            heading: words.kind_confirmation,
             answer: forms::confirmation_fields,
             reject_head: words.decline_confirmation,
             reject: words.confirm_no,
             responded: words.head_refused,
             rejected: words.head_refused,
-            ..guidance(words, texts)
+            ..named(words.short_confirmation, words.kind_confirmation)
         },
         RequestKind::ExternalResult => KindPart {
-            heading: words.kind_external_result,
             about: Some(words.external_about),
             answer_head: words.external_head,
             answer: forms::external_result_fields,
             responded: words.head_result,
-            ..guidance(words, texts)
+            ..named(words.short_external_result, words.kind_external_result)
         },
         RequestKind::Reconcile => KindPart {
-            heading: words.kind_reconcile,
             about: Some(words.reconcile_about),
             authorship: texts.sent_exactly,
             decline: texts.give_up,
@@ -84,23 +82,34 @@ pub(crate) fn kind_part(kind: RequestKind, words: &Translations) -> KindPart {
             reject_head: words.give_up_head,
             reject: words.give_up,
             rejected: words.head_given_up,
-            ..guidance(words, texts)
+            ..named(words.short_reconcile, words.kind_reconcile)
         },
         RequestKind::Elicitation => KindPart {
-            heading: words.kind_elicitation,
             about: Some(words.elicitation_about),
             authorship: texts.sent_exactly,
             answer_head: words.elicitation_head,
             answer: forms::elicitation_fields,
-            ..guidance(words, texts)
+            ..named(words.short_elicitation, words.kind_elicitation)
         },
     }
 }
 
-/// Returns the part for guidance. The other kinds replace some of its texts and fields.
-fn guidance(words: &Translations, texts: &RequestTexts) -> KindPart {
+/// Returns the word for a kind of request in lists.
+pub(crate) fn kind_word(kind: RequestKind, words: &Translations) -> &'static str {
+    kind_part(kind, words).word
+}
+
+/// Returns the texts for guidance, with the names of a kind. The other kinds differ from them in
+/// some texts.
+fn guidance_part(
+    word: &'static str,
+    heading: &'static str,
+    words: &Translations,
+    texts: &RequestTexts,
+) -> KindPart {
     KindPart {
-        heading: words.kind_guidance,
+        word,
+        heading,
         about: None,
         authorship: texts.asks_exactly,
         decline: texts.decline,

@@ -19,7 +19,7 @@ mod headline;
 mod history;
 mod inputs;
 pub(crate) mod invalid_form;
-mod kind;
+pub(crate) mod kind;
 pub(crate) mod live;
 mod opening;
 mod ordered;
@@ -75,7 +75,6 @@ use crate::people::authorization::{may_decide, required_approvals};
 use crate::store::RequestRow;
 use crate::task::decision::Action;
 use crate::task::id::RequestId;
-use crate::task::request::RequestKind;
 use crate::task::status;
 use crate::task::time::Time;
 
@@ -304,7 +303,8 @@ impl<'a> View<'a> {
         if approves && self.request.approval_url.is_none() {
             return Some(words.not_of_kind);
         }
-        let by_rule = self.request.kind == RequestKind::Approval && !terms.allow.contains(&action);
+        let decides_calls = self.request.kind.properties().decides_calls;
+        let by_rule = decides_calls && !terms.allow.contains(&action);
         Some(if by_rule {
             words.rule_forbids
         } else {

@@ -15,8 +15,9 @@ use super::timeline::TaskTimeline;
 use crate::http::Http;
 use crate::http::access;
 use crate::http::pages::follow;
-use crate::http::pages::inbox::rows::{kind_word, summary};
+use crate::http::pages::inbox::rows::summary;
 use crate::http::pages::layout::{force_left_to_right, time_tag, visible};
+use crate::http::pages::request::kind::kind_word;
 use crate::http::pages::request::live::script_texts;
 use crate::http::pages::site::{NavPage, Site};
 use crate::http::pages::translations::fill;
@@ -30,7 +31,6 @@ use crate::http::wire::params::TimelineQuery;
 use crate::store::{RequestRow, Subtree};
 use crate::task::change::TaskRow;
 use crate::task::id::TaskId;
-use crate::task::request::RequestKind;
 
 pub(crate) const OP: Op = Op {
     id: "get_task_page",
@@ -156,8 +156,8 @@ fn questions(site: &Site<'_>, pending: &[RequestRow]) -> Markup {
                     span.exact { (summary(row, texts)) }
                     " ("
                     bdi { (visible(row.agent_path.last().map_or("", String::as_str))) }
-                    @if row.spec.kind != RequestKind::Approval {
-                        (words.between) (kind_word(row.spec.kind, texts))
+                    @if !row.spec.kind.properties().decides_calls {
+                        (words.between) (kind_word(row.spec.kind, words))
                     }
                     ") "
                     a href=(format!("{}/resume/{}", site.prefix, row.spec.request_id)) { (texts.review) }

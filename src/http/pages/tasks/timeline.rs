@@ -7,8 +7,8 @@
 use maud::{Markup, html};
 
 use crate::http::Http;
-use crate::http::pages::inbox::rows::kind_word;
 use crate::http::pages::layout::{time_tag, visible, visible_lines};
+use crate::http::pages::request::kind::kind_word;
 use crate::http::pages::site::Site;
 use crate::http::pages::translations::{Translations, fill};
 use crate::http::server::problem::Problem;
@@ -146,7 +146,7 @@ fn fact_entry(site: &Site<'_>, fact: &Fact) -> (Markup, Markup) {
         Fact::AssistantMessage(turn) => (html! { (words.event_answered) }, answer_box(words, turn)),
         Fact::Judged { judgement, .. } => (judgement_line(site, judgement), nothing()),
         Fact::InterventionRequested(asked) => {
-            let kind = kind_word(asked.kind, site.texts());
+            let kind = kind_word(asked.kind, words);
             let line = fill(words.event_asked, &[("kind", &kind)]);
             (
                 html! { (line) " " (review_link(site, asked.request_id)) },
