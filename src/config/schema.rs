@@ -81,6 +81,7 @@ fn collect(schema: &Value, keys: &mut BTreeSet<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::HumanKind;
     use crate::config::environment::Environment;
     use crate::config::layers::Flags;
     use crate::config::{Source, load, tree};
@@ -120,6 +121,16 @@ mod tests {
         described("", &schema);
         for (name, part) in schema["$defs"].as_object().unwrap() {
             described(name, part);
+        }
+    }
+
+    #[test]
+    fn description_of_human_names_the_tool_of_every_kind_of_question() {
+        let schema = schema();
+        let human = &schema["$defs"]["Agent"]["properties"]["human"];
+        let about = human["description"].as_str().unwrap();
+        for kind in HumanKind::ALL {
+            assert!(about.contains(&format!("`{}`", kind.tool())), "{about}");
         }
     }
 

@@ -305,31 +305,22 @@ pub(crate) fn credential_form(service: &Service) -> Value {
     form
 }
 
+/// The order in which the system prompt names the tools.
+const PROMPT_ORDER: [HumanKind; HumanKind::ALL.len()] = [
+    HumanKind::Guidance,
+    HumanKind::Confirmation,
+    HumanKind::Credentials,
+];
+
 /// Returns the paragraph of the system prompt that says when to ask a human with the tools of
 /// `kinds`; `None` if no kind in `kinds` has a tool.
 #[must_use]
 pub(crate) fn prompt_paragraph(kinds: &[RequestKind]) -> Option<String> {
-    let lines: Vec<&str> = [
-        (
-            RequestKind::Guidance,
-            "- `request_human_guidance`: when what is wanted is unclear, or a choice is not yours to make. Look with your \
-             own tools first; then ask one clear question instead of guessing.",
-        ),
-        (
-            RequestKind::Confirmation,
-            "- `request_confirmation`: before a step that cannot be undone or that may not be what is wanted. A yes \
-             approves no call: calls that need an approval are held for it by themselves, so do not ask for those.",
-        ),
-        (
-            RequestKind::Credentials,
-            "- `request_credentials`: when a tool says that it lacks a login. You never see what is given. Never ask for \
-             passwords, keys or codes in any other way.",
-        ),
-    ]
-    .into_iter()
-    .filter(|(kind, _)| kinds.contains(kind))
-    .map(|(_, line)| line)
-    .collect();
+    let lines: Vec<&str> = PROMPT_ORDER
+        .into_iter()
+        .filter(|kind| kinds.contains(&kind.request()))
+        .map(prompt_line)
+        .collect();
     (!lines.is_empty()).then(|| {
         format!(
             "You can ask a human. The conversation waits for the answer, however long it takes; a human may also \
@@ -337,6 +328,23 @@ pub(crate) fn prompt_paragraph(kinds: &[RequestKind]) -> Option<String> {
             lines.join("\n")
         )
     })
+}
+
+fn prompt_line(kind: HumanKind) -> &'static str {
+    match kind {
+        HumanKind::Guidance => {
+            "- `request_human_guidance`: when what is wanted is unclear, or a choice is not yours to make. Look with your \
+             own tools first; then ask one clear question instead of guessing."
+        }
+        HumanKind::Confirmation => {
+            "- `request_confirmation`: before a step that cannot be undone or that may not be what is wanted. A yes \
+             approves no call: calls that need an approval are held for it by themselves, so do not ask for those."
+        }
+        HumanKind::Credentials => {
+            "- `request_credentials`: when a tool says that it lacks a login. You never see what is given. Never ask for \
+             passwords, keys or codes in any other way."
+        }
+    }
 }
 
 #[cfg(test)]

@@ -25,11 +25,9 @@ pub(super) fn jira() -> Service {
     }
 }
 
-const ASKED: [RequestKind; 3] = [
-    RequestKind::Guidance,
-    RequestKind::Confirmation,
-    RequestKind::Credentials,
-];
+fn asked() -> [RequestKind; HumanKind::ALL.len()] {
+    HumanKind::ALL.map(HumanKind::request)
+}
 
 fn built(kind: RequestKind) -> CatalogEntry {
     catalog_entry(kind, &[jira()]).unwrap()
@@ -56,16 +54,16 @@ fn fields(properties: &Value) -> Result<Value, String> {
 #[test]
 fn each_human_kind_has_its_tool_name_and_no_other_kind_has_one() {
     for kind in RequestKind::ALL {
-        assert_eq!(kind.tool().is_some(), ASKED.contains(&kind));
+        assert_eq!(kind.tool().is_some(), asked().contains(&kind));
         assert_eq!(
             kind.tool().and_then(RequestKind::from_tool),
             kind.tool().map(|_| kind)
         );
         assert_eq!(
             catalog_entry(kind, &[jira()]).is_some(),
-            ASKED.contains(&kind)
+            asked().contains(&kind)
         );
-        assert!(ASKED.contains(&kind) || question(kind, &json!({}), &[]).is_err());
+        assert!(asked().contains(&kind) || question(kind, &json!({}), &[]).is_err());
     }
     assert_eq!(RequestKind::from_tool("request_Confirmation"), None);
     assert!(
@@ -76,7 +74,7 @@ fn each_human_kind_has_its_tool_name_and_no_other_kind_has_one() {
 
 #[test]
 fn human_tools_have_no_implementation_and_no_effect() {
-    for kind in ASKED {
+    for kind in asked() {
         let entry = built(kind);
         let spec = &entry.spec;
         assert_eq!(Some(spec.name.as_str()), kind.tool());
@@ -325,9 +323,9 @@ fn prompt_mentions_only_the_offered_human_tools() {
         prompt_paragraph(&[RequestKind::Approval, RequestKind::Reconcile]),
         None
     );
-    for kind in ASKED {
+    for kind in asked() {
         let text = prompt_paragraph(&[kind]).unwrap();
-        for other in ASKED {
+        for other in asked() {
             assert_eq!(
                 text.contains(&format!("- `{}`", other.tool().unwrap())),
                 other == kind,
@@ -340,7 +338,7 @@ fn prompt_mentions_only_the_offered_human_tools() {
 #[test]
 fn catalog_knows_which_human_tools_each_agent_may_use() {
     let catalog = Catalog::default()
-        .with_human("a", &ASKED, vec![jira()])
+        .with_human("a", &asked(), vec![jira()])
         .with_human(
             "b",
             &[
@@ -351,12 +349,12 @@ fn catalog_knows_which_human_tools_each_agent_may_use() {
             Vec::new(),
         );
     let offered = |agent: &str| {
-        ASKED
+        asked()
             .into_iter()
             .filter(|kind| catalog.human(agent, kind.tool().unwrap()).is_some())
             .collect::<Vec<_>>()
     };
-    assert_eq!(offered("a"), ASKED);
+    assert_eq!(offered("a"), asked());
     assert_eq!(
         offered("b"),
         [RequestKind::Confirmation],

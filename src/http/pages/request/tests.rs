@@ -10,6 +10,7 @@ use crate::store::RequestRow;
 use crate::task::decision::Action;
 use crate::task::request::{RequestKind, Warning};
 use crate::task::status::RequestStatus;
+use crate::task::verdict::Approvers;
 
 pub(crate) fn page_in(language: Language, row: &RequestRow, caller: &Caller) -> String {
     without_footer(
@@ -39,13 +40,10 @@ pub(crate) fn page(row: &RequestRow, caller: &Caller) -> String {
 }
 
 pub(crate) fn decider(kind: RequestKind) -> Caller {
-    match kind {
-        RequestKind::Approval | RequestKind::Reconcile => sample::approver(),
-        RequestKind::Guidance
-        | RequestKind::Credentials
-        | RequestKind::Confirmation
-        | RequestKind::ExternalResult
-        | RequestKind::Elicitation => sample::caller(),
+    if sample::of_kind(kind).spec.terms.approvers == Approvers::default() {
+        sample::caller()
+    } else {
+        sample::approver()
     }
 }
 
@@ -456,7 +454,7 @@ fn page_for_one_action_has_one_button_or_none() {
     }
     for kind in RequestKind::ALL {
         let page = one(&sample::of_kind(kind), &decider(kind), Action::Approve);
-        let has = matches!(kind, RequestKind::Approval | RequestKind::Confirmation);
+        let has = kind.can_be_approved();
         assert_eq!(
             page.matches("<button").count(),
             usize::from(has),
