@@ -7,6 +7,7 @@ mod http_rooms;
 mod import_table;
 mod lengths;
 mod names;
+mod request_kinds;
 mod tokens;
 mod user_ids;
 
@@ -17,6 +18,13 @@ struct Source {
     /// The file's path, relative to the package's root, with `/` between folders.
     path: String,
     text: String,
+}
+
+impl Source {
+    fn is_of_tests(&self) -> bool {
+        let file = self.path.rsplit('/').next();
+        file.is_some_and(|file| file.starts_with("tests")) || self.path.contains("/tests/")
+    }
 }
 
 fn all_sources() -> Vec<Source> {

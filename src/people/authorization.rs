@@ -41,7 +41,7 @@ impl<'a> Approver<'a> {
         if caller.door == Some(Door::Link) {
             actions.retain(|action| request.kind.properties().link_actions.contains(action));
         }
-        if request.kind == RequestKind::Approval {
+        if request.kind.properties().decides_calls {
             let is_barred = |call: &CallSpec| is_barred_editor(caller, request, call);
             let approvers = &request.terms.approvers;
             let is_editor = request.own_calls().any(is_barred);

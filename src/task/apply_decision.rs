@@ -13,6 +13,7 @@ use super::id::{CallId, RequestId};
 use super::item::{CloseReason, Outcome};
 use super::progress::{Progress, RequestProgress};
 use super::request::{RequestKind, RequestSpec};
+use super::request_kind::ResponseKind;
 use super::status::RequestStatus;
 use super::time::Time;
 use super::user::{UserId, UserIds, UserKey};
@@ -163,7 +164,7 @@ impl Progress {
         let Some(phase) = self.next_phase(open, id, decision, answer, may_run) else {
             return;
         };
-        self.has_credential |= kind == RequestKind::Credentials && answer.action == Action::Respond;
+        self.has_credential |= kind.takes_secrets() && answer.action == Action::Respond;
         if kind.properties().decides_calls {
             self.update_rejections(id, &phase, decision, answer);
         }
@@ -182,17 +183,9 @@ impl Progress {
         }
         state.phase = phase;
         // An edit that does not let the call run decides nothing: the edited call is judged anew.
-        if may_run || answer.action != Action::Edit {
-            self.lift_quarantine(&name, kind);
-        }
-    }
-
-    /// Lifts the quarantine of a tool after a person has decided a call. If the person only
-    /// provided credentials, or answered a question of the tool's server, no call was decided, and
-    /// the quarantine stays.
-    fn lift_quarantine(&mut self, tool: &str, kind: RequestKind) {
-        if !matches!(kind, RequestKind::Credentials | RequestKind::Elicitation) {
-            self.quarantine.lift(tool);
+        let is_decided = may_run || answer.action != Action::Edit;
+        if is_decided && kind.properties().lifts_quarantine {
+            self.quarantine.lift(&name);
         }
     }
 
@@ -207,7 +200,7 @@ impl Progress {
         may_run: bool,
     ) -> Option<Phase> {
         let state = self.call_mut(id)?;
-        if open.spec.kind != RequestKind::Elicitation {
+        if open.spec.kind.properties().response != ResponseKind::ServerForm {
             return phase_after(state, open, decision, answer, may_run);
         }
         let elicitation = state.elicitation.as_mut()?;
@@ -263,40 +256,74 @@ impl Progress {
             if !state.is_pending_in(id) {
                 continue;
             }
-            state.phase = match (reason, open.spec.kind) {
-                // The outcome of the call stays unknown. After a change of the tool, a new request
-                // asks for the outcome at once. After a failure of the task, a new request asks
-                // for it when the task continues. After a cancellation, no request asks for it,
-                // because the cancellation writes a result of the call.
-                (CloseReason::ToolChanged | CloseReason::Canceled, RequestKind::Reconcile) => {
-                    state.phase_after_reconcile_closed()
-                }
-                (CloseReason::ToolChanged, _) => Phase::New,
-                (CloseReason::Expired, RequestKind::Reconcile) => Phase::Settled(
-                    Outcome::Unknown,
-                    "The outcome of this call is unknown; a human was asked, and the request expired without an answer.".to_owned(),
-                ),
-                (CloseReason::Expired, RequestKind::Guidance | RequestKind::Confirmation) => {
-                    Phase::Settled(Outcome::Expired, "A human was asked, and the request expired without an answer.".to_owned())
-                }
-                (CloseReason::Expired, RequestKind::ExternalResult) => Phase::Settled(
-                    Outcome::Expired,
-                    "The request for the result of this call expired. It is not known whether the call was run.".to_owned(),
-                ),
-                (CloseReason::Expired, RequestKind::Elicitation) => Phase::Settled(
-                    Outcome::Expired,
-                    state.not_run_text("The tool asked the user a question, and no person answered it in time", "."),
-                ),
-                (CloseReason::Expired, _) => Phase::Settled(
-                    Outcome::Expired,
-                    state.not_run_text("The request expired without a decision", ", so this call was not run. No human has said no to it."),
-                ),
-                (_, RequestKind::Reconcile | RequestKind::Elicitation) => Phase::Settled(Outcome::Unknown, state.unknown_outcome_text()),
-                (CloseReason::Superseded | CloseReason::Canceled | CloseReason::AnsweredLate, _) => {
-                    Phase::Settled(Outcome::Withdrawn, "This call was withdrawn before a human decided.".to_owned())
-                }
-            };
+            state.phase = phase_after_close(open.spec.kind, reason, state);
         }
+    }
+}
+
+/// Returns a call's phase after a request about it was closed without a decision.
+fn phase_after_close(kind: RequestKind, reason: CloseReason, state: &CallState) -> Phase {
+    match reason {
+        // The outcome of the call stays unknown. After a change of the tool, a new request asks for
+        // the outcome at once. After a failure of the task, a new request asks for it when the task
+        // continues. After a cancellation, no request asks for it, because the cancellation writes
+        // a result of the call.
+        CloseReason::ToolChanged | CloseReason::Canceled if kind.properties().outcome_unknown => {
+            state.phase_after_reconcile_closed()
+        }
+        CloseReason::ToolChanged => Phase::New,
+        CloseReason::Expired => expiry_phase(kind, state),
+        CloseReason::Superseded | CloseReason::Canceled | CloseReason::AnsweredLate => {
+            withdrawal_phase(kind, state)
+        }
+    }
+}
+
+fn expiry_phase(kind: RequestKind, state: &CallState) -> Phase {
+    let (outcome, text) = match kind {
+        RequestKind::Approval | RequestKind::Credentials => (
+            Outcome::Expired,
+            state.not_run_text(
+                "The request expired without a decision",
+                ", so this call was not run. No human has said no to it.",
+            ),
+        ),
+        RequestKind::Guidance | RequestKind::Confirmation => (
+            Outcome::Expired,
+            "A human was asked, and the request expired without an answer.".to_owned(),
+        ),
+        RequestKind::ExternalResult => (
+            Outcome::Expired,
+            "The request for the result of this call expired. It is not known whether the call was run.".to_owned(),
+        ),
+        RequestKind::Reconcile => (
+            Outcome::Unknown,
+            "The outcome of this call is unknown; a human was asked, and the request expired without an answer.".to_owned(),
+        ),
+        RequestKind::Elicitation => (
+            Outcome::Expired,
+            state.not_run_text(
+                "The tool asked the user a question, and no person answered it in time",
+                ".",
+            ),
+        ),
+    };
+    Phase::Settled(outcome, text)
+}
+
+fn withdrawal_phase(kind: RequestKind, state: &CallState) -> Phase {
+    match kind {
+        RequestKind::Reconcile | RequestKind::Elicitation => {
+            Phase::Settled(Outcome::Unknown, state.unknown_outcome_text())
+        }
+        RequestKind::Approval
+        | RequestKind::Guidance
+        | RequestKind::Credentials
+        | RequestKind::Confirmation
+        | RequestKind::ExternalResult => Phase::Settled(
+            Outcome::Withdrawn,
+            "This call was withdrawn before a human decided.".to_owned(),
+        ),
     }
 }
 
@@ -358,18 +385,18 @@ fn phase_after(
             rule,
         })
     };
-    match (kind, answer.action) {
-        (RequestKind::Confirmation, Action::Approve | Action::Reject) => {
+    match answer.action {
+        Action::Approve | Action::Reject if kind.is_yes_or_no() => {
             Some(confirmation_phase(answer.action == Action::Approve, reason))
         }
-        (_, Action::Approve | Action::Retry) => may_run.then(|| {
+        Action::Approve | Action::Retry => may_run.then(|| {
             let shown = open.spec.own_calls().find(|call| call.tool_call_id == id);
             approved(
                 shown.map(|call| call.digest.clone()).unwrap_or_default(),
                 shown.and_then(|call| call.rule.clone()),
             )
         }),
-        (_, Action::Edit) => {
+        Action::Edit => {
             let edit = answer.edit.as_ref()?;
             Some(if may_run {
                 approved(edit.digest.clone(), edit.rule.clone())
@@ -377,9 +404,9 @@ fn phase_after(
                 Phase::Held(open.spec.terms.clone())
             })
         }
-        (_, Action::Reject) => Some(rejection_phase(kind, state, reason)),
-        (RequestKind::Credentials, Action::Respond) => Some(credentials_phase(state, decision)),
-        (_, Action::Respond) => {
+        Action::Reject => Some(rejection_phase(kind, state, reason)),
+        Action::Respond if kind.takes_secrets() => Some(credentials_phase(state, decision)),
+        Action::Respond => {
             let result = answer
                 .result_text
                 .as_ref()
@@ -391,7 +418,7 @@ fn phase_after(
             };
             Some(Phase::Settled(Outcome::Responded, text))
         }
-        (_, Action::Mixed) => None,
+        Action::Mixed => None,
     }
 }
 

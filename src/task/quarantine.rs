@@ -11,7 +11,6 @@ use std::collections::BTreeMap;
 use super::call_state::{CallState, Phase};
 use super::id::CallId;
 use super::item::{Fact, Outcome, ToolResult};
-use super::request::RequestKind;
 use super::status::TaskStatus;
 use super::tool_spec::Effect;
 
@@ -44,7 +43,7 @@ impl Quarantine {
     /// item.
     pub(super) fn apply(&mut self, fact: &Fact, calls: &[CallState]) {
         match fact {
-            Fact::InterventionRequested(asked) if asked.kind == RequestKind::Reconcile => {
+            Fact::InterventionRequested(asked) if asked.kind.properties().outcome_unknown => {
                 for call in asked.own_calls() {
                     self.quarantine_tool(&call.name, call.tool_call_id, OUTCOME_UNKNOWN);
                 }

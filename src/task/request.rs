@@ -223,7 +223,7 @@ impl RequestSpec {
         let elicitation = self.elicitation.as_ref();
         let asked = elicitation.map(|asked| json!([self.details, self.form, asked]));
         let service = self.details.clone();
-        let asked = asked.or(service.filter(|_| self.kind == RequestKind::Credentials));
+        let asked = asked.or(service.filter(|_| self.kind.takes_secrets()));
         let members = (
             self.request_id,
             self.kind,

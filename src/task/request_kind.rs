@@ -1,41 +1,59 @@
 //! The kinds of request. For each kind, a constant of type [`RequestKindProperties`] holds the
 //! kind's properties. To add a kind, add a variant of [`RequestKind`], a constant, and the code for
 //! behaviour that no other kind has.
+//!
+//! Invariant: code tells kinds apart only by a property or by an exhaustive match, so that the
+//! compiler asks for each behaviour of a new kind. A test (`tests/architecture`) finds comparisons.
 
 use serde::{Deserialize, Serialize};
 
 use super::decision::Action;
 
-/// The kind of a request. The kind determines the actions that people may take.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    PartialEq,
-    Eq,
-    Hash,
-    PartialOrd,
-    Ord,
-    Serialize,
-    Deserialize,
-    utoipa::ToSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum RequestKind {
-    /// Asks whether calls may run.
-    Approval,
-    /// The agent asks for guidance.
-    Guidance,
-    /// Asks a person for a login that a call needs.
-    Credentials,
-    /// The agent asks for a confirmation.
-    Confirmation,
-    /// Asks the API's client to run the call and to post the result.
-    ExternalResult,
-    /// Asks a person for the outcome of a call, because this service does not know the outcome.
-    Reconcile,
-    /// Asks a person a question that the tool's server has asked in the middle of a call.
-    Elicitation,
+/// Declares an enum and the list of its variants, which can therefore lack none.
+macro_rules! listed_enum {
+    ($(#[$attribute:meta])* pub enum $name:ident { $($(#[$about:meta])* $variant:ident,)* }) => {
+        $(#[$attribute])*
+        pub enum $name { $($(#[$about])* $variant,)* }
+
+        impl $name {
+            /// All kinds, in the order of declaration.
+            pub const ALL: [Self; [$(stringify!($variant)),*].len()] = [$(Self::$variant),*];
+        }
+    };
+}
+
+listed_enum! {
+    /// The kind of a request. The kind determines the actions that people may take.
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        Serialize,
+        Deserialize,
+        utoipa::ToSchema,
+    )]
+    #[serde(rename_all = "snake_case")]
+    pub enum RequestKind {
+        /// Asks whether calls may run.
+        Approval,
+        /// The agent asks for guidance.
+        Guidance,
+        /// Asks a person for a login that a call needs.
+        Credentials,
+        /// The agent asks for a confirmation.
+        Confirmation,
+        /// Asks the API's client to run the call and to post the result.
+        ExternalResult,
+        /// Asks a person for the outcome of a call, because this service does not know the outcome.
+        Reconcile,
+        /// Asks a person a question that the tool's server has asked in the middle of a call.
+        Elicitation,
+    }
 }
 
 /// The properties in which the kinds of request differ.
@@ -72,6 +90,9 @@ pub struct RequestKindProperties {
     /// since the request was opened, an answer that depends on the definition withdraws the request
     /// instead of deciding it.
     pub depends_on_tool: bool,
+    /// Whether an answer to a request of this kind ends the quarantine of the call's tool. If
+    /// false, the answer decides no call: it only gives the call something that the call needs.
+    pub lifts_quarantine: bool,
 }
 
 /// The content of an answer with the action `respond`.
@@ -79,13 +100,46 @@ pub struct RequestKindProperties {
 pub enum ResponseKind {
     /// The answer's member `decisions` has a result for each call.
     PerCall,
-    /// The answer's member `response` has the filled-in form.
-    Form,
+    /// The answer's member `response` has the filled-in form of the agent.
+    AgentForm,
+    /// The answer's member `response` has the filled-in form of the tool's server. The next attempt
+    /// at the call returns the answer to the server.
+    ServerForm,
+    /// The answer's member `response` has the operator's form, filled in with secrets. They are
+    /// sealed; the journal has only the names of the fields.
+    SecretForm,
+    /// The answer's member `response` says yes or no in `confirmed`, with or without a `comment`.
+    /// The actions `approve` and `reject` are a yes and a no, too.
+    YesOrNo,
     /// The answer's member `result` has any JSON value.
     Result,
-    /// The answer's member `result` has a JSON value. If the request has a form, the value must fit
-    /// the form.
+    /// The answer's member `result` has the result of a call that this service does not run. If the
+    /// request has a form, the result must fit the form.
     FormResult,
+}
+
+impl ResponseKind {
+    /// Whether the answer's member `response` has a filled-in form.
+    #[must_use]
+    pub const fn is_form(self) -> bool {
+        match self {
+            Self::AgentForm | Self::ServerForm | Self::SecretForm | Self::YesOrNo => true,
+            Self::PerCall | Self::Result | Self::FormResult => false,
+        }
+    }
+
+    /// Whether the answer's member `result` has a result.
+    #[must_use]
+    pub const fn is_result(self) -> bool {
+        match self {
+            Self::Result | Self::FormResult => true,
+            Self::PerCall
+            | Self::AgentForm
+            | Self::ServerForm
+            | Self::SecretForm
+            | Self::YesOrNo => false,
+        }
+    }
 }
 
 const APPROVAL: RequestKindProperties = RequestKindProperties {
@@ -104,6 +158,7 @@ const APPROVAL: RequestKindProperties = RequestKindProperties {
     counts_approvers: true,
     outcome_unknown: false,
     depends_on_tool: true,
+    lifts_quarantine: true,
 };
 
 const GUIDANCE: RequestKindProperties = RequestKindProperties {
@@ -111,12 +166,13 @@ const GUIDANCE: RequestKindProperties = RequestKindProperties {
     human: Some(HumanKind::Guidance),
     actions: &[Action::Respond, Action::Reject],
     link_actions: &[Action::Respond, Action::Reject],
-    response: ResponseKind::Form,
+    response: ResponseKind::AgentForm,
     blocks_turn: true,
     decides_calls: false,
     counts_approvers: false,
     outcome_unknown: false,
     depends_on_tool: false,
+    lifts_quarantine: true,
 };
 
 const CREDENTIALS: RequestKindProperties = RequestKindProperties {
@@ -124,12 +180,13 @@ const CREDENTIALS: RequestKindProperties = RequestKindProperties {
     human: Some(HumanKind::Credentials),
     actions: &[Action::Respond, Action::Reject],
     link_actions: &[],
-    response: ResponseKind::Form,
+    response: ResponseKind::SecretForm,
     blocks_turn: true,
     decides_calls: false,
     counts_approvers: false,
     outcome_unknown: false,
     depends_on_tool: true,
+    lifts_quarantine: false,
 };
 
 const CONFIRMATION: RequestKindProperties = RequestKindProperties {
@@ -137,12 +194,13 @@ const CONFIRMATION: RequestKindProperties = RequestKindProperties {
     human: Some(HumanKind::Confirmation),
     actions: &[Action::Approve, Action::Reject, Action::Respond],
     link_actions: &[Action::Approve, Action::Reject, Action::Respond],
-    response: ResponseKind::Form,
+    response: ResponseKind::YesOrNo,
     blocks_turn: true,
     decides_calls: false,
     counts_approvers: false,
     outcome_unknown: false,
     depends_on_tool: false,
+    lifts_quarantine: true,
 };
 
 const EXTERNAL_RESULT: RequestKindProperties = RequestKindProperties {
@@ -156,6 +214,7 @@ const EXTERNAL_RESULT: RequestKindProperties = RequestKindProperties {
     counts_approvers: false,
     outcome_unknown: false,
     depends_on_tool: true,
+    lifts_quarantine: true,
 };
 
 const RECONCILE: RequestKindProperties = RequestKindProperties {
@@ -169,6 +228,7 @@ const RECONCILE: RequestKindProperties = RequestKindProperties {
     counts_approvers: true,
     outcome_unknown: true,
     depends_on_tool: false,
+    lifts_quarantine: true,
 };
 
 const ELICITATION: RequestKindProperties = RequestKindProperties {
@@ -176,26 +236,16 @@ const ELICITATION: RequestKindProperties = RequestKindProperties {
     human: None,
     actions: &[Action::Respond, Action::Reject],
     link_actions: &[],
-    response: ResponseKind::Form,
+    response: ResponseKind::ServerForm,
     blocks_turn: true,
     decides_calls: false,
     counts_approvers: false,
     outcome_unknown: false,
     depends_on_tool: false,
+    lifts_quarantine: false,
 };
 
 impl RequestKind {
-    /// All kinds, in the order of declaration.
-    pub const ALL: [Self; 7] = [
-        Self::Approval,
-        Self::Guidance,
-        Self::Credentials,
-        Self::Confirmation,
-        Self::ExternalResult,
-        Self::Reconcile,
-        Self::Elicitation,
-    ];
-
     /// Returns the properties in which this kind differs from the others.
     #[must_use]
     pub const fn properties(self) -> RequestKindProperties {
@@ -229,6 +279,18 @@ impl RequestKind {
         Self::ALL.into_iter().find(|kind| kind.tool() == Some(name))
     }
 
+    /// Whether a request of this kind asks for secrets.
+    #[must_use]
+    pub fn takes_secrets(self) -> bool {
+        self.properties().response == ResponseKind::SecretForm
+    }
+
+    /// Whether a request of this kind asks for a yes or a no.
+    #[must_use]
+    pub fn is_yes_or_no(self) -> bool {
+        self.properties().response == ResponseKind::YesOrNo
+    }
+
     /// Whether a request of this kind can be answered by `approve`. The rule of an approval request
     /// may still exclude `approve`.
     #[must_use]
@@ -237,22 +299,21 @@ impl RequestKind {
     }
 }
 
-/// A question that an agent may ask a human.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum HumanKind {
-    /// The question of the tool `request_human_guidance`.
-    Guidance,
-    /// The question of the tool `request_credentials`.
-    Credentials,
-    /// The question of the tool `request_confirmation`.
-    Confirmation,
+listed_enum! {
+    /// A question that an agent may ask a human.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum HumanKind {
+        /// The question of the tool `request_human_guidance`.
+        Guidance,
+        /// The question of the tool `request_credentials`.
+        Credentials,
+        /// The question of the tool `request_confirmation`.
+        Confirmation,
+    }
 }
 
 impl HumanKind {
-    /// All kinds of question, in the order of declaration.
-    pub const ALL: [Self; 3] = [Self::Guidance, Self::Credentials, Self::Confirmation];
-
     /// Returns the kind of request that the question opens.
     #[must_use]
     pub const fn request(self) -> RequestKind {

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::decision::Action;
 use super::id::CallId;
 use super::item::{Fact, Item, Outcome, Part, ToolCall, ToolResult, Turn};
-use super::request::RequestKind;
+use super::request_kind::ResponseKind;
 use super::text::cut;
 
 /// One message of the conversation.
@@ -117,13 +117,13 @@ fn results(items: &[Item]) -> BTreeMap<CallId, &ToolResult> {
 
 /// Returns the edited arguments of the calls that ran with a person's edit. An edit counts if the
 /// call was started after the edit. A call whose result the API's client supplied
-/// (`ExternalResult`) has no start in the journal. Its edit counts if the result was supplied after
-/// the edit.
+/// ([`ResponseKind::FormResult`]) has no start in the journal. Its edit counts if the result was
+/// supplied after the edit.
 fn executed_edits(items: &[Item]) -> BTreeMap<CallId, &str> {
     let (mut changed, mut ran, mut external) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
     for item in items {
         if let Fact::InterventionRequested(asked) = &item.fact
-            && asked.kind == RequestKind::ExternalResult
+            && asked.kind.properties().response == ResponseKind::FormResult
         {
             external.extend(asked.own_calls().map(|call| call.tool_call_id));
         }

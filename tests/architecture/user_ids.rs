@@ -1,7 +1,7 @@
 //! Checks that users' ids are compared only by the functions of `task/user.rs`. Other code must
 //! not compare users' ids byte by byte.
 
-use super::{Source, sources};
+use super::sources;
 
 /// Comparisons that the check would wrongly report. Some of them compare other ids. Some use the
 /// comparison of `UserId`. Some are byte-exact on purpose.
@@ -43,17 +43,12 @@ fn raw_comparisons(text: &str) -> Vec<String> {
 #[test]
 fn user_ids_are_never_compared_byte_by_byte() {
     let mut wrong = Vec::new();
-    for Source { path, text } in sources("src") {
-        let of_tests = path
-            .rsplit('/')
-            .next()
-            .is_some_and(|file| file.starts_with("tests"))
-            || path.contains("/tests/");
-        if !of_tests && path != "src/store/users.rs" {
+    for source in sources("src") {
+        if !source.is_of_tests() && source.path != "src/store/users.rs" {
             wrong.extend(
-                raw_comparisons(&text)
+                raw_comparisons(&source.text)
                     .into_iter()
-                    .map(|line| format!("{path}: {line}")),
+                    .map(|line| format!("{}: {line}", source.path)),
             );
         }
     }

@@ -21,7 +21,7 @@ use crate::task::failure::{Failure, FailureCode};
 use crate::task::id::{CallId, RequestId, TaskId};
 use crate::task::item::{CloseReason, Fact};
 use crate::task::progress::RequestProgress;
-use crate::task::request::{CallSpec, RequestKind};
+use crate::task::request::CallSpec;
 use crate::task::status::RequestStatus;
 use crate::task::tool_spec::ToolSpec;
 use crate::task::verdict::{Judgement, Verdict};
@@ -235,14 +235,14 @@ impl Decider<'_> {
             edits.insert(call, judged);
             new_judgements.extend(judgement.map(|judgement| (call, judgement)));
         }
-        let shown = match (&input.response, open.spec.kind) {
-            (Some(response), RequestKind::Credentials) => {
+        let shown = match &input.response {
+            Some(response) if open.spec.kind.takes_secrets() => {
                 let agent = agent.ok_or(Refusal::Internal)?;
                 let (sealed, names) = self.seal(session, agent, &open.spec, response)?;
                 session.credentials.push(sealed);
                 Some(names)
             }
-            (response, _) => response.as_ref().map(|response| response.reveal().clone()),
+            response => response.as_ref().map(|response| response.reveal().clone()),
         };
         let grants = self
             .requested_grants(session, agent, open, input, targets)
@@ -346,8 +346,7 @@ impl Decider<'_> {
         if !open.spec.kind.properties().depends_on_tool && action != Action::Retry {
             return false;
         }
-        if open.spec.kind == RequestKind::Credentials && !self.form_is_unchanged(agent, &open.spec)
-        {
+        if open.spec.kind.takes_secrets() && !self.form_is_unchanged(agent, &open.spec) {
             return true;
         }
         open.spec

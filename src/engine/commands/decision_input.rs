@@ -13,7 +13,7 @@ use crate::secret::Secret;
 use crate::store::RequestRow;
 use crate::task::decision::{Action, Then};
 use crate::task::grant::GrantRequest;
-use crate::task::request::{CallSpec, RequestKind, RequestSpec};
+use crate::task::request::{CallSpec, RequestSpec};
 use crate::task::request_kind::ResponseKind;
 use crate::task::text::pointer;
 use crate::tool::arguments;
@@ -288,8 +288,7 @@ fn read_response(
     action: Action,
     response: Option<&Secret<String>>,
 ) -> Result<Option<Secret<Value>>, Refusal> {
-    let is_wanted =
-        action == Action::Respond && spec.kind.properties().response == ResponseKind::Form;
+    let is_wanted = action == Action::Respond && spec.kind.properties().response.is_form();
     match (is_wanted, response) {
         (false, None) => Ok(None),
         (false, Some(_)) => Err(Refusal::invalid(
@@ -306,7 +305,7 @@ fn read_response(
             let form = form.ok_or(Refusal::Internal)?;
             let value = arguments::read(text.reveal(), &form)
                 .map_err(|misfits| violations_at("/response", misfits))?;
-            if spec.kind == RequestKind::Credentials {
+            if spec.kind.takes_secrets() {
                 check_credential(&value)?;
             }
             Ok(Some(Secret::new(value)))
@@ -347,8 +346,7 @@ fn check_credential(value: &Value) -> Result<(), Refusal> {
 /// the result of an external tool against the schema in the request's `form`.
 fn read_result(spec: &RequestSpec, action: Action, result: Option<&str>) -> Result<(), Refusal> {
     let content = spec.kind.properties().response;
-    let is_wanted = action == Action::Respond
-        && matches!(content, ResponseKind::Result | ResponseKind::FormResult);
+    let is_wanted = action == Action::Respond && content.is_result();
     match (is_wanted, result) {
         (false, None) => Ok(()),
         (false, Some(_)) => Err(Refusal::invalid("/result", "no result with this answer")),

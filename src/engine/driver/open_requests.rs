@@ -12,6 +12,7 @@ use crate::task::id::CallId;
 use crate::task::item::Fact;
 use crate::task::planned_request::PlannedRequest;
 use crate::task::request::{RequestKind, RequestSpec};
+use crate::task::request_kind::ResponseKind;
 use crate::task::restore::MAY_HAVE_RUN_TEXT;
 use crate::task::step::Ending;
 use crate::task::tool_spec::ToolKind;
@@ -42,7 +43,7 @@ impl Driver<'_> {
             // The client that answers the request runs the external tool. This service never starts
             // the call, so the checks that precede the start of other calls are made here, before
             // the request opens.
-            if request.kind == RequestKind::ExternalResult {
+            if request.kind.properties().response == ResponseKind::FormResult {
                 if let Some(failure) = approval_damage(self.session, &request.calls) {
                     self.finish(Ending::Failed(failure)).await?;
                     return Ok(());
@@ -61,9 +62,9 @@ impl Driver<'_> {
             };
             let is_asked_about =
                 |state: &CallState| request.calls.contains(&state.call.tool_call_id);
-            let whole_turn = request.kind.properties().decides_calls;
+            let decides_calls = request.kind.properties().decides_calls;
             let is_shown = |state: &&CallState| {
-                if whole_turn {
+                if decides_calls {
                     state.turn == first.turn
                 } else {
                     is_asked_about(state)
@@ -74,7 +75,7 @@ impl Driver<'_> {
                 .map(|state| self.requested_call(state, is_asked_about(state)))
                 .collect();
             let terms = self.terms_of(&request);
-            if request.kind == RequestKind::Approval {
+            if decides_calls {
                 self.session.identify_held_call();
             }
             let mut spec = self.new_request(request.kind, calls, terms);
@@ -91,7 +92,8 @@ impl Driver<'_> {
         let mut terms = request.terms.clone();
         let progress = &self.session.own.progress;
         let mut calls = request.calls.iter().filter_map(|id| progress.call(*id));
-        if request.kind == RequestKind::Approval && !calls.any(|state| self.is_editable(state)) {
+        let decides_calls = request.kind.properties().decides_calls;
+        if decides_calls && !calls.any(|state| self.is_editable(state)) {
             terms.allow.retain(|action| *action != Action::Edit);
             if terms.allow.is_empty() {
                 terms.allow.push(Action::Reject);
@@ -114,7 +116,7 @@ impl Driver<'_> {
 
     fn add_question_and_form(&self, spec: &mut RequestSpec, state: &CallState) {
         let entry = self.offered(&state.call.name);
-        if spec.kind == RequestKind::ExternalResult {
+        if spec.kind.properties().response == ResponseKind::FormResult {
             spec.form = entry.and_then(|entry| entry.result_schema.clone());
         }
         if spec.kind.tool() != Some(state.call.name.as_str()) {
@@ -195,7 +197,7 @@ impl Driver<'_> {
             let Fact::InterventionRequested(asked) = &item.fact else {
                 return None;
             };
-            let is_about = asked.kind == RequestKind::Reconcile
+            let is_about = asked.kind.properties().outcome_unknown
                 && asked.own_calls().any(|call| call.tool_call_id == id);
             let details = asked.details.as_ref().filter(|_| is_about)?;
             let is_same = details.get("attempt")?.as_u64() == Some(attempt);

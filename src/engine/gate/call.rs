@@ -13,7 +13,7 @@ use crate::task::call_state::{CallState, Phase};
 use crate::task::change::TaskRow;
 use crate::task::id::{CallId, TaskId};
 use crate::task::item::{Fact, Item, Outcome, ToolResult, newest_decisions};
-use crate::task::request::RequestKind;
+use crate::task::request_kind::ResponseKind;
 use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::text::as_sentence;
 use crate::task::time::Time;
@@ -211,21 +211,34 @@ impl GateCall {
     /// Returns the text about a pending call: the awaited action of a person, and the reason for an
     /// approval.
     fn pending_text(&self) -> String {
-        let kind = self.request.as_ref().map(|request| request.spec.kind);
-        let awaited = match kind {
-            Some(RequestKind::Elicitation) => "a person must answer a question of its tool",
-            Some(RequestKind::Credentials) => {
+        let request = self.request.as_ref();
+        let asked = request.map(|request| request.spec.kind.properties());
+        let awaited = match asked.map(|asked| asked.response) {
+            Some(ResponseKind::ServerForm) => "a person must answer a question of its tool",
+            Some(ResponseKind::SecretForm) => {
                 "a person must enter a credential that its tool needs"
             }
-            Some(_) | None if self.attempts > 0 => "a person must approve another attempt",
-            Some(_) | None => "a person must approve this call",
+            Some(
+                ResponseKind::PerCall
+                | ResponseKind::AgentForm
+                | ResponseKind::YesOrNo
+                | ResponseKind::Result
+                | ResponseKind::FormResult,
+            )
+            | None => {
+                if self.attempts > 0 {
+                    "a person must approve another attempt"
+                } else {
+                    "a person must approve this call"
+                }
+            }
         };
         let text = if self.attempts > 0 {
             format!("The call was started and has not ended: {awaited}.")
         } else {
             format!("Held: {awaited}. It has not run.")
         };
-        let is_approval = kind.is_none_or(|kind| kind == RequestKind::Approval);
+        let is_approval = asked.is_none_or(|asked| asked.decides_calls);
         let reason = self.reason.as_deref().filter(|_| is_approval);
         text + &reason.map_or_else(String::new, |why| format!(" Reason: {}", as_sentence(why)))
     }

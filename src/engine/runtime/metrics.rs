@@ -8,7 +8,7 @@ use crate::task::call_state::CallState;
 use crate::task::decision::Door;
 use crate::task::id::RequestId;
 use crate::task::item::{Fact, Outcome, ToolResult};
-use crate::task::request::{CallSpec, RequestKind};
+use crate::task::request::CallSpec;
 use crate::task::status::TaskStatus;
 use crate::task::time::Time;
 
@@ -61,7 +61,7 @@ fn measure(draft: &TaskDraft, fact: &Fact, at: Time) {
         Fact::RequestClosed {
             request_id, status, ..
         } => measure_closed_request(draft, *request_id, status.as_str(), at),
-        Fact::InterventionRequested(spec) if spec.kind == RequestKind::Reconcile => {
+        Fact::InterventionRequested(spec) if spec.kind.properties().outcome_unknown => {
             for call in spec.own_calls() {
                 tracing::info!(target: "holdpoint::metric", metric = "unknown_outcome", tool = operator_name(call));
             }
@@ -125,7 +125,7 @@ fn log(draft: &TaskDraft, fact: &Fact) {
             let (code, limit) = (failure.code.as_str(), failure.limit.as_deref());
             tracing::warn!(task = %task_id, %root_task_id, agent, code, limit, "the task failed");
         }
-        Fact::InterventionRequested(spec) if spec.kind == RequestKind::Reconcile => {
+        Fact::InterventionRequested(spec) if spec.kind.properties().outcome_unknown => {
             for call in spec.own_calls() {
                 let (tool_call_id, tool, request_id) =
                     (call.tool_call_id, operator_name(call), spec.request_id);

@@ -20,7 +20,6 @@ use crate::http::wire::request::InterventionRequest;
 use crate::people::Caller;
 use crate::task::item::Outcome;
 use crate::task::mcp_revision::Revision;
-use crate::task::request::RequestKind;
 
 #[cfg(test)]
 mod tests;
@@ -273,7 +272,9 @@ fn open_call_text(
         "Do not make it again: that would be another call."
     };
     match call.state {
-        GateState::Pending if request.is_some_and(|asked| asked.kind != RequestKind::Approval) => {
+        GateState::Pending
+            if request.is_some_and(|asked| !asked.kind.properties().decides_calls) =>
+        {
             format!("HELD. A person must answer a question of {tool} at {url} . {again}")
         }
         GateState::Pending => {

@@ -147,7 +147,7 @@ fn waiting_text(kind: RequestKind, approvers: &Approvers) -> String {
     } else {
         names.join(" or ")
     };
-    let action = if kind == RequestKind::Approval {
+    let action = if kind.properties().decides_calls {
         "approve"
     } else {
         "answer a question"

@@ -8,6 +8,7 @@ use crate::store::RequestRow;
 use crate::task::decision::{Action, Decision};
 use crate::task::id::CallId;
 use crate::task::request::RequestKind;
+use crate::task::request_kind::ResponseKind;
 use crate::task::time::Time;
 use crate::task::verdict::{Terms, Verdict};
 
@@ -31,11 +32,13 @@ pub(crate) fn several(count: u128) -> RequestRow {
 #[must_use]
 pub(crate) fn of_kind(kind: RequestKind) -> RequestRow {
     let mut row = request();
-    if kind == RequestKind::Approval {
+    let properties = kind.properties();
+    if properties.decides_calls {
         return row;
     }
+    let asked_by_server = properties.response == ResponseKind::ServerForm;
     row.spec.kind = kind;
-    if kind != RequestKind::Reconcile {
+    if !properties.outcome_unknown {
         row.spec.terms = Terms::default();
     }
     let (name, arguments, question, details, form) = question_of_kind(kind);
@@ -43,8 +46,8 @@ pub(crate) fn of_kind(kind: RequestKind) -> RequestRow {
     for call in &mut row.spec.pending_tool_calls {
         name.clone_into(&mut call.name);
         call.arguments_text.clone_from(&written);
-        if kind != RequestKind::Reconcile {
-            call.verdict = if kind == RequestKind::Elicitation {
+        if !properties.outcome_unknown {
+            call.verdict = if asked_by_server {
                 Verdict::Allow
             } else {
                 Verdict::Human
@@ -56,7 +59,7 @@ pub(crate) fn of_kind(kind: RequestKind) -> RequestRow {
     row.spec.question = question.map(str::to_owned);
     row.spec.details = details;
     row.spec.form = form;
-    if kind == RequestKind::Elicitation {
+    if asked_by_server {
         row.spec.terms.message = Some("files asks: Which folder?".to_owned());
     }
     row

@@ -12,7 +12,6 @@ use crate::http::pages::layout::{time_tag, visible, visible_lines};
 use crate::http::pages::translations::fill;
 use crate::http::wire::decision::WireDecision;
 use crate::http::wire::request::{RequestedCall, WireRequestStatus};
-use crate::task::request::RequestKind;
 
 pub(super) fn calls(view: &View<'_>) -> Markup {
     let own = view.own_calls();
@@ -71,7 +70,7 @@ pub(super) fn authorship(view: &View<'_>, call: &RequestedCall) -> String {
     if let Some(editor) = own.and_then(|own| own.editor.as_deref()) {
         return fill(view.texts.changed_exactly, &[("user", &visible(editor))]);
     }
-    if view.request.kind == RequestKind::Approval
+    if view.request.kind.properties().decides_calls
         && view.request.status != WireRequestStatus::Pending
     {
         return view.texts.asks_exactly.to_owned();

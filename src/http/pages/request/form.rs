@@ -17,7 +17,7 @@ use crate::http::server::fields::{Errors, pointer};
 use crate::http::server::json::{self, JsonError};
 use crate::store::RequestRow;
 use crate::task::decision::Action;
-use crate::task::request::{CallSpec, RequestKind};
+use crate::task::request::CallSpec;
 use crate::task::request_kind::ResponseKind;
 
 /// Builds the JSON body of `POST /resume/{request_id}` from the submitted fields.
@@ -159,11 +159,11 @@ impl FormReader {
     /// `action`.
     fn put_request_decision(&mut self, row: &RequestRow, body: &mut JsonObject) {
         let mut action = self.take("action");
-        let confirms = row.spec.kind == RequestKind::Confirmation
-            && action.as_deref() == Some(Action::Respond.as_str());
+        let answers_yes_or_no =
+            row.spec.kind.is_yes_or_no() && action.as_deref() == Some(Action::Respond.as_str());
         // A "no" (`confirmed=false`) with a `then` becomes a rejection, because only a rejection
         // takes `then`.
-        if confirms
+        if answers_yes_or_no
             && self.has_value("then")
             && self
                 .fields
@@ -175,7 +175,7 @@ impl FormReader {
                 self.fields.insert("reason".to_owned(), comment);
             }
             action = Some(Action::Reject.as_str().to_owned());
-        } else if confirms && self.has_value("then") {
+        } else if answers_yes_or_no && self.has_value("then") {
             self.take("then");
             self.errors.add("/then", DetailCode::ThenUnchosen);
         }
@@ -184,10 +184,8 @@ impl FormReader {
         }
         if action.as_deref() == Some(Action::Respond.as_str()) {
             match row.spec.kind.properties().response {
-                ResponseKind::Form if row.spec.kind == RequestKind::Confirmation => {
-                    self.put_confirmation(body);
-                }
-                ResponseKind::Form => {
+                ResponseKind::YesOrNo => self.put_confirmation(body),
+                ResponseKind::AgentForm | ResponseKind::ServerForm | ResponseKind::SecretForm => {
                     let schema = row.spec.form.clone().unwrap_or_else(default_form);
                     self.put_form_members("response", &schema, body);
                 }

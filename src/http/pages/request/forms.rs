@@ -18,11 +18,11 @@ use super::{View, choices, decide, schema};
 use crate::http::pages::layout::{has_right_to_left, visible};
 use crate::http::pages::translations::fill;
 use crate::task::decision::Action;
-use crate::task::request::RequestKind;
+use crate::task::request_kind::ResponseKind;
 
 /// Returns the forms that this reader may use, the main form first.
 pub(crate) fn permitted_forms(view: &View<'_>) -> Vec<Markup> {
-    if view.request.kind == RequestKind::Approval {
+    if view.request.kind.properties().decides_calls {
         return approval_forms(view);
     }
     let mut forms = Vec::new();
@@ -32,9 +32,9 @@ pub(crate) fn permitted_forms(view: &View<'_>) -> Vec<Markup> {
     if view.allows(Action::Retry) {
         forms.push(retry_form(view));
     }
-    // The form that answers a confirmation has a button for yes and a button for no, so it replaces
-    // the forms that approve and reject.
-    if view.allows(Action::Reject) && view.request.kind != RequestKind::Confirmation {
+    // The form that answers with yes or no has a button for each, so it replaces the forms that
+    // approve and reject.
+    if view.allows(Action::Reject) && !view.request.kind.is_yes_or_no() {
         let part = kind_part(view.request.kind, view.words);
         forms.push(folded_form(
             view,
@@ -94,7 +94,7 @@ pub(crate) fn reason_field(view: &View<'_>, form: FormName, name: &str) -> Marku
 /// default is `continue`.
 pub(crate) fn then_select(view: &View<'_>, form: FormName) -> Markup {
     let words = view.words;
-    let is_approval = view.request.kind == RequestKind::Approval;
+    let is_approval = view.request.kind.properties().decides_calls;
     let default_text = if is_approval {
         words.then_as_ruled
     } else {
@@ -111,7 +111,7 @@ pub(crate) fn then_select(view: &View<'_>, form: FormName) -> Markup {
     .collect();
     let by_rule = then_text(view, view.row.spec.terms.on_reject);
     let hint = is_approval.then(|| fill(words.then_rule, &[("then", &by_rule)]));
-    let label = if view.request.kind == RequestKind::Confirmation {
+    let label = if view.request.kind.is_yes_or_no() {
         words.then_label_no
     } else {
         words.then_label
@@ -145,10 +145,10 @@ fn button_text(view: &View<'_>, single: &'static str, several: &str) -> String {
     }
 }
 
-/// Renders the form that approves all open calls or, for a confirmation, answers with yes.
+/// Renders the form that approves all open calls or answers with yes.
 pub(crate) fn approve_form(view: &View<'_>) -> Markup {
     let words = view.words;
-    let (head, button) = if view.request.kind == RequestKind::Confirmation {
+    let (head, button) = if view.request.kind.is_yes_or_no() {
         (words.confirm_yes, words.confirm_yes.to_owned())
     } else {
         (
@@ -294,7 +294,8 @@ fn schema_fields(view: &View<'_>, schema: &Value, secret: bool, offered: &[Strin
 /// the agent wrote no form.
 fn names_in_agent_order(view: &View<'_>) -> Vec<String> {
     let call = view.request.tool_calls.first();
-    call.filter(|_| view.request.kind == RequestKind::Guidance)
+    let response = view.request.kind.properties().response;
+    call.filter(|_| response == ResponseKind::AgentForm)
         .map(|call| member_names_at(&call.arguments_text, &["form", "properties"]))
         .unwrap_or_default()
 }

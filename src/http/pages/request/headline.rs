@@ -11,7 +11,6 @@ use crate::store::RequestRow;
 use crate::task::decision::{Action, Then};
 use crate::task::id::CallId;
 use crate::task::item::CloseReason;
-use crate::task::request::RequestKind;
 use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::verdict::OnExpiry;
 
@@ -96,11 +95,10 @@ fn decided_headline(
 /// single call names the status of the call. Otherwise the headline says whether the agent has
 /// received the answer.
 fn lets_call_run(row: &RequestRow, action: Action) -> bool {
-    match (row.spec.kind, action) {
-        (RequestKind::Confirmation, _) => false,
-        (RequestKind::Credentials, Action::Respond) => !asked_by_agent(row),
-        (_, Action::Approve | Action::Edit | Action::Retry) => true,
-        (_, Action::Reject | Action::Respond | Action::Mixed) => false,
+    match action {
+        Action::Approve | Action::Edit | Action::Retry => !row.spec.kind.is_yes_or_no(),
+        Action::Respond => row.spec.kind.takes_secrets() && !asked_by_agent(row),
+        Action::Reject | Action::Mixed => false,
     }
 }
 
@@ -134,7 +132,7 @@ fn decision_text(
     words: &Translations,
 ) -> &'static str {
     let part = kind_part(row.spec.kind, words);
-    let confirms = row.spec.kind == RequestKind::Confirmation;
+    let confirms = row.spec.kind.is_yes_or_no();
     match action {
         Action::Approve if confirms => words.head_confirmed,
         Action::Respond if confirms && is_confirmed(row) => words.head_confirmed,
@@ -198,11 +196,12 @@ fn expiry_text(row: &RequestRow, history: Option<&RequestHistory>, words: &Trans
         .flatten();
     let answers = actions_by_call(row);
     let has_no_answers = answers.iter().all(|(_, action)| action.is_none());
+    let outcome_unknown = row.spec.kind.properties().outcome_unknown;
     match history {
         Some(history) if !has_no_answers && answers.len() > 1 => {
             several_calls_text(history, &answers, words) + cancellation.unwrap_or(words.full_stop)
         }
-        Some(history) if row.spec.kind == RequestKind::Reconcile && cancellation.is_none() => {
+        Some(history) if outcome_unknown && cancellation.is_none() => {
             let status = answers.first().map(|(call, _)| history.call_status(*call));
             let status = status.filter(|status| *status != CallStatus::Waiting);
             single_call_text(row, status.unwrap_or(CallStatus::Unknown), words)
@@ -246,7 +245,7 @@ fn withdrawn_headline(
 fn single_call_text(row: &RequestRow, status: CallStatus, words: &Translations) -> String {
     if let CallStatus::Failed(Some(code)) = status {
         fill(words.after_failed_with, &[("status", &code)])
-    } else if status == CallStatus::Waiting && row.spec.kind == RequestKind::Reconcile {
+    } else if status == CallStatus::Waiting && row.spec.kind.properties().outcome_unknown {
         words.after_waiting_again.to_owned()
     } else {
         status_texts(status, words).0.to_owned()

@@ -10,7 +10,7 @@ use super::several::call_number;
 use super::submitted::{FieldMistake, FormName, SubmittedForm};
 use crate::http::pages::error_texts::localized;
 use crate::http::pages::layout::visible;
-use crate::task::request::RequestKind;
+use crate::task::request_kind::ResponseKind;
 
 pub(crate) struct InputField<'v> {
     view: &'v View<'v>,
@@ -130,10 +130,11 @@ impl<'v> InputField<'v> {
         }
     }
 
-    /// Returns the CSS class for labels that the agent wrote; `None` if the request is not for
-    /// guidance, because only guidance has such labels.
+    /// Returns the CSS class for labels that the agent wrote; `None` if the form is not the
+    /// agent's.
     fn agent_style(&self) -> Option<&'static str> {
-        (self.view.request.kind == RequestKind::Guidance).then_some("exact")
+        let response = self.view.request.kind.properties().response;
+        (response == ResponseKind::AgentForm).then_some("exact")
     }
 
     /// Renders the field of a schema's member. If `secret` is true, the text is hidden while it is
@@ -278,7 +279,7 @@ pub(super) fn call_part(name: &str) -> Option<(&str, &str)> {
 /// the field.
 pub(crate) fn mistake_list(view: &View<'_>, submitted: &SubmittedForm) -> Markup {
     let words = view.words;
-    let secret = view.row.spec.kind == RequestKind::Credentials;
+    let secret = view.row.spec.kind.takes_secrets();
     html! {
         div.errors role="alert" tabindex="-1" autofocus {
             h2 { (words.not_stored) }

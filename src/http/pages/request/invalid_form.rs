@@ -20,7 +20,6 @@ use crate::http::server::fields::pointer;
 use crate::http::server::problem::{Code, Problem, RenderedError};
 use crate::task::decision::Action;
 use crate::task::id::RequestId;
-use crate::task::request::RequestKind;
 
 /// The member names that an error about submitted credentials may contain. Any other name may be a
 /// secret that the person entered by mistake.
@@ -106,10 +105,10 @@ pub(crate) async fn page(
     Ok(response)
 }
 
-/// Renders the page from which the form was submitted: for a confirmation whose action was in the
-/// path of the POST (`path_action`), a page with a single button; otherwise the request's own page.
+/// Renders the page from which the form was submitted: for a yes or no that was in the path of the
+/// POST (`path_action`), a page with a single button; otherwise the request's own page.
 pub(super) fn page_with_mistakes(view: &View<'_>, path_action: Option<Action>) -> Markup {
-    match path_action.filter(|_| view.row.spec.kind == RequestKind::Confirmation) {
+    match path_action.filter(|_| view.row.spec.kind.is_yes_or_no()) {
         Some(action) => request::single_action_page(view, action),
         None => request::request_page(view),
     }

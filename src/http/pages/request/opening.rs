@@ -13,7 +13,6 @@ use super::question::decision_section;
 use crate::http::pages::layout::visible;
 use crate::http::pages::translations::fill;
 use crate::http::wire::request::{RequestedCall, WireVerdict};
-use crate::task::request::RequestKind;
 
 /// Returns the page's heading, which also appears in the title of the browser's tab. The heading is
 /// the summary of the first call and the number of further calls. If the agent itself asked the
@@ -120,7 +119,7 @@ fn reasons(view: &View<'_>) -> Markup {
         texts.extend(reason.filter(|reason| !texts.contains(reason)));
     }
     html! {
-        @if kind != RequestKind::Approval && !asked_by_agent(view.row) { p.why { strong { (part.heading) } } }
+        @if !kind.properties().decides_calls && !asked_by_agent(view.row) { p.why { strong { (part.heading) } } }
         @if let Some(about) = part.about { p.why { (about) } }
         @if let Some(message) = &view.row.spec.terms.message { p.why { (visible(message)) } }
         @for reason in &texts { p.why { (reason) } }

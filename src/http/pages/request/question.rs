@@ -13,19 +13,21 @@ use crate::http::pages::translations::{Translations, fill};
 use crate::http::wire::decision::{ThenAction, WireDecision};
 use crate::http::wire::raw_json::RawJson;
 use crate::http::wire::request::RequestedCall;
-use crate::task::request::RequestKind;
+use crate::task::request_kind::ResponseKind;
 
 /// Renders the agent's question in a box. For a call whose outcome is unknown, the known facts
 /// about the call come first.
 pub(crate) fn question(view: &View<'_>) -> Markup {
     let (words, request) = (view.words, &view.request);
+    let properties = request.kind.properties();
+    let asked_by_server = properties.response == ResponseKind::ServerForm;
+    // The details are left out if another part of the page renders them: `page_to_visit`,
+    // `known_facts`, or the form for secrets.
+    let has_own_text =
+        asked_by_server || properties.outcome_unknown || request.kind.takes_secrets();
+    let details = request.details.as_ref().filter(|_| !has_own_text);
     html! {
-        @if request.kind == RequestKind::Reconcile { (known_facts(view)) }
-        // The details are left out if another part of the page renders them (`page_to_visit`,
-        // `known_facts`, or the form of a credentials request).
-        @let asked_by_server = request.kind == RequestKind::Elicitation;
-        @let has_own_text = asked_by_server || matches!(request.kind, RequestKind::Reconcile | RequestKind::Credentials);
-        @let details = request.details.as_ref().filter(|_| !has_own_text);
+        @if properties.outcome_unknown { (known_facts(view)) }
         // If the agent asked through a tool call, that call never runs, and no other section of the
         // page shows it. So the question includes the complete text of the call.
         @let call = request.tool_calls.first().filter(|_| asked_by_agent(view.row));
@@ -237,7 +239,7 @@ pub(crate) fn decision_details(
         Some(via) => fill(words.by_via, &[("user", &by), ("via", &visible(via))]),
         None => fill(words.by, &[("user", &by)]),
     };
-    let secret = view.request.kind == RequestKind::Credentials;
+    let secret = view.request.kind.takes_secrets();
     html! {
         p { strong { (words.action(decision.action)) } " " bdi { (author) } " · " (time_tag(&decision.at)) }
         dl {

@@ -9,7 +9,6 @@ use crate::http::pages::error_texts::untranslated;
 use crate::http::pages::layout::visible;
 use crate::http::pages::translations::fill;
 use crate::http::wire::request::{RequestedCall, WireEffect};
-use crate::task::request::RequestKind;
 use crate::task::restore::MAY_ALREADY_HAVE_RUN;
 use crate::task::text_safety::{
     HIDDEN_CHARACTERS, LARGE, LONG_BLANKS, LOOK_ALIKE, MIXED_SCRIPTS, OVERLAY, RIGHT_TO_LEFT,
@@ -25,7 +24,7 @@ pub(super) fn warnings_and_risk(view: &View<'_>) -> Markup {
                 }
             }
         }
-        @if view.request.kind == RequestKind::Approval { (risk(view, &own)) }
+        @if view.request.kind.properties().decides_calls { (risk(view, &own)) }
     }
 }
 

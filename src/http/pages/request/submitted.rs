@@ -10,6 +10,7 @@ use crate::engine::{Detail, FieldError};
 use crate::store::RequestRow;
 use crate::task::decision::Action;
 use crate::task::request::RequestKind;
+use crate::task::request_kind::ResponseKind;
 use crate::task::text::pointer_steps;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,13 +68,10 @@ impl FormName {
                 .iter()
                 .any(|(name, text)| is_action_field(name) && text == action.as_str())
         };
+        let decides_calls = kind.properties().decides_calls;
         match path_action {
-            Some(Action::Approve) if kind == RequestKind::Approval => Self::Decide,
-            Some(Action::Reject)
-                if kind == RequestKind::Approval && !fields.contains_key("then") =>
-            {
-                Self::Decide
-            }
+            Some(Action::Approve) if decides_calls => Self::Decide,
+            Some(Action::Reject) if decides_calls && !fields.contains_key("then") => Self::Decide,
             Some(Action::Approve) => Self::Approve,
             Some(Action::Reject) => Self::Reject,
             _ if fields.keys().any(|name| name.starts_with("call.")) => match single_call_forms {
@@ -125,7 +123,7 @@ impl SubmittedForm {
             .iter()
             .map(|error| field_mistake(row, form, &fields, error))
             .collect();
-        if row.spec.kind == RequestKind::Credentials {
+        if row.spec.kind.takes_secrets() {
             fields.retain(|name, _| matches!(name.as_str(), "reason" | "then"));
         }
         Self {
@@ -154,6 +152,7 @@ fn field_mistake(
     fields: &BTreeMap<String, String>,
     error: &FieldError,
 ) -> FieldMistake {
+    let kind = row.spec.kind;
     let parts = pointer_steps(&error.pointer);
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     let (field, rest): (Option<String>, &[&str]) = match parts.as_slice() {
@@ -171,24 +170,19 @@ fn field_mistake(
         ["decisions", call, part, rest @ ..] => (Some(format!("call.{call}.{part}")), rest),
         ["decisions"] => (None, &[]),
         ["decisions", call] => (Some(format!("call.{call}.action")), &[]),
-        ["response", name, rest @ ..] if row.spec.kind == RequestKind::Confirmation => {
-            (Some((*name).to_owned()), rest)
-        }
+        ["response", name, rest @ ..] if kind.is_yes_or_no() => (Some((*name).to_owned()), rest),
         ["response", rest @ ..] => {
             form_field(row.spec.form.as_ref().unwrap_or(&default_form()), rest)
         }
         ["result", rest @ ..] => match &row.spec.form {
-            Some(schema) if row.spec.kind == RequestKind::ExternalResult => {
+            Some(schema) if kind.properties().response == ResponseKind::FormResult => {
                 form_field(schema, rest)
             }
             Some(_) | None => (Some("result".to_owned()), rest),
         },
-        // A confirmation that was answered with "no" and a consequence (`then`) has become a
-        // rejection, whose `reason` comes from the field `comment` (see
-        // `FormReader::put_request_decision`).
-        ["reason", rest @ ..]
-            if row.spec.kind == RequestKind::Confirmation && form == FormName::Answer =>
-        {
+        // A "no" with a consequence (`then`) has become a rejection, whose `reason` comes from the
+        // field `comment` (see `FormReader::put_request_decision`).
+        ["reason", rest @ ..] if kind.is_yes_or_no() && form == FormName::Answer => {
             (Some("comment".to_owned()), rest)
         }
         ["reason", rest @ ..] => (Some("reason".to_owned()), rest),

@@ -31,7 +31,6 @@ use crate::people::authorization::{may_decide, may_take_any_action};
 use crate::store::RequestRow;
 use crate::task::decision::{Action, Door};
 use crate::task::id::RequestId;
-use crate::task::request::RequestKind;
 
 pub(crate) const PROBLEMS: &[Code] = &[
     Code::BadJson,
@@ -136,7 +135,7 @@ pub(crate) async fn store_decision(
                 DetailCode::MayNotDecide
             }));
         }
-        if row.spec.kind == RequestKind::Credentials {
+        if row.spec.kind.takes_secrets() {
             secret_form.get_or_init(|| row.spec.form.clone().unwrap_or_default());
         }
         Ok((row, journal))

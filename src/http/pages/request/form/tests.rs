@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::http::openapi::sample;
+use crate::task::request::RequestKind;
 
 fn read(row: &RequestRow, fields: &[(&str, &str)]) -> Result<String, Vec<(String, String)>> {
     let fields = fields

@@ -1,0 +1,51 @@
+//! Checks that code tells kinds of request apart only by their properties and by exhaustive matches,
+//! so that the compiler asks for each behaviour of a new kind.
+
+use super::sources;
+
+/// Returns the comparisons with a kind outside of tests. To each of them, a new kind is silently
+/// one of the others.
+fn comparisons(text: &str) -> Vec<String> {
+    let compared = r"(==|!=)\s*&?RequestKind::|matches!\([^()]*\bRequestKind::|\b_, RequestKind::|\bRequestKind::\w+, _\b";
+    let compared = regex::Regex::new(compared).expect("a pattern");
+    let code = text.split("#[cfg(test)]\nmod tests {").next();
+    compared
+        .find_iter(code.unwrap_or_default())
+        .map(|found| found.as_str().to_owned())
+        .collect()
+}
+
+#[test]
+fn request_kinds_differ_only_where_the_compiler_asks_for_a_new_kind() {
+    let wrong: Vec<String> = sources("src")
+        .iter()
+        .filter(|source| !source.is_of_tests())
+        .flat_map(|source| {
+            let found = comparisons(&source.text);
+            found
+                .into_iter()
+                .map(move |line| format!("{}: {line}", source.path))
+        })
+        .collect();
+    assert!(
+        wrong.is_empty(),
+        "a property of `task/request_kind.rs` or an exhaustive match tells kinds apart:\n{}",
+        wrong.join("\n")
+    );
+    for line in [
+        "if kind == RequestKind::Approval {",
+        "kind != RequestKind::Guidance",
+        "matches!(kind, RequestKind::Approval | RequestKind::Guidance)",
+        "(_, RequestKind::Approval) => 1,",
+        "(RequestKind::Approval, _) => 1,",
+    ] {
+        assert_eq!(comparisons(line).len(), 1, "{line}");
+    }
+    for line in [
+        "RequestKind::Approval | RequestKind::Guidance => 1,",
+        "let kind = RequestKind::Approval;",
+        "self.new_request(RequestKind::Credentials, calls, terms)",
+    ] {
+        assert!(comparisons(line).is_empty(), "{line}");
+    }
+}
