@@ -324,7 +324,7 @@ fn immutable(new: crate::task::change::NewTask) -> Option<ImmutableLine> {
         session_id: new.session_id,
         agent: new.agent,
         agent_path: serde_json::to_string(&new.agent_path).ok()?,
-        metadata: new.metadata,
+        metadata: new.client.metadata,
         call: new.call,
     })
 }

@@ -5,7 +5,7 @@ use uuid::Uuid;
 use super::db::{Sql, Value, sql};
 use super::record::record;
 use super::{ReadError, Store};
-use crate::task::change::TaskRow;
+use crate::task::change::{ClientColumns, TaskRow};
 use crate::task::id::{CallId, TaskId};
 use crate::task::item::{Fact, Usage};
 use crate::task::status::TaskStatus;
@@ -101,7 +101,9 @@ impl TaskRecord {
             status: TaskStatus::parse(&self.status).ok_or_else(|| corrupt("a task's status"))?,
             version: self.version,
             last_seq: self.last_seq,
-            metadata: self.metadata,
+            client: ClientColumns {
+                metadata: self.metadata,
+            },
             busy: i32::try_from(self.busy).map_err(|_| corrupt("busy"))?,
             open_requests: i32::try_from(self.open_requests)
                 .map_err(|_| corrupt("open_requests"))?,

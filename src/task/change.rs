@@ -61,6 +61,25 @@ pub struct TaskChange {
     pub credentials: Vec<SealedCredential>,
 }
 
+impl TaskChange {
+    /// Returns a change that appends nothing and keeps every column that the guard does not
+    /// change. `last_seq` is the `seq` of the task's last item.
+    #[must_use]
+    pub fn empty(task_id: TaskId, guard: Guard, last_seq: i64) -> Self {
+        Self {
+            task_id,
+            guard,
+            facts: Vec::new(),
+            last_seq,
+            agent_version: None,
+            counters: Counters::default(),
+            lease: LeaseChange::Keep,
+            asker: None,
+            credentials: Vec::new(),
+        }
+    }
+}
+
 /// Version that a task's row must have when the change is written.
 #[derive(Clone, Debug)]
 pub enum Guard {
@@ -90,12 +109,29 @@ pub struct NewTask {
     pub parent: Option<(TaskId, super::id::CallId)>,
     /// Agent names, from the root's agent to this task's agent.
     pub agent_path: Vec<String>,
-    /// The metadata that the API's client gave: JSON text of an object.
-    pub metadata: String,
+    /// The columns that the API's client gave.
+    pub client: ClientColumns,
     /// For a gate call, the identity by which the service recognizes a later equal call. `Some`
     /// only if the call is not settled, and either waits for a person or must not happen twice
     /// (effect `once`).
     pub call: Option<KeyedCall>,
+}
+
+/// The columns that keep values of the API's client unchanged. The engine passes them on whole:
+/// from the body to the row, and from a task to its sub-agents' tasks. The session id is no such
+/// column, because the engine generates it if the client gives none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientColumns {
+    /// The client's metadata: JSON text of an object.
+    pub metadata: String,
+}
+
+impl ClientColumns {
+    /// Returns the columns for a client that gives only metadata, as the clients of gates do.
+    #[must_use]
+    pub fn with_metadata(metadata: String) -> Self {
+        Self { metadata }
+    }
 }
 
 /// The identity of a gate call. The service compares only calls of the same user and session.
@@ -245,8 +281,8 @@ pub struct TaskRow {
     pub version: i64,
     /// The `seq` of the task's last item.
     pub last_seq: i64,
-    /// The metadata that the API's client gave, as JSON text.
-    pub metadata: String,
+    /// The columns that the API's client gave.
+    pub client: ClientColumns,
     /// Number of busy tasks in the task's subtree, see [`Counters::busy`].
     pub busy: i32,
     /// Number of open requests in the task's subtree.
@@ -286,6 +322,41 @@ pub struct TaskRow {
 }
 
 impl TaskRow {
+    /// Returns the row of a task that is not stored yet.
+    #[must_use]
+    pub fn unsaved(task_id: TaskId, root_task_id: TaskId, new: &NewTask) -> Self {
+        Self {
+            task_id,
+            root_task_id,
+            parent: new.parent,
+            tenant: new.tenant.clone(),
+            user_id: new.user_id.clone(),
+            session_id: new.session_id.clone(),
+            agent: new.agent.clone(),
+            agent_version: new.agent_version.clone(),
+            agent_path: new.agent_path.clone(),
+            status: TaskStatus::Running,
+            version: 0,
+            last_seq: 0,
+            client: new.client.clone(),
+            busy: 0,
+            open_requests: 0,
+            usage: Usage::default(),
+            model_calls: 0,
+            output: None,
+            error: None,
+            lease_owner: None,
+            lease_until: None,
+            parked: false,
+            asker_until: None,
+            takeovers: 0,
+            fruitless: 0,
+            next_event: 0,
+            created_at: Time::default(),
+            updated_at: Time::default(),
+        }
+    }
+
     /// Returns the name of the root's agent: the first name of `agent_path`.
     #[must_use]
     pub fn root_agent(&self) -> &str {

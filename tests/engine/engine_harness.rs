@@ -20,7 +20,7 @@ use holdpoint::people::directory::{Account, Directory};
 use holdpoint::people::{Caller, Permissions};
 use holdpoint::policy::Policy;
 use holdpoint::secret::Secret;
-use holdpoint::task::change::Journal;
+use holdpoint::task::change::{ClientColumns, Journal};
 use holdpoint::task::decision::{Action, Door, Then};
 use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::item::{Fact, FinishReason, Outcome, Part, PartType, Usage};
@@ -456,7 +456,7 @@ pub fn go() -> TaskInput {
         }],
         session_id: None,
         user_context: None,
-        metadata: "{}".to_owned(),
+        client: ClientColumns::with_metadata("{}".to_owned()),
     }
 }
 

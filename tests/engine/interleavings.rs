@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use holdpoint::engine::{Engine, EngineParts, MessageInput, Refusal};
 use holdpoint::store::CommitError;
-use holdpoint::task::change::{Counters, Guard, Journal, LeaseChange, TaskChange};
+use holdpoint::task::change::{Guard, Journal, TaskChange};
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::{CallId, TaskId};
 use holdpoint::task::item::{Fact, Item, Outcome, Part, PartType, ToolResult};
@@ -75,15 +75,8 @@ pub(super) async fn appended(harness: &EngineHarness, task: TaskId) {
             reported: false,
         };
         let written = TaskChange {
-            task_id: task,
-            guard: Guard::Version(row.version),
             facts: vec![Fact::LateResult(late)],
-            last_seq: row.last_seq,
-            counters: Counters::default(),
-            lease: LeaseChange::Keep,
-            agent_version: None,
-            asker: None,
-            credentials: Vec::new(),
+            ..TaskChange::empty(task, Guard::Version(row.version), row.last_seq)
         };
         match harness
             .fixture

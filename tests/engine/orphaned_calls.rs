@@ -114,17 +114,11 @@ impl Scene {
                 }
             } else {
                 let guard = Guard::Version(i64::try_from(place).unwrap());
-                let facts = facts.clone();
                 TaskChange {
-                    task_id: task,
-                    guard,
-                    facts,
-                    last_seq: seq,
+                    facts: facts.clone(),
                     counters,
                     lease,
-                    agent_version: None,
-                    asker: None,
-                    credentials: Vec::new(),
+                    ..TaskChange::empty(task, guard, seq)
                 }
             };
             self.harness.fixture.write(change).await.unwrap();

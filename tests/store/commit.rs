@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt as _;
 use holdpoint::store::CommitError;
-use holdpoint::task::change::{Counters, Guard, IdempotencyRow, LeaseChange, TaskChange};
+use holdpoint::task::change::{Counters, Guard, IdempotencyRow, TaskChange, TaskRow};
 use holdpoint::task::failure::{Failure, FailureCode};
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{Fact, Usage};
@@ -13,17 +13,9 @@ use holdpoint::task::status::TaskStatus;
 use super::store_fixture::{both, change, child_task, fresh, new_task, said, status};
 
 fn ancestor(id: TaskId, counters: Counters) -> TaskChange {
-    let lease = LeaseChange::Keep;
     TaskChange {
-        task_id: id,
-        guard: Guard::Any,
-        facts: Vec::new(),
-        last_seq: 0,
-        agent_version: None,
         counters,
-        lease,
-        asker: None,
-        credentials: Vec::new(),
+        ..TaskChange::empty(id, Guard::Any, 0)
     }
 }
 
@@ -40,14 +32,13 @@ both! {
 
     async fn new_task_is_read_back_as_it_was_written(fixture) {
         let id = TaskId(fresh());
-        let at = fixture.write(new_task(id, "acme", "alice")).await.unwrap().at;
+        let new = new_task(id, "acme", "alice");
+        let Guard::New(given) = new.guard.clone() else { panic!("a new task") };
+        let at = fixture.write(new).await.unwrap().at;
         let row = fixture.row(id).await;
-        assert_eq!((row.task_id, row.root_task_id, row.parent), (id, id, None));
-        assert_eq!((row.tenant.as_str(), row.user_id.as_str(), row.session_id.as_str()), ("acme", "alice", "s"));
-        assert_eq!((row.status, row.version, row.last_seq), (TaskStatus::Running, 1, 2));
-        assert_eq!(row.metadata, "{\"b\":1,\"a\":[2.50]}", "JSON is kept byte by byte");
-        assert_eq!((row.busy, row.open_requests, row.takeovers), (1, 0, 0));
-        assert_eq!((row.created_at, row.updated_at), (at, at));
+        assert_eq!(row.client.metadata, "{\"b\":1,\"a\":[2.50]}", "JSON is kept byte by byte");
+        let times = TaskRow { created_at: at, updated_at: at, ..TaskRow::unsaved(id, id, &given) };
+        assert_eq!(row, TaskRow { version: 1, last_seq: 2, next_event: 2, busy: 1, ..times });
         let journal = fixture.store.journal(id).await.unwrap().unwrap();
         assert_eq!(journal.row, row);
         assert_eq!(journal.items.iter().map(|item| item.seq).collect::<Vec<_>>(), [1, 2]);

@@ -2,7 +2,7 @@
 //! event numbers and no partial change.
 
 use holdpoint::store::{CommitError, Store};
-use holdpoint::task::change::{Counters, Guard, LeaseChange, TaskChange};
+use holdpoint::task::change::{Counters, Guard, TaskChange};
 use holdpoint::task::id::TaskId;
 
 use super::store_fixture::{both, change, child_task, fresh, said};
@@ -23,18 +23,12 @@ async fn write_on(
         for child in children {
             let row = store.task(*child).await.unwrap().unwrap();
             tasks.push(TaskChange {
-                task_id: *child,
-                guard: Guard::Version(row.version),
                 facts: vec![said("one"), said("two")],
-                last_seq: row.last_seq,
-                agent_version: None,
-                asker: None,
-                credentials: Vec::new(),
                 counters: Counters {
                     model_calls: 1,
                     ..Counters::default()
                 },
-                lease: LeaseChange::Keep,
+                ..TaskChange::empty(*child, Guard::Version(row.version), row.last_seq)
             });
         }
         if salt.is_multiple_of(2) {
@@ -45,15 +39,8 @@ async fn write_on(
             ..Counters::default()
         };
         tasks.push(TaskChange {
-            task_id: *root,
-            guard: Guard::Any,
-            facts: Vec::new(),
-            last_seq: 0,
-            agent_version: None,
-            asker: None,
-            credentials: Vec::new(),
             counters,
-            lease: LeaseChange::Keep,
+            ..TaskChange::empty(*root, Guard::Any, 0)
         });
         match store.commit(change(*root, tasks)).await {
             Ok(_) => written += 1,
@@ -139,16 +126,10 @@ both! {
         let row = fixture.row(id).await;
         let mut commits = Vec::new();
         for number in 0..20 {
+            let guard = Guard::Version(row.version + number);
             let next = TaskChange {
-                task_id: id,
-                guard: Guard::Version(row.version + number),
                 facts: vec![said(&number.to_string())],
-                last_seq: row.last_seq + number,
-                agent_version: None,
-                asker: None,
-                credentials: Vec::new(),
-                counters: Counters::default(),
-                lease: LeaseChange::Keep,
+                ..TaskChange::empty(id, guard, row.last_seq + number)
             };
             commits.push(fixture.store.commit(change(id, vec![next])));
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use holdpoint::secret::Secret;
 use holdpoint::store::{CommitError, Drive, RequestRow, Settings, Store};
 use holdpoint::task::change::{
-    Change, Committed, Counters, Guard, LeaseChange, NewTask, TaskChange, TaskRow,
+    Change, ClientColumns, Committed, Counters, Guard, LeaseChange, NewTask, TaskChange, TaskRow,
 };
 use holdpoint::task::decision::{Action, CallAnswer, Decision};
 use holdpoint::task::id::{CallId, ChangeId, RequestId, TaskId};
@@ -273,17 +273,7 @@ impl StoreFixture {
     /// the commit.
     pub async fn next(&self, id: TaskId) -> TaskChange {
         let row = self.row(id).await;
-        TaskChange {
-            task_id: id,
-            guard: Guard::Version(row.version),
-            facts: Vec::new(),
-            last_seq: row.last_seq,
-            agent_version: None,
-            asker: None,
-            credentials: Vec::new(),
-            counters: Counters::default(),
-            lease: LeaseChange::Keep,
-        }
+        TaskChange::empty(id, Guard::Version(row.version), row.last_seq)
     }
 
     /// Returns the change by which a person's answer closes the one open request of a task.
@@ -348,22 +338,19 @@ pub fn new_task(id: TaskId, tenant: &str, user: &str) -> TaskChange {
         agent_version: "sha256:0".to_owned(),
         parent: None,
         agent_path: vec!["billing".to_owned()],
-        metadata: "{\"b\":1,\"a\":[2.50]}".to_owned(),
+        client: ClientColumns {
+            metadata: "{\"b\":1,\"a\":[2.50]}".to_owned(),
+        },
         call: None,
     };
     TaskChange {
-        task_id: id,
-        guard: Guard::New(Box::new(new)),
         facts: vec![status(TaskStatus::Running), said("hello")],
-        last_seq: 0,
-        agent_version: None,
-        asker: None,
-        credentials: Vec::new(),
         counters: Counters {
             busy: 1,
             ..Counters::default()
         },
         lease: LeaseChange::Queue,
+        ..TaskChange::empty(id, Guard::New(Box::new(new)), 0)
     }
 }
 

@@ -123,15 +123,8 @@ pub fn fenced(row: &TaskRow, counters: Counters) -> TaskChange {
 /// Returns a change that sets only the counters of a task, whatever version the task has.
 pub fn counted(task_id: TaskId, counters: Counters) -> TaskChange {
     TaskChange {
-        task_id,
-        guard: Guard::Any,
-        facts: Vec::new(),
-        last_seq: 0,
-        agent_version: None,
         counters,
-        lease: LeaseChange::Keep,
-        asker: None,
-        credentials: Vec::new(),
+        ..TaskChange::empty(task_id, Guard::Any, 0)
     }
 }
 

@@ -6,9 +6,8 @@ use super::{Accepted, IdempotencyKey, Refusal, TaskInput};
 use crate::agent::Agent;
 use crate::engine::Engine;
 use crate::engine::session::TaskSession;
-use crate::engine::session::task_draft::unsaved_row;
 use crate::people::Caller;
-use crate::task::change::{Guard, Journal, NewTask};
+use crate::task::change::{ClientColumns, Guard, Journal, NewTask, TaskRow};
 use crate::task::id::TaskId;
 use crate::task::item::Fact;
 use crate::task::status::TaskStatus;
@@ -34,7 +33,7 @@ impl Engine {
             })?;
         let session_id = task.session_id;
         let session_id = session_id.unwrap_or_else(|| self.ids.fresh().to_string());
-        let mut session = unsaved_root(self, caller, agent, session_id, task.metadata);
+        let mut session = unsaved_root(self, caller, agent, session_id, task.client);
         session.push(Fact::UserMessage {
             items: task.items,
             user_context: task.user_context,
@@ -62,7 +61,7 @@ pub(in crate::engine) fn unsaved_root(
     caller: &Caller,
     agent: &Agent,
     session_id: String,
-    metadata: String,
+    client: ClientColumns,
 ) -> TaskSession {
     let task_id = TaskId(engine.ids.fresh());
     let new = NewTask {
@@ -73,11 +72,11 @@ pub(in crate::engine) fn unsaved_root(
         agent_version: agent.version.clone(),
         parent: None,
         agent_path: vec![agent.name.clone()],
-        metadata,
+        client,
         call: None,
     };
     let mut session = TaskSession::new(Journal {
-        row: unsaved_row(task_id, task_id, &new),
+        row: TaskRow::unsaved(task_id, task_id, &new),
         items: Vec::new(),
         now: engine.clock.now(),
         history_uncertain_until: engine.store.history_uncertain_until(),

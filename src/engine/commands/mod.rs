@@ -26,7 +26,7 @@ pub use self::detail::{Detail, DetailCode};
 pub use self::grants::Grants;
 pub use self::idempotency::IdempotencyKey;
 use crate::store::{Listener, ReadError};
-use crate::task::change::{IdempotencyRow, TaskRow};
+use crate::task::change::{ClientColumns, IdempotencyRow, TaskRow};
 use crate::task::id::{CallId, RequestId, TaskId};
 use crate::task::item::Part;
 use crate::task::status::TaskStatus;
@@ -47,8 +47,8 @@ pub struct TaskInput {
     pub session_id: Option<String>,
     /// Data about the user, shown to the model before the message.
     pub user_context: Option<BTreeMap<String, String>>,
-    /// The caller's metadata: JSON text of an object.
-    pub metadata: String,
+    /// The columns that the client gave.
+    pub client: ClientColumns,
 }
 
 /// The input of `Engine::message`. The HTTP handler has checked the shape and the size of the

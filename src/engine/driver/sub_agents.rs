@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{Driver, Stop};
 use crate::agent::{Agent, SubAgent};
-use crate::engine::session::task_draft::{TaskDraft, unsaved_row};
+use crate::engine::session::task_draft::TaskDraft;
 use crate::engine::session::tree::RelatedDraft;
 use crate::task::call_state::CallState;
 use crate::task::change::{Guard, LeaseChange, NewTask, TaskRow};
@@ -108,7 +108,7 @@ impl Driver<'_> {
                 .chain([&agent.name])
                 .cloned()
                 .collect(),
-            metadata: own.metadata.clone(),
+            client: own.client.clone(),
             call: None,
         };
         let progress = Progress {
@@ -116,7 +116,7 @@ impl Driver<'_> {
             ..Progress::default()
         };
         let mut draft = TaskDraft::new(
-            unsaved_row(child, own.root_task_id, &new),
+            TaskRow::unsaved(child, own.root_task_id, &new),
             progress,
             Vec::new(),
         );

@@ -72,7 +72,8 @@ impl Engine {
         {
             return Judgement::invalid(why);
         }
-        let metadata: Value = serde_json::from_str(&session.own.row.metadata).unwrap_or_default();
+        let metadata = &session.own.row.client.metadata;
+        let metadata: Value = serde_json::from_str(metadata).unwrap_or_default();
         let (row, groups) = (session.own.row.clone(), session.own.progress.groups.clone());
         let (policy, spec) = (
             Arc::clone(&self.policy),

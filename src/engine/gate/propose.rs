@@ -25,7 +25,7 @@ use crate::engine::session::{Stop, TaskSession};
 use crate::people::Caller;
 use crate::secret::seal::DigestedBody;
 use crate::task::call_state::{AttemptStart, CallState, Phase};
-use crate::task::change::{AskerPresence, Guard, KeyedCall};
+use crate::task::change::{AskerPresence, ClientColumns, Guard, KeyedCall};
 use crate::task::id::{CallId, TaskId};
 use crate::task::item::{Fact, FinishReason, Outcome, Part, PartType, ToolCall, Turn, Usage};
 use crate::task::text::as_sentence;
@@ -213,8 +213,9 @@ impl Gates<'_> {
     /// Builds the task of a proposed call without storing the task. The last fact of the task is
     /// the turn with the call.
     fn unsaved_call(self, caller: &Caller, agent: &Agent, proposal: &Proposal) -> TaskSession {
-        let (session_id, metadata) = (proposal.session().to_owned(), proposal.metadata.clone());
-        let mut session = unsaved_root(self.engine, caller, agent, session_id, metadata);
+        let session_id = proposal.session().to_owned();
+        let client = ClientColumns::with_metadata(proposal.metadata.clone());
+        let mut session = unsaved_root(self.engine, caller, agent, session_id, client);
         let redactor = self.engine.catalog.redactor();
         session.push(Fact::UserMessage {
             items: vec![Part {

@@ -25,7 +25,7 @@ pub(in crate::engine) use self::delta_stream::DeltaStream;
 pub(in crate::engine) use self::late_attempt::LateAttempt;
 pub(crate) use self::stop::Stop;
 use self::task_draft::TaskDraft;
-use self::tree::{RelatedDraft, TaskTree, draft_change};
+use self::tree::{RelatedDraft, TaskTree};
 use super::runtime::in_flight_calls::InFlightCall;
 use super::runtime::leases::Lease;
 use super::runtime::lone_drive::LoneDrive;
@@ -341,7 +341,7 @@ impl TaskSession {
     /// Returns the change that makes the pending facts durable. The commit fails as `Stale` if a
     /// row no longer has the version that the session has read.
     pub(crate) fn change(&self, id: ChangeId, lease: &LeaseChange) -> Change {
-        let own = draft_change(&self.own, lease.clone(), Counters::default());
+        let own = self.own.change(lease.clone(), Counters::default());
         let own = TaskChange {
             credentials: self.credentials.clone(),
             ..own

@@ -1,7 +1,7 @@
 //! A draft is a task's row and progress with the pending items that the next commit appends.
 
 use crate::task::call_state::CallState;
-use crate::task::change::{AskerPresence, Counters, Guard, LeaseChange, NewTask, TaskRow};
+use crate::task::change::{AskerPresence, Counters, Guard, LeaseChange, TaskChange, TaskRow};
 use crate::task::failure::Failure;
 use crate::task::id::{CallId, RequestId, TaskId};
 use crate::task::item::{CloseReason, Fact, FinishReason, Item, Outcome, ToolResult, Usage};
@@ -303,6 +303,29 @@ impl TaskDraft {
         }
     }
 
+    /// Returns the change of the next commit, which stores the pending facts and the lease change
+    /// `lease`, and adds `counters` to the row's counters.
+    pub(crate) fn change(&self, lease: LeaseChange, counters: Counters) -> TaskChange {
+        let guard = self.guard.clone();
+        TaskChange {
+            task_id: self.task_id(),
+            guard: guard.unwrap_or(Guard::Version(self.row.version)),
+            facts: self
+                .pending_items()
+                .iter()
+                .map(|item| item.fact.clone())
+                .collect(),
+            last_seq: self.row.last_seq,
+            agent_version: self
+                .has_new_agent_version
+                .then(|| self.row.agent_version.clone()),
+            counters,
+            lease,
+            asker: self.asker_change(),
+            credentials: Vec::new(),
+        }
+    }
+
     /// Applies to `row` the effects of a commit of the pending facts and `lease` at the time `at`.
     /// `sums` are the increments of the counters. Does not change `next_event`, `takeovers`,
     /// `fruitless`, and the owner and the end of the lease.
@@ -368,42 +391,10 @@ fn known_requests(progress: &Progress) -> Vec<(RequestId, RequestKind, Time)> {
         .collect()
 }
 
-pub(crate) fn unsaved_row(task_id: TaskId, root_task_id: TaskId, new: &NewTask) -> TaskRow {
-    TaskRow {
-        task_id,
-        root_task_id,
-        parent: new.parent,
-        tenant: new.tenant.clone(),
-        user_id: new.user_id.clone(),
-        session_id: new.session_id.clone(),
-        agent: new.agent.clone(),
-        agent_version: new.agent_version.clone(),
-        agent_path: new.agent_path.clone(),
-        status: TaskStatus::Running,
-        version: 0,
-        last_seq: 0,
-        metadata: new.metadata.clone(),
-        busy: 0,
-        open_requests: 0,
-        usage: Usage::default(),
-        model_calls: 0,
-        output: None,
-        error: None,
-        lease_owner: None,
-        lease_until: None,
-        parked: false,
-        asker_until: None,
-        takeovers: 0,
-        fruitless: 0,
-        next_event: 0,
-        created_at: Time::default(),
-        updated_at: Time::default(),
-    }
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::task::change::{ClientColumns, NewTask};
     use crate::task::item::{Part, PartType};
     use std::time::Duration;
     use uuid::Uuid;
@@ -418,10 +409,10 @@ pub(crate) mod tests {
             agent_version: text("sha256:0"),
             parent: None,
             agent_path: vec![text("billing")],
-            metadata: text("{}"),
+            client: ClientColumns::with_metadata(text("{}")),
             call: None,
         };
-        unsaved_row(id, id, &new)
+        TaskRow::unsaved(id, id, &new)
     }
 
     pub(crate) fn message() -> Fact {

@@ -270,7 +270,7 @@ impl TaskTree {
             let deepest_first = usize::MAX - depth;
             changes.push((
                 (order, deepest_first),
-                draft_change(&related.draft, related.lease.clone(), sum),
+                related.draft.change(related.lease.clone(), sum),
             ));
         }
         for (task, counters) in sums {
@@ -293,43 +293,9 @@ impl TaskTree {
     }
 }
 
-pub(crate) fn draft_change(
-    draft: &TaskDraft,
-    lease: LeaseChange,
-    counters: Counters,
-) -> TaskChange {
-    TaskChange {
-        task_id: draft.task_id(),
-        guard: draft
-            .guard
-            .clone()
-            .unwrap_or(Guard::Version(draft.row.version)),
-        facts: draft
-            .pending_items()
-            .iter()
-            .map(|item| item.fact.clone())
-            .collect(),
-        last_seq: draft.row.last_seq,
-        agent_version: draft
-            .has_new_agent_version
-            .then(|| draft.row.agent_version.clone()),
-        counters,
-        lease,
-        asker: draft.asker_change(),
-        credentials: Vec::new(),
-    }
-}
-
 fn counters_only(row: &TaskRow, guard: Guard, counters: Counters) -> TaskChange {
     TaskChange {
-        task_id: row.task_id,
-        guard,
-        facts: Vec::new(),
-        last_seq: row.last_seq,
-        agent_version: None,
         counters,
-        lease: LeaseChange::Keep,
-        asker: None,
-        credentials: Vec::new(),
+        ..TaskChange::empty(row.task_id, guard, row.last_seq)
     }
 }

@@ -14,7 +14,7 @@ use crate::http::Settings;
 use crate::people::authorization::Roster;
 use crate::people::{Caller, Permissions};
 use crate::store::{GrantRow, RequestRow};
-use crate::task::change::TaskRow;
+use crate::task::change::{ClientColumns, NewTask, TaskRow};
 use crate::task::decision::{Door, Vote};
 use crate::task::grant::GrantScope;
 use crate::task::id::{CallId, GrantId, RequestId, TaskId};
@@ -117,21 +117,22 @@ pub(crate) fn gate_call() -> GateCall {
 /// Returns a paused task, which waits for its [`request()`].
 #[must_use]
 pub(crate) fn task() -> TaskRow {
-    TaskRow {
-        task_id: TaskId(id(1)),
-        root_task_id: TaskId(id(1)),
-        parent: None,
+    let task_id = TaskId(id(1));
+    let new = NewTask {
         tenant: "acme".into(),
         user_id: "alice".into(),
         session_id: "desk-7".into(),
         agent: "billing".into(),
         agent_version: DIGEST.into(),
+        parent: None,
         agent_path: vec!["billing".into()],
+        client: ClientColumns::with_metadata(r#"{"ticket":"T-1"}"#.into()),
+        call: None,
+    };
+    TaskRow {
         status: TaskStatus::Paused,
         version: 2,
         last_seq: 5,
-        metadata: r#"{"ticket":"T-1"}"#.into(),
-        busy: 0,
         open_requests: 1,
         usage: Usage {
             prompt_tokens: 412,
@@ -139,17 +140,11 @@ pub(crate) fn task() -> TaskRow {
             total_tokens: 450,
         },
         model_calls: 1,
-        output: None,
-        error: None,
-        lease_owner: None,
-        lease_until: None,
         parked: true,
-        asker_until: None,
-        takeovers: 0,
-        fruitless: 0,
         next_event: 5,
         created_at: Time(AT),
         updated_at: Time(AT + 250_000),
+        ..TaskRow::unsaved(task_id, task_id, &new)
     }
 }
 

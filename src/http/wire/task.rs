@@ -175,7 +175,7 @@ impl AgentTask {
                 task_id: task.to_string(),
                 tool_call_id: call.to_string(),
             }),
-            metadata: RawJson::object(&row.metadata),
+            metadata: RawJson::object(&row.client.metadata),
             created_at: row.created_at.to_string(),
             updated_at: row.updated_at.to_string(),
         }
@@ -186,6 +186,7 @@ impl AgentTask {
 mod tests {
     use super::*;
     use crate::http::openapi::sample;
+    use crate::task::change::ClientColumns;
     use serde_json::{Value, json};
 
     #[test]
@@ -215,7 +216,7 @@ mod tests {
     fn metadata_keeps_every_digit_of_its_numbers() {
         let metadata = r#"{"z":1.10,"a":[12345678901234567890123,1E2]}"#;
         let row = TaskRow {
-            metadata: metadata.to_owned(),
+            client: ClientColumns::with_metadata(metadata.to_owned()),
             ..sample::task()
         };
         let shown = AgentTask::from_row(&row, &[], &sample::caller(), &sample::settings());

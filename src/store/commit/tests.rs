@@ -1,7 +1,7 @@
 //! Tests of the batches that a writer takes from its queue.
 
 use super::*;
-use crate::task::change::{Counters, Guard, LeaseChange, TaskChange};
+use crate::task::change::{Guard, TaskChange};
 use crate::task::id::ChangeId;
 use crate::task::item::{Fact, Part, PartType};
 use uuid::Uuid;
@@ -22,15 +22,8 @@ fn waiting(root: TaskId, items: usize) -> QueuedChange {
         groups: Vec::new(),
     };
     let task = TaskChange {
-        task_id: root,
-        guard: Guard::Version(1),
         facts: vec![fact; items],
-        last_seq: 1,
-        agent_version: None,
-        counters: Counters::default(),
-        lease: LeaseChange::Keep,
-        asker: None,
-        credentials: Vec::new(),
+        ..TaskChange::empty(root, Guard::Version(1), 1)
     };
     let change = Change {
         id: ChangeId(Uuid::nil()),

@@ -20,6 +20,7 @@ use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::body::CreateTask;
 use crate::http::wire::params::{KeyHeader, PreferHeader};
 use crate::http::wire::task::AgentTask;
+use crate::task::change::ClientColumns;
 
 pub(crate) const OP: Op = Op {
     id: "create_task",
@@ -74,7 +75,9 @@ fn read(body: Value, text: &[u8]) -> Result<TaskInput, Problem> {
             items: message_body::message(fields, errors),
             session_id: message_body::session_id(fields, errors),
             user_context: message_body::user_context(fields, errors),
-            metadata: message_body::metadata(text, fields, errors),
+            client: ClientColumns {
+                metadata: message_body::metadata(text, fields, errors),
+            },
         })
     })
 }
