@@ -2,14 +2,14 @@
 //! from facts, so the journal and the tables cannot contradict each other.
 
 use std::collections::BTreeMap;
+use std::mem;
 
 use uuid::Uuid;
 
 use super::notices::EventFilters;
 use super::rows::{
-    ANY, ApproverLine, ChangeRows, CredentialLine, DecisionLine, GrantLine, ImmutableLine,
-    ItemLine, KEEP, NEW, PARK, QUEUE, RequestLine, RequestUpdateLine, RequiredState, TAKE,
-    TaskLine, UseLine, VERSION,
+    ApproverLine, ChangeRows, CredentialLine, DecisionLine, GrantLine, ItemLine, RequestLine,
+    RequestUpdateLine, RequiredState, TaskLine, UseLine,
 };
 use crate::task::change::{Change, Guard, LeaseChange, TaskChange};
 use crate::task::credential::SealedCredential;
@@ -71,52 +71,29 @@ fn update_of(updates: &mut Updates, request_id: Uuid) -> &mut RequestUpdateLine 
 }
 
 impl ChangeRows {
-    fn add_task(&mut self, task: TaskChange, updates: &mut Updates) -> Option<()> {
-        let mut agent_version = task.agent_version;
-        let (guard, version, immutable) = match task.guard {
-            Guard::New(new) => {
-                agent_version = Some(new.agent_version.clone());
-                (NEW, 0, Some(immutable(*new)?))
+    fn add_task(&mut self, mut task: TaskChange, updates: &mut Updates) -> Option<()> {
+        let mut known = self.tasks.iter();
+        let twice = known.any(|line| line.task.task_id == task.task_id);
+        let fits = match task.guard {
+            Guard::New(_) => task.last_seq == 0 && !task.facts.is_empty(),
+            Guard::Version(_) => true,
+            Guard::Any => {
+                task.facts.is_empty() && task.credentials.is_empty() && task.asker.is_none()
             }
-            Guard::Version(version) => (VERSION, version, None),
-            Guard::Any => (ANY, 0, None),
         };
-        let twice = self.tasks.iter().any(|line| line.task_id == task.task_id.0);
-        let shape = match guard {
-            NEW => task.last_seq == 0 && !task.facts.is_empty(),
-            ANY => task.facts.is_empty() && task.credentials.is_empty() && task.asker.is_none(),
-            _ => true,
-        };
-        if twice || !shape {
+        if twice || !fits {
             return None;
         }
-        let (lease, lease_owner, lease_time) = lease(task.lease, guard);
+        let facts = mem::take(&mut task.facts);
+        let credentials = mem::take(&mut task.credentials);
         let mut line = TaskLine {
-            task_id: task.task_id.0,
-            guard,
-            version,
-            last_seq: task.last_seq,
-            facts: i64::try_from(task.facts.len()).ok()?,
-            busy: task.counters.busy.into(),
-            open_requests: task.counters.open_requests.into(),
-            prompt_tokens: task.counters.usage.prompt_tokens,
-            completion_tokens: task.counters.usage.completion_tokens,
-            total_tokens: task.counters.usage.total_tokens,
-            model_calls: task.counters.model_calls.into(),
-            agent_version,
-            lease,
-            lease_owner,
-            lease_time,
-            asker: task.asker,
-            immutable,
-            ..TaskLine::default()
+            facts: i64::try_from(facts.len()).ok()?,
+            ..TaskLine::new(task)
         };
-        self.add_items(&mut line, task.facts, updates)?;
-        if guard == NEW && line.status.is_none() {
-            line.status = Some(TaskStatus::Running.as_str());
-        }
+        self.add_items(&mut line, facts, updates)?;
+        line.complete_new_task()?;
         if !line.ends() {
-            self.add_credentials(task.task_id.0, task.credentials);
+            self.add_credentials(line.task.task_id, credentials);
         }
         self.tasks.push(line);
         Some(())
@@ -129,16 +106,16 @@ impl ChangeRows {
         facts: Vec<Fact>,
         updates: &mut Updates,
     ) -> Option<()> {
-        let mut seq = line.last_seq;
+        let (task_id, mut seq) = (line.task.task_id, line.task.last_seq);
         for fact in facts {
             seq += 1;
             if let Fact::TaskStatus { status, .. } = &fact {
                 line.status = Some(status.as_str());
                 line.status_seq = seq;
             }
-            self.add_derived_rows(&fact, TaskId(line.task_id), seq, updates);
+            self.add_derived_rows(&fact, task_id, seq, updates);
             self.items.push(ItemLine {
-                task_id: line.task_id,
+                task_id: task_id.0,
                 seq,
                 ordinal: i64::try_from(self.items.len()).ok()? + 1,
                 kind: fact.type_name(),
@@ -151,14 +128,14 @@ impl ChangeRows {
     }
 
     /// Adds a task's new credentials; of several with the same name, only the last.
-    fn add_credentials(&mut self, task_id: Uuid, credentials: Vec<SealedCredential>) {
+    fn add_credentials(&mut self, task: TaskId, credentials: Vec<SealedCredential>) {
         let by_name: BTreeMap<_, _> = credentials
             .into_iter()
             .map(|sealed| (sealed.name.clone(), sealed))
             .collect();
         self.credentials
             .extend(by_name.into_values().map(|sealed| CredentialLine {
-                task_id,
+                task_id: task.0,
                 expires_in: sealed.expires_in.map(micros),
                 sealed,
             }));
@@ -300,43 +277,32 @@ impl ChangeRows {
         if events == 0 {
             return;
         }
-        let root = self.root.0;
-        if let Some(line) = self.tasks.iter_mut().find(|line| line.task_id == root) {
+        let root = self.root;
+        let mut lines = self.tasks.iter_mut();
+        if let Some(line) = lines.find(|line| line.task.task_id == root) {
             line.events = events;
             return;
         }
         self.tasks.push(TaskLine {
-            task_id: root,
-            guard: ANY,
             events,
-            lease: KEEP,
-            ..TaskLine::default()
+            ..TaskLine::new(TaskChange::empty(root, Guard::Any, 0))
         });
     }
 }
 
-fn immutable(new: crate::task::change::NewTask) -> Option<ImmutableLine> {
-    Some(ImmutableLine {
-        parent_task_id: new.parent.map(|(task, _)| task.0),
-        parent_call_id: new.parent.map(|(_, call)| call.0),
-        tenant: new.tenant,
-        user_id: new.user_id,
-        session_id: new.session_id,
-        agent: new.agent,
-        agent_path: serde_json::to_string(&new.agent_path).ok()?,
-        metadata: new.client.metadata,
-        call: new.call,
-    })
-}
-
-fn lease(change: LeaseChange, guard: i64) -> (i64, Option<String>, Option<i64>) {
-    match change {
-        // A new task is queued, so that a worker claims it.
-        LeaseChange::Keep if guard == NEW => (QUEUE, None, None),
-        LeaseChange::Keep => (KEEP, None, None),
-        LeaseChange::Take { owner, time } => (TAKE, Some(owner), Some(micros(time))),
-        LeaseChange::Queue => (QUEUE, None, None),
-        LeaseChange::Park { wake_in } => (PARK, None, wake_in.map(micros)),
+impl TaskLine {
+    /// Sets the values that only a new task needs. `None` if they cannot be stored.
+    fn complete_new_task(&mut self) -> Option<()> {
+        let Guard::New(new) = &self.task.guard else {
+            return Some(());
+        };
+        self.agent_path = Some(serde_json::to_string(&new.agent_path).ok()?);
+        self.status = self.status.or(Some(TaskStatus::Running.as_str()));
+        if self.task.lease == LeaseChange::Keep {
+            // A new task is queued, so that a worker claims it.
+            self.task.lease = LeaseChange::Queue;
+        }
+        Some(())
     }
 }
 

@@ -23,9 +23,9 @@ use super::db::{Db, Engine, Failure, Sql, Value, sql};
 use super::feed::Feed;
 use super::notices::EventFilters;
 use super::record::record;
-use super::rows::{ChangeRows, QUEUE};
+use super::rows::ChangeRows;
 use super::{CommitError, StoppedTask, commit_postgres, commit_single, commit_sqlite};
-use crate::task::change::{Change, Committed};
+use crate::task::change::{Change, Committed, LeaseChange};
 use crate::task::id::TaskId;
 use crate::task::time::Time;
 
@@ -273,7 +273,8 @@ impl Committer {
                 .publish_commit(rows.root, rows.root_runs(), rows.items.len(), stopped);
             self.feed
                 .publish_requests(&rows.tenant, rows.affected_requests());
-            if rows.tasks.iter().any(|line| line.lease == QUEUE) {
+            let mut lines = rows.tasks.iter();
+            if lines.any(|line| line.task.lease == LeaseChange::Queue) {
                 self.feed.announce_queued_task();
             }
             if rows.gets_notice {

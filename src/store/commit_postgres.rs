@@ -13,12 +13,13 @@ use std::sync::OnceLock;
 use super::db::{Db, Failure, Sql, Value};
 use super::lists::{
     APPROVERS, CHANGES, CREDENTIALS, DECISIONS, GRANTS, ITEMS, KEYS, List, NOTICES,
-    REQUEST_UPDATES, REQUESTS, TASKS, USES,
+    REQUEST_UPDATES, REQUESTS, USES,
 };
 use super::record::record;
 use super::rows::ChangeRows;
 use super::statement::postgres;
 use super::tables::CLAIMABLE;
+use super::task_columns::TASKS;
 
 const LISTS: [&List; 9] = [
     &CHANGES,

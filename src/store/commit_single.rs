@@ -19,12 +19,12 @@ use std::sync::OnceLock;
 
 use super::commit_postgres::{STORED_KEYS, send};
 use super::db::{Db, Failure, Sql};
-use super::lists::{
-    APPROVERS, DECISIONS, ITEMS, KEYS, LINE_RANGES, List, NOTICES, REQUESTS, TASKS,
-};
-use super::rows::{ANY, ChangeRows, NEW, TaskLine, VERSION};
+use super::lists::{APPROVERS, DECISIONS, ITEMS, KEYS, LINE_RANGES, List, NOTICES, REQUESTS};
+use super::rows::{ChangeRows, TaskLine};
 use super::statement::postgres;
 use super::tables::CLAIMABLE;
+use super::task_columns::TASKS;
+use crate::task::change::Guard;
 
 /// The parts of the statement that a batch needs, as a sum of bits. The statement leaves out all
 /// other parts.
@@ -61,10 +61,10 @@ impl Parts {
         };
         let parts = [
             part(CREATES, |rows| {
-                rows.tasks.iter().any(|line| line.guard == NEW)
+                rows.tasks.iter().any(|line| line.new_task().is_some())
             }),
             part(UPDATES, |rows| {
-                rows.tasks.iter().any(|line| line.guard == VERSION)
+                rows.tasks.iter().any(TaskLine::requires_version)
             }),
             part(NEEDS_LOCKS, |rows| {
                 !rows.request_updates.is_empty() || rows.tasks.iter().any(changes_presence)
@@ -322,14 +322,14 @@ pub(super) fn statements() -> impl Iterator<Item = Sql> {
 /// that it reads under the locks, because `asker_until` counts from this time. The statement cannot
 /// return `updated_at` instead, because a change without items does not set `updated_at`.
 fn changes_presence(line: &TaskLine) -> bool {
-    line.guard == VERSION && line.asker.is_some()
+    line.requires_version() && line.task.asker.is_some()
 }
 
 pub(super) fn is_single(rows: &ChangeRows) -> bool {
-    let [task] = rows.tasks.as_slice() else {
+    let [line] = rows.tasks.as_slice() else {
         return false;
     };
-    let is_root = task.task_id == rows.root.0;
+    let is_root = line.task.task_id == rows.root;
     let has_one_update_at_most = match rows.request_updates.as_slice() {
         [] => rows.decisions.is_empty(),
         [update] => {
@@ -343,11 +343,11 @@ pub(super) fn is_single(rows: &ChangeRows) -> bool {
     };
     is_root
         && rows.lines() <= MAX_BATCH_LINES
-        && task.guard != ANY
-        && (task.facts > 0 || changes_presence(task))
-        && task.facts == task.events
+        && !matches!(line.task.guard, Guard::Any)
+        && (line.facts > 0 || changes_presence(line))
+        && line.facts == line.events
         && has_one_update_at_most
-        && (task.guard == VERSION || rows.request_updates.is_empty())
+        && (line.requires_version() || rows.request_updates.is_empty())
         && rows.credentials.is_empty()
         && !rows.has_grants()
 }

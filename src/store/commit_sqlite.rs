@@ -11,12 +11,14 @@ use uuid::Uuid;
 use super::db::{Db, Failure, Value};
 use super::lists::{
     APPROVERS, CREDENTIALS, DECISIONS, GRANTS, ITEMS, KEYS, List, NOTICES, REQUEST_UPDATES,
-    REQUESTS, TASKS, USES,
+    REQUESTS, USES,
 };
 use super::record::record;
-use super::rows::{ANY, ChangeRows, NEW, RequiredState, TaskLine, VERSION};
+use super::rows::{ChangeRows, RequiredState, TaskLine};
 use super::sqlite::{count_written, execute_each, records};
 use super::statement;
+use super::task_columns::TASKS;
+use crate::task::change::Guard;
 
 const READ_TASK: &str = "select task_id, root_task_id, version, last_seq,
     exists (select 1 from credential c where c.task_id = agent_task.task_id) as credentials from agent_task
@@ -219,7 +221,7 @@ fn read_state(
         }
         for line in &rows.tasks {
             let found: Vec<TaskState> =
-                records(transaction, READ_TASK, &[Value::Id(line.task_id)])?;
+                records(transaction, READ_TASK, &[Value::Id(line.task.task_id.0)])?;
             tasks.extend(found.into_iter().map(|task| (task.task_id, task)));
         }
         for line in &rows.request_updates {
@@ -273,15 +275,15 @@ impl StoredState {
     }
 
     fn matches(&self, line: &TaskLine, root: Uuid) -> bool {
-        let found = self.tasks.get(&line.task_id);
-        match line.guard {
-            NEW => found.is_none(),
-            VERSION => found.is_some_and(|task| {
+        let found = self.tasks.get(&line.task.task_id.0);
+        match line.task.guard {
+            Guard::New(_) => found.is_none(),
+            Guard::Version(version) => found.is_some_and(|task| {
                 task.root_task_id == root
-                    && task.version == line.version
-                    && task.last_seq == line.last_seq
+                    && task.version == version
+                    && task.last_seq == line.task.last_seq
             }),
-            _ => line.guard == ANY && found.is_some_and(|task| task.root_task_id == root),
+            Guard::Any => found.is_some_and(|task| task.root_task_id == root),
         }
     }
 }
@@ -294,7 +296,7 @@ fn ended_tasks<'b>(
 ) -> impl Iterator<Item = Uuid> + 'b {
     let lines = batch.iter().flat_map(|rows| &rows.tasks);
     let ended = lines.filter(|line| line.ends());
-    let found = ended.filter_map(|line| state.tasks.get(&line.task_id));
+    let found = ended.filter_map(|line| state.tasks.get(&line.task.task_id.0));
     found
         .filter(|task| task.credentials)
         .map(|task| task.task_id)

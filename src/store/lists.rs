@@ -1,14 +1,13 @@
 //! Declares the lists in which a commit passes its values to the database. A list has lines with
 //! named columns. The statements of both engines take the names of columns and the parameters
-//! from these declarations.
+//! from these declarations. The list of tasks is in `task_columns.rs`.
 
 use rusqlite::ToSql;
-use uuid::Uuid;
 
 use super::change_rows::micros;
 use super::db::Value;
 use super::rows::{ChangeRows, RequiredState};
-use crate::task::change::{ASKER_UNTIL_DELIVERED, AskerPresence, IdempotencyRow};
+use crate::task::change::IdempotencyRow;
 use crate::task::decision::Door;
 use crate::task::status::RequestStatus;
 use crate::task::user::UserKey;
@@ -30,15 +29,15 @@ pub(super) struct List {
 pub(super) type WithLine<'f> = &'f mut dyn FnMut(&[&dyn ToSql]) -> rusqlite::Result<()>;
 
 /// A line of a list, with the change that the line belongs to.
-struct BatchLine<'b, T> {
+pub(super) struct BatchLine<'b, T> {
     /// The position of the change in the batch.
-    number: i64,
-    rows: &'b ChangeRows,
-    line: &'b T,
+    pub(super) number: i64,
+    pub(super) rows: &'b ChangeRows,
+    pub(super) line: &'b T,
 }
 
 /// Returns the lines of all changes of a batch, in order.
-fn all<'b, T: 'b>(
+pub(super) fn all<'b, T: 'b>(
     batch: &[&'b ChangeRows],
     lines: impl Fn(&'b ChangeRows) -> &'b [T],
 ) -> Vec<BatchLine<'b, T>> {
@@ -114,28 +113,17 @@ impl LineRanges<'_> {
     }
 }
 
-/// Converts the new presence of an asker (the client that proposed a gate call) to a number for
-/// SQL: the waiting time in microseconds if the asker waits, -1 if the asker has left, or
-/// `ASKER_UNTIL_DELIVERED` if the result or a permit was delivered.
-fn asker(asker: AskerPresence) -> i64 {
-    match asker {
-        AskerPresence::PresentFor(time) => micros(time),
-        AskerPresence::Absent => -1,
-        AskerPresence::Delivered => ASKER_UNTIL_DELIVERED.0,
-    }
-}
-
 macro_rules! array {
     (uuid, $lines:ident, $of:ident => $value:expr) => {
-        Value::MaybeIds(
+        $crate::store::db::Value::MaybeIds(
             $lines
                 .iter()
-                .map(|$of| -> Option<Uuid> { $value.into() })
+                .map(|$of| -> Option<uuid::Uuid> { $value.into() })
                 .collect(),
         )
     };
     (bigint, $lines:ident, $of:ident => $value:expr) => {
-        Value::MaybeInts(
+        $crate::store::db::Value::MaybeInts(
             $lines
                 .iter()
                 .map(|$of| -> Option<i64> { $value.into() })
@@ -143,10 +131,10 @@ macro_rules! array {
         )
     };
     (boolean, $lines:ident, $of:ident => $value:expr) => {
-        Value::Bools($lines.iter().map(|$of| $value).collect())
+        $crate::store::db::Value::Bools($lines.iter().map(|$of| $value).collect())
     };
     (text, $lines:ident, $of:ident => $value:expr) => {
-        Value::MaybeTexts(
+        $crate::store::db::Value::MaybeTexts(
             $lines
                 .iter()
                 .map(|$of| Option::<&str>::from($value).map(str::to_owned))
@@ -154,10 +142,11 @@ macro_rules! array {
         )
     };
 }
+pub(super) use array;
 
 macro_rules! cell {
     (uuid, $value:expr) => {
-        Option::<Uuid>::from($value)
+        Option::<uuid::Uuid>::from($value)
     };
     (bigint, $value:expr) => {
         Option::<i64>::from($value)
@@ -169,67 +158,32 @@ macro_rules! cell {
         Option::<&str>::from($value)
     };
 }
+pub(super) use cell;
 
 /// Declares a [`List`]. The arguments are the list's name, the function that returns the lines of a
 /// batch, and the columns. Each column has a type, and an expression that computes its value from a
 /// line.
 macro_rules! list {
     ($name:literal, $lines:ident($($from:ident)?), |$of:ident| $($column:ident: $kind:ident = $value:expr),* $(,)?) => {
-        List {
+        $crate::store::lists::List {
             name: $name,
             columns: &[$((stringify!($column), stringify!($kind))),*],
             arrays: |batch| {
                 let lines = $lines(batch $(, |rows| rows.$from.as_slice())?);
-                vec![$(array!($kind, lines, $of => $value)),*]
+                vec![$($crate::store::lists::array!($kind, lines, $of => $value)),*]
             },
             each: |batch, with_line| {
                 let lines = $lines(batch $(, |rows| rows.$from.as_slice())?);
-                lines.iter().try_for_each(|$of| with_line(&[$(&cell!($kind, $value)),*]))
+                lines.iter().try_for_each(|$of| with_line(&[$(&$crate::store::lists::cell!($kind, $value)),*]))
             },
         }
     };
 }
+pub(super) use list;
 
 pub(super) const CHANGES: List = list!("changes", changes(), |entry|
     change: bigint = entry.number,
     root_task_id: uuid = entry.rows.root.0,
-);
-
-/// The column `lease_time` is a number of microseconds. If the change takes the lease, this is the
-/// duration of the lease. If the change parks the task, this is the time until the task wakes. From
-/// `parent_task_id` on, the columns are null for a task that already has a row.
-pub(super) const TASKS: List = list!("tasks", all(tasks), |entry|
-    change: bigint = entry.number,
-    task_id: uuid = entry.line.task_id,
-    root_task_id: uuid = entry.rows.root.0,
-    guard: bigint = entry.line.guard,
-    version: bigint = entry.line.version,
-    last_seq: bigint = entry.line.last_seq,
-    facts: bigint = entry.line.facts,
-    events: bigint = entry.line.events,
-    busy: bigint = entry.line.busy,
-    open_requests: bigint = entry.line.open_requests,
-    prompt_tokens: bigint = entry.line.prompt_tokens,
-    completion_tokens: bigint = entry.line.completion_tokens,
-    total_tokens: bigint = entry.line.total_tokens,
-    model_calls: bigint = entry.line.model_calls,
-    status: text = entry.line.status,
-    status_seq: bigint = entry.line.status_seq,
-    lease: bigint = entry.line.lease,
-    lease_owner: text = entry.line.lease_owner.as_deref(),
-    lease_time: bigint = entry.line.lease_time,
-    asker: bigint = entry.line.asker.map(asker),
-    agent_version: text = entry.line.agent_version.as_deref(),
-    parent_task_id: uuid = entry.line.immutable.as_ref().and_then(|it| it.parent_task_id),
-    parent_call_id: uuid = entry.line.immutable.as_ref().and_then(|it| it.parent_call_id),
-    tenant: text = entry.line.immutable.as_ref().map(|it| it.tenant.as_str()),
-    user_id: text = entry.line.immutable.as_ref().map(|it| it.user_id.as_str()),
-    session_id: text = entry.line.immutable.as_ref().map(|it| it.session_id.as_str()),
-    agent: text = entry.line.immutable.as_ref().map(|it| it.agent.as_str()),
-    agent_path: text = entry.line.immutable.as_ref().map(|it| it.agent_path.as_str()),
-    metadata: text = entry.line.immutable.as_ref().map(|it| it.metadata.as_str()),
-    call_tool: text = entry.line.call().map(|call| call.tool.as_str()),
-    call_key: text = entry.line.call().map(|call| call.key.as_str()),
 );
 
 /// The list has one line for each change of a batch. The line holds the request that the change

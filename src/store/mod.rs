@@ -58,6 +58,7 @@ mod sqlite_open;
 mod statement;
 mod stopped;
 mod tables;
+mod task_columns;
 mod task_list;
 mod tasks;
 mod tree;

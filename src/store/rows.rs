@@ -4,7 +4,8 @@
 
 use uuid::Uuid;
 
-use crate::task::change::{AskerPresence, IdempotencyRow, KeyedCall};
+use super::task_columns::texts;
+use crate::task::change::{AskerPresence, Guard, IdempotencyRow, LeaseChange, NewTask, TaskChange};
 use crate::task::credential::SealedCredential;
 use crate::task::decision::Door;
 use crate::task::grant::Grant;
@@ -35,72 +36,29 @@ pub(super) struct ChangeRows {
     pub(super) idempotency: Option<IdempotencyRow>,
 }
 
-/// The kinds of `Guard`, as numbers for SQL.
-pub(super) const NEW: i64 = 0;
-pub(super) const VERSION: i64 = 1;
-pub(super) const ANY: i64 = 2;
-
 const ENDS: [TaskStatus; 3] = [
     TaskStatus::Completed,
     TaskStatus::Failed,
     TaskStatus::Canceled,
 ];
 
-/// The kinds of `LeaseChange`, as numbers for SQL.
-pub(super) const KEEP: i64 = 0;
-pub(super) const TAKE: i64 = 1;
-pub(super) const QUEUE: i64 = 2;
-pub(super) const PARK: i64 = 3;
-
-/// The effect of a change on one task's row. `version` and `last_seq` are the values before the
-/// change. The fields from `busy` to `model_calls` are added to the row's counters.
-#[derive(Debug, Default)]
+/// The effect of a change on one task's row.
+#[derive(Debug)]
 pub(super) struct TaskLine {
-    pub(super) task_id: Uuid,
-    pub(super) guard: i64,
-    pub(super) version: i64,
-    pub(super) last_seq: i64,
+    /// The change of the task. Its facts and credentials are taken out, because they have lists of
+    /// their own.
+    pub(super) task: TaskChange,
     /// The number of items that the change adds to the task's journal.
     pub(super) facts: i64,
     /// The number of events that the change adds to the tree, which is the number of its items. Set
     /// in the root's line; 0 in all other lines.
     pub(super) events: i64,
-    pub(super) busy: i64,
-    pub(super) open_requests: i64,
-    pub(super) prompt_tokens: i64,
-    pub(super) completion_tokens: i64,
-    pub(super) total_tokens: i64,
-    pub(super) model_calls: i64,
     /// The new status; `None` if unchanged.
     pub(super) status: Option<&'static str>,
     /// The `seq` of the item that sets the status; 0 if no item does.
     pub(super) status_seq: i64,
-    /// The version of the agent's definition; `None` for a stored task whose agent version stays
-    /// the same.
-    pub(super) agent_version: Option<String>,
-    pub(super) lease: i64,
-    pub(super) lease_owner: Option<String>,
-    /// A number of microseconds. If the change takes the lease, this is the duration of the lease.
-    /// If the change parks the task, this is the time until the task wakes; `None` without such a
-    /// time. For any other change, `None`.
-    pub(super) lease_time: Option<i64>,
-    /// Whether the asker, the client that proposed a gate call, still waits. `None` if unchanged.
-    pub(super) asker: Option<AskerPresence>,
-    /// The columns that never change. Set only for a new task, which has no row yet.
-    pub(super) immutable: Option<ImmutableLine>,
-}
-
-#[derive(Debug)]
-pub(super) struct ImmutableLine {
-    pub(super) parent_task_id: Option<Uuid>,
-    pub(super) parent_call_id: Option<Uuid>,
-    pub(super) tenant: String,
-    pub(super) user_id: String,
-    pub(super) session_id: String,
-    pub(super) agent: String,
-    pub(super) agent_path: String,
-    pub(super) metadata: String,
-    pub(super) call: Option<KeyedCall>,
+    /// For a new task, the [`NewTask::agent_path`] as JSON.
+    pub(super) agent_path: Option<String>,
 }
 
 #[derive(Debug)]
@@ -240,12 +198,29 @@ impl RequestUpdateLine {
 }
 
 impl TaskLine {
-    /// Returns the [`KeyedCall`] by which the service recognizes a later equal call at a gate.
-    /// `None` if this line creates no gate call, or a gate call without a [`KeyedCall`].
-    pub(super) fn call(&self) -> Option<&KeyedCall> {
-        self.immutable
-            .as_ref()
-            .and_then(|immutable| immutable.call.as_ref())
+    /// Returns the line of a change without facts and credentials.
+    pub(super) fn new(task: TaskChange) -> Self {
+        Self {
+            task,
+            facts: 0,
+            events: 0,
+            status: None,
+            status_seq: 0,
+            agent_path: None,
+        }
+    }
+
+    /// Returns the initial columns of the row; `None` for a task that already has a row.
+    pub(super) fn new_task(&self) -> Option<&NewTask> {
+        match &self.task.guard {
+            Guard::New(new) => Some(new),
+            Guard::Version(_) | Guard::Any => None,
+        }
+    }
+
+    /// Whether the change requires a certain version of the row.
+    pub(super) fn requires_version(&self) -> bool {
+        matches!(self.task.guard, Guard::Version(_))
     }
 
     /// Whether the task becomes terminal in this change. Its credentials are then deleted.
@@ -256,12 +231,12 @@ impl TaskLine {
     /// Whether this change sets a time from which a worker may claim the task: at once, when the
     /// lease ends, or at the wake-up time.
     pub(super) fn queues(&self) -> bool {
-        self.lease != KEEP && !self.parks()
+        self.task.lease != LeaseChange::Keep && !self.parks()
     }
 
     /// Whether this change parks the task without a wake-up time. No worker then claims the task.
     pub(super) fn parks(&self) -> bool {
-        self.lease == PARK && self.lease_time.is_none()
+        self.task.lease == LeaseChange::Park { wake_in: None }
     }
 }
 
@@ -269,23 +244,26 @@ impl ChangeRows {
     /// Returns whether the root runs after this change; `None` if the change does not set the
     /// root's status.
     pub(super) fn root_runs(&self) -> Option<bool> {
-        let root = self.tasks.iter().find(|line| line.task_id == self.root.0)?;
+        let mut lines = self.tasks.iter();
+        let root = lines.find(|line| line.task.task_id == self.root)?;
         root.status
             .map(|status| status == TaskStatus::Running.as_str())
     }
 
-    /// Returns the change's [`TaskLine::asker`] for the root.
+    /// Returns the change's [`TaskChange::asker`] for the root.
     pub(super) fn asker(&self) -> Option<AskerPresence> {
         let mut lines = self.tasks.iter();
-        lines.find(|line| line.task_id == self.root.0)?.asker
+        let root = lines.find(|line| line.task.task_id == self.root)?;
+        root.task.asker
     }
 
-    /// Whether the change sets nothing but the presence of the asker ([`TaskLine::asker`]) and
+    /// Whether the change sets nothing but the presence of the asker ([`TaskChange::asker`]) and
     /// perhaps an idempotency key. Readers of the tree are not notified of such a change.
     pub(super) fn only_changes_presence(&self) -> bool {
         let mut lines = self.tasks.iter();
-        let lease_unchanged = lines.all(|line| line.asker.is_some() && line.lease == KEEP);
-        self.items.is_empty() && self.request_updates.is_empty() && lease_unchanged
+        let sets_asker_alone =
+            lines.all(|line| line.task.asker.is_some() && line.task.lease == LeaseChange::Keep);
+        self.items.is_empty() && self.request_updates.is_empty() && sets_asker_alone
     }
 
     pub(super) fn affected_requests(&self) -> impl Iterator<Item = RequestId> {
@@ -297,23 +275,7 @@ impl ChangeRows {
     /// Whether Postgres can store the change: none of its texts contains a NUL. Postgres can store
     /// an escaped NUL in an item's JSON, because the column has the type `text` and not `jsonb`.
     pub(super) fn is_storable(&self) -> bool {
-        let tasks = self.tasks.iter().flat_map(|line| {
-            let immutable = line.immutable.iter().flat_map(|immutable| {
-                [
-                    &immutable.tenant,
-                    &immutable.user_id,
-                    &immutable.session_id,
-                    &immutable.agent,
-                    &immutable.agent_path,
-                    &immutable.metadata,
-                ]
-            });
-            let call = line.call().into_iter();
-            immutable
-                .chain(call.flat_map(|call| [&call.tool, &call.key]))
-                .chain(line.agent_version.iter())
-                .chain(line.lease_owner.iter())
-        });
+        let tasks = self.tasks.iter().flat_map(texts);
         let people = self.decisions.iter().map(|line| &line.user_id);
         let approvers = self.approvers.iter().filter_map(|line| line.name.as_ref());
         let key = self.idempotency.iter().flat_map(|row| {
@@ -374,8 +336,9 @@ impl ChangeRows {
     }
 
     /// Whether the store would refuse to write this change a second time. This holds if the change
-    /// creates a task, or if it requires a certain version of a task's row (any guard but `ANY`).
+    /// creates a task, or if it requires a certain version of a task's row.
     pub(super) fn is_fenced(&self) -> bool {
-        self.tasks.iter().any(|line| line.guard != ANY)
+        let mut lines = self.tasks.iter();
+        lines.any(|line| !matches!(line.task.guard, Guard::Any))
     }
 }

@@ -64,8 +64,9 @@ pub(super) use request_changes;
 /// - `(asker_until "c")`: the column of the task `t`; 0 if the process that stored the presence is
 ///   gone (see `asker_lock.rs`). In a row for which the condition `c` is false, the column is as
 ///   stored;
-/// - `(task)`, `(request)`: the columns of a task or of a request that several statements read. The
-///   status item `s` must be in the row from which the columns of the task are read;
+/// - `(task)`, `(request)`: the columns of a task (see `task_columns.rs`) or of a request that
+///   several statements read. The status item `s` must be in the row from which the columns of the
+///   task are read;
 /// - `(request_changes)`: the list of the types in `task::event_name::REQUEST_CHANGES`;
 /// - `(first_of_changes)`: the rest of a statement that returns the number of a change's first
 ///   event. The statement must begin with a recursive common table expression `back`. The first
@@ -114,12 +115,8 @@ macro_rules! sql {
         sql!(@lite [$($out)* "t.asker_until",] $($rest)*)
     };
     (@$engine:ident [$($out:tt)*] (task) $($rest:tt)*) => {
-        sql!(@$engine [$($out)* "t.task_id, t.root_task_id, t.parent_task_id, t.parent_call_id, t.tenant, t.user_id,
-            t.session_id, t.agent, t.agent_version, t.agent_path, t.metadata, t.status, t.version, t.last_seq, t.busy,
-            t.open_requests, t.prompt_tokens, t.completion_tokens, t.total_tokens, t.model_calls, t.lease_owner,
-            t.lease_until, (t.phase = 'parked' and t.wake_at is null) as parked, ",]
-            (asker_until "(s.seq is not null)") ", t.takeovers,
-            t.fruitless, t.next_event, t.created_at, t.updated_at, s.body as status_body" $($rest)*)
+        sql!(@$engine [$($out)* $crate::store::task_columns::read_columns!(), ", ",]
+            (asker_until "(s.seq is not null)") ", s.body as status_body" $($rest)*)
     };
     (@$engine:ident [$($out:tt)*] (request) $($rest:tt)*) => {
         sql!(@$engine [$($out)* "r.request_id, r.task_id, r.root_task_id, r.tenant, t.user_id as owner, t.session_id,

@@ -17,7 +17,8 @@
 //! | `{items[g] i}` | the line number `g` (from 1) of a list, with the alias `i` (Postgres) |
 
 use super::lists::List;
-use super::tables::{TABLES, TASK_CHANGES, Table};
+use super::tables::{TABLES, Table};
+use super::task_columns::TASK_CHANGES;
 
 /// Reads the database's clock at each evaluation. A commit on Postgres evaluates this expression
 /// after it has locked the stored rows that it changes. `$1` is the offset that tests add.

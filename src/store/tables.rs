@@ -1,12 +1,14 @@
 //! Declares the tables that a commit writes: each column, with the value that is inserted into it.
-//! For `agent_task`, also declares the new values of a stored row. The templates of both engines'
-//! statements name these columns and values (see `statement.rs`).
+//! The columns of `agent_task` are in `task_columns.rs`. The templates of both engines' statements
+//! name these columns and values (see `statement.rs`).
 //!
 //! `{at}` is the time of the commit. `{base}` is the number of the tree's last event before the
 //! commit. In a value, an alias names the list that the value comes from: `n` for tasks, `i` for
 //! items, `a` for requests, `p` for approvers, `d` for decisions, `y` for keys, `s` for
 //! credentials, `g` for grants, `o` for notices. Two more aliases name rows: `k` is the stored or
 //! inserted task of a line, and `r` is the request that a decision answers.
+
+use super::task_columns::AGENT_TASK;
 
 pub(super) struct Table {
     pub(super) name: &'static str,
@@ -27,72 +29,6 @@ pub(super) const TABLES: &[Table] = &[
     STANDING_GRANT,
 ];
 
-/// The new value of the column `asker_until`; null if a change does not set the column. `n.asker`
-/// is a number from `lists::asker`: the time in microseconds that the asker waits from `{at}` on,
-/// -1 if the asker has left, or the maximum if the result or a permit was delivered.
-macro_rules! asker_until {
-    () => {
-        "case n.asker when -1 then 0 when 9223372036854775807 then n.asker else {at} + n.asker end"
-    };
-}
-
-/// The new value of the column `asker_owner`: the process that stores for how long the asker waits.
-/// Null if the change stores no such time, and on `SQLite` (see `asker_lock.rs`).
-macro_rules! asker_owner {
-    () => {
-        "when n.asker not in (-1, 9223372036854775807) then {owner} end"
-    };
-}
-
-const AGENT_TASK: Table = Table {
-    name: "agent_task",
-    columns: &[
-        ("task_id", "n.task_id"),
-        ("root_task_id", "n.root_task_id"),
-        ("parent_task_id", "n.parent_task_id"),
-        ("parent_call_id", "n.parent_call_id"),
-        ("tenant", "n.tenant"),
-        ("user_id", "n.user_id"),
-        ("session_id", "n.session_id"),
-        ("agent", "n.agent"),
-        ("agent_version", "n.agent_version"),
-        ("agent_path", "n.agent_path"),
-        ("metadata", "n.metadata"),
-        ("status", "n.status"),
-        ("status_seq", "n.status_seq"),
-        ("version", "1"),
-        ("last_seq", "n.last_seq + n.facts"),
-        ("next_event", "n.events"),
-        ("busy", "n.busy"),
-        ("open_requests", "n.open_requests"),
-        ("prompt_tokens", "n.prompt_tokens"),
-        ("completion_tokens", "n.completion_tokens"),
-        ("total_tokens", "n.total_tokens"),
-        ("model_calls", "n.model_calls"),
-        (
-            "phase",
-            "case n.lease when 1 then 'leased' when 3 then 'parked' else 'queued' end",
-        ),
-        ("lease_owner", "case n.lease when 1 then n.lease_owner end"),
-        (
-            "lease_until",
-            "case n.lease when 1 then {at} + n.lease_time end",
-        ),
-        (
-            "wake_at",
-            "case n.lease when 3 then {at} + n.lease_time end",
-        ),
-        ("asker_until", asker_until!()),
-        ("asker_owner", concat!("case ", asker_owner!())),
-        ("call_tool", "n.call_tool"),
-        ("call_key", "n.call_key"),
-        ("takeovers", "0"),
-        ("begun", "n.lease = 1"),
-        ("created_at", "{at}"),
-        ("updated_at", "{at}"),
-    ],
-};
-
 /// The table exists on Postgres only. `c` stands for a stored or inserted task, with two more
 /// columns that [`CLAIMABLE`] computes: `due_at` and `alone`.
 const CLAIMABLE_TASK: Table = Table {
@@ -111,78 +47,6 @@ const CLAIMABLE_TASK: Table = Table {
 pub(super) const CLAIMABLE: &str =
     "case t.phase when 'leased' then t.lease_until when 'parked' then t.wake_at else 0 end as due_at,
         t.fruitless >= 2 as alone";
-
-/// The columns that a commit changes in a stored row of `agent_task`, with their new values. `t` is
-/// the row before the change.
-pub(super) const TASK_CHANGES: &[(&str, &str)] = &[
-    (
-        "version",
-        "t.version + case n.guard when 1 then 1 else 0 end",
-    ),
-    ("last_seq", "t.last_seq + n.facts"),
-    ("next_event", "t.next_event + n.events"),
-    ("busy", "t.busy + n.busy"),
-    ("open_requests", "t.open_requests + n.open_requests"),
-    ("prompt_tokens", "t.prompt_tokens + n.prompt_tokens"),
-    (
-        "completion_tokens",
-        "t.completion_tokens + n.completion_tokens",
-    ),
-    ("total_tokens", "t.total_tokens + n.total_tokens"),
-    ("model_calls", "t.model_calls + n.model_calls"),
-    ("status", "coalesce(n.status, t.status)"),
-    (
-        "status_seq",
-        "case when n.status is null then t.status_seq else n.status_seq end",
-    ),
-    (
-        "agent_version",
-        "coalesce(n.agent_version, t.agent_version)",
-    ),
-    (
-        "phase",
-        "case n.lease when 1 then 'leased' when 2 then 'queued' when 3 then 'parked' else t.phase end",
-    ),
-    (
-        "lease_owner",
-        "case n.lease when 0 then t.lease_owner when 1 then n.lease_owner end",
-    ),
-    (
-        "lease_until",
-        "case n.lease when 0 then t.lease_until when 1 then {at} + n.lease_time end",
-    ),
-    (
-        "wake_at",
-        "case n.lease when 0 then t.wake_at when 3 then {at} + n.lease_time end",
-    ),
-    (
-        "asker_until",
-        concat!("coalesce(", asker_until!(), ", t.asker_until)"),
-    ),
-    (
-        "asker_owner",
-        concat!(
-            "case when n.asker is null then t.asker_owner ",
-            asker_owner!()
-        ),
-    ),
-    (
-        "takeovers",
-        "case when n.facts > 0 then 0 else t.takeovers end",
-    ),
-    (
-        "fruitless",
-        "case when n.facts > 0 then 0 else t.fruitless end",
-    ),
-    (
-        "begun",
-        "case n.lease when 0 then t.begun when 1 then true else false end",
-    ),
-    (
-        "updated_at",
-        "case when n.facts > 0 then {at} else t.updated_at end",
-    ),
-];
 
 const AGENT_TASK_ITEM: Table = Table {
     name: "agent_task_item",

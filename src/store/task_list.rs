@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::db::{Sql, Value, sql};
 use super::page::{IdsFirst, MAX_PAGE_BYTES, Page};
 use super::record::record;
-use super::tasks::TaskRecord;
+use super::task_columns::TaskRecord;
 use super::{ReadError, Store, TaskFilter};
 use crate::task::change::TaskRow;
 
