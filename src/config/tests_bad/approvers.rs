@@ -74,6 +74,23 @@ fn rule_for_several_people_that_no_answer_can_end_is_refused_or_warned_about() {
 }
 
 #[test]
+fn rule_for_several_people_with_an_unreadable_answer_has_only_that_mistake() {
+    for allow in ["respond, x", "edit, x"] {
+        let text = format!(
+            "{BASE}{TOOL}{AUTH}policy: [{{ name: x, tools: [t], decide: hold, approvers: {{ users: [bob, eve], required: 2 }}, allow: [{allow}] }}]\n"
+        );
+        let report = with(&text, &[], &Flags::default()).unwrap_err();
+        let lines = report.mistakes.iter().chain(&report.warnings);
+        let lines = lines.filter(|line| line.path.starts_with("policy"));
+        let found: Vec<_> = lines
+            .map(|line| (line.path.as_str(), line.detail.as_str()))
+            .collect();
+        let expected = "expected one of `approve`, `reject`, `edit`, `respond`";
+        assert_eq!(found, [("policy[0].allow[1]", expected)], "{allow}");
+    }
+}
+
+#[test]
 fn tenant_that_cannot_satisfy_a_rule_for_all_tenants_is_warned_about() {
     let found = |file: &str, eve: &str, rules: &str| {
         let auth = AUTH.replace("eve,", &format!("eve, tenant: other{eve},"));

@@ -189,6 +189,21 @@ both! {
         asks[2].abort();
     }
 
+    async fn ask_that_names_its_call_ends_a_presence_that_an_earlier_ask_left_behind(fixture) {
+        let harness = harness(fixture).await;
+        let engine = harness.engine(8);
+        let polled = by_key("k", None, refund(1, Duration::ZERO));
+        let task = asks(&engine, &polled).await.task_id;
+        until_at_rest(&harness, task).await;
+        // An earlier ask of the client could not store that it has left.
+        let until = harness.fixture.store.now().await.unwrap() + LONG;
+        let left = format!("update agent_task set asker_until = {}", until.0);
+        harness.fixture.database().execute(&left).await;
+        let again = asks(&engine, &polled).await;
+        assert_eq!((again.task_id, again.state), (task, GateState::Pending));
+        assert_eq!(harness.journal(task).await.row.asker_until, Some(Time(0)));
+    }
+
     async fn answer_that_is_not_handed_over_ends_no_reservation_of_a_later_ask(fixture) {
         let harness = harness(fixture).await;
         let (here, there) = (harness.engine(8), harness.engine(8));
