@@ -282,7 +282,7 @@ async fn serve_while(
 )]
 fn spawn_workers(engine: Arc<Engine>, sender: Arc<Sender>) -> JoinHandle<()> {
     tokio::spawn(async move {
-        tokio::join!(engine.work(), sender.work());
+        tokio::join!(engine.worker().run(), sender.work());
     })
 }
 

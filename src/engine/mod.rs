@@ -25,6 +25,7 @@ pub use self::commands::{
 };
 use self::gate::OpenCallLocks;
 use self::runtime::Locked;
+pub use self::runtime::Worker;
 use self::runtime::awaited_calls::AwaitedCalls;
 use self::runtime::in_flight_calls::InFlightCalls;
 use self::runtime::in_flight_model_calls::InFlightModelCalls;
@@ -136,7 +137,7 @@ impl std::fmt::Debug for Engine {
 
 impl Engine {
     /// Returns an engine without drivers. The engine accepts commands at once, and claims tasks
-    /// while [`Engine::work`] runs.
+    /// while [`Worker::run`] runs.
     #[must_use]
     pub fn new(parts: EngineParts) -> Arc<Self> {
         let replica = parts.ids.fresh().to_string();

@@ -17,6 +17,7 @@ use super::call_decisions::{
     approve, asked, became, bodies, each, edit, message, question, refused, respond,
 };
 use super::engine_harness::{EngineHarness, alice, drive, go, person, too_late, whole};
+use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::{StoreFixture, both};
 
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];

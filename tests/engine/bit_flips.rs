@@ -18,6 +18,7 @@ use holdpoint::task::status::TaskStatus;
 use self::database::{Beside, Cell};
 use super::call_decisions::{approve, each, edit, question, reject_then};
 use super::engine_harness::{Calls, EngineHarness, alice, go, person, turn, whole};
+use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::StoreFixture;
 use crate::support::repetitions;
 

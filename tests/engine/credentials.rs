@@ -268,7 +268,7 @@ both! {
             harness.fixture.forward(Duration::from_hours(25));
             let late = harness.engine(0).decide(&alice(), request, fills(&jira(TOKEN)), None).await;
             assert!(matches!(late, Err(Refusal::Expired(_))), "{late:?}");
-            assert_eq!(harness.engine(0).expire().await.unwrap(), 1);
+            assert_eq!(harness.engine(0).worker().expire().await.unwrap(), 1);
             harness.run().await;
         }
         assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Expired, Outcome::Expired, Outcome::Succeeded]);

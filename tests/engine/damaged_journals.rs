@@ -12,6 +12,7 @@ use holdpoint::task::status::{RequestStatus, TaskStatus};
 
 use super::engine_harness::{EngineHarness, alice, whole};
 use super::unread;
+use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::{StoreFixture, both};
 
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];

@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use super::engine_harness::{EngineHarness, alice, go, outcomes, person, rejects, whole};
 use super::two_replicas::{Pair, closed, finance, place};
+use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::{StoreFixture, both};
 
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
@@ -164,7 +165,7 @@ both! {
             let (bob, carol) = (finance("bob"), finance("carol"));
             let sweep = async {
                 while pair.other.request(request).await.unwrap().unwrap().status == RequestStatus::Pending {
-                    there.expire().await.unwrap();
+                    there.worker().expire().await.unwrap();
                 }
             };
             let (one, other, ()) = tokio::join!(
@@ -210,8 +211,8 @@ both! {
             let late = door.decide(&alice(), request, whole(Action::Approve, None), None).await;
             assert_eq!(late.err(), Some(Refusal::Expired(request)), "not swept");
             assert_eq!(harness.status(task).await, TaskStatus::Paused, "and it changed nothing");
-            assert_eq!(door.expire().await.unwrap(), 1);
-            assert_eq!(door.expire().await.unwrap(), 0);
+            assert_eq!(door.worker().expire().await.unwrap(), 1);
+            assert_eq!(door.worker().expire().await.unwrap(), 0);
             let late = door.decide(&alice(), request, rejects(Then::Cancel), None).await;
             assert_eq!(late.err(), Some(Refusal::Expired(request)), "swept");
             harness.finish(task).await;
@@ -236,7 +237,7 @@ both! {
             let door = harness.engine(4);
             let late = door.decide(&alice(), request, whole(Action::Retry, None), None).await;
             assert_eq!(late.err(), Some(Refusal::Expired(request)), "not swept");
-            assert_eq!(door.expire().await.unwrap(), 1);
+            assert_eq!(door.worker().expire().await.unwrap(), 1);
             let late = door.decide(&alice(), request, whole(Action::Retry, None), None).await;
             assert_eq!(late.err(), Some(Refusal::Expired(request)), "swept");
             harness.finish(task).await;
@@ -270,10 +271,10 @@ both! {
         harness.fixture.forward(Duration::from_mins(61));
         let late = door.decide(&person("bob"), second, whole(Action::Approve, None), None).await;
         assert_eq!(late.err(), Some(Refusal::Expired(second)));
-        assert_eq!(door.expire().await.unwrap(), 1);
+        assert_eq!(door.worker().expire().await.unwrap(), 1);
         assert_eq!((harness.status(task).await, harness.open(task).await), (TaskStatus::Paused, vec![(first, RequestKind::Approval)]));
         harness.fixture.forward(Duration::from_hours(24));
-        assert_eq!(door.expire().await.unwrap(), 1);
+        assert_eq!(door.worker().expire().await.unwrap(), 1);
         harness.finish(task).await;
         let journal = harness.journal(task).await;
         assert_eq!((journal.row.status, outcomes(&journal)), (TaskStatus::Completed, vec![Outcome::Expired; 2]));

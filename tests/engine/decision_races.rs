@@ -19,6 +19,7 @@ use super::engine_harness::{
     EngineHarness, alice, claimed, drive, go, join, outcomes, person, rejects, too_late, whole,
 };
 use super::two_replicas::{Pair, closed, finance, place};
+use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::repetitions;
 

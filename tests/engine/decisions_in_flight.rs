@@ -15,6 +15,7 @@ use serde_json::Value;
 use super::call_decisions::{asked, each, edit, shown};
 use super::engine_harness::{Calls, EngineHarness, alice, go, outcomes, rejects, whole};
 use super::invariants::check_ended;
+use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::{StoreFixture, both};
 
 const LOOKUP: (&str, &str) = ("lookup", r#"{"order":1}"#);
@@ -233,7 +234,7 @@ both! {
     async fn expired_call_that_had_started_is_not_reported_as_not_run(fixture) {
         let (harness, task, _) = held_after_its_start(fixture).await;
         harness.fixture.forward(Duration::from_hours(25));
-        harness.engine(0).expire().await.unwrap();
+        harness.engine(0).worker().expire().await.unwrap();
         is_not_denied(&harness, task, Outcome::Expired).await;
     }
 }

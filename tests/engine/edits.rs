@@ -22,6 +22,7 @@ use super::call_decisions::{
     approve, asked, became, bodies, each, edit, places, question, refused, reject, respond, shown,
 };
 use super::engine_harness::{EngineHarness, alice, person, turn, whole};
+use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::{StoreFixture, both};
 
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];

@@ -271,7 +271,7 @@ async fn question_that_nobody_answers_in_time_ends_the_call_as_expired() {
     let (harness, server) = harness(SMALL, vec![asks(&["folder"])]).await;
     let task = harness.held().await;
     harness.fixture.forward(Duration::from_hours(25));
-    harness.engine(4).expire().await.unwrap();
+    harness.engine(4).worker().expire().await.unwrap();
     harness.run().await;
     assert_eq!(harness.status(task).await, TaskStatus::Completed);
     assert_eq!(server.resumed().len(), 1);

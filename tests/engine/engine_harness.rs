@@ -35,6 +35,7 @@ use serde_json::Value;
 use tokio::task::JoinHandle;
 
 use super::stored_prompts::Witness;
+use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::StoreFixture;
 use crate::support::fake_tool::FakeTool;
 use crate::support::test_app::{VARIABLES, refunds};

@@ -25,6 +25,7 @@ use super::engine_harness::{EngineHarness, alice, drive, go, outcomes, spawn, tu
 use super::invariants::{check, check_ended};
 use super::stored_prompts::answers;
 use super::two_replicas::place;
+use super::worker_steps::WorkerSteps as _;
 use crate::store::connection_loss::lossy;
 use crate::store::store_fixture::{StoreFixture, both, change, fresh};
 

@@ -20,6 +20,7 @@ use holdpoint::world::Clock;
 use tokio::sync::Semaphore;
 
 use super::engine_harness::{EngineHarness, alice, claimed, go, join, spawn, turn};
+use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::both;
 use crate::support::endless_sleep::BETWEEN_ROUNDS;
 use crate::support::{eventually, until};
@@ -317,7 +318,7 @@ both! {
             }
         };
         tokio::select! {
-            () = Arc::clone(&here).work() => panic!("the service does not stop"),
+            () = here.worker().run() => panic!("the service does not stop"),
             () = reads => {}
         }
         // The worker claims once, and once more for each notification that came before this claim.

@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use super::call_decisions::{edit, named};
 use super::engine_harness::{Calls, EngineHarness, alice, fills, go, outcomes, turn, whole};
 use super::invariants::check_ended;
+use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::{StoreFixture, both};
 
 const HELD: (&str, &str) = ("refund", r#"{"order":1,"amount":120}"#);

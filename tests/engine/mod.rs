@@ -44,3 +44,4 @@ mod tool_connections;
 mod trees;
 mod two_replicas;
 mod unread;
+mod worker_steps;

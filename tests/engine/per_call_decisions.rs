@@ -16,6 +16,7 @@ use super::call_decisions::{
     reject_because, reject_then, respond, results, shown,
 };
 use super::engine_harness::{Calls, EngineHarness, alice, person, rejects, too_late, whole};
+use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::{StoreFixture, both};
 
 /// Four calls that are held in one request.
@@ -329,7 +330,7 @@ both! {
             harness.fixture.forward(Duration::from_hours(2));
             let late = door.decide(&alice(), request, each([(calls[2], approve())]), None).await;
             assert_eq!(late.err(), Some(Refusal::Expired(request)));
-            door.expire().await.unwrap();
+            door.worker().expire().await.unwrap();
             harness.run().await;
             let expected = match end {
                 TaskStatus::Completed => [Outcome::Succeeded, Outcome::Rejected, Outcome::Expired, Outcome::Responded],

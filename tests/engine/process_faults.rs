@@ -9,6 +9,7 @@ use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 
 use super::engine_harness::{EngineHarness, alice, drive, go, join, outcomes, spawn, turn, whole};
+use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::both;
 
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
@@ -139,7 +140,7 @@ both! {
         let answered = door.decide(&alice(), request, whole(Action::Approve, None), None).await;
         assert_eq!(answered.err(), Some(Refusal::Withdrawn(request)));
         harness.fixture.forward(std::time::Duration::from_hours(25));
-        door.expire().await.unwrap();
+        door.worker().expire().await.unwrap();
         for (task, end) in [(approved, TaskStatus::Failed), (expired, TaskStatus::Canceled)] {
             let row = harness.journal(task).await.row;
             assert_eq!((row.status, row.open_requests, row.busy), (end, 0, 0));

@@ -128,7 +128,7 @@ both! {
         let task = harness.begun().await;
         harness.tool.answers(200, "paid");
         harness.fixture.forward(Duration::from_hours(25));
-        harness.engine(0).expire().await.unwrap();
+        harness.engine(0).worker().expire().await.unwrap();
         harness.run().await;
         is_held(&harness, task, 1).await;
     }

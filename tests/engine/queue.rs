@@ -12,7 +12,8 @@ use holdpoint::task::id::TaskId;
 use holdpoint::task::status::TaskStatus;
 use holdpoint::world::SystemClock;
 
-use super::engine_harness::{EngineHarness, alice, drive, go, person, spawn};
+use super::engine_harness::{EngineHarness, alice, drive, go, person};
+use super::worker_steps::{WorkerSteps as _, spawn_worker};
 use crate::store::store_fixture::both;
 use crate::support::endless_sleep::{BETWEEN_ROUNDS, EndlessSleep};
 
@@ -103,7 +104,7 @@ both! {
         harness.tool.close();
         engine.create(&alice(), go(), None).await.unwrap();
         harness.tool.reached(1).await;
-        let worker = spawn(Arc::clone(&engine).work());
+        let worker = spawn_worker(&engine);
         let caller = alice();
         let commands = (0..4).map(|_| engine.create(&caller, go(), None));
         let mut commands = Box::pin(join_all(commands));
@@ -126,7 +127,7 @@ both! {
         engine.create(&alice(), go(), None).await.unwrap();
         harness.tool.reached(1).await;
         let queued = harness.queued().await;
-        let worker = spawn(Arc::clone(&engine).work());
+        let worker = spawn_worker(&engine);
         harness.tool.open();
         let one_by_one = async || {
             for _ in 0..3 {

@@ -207,7 +207,7 @@ both! {
         door.decide(&alice(), request, each([(calls[0], reject())]), None).await.unwrap();
         door.decide(&alice(), request, each([(calls[1], approve())]), None).await.unwrap();
         harness.fixture.forward(Duration::from_hours(25));
-        door.expire().await.unwrap();
+        door.worker().expire().await.unwrap();
         harness.run().await;
         refused_unasked(&harness, task, 1).await;
         assert_eq!(harness.tool.ledger().len(), 0);
@@ -227,7 +227,7 @@ both! {
         let harness = harness(fixture, &[&[LARGE], &[LARGE]]).await;
         let task = harness.begun().await;
         harness.fixture.forward(Duration::from_hours(25));
-        harness.engine(0).expire().await.unwrap();
+        harness.engine(0).worker().expire().await.unwrap();
         harness.run().await;
         asked_again(&harness, task, 2).await;
     }

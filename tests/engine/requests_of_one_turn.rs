@@ -12,6 +12,7 @@ use holdpoint::task::status::{RequestStatus, TaskStatus};
 use serde_json::Value;
 
 use super::engine_harness::{EngineHarness, alice, outcomes, person, rejects, too_late, whole};
+use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::{StoreFixture, both};
 
 /// Two calls that are held under different terms.
@@ -144,7 +145,7 @@ both! {
         harness.fixture.forward(Duration::from_hours(2));
         let late = door.decide(&person("bob"), second, whole(Action::Approve, None), None).await;
         assert_eq!(late.err(), Some(Refusal::Expired(second)), "swept or not");
-        door.expire().await.unwrap();
+        door.worker().expire().await.unwrap();
         assert_eq!(since_asked(&harness, task).await, ["request_closed", "tool_result"]);
         assert_eq!(harness.status(task).await, TaskStatus::Paused);
         door.decide(&alice(), first, whole(Action::Approve, None), None).await.unwrap();
@@ -157,7 +158,7 @@ both! {
         let (harness, task, first, second) = two_questions(fixture, "expires_in: 1h, on_expiry: cancel").await;
         let door = harness.engine(0);
         harness.fixture.forward(Duration::from_hours(2));
-        door.expire().await.unwrap();
+        door.worker().expire().await.unwrap();
         assert_eq!(harness.status(task).await, TaskStatus::Canceled);
         assert_eq!(statuses(&harness, [first, second]).await, [RequestStatus::Withdrawn, RequestStatus::Expired]);
         assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Canceled; 2]);

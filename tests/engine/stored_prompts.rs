@@ -26,6 +26,7 @@ use super::engine_harness::{EngineHarness, alice, fills, go, turn, whole};
 use super::takeover::{Drop, lived};
 use super::trees::harness::{Shape, one_large, said};
 use super::two_replicas::Pair;
+use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::repetitions;
 

@@ -10,6 +10,7 @@ use holdpoint::task::status::TaskStatus;
 
 use super::engine_harness::{Calls, EngineHarness, alice, go};
 use super::invariants::{check_ended, events_have_no_gaps};
+use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::{StoreFixture, both};
 
 /// The moment at which a driver is dropped: at the await itself, or once the awaited event has

@@ -11,6 +11,7 @@ use holdpoint::task::status::TaskStatus;
 use super::damaged_journals::{CUT, damage};
 use super::engine_harness::{EngineHarness, outcomes};
 use super::trees::harness::{People, Shape, TreeDriver, one_large};
+use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::both;
 
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];

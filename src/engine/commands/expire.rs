@@ -1,26 +1,25 @@
 //! Closes requests whose deadline has passed. The task of such a request then continues, or is
 //! canceled if the request's terms say so (`on_expiry`).
 
-use std::sync::Arc;
-
 use futures_util::future::join_all;
 
 use super::{MAX_TRIES, Refusal};
-use crate::engine::Engine;
+use crate::engine::Worker;
 use crate::task::id::{RequestId, TaskId};
 use crate::task::item::{CloseReason, Fact};
 use crate::task::status::RequestStatus;
 
 pub(crate) const MAX_EXPIRED_AT_ONCE: usize = 100;
 
-impl Engine {
+impl Worker<'_> {
     /// Closes the requests whose deadline has passed by the database's clock. Returns the number of
     /// closed requests, at most `MAX_EXPIRED_AT_ONCE`.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
-    pub async fn expire(self: &Arc<Self>) -> Result<usize, Refusal> {
+    pub async fn expire(self) -> Result<usize, Refusal> {
         let overdue = self
+            .engine
             .store
             .overdue(i64::try_from(MAX_EXPIRED_AT_ONCE).unwrap_or(i64::MAX))
             .await?;
@@ -43,13 +42,9 @@ impl Engine {
         Ok(closed_count)
     }
 
-    async fn expire_one(
-        self: &Arc<Self>,
-        request_id: RequestId,
-        task: TaskId,
-    ) -> Result<bool, Refusal> {
+    async fn expire_one(self, request_id: RequestId, task: TaskId) -> Result<bool, Refusal> {
         for _ in 0..MAX_TRIES {
-            let Some(mut session) = self.load(task).await? else {
+            let Some(mut session) = self.engine.load(task).await? else {
                 return Ok(false);
             };
             if session.own.progress.open_request(request_id).is_none() {
@@ -65,7 +60,7 @@ impl Engine {
             } else {
                 session.resume_if_unblocked();
             }
-            if self.submit(session).await?.is_some() {
+            if self.engine.submit(session).await?.is_some() {
                 return Ok(true);
             }
         }

@@ -2,16 +2,38 @@
 //! driver gets a slot while the service stops, or while the process drives another task alone
 //! (`LoneDrives`).
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::Driver;
+use crate::engine::Engine;
 
 /// The maximum time that a command waits for a slot. After that time, its task is queued. With a
 /// longer time, the answer to each command would come late while every slot has a slow call.
 const SLOT_WAIT: Duration = Duration::from_millis(500);
+
+impl Engine {
+    #[must_use]
+    pub fn free_slot(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.slots).try_acquire_owned().ok()
+    }
+
+    /// Waits for a slot. Returns `None` if the service stops.
+    ///
+    /// The worker waits in the same queue as the commands, and keeps its place until it gets a
+    /// slot. If it took only slots that are free at once, waiting commands could take every slot
+    /// first, and tasks that other replicas queued would wait for ever.
+    pub(in crate::engine) async fn next_slot(&self) -> Option<OwnedSemaphorePermit> {
+        tokio::select! {
+            biased;
+            () = self.stop.cancelled() => None,
+            slot = Arc::clone(&self.slots).acquire_owned() => slot.ok(),
+        }
+    }
+}
 
 impl Driver<'_> {
     /// Whether this driver stops before its next call of a model or a tool, and leaves the call to

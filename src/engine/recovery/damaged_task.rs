@@ -2,10 +2,7 @@
 //! process. Invariants: none of the task's calls runs; the task is not claimed again and again; no
 //! other task is delayed; a result that the driver had not stored yet is still written.
 
-use std::sync::Arc;
-
 use crate::engine::Engine;
-use crate::engine::runtime::leases::Lease;
 use crate::engine::session::TaskSession;
 use crate::store::{CommitError, DamagedTask, LONE_DRIVE_AFTER, ReadError, TreeSnapshot};
 use crate::task::change::{LeaseChange, TaskRow};
@@ -20,22 +17,22 @@ use crate::task::status::RequestStatus;
 /// have written.
 const MAX_TAKEOVERS: i32 = 5;
 
-impl Engine {
-    /// Ends the tasks that this process has found unreadable since the last call of this function.
-    pub(in crate::engine) async fn end_damaged_tasks(&self) {
-        for task in self.store.take_unreadable() {
-            match self.end_from_row(task, Vec::new()).await {
-                Ok(_) => {}
-                Err(CommitError::Refused) => {
-                    tracing::error!(%task, "an unreadable task cannot be ended");
-                }
-                Err(CommitError::Stale | CommitError::Unavailable | CommitError::Unknown) => {
-                    self.store.report_unreadable(task);
-                }
+/// Ends the tasks that this process has found unreadable since the last call of this function.
+pub(in crate::engine) async fn end_damaged_tasks(engine: &Engine) {
+    for task in engine.store.take_unreadable() {
+        match engine.end_from_row(task, Vec::new()).await {
+            Ok(_) => {}
+            Err(CommitError::Refused) => {
+                tracing::error!(%task, "an unreadable task cannot be ended");
+            }
+            Err(CommitError::Stale | CommitError::Unavailable | CommitError::Unknown) => {
+                engine.store.report_unreadable(task);
             }
         }
     }
+}
 
+impl Engine {
     /// Ends a task whose journal cannot be read, and its descendants. A task that has already ended
     /// stays as it is. If a newer version of this program may have written the journal, a replica
     /// of that version may be able to read the journal, so the task ends only after
@@ -94,19 +91,18 @@ impl Engine {
         tracing::error!(%task, ended = ends, "the stored data of a task cannot be read");
         Ok(true)
     }
+}
 
-    /// Ends a task without reading any item of its tree, because reading the task kills processes.
-    pub(in crate::engine) async fn end_unread(self: Arc<Self>, task: TaskId, lease: Lease) {
-        while let Err(error) = try_to_end_unread(&self, task).await {
-            if error == CommitError::Refused {
-                tracing::error!(%task, "a task whose reading kills processes cannot be ended");
-                break;
-            }
-            if self.back_off().await.is_err() {
-                break;
-            }
+/// Ends a task without reading any item of its tree, because reading the task kills processes.
+pub(in crate::engine) async fn end_unread(engine: &Engine, task: TaskId) {
+    while let Err(error) = try_to_end_unread(engine, task).await {
+        if error == CommitError::Refused {
+            tracing::error!(%task, "a task whose reading kills processes cannot be ended");
+            break;
         }
-        drop(lease);
+        if engine.back_off().await.is_err() {
+            break;
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 //! crash.
 
 pub(in crate::engine) mod awaited_calls;
+mod claimed_driver;
 pub(crate) mod in_flight_calls;
 pub(crate) mod in_flight_model_calls;
 pub(crate) mod leases;
@@ -13,6 +14,8 @@ mod unsendable;
 mod worker;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub use self::worker::Worker;
 
 /// A value behind a mutex that ignores poisoning. The lock must not be held across an await.
 #[derive(Debug, Default)]

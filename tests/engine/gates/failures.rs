@@ -263,7 +263,7 @@ both! {
             let engine = harness.engine(8);
             let task = ask(&engine, order, Duration::ZERO).await.call.task_id;
             harness.fixture.forward(Duration::from_mins(11));
-            assert_eq!(engine.expire().await.unwrap(), 1);
+            assert_eq!(engine.worker().expire().await.unwrap(), 1);
             let known = Proposal { identity: Identity::Call(task), ..refund(order, LONG) };
             let call = asks(&engine, &known).await;
             assert_eq!((call.decision, call.outcome), (GateDecision::Deny, Some(Outcome::Expired)));

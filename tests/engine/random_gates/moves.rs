@@ -17,6 +17,7 @@ use tokio::task::JoinHandle;
 
 use super::super::engine_harness::{alice, whole};
 use super::super::gates::agent;
+use super::super::worker_steps::WorkerSteps as _;
 use super::laws::call_of;
 use super::{Ask, CALLS, Presence, Replica, RunState, WAIT};
 
@@ -327,7 +328,7 @@ impl RunState<'_> {
     fn claims(&self, replica: usize) -> JoinHandle<()> {
         let engine = Arc::clone(&self.replicas[replica].engine);
         self.replicas[replica].spawn(async move {
-            let _ = engine.expire().await;
+            let _ = engine.worker().expire().await;
             for driver in engine.claim().await.unwrap_or_default() {
                 driver.await;
             }

@@ -16,6 +16,7 @@ use holdpoint::task::status::TaskStatus;
 use holdpoint::task::transcript::Message;
 
 use super::super::engine_harness::{EngineHarness, alice, rejects, whole};
+use super::super::worker_steps::WorkerSteps as _;
 use super::harness::{
     DAYS, LEAF, People, Shape, TreeDriver, ended_as, handed_back, one_large, one_small, refund,
 };
@@ -335,7 +336,7 @@ both! {
         let (door, mut expired) = (EngineHarness::like(&parts, 0), 0);
         while expired < 2 {
             // One sweep may close one request or both requests.
-            let closed = door.expire().await.unwrap();
+            let closed = door.worker().expire().await.unwrap();
             assert!(closed > 0);
             expired += closed;
         }

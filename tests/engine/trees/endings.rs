@@ -17,6 +17,7 @@ use holdpoint::task::status::{RequestStatus, TaskStatus};
 use super::super::damaged_journals::{CUT, GONE, damage};
 use super::super::engine_harness::{EngineHarness, alice, rejects, whole};
 use super::super::two_replicas::{closed, place};
+use super::super::worker_steps::WorkerSteps as _;
 use super::harness::{
     LEAF, People, Shape, TreeDriver, ended_as, handed_back, one_large, one_small, said, superseding,
 };

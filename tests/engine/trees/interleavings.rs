@@ -18,6 +18,7 @@ use holdpoint::task::status::TaskStatus;
 use super::super::engine_harness::{EngineHarness, alice};
 use super::super::invariants::events_have_no_gaps;
 use super::super::two_replicas::place;
+use super::super::worker_steps::WorkerSteps as _;
 use super::harness::{People, Shape, TreeDriver, handed_back, refund};
 use crate::store::store_fixture::{StoreFixture, both};
 

@@ -19,6 +19,7 @@ use super::super::call_decisions::edit;
 use super::super::damaged_journals::{GONE, damage};
 use super::super::engine_harness::{EngineHarness, alice, drive, outcomes, rejects, whole};
 use super::super::stored_prompts::thinks;
+use super::super::worker_steps::WorkerSteps as _;
 use super::endings::looked_after;
 use super::harness::{
     LEAF, People, Shape, TreeDriver, hands_on, one_large, one_small, refund, said, speaks,
@@ -254,7 +255,7 @@ both! {
         let parts = harness.parts(0);
         let root = harness.grown(&parts).await;
         harness.fixture.forward(Duration::from_hours(25));
-        let closed = EngineHarness::like(&parts, 0).expire().await.unwrap();
+        let closed = EngineHarness::like(&parts, 0).worker().expire().await.unwrap();
         assert_eq!(closed, 20, "a deadline that passes is seen within a second");
         balanced(&harness, root).await;
     }

@@ -12,6 +12,7 @@ use holdpoint::task::id::TaskId;
 use tokio::sync::watch;
 
 use super::super::super::engine_harness::{EngineHarness, alice, go};
+use super::super::super::worker_steps::WorkerSteps as _;
 use super::ROOM;
 
 pub struct TreeDriver<'s> {
