@@ -97,13 +97,18 @@ fn bash(wait: Duration) -> Proposal {
 }
 
 async fn asks(engine: &Arc<Engine>, proposal: &Proposal) -> GateCall {
-    engine.gates().ask(&agent(), proposal).await.unwrap().call
+    engine
+        .gates()
+        .ask(&agent(), proposal, None)
+        .await
+        .unwrap()
+        .call
 }
 
 async fn ask(engine: &Arc<Engine>, order: u32, wait: Duration) -> GateAnswer {
     engine
         .gates()
-        .ask(&agent(), &refund(order, wait))
+        .ask(&agent(), &refund(order, wait), None)
         .await
         .unwrap()
 }
@@ -111,7 +116,7 @@ async fn ask(engine: &Arc<Engine>, order: u32, wait: Duration) -> GateAnswer {
 #[expect(clippy::disallowed_methods, reason = "it ends with the test's runtime")]
 fn asking_by(engine: &Arc<Engine>, proposal: Proposal) -> Asking {
     let engine = Arc::clone(engine);
-    tokio::spawn(async move { engine.gates().ask(&agent(), &proposal).await })
+    tokio::spawn(async move { engine.gates().ask(&agent(), &proposal, None).await })
 }
 
 fn asking(engine: &Arc<Engine>, order: u32) -> Asking {
@@ -343,7 +348,7 @@ both! {
         );
         let message = "The call was not run (withdrawn): The configuration has no agent door.";
         assert_eq!(call.message(), message);
-        let refused = without.gates().ask(&agent(), &refund(1, Duration::ZERO)).await;
+        let refused = without.gates().ask(&agent(), &refund(1, Duration::ZERO), None).await;
         assert!(matches!(
             refused,
             Err(GateRefusal::Command(Refusal::Invalid(_)))
@@ -355,7 +360,7 @@ both! {
         let harness = harness(fixture).await;
         let engine = harness.engine(8);
         let (caller, proposal) = (agent(), refund(1, LONG));
-        let bytes = size_of_val(&engine.gates().ask(&caller, &proposal));
+        let bytes = size_of_val(&engine.gates().ask(&caller, &proposal, None));
         assert!(bytes <= 4 * 1024, "{bytes} bytes");
     }
 

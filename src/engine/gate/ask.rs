@@ -1,5 +1,5 @@
 //! Handles asks. In an ask, a client proposes a call (or names an earlier call) and waits for the
-//! verdict. The REST API, MCP and the protocols of gateways all ask through [`Gates::ask_until`].
+//! verdict. The REST API, MCP and the protocols of gateways all ask through [`Gates::ask`].
 //! As long as its connection waits, the client counts as the present asker of the call. This module
 //! stores the presence, starts the call after an approval, and ends the presence when the wait
 //! ends.
@@ -82,25 +82,14 @@ enum Round {
 }
 
 impl Gates<'_> {
-    /// Proposes a call, or asks again about an earlier call, and waits for the verdict.
+    /// Proposes a call, or asks again about an earlier call, and waits for the verdict. Starts no
+    /// approved call after `claim_until`. After this time, the client may have stopped waiting, and
+    /// would not get the permit.
     ///
     /// # Errors
     /// Fails if the gate gives no verdict. After `Unavailable` or `Internal`, the call may have
     /// been stored; after any other refusal, no new call was stored.
     pub async fn ask(
-        self,
-        caller: &Caller,
-        proposal: &Proposal,
-    ) -> Result<GateAnswer, GateRefusal> {
-        self.ask_until(caller, proposal, None).await
-    }
-
-    /// Like [`Gates::ask`], but starts no approved call after `claim_until`. After this time, the
-    /// client may have stopped waiting, and would not get the permit.
-    ///
-    /// # Errors
-    /// As for [`Gates::ask`].
-    pub async fn ask_until(
         self,
         caller: &Caller,
         proposal: &Proposal,

@@ -62,7 +62,7 @@ async fn asker_of_a_sqlite_file_is_gone_after_a_crash() {
 fn asking_at(replica: &Replica) {
     let engine = Arc::clone(&replica.engine);
     let proposal = refund(1, Duration::from_mins(5));
-    replica.spawn(async move { engine.gates().ask(&agent(), &proposal).await });
+    replica.spawn(async move { engine.gates().ask(&agent(), &proposal, None).await });
 }
 
 /// Approves a call and crashes the replica that runs it for an asker who waits for five minutes.
@@ -183,7 +183,7 @@ async fn ask_gets_the_result_although_the_answer_to_its_reservation_was_lost() {
     let lost = harness
         .engine(8)
         .gates()
-        .ask(&agent(), &small(1, LONG))
+        .ask(&agent(), &small(1, LONG), None)
         .await
         .unwrap();
     let (task, outcome) = (lost.call.task_id, lost.call.outcome);
@@ -198,7 +198,7 @@ async fn ask_gets_the_result_although_the_answer_to_its_reservation_was_lost() {
     way.swallow.store(1, Ordering::SeqCst);
     let again = engine
         .gates()
-        .ask(&agent(), &small(1, Duration::ZERO))
+        .ask(&agent(), &small(1, Duration::ZERO), None)
         .await
         .unwrap();
     assert_eq!(way.swallow.load(Ordering::SeqCst), 0, "the answer was lost");

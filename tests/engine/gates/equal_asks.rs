@@ -181,7 +181,7 @@ both! {
         until_idle(&engines[0]).await;
         engines[1].shut_down(LONG).await;
         let over = (&mut asks[1]).await.unwrap().unwrap().call;
-        let polled = engines[2].gates().ask(&agent(), &one(Duration::ZERO)).await.unwrap().call;
+        let polled = engines[2].gates().ask(&agent(), &one(Duration::ZERO), None).await.unwrap().call;
         for call in [over, polled] {
             assert_eq!((call.task_id, call.state), (task, GateState::Pending));
         }

@@ -237,14 +237,14 @@ both! {
             (agent(), refund(2, Duration::ZERO)),
             (agent(), bash(Duration::ZERO)),
         ] {
-            let other = engine.gates().ask(&caller, &known(proposal)).await.unwrap().call;
+            let other = engine.gates().ask(&caller, &known(proposal), None).await.unwrap().call;
             assert_ne!(other.task_id, task);
             assert_eq!(other.state, GateState::Pending);
         }
         assert_eq!(harness.executions(task, "/refund"), 0);
         let own = known(refund(1, LONG));
         for _ in 0..2 {
-            let answer = engine.gates().ask(&agent(), &own).await.unwrap();
+            let answer = engine.gates().ask(&agent(), &own, None).await.unwrap();
             assert_eq!((answer.call.task_id, answer.call.outcome), (task, Some(Outcome::Succeeded)));
             answer.delivery.into_iter().for_each(Delivery::delivered);
             until_present(&harness, task, |until| until == ASKER_UNTIL_DELIVERED).await;
@@ -402,7 +402,7 @@ async fn asker_that_alternates_between_replicas_gets_the_permit_of_its_one_call(
     for leg in 0..6 {
         let answer = replicas[leg % 2]
             .gates()
-            .ask(&agent(), &bash(Duration::ZERO))
+            .ask(&agent(), &bash(Duration::ZERO), None)
             .await;
         tasks.push(answer.unwrap().call.task_id);
     }

@@ -29,7 +29,7 @@ use crate::support::until;
 
 /// Asks for a call that runs at once, and delivers its result.
 async fn delivered(harness: &EngineHarness, engine: &Arc<Engine>, proposal: &Proposal) -> GateCall {
-    let answer = engine.gates().ask(&agent(), proposal).await.unwrap();
+    let answer = engine.gates().ask(&agent(), proposal, None).await.unwrap();
     answer.delivery.unwrap().delivered();
     let task = answer.call.task_id;
     until_present(harness, task, |until| until == ASKER_UNTIL_DELIVERED).await;
@@ -145,7 +145,7 @@ both! {
     async fn caller_who_may_decide_neither_asks_nor_reports(fixture) {
         let harness = harness(fixture).await;
         let engine = harness.engine(8);
-        let asked = engine.gates().ask(&alice(), &bash(LONG)).await;
+        let asked = engine.gates().ask(&alice(), &bash(LONG), None).await;
         assert!(matches!(asked, Err(GateRefusal::Command(Refusal::Forbidden(_)))));
         let report = OutcomeReport {
             call: Err("k".to_owned()),
@@ -236,7 +236,7 @@ both! {
             // Asks for the settled call and marks its result as delivered. Otherwise the equal
             // proposal of the next round would get this result instead of a new call.
             let key = Proposal { identity: Identity::Call(task), ..bash(LONG) };
-            engine.gates().ask(&agent(), &key).await.unwrap().delivery.into_iter().for_each(Delivery::delivered);
+            engine.gates().ask(&agent(), &key, None).await.unwrap().delivery.into_iter().for_each(Delivery::delivered);
             until_present(&harness, task, |until| until == ASKER_UNTIL_DELIVERED).await;
         }
     }
@@ -258,7 +258,7 @@ both! {
         harness.tool.close();
         let engine = Arc::clone(&process.engine);
         let tag = || proposal("tag", r#"{"text":"a"}"#, LONG);
-        let asking = process.spawn(async move { engine.gates().ask(&agent(), &tag()).await });
+        let asking = process.spawn(async move { engine.gates().ask(&agent(), &tag(), None).await });
         harness.tool.reached(1).await;
         process.crash();
         assert!(asking.await.is_err());
@@ -288,7 +288,7 @@ both! {
     async fn gate_that_is_not_open_to_a_user_is_unknown_to_it(fixture) {
         let mut harness = harness(fixture).await;
         harness.configure(|yaml| yaml.replacen("  door: {", "  door: { open_to: { users: [carol] },", 1));
-        let refused = harness.engine(8).gates().ask(&agent(), &bash(LONG)).await;
+        let refused = harness.engine(8).gates().ask(&agent(), &bash(LONG), None).await;
         assert!(matches!(refused, Err(GateRefusal::Command(Refusal::Invalid(_)))));
     }
 

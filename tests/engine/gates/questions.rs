@@ -306,7 +306,7 @@ both! {
         let engine = harness.engine(8);
         let held = asks(&engine, &small(1, Duration::ZERO)).await;
         let task = until_asked(&harness, RequestKind::Credentials).await;
-        let other = engine.gates().ask(&agent(), &small(2, Duration::ZERO)).await;
+        let other = engine.gates().ask(&agent(), &small(2, Duration::ZERO), None).await;
         assert!(matches!(other, Err(GateRefusal::TooManyOpen)));
         answer(&harness, &engine, task, token()).await;
         let call = asks(&engine, &small(1, LONG)).await;

@@ -103,7 +103,7 @@ impl RunState<'_> {
         let from = self.now().await;
         let engine = Arc::clone(&self.replicas[replica].engine);
         let handle = self.replicas[replica]
-            .spawn(async move { engine.gates().ask(&agent(), &proposal).await });
+            .spawn(async move { engine.gates().ask(&agent(), &proposal, None).await });
         self.asked += 1;
         self.presences.push(Presence {
             ask: self.asked,

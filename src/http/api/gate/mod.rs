@@ -62,7 +62,7 @@ pub(crate) async fn timed_ask(
     claim_until: Option<Instant>,
 ) -> Result<GateAnswer, GateRefusal> {
     let began = http.clock.uptime();
-    let asked = http.engine.gates().ask_until(caller, proposal, claim_until);
+    let asked = http.engine.gates().ask(caller, proposal, claim_until);
     let answer = asked.await?;
     let seconds = http.clock.uptime().saturating_sub(began).as_secs_f64();
     let (gate, door) = (&answer.call.gate, surface.as_str());
