@@ -66,93 +66,92 @@ impl Engine {
         answer: DecisionInput,
         key: Option<IdempotencyKey>,
     ) -> Result<Accepted, Refusal> {
-        let decider = Decider {
-            engine: self,
-            caller,
-        };
-        let result = Box::pin(decider.decide_once(read, answer, key.as_ref())).await;
+        let result = Box::pin(decide_once(self, caller, read, answer, key.as_ref())).await;
         self.or_replayed(caller, key.as_ref(), result).await
     }
 }
 
-/// Checks the answer of `caller` to a request, and stores it as a decision.
+async fn decide_once(
+    engine: &Arc<Engine>,
+    caller: &Caller,
+    read: (RequestRow, Option<Journal>),
+    answer: DecisionInput,
+    key: Option<&IdempotencyKey>,
+) -> Result<Accepted, Refusal> {
+    let request = read.0.spec.request_id;
+    let mut read = Some(read);
+    for _ in 0..MAX_TRIES {
+        let (row, journal) = match read.take() {
+            Some(read) => read,
+            None => stored_request(&engine.store, request).await?,
+        };
+        let approver = approver_of(caller, &row)?;
+        let decider = Decider { engine, approver };
+        let decision = decider.validate_answer(&row, &answer).await?;
+        let mut session = load_session(engine, &row, journal).await?;
+        let Some(open) = session.own.progress.open_request(request).cloned() else {
+            // The request was closed after its row was read. The next try reads the row again.
+            continue;
+        };
+        let agent = engine.agent_of(&session.own.row).await?;
+        if let Some(failure) = stored_damage(&session, request, agent.as_ref().err()) {
+            if fail_damaged_task(engine, session, failure).await? {
+                return Err(Refusal::Withdrawn(request));
+            }
+            continue;
+        }
+        let agent = agent.as_deref().ok();
+        let targets = decision.targets(approver, &open);
+        let changed = targets.as_ref().is_ok_and(|targets| {
+            decider.is_tool_changed(agent, &session, &open, decision.action, targets)
+        });
+        if targets.is_err() || changed {
+            decider
+                .refuse_denied_edits(&session, agent, &open.spec, &answer)
+                .await?;
+        }
+        let targets = targets?;
+        if changed {
+            if withdraw_for_changed_tool(engine, session, request).await? {
+                return Err(Refusal::Withdrawn(request));
+            }
+            continue;
+        }
+        decider
+            .apply_decision(&mut session, agent, &open, &decision, &targets)
+            .await?;
+        session.idempotency = key.map(|key| key.row(caller, &session, Some(request)));
+        if let Some(accepted) = engine.submit(session).await? {
+            return Ok(Accepted {
+                task_id: accepted.root,
+                ..accepted
+            });
+        }
+        if let Some(done) = engine.keyed_result(caller, key).await? {
+            return Ok(done);
+        }
+    }
+    tracing::error!(%request, "a decision could not be stored");
+    Err(Refusal::Unavailable)
+}
+
+/// Checks an answer of a person who may decide the request, and turns it into facts.
 #[derive(Clone, Copy)]
 pub(super) struct Decider<'e> {
     pub(super) engine: &'e Arc<Engine>,
-    pub(super) caller: &'e Caller,
+    pub(super) approver: Approver<'e>,
 }
 
 impl Decider<'_> {
-    async fn decide_once(
-        self,
-        read: (RequestRow, Option<Journal>),
-        answer: DecisionInput,
-        key: Option<&IdempotencyKey>,
-    ) -> Result<Accepted, Refusal> {
-        let request = read.0.spec.request_id;
-        let mut read = Some(read);
-        for _ in 0..MAX_TRIES {
-            let (row, journal) = match read.take() {
-                Some(read) => read,
-                None => stored_request(&self.engine.store, request).await?,
-            };
-            let approver = approver_of(self.caller, &row)?;
-            let decision = self.validate_answer(approver, &row, &answer).await?;
-            let mut session = load_session(self.engine, &row, journal).await?;
-            let Some(open) = session.own.progress.open_request(request).cloned() else {
-                // The request was closed after its row was read. The next try reads the row again.
-                continue;
-            };
-            let agent = self.engine.agent_of(&session.own.row).await?;
-            if let Some(failure) = stored_damage(&session, request, agent.as_ref().err()) {
-                if self.fail_damaged_task(session, failure).await? {
-                    return Err(Refusal::Withdrawn(request));
-                }
-                continue;
-            }
-            let agent = agent.as_deref().ok();
-            let targets = decision.targets(approver, &open);
-            let changed = targets.as_ref().is_ok_and(|targets| {
-                self.is_tool_changed(agent, &session, &open, decision.action, targets)
-            });
-            if targets.is_err() || changed {
-                self.refuse_denied_edits(approver, &session, agent, &open.spec, &answer)
-                    .await?;
-            }
-            let targets = targets?;
-            if changed {
-                if self.withdraw_for_changed_tool(session, request).await? {
-                    return Err(Refusal::Withdrawn(request));
-                }
-                continue;
-            }
-            self.apply_decision(approver, &mut session, agent, &open, &decision, &targets)
-                .await?;
-            session.idempotency = key.map(|key| key.row(self.caller, &session, Some(request)));
-            if let Some(accepted) = self.engine.submit(session).await? {
-                return Ok(Accepted {
-                    task_id: accepted.root,
-                    ..accepted
-                });
-            }
-            if let Some(done) = self.engine.keyed_result(self.caller, key).await? {
-                return Ok(done);
-            }
-        }
-        tracing::error!(%request, "a decision could not be stored");
-        Err(Refusal::Unavailable)
-    }
-
     /// Validates an answer by the request's row. If this fails and the answer has edited arguments,
     /// also checks these arguments. If they have an error, returns the error of the arguments
     /// instead of the first error.
     async fn validate_answer(
         self,
-        approver: Approver<'_>,
         row: &RequestRow,
         answer: &DecisionInput,
     ) -> Result<ValidDecision, Refusal> {
-        let validated = self.validate_by_row(approver, row, answer);
+        let validated = self.validate_by_row(row, answer);
         let has_edits = answer.edits().next().is_some();
         match &validated {
             // The error's pointer may name a member of the arguments, and that name may be a
@@ -171,7 +170,7 @@ impl Decider<'_> {
                 | Refusal::Expired(_)
                 | Refusal::Withdrawn(_)
                 | Refusal::AlreadyDecided { .. },
-            ) if has_edits => self.refuse_denied_edits_of(approver, row, answer).await?,
+            ) if has_edits => self.refuse_denied_edits_of(row, answer).await?,
             Ok(_) | Err(_) => {}
         }
         validated
@@ -181,11 +180,10 @@ impl Decider<'_> {
     /// [`Engine::decide`] documents.
     fn validate_by_row(
         self,
-        approver: Approver<'_>,
         row: &RequestRow,
         answer: &DecisionInput,
     ) -> Result<ValidDecision, Refusal> {
-        let valid = validate(&self.engine.roster, approver, row, answer)?;
+        let valid = validate(&self.engine.roster, self.approver, row, answer)?;
         let request = row.spec.request_id;
         if answer
             .digest
@@ -211,7 +209,6 @@ impl Decider<'_> {
     /// withdrawal of the open requests instead of the judgements.
     async fn apply_decision(
         self,
-        approver: Approver<'_>,
         session: &mut TaskSession,
         agent: Option<&Agent>,
         open: &RequestProgress,
@@ -229,9 +226,7 @@ impl Decider<'_> {
         .await?;
         for (call, text) in input.edits() {
             let agent = agent.ok_or(Refusal::Internal)?;
-            let (judged, judgement) = self
-                .judge_edit(approver, session, agent, open, call, text)
-                .await?;
+            let (judged, judgement) = self.judge_edit(session, agent, open, call, text).await?;
             edits.insert(call, judged);
             new_judgements.extend(judgement.map(|judgement| (call, judgement)));
         }
@@ -247,7 +242,7 @@ impl Decider<'_> {
         let grants = self
             .requested_grants(session, agent, open, input, targets)
             .await?;
-        let mut decision = input.decision(approver, open, targets, &edits, &grants, shown);
+        let mut decision = input.decision(self.approver, open, targets, &edits, &grants, shown);
         self.redact_decision(session, &mut decision).await?;
         let cancels = decision.closes && decision.then.is_some_and(|then| then != Then::Continue);
         session.push(Fact::Decision {
@@ -277,7 +272,6 @@ impl Decider<'_> {
     /// repeated.
     async fn judge_edit(
         self,
-        approver: Approver<'_>,
         session: &TaskSession,
         agent: &Agent,
         open: &RequestProgress,
@@ -302,7 +296,7 @@ impl Decider<'_> {
         let refused =
             |detail: String| Refusal::invalid(format!("/decisions/{call}/arguments"), detail);
         let (is_approved, new_judgement) = self
-            .judgement_after_edit(approver, session, &open.spec, request, &now)
+            .judgement_after_edit(session, &open.spec, request, &now)
             .map_err(refused)?;
         let new_judgement =
             new_judgement.filter(|new| !is_approved && state.judgement.as_ref() != Some(new));
@@ -354,42 +348,40 @@ impl Decider<'_> {
             .filter(|call| calls.contains(&call.tool_call_id))
             .any(|call| self.is_call_changed(agent, session, call))
     }
+}
 
-    /// Closes a request because a tool of its calls, or its credential form, has changed. The
-    /// driver then judges the calls again. Returns `false`, and writes nothing, if another commit
-    /// came first or the database refused the change.
-    async fn withdraw_for_changed_tool(
-        self,
-        mut session: TaskSession,
-        request_id: RequestId,
-    ) -> Result<bool, Refusal> {
-        session.push(Fact::RequestClosed {
-            request_id,
-            status: RequestStatus::Withdrawn,
-            reason: CloseReason::ToolChanged,
-        });
-        session.resume_if_unblocked();
-        Ok(self.engine.submit(session).await?.is_some())
-    }
+/// Closes a request because a tool of its calls, or its credential form, has changed. The driver
+/// then judges the calls again. Returns `false`, and writes nothing, if another commit came first
+/// or the database refused the change.
+async fn withdraw_for_changed_tool(
+    engine: &Arc<Engine>,
+    mut session: TaskSession,
+    request_id: RequestId,
+) -> Result<bool, Refusal> {
+    session.push(Fact::RequestClosed {
+        request_id,
+        status: RequestStatus::Withdrawn,
+        reason: CloseReason::ToolChanged,
+    });
+    session.resume_if_unblocked();
+    Ok(engine.submit(session).await?.is_some())
+}
 
-    /// Fails a task whose stored request or agent version is damaged, so that none of the task's
-    /// calls runs. Returns `false` if the commit failed, for example because another commit came
-    /// first.
-    async fn fail_damaged_task(
-        self,
-        mut session: TaskSession,
-        failure: Failure,
-    ) -> Result<bool, Refusal> {
-        session.fail(failure);
-        match self
-            .engine
-            .commit(&mut session, LeaseChange::Park { wake_in: None })
-            .await
-        {
-            Ok(_) => Ok(true),
-            Err(CommitError::Unavailable) => Err(Refusal::Unavailable),
-            Err(CommitError::Stale | CommitError::Refused | CommitError::Unknown) => Ok(false),
-        }
+/// Fails a task whose stored request or agent version is damaged, so that none of the task's calls
+/// runs. Returns `false` if the commit failed, for example because another commit came first.
+async fn fail_damaged_task(
+    engine: &Engine,
+    mut session: TaskSession,
+    failure: Failure,
+) -> Result<bool, Refusal> {
+    session.fail(failure);
+    match engine
+        .commit(&mut session, LeaseChange::Park { wake_in: None })
+        .await
+    {
+        Ok(_) => Ok(true),
+        Err(CommitError::Unavailable) => Err(Refusal::Unavailable),
+        Err(CommitError::Stale | CommitError::Refused | CommitError::Unknown) => Ok(false),
     }
 }
 

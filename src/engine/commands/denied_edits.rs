@@ -8,7 +8,7 @@ use super::decide::Decider;
 use super::decision_input::DecisionInput;
 use crate::agent::Agent;
 use crate::engine::session::TaskSession;
-use crate::people::authorization::{Approver, others_suffice};
+use crate::people::authorization::others_suffice;
 use crate::store::{ReadError, RequestRow};
 use crate::task::request::{CallSpec, RequestSpec};
 use crate::task::text::pointer;
@@ -22,7 +22,6 @@ impl Decider<'_> {
     /// As [`Decider::refuse_denied_edits`].
     pub(super) async fn refuse_denied_edits_of(
         self,
-        approver: Approver<'_>,
         row: &RequestRow,
         answer: &DecisionInput,
     ) -> Result<(), Refusal> {
@@ -32,7 +31,7 @@ impl Decider<'_> {
             Err(error @ ReadError::Unavailable) => return Err(error.into()),
         };
         let agent = self.engine.agent_of(&session.own.row).await?;
-        self.refuse_denied_edits(approver, &session, agent.as_deref().ok(), &row.spec, answer)
+        self.refuse_denied_edits(&session, agent.as_deref().ok(), &row.spec, answer)
             .await
     }
 
@@ -44,7 +43,6 @@ impl Decider<'_> {
     /// `Invalid` for the first such arguments; `Unavailable` when the database does not answer.
     pub(super) async fn refuse_denied_edits(
         self,
-        approver: Approver<'_>,
         session: &TaskSession,
         agent: Option<&Agent>,
         spec: &RequestSpec,
@@ -64,7 +62,7 @@ impl Decider<'_> {
                 .engine
                 .verdict(session, agent, (asked.name.as_str(), text))
                 .await;
-            let judged = self.judgement_after_edit(approver, session, spec, asked, &now);
+            let judged = self.judgement_after_edit(session, spec, asked, &now);
             if let Err(detail) = judged {
                 let place = format!("{}/arguments", pointer("/decisions", &call));
                 return Err(Refusal::invalid(place, detail));
@@ -105,7 +103,6 @@ impl Decider<'_> {
     /// person.
     pub(super) fn judgement_after_edit(
         self,
-        approver: Approver<'_>,
         session: &TaskSession,
         spec: &RequestSpec,
         asked: &CallSpec,
@@ -118,7 +115,7 @@ impl Decider<'_> {
             Verdict::Allow => &spec.terms,
             Verdict::Hold => now.terms.as_ref().unwrap_or(&spec.terms),
         };
-        let caller = approver.caller();
+        let caller = self.approver.caller();
         let has_accounts = !caller.without_accounts;
         let editor = caller.user_id.as_str();
         let needs_others = has_accounts && spec.needs_others_after_edit(asked.tool_call_id, editor);

@@ -13,8 +13,8 @@ use crate::failpoint;
 use crate::store::ReadError;
 use crate::task::id::TaskId;
 
-/// If a lone drive (a drive of one task alone) could not begin, the next lone drive begins only
-/// after this number of lease durations.
+/// The pause after a lone drive (a drive of one task alone) that could not begin, in durations of a
+/// lease. During the pause, this process begins no lone drive.
 const POSTPONEMENT_LEASES: u32 = 4;
 
 /// The driver of a claimed task. It has not read the task yet.
