@@ -59,7 +59,7 @@ impl Engine {
                 }
                 Err(CommitError::Unavailable) => return Err(Refusal::Unavailable),
                 Err(_) => {
-                    if let Some(done) = self.keyed_result(caller, key.as_ref()).await? {
+                    if let Some(done) = self.earlier_result(caller, key.as_ref()).await? {
                         return Ok(done);
                     }
                 }

@@ -40,18 +40,13 @@ impl Engine {
             by: caller.user_id.to_string(),
             groups: caller.groups.clone(),
         });
-        session.idempotency = key.as_ref().map(|key| key.row(caller, &session, None));
-        if let Some(accepted) = self.submit(session).await? {
-            return Ok(accepted);
-        }
-        // The insert was refused. If the POST has a key, another POST with the same key came first.
-        match &key {
-            Some(key) => self
-                .earlier_result(caller, key)
-                .await?
-                .ok_or(Refusal::Unavailable),
-            None => Err(Refusal::Internal),
-        }
+        let key = key.as_ref();
+        let accepted = self.submit_with_key(caller, session, key, None).await?;
+        // The insert was refused, and no POST with the same key is stored.
+        accepted.ok_or(match key {
+            Some(_) => Refusal::Unavailable,
+            None => Refusal::Internal,
+        })
     }
 }
 

@@ -120,15 +120,12 @@ async fn decide_once(
         decider
             .apply_decision(&mut session, agent, &open, &decision, &targets)
             .await?;
-        session.idempotency = key.map(|key| key.row(caller, &session, Some(request)));
-        if let Some(accepted) = engine.submit(session).await? {
+        let stored = engine.submit_with_key(caller, session, key, Some(request));
+        if let Some(accepted) = stored.await? {
             return Ok(Accepted {
                 task_id: accepted.root,
                 ..accepted
             });
-        }
-        if let Some(done) = engine.keyed_result(caller, key).await? {
-            return Ok(done);
         }
     }
     tracing::error!(%request, "a decision could not be stored");

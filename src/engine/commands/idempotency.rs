@@ -45,8 +45,9 @@ impl IdempotencyKey {
 }
 
 impl Engine {
-    /// Returns the result of an earlier POST with the same key; `None` if no earlier POST had this
-    /// key. The HTTP handlers call `earlier_result` before they check the rest of a POST.
+    /// Returns the result of an earlier POST with the same key; `None` if there is no key, or if no
+    /// earlier POST had this key. The HTTP handlers call `earlier_result` before they check the rest
+    /// of a POST.
     ///
     /// # Errors
     /// `KeyReused` if the earlier body differs; `Forbidden` if the caller has since lost the right
@@ -55,8 +56,9 @@ impl Engine {
     pub async fn earlier_result(
         &self,
         caller: &Caller,
-        key: &IdempotencyKey,
+        key: Option<&IdempotencyKey>,
     ) -> Result<Option<Accepted>, Refusal> {
+        let Some(key) = key else { return Ok(None) };
         let found = self
             .store
             .idempotency(&caller.tenant, &caller.user_id, &key.path, &key.key)
@@ -108,21 +110,9 @@ impl Engine {
     ) -> Result<Accepted, Refusal> {
         match result {
             Err(refusal) if key.is_some() && refusal != Refusal::Unavailable => {
-                self.keyed_result(caller, key).await?.ok_or(refusal)
+                self.earlier_result(caller, key).await?.ok_or(refusal)
             }
             Ok(_) | Err(_) => result,
-        }
-    }
-
-    /// Like [`Engine::earlier_result`], for a POST that may have no key.
-    pub(in crate::engine) async fn keyed_result(
-        &self,
-        caller: &Caller,
-        key: Option<&IdempotencyKey>,
-    ) -> Result<Option<Accepted>, Refusal> {
-        match key {
-            Some(key) => self.earlier_result(caller, key).await,
-            None => Ok(None),
         }
     }
 }

@@ -79,7 +79,7 @@ impl Engine {
             });
             let descendants = session.tree.descendants(task);
             session.cancel_tasks(descendants, CloseReason::Superseded);
-            if let Some(accepted) = self.submit_with_key(caller, session, key).await? {
+            if let Some(accepted) = self.submit_with_key(caller, session, key, None).await? {
                 return Ok(accepted);
             }
         }

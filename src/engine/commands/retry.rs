@@ -38,7 +38,7 @@ impl Engine {
                 return Err(Refusal::conflict(row, ConflictCode::TaskNotFailed));
             }
             session.own.push_status(TaskStatus::Running, session.now);
-            if let Some(accepted) = self.submit_with_key(caller, session, key).await? {
+            if let Some(accepted) = self.submit_with_key(caller, session, key, None).await? {
                 return Ok(accepted);
             }
         }

@@ -10,6 +10,7 @@ use crate::failpoint;
 use crate::people::Caller;
 use crate::store::CommitError;
 use crate::task::change::Committed;
+use crate::task::id::RequestId;
 
 impl Engine {
     /// Commits a command's facts and drives the task in the background. Returns once the first
@@ -39,19 +40,21 @@ impl Engine {
         }))
     }
 
-    /// Like [`Engine::submit`], but the commit also stores the idempotency key. If nothing was
-    /// committed because a POST with the same key came first, returns the result of that POST.
+    /// Like [`Engine::submit`], but the commit also stores the idempotency key. For a decision,
+    /// `request` is the decided request. If nothing was committed because a POST with the same key
+    /// came first, returns the result of that POST.
     pub(super) async fn submit_with_key(
         self: &Arc<Self>,
         caller: &Caller,
         mut session: TaskSession,
         key: Option<&IdempotencyKey>,
+        request: Option<RequestId>,
     ) -> Result<Option<Accepted>, Refusal> {
-        session.idempotency = key.map(|key| key.row(caller, &session, None));
+        session.idempotency = key.map(|key| key.row(caller, &session, request));
         if let Some(accepted) = self.submit(session).await? {
             return Ok(Some(accepted));
         }
-        self.keyed_result(caller, key).await
+        self.earlier_result(caller, key).await
     }
 }
 

@@ -80,10 +80,11 @@ pub(crate) fn no_members(body: Value, _: &[u8]) -> Result<(), Problem> {
 /// Returns the result of an earlier POST with the same `Idempotency-Key`; `None` if `posted` has no
 /// valid key, or no earlier POST had this key.
 async fn replayed(http: &Http, posted: &PostRequest) -> Result<Option<Accepted>, Problem> {
-    let Ok(Some(key)) = posted.key() else {
+    let Ok(key) = posted.key() else {
         return Ok(None);
     };
-    match http.engine.earlier_result(&posted.caller, &key).await {
+    let earlier = http.engine.earlier_result(&posted.caller, key.as_ref());
+    match earlier.await {
         Ok(accepted) => Ok(accepted),
         Err(refusal) => Err(refusal_problem(http, &posted.caller, refusal).await),
     }
