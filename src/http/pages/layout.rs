@@ -12,7 +12,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
-use super::error_texts::{ErrorTexts, localized, untranslated};
+use super::error_texts::{self, localized, untranslated};
 use super::language::Language;
 use super::translations::{Translations, fill};
 use crate::engine::FieldError;
@@ -92,7 +92,7 @@ pub(crate) fn problem_page(
 ) -> Markup {
     let words = Translations::for_language(language);
     let title = problem.code.title();
-    let page_title = ErrorTexts::for_language(language).title(problem.code);
+    let page_title = error_texts::title(language, problem.code);
     let (code, status) = (problem.code.as_str(), problem.code.status().as_u16());
     frame_in(
         language,
