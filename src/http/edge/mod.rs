@@ -97,16 +97,14 @@ struct RequestContext {
 impl RequestContext {
     fn new(state: &Edge, request: &Request) -> Self {
         let headers = request.headers();
-        let reads_link = request.uri().path().starts_with(link::PATH_PREFIX)
-            && [Method::GET, Method::HEAD].contains(request.method());
         let is_shared = state.origins.allows_cors(headers);
-        Self {
+        let mut context = Self {
             id: state.ids.fresh(),
             origin: headers.get(header::ORIGIN).filter(|_| is_shared).cloned(),
             is_preflight: *request.method() == Method::OPTIONS
                 && headers.contains_key(header::ORIGIN)
                 && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD),
-            wants_html: reads_link || wants_html(headers),
+            wants_html: wants_html(headers),
             wants_stream: *request.method() == Method::GET && wants_stream(headers),
             host_refusal: state.host_refusal(request),
             operation: OperationSlot::default(),
@@ -115,7 +113,10 @@ impl RequestContext {
                 .path_and_query()
                 .map_or_else(String::new, ToString::to_string),
             language: Language::from_headers(headers),
-        }
+        };
+        let is_read = [Method::GET, Method::HEAD].contains(request.method());
+        context.wants_html |= is_read && context.is_link();
+        context
     }
 
     fn surface(&self) -> Surface {
@@ -135,10 +136,7 @@ impl RequestContext {
 
     /// Returns whether the path is a sealed link from a message.
     fn is_link(&self) -> bool {
-        match self.operation.get() {
-            Some(op) => op.auth == AuthClass::Link,
-            None => self.path.starts_with(link::PATH_PREFIX),
-        }
+        self.path.starts_with(link::PATH_PREFIX)
     }
 
     /// Returns the id that the page of a problem shows. `None` for a link that does not work: the
