@@ -11,7 +11,7 @@ use super::grant::{GrantScope, GrantUse};
 use super::id::{CallId, GrantId, RequestId, TaskId};
 use super::item::{Fact, Item, Outcome, ToolResult, Turn};
 use super::quarantine::Quarantine;
-use super::rejections::{RejectedCall, RejectedCalls};
+use super::rejections::{REPEATED_TEXT, RejectedCall, RejectedCalls};
 use super::request::RequestSpec;
 use super::status::TaskStatus;
 use super::text::as_sentence;
@@ -397,14 +397,10 @@ impl Progress {
 /// in another task, so only the judgement has the reason.
 fn repeated_rejection_text(rejection: Option<&RejectedCall>, judgement: &Judgement) -> String {
     let Some(rejection) = rejection else {
-        let rejected = judgement.reason.as_deref();
-        let rejected = rejected.unwrap_or("A human has rejected this same call.");
-        let rejected = as_sentence(rejected);
+        let rejected = as_sentence(judgement.reason.as_deref().unwrap_or(REPEATED_TEXT));
         return format!("{rejected} It was not run, and asking again does not help.");
     };
     let reason = rejection.reason.as_ref();
     let reason = reason.map_or(String::new(), |reason| format!(" Reason: {reason}"));
-    format!(
-        "A human has rejected this same call; it was not run, and asking again does not help.{reason}"
-    )
+    format!("{REPEATED_TEXT}; it was not run, and asking again does not help.{reason}")
 }

@@ -7,6 +7,9 @@ use serde_json::Value;
 
 use super::id::CallId;
 
+/// The beginning of every text about a call that equals a rejected call.
+pub(crate) const REPEATED_TEXT: &str = "A human has rejected this same call";
+
 /// The rejected calls whose rejections still apply.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RejectedCalls(Vec<RejectedCall>);

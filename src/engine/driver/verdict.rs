@@ -13,6 +13,7 @@ use crate::engine::Engine;
 use crate::engine::session::TaskSession;
 use crate::policy::JudgementInput;
 use crate::task::id::CallId;
+use crate::task::rejections::REPEATED_TEXT;
 use crate::task::verdict::{Judgement, Terms, Verdict};
 use crate::tool::catalog::{Catalog, CatalogEntry};
 use crate::tool::{DefinitionChange, arguments, human};
@@ -162,12 +163,9 @@ pub(in crate::engine) fn parse_arguments(text: &str) -> Option<Value> {
 
 /// Denies a call that equals `call`, which a person has rejected for this reason.
 pub(in crate::engine) fn denied_again(call: CallId, reason: Option<&str>) -> Judgement {
-    let text = "A human has rejected this same call.";
+    let reason = reason.map_or(String::new(), |reason| format!(" Reason: {reason}"));
     Judgement {
-        reason: Some(match reason {
-            Some(reason) => format!("{text} Reason: {reason}"),
-            None => text.to_owned(),
-        }),
+        reason: Some(format!("{REPEATED_TEXT}.{reason}")),
         repeats: Some(call),
         ..Judgement::new(Verdict::Deny)
     }
