@@ -1,8 +1,15 @@
 //! Tests of mistakes in tool settings, and of the contents of a tool's definition.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::json;
+
 use super::*;
 use crate::secret::Secret;
-use crate::tool::arguments;
+use crate::task::text::canonical_json;
+use crate::task::tool_spec::{Effect, ToolKind};
+use crate::tool::{arguments, http, shell};
 
 #[expect(
     clippy::needless_pass_by_value,
