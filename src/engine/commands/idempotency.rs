@@ -7,6 +7,7 @@ use crate::engine::session::TaskSession;
 use crate::people::Caller;
 use crate::people::authorization::{Command, may_decide};
 use crate::secret::seal::DigestedBody;
+use crate::store::Store;
 use crate::task::change::{IdempotencyRow, TaskRow};
 use crate::task::id::RequestId;
 use crate::task::status::TaskStatus;
@@ -42,6 +43,22 @@ impl IdempotencyKey {
             request_id,
         }
     }
+
+    /// Returns the row of an earlier POST with this key; `None` if no earlier POST had this key.
+    ///
+    /// # Errors
+    /// `KeyReused` if the earlier body differs; `Unavailable` when the database does not answer.
+    pub(in crate::engine) async fn stored_row(
+        &self,
+        store: &Store,
+        caller: &Caller,
+    ) -> Result<Option<IdempotencyRow>, Refusal> {
+        let found = store.idempotency(&caller.tenant, &caller.user_id, &self.path, &self.key);
+        match found.await? {
+            Some(row) if !self.body.matches_digest(&row.body_digest) => Err(Refusal::KeyReused),
+            found => Ok(found),
+        }
+    }
 }
 
 impl Engine {
@@ -59,14 +76,9 @@ impl Engine {
         key: Option<&IdempotencyKey>,
     ) -> Result<Option<Accepted>, Refusal> {
         let Some(key) = key else { return Ok(None) };
-        let found = self
-            .store
-            .idempotency(&caller.tenant, &caller.user_id, &key.path, &key.key)
-            .await?;
-        let Some(row) = found else { return Ok(None) };
-        if !key.body.matches_digest(&row.body_digest) {
-            return Err(Refusal::KeyReused);
-        }
+        let Some(row) = key.stored_row(&self.store, caller).await? else {
+            return Ok(None);
+        };
         let task = self
             .store
             .task(row.task_id)

@@ -206,8 +206,11 @@ impl Gates<'_> {
         agent: &Agent,
         proposal: &Proposal,
     ) -> Result<Option<TaskId>, GateRefusal> {
-        let key = self.gate_key(&agent.name, proposal);
-        Ok(self.task_of_key(caller, key.as_ref()).await?)
+        let Some(key) = self.gate_key(&agent.name, proposal) else {
+            return Ok(None);
+        };
+        let row = key.stored_row(&self.engine.store, caller).await?;
+        Ok(row.map(|row| row.task_id))
     }
 
     /// Builds the task of a proposed call without storing the task. The last fact of the task is

@@ -64,8 +64,10 @@ impl Gates<'_> {
         key: Option<&IdempotencyKey>,
     ) -> Result<(GateCall, bool), GateRefusal> {
         may_ask_at_gate(caller).map_err(|why| Refusal::Forbidden(why.into()))?;
-        if let Some(task) = self.task_of_key(caller, key).await? {
-            let session = self.load_call(caller, task).await?;
+        if let Some(key) = key
+            && let Some(row) = key.stored_row(&self.engine.store, caller).await?
+        {
+            let session = self.load_call(caller, row.task_id).await?;
             return Ok((self.gate_call(&session, Viewer::Reader).await?, true));
         }
         let task = self.reported_task(caller, report).await?;
@@ -102,28 +104,6 @@ impl Gates<'_> {
             return Ok((self.gate_call(&session, Viewer::Reader).await?, false));
         }
         Err(Refusal::Unavailable.into())
-    }
-
-    /// Returns the task of an earlier command with the same key; `None` if there is no such
-    /// command.
-    ///
-    /// # Errors
-    /// `KeyReused` if the earlier command had another body.
-    pub(super) async fn task_of_key(
-        self,
-        caller: &Caller,
-        key: Option<&IdempotencyKey>,
-    ) -> Result<Option<TaskId>, Refusal> {
-        let Some(key) = key else { return Ok(None) };
-        let found = self
-            .engine
-            .store
-            .idempotency(&caller.tenant, &caller.user_id, &key.path, &key.key)
-            .await?;
-        match found {
-            Some(row) if !key.body.matches_digest(&row.body_digest) => Err(Refusal::KeyReused),
-            found => Ok(found.map(|row| row.task_id)),
-        }
     }
 
     async fn reported_task(
