@@ -74,10 +74,7 @@ impl<'e> Driver<'e> {
         known: &Credentials,
     ) -> bool {
         let (mut requested, mut is_missing) = (BTreeSet::new(), false);
-        for id in calls {
-            let Some(state) = self.session.own.progress.call(*id).cloned() else {
-                continue;
-            };
+        for state in self.states_of(calls) {
             let Some(entry) = self.offered(&state.call.name) else {
                 continue;
             };
@@ -97,7 +94,8 @@ impl<'e> Driver<'e> {
                 None => {
                     let reason =
                         format!("the configuration has no credential {name} for this agent");
-                    self.session.push_judgement(*id, Judgement::invalid(reason));
+                    let id = state.call.tool_call_id;
+                    self.session.push_judgement(id, Judgement::invalid(reason));
                 }
             }
         }

@@ -22,13 +22,10 @@ impl Driver<'_> {
     /// Opens a request for the next question of each of these calls. Fails a call whose questions
     /// cannot be stored.
     pub(super) fn elicit(&mut self, calls: &[CallId]) {
-        for id in calls {
-            let Some(state) = self.session.own.progress.call(*id).cloned() else {
-                continue;
-            };
+        for state in self.states_of(calls) {
             let Some(elicitation) = self.open_elicitation(&state) else {
                 let text = "The tool asked the user a question, which could not be stored.";
-                let failed = (*id, Outcome::Failed, text.to_owned());
+                let failed = (state.call.tool_call_id, Outcome::Failed, text.to_owned());
                 self.session.settle_calls(vec![failed]);
                 continue;
             };

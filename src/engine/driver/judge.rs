@@ -25,17 +25,14 @@ impl Driver<'_> {
     /// `Lost` when the service goes down before the database answers.
     pub(crate) async fn judge_calls(&mut self, calls: &[CallId]) -> Result<(), Stop> {
         self.refresh_tools(calls).await?;
-        for id in calls {
-            let Some(state) = self.session.own.progress.call(*id).cloned() else {
-                continue;
-            };
+        for state in self.states_of(calls) {
             let judgement = self.judgement(&state, JudgedAt::Proposal).await?;
             let entry = self.offered(&state.call.name);
             let spec = entry.as_deref().map(|entry| &entry.spec);
             let effect = spec.map_or(Effect::Once, |spec| spec.effect);
             let performer = spec.map_or(ToolKind::default(), |spec| spec.kind);
             self.session.push(Fact::Judged {
-                tool_call_id: *id,
+                tool_call_id: state.call.tool_call_id,
                 judgement,
                 effect,
                 performer,
@@ -122,10 +119,7 @@ impl Driver<'_> {
     /// `Lost` when the service goes down before the database answers.
     pub(crate) async fn recheck(&mut self, calls: &[CallId]) -> Result<bool, Stop> {
         let mut differs = false;
-        for id in calls {
-            let Some(state) = self.session.own.progress.call(*id).cloned() else {
-                continue;
-            };
+        for state in self.states_of(calls) {
             let now = self.judgement(&state, JudgedAt::Start).await?;
             let effect = self.effect_now(&state);
             // An approval covers the effect that the approver saw in the request.
@@ -141,7 +135,7 @@ impl Driver<'_> {
                 judgement.reason = Some(reason.unwrap_or_default() + OUTCOME_UNKNOWN_TEXT);
             }
             self.session.push(Fact::Judged {
-                tool_call_id: *id,
+                tool_call_id: state.call.tool_call_id,
                 judgement,
                 effect,
                 performer: state.performer,

@@ -31,7 +31,9 @@ use super::Engine;
 use super::recovery::damaged_task::{is_out_of_takeovers, no_progress};
 use super::session::{Stop, TaskSession};
 use crate::agent::Agent;
+use crate::task::call_state::CallState;
 use crate::task::change::LeaseChange;
+use crate::task::id::CallId;
 use crate::task::status::TaskStatus;
 use crate::task::step::{AwaitedEvent, Ending, Step, next_step};
 
@@ -108,6 +110,13 @@ impl<'e> Driver<'e> {
 }
 
 impl Driver<'_> {
+    /// Returns the present states of these calls. Leaves out unknown calls.
+    fn states_of(&self, calls: &[CallId]) -> Vec<CallState> {
+        let progress = &self.session.own.progress;
+        let known = calls.iter().filter_map(|id| progress.call(*id));
+        known.cloned().collect()
+    }
+
     async fn advance(mut self) -> Result<bool, Stop> {
         match next_step(&self.session.own.progress, &self.step_context()) {
             Step::Judge(calls) => self.judge_calls(&calls).await?,

@@ -143,11 +143,9 @@ impl Driver<'_> {
     /// `Lost` when the service goes down before the database answers.
     pub(super) async fn reconcile(&mut self, calls: &[CallId]) -> Result<(), Stop> {
         self.refresh_tools(calls).await?;
-        for id in calls {
-            let Some(state) = self.session.own.progress.call(*id).cloned() else {
-                continue;
-            };
-            let problem = self.session.unknown_outcomes.get(id).cloned();
+        for state in self.states_of(calls) {
+            let id = state.call.tool_call_id;
+            let problem = self.session.unknown_outcomes.get(&id).cloned();
             let problem = problem.or_else(|| self.earlier_problem(&state));
             let start = state.start.as_ref();
             let is_elsewhere = start.is_some_and(AttemptStart::is_run_by_asker);

@@ -198,11 +198,9 @@ impl<'e> Driver<'e> {
         mut continuations: BTreeMap<CallId, Resume>,
     ) -> Attempts {
         let (mut attempts, mut decisions) = (Vec::new(), Vec::new());
-        for id in calls {
-            let Some(state) = self.session.own.progress.call(*id).cloned() else {
-                continue;
-            };
-            let Some((entry, spec)) = self.offered(&state.call.name).zip(compared.get(id)) else {
+        for state in self.states_of(calls) {
+            let id = state.call.tool_call_id;
+            let Some((entry, spec)) = self.offered(&state.call.name).zip(compared.get(&id)) else {
                 continue;
             };
             let (Some(tool), Ok(arguments)) = (
@@ -212,11 +210,11 @@ impl<'e> Driver<'e> {
                 continue;
             };
             self.session.push(Fact::ToolStarted {
-                tool_call_id: *id,
+                tool_call_id: id,
                 name: entry.spec.name.clone(),
                 digest: self
                     .session
-                    .digest(spec, *id, state.arguments_text(), state.rule()),
+                    .digest(spec, id, state.arguments_text(), state.rule()),
                 attempt: state.attempts + 1,
                 timeout_ms: u64::try_from(entry.spec.timeout.as_millis()).unwrap_or(u64::MAX),
                 replica: self.engine.replica.clone(),
@@ -233,7 +231,7 @@ impl<'e> Driver<'e> {
                 tool,
                 Invocation {
                     credentials: credentials.clone(),
-                    resume: continuations.remove(id),
+                    resume: continuations.remove(&id),
                     ..invocation
                 },
             ));

@@ -43,10 +43,7 @@ impl Driver<'_> {
         if !self.may_start(calls).await? {
             return Ok(());
         }
-        for id in calls {
-            let Some(state) = self.session.own.progress.call(*id).cloned() else {
-                continue;
-            };
+        for state in self.states_of(calls) {
             let name = &state.call.name;
             // The limit also counts the sub-agents that earlier calls of the same commit start.
             let limit = self.sub_agent_limit(&state);
@@ -58,7 +55,8 @@ impl Driver<'_> {
                 let reason = limit.unwrap_or_else(|| {
                     format!("the agent {name:?} is gone from the configuration")
                 });
-                self.session.push_judgement(*id, Judgement::invalid(reason));
+                let id = state.call.tool_call_id;
+                self.session.push_judgement(id, Judgement::invalid(reason));
                 continue;
             };
             self.start_sub_agent(&state, sub, known);
