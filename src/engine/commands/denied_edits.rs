@@ -80,12 +80,8 @@ impl Decider<'_> {
     ) -> bool {
         let entry = agent.and_then(|agent| self.engine.offered(agent, &call.name));
         let digest = entry.map(|entry| {
-            session.digest(
-                &entry.current_spec(session.task_id()),
-                call.tool_call_id,
-                &call.arguments_text,
-                call.rule.as_deref(),
-            )
+            let (id, rule) = (call.tool_call_id, call.rule.as_deref());
+            session.current_digest(&entry, id, &call.arguments_text, rule)
         });
         // An empty digest in the request means that the tool was gone when the request was opened.
         digest.unwrap_or_default() != call.digest

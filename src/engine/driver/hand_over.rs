@@ -114,12 +114,8 @@ impl Driver<'_> {
             self.session.settle_calls(vec![(id, Outcome::Failed, text)]);
             return Ok(true);
         };
-        let digest = self.session.digest(
-            &entry.current_spec(self.session.task_id()),
-            id,
-            state.arguments_text(),
-            state.rule(),
-        );
+        let (text, rule) = (state.arguments_text(), state.rule());
+        let digest = self.session.current_digest(&entry, id, text, rule);
         self.session.push(Fact::ToolStarted {
             tool_call_id: id,
             name,

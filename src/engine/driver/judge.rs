@@ -168,12 +168,8 @@ impl Driver<'_> {
             };
             (*tool_call_id == id).then_some(digest)
         });
-        let now = self.session.digest(
-            &entry.current_spec(self.session.task_id()),
-            id,
-            state.arguments_text(),
-            state.rule(),
-        );
+        let (text, rule) = (state.arguments_text(), state.rule());
+        let now = self.session.current_digest(&entry, id, text, rule);
         if started == Some(&now) {
             entry.spec.effect
         } else {
@@ -194,12 +190,9 @@ impl Driver<'_> {
         }
         let entry = self.offered(&state.call.name);
         let digest = entry.as_deref().map(|entry| {
-            self.session.digest(
-                &entry.current_spec(self.session.task_id()),
-                state.call.tool_call_id,
-                state.arguments_text(),
-                approval.rule.as_deref(),
-            )
+            let (id, rule) = (state.call.tool_call_id, approval.rule.as_deref());
+            self.session
+                .current_digest(entry, id, state.arguments_text(), rule)
         });
         let is_tool_unchanged = digest.as_deref() == Some(approval.digest.as_str());
         let (tenant, owner) = (&self.session.own.row.tenant, &self.session.own.row.user_id);

@@ -138,12 +138,9 @@ impl Gates<'_> {
             .as_ref()
             .and_then(|agent| self.engine.offered(agent, &call.tool));
         if let (None, false, Some(entry)) = (&call.digest, call.can_never_run, entry) {
-            call.digest = Some(session.digest(
-                &entry.current_spec(session.task_id()),
-                call.tool_call_id,
-                &call.arguments_text,
-                call.rule.as_deref(),
-            ));
+            let (id, rule) = (call.tool_call_id, call.rule.as_deref());
+            let digest = session.current_digest(&entry, id, &call.arguments_text, rule);
+            call.digest = Some(digest);
         }
         Ok(call)
     }

@@ -44,6 +44,7 @@ use crate::task::request::call_digest;
 use crate::task::time::Time;
 use crate::task::tool_spec::ToolSpec;
 use crate::task::verdict::Judgement;
+use crate::tool::catalog::CatalogEntry;
 
 /// A loaded task with its pending facts. `next_step` treats pending facts like durable facts. The
 /// next commit makes the pending facts durable.
@@ -374,6 +375,18 @@ impl TaskSession {
             arguments_text,
             rule,
         )
+    }
+
+    /// Like [`TaskSession::digest`], with the current definition of the tool `entry`.
+    pub(crate) fn current_digest(
+        &self,
+        entry: &CatalogEntry,
+        call: CallId,
+        arguments_text: &str,
+        rule: Option<&str>,
+    ) -> String {
+        let spec = entry.current_spec(self.task_id());
+        self.digest(&spec, call, arguments_text, rule)
     }
 
     /// Returns the requests whose decisions take effect with the next commit. Looks at the
