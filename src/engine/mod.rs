@@ -31,6 +31,7 @@ use self::runtime::in_flight_calls::InFlightCalls;
 use self::runtime::in_flight_model_calls::InFlightModelCalls;
 use self::runtime::leases::Leases;
 use self::runtime::lone_drive::LoneDrives;
+use self::session::Stop;
 use crate::agent::{Agent, Agents};
 use crate::model::ModelClient;
 use crate::people::authorization::Roster;
@@ -43,6 +44,8 @@ use crate::world::{Clock, Ids};
 /// The maximum time for releasing leases at shutdown. A lease that is not released in this time
 /// ends at its stored end time.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
+/// The pause between two tries of a database operation.
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 /// Limits of the engine in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,6 +177,18 @@ impl Engine {
     #[must_use]
     pub fn agents(&self) -> &Agents {
         &self.agents
+    }
+
+    /// Waits a fixed time before the next retry of a database operation.
+    ///
+    /// # Errors
+    /// `Lost` once the service has gone down.
+    async fn back_off(&self) -> Result<(), Stop> {
+        if self.shutdown_over.is_cancelled() {
+            return Err(Stop::Lost);
+        }
+        self.clock.sleep(RETRY_PAUSE).await;
+        Ok(())
     }
 
     /// Shuts the engine down: drivers begin no further call of a model or a tool, and get `time` to

@@ -88,7 +88,7 @@ impl Driver<'_> {
             child_task_id: child,
             agent: agent.name.clone(),
         });
-        if let Some((related, _)) = earlier.and_then(|task| self.session.relative_mut(task)) {
+        if let Some(related) = earlier.and_then(|task| self.session.tree.relative_mut(task)) {
             continue_conversation(related, agent, message, now);
             return;
         }

@@ -9,7 +9,6 @@ pub(crate) mod in_flight_model_calls;
 pub(crate) mod leases;
 pub(crate) mod lone_drive;
 pub(crate) mod metrics;
-mod retry;
 mod unsendable;
 mod worker;
 

@@ -17,7 +17,8 @@ impl Engine {
         session: &mut TaskSession,
         lease: LeaseChange,
     ) -> Result<Committed, CommitError> {
-        session.update_statuses(&lease);
+        let now = session.now;
+        session.tree.update_statuses(&mut session.own, &lease, now);
         let points = if failpoint::COMPILED {
             session.failpoints(&lease)
         } else {

@@ -34,6 +34,7 @@ impl TaskSession {
     pub(crate) fn cancel_tasks(&mut self, tasks: Vec<TaskId>, reason: CloseReason) {
         let mut stopped: BTreeSet<TaskId> = tasks.into_iter().collect();
         stopped.remove(&self.task_id());
+        let now = self.now;
         for task in stopped {
             if !self.tree.is_readable(task) {
                 self.tree.requeue_unreadable(task);
@@ -44,7 +45,7 @@ impl TaskSession {
                 .task(task)
                 .map(|progress| sub_agent_results(&self.tree, progress))
                 .unwrap_or_default();
-            let Some((related, now)) = self.relative_mut(task) else {
+            let Some(related) = self.tree.relative_mut(task) else {
                 continue;
             };
             if related.draft.has_ended() {
@@ -73,7 +74,7 @@ impl TaskSession {
         let descendants = self.tree.descendants(self.task_id());
         self.cancel_tasks(descendants, CloseReason::Canceled);
         let parent = self.own.row.parent.map(|(parent, _)| parent);
-        if let Some((related, _)) = parent.and_then(|parent| self.relative_mut(parent))
+        if let Some(related) = parent.and_then(|parent| self.tree.relative_mut(parent))
             && !related.draft.has_ended()
             && related.draft.row.parked
         {

@@ -5,12 +5,10 @@ mod commit;
 mod commit_conflict;
 mod delta_stream;
 pub(crate) mod ending;
-mod late_attempt;
 mod load;
 mod pending;
 mod save;
 mod status;
-mod stop;
 mod stopped;
 pub(crate) mod task_draft;
 pub(crate) mod tree;
@@ -22,10 +20,10 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use uuid::Uuid;
 
 pub(in crate::engine) use self::delta_stream::DeltaStream;
-pub(in crate::engine) use self::late_attempt::LateAttempt;
-pub(crate) use self::stop::Stop;
+pub(in crate::engine) use self::pending::LateAttempt;
+pub(crate) use self::save::Stop;
 use self::task_draft::TaskDraft;
-use self::tree::{RelatedDraft, TaskTree};
+use self::tree::TaskTree;
 use super::runtime::in_flight_calls::InFlightCall;
 use super::runtime::leases::Lease;
 use super::runtime::lone_drive::LoneDrive;
@@ -270,13 +268,6 @@ impl TaskSession {
             effect,
             performer,
         });
-    }
-
-    /// Returns the draft of another task of the tree, and the time for new facts of the draft. From
-    /// this call on, the next commit also stores the draft. `None` if the tree has no such task.
-    pub(crate) fn relative_mut(&mut self, task: TaskId) -> Option<(&mut RelatedDraft, Time)> {
-        let now = self.now;
-        self.tree.relative_mut(task).map(|related| (related, now))
     }
 
     pub(crate) fn task_id(&self) -> TaskId {

@@ -11,7 +11,16 @@ use crate::task::item::{CloseReason, Fact, Outcome, ToolResult};
 use crate::task::status::RequestStatus;
 use crate::task::text::without_nul;
 use crate::task::time::Time;
-use crate::tool::ToolAnswer;
+use crate::tool::{LateSlot, ToolAnswer};
+
+/// An attempt with an unknown outcome. If the attempt timed out and the tool's answer can still
+/// come, `answer` holds the future that waits for this answer.
+pub(in crate::engine) struct LateAttempt {
+    pub call: CallId,
+    pub attempt: u32,
+    pub tool: String,
+    pub answer: LateSlot,
+}
 
 impl TaskSession {
     /// Returns the pending results that came from outside the process. Leaves out the results that

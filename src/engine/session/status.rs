@@ -12,12 +12,6 @@ use crate::task::status::TaskStatus;
 use crate::task::time::Time;
 
 impl TaskSession {
-    /// Pushes the statuses that follow from the pending facts. `Engine::commit` calls this function
-    /// right before it builds the change.
-    pub(crate) fn update_statuses(&mut self, lease: &LeaseChange) {
-        self.tree.update_statuses(&mut self.own, lease, self.now);
-    }
-
     /// Sets a paused task to Running if the task can continue now: no request blocks its turn, and
     /// the task has work that waits neither for a request nor for a sub-agent.
     pub(crate) fn resume_if_unblocked(&mut self) {
@@ -33,7 +27,7 @@ impl TaskTree {
     /// `MAX_OPEN_REQUESTS` open requests and the commit closes one of them, also queues the tasks
     /// that wait to open a request. Calling this function twice has the same effect as calling it
     /// once.
-    fn update_statuses(&mut self, own: &mut TaskDraft, lease: &LeaseChange, now: Time) {
+    pub(super) fn update_statuses(&mut self, own: &mut TaskDraft, lease: &LeaseChange, now: Time) {
         let mut sums = self.counter_changes(own, lease);
         let root = own.row.root_task_id;
         let full = self.rows.get(&root).is_some_and(|row| {
