@@ -382,8 +382,9 @@ impl Waiter<'_> {
     /// stored no presence, and no other connection of this process waits for the call. If this ask
     /// has stored a presence, a different presence in the row is that of a later ask.
     fn has_other_asker(&self, session: &TaskSession) -> bool {
+        let is_shared = self.gates.engine.awaited_calls.is_shared(self.guard.task);
         let is_same_client = matches!(self.proposal.identity, Identity::Call(_))
-            || (self.is_named && !self.guard.has_presence() && !self.guard.is_shared());
+            || (self.is_named && !self.guard.has_presence() && !is_shared);
         !is_same_client && present_until(session).is_some_and(|until| !self.guard.owns(until))
     }
 
@@ -417,11 +418,12 @@ impl Waiter<'_> {
     }
 
     fn answer(&self, call: GateCall, delivery: Option<Delivery>) -> Round {
-        let settled = call.state == GateState::Settled;
+        let is_settled = call.state == GateState::Settled;
+        let raw = self.gates.engine.awaited_calls.raw_result(self.guard.task);
         Round::Answer(Box::new(GateAnswer {
             call,
             replayed: self.is_named && self.continues,
-            raw: self.guard.raw_result().filter(|_| settled),
+            raw: raw.filter(|_| is_settled),
             delivery,
         }))
     }

@@ -66,17 +66,6 @@ impl AskerGuard {
         })
     }
 
-    /// Whether another connection of this process waits for the call.
-    pub(super) fn is_shared(&self) -> bool {
-        self.engine.awaited_calls.is_shared(self.task)
-    }
-
-    /// Returns the result of the call as the MCP server wrote it; `None` if it has not come since
-    /// the first connection of this process began to wait for the call.
-    pub(super) fn raw_result(&self) -> Option<Arc<str>> {
-        self.engine.awaited_calls.raw_result(self.task)
-    }
-
     /// Commits that the asker is present for the time `lasts`, and the session's idempotency key.
     /// The commit runs in the background and holds the guard. So if the asker leaves meanwhile, the
     /// guard still learns which presence it must end.
