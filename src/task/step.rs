@@ -56,8 +56,7 @@ pub enum AwaitedEvent {
     Attempt(CallId),
     /// The end of a sub-agent's task.
     Child(TaskId),
-    /// The closing of any request. No further request can open while the tree has the maximum
-    /// number of open requests.
+    /// The closing of any request, while the tree has the maximum number of open requests.
     RequestClosed,
     /// A user message or another command. A terminal task waits for this event.
     Message,
@@ -128,8 +127,7 @@ pub fn next_step(progress: &Progress, context: &StepContext) -> Step {
     let mut needs_request = !asking.is_empty();
     let mut remaining = progress.remaining_requests();
     asking.retain(|call| {
-        // While the tree has the maximum number of open requests, people are asked only the
-        // questions that no journal item stores yet, so that no question is lost.
+        // Beyond the limit, people are asked only the questions that no item stores yet.
         let is_asked = remaining > 0 || context.ended_with_questions.contains(call);
         remaining = remaining.saturating_sub(1);
         is_asked
@@ -194,9 +192,8 @@ fn is_lost(state: &CallState, context: &StepContext) -> bool {
     matches!(state.phase, Phase::Started(_)) && !context.running.contains(&state.call.tool_call_id)
 }
 
-/// Whether the call has an attempt that may be in flight and forbids a further attempt. An attempt
-/// forbids a further attempt if the call is not repeatable, or if a client outside this service
-/// runs the call.
+/// Whether an attempt may be in flight that forbids a further attempt. This needs a call that is
+/// not repeatable, or that a client outside this service runs.
 fn is_in_flight(state: &CallState, context: &StepContext) -> bool {
     let exclusive = !state.effect.is_repeatable() || state.performer == ToolKind::External;
     matches!(state.phase, Phase::Started(_)) && exclusive && !is_lost(state, context)

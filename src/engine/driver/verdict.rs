@@ -76,10 +76,8 @@ impl Engine {
         let metadata = &session.own.row.client.metadata;
         let metadata: Value = serde_json::from_str(metadata).unwrap_or_default();
         let (row, groups) = (session.own.row.clone(), session.own.progress.groups.clone());
-        let (policy, spec) = (
-            Arc::clone(&self.policy),
-            entry.current_spec(session.task_id()).into_owned(),
-        );
+        let policy = Arc::clone(&self.policy);
+        let spec = entry.current_spec(session.task_id()).into_owned();
         let heavy = policy.is_heavy(text.len());
         let user = self.roster.ids().id(row.user_id.as_str());
         let at_gate = agent.gate.is_some();

@@ -111,9 +111,7 @@ async fn when_stopped(
             }
         }
         let notified = async {
-            // A commit that leaves the root running causes no new read in a wait for the root. In a
-            // wait for another task, every commit causes a new read, because `News::running` is
-            // about the root.
+            // A commit that leaves the root running causes no new read in a wait for the root.
             let ended = |news: &News| {
                 news.commits > seen.commits && (news.running != Some(true) || task != root)
             };
