@@ -52,7 +52,7 @@ impl Engine {
         key: Option<IdempotencyKey>,
     ) -> Result<Accepted, Refusal> {
         let read = stored_request(&self.store, request).await?;
-        self.decide_read(caller, read, answer, key).await
+        Box::pin(self.decide_read(caller, read, answer, key)).await
     }
 
     /// Like [`Engine::decide`], but `read` has the request and its task's journal, as just read.
@@ -66,70 +66,59 @@ impl Engine {
         answer: DecisionInput,
         key: Option<IdempotencyKey>,
     ) -> Result<Accepted, Refusal> {
-        let result = Box::pin(decide_once(self, caller, read, answer, key.as_ref())).await;
-        self.or_replayed(caller, key.as_ref(), result).await
-    }
-}
-
-async fn decide_once(
-    engine: &Arc<Engine>,
-    caller: &Caller,
-    read: (RequestRow, Option<Journal>),
-    answer: DecisionInput,
-    key: Option<&IdempotencyKey>,
-) -> Result<Accepted, Refusal> {
-    let request = read.0.spec.request_id;
-    let mut read = Some(read);
-    for _ in 0..MAX_TRIES {
-        let (row, journal) = match read.take() {
-            Some(read) => read,
-            None => stored_request(&engine.store, request).await?,
-        };
-        let approver = approver_of(caller, &row)?;
-        let decider = Decider { engine, approver };
-        let decision = decider.validate_answer(&row, &answer).await?;
-        let mut session = load_session(engine, &row, journal).await?;
-        let Some(open) = session.own.progress.open_request(request).cloned() else {
-            // The request was closed after its row was read. The next try reads the row again.
-            continue;
-        };
-        let agent = engine.agent_of(&session.own.row).await?;
-        if let Some(failure) = stored_damage(&session, request, agent.as_ref().err()) {
-            if fail_damaged_task(engine, session, failure).await? {
-                return Err(Refusal::Withdrawn(request));
+        let (engine, request) = (self, read.0.spec.request_id);
+        let mut read = Some(read);
+        for _ in 0..MAX_TRIES {
+            let (row, journal) = match read.take() {
+                Some(read) => read,
+                None => stored_request(&engine.store, request).await?,
+            };
+            let approver = approver_of(caller, &row)?;
+            let decider = Decider { engine, approver };
+            let decision = decider.validate_answer(&row, &answer).await?;
+            let mut session = load_session(engine, &row, journal).await?;
+            let Some(open) = session.own.progress.open_request(request).cloned() else {
+                // The request was closed after its row was read. The next try reads the row again.
+                continue;
+            };
+            let agent = engine.agent_of(&session.own.row).await?;
+            if let Some(failure) = stored_damage(&session, request, agent.as_ref().err()) {
+                if fail_damaged_task(engine, session, failure).await? {
+                    return Err(Refusal::Withdrawn(request));
+                }
+                continue;
             }
-            continue;
-        }
-        let agent = agent.as_deref().ok();
-        let targets = decision.targets(approver, &open);
-        let changed = targets.as_ref().is_ok_and(|targets| {
-            decider.is_tool_changed(agent, &session, &open, decision.action, targets)
-        });
-        if targets.is_err() || changed {
-            decider
-                .refuse_denied_edits(&session, agent, &open.spec, &answer)
-                .await?;
-        }
-        let targets = targets?;
-        if changed {
-            if withdraw_for_changed_tool(engine, session, request).await? {
-                return Err(Refusal::Withdrawn(request));
-            }
-            continue;
-        }
-        decider
-            .apply_decision(&mut session, agent, &open, &decision, &targets)
-            .await?;
-        let stored = engine.submit_with_key(caller, session, key, Some(request));
-        if let Some(accepted) = stored.await? {
-            return Ok(Accepted {
-                task_id: accepted.root,
-                ..accepted
+            let agent = agent.as_deref().ok();
+            let targets = decision.targets(approver, &open);
+            let changed = targets.as_ref().is_ok_and(|targets| {
+                decider.is_tool_changed(agent, &session, &open, decision.action, targets)
             });
+            if targets.is_err() || changed {
+                decider
+                    .refuse_denied_edits(&session, agent, &open.spec, &answer)
+                    .await?;
+            }
+            let targets = targets?;
+            if changed {
+                if withdraw_for_changed_tool(engine, session, request).await? {
+                    return Err(Refusal::Withdrawn(request));
+                }
+                continue;
+            }
+            decider
+                .apply_decision(&mut session, agent, &open, &decision, &targets)
+                .await?;
+            let stored = engine.submit_with_key(caller, session, key.as_ref(), Some(request));
+            if let Some(accepted) = stored.await? {
+                return Ok(Accepted {
+                    task_id: accepted.root,
+                    ..accepted
+                });
+            }
         }
+        tracing::error!(%request, "a decision could not be stored");
+        Err(Refusal::Unavailable)
     }
-    tracing::error!(%request, "a decision could not be stored");
-    Err(Refusal::Unavailable)
 }
 
 /// Checks an answer of a person who may decide the request, and turns it into facts.

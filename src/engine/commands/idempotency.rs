@@ -64,7 +64,8 @@ impl IdempotencyKey {
 impl Engine {
     /// Returns the result of an earlier POST with the same key; `None` if there is no key, or if no
     /// earlier POST had this key. The HTTP handlers call `earlier_result` before they check the rest
-    /// of a POST.
+    /// of a POST, and after a refusal, because another POST with the same key may have committed
+    /// meanwhile.
     ///
     /// # Errors
     /// `KeyReused` if the earlier body differs; `Forbidden` if the caller has since lost the right
@@ -109,23 +110,6 @@ impl Engine {
             position,
             ..Accepted::without_events(task_id, root, true)
         }))
-    }
-
-    /// Returns the command's `result`. If `result` is a refusal other than `Unavailable`, looks the
-    /// key up again, because another POST with the same key may have committed during this command.
-    /// If so, returns the result of that POST instead.
-    pub(in crate::engine) async fn or_replayed(
-        &self,
-        caller: &Caller,
-        key: Option<&IdempotencyKey>,
-        result: Result<Accepted, Refusal>,
-    ) -> Result<Accepted, Refusal> {
-        match result {
-            Err(refusal) if key.is_some() && refusal != Refusal::Unavailable => {
-                self.earlier_result(caller, key).await?.ok_or(refusal)
-            }
-            Ok(_) | Err(_) => result,
-        }
     }
 }
 

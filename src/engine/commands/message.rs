@@ -27,17 +27,6 @@ impl Engine {
         message: MessageInput,
         key: Option<IdempotencyKey>,
     ) -> Result<Accepted, Refusal> {
-        let result = self.message_once(caller, task, message, key.as_ref()).await;
-        self.or_replayed(caller, key.as_ref(), result).await
-    }
-
-    async fn message_once(
-        self: &Arc<Self>,
-        caller: &Caller,
-        task: TaskId,
-        message: MessageInput,
-        key: Option<&IdempotencyKey>,
-    ) -> Result<Accepted, Refusal> {
         for _ in 0..MAX_TRIES {
             let mut session = self.load_for(caller, task, Command::Message).await?;
             let row = &session.own.row;
@@ -79,7 +68,8 @@ impl Engine {
             });
             let descendants = session.tree.descendants(task);
             session.cancel_tasks(descendants, CloseReason::Superseded);
-            if let Some(accepted) = self.submit_with_key(caller, session, key, None).await? {
+            let stored = self.submit_with_key(caller, session, key.as_ref(), None);
+            if let Some(accepted) = stored.await? {
                 return Ok(accepted);
             }
         }

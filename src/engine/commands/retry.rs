@@ -21,16 +21,6 @@ impl Engine {
         task: TaskId,
         key: Option<IdempotencyKey>,
     ) -> Result<Accepted, Refusal> {
-        let result = self.retry_once(caller, task, key.as_ref()).await;
-        self.or_replayed(caller, key.as_ref(), result).await
-    }
-
-    async fn retry_once(
-        self: &Arc<Self>,
-        caller: &Caller,
-        task: TaskId,
-        key: Option<&IdempotencyKey>,
-    ) -> Result<Accepted, Refusal> {
         for _ in 0..MAX_TRIES {
             let mut session = self.load_for(caller, task, Command::Retry).await?;
             let row = &session.own.row;
@@ -38,7 +28,8 @@ impl Engine {
                 return Err(Refusal::conflict(row, ConflictCode::TaskNotFailed));
             }
             session.own.push_status(TaskStatus::Running, session.now);
-            if let Some(accepted) = self.submit_with_key(caller, session, key, None).await? {
+            let stored = self.submit_with_key(caller, session, key.as_ref(), None);
+            if let Some(accepted) = stored.await? {
                 return Ok(accepted);
             }
         }

@@ -43,13 +43,19 @@ where
     let target = authorize.await?;
     let key = posted.key()?;
     let input = read(target).await?;
-    let command = Box::pin(command(
-        Arc::clone(&http.engine),
-        posted.caller.clone(),
-        input,
-        key,
-    ));
-    run_detached(http, &posted.caller, command).await
+    let (engine, caller) = (Arc::clone(&http.engine), &posted.caller);
+    let command = Box::pin(command(engine, caller.clone(), input, key));
+    let refusal = match run_detached(http, command).await? {
+        Ok(accepted) => return Ok(accepted),
+        Err(refusal) => refusal,
+    };
+    // Another POST with the same key may have committed meanwhile.
+    if refusal != Refusal::Unavailable
+        && let Some(accepted) = replayed(http, posted).await?
+    {
+        return Ok(accepted);
+    }
+    Err(refusal_problem(http, caller, refusal).await)
 }
 
 /// Checks that the caller may give `command` to the task.
@@ -94,15 +100,11 @@ async fn replayed(http: &Http, posted: &PostRequest) -> Result<Option<Accepted>,
 /// disconnects. A service that is shutting down accepts no command.
 async fn run_detached(
     http: &Http,
-    caller: &Caller,
     command: impl Future<Output = Result<Accepted, Refusal>> + Send + 'static,
-) -> Result<Accepted, Problem> {
+) -> Result<Result<Accepted, Refusal>, Problem> {
     if http.shutdown.is_cancelled() {
         return Err(Problem::unavailable());
     }
-    match http.tracker.spawn(command).await {
-        Ok(Ok(accepted)) => Ok(accepted),
-        Ok(Err(refusal)) => Err(refusal_problem(http, caller, refusal).await),
-        Err(_) => Err(Problem::internal()),
-    }
+    let ended = http.tracker.spawn(command).await;
+    ended.map_err(|_| Problem::internal())
 }
