@@ -107,12 +107,3 @@ impl From<&str> for Detail {
         Self::Text(text.to_owned())
     }
 }
-
-impl From<Detail> for String {
-    fn from(detail: Detail) -> Self {
-        match detail {
-            Detail::Coded(code) => code.to_string(),
-            Detail::Text(text) => text,
-        }
-    }
-}

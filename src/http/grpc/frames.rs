@@ -65,7 +65,7 @@ impl From<Problem> for GrpcStatus {
             408 | 503 => GrpcCode::Unavailable,
             _ => GrpcCode::Internal,
         };
-        Self::new(code, problem.detail)
+        Self(code, problem.detail.to_string())
     }
 }
 

@@ -90,7 +90,7 @@ impl RpcError {
                 None => json!({"code": problem.code.as_str()}),
             }),
             headers: problem.headers.clone(),
-            ..Self::new(StatusCode::OK, code, problem.detail.clone())
+            ..Self::new(StatusCode::OK, code, problem.detail.to_string())
         }
     }
 
