@@ -2,7 +2,8 @@
 //! exact text, which is also the text that runs; the table is a reading aid. The rows are in the
 //! agent's order, and have labels from the tool's schema.
 //!
-//! Invariant: the exact text is complete. The exact text is unfolded if the table could mislead.
+//! Invariant: the exact text is complete. The exact text is unfolded if the table could mislead. The
+//! length of the arguments alone does not unfold it, because the table also has every value.
 
 use maud::{Markup, html};
 use serde_json::Value;
@@ -12,6 +13,7 @@ use super::ordered::JsonNode;
 use crate::http::pages::layout::{visible, visible_lines};
 use crate::http::pages::translations::fill;
 use crate::http::wire::request::RequestedCall;
+use crate::task::text_safety::LARGE;
 
 /// Returns the members of a call's arguments in the agent's order. `None` if the text of the
 /// arguments is ambiguous, long, deeply nested, or not a JSON object; the page then shows the exact
@@ -60,7 +62,7 @@ pub(super) fn table(view: &View<'_>, call: &RequestedCall) -> Markup {
                 tr.target { th scope="row" { (view.texts.goes_to) } td.exact { (visible(&call.target)) } }
             }
         }
-        (exact_text(view, call, members.is_none() || !call.warnings.is_empty()))
+        (exact_text(view, call, members.is_none() || call.warnings.iter().any(|warning| warning.code != LARGE)))
     }
 }
 

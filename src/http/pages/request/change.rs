@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::ordered::{JsonNode, members};
+use super::ordered::{JsonNode, MAX_SHORT_BYTES, members};
 use super::schema::{self, Field, FieldValue};
 use crate::engine::DetailCode;
 use crate::http::pages::layout::visible;
@@ -24,10 +24,13 @@ pub(super) struct ChangeField {
 }
 
 /// Returns the fields of a call's arguments: first the members that the agent wrote, in the agent's
-/// order, then the members that the agent left out. `None` if fields cannot show the arguments
-/// unchanged; a person then edits them as JSON.
+/// order, then the members that the agent left out. `None` if the arguments are longer than
+/// [`MAX_SHORT_BYTES`], or if fields cannot show them unchanged; a person then edits them as JSON.
 #[must_use]
 pub(super) fn fields(parameters: &Value, arguments_text: &str) -> Option<Vec<ChangeField>> {
+    if arguments_text.len() > MAX_SHORT_BYTES {
+        return None;
+    }
     let mut declared = schema::fields(parameters)?;
     // A schema with a list gets no fields: the form would show the list as checkboxes, which do not
     // keep the exact text that the agent wrote.

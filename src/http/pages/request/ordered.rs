@@ -7,7 +7,11 @@ use serde::de::{Deserializer as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 /// The maximum length of a text that [`JsonNode::parse`] accepts, in bytes.
-const MAX_TEXT_BYTES: usize = 4 * 1024;
+const MAX_TEXT_BYTES: usize = 64 * 1024;
+
+/// The maximum length of arguments that take a row of a table, or a field for each member, in
+/// bytes.
+pub(super) const MAX_SHORT_BYTES: usize = 4 * 1024;
 
 /// The maximum nesting depth that [`JsonNode::parse`] accepts; a plain value has the depth 1.
 const MAX_DEPTH: usize = 4;
@@ -151,7 +155,7 @@ mod tests {
             assert_eq!(JsonNode::parse(text), None, "{text}");
         }
         assert!(JsonNode::parse("[[[1]]]").is_some());
-        assert_eq!(JsonNode::parse(&format!("\"{}\"", "x".repeat(5000))), None);
+        assert_eq!(JsonNode::parse(&format!("\"{}\"", "x".repeat(MAX_TEXT_BYTES))), None);
     }
 
     #[test]

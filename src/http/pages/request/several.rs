@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::View;
 use super::arguments::{argument_members, member_label, node_text};
 use super::call::{approvals, authorship, decision_of_call};
-use super::ordered::JsonNode;
+use super::ordered::{JsonNode, MAX_SHORT_BYTES};
 use super::sum::sum;
 use crate::http::pages::layout::visible;
 use crate::http::pages::translations::fill;
@@ -77,13 +77,17 @@ pub(super) fn call_number(view: &View<'_>, index: usize) -> String {
 }
 
 /// Returns the names of the columns, in the agent's order, and a row for each call. `None` if the
-/// arguments do not fit into columns: [`argument_members`] cannot read them; a value is a list or
-/// an object; or the number of columns is 0 or over [`MAX_ARGUMENT_COLUMNS`].
+/// arguments do not fit into columns: [`argument_members`] cannot read them; they are longer than
+/// [`MAX_SHORT_BYTES`]; a value is a list or an object; or the number of columns is 0 or over
+/// [`MAX_ARGUMENT_COLUMNS`].
 fn columns(calls: &[NumberedCall<'_>]) -> Option<(Vec<String>, Vec<ArgumentRow>)> {
     let mut names: Vec<String> = Vec::new();
     let mut rows = Vec::new();
     for (_, call) in calls {
         let members = argument_members(call)?;
+        if call.arguments_text.len() > MAX_SHORT_BYTES {
+            return None;
+        }
         for (name, value) in &members {
             if !value.is_plain() {
                 return None;

@@ -19,6 +19,7 @@ use crate::task::id::RequestId;
 use crate::task::item::{Fact, Item, Part, PartType};
 use crate::task::request::{RequestKind, Warning};
 use crate::task::status::RequestStatus;
+use crate::task::text_safety::LARGE;
 use crate::task::time::Time;
 use crate::task::tool_spec::Effect;
 
@@ -162,7 +163,7 @@ fn exact_text_is_folded_only_where_the_table_shows_it_well() {
         r#"{"amount":1,"amount":2}"#,
         "[1]",
         "{",
-        &format!("{{\"a\":\"{}\"}}", "x".repeat(5000)),
+        &format!("{{\"a\":\"{}\"}}", "x".repeat(64 * 1024)),
     ] {
         text.clone_into(&mut row.spec.pending_tool_calls[0].arguments_text);
         let page = page(&row, &sample::approver());
@@ -172,6 +173,20 @@ fn exact_text_is_folded_only_where_the_table_shows_it_well() {
             "{text}"
         );
     }
+}
+
+#[test]
+fn long_arguments_are_a_table_above_their_folded_exact_text() {
+    let mut row = sample::request();
+    let call = &mut row.spec.pending_tool_calls[0];
+    call.arguments_text = format!("{{\"amount\":17,\"terms\":\"{}\"}}", "x".repeat(20_000));
+    call.warnings = vec![Warning {
+        code: LARGE.into(),
+        ..warning()
+    }];
+    let long = page(&row, &sample::approver());
+    assert!(long.contains("<span class=\"exact value\">17</span>"));
+    assert!(long.contains("<details class=\"raw\">") && !long.contains("<details class=\"raw\" open>"));
 }
 
 #[test]
