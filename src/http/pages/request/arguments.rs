@@ -15,6 +15,9 @@ use crate::http::pages::translations::fill;
 use crate::http::wire::request::RequestedCall;
 use crate::task::text_safety::LARGE;
 
+/// The target of a call that runs outside the service.
+const EXTERNAL: &str = "external";
+
 /// Returns the members of a call's arguments in the agent's order. `None` if the text of the
 /// arguments is ambiguous, long, deeply nested, or not a JSON object; the page then shows the exact
 /// text alone.
@@ -50,8 +53,46 @@ pub(super) fn is_shell(call: &RequestedCall) -> bool {
     call.target.starts_with("shell ")
 }
 
+/// Returns the command of a shell call, if `name` is the member that holds the command. `None` for
+/// an empty command, which is shown as any other empty text.
+#[must_use]
+pub(super) fn shell_command<'n>(
+    call: &RequestedCall,
+    name: &str,
+    value: &'n JsonNode,
+) -> Option<&'n str> {
+    match value {
+        JsonNode::Text(command) if is_shell(call) && name == "command" && !command.is_empty() => {
+            Some(command)
+        }
+        JsonNode::Text(_) | JsonNode::Literal(_) | JsonNode::List(_) | JsonNode::Object(_) => None,
+    }
+}
+
+/// Renders a command as in a terminal. Each line of the command has an element of its own, so that
+/// the style tells a line of the command from a line that is only broken to fit the page.
+pub(super) fn command_lines(command: &str) -> Markup {
+    html! {
+        pre.exact.shell dir="ltr" {
+            @for line in command.split_inclusive('\n') { span.exact { (visible_lines(line)) } }
+        }
+    }
+}
+
+/// Returns the label and the text of the place where a call runs: an address, or the folder of a
+/// command.
+#[must_use]
+pub(super) fn target(view: &View<'_>, call: &RequestedCall) -> (&'static str, String) {
+    match call.target.strip_prefix("shell ") {
+        Some(folder) => (view.texts.runs_in, visible(folder)),
+        None if call.target == EXTERNAL => (view.texts.goes_to, view.texts.goes_outside.to_owned()),
+        None => (view.texts.goes_to, visible(&call.target)),
+    }
+}
+
 pub(super) fn table(view: &View<'_>, call: &RequestedCall) -> Markup {
     let members = argument_members(call);
+    let (label, place) = target(view, call);
     html! {
         table.arguments {
             tbody {
@@ -59,7 +100,7 @@ pub(super) fn table(view: &View<'_>, call: &RequestedCall) -> Markup {
                     tr { td colspan="2" { (view.texts.no_arguments) } }
                 }
                 @for (name, value) in members.iter().flatten() { (row(call, name, value)) }
-                tr.target { th scope="row" { (view.texts.goes_to) } td.exact { (visible(&call.target)) } }
+                tr.target { th scope="row" { (label) } td.exact { (place) } }
             }
         }
         (exact_text(view, call, members.is_none() || call.warnings.iter().any(|warning| warning.code != LARGE)))
@@ -68,39 +109,58 @@ pub(super) fn table(view: &View<'_>, call: &RequestedCall) -> Markup {
 
 fn row(call: &RequestedCall, name: &str, value: &JsonNode) -> Markup {
     let (title, description) = member_label(&call.parameters, name);
-    let is_command = is_shell(call) && name == "command";
     html! {
         tr {
             th scope="row" {
-                @match title {
-                    Some(title) => {
-                        (visible(title))
-                        @if !title.eq_ignore_ascii_case(name) { " " span.exact.name { (visible(name)) } }
-                    }
-                    None => { span.exact { (visible(name)) } }
-                }
+                (labeled_name(title, name))
                 @if let Some(description) = description { span.hint { (visible(description)) } }
             }
             td {
-                @match value {
-                    JsonNode::Text(command) if is_command => { pre.exact.shell dir="ltr" { (visible_lines(command)) } }
-                    value => (value_markup(value)),
+                @match shell_command(call, name, value) {
+                    Some(command) => (command_lines(command)),
+                    None => (value_markup(value, member_schema(&call.parameters, name))),
                 }
             }
         }
     }
 }
 
-fn value_markup(value: &JsonNode) -> Markup {
+/// Renders the title of a member, with the member's name if it differs; without a title, the name.
+fn labeled_name(title: Option<&str>, name: &str) -> Markup {
+    html! {
+        @match title {
+            Some(title) => {
+                (visible(title))
+                @if !title.eq_ignore_ascii_case(name) { " " span.exact.name { (visible(name)) } }
+            }
+            None => { span.exact { (visible(name)) } }
+        }
+    }
+}
+
+fn member_schema<'s>(schema: &'s Value, member: &str) -> &'s Value {
+    let properties = schema.get("properties");
+    properties
+        .and_then(|all| all.get(member))
+        .unwrap_or(&Value::Null)
+}
+
+/// Renders a value. The labels of nested members come from `schema`, the schema of the value.
+fn value_markup(value: &JsonNode, schema: &Value) -> Markup {
     html! {
         @match value {
             JsonNode::Text(_) | JsonNode::Literal(_) => { span.exact.value { (node_text(value)) } }
             JsonNode::List(values) if values.is_empty() => { span.exact.value { "[]" } }
-            JsonNode::List(values) => { ul { @for value in values { li { (value_markup(value)) } } } }
+            JsonNode::List(values) => { ul {
+                    @for value in values { li { (value_markup(value, schema.get("items").unwrap_or(&Value::Null))) } }
+                } }
             JsonNode::Object(members) if members.is_empty() => { span.exact.value { "{}" } }
             JsonNode::Object(members) => {
                 dl.nested {
-                    @for (name, value) in members { dt.exact { (visible(name)) } dd { (value_markup(value)) } }
+                    @for (name, value) in members {
+                        dt { (labeled_name(member_label(schema, name).0, name)) }
+                        dd { (value_markup(value, member_schema(schema, name))) }
+                    }
                 }
             }
         }

@@ -155,7 +155,10 @@ mod tests {
             assert_eq!(JsonNode::parse(text), None, "{text}");
         }
         assert!(JsonNode::parse("[[[1]]]").is_some());
-        assert_eq!(JsonNode::parse(&format!("\"{}\"", "x".repeat(MAX_TEXT_BYTES))), None);
+        assert_eq!(
+            JsonNode::parse(&format!("\"{}\"", "x".repeat(MAX_TEXT_BYTES))),
+            None
+        );
     }
 
     #[test]

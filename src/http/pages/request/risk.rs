@@ -71,8 +71,13 @@ fn risk(view: &View<'_>, own: &[(usize, &RequestedCall)]) -> Markup {
     let texts = view.texts;
     let count_with = |effect| own.iter().filter(|(_, call)| call.effect == effect).count();
     let once = count_with(WireEffect::Once);
+    let commands = own.iter().filter(|(_, call)| is_shell(call)).count();
     html! {
-        @if own.iter().any(|(_, call)| is_shell(call)) { p.risk.once { (texts.risk_shell) (view.words.full_stop) } }
+        @if commands > 0 && own.len() > 1 {
+            p.risk.once { (fill(texts.risk_shell_several, &[("count", &commands)])) }
+        } @else if commands > 0 {
+            p.risk.once { (texts.risk_shell) }
+        }
         @if once > 0 && once < own.len() {
             p.risk.once { (fill(texts.risk_once_several, &[("count", &once)])) }
         } @else if once > 0 {

@@ -8,7 +8,9 @@ use maud::{Markup, html};
 use serde_json::Value;
 
 use super::View;
-use super::arguments::{argument_members, member_label, node_text};
+use super::arguments::{
+    argument_members, command_lines, member_label, node_text, shell_command, target,
+};
 use super::call::{approvals, authorship, decision_of_call};
 use super::ordered::{JsonNode, MAX_SHORT_BYTES};
 use super::sum::sum;
@@ -118,6 +120,8 @@ fn table(view: &View<'_>, calls: &[NumberedCall<'_>]) -> Markup {
         .collect();
     let has_targets = has_summaries || has_several_targets(calls);
     let tool = calls.first().map_or("", |(_, call)| &call.name);
+    let first_target = calls.first().map(|(_, call)| target(view, call));
+    let (target_label, shared_target) = first_target.unwrap_or_default();
     let label = if has_summaries {
         texts.call.to_owned()
     } else {
@@ -131,7 +135,7 @@ fn table(view: &View<'_>, calls: &[NumberedCall<'_>]) -> Markup {
                         th scope="col" { (texts.number) }
                         @if has_summaries { th scope="col" { (texts.call) } }
                         @for (name, sum) in names.iter().zip(&sums) { th.figure[sum.is_some()] scope="col" { (column_heading(schema, name)) } }
-                        @if has_targets { th scope="col" { (texts.goes_to) } }
+                        @if has_targets { th scope="col" { (target_label) } }
                         th scope="col" { (texts.state) }
                     }
                 }
@@ -140,8 +144,8 @@ fn table(view: &View<'_>, calls: &[NumberedCall<'_>]) -> Markup {
                         tr {
                             th scope="row" { (index + 1) }
                             @if has_summaries { td.exact { (visible(&call.summary)) } }
-                            @for (name, sum) in names.iter().zip(&sums) { (cell(row.get(name), sum.is_some())) }
-                            @if has_targets { td.exact { (visible(&call.target)) } }
+                            @for (name, sum) in names.iter().zip(&sums) { (cell(call, name, row.get(name), sum.is_some())) }
+                            @if has_targets { td.exact { (target(view, call).1) } }
                             td { (call_state(view, call)) }
                         }
                     }
@@ -158,7 +162,7 @@ fn table(view: &View<'_>, calls: &[NumberedCall<'_>]) -> Markup {
                 }
             }
         }
-        @if !has_targets { p.by { (texts.goes_to) (view.words.colon) span.exact { (visible(calls.first().map_or("", |(_, call)| &call.target))) } } }
+        @if !has_targets { p.by { (target_label) (view.words.colon) span.exact { (shared_target) } } }
     }
 }
 
@@ -174,9 +178,12 @@ fn column_heading(schema: &Value, name: &str) -> Markup {
     }
 }
 
-fn cell(value: Option<&JsonNode>, is_number: bool) -> Markup {
+fn cell(call: &RequestedCall, name: &str, value: Option<&JsonNode>, is_number: bool) -> Markup {
+    let command = value.and_then(|value| shell_command(call, name, value));
     html! {
-        @if let Some(value) = value {
+        @if let Some(command) = command {
+            td { (command_lines(command)) }
+        } @else if let Some(value) = value {
             td.exact.figure[is_number] { (node_text(value)) }
         } @else {
             td { "–" }

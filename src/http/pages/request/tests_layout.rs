@@ -186,7 +186,9 @@ fn long_arguments_are_a_table_above_their_folded_exact_text() {
     }];
     let long = page(&row, &sample::approver());
     assert!(long.contains("<span class=\"exact value\">17</span>"));
-    assert!(long.contains("<details class=\"raw\">") && !long.contains("<details class=\"raw\" open>"));
+    assert!(
+        long.contains("<details class=\"raw\">") && !long.contains("<details class=\"raw\" open>")
+    );
 }
 
 #[test]
@@ -232,7 +234,8 @@ fn worst_effect_determines_the_risk_and_a_command_is_shown_as_code() {
     call.address = None;
     let page = page(&row, &sample::approver());
     assert!(
-        page.contains("<pre class=\"exact shell\" dir=\"ltr\">rm -rf /tmp/x</pre>")
+        page.contains("<pre class=\"exact shell\" dir=\"ltr\"><span class=\"exact\">rm -rf /tmp/x</span></pre>")
+            && page.contains("Runs in the folder") && page.contains("<td class=\"exact\">/srv</td>")
             && page.contains("Runs this command on the server."),
         "{page}"
     );

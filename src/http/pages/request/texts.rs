@@ -39,11 +39,14 @@ texts! {
     exact_text_of_each: "Exact text of each call", "每个调用的原文";
     no_arguments: "no details", "无内容";
     goes_to: "Goes to", "目标";
+    goes_outside: "outside this service", "本服务之外";
+    runs_in: "Runs in the folder", "执行目录";
     risk_once: "This cannot be undone here.", "此操作无法在此撤销。";
     risk_once_several: "{count} of these cannot be undone here.", "其中 {count} 项无法在此撤销。";
     risk_idempotent: "Safe to repeat: a second run changes nothing more.", "可安全重复：再次执行不会产生更多更改。";
     risk_read_only: "Reads only: changes nothing.", "只读：不做任何更改。";
-    risk_shell: "Runs this command on the server", "在服务器上执行此命令";
+    risk_shell: "Runs this command on the server.", "在服务器上执行此命令。";
+    risk_shell_several: "{count} of these run a command on the server.", "其中 {count} 项将在服务器上执行命令。";
     call_number: "Call {number}", "第 {number} 项";
     // Several calls.
     calls_of: "{tool}: {count} to decide", "{tool}：待决定 {count} 项";
