@@ -227,7 +227,11 @@
     forms.hidden = true;
     // The element is missing if the page was rendered after the deadline.
     const standing = document.getElementById("standing");
-    if (standing) standing.hidden = true;
+    if (standing && !standing.hidden) {
+      // The text before it is the separator.
+      standing.previousSibling.remove();
+      standing.hidden = true;
+    }
     announce(text);
     if (hadFocus) meanwhile.querySelector("a").focus();
   };
@@ -291,10 +295,13 @@
     setText(state, word(`live_${String(data.status).toLowerCase()}`, data.status));
   };
 
+  // The message of a sub-agent's task is by the agent that handed the work over.
   const onUserMessage = (_, data) => {
     const texts = data.items.map((item) => (item.content_type === "text" ? item.content : words.event_image));
-    const user = visible(data.by);
-    entry(data, fill(words.event_message, { user }), ...texts.flatMap((text) => quote(text)));
+    const quotes = texts.flatMap((text) => quote(text));
+    const caller = Array.isArray(data.agent_path) ? data.agent_path.at(-2) : undefined;
+    if (caller === undefined) entry(data, fill(words.event_message, { user: visible(data.by) }), ...quotes);
+    else entry(data, fill(words.event_handed, { agent: visible(caller) }), box(words.by_agent, ...quotes));
   };
 
   const onAgentAnswer = (_, data) => {

@@ -295,6 +295,7 @@ texts! {
     event_failed: "Failed.", "失败。";
     event_canceled: "Canceled.", "已取消。";
     event_message: "Message of the user {user}", "用户 {user} 的消息";
+    event_handed: "Task from the agent {agent}", "来自智能体 {agent} 的任务";
     event_image: "(an image)", "（图片）";
     event_answered: "The agent answers.", "智能体作答。";
     event_call: "Asks to run {tool}.", "请求执行 {tool}。";

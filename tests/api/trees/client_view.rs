@@ -84,7 +84,11 @@ fn line(event: &JournalEvent) -> String {
             "Paused" => "Waits for a person.".to_owned(),
             ended => format!("{ended}."),
         },
-        "user_message" => "<bdi>Message of the user alice</bdi>".to_owned(),
+        "user_message" => match event.agent.as_str() {
+            "supervisor" => "<bdi>Message of the user alice</bdi>".to_owned(),
+            "clerk" => "<bdi>Task from the agent analyst</bdi>".to_owned(),
+            _ => "<bdi>Task from the agent supervisor</bdi>".to_owned(),
+        },
         "assistant_message" => "The agent answers.".to_owned(),
         "judged" => "Judged: ".to_owned(),
         "sub_agent_started" => {

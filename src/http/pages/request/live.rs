@@ -8,6 +8,7 @@ use super::View;
 use super::kind::kind_part;
 use super::texts::RequestTexts;
 use super::timeline;
+use super::user_message::UserMessage;
 use crate::http::pages::follow;
 use crate::http::pages::language::named_texts;
 use crate::http::pages::translations::Translations;
@@ -35,6 +36,13 @@ pub(crate) fn history_section(view: &View<'_>) -> Markup {
 fn script(view: &View<'_>) -> Markup {
     let (words, request) = (view.words, &view.request);
     let root = view.row.root_task_id;
+    let mut texts = script_texts(words);
+    let message = view.user_message.as_ref();
+    if message.is_some_and(UserMessage::is_context) {
+        // The journal names the user as the author, but their agent wrote the text.
+        let agent_wrote = Value::from(view.texts.agent_wrote);
+        texts.insert("event_message".to_owned(), agent_wrote);
+    }
     let status = match request.status {
         WireRequestStatus::Pending => "pending",
         WireRequestStatus::Responded
@@ -49,7 +57,7 @@ fn script(view: &View<'_>) -> Markup {
             data-request=(request.request_id)
             data-status=(status)
             data-answers=(view.row.answers.len())
-            data-words=(Value::Object(script_texts(words)))
+            data-words=(Value::Object(texts))
         {
             (follow::live_elements(words))
         }
@@ -68,7 +76,7 @@ pub(crate) fn script_texts(words: &Translations) -> Map<String, Value> {
         live_follows live_reconnecting live_ended live_stopped live_reload live_cut
         meanwhile_decided meanwhile_answered
         event_created event_paused event_resumed event_completed event_failed event_canceled
-        event_message event_image event_answered event_call event_asked event_decided
+        event_message event_handed event_image event_answered event_call event_asked event_decided
         event_started event_started_again event_finished event_late event_sub_agent
         outcome_succeeded outcome_failed outcome_invalid outcome_denied outcome_rejected
         outcome_responded outcome_expired outcome_withdrawn outcome_canceled outcome_unknown outcome_released

@@ -9,6 +9,7 @@ use maud::{Markup, html};
 use crate::http::Http;
 use crate::http::pages::layout::{time_tag, visible, visible_lines};
 use crate::http::pages::request::kind::kind_word;
+use crate::http::pages::request::texts::RequestTexts;
 use crate::http::pages::site::Site;
 use crate::http::pages::translations::{Translations, fill};
 use crate::http::server::problem::Problem;
@@ -89,7 +90,7 @@ async fn read_between(
                     .take()
                     .map(|number| unreadable_entry(site, number)),
             );
-            entries.push(event_entry(site, event));
+            entries.push(event_entry(site, http, event));
             after = event.number;
         }
         let is_cut = within().count() < read.events.len();
@@ -108,12 +109,12 @@ fn unreadable_entry(site: &Site<'_>, number: i64) -> Markup {
     html! { li { p { span.soft { "#" (number) } " " (site.texts().unreadable) } } }
 }
 
-fn event_entry(site: &Site<'_>, event: &Event) -> Markup {
+fn event_entry(site: &Site<'_>, http: &Http, event: &Event) -> Markup {
     let words = site.words();
     let (line, parts) = if event.item.seq == 1 {
         (html! { (words.event_created) }, html! {})
     } else {
-        fact_entry(site, &event.item.fact)
+        fact_entry(site, http, event)
     };
     html! {
         li.below[!event.of_root] {
@@ -129,11 +130,11 @@ fn event_entry(site: &Site<'_>, event: &Event) -> Markup {
     }
 }
 
-/// Renders a fact: its line, and the parts below the line.
-fn fact_entry(site: &Site<'_>, fact: &Fact) -> (Markup, Markup) {
+/// Renders the fact of an event: its line, and the parts below the line.
+fn fact_entry(site: &Site<'_>, http: &Http, event: &Event) -> (Markup, Markup) {
     let words = site.words();
     let nothing = || html! {};
-    match fact {
+    match &event.item.fact {
         Fact::TaskStatus {
             status,
             error,
@@ -142,7 +143,16 @@ fn fact_entry(site: &Site<'_>, fact: &Fact) -> (Markup, Markup) {
             html! { (status_text(*status, words)) },
             end_details(words, error.as_ref(), output.as_deref()),
         ),
-        Fact::UserMessage { items, by, .. } => user_message_entry(words, items, by),
+        Fact::UserMessage { items, by, .. } => {
+            let (line, is_by_agent) = message_line(site, http, event, by);
+            let parts = message_parts(words, items);
+            let parts = if is_by_agent && !items.is_empty() {
+                labeled_box(words.by_agent, &parts)
+            } else {
+                parts
+            };
+            (html! { bdi { (line) } }, parts)
+        }
         Fact::AssistantMessage(turn) => (html! { (words.event_answered) }, answer_box(words, turn)),
         Fact::Judged { judgement, .. } => (judgement_line(site, judgement), nothing()),
         Fact::InterventionRequested(asked) => {
@@ -190,17 +200,36 @@ fn fact_entry(site: &Site<'_>, fact: &Fact) -> (Markup, Markup) {
     }
 }
 
-fn user_message_entry(words: &Translations, items: &[MessagePart], by: &str) -> (Markup, Markup) {
-    let line = fill(words.event_message, &[("user", &visible(by))]);
-    let parts = html! {
+/// Returns the line of a message, and whether an agent wrote the message. The journal names the
+/// user as the author of each message. But the message of a sub-agent's task is by the agent that
+/// handed the work over, and the message of a call at a gate is by the agent that proposes the call.
+fn message_line(site: &Site<'_>, http: &Http, event: &Event, by: &str) -> (String, bool) {
+    let words = site.words();
+    if let [.., caller, _] = event.agent_path.as_slice() {
+        return (
+            fill(words.event_handed, &[("agent", &visible(caller))]),
+            true,
+        );
+    }
+    let mut gates = http.engine.agents().gates();
+    let is_gate_call = gates.any(|(gate, _)| event.agent_path.first() == Some(&gate.name));
+    let text = if is_gate_call {
+        RequestTexts::for_language(site.language).agent_wrote
+    } else {
+        words.event_message
+    };
+    (fill(text, &[("user", &visible(by))]), is_gate_call)
+}
+
+fn message_parts(words: &Translations, items: &[MessagePart]) -> Markup {
+    html! {
         @for part in items {
             @match part.content_type {
                 PartType::Text => (quote(words, &part.content)),
                 PartType::Image => p { (words.event_image) },
             }
         }
-    };
-    (html! { bdi { (line) } }, parts)
+    }
 }
 
 fn start_line(words: &Translations, name: &str, attempt: u32) -> Markup {
