@@ -1,5 +1,5 @@
-//! `/follow.js`: a script that shows new events on the open page of a request or a task. Every page
-//! works without the script.
+//! `/follow.js`: a script that shows times in the reader's zone, and new events on the open page of
+//! a request or a task. Every page works without the script.
 //!
 //! Invariant: the `Content-Security-Policy` of a page that loads a script permits scripts from this
 //! service's origin alone. The policy of any other page permits no script.

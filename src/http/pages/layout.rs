@@ -1,5 +1,5 @@
 //! The layout of every page: frame, style, `Content-Security-Policy`, and the display of text from
-//! models, tools and people. Pages work without scripts. Only the inbox, the page of a request and
+//! models, tools and people. Pages work without scripts. Only the lists, the page of a request and
 //! the page of a task can load a script (`inbox/script.rs`, `follow.rs`).
 
 use std::fmt::Display;

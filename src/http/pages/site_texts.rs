@@ -51,8 +51,8 @@ texts! {
     row_withdrawn: "Withdrawn — nothing left to do here", "已撤回：无需再处理";
     row_answered: "You have answered: it waits for other people", "您已答复：等待其他人";
     effect_read_only: "read only", "只读";
-    effect_idempotent: "idempotent", "幂等";
-    effect_once: "once", "一次性";
+    effect_idempotent: "safe to repeat", "可安全重复";
+    effect_once: "cannot be undone", "无法撤销";
     // The line that leads to the next question, shown after an answer.
     next: "Next: {summary}", "下一个：{summary}";
     more_wait: "{count} more", "还有 {count} 个";
@@ -62,14 +62,14 @@ texts! {
     own_only: "Only what I have answered", "仅显示我的答复";
     others_too: "Also what others have decided", "同时显示他人的决定";
     by_you: "you", "您";
-    by_at: "by {user}, {at}", "{user}，{at}";
+    by_at: "by {user},", "{user}，";
     live_head: "Events", "进展";
     waited: "waited {time}", "等待了 {time}";
     waits_for_one: "waits for one more", "还需一人";
     waits_for_more: "waits for {count} more", "还需 {count} 人";
     state_pending: "open", "未决";
-    state_responded: "decided", "已决定";
-    state_resumed: "decided, and the task went on", "已决定，任务已继续";
+    state_responded: "decided, not carried out yet", "已决定，尚未生效";
+    state_resumed: "decided", "已决定";
     state_expired: "expired", "已过期";
     state_withdrawn: "withdrawn", "已撤回";
     older: "Older", "更早的";
@@ -81,14 +81,14 @@ texts! {
     updated: "Changed", "更新时间";
     open: "Open", "未决";
     running: "Running", "运行中";
-    paused: "Paused", "等待人工";
+    paused: "Waits for a person", "等待人工";
     completed: "Completed", "已完成";
     failed: "Failed", "失败";
     canceled: "Canceled", "已取消";
     task_title: "Task · {agent} · {status}", "任务 · {agent} · {status}";
     usage: "model calls: {calls}, tokens: {tokens}", "模型调用：{calls}，token：{tokens}";
     asked: "Asked", "提出于";
-    tree: "tree of {count}", "任务树共 {count} 个任务";
+    tree: "{count} tasks in all", "共 {count} 个任务";
     part_of: "Part of a larger task", "隶属于更大的任务";
     cancel_task: "Cancel the task", "取消任务";
     cancel_effect: "The task and everything below it end for good. No further call starts, and its open questions are withdrawn.", "该任务及其下的所有任务将永久结束：不再发起任何调用，未决请求将被撤回。";
@@ -108,8 +108,8 @@ texts! {
     grant_tool: "{tool}, under rule {rule}", "{tool}（规则 {rule}）";
     grant_of_task: "in one task of {user}, until the next message", "{user} 的一个任务，至下一条消息为止";
     grant_of_owner: "in every task of {user} with {agent}", "{user} 使用 {agent} 的所有任务";
-    grant_given: "given by {user}, {at}", "由 {user} 授予，{at}";
-    grant_until: "until {at}", "有效期至 {at}";
+    grant_given: "given by {user},", "由 {user} 授予，";
+    grant_until: "until", "有效期至";
     grant_used: "used {used} of {uses} times", "已使用 {used} 次，共 {uses} 次";
     grant_end: "Ask again: {tool}", "恢复询问：{tool}";
     ended_revoked: "ended", "已结束";

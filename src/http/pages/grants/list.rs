@@ -4,12 +4,14 @@
 use std::sync::Arc;
 
 use axum::extract::State;
+use axum::response::Response;
 use http::{HeaderMap, Uri};
 use maud::{Markup, html};
 
 use crate::http::Http;
 use crate::http::api::grants::list::read;
-use crate::http::pages::layout::{utc_text, visible};
+use crate::http::pages::follow;
+use crate::http::pages::layout::{time_tag, visible};
 use crate::http::pages::site::{NavPage, Site};
 use crate::http::pages::site_texts::SiteTexts;
 use crate::http::pages::translations::fill;
@@ -47,7 +49,7 @@ pub(crate) async fn get_grants_page(
     CurrentCaller(caller): CurrentCaller,
     headers: HeaderMap,
     uri: Uri,
-) -> Result<Markup, Problem> {
+) -> Result<Response, Problem> {
     must_read_or_decide(&caller)?;
     let mut query = Query::from_uri(&uri);
     query.drop_empty();
@@ -55,7 +57,7 @@ pub(crate) async fn get_grants_page(
     query.finish()?;
     let rows = read(&http, &caller, before, MAX_ROWS).await?;
     let site = Site::new(&http, &caller, &headers);
-    Ok(page(&site, &http, &rows))
+    Ok(follow::page_with_script(page(&site, &http, &rows)))
 }
 
 fn page(site: &Site<'_>, http: &Http, rows: &Page<GrantRow>) -> Markup {
@@ -72,6 +74,7 @@ fn page(site: &Site<'_>, http: &Http, rows: &Page<GrantRow>) -> Markup {
             @if let Some(next) = next {
                 p { a href=(format!("{}/grants?cursor={}", site.prefix, cursor_of(next))) { (texts.older) } }
             }
+            (follow::script_tag(&site.prefix, "follow.js"))
         },
     )
 }
@@ -84,13 +87,13 @@ fn grant_row(site: &Site<'_>, http: &Http, row: &GrantRow) -> Markup {
         texts.grant_tool,
         &[("tool", &tool), ("rule", &visible(&row.rule))],
     );
-    let (giver, given_at) = (visible(&row.by.by), utc_text(&row.created_at));
+    let given = fill(texts.grant_given, &[("user", &visible(&row.by.by))]);
     html! {
         li {
             p { strong { bdi { (head) } } " · " bdi { (scope_text(row, texts)) } }
             p.about {
-                bdi { (fill(texts.grant_given, &[("user", &giver), ("at", &given_at)])) }
-                " · " (fill(texts.grant_until, &[("at", &utc_text(&row.expires_at))]))
+                bdi { (given) } " " (time_tag(&row.created_at))
+                " · " (texts.grant_until) " " (time_tag(&row.expires_at))
                 " · " (fill(texts.grant_used, &[("used", &row.used), ("uses", &row.uses)]))
                 @if let Some(end) = end { " · " strong { (end_text(end, texts)) } }
             }

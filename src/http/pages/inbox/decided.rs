@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use axum::extract::State;
+use axum::response::Response;
 use http::{HeaderMap, Uri};
 use maud::{Markup, html};
 
@@ -15,7 +16,8 @@ use super::list_address;
 use super::rows::request_link;
 use crate::http::Http;
 use crate::http::events::inbox::filter::InboxFilter;
-use crate::http::pages::layout::{utc_text, visible};
+use crate::http::pages::follow;
+use crate::http::pages::layout::{time_tag, visible};
 use crate::http::pages::request::deadline::duration_text;
 use crate::http::pages::site::{NavPage, Site};
 use crate::http::pages::site_texts::SiteTexts;
@@ -63,7 +65,7 @@ pub(crate) async fn get_decided(
     CurrentCaller(caller): CurrentCaller,
     headers: HeaderMap,
     uri: Uri,
-) -> Result<Markup, Problem> {
+) -> Result<Response, Problem> {
     must_read_or_decide(&caller)?;
     let mut query = Query::from_uri(&uri);
     query.drop_empty();
@@ -74,7 +76,8 @@ pub(crate) async fn get_decided(
     let (mut rows, next) = read(&http, &caller, &filter, all.is_some(), before).await?;
     rows.sort_by_key(|row| Reverse(shown_answer(row, &caller).map(|(at, _)| *at)));
     let site = Site::new(&http, &caller, &headers);
-    Ok(page(&site, &http, &filter, &rows, all.is_some(), next))
+    let shown = page(&site, &http, &filter, &rows, all.is_some(), next);
+    Ok(follow::page_with_script(shown))
 }
 
 /// Reads a page of decided requests, the most recently opened first. If more requests may follow,
@@ -166,6 +169,7 @@ fn page(
             @if rows.is_empty() { p { (if next.is_some() { texts.none_so_far } else { texts.nothing_decided }) } }
             ul.rows { @for row in rows { (decided_row(site, http, row)) } }
             @if next.is_some() { p { a href=(address(include_others, next)) { (texts.older) } } }
+            (follow::script_tag(&site.prefix, "follow.js"))
         },
     )
 }
@@ -199,11 +203,11 @@ fn answer_line(site: &Site<'_>, row: &RequestRow, at: Time, answer: &Decision) -
     } else {
         visible(&answer.by)
     };
-    let by = fill(texts.by_at, &[("user", &user), ("at", &utc_text(&at))]);
+    let by = fill(texts.by_at, &[("user", &user)]);
     let waited = duration_text(at.since(row.created_at), words);
     html! {
         p.status {
-            (what) " " bdi { (by) } " · " (fill(texts.waited, &[("time", &waited)]))
+            (what) " " bdi { (by) } " " (time_tag(&at)) " · " (fill(texts.waited, &[("time", &waited)]))
         }
     }
 }

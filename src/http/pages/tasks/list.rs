@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::State;
+use axum::response::Response;
 use http::{HeaderMap, Uri};
 use maud::{Markup, html};
 use url::form_urlencoded::Serializer;
@@ -10,7 +11,8 @@ use uuid::Uuid;
 
 use crate::http::Http;
 use crate::http::api::tasks::list::page_of_tasks;
-use crate::http::pages::layout::{utc_text, visible};
+use crate::http::pages::follow;
+use crate::http::pages::layout::{time_tag, visible};
 use crate::http::pages::site::{NavPage, Site};
 use crate::http::pages::site_texts::SiteTexts;
 use crate::http::server::caller::{CurrentCaller, must_read};
@@ -47,7 +49,7 @@ pub(crate) async fn get_tasks_page(
     CurrentCaller(caller): CurrentCaller,
     headers: HeaderMap,
     uri: Uri,
-) -> Result<Markup, Problem> {
+) -> Result<Response, Problem> {
     must_read(&caller)?;
     let mut query = Query::from_uri(&uri);
     query.drop_empty();
@@ -67,7 +69,8 @@ pub(crate) async fn get_tasks_page(
     let site = Site::new(&http, &caller, &headers);
     let next = page.next(|row| row.task_id.0);
     let gates = gates_to_choose(&http, &caller);
-    Ok(tasks_page(&site, &page, &filter, &gates, next))
+    let shown = tasks_page(&site, &page, &filter, &gates, next);
+    Ok(follow::page_with_script(shown))
 }
 
 #[must_use]
@@ -100,6 +103,7 @@ fn tasks_page(
             @if let Some(next) = next {
                 p { a href=(format!("{address}?{}", query(filter, next))) { (texts.older) } }
             }
+            (follow::script_tag(&site.prefix, "follow.js"))
         },
     )
 }
@@ -179,13 +183,14 @@ fn table(site: &Site<'_>, rows: &[TaskRow]) -> Markup {
                     tr {
                         td {
                             a href=(format!("{}/tasks/{}", site.prefix, row.task_id)) {
-                                bdi { (visible(&row.agent)) } " · " bdi { (visible(&row.session_id)) }
+                                bdi { (visible(&row.agent)) } " · " (time_tag(&row.created_at))
                             }
+                            " " bdi.soft { (visible(&row.session_id)) }
                         }
-                        td { (status_word(row.status, texts)) }
-                        @if all { td { bdi { (visible(&row.user_id)) } } }
-                        td { (row.open_requests) }
-                        td { (utc_text(&row.updated_at)) }
+                        td data-label=(texts.status) { (status_word(row.status, texts)) }
+                        @if all { td data-label=(texts.owner) { bdi { (visible(&row.user_id)) } } }
+                        td data-label=(texts.open) { (row.open_requests) }
+                        td data-label=(texts.updated) { (time_tag(&row.updated_at)) }
                     }
                 }
             }
