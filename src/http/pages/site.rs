@@ -5,7 +5,7 @@ use ::http::HeaderMap;
 use maud::{Markup, html};
 
 use super::language::Language;
-use super::layout::frame_with_tab_title;
+use super::layout::{frame_with_tab_title, visible};
 use super::sign_in::signed_in_bar;
 use super::site_texts::SiteTexts;
 use super::translations::Translations;
@@ -49,7 +49,7 @@ impl<'a> Site<'a> {
         Translations::for_language(self.language)
     }
 
-    /// Renders the frame's links. `current` is the shown page; `None` if the frame has no link to
+    /// Renders the frame's links, and the name of the user in a service with accounts. `current` is the shown page; `None` if the frame has no link to
     /// the shown page. `open` is the number of open requests; empty if the page does not show it.
     #[must_use]
     pub(crate) fn nav_links(&self, current: Option<NavPage>, open: &str) -> Markup {
@@ -67,6 +67,7 @@ impl<'a> Site<'a> {
                         @if link == NavPage::Inbox { span #open-count { @if !open.is_empty() { " " (open) } } }
                     }
                 }
+                @if !self.caller.without_accounts { bdi.who { (visible(self.caller.user_id.as_str())) } }
             }
         }
     }
