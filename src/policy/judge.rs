@@ -8,7 +8,7 @@ use super::compile::{CompiledRule, Policy, When};
 use super::eval::{Fault, Fuel, Scope, test};
 use super::rules::Decide;
 use super::shape::Shape;
-use crate::task::verdict::{Judgement, Terms, Verdict};
+use crate::task::verdict::{Judgement, NO_RULE_MATCHES, Terms, Verdict};
 
 /// The maximum number of steps per judgement, over all rules and agents.
 const MAX_STEPS: u32 = 1_000_000;
@@ -154,7 +154,7 @@ fn conclude(input: &JudgementInput<'_>, mut opinions: Vec<Opinion>) -> Judgement
     let allowed = match own_opinion {
         Opinion::Rule(Decide::Allow, judgement) => Some(judgement),
         Opinion::None if input.at_gate || properties.without_rule == Verdict::Hold => {
-            opinions.push(Opinion::Faulted("No rule matches.".to_owned()));
+            opinions.push(Opinion::Faulted(NO_RULE_MATCHES.to_owned()));
             None
         }
         Opinion::None => Some(judgement_without_rule(properties.without_rule, None)),
@@ -192,7 +192,7 @@ fn conclude(input: &JudgementInput<'_>, mut opinions: Vec<Opinion>) -> Judgement
         },
         (Some(held), _) => held,
         (None, Some(allowed)) => allowed,
-        (None, None) => judgement_without_rule(Verdict::Hold, Some("No rule matches.".to_owned())),
+        (None, None) => judgement_without_rule(Verdict::Hold, Some(NO_RULE_MATCHES.to_owned())),
     }
 }
 

@@ -7,6 +7,9 @@ use super::decision::{Action, Then};
 use super::grant::Offer;
 use super::id::{CallId, GrantId};
 
+/// The reason of a judgement if a person has to approve a call because no rule matches it.
+pub const NO_RULE_MATCHES: &str = "No rule matches.";
+
 /// The policy's verdict on one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

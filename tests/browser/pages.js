@@ -213,7 +213,7 @@ async function answersGuidance(browser, javaScriptEnabled) {
   await page.goto(asked.url);
   const box = page.locator("div.agent:not(#live *)").filter({ hasText: "Written by the agent, not verified" });
   assert.match(await box.innerText(), /Which <b>order<\/b> is meant\?[^]*Two match\./);
-  assert.match(await main(page), /shown to the model and approves nothing/);
+  assert.match(await main(page), /The agent reads your answer\. It approves no call\./);
   await page.getByLabel("Order").fill("18");
   await page.getByLabel("how").selectOption("card");
   assert.equal((await send(page, page.getByRole("button", { name: "Send the answer" }))).status(), 303);

@@ -147,7 +147,7 @@ texts! {
     effect: "Effect", "影响";
     effect_read_only: "read only: changes nothing", "只读：不做任何更改";
     effect_idempotent: "idempotent: safe to repeat", "幂等：可安全重复";
-    effect_once: "once: every run counts", "一次性：每次执行都会生效";
+    effect_once: "once: cannot be undone here", "一次性：无法在此撤销";
     verdict: "Verdict", "判定";
     verdict_allow: "allowed by a rule", "规则允许";
     verdict_hold: "held for a person", "须由人决定";
@@ -241,7 +241,7 @@ texts! {
     elicitation_head: "Answer the tool", "答复工具";
     given_to_server: "Your answer is given to the server of the tool.", "您输入的内容将提供给工具的服务器。";
     page_done: "Done: I have visited the page", "完成：我已访问";
-    shown_to_model: "Your answer is shown to the model and approves nothing.", "您输入的内容会展示给模型，且不构成任何批准。";
+    shown_to_model: "The agent reads your answer. It approves no call.", "智能体会读到您的答复。答复不构成任何批准。";
     send_answer: "Send the answer", "提交答复";
     response_json: "Answer as JSON", "答复（JSON）";
     confirm_yes: "Yes, confirmed", "是，确认";

@@ -18,7 +18,7 @@ pub(crate) fn time_with_distance(at: Time, now: Time, words: &Translations) -> M
         (words.ago, now.since(at))
     };
     let distance = fill(text, &[("time", &duration_text(distance, words))]);
-    html! { (time_tag(&at)) " (" (distance) ")" }
+    html! { (time_tag(&at)) " · " (distance) }
 }
 
 /// Returns a duration in minutes, hours or days. It is rounded down, so that the page never
@@ -77,17 +77,17 @@ mod tests {
         let before = Time(at.0 - 3 * 3_600_000_000);
         assert_eq!(
             time_with_distance(at, before, words).into_string(),
-            "<time datetime=\"2023-11-14T22:13:20.123000Z\">2023-11-14 22:13:20 UTC</time> (in 3 h)"
+            "<time datetime=\"2023-11-14T22:13:20.123000Z\">2023-11-14 22:13:20 UTC</time> · in 3 h"
         );
         assert!(
             time_with_distance(before, at, words)
                 .into_string()
-                .ends_with("(3 h ago)")
+                .ends_with(" · 3 h ago")
         );
         assert!(
             time_with_distance(at, at, words)
                 .into_string()
-                .ends_with("(less than a minute ago)")
+                .ends_with(" · less than a minute ago")
         );
     }
 }

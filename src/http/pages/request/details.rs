@@ -6,10 +6,12 @@ use super::View;
 use super::deadline::time_with_distance;
 use super::headline::asked_by_agent;
 use super::kind::kind_part;
+use super::opening::reason;
 use super::question::approver_names;
 use super::several::call_number;
 use crate::http::pages::layout::visible;
 use crate::http::wire::request::{RequestedCall, WireEffect, WireVerdict};
+use crate::task::request::RequestKind;
 
 pub(super) fn section(view: &View<'_>) -> Markup {
     let (words, texts, request) = (view.words, view.texts, &view.request);
@@ -27,6 +29,7 @@ pub(super) fn section(view: &View<'_>) -> Markup {
                 dt { (words.session) } dd { code { (visible(&request.session_id)) } }
                 dt { (words.task) } dd { code { (request.task_id) } }
                 dt { (words.request) } dd { code { (request.request_id) } }
+                @if let Some(replica) = replica(view) { dt { (words.replica) } dd { code { (visible(replica)) } } }
                 dt { (texts.digest) } dd { code { (request.digest) } }
             }
             @for (index, call) in request.tool_calls.iter().enumerate() {
@@ -35,6 +38,13 @@ pub(super) fn section(view: &View<'_>) -> Markup {
             }
         }
     }
+}
+
+/// Returns the id of the replica that started a call whose outcome is unknown.
+fn replica<'v>(view: &'v View<'_>) -> Option<&'v str> {
+    let is_known = view.request.kind == RequestKind::Reconcile;
+    let details = view.request.details.as_ref().filter(|_| is_known);
+    details?.get("replica")?.as_str()
 }
 
 fn call_details(view: &View<'_>, call: &RequestedCall) -> Markup {
@@ -50,7 +60,7 @@ fn call_details(view: &View<'_>, call: &RequestedCall) -> Markup {
             @if call.rule.is_some() || call.verdict != WireVerdict::Human {
                 dt { (words.rule) } dd { (call.rule.as_deref().map_or(words.no_rule.to_owned(), visible)) }
             }
-            @if let Some(reason) = &call.reason { dt { (words.reason) } dd { (visible(reason)) } }
+            @if let Some(reason) = reason(view, call) { dt { (words.reason) } dd { (reason) } }
             dt { (words.call_id) } dd { code { (call.tool_call_id) } }
             @if let Some(digest) = &call.digest { dt { (view.texts.digest) } dd { code { (digest) } } }
         }

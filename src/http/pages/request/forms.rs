@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use maud::{Markup, html};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::deadline::duration_text;
 use super::form::default_form;
@@ -15,7 +15,7 @@ use super::ordered::member_names_at;
 use super::question::{cancel_text, page_address, then_text};
 use super::submitted::FormName;
 use super::{View, choices, decide, schema};
-use crate::http::pages::layout::{has_right_to_left, visible};
+use crate::http::pages::layout::{has_right_to_left, visible, visible_lines};
 use crate::http::pages::translations::fill;
 use crate::task::decision::Action;
 use crate::task::request_kind::ResponseKind;
@@ -211,7 +211,7 @@ fn answer_form(view: &View<'_>) -> Markup {
 pub(super) fn guidance_fields(view: &View<'_>) -> Markup {
     let words = view.words;
     let form = view.request.form.as_ref();
-    let schema = form.cloned().unwrap_or_else(default_form);
+    let schema = form.cloned().unwrap_or_else(|| titled_default_form(view));
     html! {
         p { (words.shown_to_model) }
         fieldset.agent {
@@ -222,6 +222,15 @@ pub(super) fn guidance_fields(view: &View<'_>) -> Markup {
         }
         button type="submit" { (words.send_answer) }
     }
+}
+
+/// Returns the form of a question without a form, with a title for its field.
+fn titled_default_form(view: &View<'_>) -> Value {
+    let mut form = default_form();
+    if let Some(answer) = form.pointer_mut("/properties/answer") {
+        *answer = json!({"type": "string", "title": view.words.your_answer});
+    }
+    form
 }
 
 /// Renders the fields of a form that a tool's server wrote. If the server asks the person to visit
@@ -304,12 +313,14 @@ pub(super) fn confirmation_fields(view: &View<'_>) -> Markup {
     let words = view.words;
     html! {
         p { (words.shown_to_model) }
-        (reason_field(view, FormName::Answer, "comment"))
-        (then_select(view, FormName::Answer))
-        div.bar {
-            button type="submit" name="confirmed" value="true" { (words.confirm_yes) }
-            button.no type="submit" name="confirmed" value="false" { (words.confirm_no) }
+        div.decide {
+            (InputField::new(view, FormName::Answer, "comment").text_area(view.texts.comment, 1, false))
+            div.bar {
+                button type="submit" name="confirmed" value="true" { (words.confirm_yes) }
+                button.no type="submit" name="confirmed" value="false" { (words.confirm_no) }
+            }
         }
+        (then_select(view, FormName::Answer))
     }
 }
 
@@ -366,9 +377,41 @@ pub(super) fn external_result_fields(view: &View<'_>) -> Markup {
         @if let Some(description) = visible_text(form, "description") { p { (description) } }
         @match form.filter(|form| schema::fields(form).is_some()) {
             Some(form) => (schema_fields(view, form, false, &[])),
-            None => (result_fields(view, FormName::Answer, "", 6, result_type(form))),
+            None => {
+                @if let Some(form) = form { (expected_members(view, form)) }
+                (result_fields(view, FormName::Answer, "", 6, result_type(form)))
+            }
         }
         button type="submit" { (words.external_send) }
+    }
+}
+
+/// Renders the members that a schema declares, and the schema itself, for a person who writes a
+/// result as JSON.
+fn expected_members(view: &View<'_>, schema: &Value) -> Markup {
+    let (words, texts) = (view.words, view.texts);
+    let properties = schema.get("properties").and_then(Value::as_object);
+    let required = schema.get("required").and_then(Value::as_array);
+    let is_required =
+        |name: &str| required.is_some_and(|all| all.iter().any(|member| member == name));
+    html! {
+        @if let Some(properties) = properties {
+            p { (texts.expected_members) (words.colon) }
+            ul {
+                @for (name, property) in properties {
+                    li {
+                        code { (visible(name)) }
+                        @if let Some(title) = visible_text(Some(property), "title") { " " (title) }
+                        @if let Some(description) = visible_text(Some(property), "description") { " " span.soft { (description) } }
+                        @if !is_required(name) { " " span.soft { "(" (words.optional) ")" } }
+                    }
+                }
+            }
+        }
+        details.raw {
+            summary { (texts.whole_schema) }
+            pre.exact dir="ltr" { (visible_lines(&format!("{schema:#}"))) }
+        }
     }
 }
 

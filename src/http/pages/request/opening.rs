@@ -13,6 +13,7 @@ use super::question::decision_section;
 use crate::http::pages::layout::visible;
 use crate::http::pages::translations::fill;
 use crate::http::wire::request::{RequestedCall, WireVerdict};
+use crate::task::verdict::NO_RULE_MATCHES;
 
 /// Returns the page's heading, which also appears in the title of the browser's tab. The heading is
 /// the summary of the first call and the number of further calls. If the agent itself asked the
@@ -126,8 +127,13 @@ fn reasons(view: &View<'_>) -> Markup {
     }
 }
 
-fn reason(view: &View<'_>, call: &RequestedCall) -> Option<String> {
-    let stated = call.reason.as_deref().map(visible);
+/// Returns why a person is asked about a call, in the reader's language if no rule gives a reason.
+pub(super) fn reason(view: &View<'_>, call: &RequestedCall) -> Option<String> {
+    let stated = call
+        .reason
+        .as_deref()
+        .filter(|reason| *reason != NO_RULE_MATCHES);
+    let stated = stated.map(visible);
     let has_no_rule = call.rule.is_none() && call.verdict == WireVerdict::Hold;
     stated.or_else(|| has_no_rule.then(|| view.texts.no_rule_why.to_owned()))
 }

@@ -89,8 +89,9 @@ fn page_to_visit(view: &View<'_>) -> Markup {
     }
 }
 
-/// Renders the known facts about a call whose outcome is unknown. A fact without a translated label
-/// has the name of its member as the label.
+/// Renders the known facts about a call whose outcome is unknown, in the order of time. A fact
+/// without a translated label has the name of its member as the label. The replica is among the
+/// page's details.
 fn known_facts(view: &View<'_>) -> Markup {
     let words = view.words;
     let Some(Value::Object(details)) = &view.request.details else {
@@ -99,19 +100,26 @@ fn known_facts(view: &View<'_>) -> Markup {
     let label = |name: &str| match name {
         "sent_at" => words.sent_at.to_owned(),
         "attempt" => words.attempt.to_owned(),
-        "replica" => words.replica.to_owned(),
         "problem" => words.problem.to_owned(),
         other => visible(other),
     };
+    let rank = |name: &str| {
+        ["sent_at", "attempt", "problem"]
+            .iter()
+            .position(|known| *known == name)
+    };
+    let mut facts: Vec<_> = details
+        .iter()
+        .filter(|(name, value)| *name != "replica" && !value.is_null())
+        .collect();
+    facts.sort_by_key(|(name, _)| rank(name).unwrap_or(usize::MAX));
     html! {
         section {
             h2.quiet { (words.what_is_known) }
             dl {
-                @for (name, value) in details {
-                    @if !value.is_null() {
-                        dt { (label(name)) }
-                        dd { @if name == "sent_at" { (time_tag(&value_text(value))) } @else { (visible(&value_text(value))) } }
-                    }
+                @for (name, value) in facts {
+                    dt { (label(name)) }
+                    dd { @if name == "sent_at" { (time_tag(&value_text(value))) } @else { (visible(&value_text(value))) } }
                 }
             }
         }

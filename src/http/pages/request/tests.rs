@@ -131,14 +131,14 @@ fn call_is_shown_with_all_its_details() {
         "<p class=\"why\">Refunds above 20 need finance.</p>",
         "<td class=\"exact\">POST http://payments.internal/refunds</td>",
         "This cannot be undone here.",
-        "once: every run counts",
+        "once: cannot be undone here",
         "held for a person",
         "large-refund",
         "{&quot;amount&quot;:120, &quot;order&quot;:17}",
         "Warning: Looks &lt;odd&gt;. <code>/order</code>",
         "group finance",
-        "2026-11-04 09:30:00 UTC</time> (in 23 h)",
-        "(2 min ago)",
+        "2026-11-04 09:30:00 UTC</time> · in 23 h",
+        " · 2 min ago",
     ] {
         assert!(page.contains(shown), "{shown}: {page}");
     }
@@ -155,7 +155,7 @@ fn agent_text_stands_in_its_box_and_operator_text_outside() {
         "><p class=\"by\">Written by the agent, not verified</p><pre class=\"exact words\" dir=\"ltr\">Which order is meant?"
     ));
     assert!(boxes[1].contains("The agent's questions, not verified"));
-    assert!(guidance.contains("Your answer is shown to the model and approves nothing."));
+    assert!(guidance.contains("The agent reads your answer. It approves no call."));
     let row = sample::of_kind(RequestKind::Credentials);
     let login = page(&row, &sample::caller());
     let end = login.rfind("class=\"agent\"").unwrap();

@@ -74,6 +74,8 @@ texts! {
     change_send_asks: "Ask again with these changes", "按修改后的内容重新征求批准";
     as_json: "As JSON", "以 JSON 编辑";
     as_json_about: "Replaces everything above. Leave it as it is to use the fields.", "将替换以上全部内容。如使用上面的字段，请勿改动。";
+    expected_members: "The result is JSON with these entries", "结果为 JSON，包含以下各项";
+    whole_schema: "The whole description of the result, as JSON Schema", "结果的完整说明（JSON Schema）";
     supply: "Give the result yourself…", "自行提供结果…";
     each_call: "Decide each call…", "逐项决定…";
     send_chosen: "Send only these decisions", "仅提交这些决定";
