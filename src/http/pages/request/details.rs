@@ -11,7 +11,6 @@ use super::question::approver_names;
 use super::several::call_number;
 use crate::http::pages::layout::visible;
 use crate::http::wire::request::{RequestedCall, WireEffect, WireVerdict};
-use crate::task::request::RequestKind;
 
 pub(super) fn section(view: &View<'_>) -> Markup {
     let (words, texts, request) = (view.words, view.texts, &view.request);
@@ -42,7 +41,7 @@ pub(super) fn section(view: &View<'_>) -> Markup {
 
 /// Returns the id of the replica that started a call whose outcome is unknown.
 fn replica<'v>(view: &'v View<'_>) -> Option<&'v str> {
-    let is_known = view.request.kind == RequestKind::Reconcile;
+    let is_known = view.request.kind.properties().outcome_unknown;
     let details = view.request.details.as_ref().filter(|_| is_known);
     details?.get("replica")?.as_str()
 }
