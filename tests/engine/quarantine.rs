@@ -95,6 +95,21 @@ both! {
         assert_eq!(harness.executions(task, "/refund"), 3);
     }
 
+    async fn call_that_a_rule_holds_says_also_why_its_tool_is_in_quarantine(fixture) {
+        let harness = harness(fixture, 2, 500).await;
+        harness.script(|asked| match asked {
+            1 => Ok(turn(&[SMALL])),
+            2 => Ok(turn(&[("refund", r#"{"order":1,"amount":120}"#)])),
+            _ => Ok(turn(&[])),
+        });
+        let task = harness.begun().await;
+        is_held(&harness, task, 1).await;
+        let reason = reason(&harness, task).await;
+        let (rule, doubt) = reason.split_once(". An earlier call of this tool (").unwrap();
+        assert_eq!(rule, "Refunds above 20 need a look");
+        assert!(doubt.contains("500"), "{reason}");
+    }
+
     async fn tool_that_failed_with_4xx_or_is_repeatable_is_not_quarantined(fixture) {
         let harness = harness(fixture, 3, 422).await;
         let task = harness.begun().await;

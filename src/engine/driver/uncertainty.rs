@@ -4,6 +4,7 @@ use super::Driver;
 use super::verdict::held_for_owner;
 use crate::task::call_state::CallState;
 use crate::task::restore::HISTORY_LOST_TEXT;
+use crate::task::text::as_sentence;
 use crate::task::tool_spec::ToolKind;
 use crate::task::verdict::{Judgement, Verdict};
 
@@ -12,29 +13,34 @@ const TREE_DAMAGED_REASON: &str = "The stored data of another task of this tree 
 
 impl Driver<'_> {
     /// Holds an allowed call if its tool is in quarantine, or if a part of the tree's history is
-    /// lost or unreadable. Other judgements stay unchanged.
+    /// lost or unreadable. A call that a rule holds gets the reason of the quarantine, too. Other
+    /// judgements stay unchanged.
     pub(super) fn hold_if_uncertain(&self, state: &CallState, judgement: Judgement) -> Judgement {
         self.hold_if_quarantined(state, self.hold_if_history_lost(state, judgement))
     }
 
     /// Holds an allowed call if its tool is in quarantine (see `Quarantine`) and no person has
-    /// approved the call.
+    /// approved the call. Adds the reason to that of a call that a rule holds, because the person
+    /// who decides must know of the earlier call.
     fn hold_if_quarantined(&self, state: &CallState, judgement: Judgement) -> Judgement {
-        if judgement.verdict != Verdict::Allow || state.approval.is_some() {
+        let quarantine = &self.session.own.progress.quarantine;
+        let reason = quarantine.reason(&state.call.name);
+        let Some(reason) = reason.filter(|_| state.approval.is_none()) else {
             return judgement;
-        }
-        match self
-            .session
-            .own
-            .progress
-            .quarantine
-            .reason(&state.call.name)
-        {
-            Some(reason) => Judgement {
+        };
+        match judgement.verdict {
+            Verdict::Allow => Judgement {
                 reason: Some(reason),
                 ..held_for_owner()
             },
-            None => judgement,
+            Verdict::Hold => Judgement {
+                reason: Some(match judgement.reason {
+                    Some(rule) if rule != reason => format!("{} {reason}", as_sentence(&rule)),
+                    Some(_) | None => reason,
+                }),
+                ..judgement
+            },
+            Verdict::Deny | Verdict::Invalid | Verdict::Human => judgement,
         }
     }
 

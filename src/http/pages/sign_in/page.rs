@@ -8,6 +8,7 @@ use crate::http::pages::language::Language;
 use crate::http::pages::layout::{frame_in, visible};
 use crate::http::server::session::next::{local_path, sign_in_address};
 use crate::people::Caller;
+use crate::task::decision::Door;
 
 /// Renders the page that takes a key. `is_wrong_key` tells whether the key that was just submitted
 /// is unknown. `next` is the path to open after the sign-in, and `prefix` the path of `public_url`.
@@ -99,8 +100,8 @@ pub(crate) fn not_needed(language: Language) -> Markup {
     )
 }
 
-/// Renders the signed-in user and the sign-out button. Empty if the service has no accounts. If a
-/// service key speaks for the user, there is no session to end, and so no button.
+/// Renders the user, and for a browser session the sign-out button. Empty if the service has no
+/// accounts. A caller with a key has no session to end, and so no button.
 #[must_use]
 pub(crate) fn signed_in_bar(caller: &Caller, prefix: &str, language: Language) -> Markup {
     let words = SignInTexts::for_language(language);
@@ -108,7 +109,7 @@ pub(crate) fn signed_in_bar(caller: &Caller, prefix: &str, language: Language) -
         @if !caller.without_accounts {
             div lang=(language.tag()) {
                 p { (identity(caller, words)) }
-                @if caller.via.is_none() {
+                @if caller.door == Some(Door::Session) {
                     form method="post" action=(format!("{prefix}/sign-out")) {
                         button type="submit" { (words.sign_out) }
                     }
@@ -165,16 +166,20 @@ mod tests {
     }
 
     #[test]
-    fn signed_in_user_is_named_and_can_sign_out() {
+    fn user_of_a_session_is_named_and_can_sign_out() {
         let mut caller = sample::caller();
         caller.user_id = "<b>\u{202e}".into();
+        caller.door = Some(Door::Session);
         let bar = |caller: &Caller| signed_in_bar(caller, "/base", Language::English).into_string();
         assert!(
             bar(&caller).contains("&lt;b&gt;\\u{202e}")
                 && bar(&caller).contains(r#"action="/base/sign-out""#)
         );
-        caller.via = Some("web".into());
-        assert!(!bar(&caller).contains("<form"));
+        caller.door = Some(Door::Key);
+        assert!(
+            !bar(&caller).contains("<form"),
+            "a key has no session to end"
+        );
         caller.without_accounts = true;
         assert_eq!(bar(&caller), "");
     }
