@@ -24,6 +24,15 @@ struct KnownNames<'c> {
     users: Option<BTreeSet<String>>,
 }
 
+/// Returns the tenants that keys have; in a service without accounts, the only tenant.
+pub(super) fn tenants(config: &Config) -> BTreeSet<&str> {
+    let Some(auth) = &config.auth else {
+        return BTreeSet::from([ONLY_TENANT]);
+    };
+    let keys = auth.api_keys.iter();
+    keys.map(|key| key.tenant.as_str()).collect()
+}
+
 pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     let known = KnownNames::from_config(config);
     for (index, entry) in config.notify.to.iter().enumerate() {
@@ -52,10 +61,6 @@ impl<'c> KnownNames<'c> {
         let keys = config.auth.as_ref().map(|auth| &auth.api_keys);
         let allows_any_user = keys.is_some_and(|keys| keys.iter().any(|key| key.act_as));
         let keys = || keys.into_iter().flatten();
-        let mut tenants: BTreeSet<&str> = keys().map(|key| key.tenant.as_str()).collect();
-        if config.auth.is_none() {
-            tenants.insert(ONLY_TENANT);
-        }
         let people = config.auth.iter().flat_map(|auth| &auth.people);
         let names = keys().map(|key| (&key.user, &key.groups));
         let names = names.chain(people.map(|person| (&person.user, &person.groups)));
@@ -66,7 +71,7 @@ impl<'c> KnownNames<'c> {
         let ids = ids.unwrap_or_default();
         let users = names.map(|(user, _)| ids.key(user).as_str().to_owned());
         Self {
-            tenants,
+            tenants: tenants(config),
             agents: agents.map(String::as_str).collect(),
             groups: (!allows_any_user).then(|| groups.collect()),
             users: (!allows_any_user).then(|| users.collect()),

@@ -7,10 +7,13 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::Config;
+use super::check_notify::tenants;
 use super::check_people::{approvers_of, are_approvers_unreadable, question_kinds};
 use super::tree::Node;
+use crate::notify::entry::user_as_caller;
 use crate::notify::recipients::recipients_include;
 use crate::notify::settings::{EntrySettings, Named, Recipients};
+use crate::people::Caller;
 use crate::people::authorization::may_decide;
 use crate::people::directory::Directory;
 use crate::people::person::Person;
@@ -30,13 +33,28 @@ struct QuestionTerms<'c> {
     expires_in: Option<Duration>,
 }
 
+/// The accounts, and the tenants of their keys.
+struct Accounts<'c> {
+    /// `None` in a service without accounts.
+    directory: Option<Directory>,
+    tenants: BTreeSet<&'c str>,
+}
+
+impl<'c> Accounts<'c> {
+    fn from_config(config: &'c Config) -> Self {
+        Self {
+            directory: config.directory(),
+            tenants: tenants(config),
+        }
+    }
+}
+
 pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     let is_readable = |path: &[&str]| root.at(path).is_none_or(|node| !node.broken);
     if !is_readable(&["auth"]) || !is_readable(&["policy"]) {
         return;
     }
-    // Without accounts, the directory is empty, so no mail reaches a person.
-    let directory = config.directory().unwrap_or_default();
+    let accounts = Accounts::from_config(config);
     let all_terms = all_question_terms(config);
     for (index, entry) in config.notify.to.iter().enumerate() {
         let at = index.to_string();
@@ -47,7 +65,7 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         check_times(entry, &all_terms, &place, mistakes);
         let is_ever_sent = all_terms.iter().any(|terms| is_in_time(entry, terms));
         if let Some(mail) = entry.mail.as_ref().filter(|_| is_ever_sent) {
-            check_recipients(entry, &mail.to, &all_terms, &directory, (&place, mistakes));
+            check_recipients(entry, &mail.to, &all_terms, &accounts, (&place, mistakes));
         }
     }
     for (index, rule) in config.policy.iter().enumerate() {
@@ -55,12 +73,11 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
             continue;
         };
         let place = ["policy", &index.to_string(), "approvers"];
-        if !are_approvers_unreadable(root) && lacks_links(config, own, &directory) {
+        if !are_approvers_unreadable(root) && lacks_links(config, own, &accounts) {
             let detail = "too few people could answer: approvers without a key decide by the link of a mail, and no \
                           entry of `notify.to` mails it to them";
             mistakes.warn(&place, detail);
-        } else if !config.notify.to.is_empty()
-            && recipient_names(config, own, &directory).is_empty()
+        } else if !config.notify.to.is_empty() && recipient_names(config, own, &accounts).is_empty()
         {
             mistakes.warn(&place, "no message is sent about this rule's questions");
         }
@@ -69,16 +86,17 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
 
 /// Whether enough people may answer questions with these `terms`, but too few of them have a key or
 /// get a mail. Only a mail has a link that lets its reader decide.
-fn lacks_links(config: &Config, terms: &QuestionTerms<'_>, directory: &Directory) -> bool {
+fn lacks_links(config: &Config, terms: &QuestionTerms<'_>, accounts: &Accounts<'_>) -> bool {
+    let Some(directory) = &accounts.directory else {
+        return false;
+    };
     let entries = config.notify.to.iter();
     let mails = entries.filter_map(|entry| Some((entry, entry.mail.as_ref()?)));
-    let mailed = mails.flat_map(|(entry, mail)| mailed_people(entry, &mail.to, terms, directory));
+    let mailed = mails.flat_map(|(entry, mail)| mailed_people(entry, &mail.to, terms, accounts));
     let reached = directory.clone().with_people(mailed.cloned().collect());
-    let keys = config.auth.iter().flat_map(|auth| &auth.api_keys);
-    let tenants: BTreeSet<&str> = keys.map(|key| key.tenant.as_str()).collect();
     let approvers = &terms.approvers;
     let suffices = |directory: &Directory| {
-        tenants.iter().any(|tenant| {
+        accounts.tenants.iter().any(|tenant| {
             let count = directory.possible_approver_count(tenant, approvers, None, None);
             count >= approvers.required as usize
         })
@@ -95,13 +113,13 @@ impl Config {
         if self.notify.to.is_empty() {
             return Vec::new();
         }
-        let directory = self.directory().unwrap_or_default();
+        let accounts = Accounts::from_config(self);
         let all_terms = all_question_terms(self);
         let rules = all_terms
             .iter()
             .filter_map(|terms| Some((terms.rule?, terms)));
         let lines = rules.map(|(rule, terms)| {
-            let names = recipient_names(self, terms, &directory);
+            let names = recipient_names(self, terms, &accounts);
             let who = if names.is_empty() {
                 "nobody".to_owned()
             } else {
@@ -153,66 +171,79 @@ fn is_in_time(entry: &EntrySettings, terms: &QuestionTerms<'_>) -> bool {
     when.is_none_or(|when| when.reminder_delay(terms.expires_in).is_some())
 }
 
-/// Whether an entry sends messages about questions with these `terms`. The entry's filters by
-/// tenant, agent and event are ignored.
-fn selects(entry: &EntrySettings, terms: &QuestionTerms<'_>, directory: &Directory) -> bool {
+/// Whether an entry sends messages about a tenant's questions with these `terms`. The entry's
+/// filters by agent and event are ignored.
+fn selects(
+    entry: &EntrySettings,
+    terms: &QuestionTerms<'_>,
+    tenant: &str,
+    accounts: &Accounts<'_>,
+) -> bool {
     let approvers = &terms.approvers;
+    let is_of_tenant = entry.tenants.is_empty() || entry.tenants.iter().any(|own| own == tenant);
+    let group = |group: &String| approvers.groups.contains(group);
     let user = |user: &String| {
-        let ids = directory.ids();
-        approvers.owner || approvers.users.iter().any(|name| ids.same(name, user)) || {
-            let people = directory.people();
-            let mut own = people.filter(|person| ids.same(&person.user, user));
-            own.any(|person| may_decide_as_any(person, approvers, directory))
-        }
+        let caller = user_as_caller(user, tenant, accounts.directory.as_ref());
+        may_decide_as_any(&caller, approvers)
     };
     let by_approvers = (entry.groups.is_empty() && entry.users.is_empty())
-        || entry
-            .groups
-            .iter()
-            .any(|group| approvers.groups.contains(group))
+        || entry.groups.iter().any(group)
         || entry.users.iter().any(user);
-    by_approvers && is_in_time(entry, terms)
+    is_of_tenant && by_approvers && is_in_time(entry, terms)
 }
 
-/// Whether a person may decide questions with these `approvers`, either as an approver or as the
+/// Whether an entry sends messages about questions with these `terms` of any tenant.
+fn selects_in_any_tenant(
+    entry: &EntrySettings,
+    terms: &QuestionTerms<'_>,
+    accounts: &Accounts<'_>,
+) -> bool {
+    let mut tenants = accounts.tenants.iter();
+    tenants.any(|tenant| selects(entry, terms, tenant, accounts))
+}
+
+/// Whether a caller may decide questions with these `approvers`, either as an approver or as the
 /// owner.
-fn may_decide_as_any(person: &Person, approvers: &Approvers, directory: &Directory) -> bool {
-    let caller = directory.most_entitled_caller(person);
-    let owners = [person.user.as_str(), NO_OWNER];
+fn may_decide_as_any(caller: &Caller, approvers: &Approvers) -> bool {
+    let owners = [caller.user_id.as_str(), NO_OWNER];
     owners
         .iter()
-        .any(|owner| may_decide(&caller, &person.tenant, owner, approvers).is_some())
+        .any(|owner| may_decide(caller, &caller.tenant, owner, approvers).is_some())
 }
 
-/// Returns those of the recipients `to` to whom an entry mails questions with these `terms`.
+/// Returns those of the recipients `to` to whom an entry mails questions with these `terms`. In a
+/// service without accounts, no mail reaches a person.
 fn mailed_people<'d>(
     entry: &EntrySettings,
     to: &Recipients,
     terms: &QuestionTerms<'_>,
-    directory: &'d Directory,
+    accounts: &'d Accounts<'_>,
 ) -> Vec<&'d Person> {
-    let tenant =
-        |person: &&Person| entry.tenants.is_empty() || entry.tenants.contains(&person.tenant);
+    let Some(directory) = &accounts.directory else {
+        return Vec::new();
+    };
     directory
         .people()
-        .filter(tenant)
         .filter(|person| person.email.is_some() && recipients_include(to, person, directory))
-        .filter(|person| may_decide_as_any(person, &terms.approvers, directory))
-        .filter(|_| selects(entry, terms, directory))
+        .filter(|person| {
+            let caller = directory.most_entitled_caller(person);
+            may_decide_as_any(&caller, &terms.approvers)
+        })
+        .filter(|person| selects(entry, terms, &person.tenant, accounts))
         .collect()
 }
 
 fn recipient_names(
     config: &Config,
     terms: &QuestionTerms<'_>,
-    directory: &Directory,
+    accounts: &Accounts<'_>,
 ) -> Vec<String> {
     let mut all = Vec::new();
     for entry in &config.notify.to {
         if let Some(mail) = &entry.mail {
-            let people = mailed_people(entry, &mail.to, terms, directory).into_iter();
+            let people = mailed_people(entry, &mail.to, terms, accounts).into_iter();
             all.extend(people.map(|person| format!("{} ({})", person.user, entry.name)));
-        } else if entry.sends_new_questions() && selects(entry, terms, directory) {
+        } else if entry.sends_new_questions() && selects_in_any_tenant(entry, terms, accounts) {
             all.push(entry.name.clone());
         }
     }
@@ -223,12 +254,12 @@ fn check_recipients(
     entry: &EntrySettings,
     to: &Recipients,
     all: &[QuestionTerms<'_>],
-    directory: &Directory,
+    accounts: &Accounts<'_>,
     (place, mistakes): (&[&str], &mut Mistakes),
 ) {
     let place = [place, &["mail", "to"]].concat();
     let reaches = |to: &Recipients, terms: &QuestionTerms<'_>| {
-        !mailed_people(entry, to, terms, directory).is_empty()
+        !mailed_people(entry, to, terms, accounts).is_empty()
     };
     let Recipients::Named(named) = to else {
         if !all.iter().any(|terms| reaches(to, terms)) {
@@ -252,7 +283,7 @@ fn check_recipients(
         all.iter().collect()
     };
     let picked: Vec<&QuestionTerms<'_>> = of_rules()
-        .filter(|terms| selects(entry, terms, directory))
+        .filter(|terms| selects_in_any_tenant(entry, terms, accounts))
         .collect();
     for (key, index, one) in single_names(named) {
         let to = Recipients::Named(one);

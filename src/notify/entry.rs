@@ -263,7 +263,7 @@ impl Entry {
 /// - Right to decide: the caller has it if a key or link of the user may decide. The caller also
 ///   has it if the tenant has a key that decides for other people, because a client with this key
 ///   can name any user. In a service without accounts, every caller has it.
-fn user_as_caller(user: &str, tenant: &str, accounts: Option<&Directory>) -> Caller {
+pub(crate) fn user_as_caller(user: &str, tenant: &str, accounts: Option<&Directory>) -> Caller {
     let by_key = accounts.and_then(|accounts| accounts.groups_of_decider(tenant, user));
     let by_link = accounts.and_then(|accounts| accounts.groups_of_link_decider(tenant, user));
     let door = by_link.filter(|_| by_key.is_none()).map(|_| Door::Link);

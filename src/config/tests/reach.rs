@@ -190,6 +190,22 @@ fn receivers_other_than_people_are_named_if_they_get_questions() {
 }
 
 #[test]
+fn entry_with_users_is_named_for_the_questions_that_their_keys_may_decide() {
+    for (user, r, s, unreached) in [
+        ("bob", "backend", "nobody", 1),
+        ("eve", "nobody", "backend", 0),
+    ] {
+        let hook = HOOK.replace("EVENTS", &format!(", users: [{user}]"));
+        let warned = format!("policy[{unreached}].{NOBODY}");
+        assert_eq!(
+            found("", &format!("to: [ {hook} ]")),
+            (reach(r, s), vec![warned]),
+            "{user}"
+        );
+    }
+}
+
+#[test]
 fn reminder_after_the_end_of_a_rules_questions_reaches_no_person() {
     let late = |after: &str| {
         format!("{SERVER}to: [ {{ name: late, mail: {{}}, when: {{ after: {after} }} }} ]")
