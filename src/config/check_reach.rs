@@ -1,5 +1,5 @@
-//! Finds four kinds of mistakes: entries of `notify.to` that send to people who may not decide any
-//! question, reminders whose time comes after the deadline of every question, rules whose questions
+//! Finds four kinds of mistakes: entries of `notify.to` whose people may not decide any question,
+//! reminders whose time comes after the deadline of every question, rules whose questions
 //! reach no person, and rules whose approvers decide by link but get no link.
 
 use std::cmp::Ordering;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::Config;
 use super::check_notify::tenants;
-use super::check_people::{approvers_of, are_approvers_unreadable, question_kinds};
+use super::check_people::{approvers_of, are_approvers_unreadable, has_broken, question_kinds};
 use super::tree::Node;
 use crate::notify::entry::user_as_caller;
 use crate::notify::recipients::recipients_include;
@@ -56,6 +56,7 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     }
     let accounts = Accounts::from_config(config);
     let all_terms = all_question_terms(config);
+    let are_terms_known = !are_approvers_unreadable(root) && !are_rules_unreadable(root);
     for (index, entry) in config.notify.to.iter().enumerate() {
         let at = index.to_string();
         let place = ["notify", "to", &at];
@@ -63,8 +64,13 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
             continue;
         }
         check_times(entry, &all_terms, &place, mistakes);
-        let is_ever_sent = all_terms.iter().any(|terms| is_in_time(entry, terms));
-        if let Some(mail) = entry.mail.as_ref().filter(|_| is_ever_sent) {
+        if !all_terms.iter().any(|terms| is_in_time(entry, terms)) {
+            continue;
+        }
+        if are_terms_known {
+            check_selection(entry, &all_terms, &accounts, (&place, mistakes));
+        }
+        if let Some(mail) = &entry.mail {
             check_recipients(entry, &mail.to, &all_terms, &accounts, (&place, mistakes));
         }
     }
@@ -250,6 +256,58 @@ fn recipient_names(
     all
 }
 
+/// Whether it could not be read which questions a rule opens, or who may decide them.
+fn are_rules_unreadable(root: &Node) -> bool {
+    let rules = root.get("policy").map_or(&[][..], Node::elements);
+    rules.iter().any(|rule| {
+        let mut keys = ["decide", "approvers"].iter();
+        rule.broken || keys.any(|key| rule.get(key).is_some_and(has_broken))
+    })
+}
+
+/// Returns the terms under which the people of an entry must be able to decide. Any person may be
+/// the owner of a task, and the owner decides the calls that no rule matches. With the terms of
+/// these calls, every user and every person who has a mail address would be accepted. So if any
+/// rule opens questions, only the terms of rules are returned.
+fn decisive_terms<'a, 'c>(all: &'a [QuestionTerms<'c>]) -> Vec<&'a QuestionTerms<'c>> {
+    let has_rules = all.iter().any(|terms| terms.rule.is_some());
+    let decisive = all
+        .iter()
+        .filter(|terms| terms.rule.is_some() || !has_rules);
+    decisive.collect()
+}
+
+/// Reports each of the entry's own `groups` and `users` that may decide no question of the entry. A
+/// name that no account has is reported already.
+fn check_selection(
+    entry: &EntrySettings,
+    all: &[QuestionTerms<'_>],
+    accounts: &Accounts<'_>,
+    (place, mistakes): (&[&str], &mut Mistakes),
+) {
+    let decisive = decisive_terms(all);
+    let named = Named {
+        groups: entry.groups.clone(),
+        users: entry.users.clone(),
+    };
+    for (key, index, one) in single_names(&named) {
+        let index = index.to_string();
+        let place = [place, &[key, &index]].concat();
+        let name = [&one.groups[..], &one.users[..]].concat().join(", ");
+        let single = EntrySettings {
+            groups: one.groups,
+            users: one.users,
+            ..entry.clone()
+        };
+        let is_reported = mistakes.found.iter().any(|known| known.place == place);
+        let mut terms = decisive.iter();
+        if !is_reported && !terms.any(|terms| selects_in_any_tenant(&single, terms, accounts)) {
+            let detail = format!("no rule lets `{name}` decide a question of this entry");
+            mistakes.add(&place, detail);
+        }
+    }
+}
+
 fn check_recipients(
     entry: &EntrySettings,
     to: &Recipients,
@@ -273,16 +331,9 @@ fn check_recipients(
     if named.groups.is_empty() && named.users.is_empty() {
         return mistakes.add(&place, "`groups` or `users` is missing");
     }
-    let of_rules = || all.iter().filter(|terms| terms.rule.is_some());
-    // Any person may be the owner of a task, and the owner decides the calls that no rule matches.
-    // With the terms of these calls, this check would accept every person in `to` who has a mail
-    // address. So if any rule opens questions, the check uses the terms of rules alone.
-    let decisive: Vec<&QuestionTerms<'_>> = if of_rules().next().is_some() {
-        of_rules().collect()
-    } else {
-        all.iter().collect()
-    };
-    let picked: Vec<&QuestionTerms<'_>> = of_rules()
+    let decisive = decisive_terms(all);
+    let of_rules = all.iter().filter(|terms| terms.rule.is_some());
+    let picked: Vec<&QuestionTerms<'_>> = of_rules
         .filter(|terms| selects_in_any_tenant(entry, terms, accounts))
         .collect();
     for (key, index, one) in single_names(named) {

@@ -149,6 +149,7 @@ fn address_and_headers_that_cannot_be_sent_are_refused() {
 
 #[test]
 fn unknown_names_in_an_entry_are_refused() {
+    let rule = rule("groups: [g, none], users: [bob, zoe]");
     for (entry, message) in [
         (
             "events: [task.done]",
@@ -180,13 +181,16 @@ fn unknown_names_in_an_entry_are_refused() {
             ".to[0].events[0]: `task.paused` is not an event of a request: ",
         ),
     ] {
-        let found = found(AUTH, &format!("{{ name: a, {HOOK}, {entry} }}"));
+        let found = found(
+            &format!("{AUTH}{rule}"),
+            &format!("{{ name: a, {HOOK}, {entry} }}"),
+        );
         assert!(
             found.len() == 1 && found[0].starts_with(message),
             "{entry}: {found:?}"
         );
     }
-    let any = AUTH.replace("eve,", "web, act_as: true,");
+    let any = format!("{AUTH}{rule}").replace("eve,", "web, act_as: true,");
     for entry in [
         "groups: [none]",
         "users: [zoe]",
@@ -197,6 +201,40 @@ fn unknown_names_in_an_entry_are_refused() {
             Vec::<String>::new()
         );
     }
+}
+
+/// Returns the section `policy` with a rule whose questions these people may decide.
+fn rule(who: &str) -> String {
+    format!("policy: [ {{ name: r, tools: [t], decide: hold, approvers: {{ {who} }} }} ]\n")
+}
+
+#[test]
+fn entry_whose_groups_or_users_may_decide_under_no_rule_is_refused() {
+    let auth = AUTH.replace("eve,", "eve, groups: [h],");
+    let auth = format!("{auth}{}", rule("groups: [g]"));
+    for channel in [
+        HOOK,
+        "slack: { url: 'https://h/x' }",
+        "teams: { url: 'https://h/x' }",
+    ] {
+        for (names, place) in [
+            ("groups: [g, h]", "groups[1]: no rule lets `h`"),
+            ("users: [eve, bob]", "users[0]: no rule lets `eve`"),
+            ("groups: [g], users: [eve]", "users[0]: no rule lets `eve`"),
+        ] {
+            let message = format!(".to[0].{place} decide a question of this entry");
+            let found = found(&auth, &format!("{{ name: a, {channel}, {names} }}"));
+            assert_eq!(found, [message], "{channel}, {names}");
+        }
+        let entry = format!("{{ name: a, {channel}, groups: [g], users: [bob] }}");
+        assert_eq!(found(&auth, &entry), Vec::<String>::new());
+    }
+    let unreadable = auth.replace("groups: [g] } }", "groups: g } }");
+    let found = found(&unreadable, &format!("{{ name: a, {HOOK}, groups: [h] }}"));
+    assert!(
+        found.len() == 1 && found[0].contains("approvers.groups: expected a list"),
+        "{found:?}"
+    );
 }
 
 #[test]
@@ -334,9 +372,6 @@ fn time_that_equals_the_longest_deadline_is_accepted() {
 
 #[test]
 fn escalation_to_a_person_who_may_not_decide_is_refused() {
-    let rule = |who: &str| {
-        format!("policy: [ {{ name: r, tools: [t], decide: hold, approvers: {{ {who} }} }} ]\n")
-    };
     let entry = "{ name: a, mail: { to: { users: [zoe] } }, when: { after: 1h } }";
     let found = found_by_mail(SERVER, &rule("users: [eve]"), entry);
     assert!(
@@ -353,9 +388,6 @@ fn escalation_to_a_person_who_may_not_decide_is_refused() {
 
 #[test]
 fn escalation_to_a_person_who_decides_only_as_an_owner_is_refused() {
-    let rule = |who: &str| {
-        format!("policy: [ {{ name: r, tools: [t], decide: hold, approvers: {{ {who} }} }} ]\n")
-    };
     let entry = "{ name: a, mail: { to: { users: [eve] } }, when: { after: 1h } }";
     let found = found_by_mail(SERVER, &rule("groups: [g]"), entry);
     assert!(
