@@ -10,8 +10,8 @@ use super::layers::{self, Flags};
 use super::report::Report;
 use super::tree::{self, Entry, Kind, Node, Origin};
 use super::{
-    Config, Source, complete_servers, expand, lock_path, mcp_tools, read_sections, schema,
-    secret_values,
+    Config, Source, complete_servers, expand, lock_path, mcp_tools, read_sections, required,
+    schema, secret_values,
 };
 use crate::mcp::{self, Lock};
 use crate::secret::{Redactor, Secret};
@@ -66,6 +66,7 @@ pub fn load_mcp(
         root.kind = Kind::Map(Vec::new());
     }
     let inserted = expand(&mut root, environment, &directory, &mut mistakes);
+    required::check_sections(&mut root, &mut mistakes);
     let Config {
         mcp: mut servers, ..
     } = read_sections(&mut root, &mut mistakes);

@@ -335,6 +335,7 @@ fn complete_tools(config: &mut Config, has_lock_file: bool, mistakes: &mut Mista
         .iter()
         .filter_map(|(name, tool)| Some((name.clone(), tool.mcp.clone()?)))
         .filter(|(_, mcp)| mcp.reviewed.is_none())
+        .filter(|(_, mcp)| !mcp.server.is_empty() && !mcp.tool.is_empty())
         .collect();
     for (name, mcp) in unreviewed {
         let Some(server) = config.mcp.get(&mcp.server).cloned() else {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::schema::schema;
+use super::schema::{resolved, schema};
 
 const HEAD: &str = "\
 # Configuration
@@ -159,23 +159,6 @@ fn nested_map<'s>(property: &'s Value, schema: &'s Value) -> NestedMap<'s> {
         schema: own,
         step: "",
     }
-}
-
-/// Follows the `$ref` of a property, or the first `$ref` in its `anyOf`. Returns the property
-/// itself if there is no `$ref`.
-fn resolved<'s>(property: &'s Value, schema: &'s Value) -> &'s Value {
-    if let Some(name) = property.get("$ref").and_then(Value::as_str) {
-        let name = name.trim_start_matches('#');
-        return schema
-            .pointer(name)
-            .map_or(property, |next| resolved(next, schema));
-    }
-    let alternatives = property.get("anyOf").and_then(Value::as_array);
-    alternatives
-        .into_iter()
-        .flatten()
-        .find(|one| one.get("$ref").is_some())
-        .map_or(property, |one| resolved(one, schema))
 }
 
 fn description(property: &Value) -> String {

@@ -78,6 +78,24 @@ fn collect(schema: &Value, keys: &mut BTreeSet<String>) {
     }
 }
 
+/// Follows the `$ref` of a property, or the first `$ref` in its `anyOf`. Returns the property
+/// itself if there is no `$ref`.
+#[must_use]
+pub(super) fn resolved<'s>(property: &'s Value, schema: &'s Value) -> &'s Value {
+    if let Some(name) = property.get("$ref").and_then(Value::as_str) {
+        let name = name.trim_start_matches('#');
+        return schema
+            .pointer(name)
+            .map_or(property, |next| resolved(next, schema));
+    }
+    let alternatives = property.get("anyOf").and_then(Value::as_array);
+    alternatives
+        .into_iter()
+        .flatten()
+        .find(|one| one.get("$ref").is_some())
+        .map_or(property, |one| resolved(one, schema))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

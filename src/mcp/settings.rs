@@ -95,8 +95,8 @@ pub enum OnChange {
 
 /// OAuth 2.0 client credentials (RFC 6749, section 4.4), sent as `client_secret_basic`.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-#[schemars(rename = "McpOAuth")]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "McpOAuth", extend("required" = ["token_url", "client_id", "client_secret"]))]
 pub struct OAuth {
     /// The address of the token endpoint.
     pub token_url: String,
@@ -105,11 +105,21 @@ pub struct OAuth {
     /// The client's secret at the authorization server.
     pub client_secret: Secret<String>,
     /// The scopes that the token request asks for. If empty, the request names no scope.
-    #[serde(default)]
     pub scopes: Vec<String>,
     /// The resource indicator (RFC 8707) in the token request. Default: none.
-    #[serde(default)]
     pub resource: Option<String>,
+}
+
+impl Default for OAuth {
+    fn default() -> Self {
+        Self {
+            token_url: String::new(),
+            client_id: String::new(),
+            client_secret: Secret::new(String::new()),
+            scopes: Vec::new(),
+            resource: None,
+        }
+    }
 }
 
 /// The transport to a server, with its checked settings.
@@ -196,7 +206,7 @@ impl Settings {
             }
         }
         if let Some(oauth) = &self.oauth {
-            if plain_http_url(&oauth.token_url).is_none() {
+            if !oauth.token_url.is_empty() && plain_http_url(&oauth.token_url).is_none() {
                 add(&["oauth", "token_url"], INVALID_URL);
             }
             let authorizes = |name: &String| name.eq_ignore_ascii_case("authorization");

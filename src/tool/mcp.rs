@@ -9,8 +9,8 @@ use serde::Deserialize;
 /// A tool of an MCP server. The entry's name replaces the tool's name at the server. A
 /// `description` in the entry replaces the server's description.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-#[schemars(rename = "McpTool")]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "McpTool", extend("required" = ["server", "tool"]))]
 pub struct Settings {
     /// The name of the server in `mcp`.
     pub server: String,

@@ -355,6 +355,60 @@ fn mistake_in_a_server_or_a_name_is_reported_with_its_place() {
 }
 
 #[test]
+fn missing_key_of_a_server_or_its_tool_is_reported_and_nothing_that_follows() {
+    let (headers, tool) = (
+        "headers: { Authorization: \"Bearer ${TOKEN}\" }",
+        "{ server: tickets, tool: ticket.close }",
+    );
+    for (from, to, expected) in [
+        (
+            headers,
+            "oauth: {}",
+            &[
+                "mcp.tickets.oauth: `token_url` is missing",
+                "mcp.tickets.oauth: `client_id` is missing",
+                "mcp.tickets.oauth: `client_secret` is missing",
+            ][..],
+        ),
+        (
+            headers,
+            "oauth: { token_url: '', client_id: 5, client_secret: x }",
+            &[
+                "mcp.tickets.oauth.token_url: `token_url` is empty",
+                "mcp.tickets.oauth.client_id: expected text, found a number",
+            ],
+        ),
+        (
+            tool,
+            "{}",
+            &[
+                "tools.close_ticket.mcp: `server` is missing",
+                "tools.close_ticket.mcp: `tool` is missing",
+            ],
+        ),
+        (
+            tool,
+            "{ server: 5, tool: [x] }",
+            &[
+                "tools.close_ticket.mcp.server: expected text, found a number",
+                "tools.close_ticket.mcp.tool: expected text, found a list",
+            ],
+        ),
+    ] {
+        let file = FILE.replace(from, to);
+        assert_ne!(file, FILE, "{from}");
+        assert_eq!(mistakes(&file, &lock()), expected, "{to}");
+    }
+    let file = FILE.replace(headers, "oauth: {}");
+    let source = Source::File("/etc/holdpoint.yaml".into(), file);
+    let report = load_mcp(source, &Environment::default(), &Flags::default()).unwrap_err();
+    assert!(
+        report.to_string().contains("oauth: `token_url` is missing"),
+        "{report}"
+    );
+}
+
+#[test]
 fn two_tools_of_a_server_whose_names_differ_only_in_case_are_not_both_offered() {
     let mut twins = lock();
     let twin = LockedTool::new(tool("List", &json!({})));

@@ -11,7 +11,7 @@ use crate::task::units::{duration_text, optional_duration};
 /// A credential that `request_credentials` may ask for.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-#[schemars(rename = "Credential")]
+#[schemars(rename = "Credential", extend("required" = ["fields"]))]
 pub struct Settings {
     /// The purpose of the credential, shown to the person who enters it.
     pub description: String,
