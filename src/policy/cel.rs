@@ -60,9 +60,11 @@ pub(super) enum ExpressionError {
     Pattern,
 }
 
-pub(super) fn parse(source: &str) -> Result<Node, ExpressionError> {
+/// Parses an expression. Returns its tree and its flaws. The tree is `None` if a flaw keeps the
+/// expression from being read to its end. A tree with flaws must not be evaluated.
+pub(super) fn parse(source: &str) -> (Option<Node>, Vec<ExpressionError>) {
     if source.len() > MAX_SOURCE_BYTES {
-        return Err(ExpressionError::TooLong);
+        return (None, vec![ExpressionError::TooLong]);
     }
     std::thread::scope(|scope| {
         let handle = std::thread::Builder::new()
@@ -71,18 +73,23 @@ pub(super) fn parse(source: &str) -> Result<Node, ExpressionError> {
         handle
             .ok()
             .and_then(|handle| handle.join().ok())
-            .unwrap_or(Err(ExpressionError::Unreadable))
+            .unwrap_or_else(|| (None, vec![ExpressionError::Unreadable]))
     })
 }
 
-fn parse_here(source: &str) -> Result<Node, ExpressionError> {
+fn parse_here(source: &str) -> (Option<Node>, Vec<ExpressionError>) {
     let parser = PrattParser::new()
         .enable_variadic_operator_asts(true)
         .enable_ident_escape_syntax(true);
-    let tree = parser
-        .parse(source)
-        .map_err(|errors| syntax_error(&errors))?;
-    TreeReader::default().read(&tree, 1)
+    let tree = match parser.parse(source) {
+        Ok(tree) => tree,
+        Err(errors) => return (None, vec![syntax_error(&errors)]),
+    };
+    let mut reader = TreeReader::default();
+    let node = reader.read(&tree, 1);
+    let mut flaws = reader.flaws;
+    let node = node.map_err(|flaw| flaws.push(flaw)).ok();
+    (node, flaws)
 }
 
 fn syntax_error(errors: &ParseErrors) -> ExpressionError {
@@ -121,6 +128,8 @@ fn variable_at(root: &str, member: &str) -> Option<Variable> {
 struct TreeReader {
     nodes: usize,
     local: Option<String>,
+    /// The unknown names so far, each once.
+    flaws: Vec<ExpressionError>,
 }
 
 impl TreeReader {
@@ -134,7 +143,7 @@ impl TreeReader {
         }
         match &expression.expr {
             Expr::Literal(value) => literal(value).map(Node::Literal),
-            Expr::Ident(name) => self.variable(name),
+            Expr::Ident(name) => Ok(self.variable(name)),
             Expr::List(list) => self.list(list, depth),
             Expr::Map(map) => self.entries(map, depth),
             Expr::Select(select) => self.select(select, depth),
@@ -160,15 +169,24 @@ impl TreeReader {
             .collect()
     }
 
-    fn variable(&self, name: &str) -> Result<Node, ExpressionError> {
+    /// Adds a flaw. Returns a node of any type in place of the flawed part, so that the rest of the
+    /// expression is read and checked, too.
+    fn flawed(&mut self, flaw: ExpressionError) -> Node {
+        if !self.flaws.contains(&flaw) {
+            self.flaws.push(flaw);
+        }
+        Node::Entries(Vec::new())
+    }
+
+    fn variable(&mut self, name: &str) -> Node {
         if self.local.as_deref() == Some(name) {
-            return Ok(Node::Local(name.to_owned()));
+            return Node::Local(name.to_owned());
         }
         match name {
-            "args" => Ok(Node::Variable(Variable::Args)),
-            "session" => Ok(Node::Variable(Variable::Session)),
-            _ if ROOTS.contains(&name) => Err(ExpressionError::Whole(name.to_owned())),
-            _ => Err(ExpressionError::Variable(name.to_owned())),
+            "args" => Node::Variable(Variable::Args),
+            "session" => Node::Variable(Variable::Session),
+            _ if ROOTS.contains(&name) => self.flawed(ExpressionError::Whole(name.to_owned())),
+            _ => self.flawed(ExpressionError::Variable(name.to_owned())),
         }
     }
 
@@ -201,8 +219,10 @@ impl TreeReader {
         if let Expr::Ident(root) = &select.operand.expr
             && matches!(root.as_str(), "tool" | "agent" | "user" | "task")
         {
-            let variable = variable_at(root, &select.field)
-                .ok_or_else(|| ExpressionError::Member(format!("{root}.{}", select.field)))?;
+            let Some(variable) = variable_at(root, &select.field) else {
+                let member = format!("{root}.{}", select.field);
+                return Ok(self.flawed(ExpressionError::Member(member)));
+            };
             return Ok(if select.test {
                 Node::Literal(Literal::Bool(true))
             } else {
@@ -306,7 +326,9 @@ impl TreeReader {
             ("int", 1, false) => Function::Int,
             ("double", 1, false) => Function::Double,
             ("string", 1, false) => Function::Text,
-            (name, _, _) => return Err(ExpressionError::Function(name.to_owned())),
+            (name, _, _) => {
+                return Ok(self.flawed(ExpressionError::Function(name.to_owned())));
+            }
         };
         Ok(Node::Call(function, arguments))
     }

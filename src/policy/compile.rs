@@ -196,12 +196,12 @@ fn compile_when(
     tools: &[&(ToolSpec, Shape)],
     mistakes: &mut Mistakes,
 ) -> When {
-    let node = match cel::parse(when) {
-        Ok(node) => node,
-        Err(flaw) => {
-            mistakes.add(place, format!("rule `{}`: {flaw}", rule.name));
-            return When::Invalid;
-        }
+    let (node, flaws) = cel::parse(when);
+    for flaw in &flaws {
+        mistakes.add(place, format!("rule `{}`: {flaw}", rule.name));
+    }
+    let Some(node) = node else {
+        return When::Invalid;
     };
     let mut found: Vec<(&str, Findings)> = tools
         .iter()
@@ -211,7 +211,7 @@ fn compile_when(
         // The rule matches no configured tool, so no argument types can be checked.
         found.push(("", Findings::default()));
     }
-    if report(rule, place, &found, mistakes) {
+    if report(rule, place, &found, mistakes) && flaws.is_empty() {
         When::Expression(node)
     } else {
         When::Invalid
@@ -346,6 +346,32 @@ mod tests {
         ] {
             assert_eq!(mistakes(tools, when), Vec::<String>::new(), "{when}");
         }
+    }
+
+    #[test]
+    fn every_unknown_name_of_a_condition_is_reported_once() {
+        let when = "foo == 1 && bar.x > 2 && foo == 3 && user.x && baz(1) && agent == args.zz";
+        let of_rule = |detail: &str| format!("rule `r`: {detail}");
+        let variable = |name: &str| {
+            of_rule(&format!(
+                "there is no variable `{name}` here: only args, tool, agent, user, task and session"
+            ))
+        };
+        let (policy, found) = policy(&[rule("r", &["refund"], when, Decide::Allow)]);
+        let details: Vec<_> = found.found.into_iter().map(|found| found.detail).collect();
+        assert_eq!(
+            details,
+            [
+                variable("foo"),
+                variable("bar"),
+                of_rule("there is no `user.x`"),
+                of_rule("there is no function `baz` with these arguments here"),
+                of_rule("`agent` cannot be read whole, only its members"),
+                of_rule("for tool `refund` it reads `args.zz`, which the tool does not declare"),
+            ]
+        );
+        assert_eq!(found.warnings, []);
+        assert!(matches!(policy.rules[0].when, super::When::Invalid));
     }
 
     #[test]
