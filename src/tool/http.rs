@@ -118,7 +118,8 @@ pub(super) struct CheckedSettings {
 
 impl Settings {
     /// Returns the checked settings and the mistakes. A mistake is the path of a key and a
-    /// description of the mistake. The settings are `None` if the `url` is invalid.
+    /// description of the mistake. Settings with mistakes must not be used to send a request. They
+    /// are `None` if the `url` has no scheme, or names no endpoint.
     pub(super) fn checked(&self) -> (Option<CheckedSettings>, Vec<(Vec<String>, String)>) {
         let mut mistakes = Vec::new();
         if self.timeout.is_zero() || self.timeout > MAX_TIMEOUT {
@@ -127,18 +128,16 @@ impl Settings {
                 "must be more than 0 and at most 10m".to_owned(),
             ));
         }
+        let mut of_url = Vec::new();
         let destination = if self.url.starts_with(builtin::PREFIX) {
-            Endpoint::from_url(&self.url).map(Destination::Builtin)
+            let endpoint = Endpoint::from_url(&self.url);
+            let endpoint = endpoint.map_err(|detail| of_url.push(detail)).ok();
+            endpoint.map(Destination::Builtin)
         } else {
-            UrlTemplate::read(&self.url).map(Destination::Url)
+            UrlTemplate::parse(&self.url, &mut of_url).map(Destination::Url)
         };
-        let destination = match destination {
-            Ok(destination) => Some(destination),
-            Err(detail) => {
-                mistakes.push((vec!["url".to_owned()], detail));
-                None
-            }
-        };
+        let of_url = of_url.into_iter();
+        mistakes.extend(of_url.map(|detail| (vec!["url".to_owned()], detail)));
         let headers = Headers::read(&self.headers, &mut mistakes);
         let (method, timeout) = (self.method.clone(), self.timeout);
         (

@@ -38,56 +38,57 @@ pub(crate) struct UrlTemplate {
 }
 
 impl UrlTemplate {
-    /// Parses and checks the operator's text.
-    ///
-    /// # Errors
-    /// Fails if the template has a mistake. The error describes the mistake.
-    pub(crate) fn read(text: &str) -> Result<Self, String> {
+    /// Parses and checks the operator's text, and adds each mistake to `mistakes`. A template with a
+    /// mistake has the arguments of the text as far as they could be read, and must not be filled
+    /// in. `None` if the text has no scheme.
+    pub(crate) fn parse(text: &str, mistakes: &mut Vec<String>) -> Option<Self> {
+        let mut add = |detail: &str| mistakes.push(detail.to_owned());
         let after_scheme = text
             .split_once("://")
             .map(|(scheme, rest)| (scheme.to_ascii_lowercase(), rest));
         let Some((scheme, rest)) =
             after_scheme.filter(|(scheme, _)| scheme == "http" || scheme == "https")
         else {
-            return Err("must begin with `http://` or `https://`".to_owned());
+            add("must begin with `http://` or `https://`");
+            return None;
         };
         let end = rest.find(['/', '?', '#', '\\']).unwrap_or(rest.len());
         let (authority, rest) = rest.split_at(end);
+        let start = format!("{scheme}://{authority}");
+        let origin = usable_origin(&start);
         if authority.contains(['{', '}']) {
-            return Err("has a placeholder in its host or port; they are fixed".to_owned());
-        }
-        if authority.contains('@') {
-            return Err("names a user; credentials belong in `headers`".to_owned());
+            add("has a placeholder in its host or port; they are fixed");
+        } else if authority.contains('@') {
+            add("names a user; credentials belong in `headers`");
+        } else if origin.is_none() {
+            add("has no usable host and port");
         }
         if text.contains(|c: char| c.is_control() || c.is_whitespace() || c == '\\') {
-            return Err("has a space, a control character or a backslash".to_owned());
+            add("has a space, a control character or a backslash");
         }
-        if rest.contains('#') {
-            return Err("has a `#`, which is never sent".to_owned());
-        }
-        let start = format!("{scheme}://{authority}");
-        let origin = match Url::parse(&start) {
-            Ok(url) if url.host_str().is_some_and(|host| !host.is_empty()) => {
-                url.origin().ascii_serialization()
+        let rest = match rest.split_once('#') {
+            Some((rest, _)) => {
+                add("has a `#`, which is never sent");
+                rest
             }
-            Ok(_) | Err(_) => return Err("has no usable host and port".to_owned()),
+            None => rest,
         };
         let (path, query) = rest
             .split_once('?')
             .map_or((rest, None), |(path, query)| (path, Some(query)));
         if path.split('/').any(has_dots) {
-            return Err("has a segment `.` or `..`".to_owned());
+            add("has a segment `.` or `..`");
         }
-        let query = query.map(parse_pieces).transpose()?;
+        let path = parse_pieces(path, mistakes);
+        let query = query.map(|query| parse_pieces(query, mistakes));
         if !query.iter().all(|pieces| credentials_are_values(pieces)) {
-            return Err(
-                "has a credential in its query that is not a value behind a `=`".to_owned(),
-            );
+            let detail = "has a credential in its query that is not a value behind a `=`";
+            mistakes.push(detail.to_owned());
         }
-        Ok(Self {
-            origin,
+        Some(Self {
+            origin: origin.unwrap_or_default(),
             start,
-            path: parse_pieces(path)?,
+            path,
             query,
         })
     }
@@ -291,6 +292,13 @@ impl UrlTemplate {
     }
 }
 
+/// Returns the origin of a URL as it is shown; `None` if the URL has no usable host and port.
+fn usable_origin(url: &str) -> Option<String> {
+    let url = Url::parse(url).ok()?;
+    let has_host = url.host_str().is_some_and(|host| !host.is_empty());
+    has_host.then(|| url.origin().ascii_serialization())
+}
+
 /// Returns the text of a scalar in a URL; `None` for other values. A whole number is written
 /// without a fraction: `17.0` becomes `17`.
 fn scalar_text(value: &Value) -> Option<String> {
@@ -390,7 +398,9 @@ fn has_dots(segment: &str) -> bool {
         .any(|part| matches!(part, b"." | b".."))
 }
 
-fn parse_pieces(text: &str) -> Result<Vec<Piece>, String> {
+/// Splits a text into its pieces. At a mistake, adds it to `mistakes` and returns the pieces before
+/// it.
+fn parse_pieces(text: &str, mistakes: &mut Vec<String>) -> Vec<Piece> {
     let mut pieces = Vec::new();
     let mut rest = text;
     while let Some(at) = rest.find(['{', '}']) {
@@ -399,17 +409,25 @@ fn parse_pieces(text: &str) -> Result<Vec<Piece>, String> {
             pieces.push(Piece::Text(before.to_owned()));
         }
         if after.starts_with(credential::REFERENCE_START) {
-            let ((name, field), tail) = credential::split_reference(after)?;
-            pieces.push(Piece::Credential(name.to_owned(), field.to_owned()));
-            rest = tail;
-            continue;
+            match credential::split_reference(after) {
+                Ok(((name, field), tail)) => {
+                    pieces.push(Piece::Credential(name.to_owned(), field.to_owned()));
+                    rest = tail;
+                    continue;
+                }
+                Err(detail) => {
+                    mistakes.push(detail);
+                    return pieces;
+                }
+            }
         }
         let name = after
             .strip_prefix('{')
             .and_then(|after| after.split_once('}'));
         let Some((name, tail)) = name.filter(|(name, _)| !name.is_empty() && !name.contains('{'))
         else {
-            return Err("has a `{` or `}` that is not part of a `{name}`".to_owned());
+            mistakes.push("has a `{` or `}` that is not part of a `{name}`".to_owned());
+            return pieces;
         };
         pieces.push(Piece::Argument(name.to_owned()));
         rest = tail;
@@ -417,7 +435,7 @@ fn parse_pieces(text: &str) -> Result<Vec<Piece>, String> {
     if !rest.is_empty() {
         pieces.push(Piece::Text(rest.to_owned()));
     }
-    Ok(pieces)
+    pieces
 }
 
 #[cfg(test)]

@@ -53,8 +53,8 @@ pub(super) fn external_result_schema(
     })
 }
 
-/// Checks the settings of an HTTP tool and adds all mistakes to `mistakes`. Returns `None` if the
-/// `url` is invalid.
+/// Checks the settings of an HTTP tool and adds all mistakes to `mistakes`. Settings with mistakes
+/// must not be used to send a request.
 pub(super) fn check_http(
     name: &str,
     settings: &http::Settings,

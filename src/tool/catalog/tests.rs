@@ -190,6 +190,22 @@ fn every_mistake_is_reported_with_its_place() {
 }
 
 #[test]
+fn mistake_in_a_url_hides_no_other_mistake_in_it() {
+    let settings = http("POST", "http://u@h/{a}/{b}/{#x", json!({"type": "object"}));
+    let of_url = |detail: &str| format!("tools.t.http.url: {detail}");
+    assert_eq!(
+        said(&settings),
+        [
+            of_url("`url` names a user; credentials belong in `headers`"),
+            of_url("`url` has a `#`, which is never sent"),
+            of_url("`url` has a `{` or `}` that is not part of a `{name}`"),
+            of_url("`{a}` is not declared in the parameters of `t`"),
+            of_url("`{b}` is not declared in the parameters of `t`"),
+        ]
+    );
+}
+
+#[test]
 fn argument_in_the_path_is_not_said_to_go_into_the_query() {
     let parameters =
         json!({"type": "object", "properties": {"id": {"type": "object"}}, "required": ["id"]});

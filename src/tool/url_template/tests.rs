@@ -7,6 +7,16 @@ use serde_json::json;
 use super::*;
 use crate::secret::Secret;
 
+impl UrlTemplate {
+    fn read(text: &str) -> Result<Self, String> {
+        let mut mistakes = Vec::new();
+        let template = Self::parse(text, &mut mistakes);
+        template
+            .filter(|_| mistakes.is_empty())
+            .ok_or_else(|| mistakes.join("; "))
+    }
+}
+
 fn url(template: &str, arguments: &Value) -> Result<String, String> {
     UrlTemplate::read(template)?
         .fill(arguments, &Credentials::default(), true)
