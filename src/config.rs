@@ -410,7 +410,7 @@ fn pass_on_variables(
             *value = environment
                 .variable(variable)
                 .map(|value| Secret::new(value.to_owned()));
-            if value.is_none() {
+            if value.is_none() && shell::Env::is_name(variable) {
                 mistakes.warn(
                     place,
                     format!("the variable `{variable}` is not set, so it is not passed on"),

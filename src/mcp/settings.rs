@@ -230,6 +230,7 @@ impl Settings {
     }
 
     fn stdio(&self, mistakes: &mut Vec<(Vec<String>, String)>) -> Option<Transport> {
+        mistakes.extend(self.env.mistakes());
         let mut add = |key: &str, detail: &str| {
             mistakes.push((vec![key.to_owned()], detail.to_owned()));
         };
@@ -249,9 +250,6 @@ impl Settings {
         let working_dir = self.working_dir.clone().unwrap_or_else(|| ".".to_owned());
         if working_dir.is_empty() || working_dir.contains('\0') {
             add("working_dir", "must be a directory");
-        }
-        for detail in self.env.mistakes() {
-            add("env", &detail);
         }
         let values = self.env.0.iter();
         let environment: BTreeMap<_, _> = values

@@ -114,15 +114,20 @@ fn schema_with_several_mistakes_reports_each_at_its_place() {
 fn name_that_no_variable_of_a_command_can_have_is_a_mistake() {
     let found = report(
         "provider: openai, model: x",
-        "  u: { shell: { env: { '{{credential:crm.token}}': b } } }\n  v: { shell: { env: ['A=b'] } }\n",
+        "  u: { shell: { env: { '{{credential:crm.token}}': b, 'A=b': c, D: 5 } } }\n  v: { shell: { env: [PATH, 'A=hunter2', '', '='] } }\n",
     );
     contains(
         &found,
         &[
-            "4:17: tools.u.shell.env: `env` has a credential as the name of a variable, not as its value: `{ NAME: \"{{credential:…}}\" }`",
-            "5:17: tools.v.shell.env: `env` has a variable whose name is empty or has a `=`",
+            "4:24: tools.u.shell.env.{{credential:crm.token}}: `{{credential:crm.token}}` is a credential as the name of a variable, not as its value: `{ NAME: \"{{credential:…}}\" }`",
+            "4:55: tools.u.shell.env.A=b: `A=b` cannot be the name of a variable: a name is not empty and has no `=`",
+            "4:65: tools.u.shell.env.D: expected text, found a number",
+            "5:17: tools.v.shell.env: `env` has ``, which cannot be the name of a variable: a name is not empty and has no `=`",
+            "5:17: tools.v.shell.env: `env` has `=`, which cannot be the name of a variable: a name is not empty and has no `=`",
+            "5:17: tools.v.shell.env: `env` has `A=`, which cannot be the name of a variable: a name is not empty and has no `=`",
         ],
     );
+    assert!(!found.contains("hunter2"), "{found}");
 }
 
 #[test]

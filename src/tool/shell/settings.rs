@@ -85,24 +85,43 @@ impl<'de> Deserialize<'de> for Env {
 }
 
 impl Env {
-    /// Returns the mistakes in the names and values. No text of a mistake quotes a value.
-    pub(crate) fn mistakes(&self) -> Vec<String> {
+    /// Whether a variable can have this name.
+    pub(crate) fn is_name(name: &str) -> bool {
+        !name.is_empty() && !name.contains(['=', '\0'])
+    }
+
+    /// Returns the mistakes in the names and values: the path of each mistake's key, and a
+    /// description. No text of a mistake quotes a value.
+    pub(crate) fn mistakes(&self) -> Vec<(Vec<String>, String)> {
         let mut mistakes = Vec::new();
-        for name in self.0.keys() {
-            if name.is_empty() || name.contains(['=', '\0']) {
-                mistakes.push("has a variable whose name is empty or has a `=`".to_owned());
+        for (name, value) in &self.0 {
+            let (keys, subject) = match value {
+                Some(_) => (vec!["env".to_owned(), name.clone()], String::new()),
+                // The name is an element of a list, and may go on with a value behind a `=`.
+                None => {
+                    let shown = name.split_inclusive('=').next().unwrap_or_default();
+                    (
+                        vec!["env".to_owned()],
+                        format!("has `{}`, which ", shown.escape_debug()),
+                    )
+                }
+            };
+            let mut add =
+                |detail: &str| mistakes.push((keys.clone(), format!("{subject}{detail}")));
+            if !Self::is_name(name) {
+                add("cannot be the name of a variable: a name is not empty and has no `=`");
             } else if name.contains(credential::REFERENCE_START) {
-                mistakes.push(
-                    "has a credential as the name of a variable, not as its value: `{ NAME: \"{{credential:…}}\" }`"
-                        .to_owned(),
+                add(
+                    "is a credential as the name of a variable, not as its value: `{ NAME: \"{{credential:…}}\" }`",
                 );
             }
-        }
-        for value in self.0.values().flatten() {
-            if value.reveal().contains('\0') {
-                mistakes.push("has a value that no variable can have".to_owned());
+            let value = value.as_ref().map_or("", |value| value.reveal().as_str());
+            if value.contains('\0') {
+                add("has a value that no variable can have");
             }
-            mistakes.extend(credential::references(value.reveal()).err());
+            if let Err(detail) = credential::references(value) {
+                add(&detail);
+            }
         }
         mistakes
     }
@@ -135,9 +154,7 @@ impl Settings {
         if self.max_output == 0 || self.max_output > output::MAX_RESULT_BYTES - NOTES_BYTES {
             add("max_output", "must be more than 0 and less than 1MiB");
         }
-        for detail in self.env.mistakes() {
-            add("env", &detail);
-        }
+        mistakes.extend(self.env.mistakes());
         mistakes
     }
 
