@@ -49,6 +49,7 @@ pub(crate) fn rules(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         check_name(&place, config, mistakes);
         check_tools(&place, config, &callable, mistakes);
         check_terms(&place, config, root, mistakes);
+        check_remember(&place, root, mistakes);
     }
 }
 
@@ -154,6 +155,24 @@ fn check_terms(place: &RulePlace<'_>, config: &Config, root: &Node, mistakes: &m
         let at = ["policy", place.at.as_str(), "allow"];
         let detail = "with `required` over 1, no answer ends a request of this rule: add `approve` or `reject`";
         mistakes.warn(&at, detail);
+    }
+}
+
+/// Checks that `remember` has exactly one of `same` and `when`. The module `policy` checks this, too,
+/// but its mistake is left out if there is another one below `remember`.
+fn check_remember(place: &RulePlace<'_>, root: &Node, mistakes: &mut Mistakes) {
+    let node = root.at(&["policy", &place.at, "remember"]);
+    let is_readable = |key: &str| {
+        let value = node.and_then(|node| node.get(key));
+        value.is_none_or(|value| !value.broken)
+    };
+    if let Some(remember) = &place.rule.remember
+        && remember.same == remember.when.is_some()
+        && is_readable("same")
+        && is_readable("when")
+    {
+        let detail = "exactly one of `same: true` and `when`";
+        place.add(&["remember"], detail, mistakes);
     }
 }
 

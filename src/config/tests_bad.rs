@@ -5,6 +5,7 @@ use super::tests::{read, with};
 use crate::agent::HumanKind;
 
 mod approvers;
+mod hidden;
 mod people;
 mod receivers;
 mod rooms;
@@ -249,6 +250,7 @@ const BAD: &[(&str, &[&str])] = &[
         &[
             "3:47: policy[0].remember: `for` is missing",
             "3:47: policy[0].remember: `most` is missing",
+            "3:112: policy[1].remember: exactly one of `same: true` and `when`",
             "3:124: policy[1].remember.for: `for` is empty",
         ],
     ),
