@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use reqwest::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use sha2::{Digest as _, Sha256};
 
 use super::credential::Credentials;
@@ -105,6 +105,9 @@ fn parse_header(
         return Err("is set by Holdpoint or by the connection".to_owned());
     }
     let template = Template::read(value.reveal())?;
+    if parsed == HOST && template.credential_names().next().is_some() {
+        return Err("takes no credential: the host of a request is fixed".to_owned());
+    }
     let value =
         header_value(value).ok_or_else(|| "has a value that no header can have".to_owned())?;
     Ok((parsed, value, template))
@@ -134,4 +137,28 @@ pub(crate) fn headers_digest(headers: &HeaderMap) -> [u8; 32] {
         hash.update(part);
     }
     hash.finalize().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credential_changes_no_host() {
+        let reference = "{{credential:jira.host}}";
+        let fixed = Some("takes no credential: the host of a request is fixed");
+        for (name, value, expected) in [
+            ("Host", reference, fixed),
+            ("hOST", "a.{{credential:jira.host}}:80", fixed),
+            (":authority", reference, Some("is not a name of a header")),
+            ("Host", "h.internal", None),
+            ("X-Host", reference, None),
+        ] {
+            let written = BTreeMap::from([(name.to_owned(), Secret::new(value.to_owned()))]);
+            let mut mistakes = Vec::new();
+            let _ = Headers::read(&written, &mut mistakes);
+            let details: Vec<_> = mistakes.iter().map(|(_, detail)| detail.as_str()).collect();
+            assert_eq!(details, Vec::from_iter(expected), "{name}: {value}");
+        }
+    }
 }
