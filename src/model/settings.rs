@@ -53,7 +53,8 @@ pub struct Settings {
     pub base_url: Option<String>,
     /// The provider's name for the model. Required unless the provider is `scripted`.
     pub model: Option<String>,
-    /// The key, sent in the header that the provider expects. A local model needs none.
+    /// The key, sent in the header that the provider expects. A local model needs none. An empty
+    /// key counts as none.
     pub api_key: Option<Secret<String>>,
     /// How long one attempt waits for the answer to begin, and then for each next piece. The whole
     /// answer may take ten times as long.
@@ -234,10 +235,12 @@ impl Settings {
         Ok(url)
     }
 
+    /// Returns the header with the key; `None` without a key.
     fn key<P: Protocol>(
         &self,
     ) -> Option<Result<(HeaderName, HeaderValue), http::header::InvalidHeaderValue>> {
-        let (name, value) = P::key_header(self.api_key.as_ref()?.reveal());
+        let key = self.api_key.as_ref().map(Secret::reveal);
+        let (name, value) = P::key_header(key.filter(|key| !key.trim().is_empty())?);
         Some(HeaderValue::from_str(&value).map(|value| (name, value)))
     }
 
@@ -279,4 +282,29 @@ fn parse_header(name: &str, value: &Secret<String>) -> Result<(HeaderName, Heade
         format!("the value of the header `{name}` has a character that a header cannot carry")
     })?;
     Ok((header_name, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_key_is_sent_in_no_header() {
+        for (key, is_sent) in [("", false), (" ", false), ("sk-1", true)] {
+            let settings = Settings {
+                api_key: Some(Secret::new(key.to_owned())),
+                ..Settings::default()
+            };
+            for headers in [
+                settings.header_map::<ChatCompletions>(),
+                settings.header_map::<Responses>(),
+                settings.header_map::<Messages>(),
+            ] {
+                let headers = headers.unwrap();
+                let mut names = ["authorization", "x-api-key"].iter();
+                let has_key = names.any(|name| headers.contains_key(*name));
+                assert_eq!(has_key, is_sent, "{key:?}");
+            }
+        }
+    }
 }
