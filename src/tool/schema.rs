@@ -306,6 +306,20 @@ pub(crate) fn declared_members(parameters: &Value) -> BTreeMap<&str, Vec<&Value>
     members
 }
 
+/// Whether arguments are refused if they have a member that `parameters` does not declare (see
+/// [`CompiledSchema::closed`]). Returns false if the name of a member may decide.
+#[must_use]
+pub(crate) fn refuses_undeclared_members(parameters: &Value) -> bool {
+    let parts = in_place_schemas(parameters, parameters);
+    let further = ["additionalProperties", "unevaluatedProperties"];
+    let is_open = parts.iter().any(|part| {
+        let accepts = |key: &&str| part.get(*key).is_some_and(|it| *it != Value::Bool(false));
+        part.contains_key("patternProperties") || further.iter().any(accepts)
+    });
+    let is_explicit = further.iter().any(|key| parameters.get(*key).is_some());
+    !is_open && (is_explicit || parts.iter().any(|part| part.contains_key("properties")))
+}
+
 /// Whether a schema inside `root` provably accepts only text, numbers, booleans and null.
 #[must_use]
 pub(crate) fn accepts_only_scalars(root: &Value, schema: &Value) -> bool {

@@ -5,7 +5,9 @@ use serde_json::Value;
 
 use crate::task::tool_spec::{SummaryPart, summary_parts};
 use crate::tool::http::{CheckedSettings, Destination};
-use crate::tool::schema::{SchemaFlaw, accepts_only_scalars, declared_members};
+use crate::tool::schema::{
+    SchemaFlaw, accepts_only_scalars, declared_members, refuses_undeclared_members,
+};
 use crate::tool::url_template::UrlTemplate;
 use crate::tool::{external, http, names};
 use crate::world::Mistakes;
@@ -36,6 +38,28 @@ pub(super) fn add_schema_flaws(
         let keys = keys.iter().map(String::as_str);
         let place: Vec<&str> = place.iter().copied().chain(keys).collect();
         mistakes.add(&place, format!("{noun} {}", flaw.detail));
+    }
+}
+
+/// Warns about each required argument that is refused in every call, because the parameters do not
+/// declare it.
+pub(super) fn check_required(name: &str, parameters: &Value, mistakes: &mut Mistakes) {
+    if !refuses_undeclared_members(parameters) {
+        return;
+    }
+    let members = declared_members(parameters);
+    let required = parameters.get("required").and_then(Value::as_array);
+    for (index, argument) in required.into_iter().flatten().enumerate() {
+        if let Some(argument) = argument.as_str()
+            && !members.contains_key(argument)
+        {
+            let index = index.to_string();
+            let place = ["tools", name, "parameters", "required", &index];
+            let detail = format!(
+                "`{argument}` is required and not declared, so no call of `{name}` is valid: add it to `properties`"
+            );
+            mistakes.warn(&place, detail);
+        }
     }
 }
 

@@ -14,7 +14,8 @@ use sha2::{Digest as _, Sha256};
 
 use super::CatalogEntry;
 use super::checks::{
-    add_all, add_schema_flaws, check_command, check_http, check_summary, external_result_schema,
+    add_all, add_schema_flaws, check_command, check_http, check_required, check_summary,
+    external_result_schema,
 };
 use crate::task::request::format_sha256;
 use crate::task::text::canonical_json;
@@ -190,7 +191,9 @@ impl Settings {
         // In the configuration, only HTTP and external tools have `parameters`. The parameters of
         // any other tool are not in the file, so a mistake in them cannot point to a place below
         // `parameters`.
-        if !matches!(self.kind(), Some(Kind::Http(_) | Kind::External(_))) {
+        if matches!(self.kind(), Some(Kind::Http(_) | Kind::External(_))) {
+            check_required(name, parameters, mistakes);
+        } else {
             for flaw in &mut flaws {
                 flaw.pointer.clear();
             }

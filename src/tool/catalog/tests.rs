@@ -11,6 +11,8 @@ use crate::task::text::canonical_json;
 use crate::task::tool_spec::{Effect, ToolKind};
 use crate::tool::{arguments, http, shell};
 
+mod warnings;
+
 #[expect(
     clippy::needless_pass_by_value,
     reason = "the tests write the value in place"
@@ -238,18 +240,6 @@ fn sound_settings_report_no_mistake() {
     ] {
         assert_eq!(said(&good), Vec::<String>::new());
     }
-}
-
-#[test]
-fn optional_argument_in_the_url_is_a_warning() {
-    let mut mistakes = Mistakes::default();
-    http(
-        "GET",
-        "http://h/{id}",
-        json!({"type": "object", "properties": {"id": {"type": "string"}}}),
-    )
-    .prepare("t", &mut mistakes);
-    assert!(mistakes.is_empty() && mistakes.warnings.len() == 1);
 }
 
 #[test]
