@@ -112,7 +112,7 @@ fn json_noun(value: &Value) -> &'static str {
 /// Checks each `{{credential:NAME.FIELD}}`: the credential and the field must exist, and
 /// `secrets.keys` must have a key to seal the credential. Looks in the headers, `url` and `env` of
 /// tools, and in the headers of MCP servers. If `env` passes on a variable of the service's own
-/// environment, also looks in the value of that variable.
+/// environment, also looks in the value of that variable. Warns about other texts in `{{…}}`.
 pub(crate) fn credential_references(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     for (tool_name, tool) in &config.tools {
         if root
@@ -124,10 +124,8 @@ pub(crate) fn credential_references(config: &Config, root: &Node, mistakes: &mut
     }
     for (server_name, server) in &config.mcp {
         for (key, text) in &server.headers {
-            for reference in text.reveal().split(REFERENCE_START).skip(1) {
-                let place = ["mcp", server_name, "headers", key];
-                check_reference(config, &place, reference, mistakes);
-            }
+            let place = ["mcp", server_name, "headers", key];
+            check_template(config, &place, text.reveal(), mistakes);
         }
     }
 }
@@ -139,32 +137,51 @@ fn check_tool_references(
     tool: &catalog::Settings,
     mistakes: &mut Mistakes,
 ) {
-    let mut texts: Vec<(Vec<&str>, &str)> = Vec::new();
     if let Some(http) = &tool.http {
-        texts.push((vec!["tools", tool_name, "http", "url"], &http.url));
-        let headers = http.headers.iter();
-        texts.extend(headers.map(|(key, text)| {
-            (
-                vec!["tools", tool_name, "http", "headers", key],
-                text.reveal().as_str(),
-            )
-        }));
+        let place = ["tools", tool_name, "http", "url"];
+        check_references(config, &place, &http.url, mistakes);
+        for (key, text) in &http.headers {
+            let place = ["tools", tool_name, "http", "headers", key];
+            check_template(config, &place, text.reveal(), mistakes);
+        }
     }
     if let Some(shell) = &tool.shell {
-        let env = vec!["tools", tool_name, "shell", "env"];
+        let env = ["tools", tool_name, "shell", "env"];
         let is_list = root
             .at(&env)
             .is_some_and(|node| matches!(node.kind, Kind::List(_)));
         for (key, value) in &shell.env.0 {
-            let key = (!is_list).then_some(key.as_str());
             let text = value.as_ref().map_or("", |value| value.reveal().as_str());
-            texts.push((env.iter().copied().chain(key).collect(), text));
+            if is_list {
+                // The value comes from the service's own environment.
+                check_references(config, &env, text, mistakes);
+            } else {
+                check_template(
+                    config,
+                    &[&env[..], &[key.as_str()]].concat(),
+                    text,
+                    mistakes,
+                );
+            }
         }
     }
-    for (place, text) in texts {
-        for reference in text.split(REFERENCE_START).skip(1) {
-            check_reference(config, &place, reference, mistakes);
-        }
+}
+
+/// Checks a text of the file in which credentials are filled in. Warns about a `{{…}}` that is no
+/// reference to a credential.
+fn check_template(config: &Config, place: &[&str], text: &str, mistakes: &mut Mistakes) {
+    check_references(config, place, text, mistakes);
+    let others = text.replace(REFERENCE_START, "");
+    let other = others.split_once("{{");
+    if other.is_some_and(|(_, rest)| rest.contains("}}")) {
+        let detail = "a `{{…}}` other than `{{credential:NAME.FIELD}}` is not replaced: it is sent as written";
+        mistakes.warn(place, detail);
+    }
+}
+
+fn check_references(config: &Config, place: &[&str], text: &str, mistakes: &mut Mistakes) {
+    for reference in text.split(REFERENCE_START).skip(1) {
+        check_reference(config, place, reference, mistakes);
     }
 }
 

@@ -13,6 +13,7 @@ use crate::tool::catalog::Catalog;
 mod gates;
 mod mcp;
 mod reach;
+mod references;
 mod rule_order;
 mod secrets;
 

@@ -1,0 +1,40 @@
+//! Tests of texts that look like a reference to a credential.
+
+use super::*;
+
+const FILE: &str = r#"
+models: { m: { provider: openai, model: x } }
+agents: { a: { model: m, tools: [t, s] } }
+secrets: { keys: [ { id: k1, key: "${SEALING_KEY}" } ] }
+credentials: { jira: { fields: { token: {} } } }
+tools:
+  t:
+    http:
+      url: "http://h/{{credential:jira.token}}"
+      headers:
+        A: "{{ credential:jira.token }}"
+        B: "x {{env:x}}"
+        C: "{{credential:jira.token}} {{y}}"
+        D: "{{credential:jira.token}}"
+        E: '{"a": {"b": 1}} {{ open'
+  s: { shell: { env: { F: "{{env:x}}", G: "{x}", H: "{{credential:jira.token}}" } } }
+"#;
+
+#[test]
+fn text_in_braces_that_is_no_reference_is_warned_about_where_credentials_are_filled_in() {
+    let (_, report) = with(FILE, &[], &Flags::default()).unwrap();
+    let warned = report.warnings.iter();
+    let warned = warned.filter(|line| line.detail.contains("{{"));
+    let found: Vec<_> = warned
+        .map(|line| (line.path.as_str(), line.detail.as_str()))
+        .collect();
+    let detail =
+        "a `{{…}}` other than `{{credential:NAME.FIELD}}` is not replaced: it is sent as written";
+    let places = [
+        "tools.t.http.headers.A",
+        "tools.t.http.headers.B",
+        "tools.t.http.headers.C",
+        "tools.s.shell.env.F",
+    ];
+    assert_eq!(found, places.map(|place| (place, detail)));
+}
