@@ -196,9 +196,12 @@ impl Settings {
     /// Checks the headers and the body. `reserved` lists the members that the body may not name.
     fn check_request(&self, reserved: &[&str], mistakes: &mut Mistakes, place: &[&str]) {
         let mut add = |keys: &[&str], detail: String| mistakes.add(&[place, keys].concat(), detail);
-        for (name, value) in &self.headers {
+        for (index, (name, value)) in self.headers.iter().enumerate() {
+            let mut earlier = self.headers.keys().take(index);
             if let Err(detail) = parse_header(name, value) {
                 add(&["headers", name], detail);
+            } else if earlier.any(|twin| twin.eq_ignore_ascii_case(name)) {
+                add(&["headers", name], format!("`{name}` is there twice"));
             }
         }
         for name in reserved {

@@ -40,15 +40,15 @@ impl Headers {
         let mut headers = Self::default();
         for (name, value) in written {
             match parse_header(name, value) {
-                Ok((name, value, template)) => {
-                    if headers.fixed.insert(name.clone(), value).is_some() {
+                Ok((parsed, value, template)) => {
+                    if headers.fixed.insert(parsed.clone(), value).is_some() {
                         mistakes.push((
-                            vec!["headers".to_owned(), name.to_string()],
+                            vec!["headers".to_owned(), name.clone()],
                             "is there twice".to_owned(),
                         ));
                     }
                     if template.credential_names().next().is_some() {
-                        headers.templates.push((name, template));
+                        headers.templates.push((parsed, template));
                     }
                 }
                 Err(detail) => mistakes.push((vec!["headers".to_owned(), name.clone()], detail)),

@@ -67,6 +67,21 @@ fn member_or_header_of_a_model_that_the_service_sets_is_a_mistake() {
 }
 
 #[test]
+fn header_that_is_there_twice_in_different_case_is_a_mistake() {
+    let found = report(
+        "provider: openai, model: x, headers: { X-A: '1', x-a: '2' }",
+        "  t: { http: { url: 'http://h/', headers: { X-A: '1', X-a: '2' } } }\n",
+    );
+    contains(
+        &found,
+        &[
+            "1:65: models.m.headers.x-a: `x-a` is there twice",
+            "4:55: tools.t.http.headers.X-a: `X-a` is there twice",
+        ],
+    );
+}
+
+#[test]
 fn timeout_address_or_header_that_a_tool_cannot_have_is_a_mistake() {
     let found = report(
         "provider: openai, model: x",

@@ -133,6 +133,7 @@ fn address_and_headers_that_cannot_be_sent_are_refused() {
             "X-A: \"\\n\"",
             "X-A: `X-A` has a value that no header can have",
         ),
+        ("X-A: x, x-a: y", "x-a: `x-a` is there twice"),
     ] {
         let entry = format!(
             "{{ name: a, webhook: {{ url: 'https://h/x', secrets: [SECRET], headers: {{ {header} }} }} }}"

@@ -84,9 +84,13 @@ impl Webhook {
                 mistakes.add(&place, detail);
             }
         }
-        for (name, value) in &self.headers {
+        for (index, (name, value)) in self.headers.iter().enumerate() {
+            let place = [place, &["headers", name]].concat();
+            let mut earlier = self.headers.keys().take(index);
             if let Err(detail) = parse_header(name, value) {
-                mistakes.add(&[place, &["headers", name]].concat(), detail);
+                mistakes.add(&place, detail);
+            } else if earlier.any(|twin| twin.eq_ignore_ascii_case(name)) {
+                mistakes.add(&place, format!("`{name}` is there twice"));
             }
         }
     }
