@@ -6,6 +6,7 @@ use http::HeaderName;
 
 use super::Config;
 use super::check_parts::{check_name, is_glob};
+use super::check_people::has_broken;
 use super::check_rules::matches_tool;
 use super::tree::Node;
 use crate::agent::OpenTo;
@@ -95,9 +96,13 @@ fn check_tools(
 /// can never get enough approvers, and about questions that an owner of calls cannot answer.
 fn check_keys(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistakes: &mut Mistakes) {
     let place = ["gates", gate_name];
+    let open_to = [&place[..], &["open_to"]].concat();
+    if root.at(&open_to).is_some_and(has_broken) {
+        return;
+    }
     if gate.open_to == Some(OpenTo::default()) {
         let detail = format!("no caller may use the gate `{gate_name}`");
-        mistakes.warn(&[&place[..], &["open_to"]].concat(), detail);
+        mistakes.warn(&open_to, detail);
         return;
     }
     let Some(auth) = config.auth.as_ref().filter(|_| keys_are_read(root)) else {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::Config;
+use super::check_people::has_broken;
 use super::tree::{Kind, Node};
 use crate::agent::{self, HumanKind, OpenTo};
 use crate::task::request::RequestKind;
@@ -244,11 +245,11 @@ pub(crate) fn agents(config: &Config, root: &Node, mistakes: &mut Mistakes) {
                 format!("expected {expected}"),
             );
         }
-        if agent.open_to == Some(OpenTo::default()) {
-            mistakes.warn(
-                &["agents", agent_name, "open_to"],
-                format!("no caller may use the agent `{agent_name}`"),
-            );
+        let place = ["agents", agent_name, "open_to"];
+        let is_unreadable = root.at(&place).is_some_and(has_broken);
+        if agent.open_to == Some(OpenTo::default()) && !is_unreadable {
+            let detail = format!("no caller may use the agent `{agent_name}`");
+            mistakes.warn(&place, detail);
         }
     }
 }

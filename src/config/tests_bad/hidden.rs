@@ -21,3 +21,22 @@ fn mistake_in_a_scope_of_remember_does_not_hide_that_it_covers_no_calls() {
         ]
     );
 }
+
+#[test]
+fn open_to_that_cannot_be_read_is_not_said_to_admit_no_caller() {
+    let text = format!(
+        "models: {{ m: {{ provider: openai, model: x }} }}
+agents: {{ a: {{ model: m, open_to: {{ group: [g] }} }} }}
+gates: {{ d: {{ tools: [t], open_to: {{ users: g }} }} }}
+{TOOL}{AUTH}"
+    );
+    let report = with(&text, &[], &Flags::default()).unwrap_err();
+    let mistakes: Vec<_> = report.mistakes.iter().map(|line| &line.path).collect();
+    assert_eq!(
+        mistakes,
+        ["agents.a.open_to.group", "gates.d.open_to.users"]
+    );
+    let warned = report.warnings.iter().map(|line| line.path.as_str());
+    let warned: Vec<_> = warned.filter(|path| !path.starts_with("tools")).collect();
+    assert_eq!(warned, Vec::<&str>::new());
+}
