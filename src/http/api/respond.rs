@@ -62,7 +62,9 @@ async fn respond_after_wait(
     success: SuccessStatus,
 ) -> Result<Response, Problem> {
     let prefer = Prefer::read(&posted.headers);
-    let (root, time) = (accepted.root, prefer.wait_or(http.settings.wait));
+    let root = accepted.root;
+    // The command may have waited for a slot, or for the database.
+    let time = posted.rest_of(prefer.wait_or(http.settings.wait));
     // The asker of an approved call at a gate may have stopped waiting for the call. The call then
     // starts only when the asker proposes it again, so a wait for the task would be useless.
     let awaits_asker = accepted.is_gate_call

@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use self::budget::{BodyBudget, BodyReservation};
 use super::caller::CurrentCaller;
@@ -95,6 +96,8 @@ pub(crate) struct PostRequest {
     pub caller: Caller,
     pub headers: HeaderMap,
     pub bytes: Bytes,
+    /// The time at which the body had arrived.
+    arrived: Instant,
     /// The `Idempotency-Key`; `None` without the header. The error says why the header is
     /// malformed.
     key: Result<Option<IdempotencyKey>, &'static str>,
@@ -109,6 +112,7 @@ impl FromRequest<Arc<Http>> for PostRequest {
             return Err(Problem::internal());
         };
         let bytes = read_body(http, &parts, body, Some(&caller)).await?;
+        let arrived = Instant::now();
         let key = idempotency_key(&parts.headers).map(|key| {
             key.map(|key| IdempotencyKey {
                 path: format!("{} {}", parts.method, stored_path(&parts)),
@@ -120,6 +124,7 @@ impl FromRequest<Arc<Http>> for PostRequest {
             caller,
             headers: parts.headers,
             bytes,
+            arrived,
             key,
         })
     }
@@ -273,6 +278,12 @@ impl PostRequest {
     /// also frees the headers, which keep in memory the whole buffer into which they were read.
     pub(crate) fn into_caller(self) -> Caller {
         self.caller
+    }
+
+    /// Returns the rest of a wait that began when the body had arrived.
+    #[must_use]
+    pub(crate) fn rest_of(&self, wait: Duration) -> Duration {
+        wait.saturating_sub(self.arrived.elapsed())
     }
 
     /// Returns the idempotency key; `None` without the header.

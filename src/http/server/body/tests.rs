@@ -13,8 +13,19 @@ fn posted(content_type: &str, body: &str) -> PostRequest {
         caller,
         headers,
         bytes: Bytes::copy_from_slice(body.as_bytes()),
+        arrived: Instant::now(),
         key: Ok(None),
     }
+}
+
+#[test]
+fn wait_of_a_post_begins_when_its_body_has_arrived() {
+    let posted = PostRequest {
+        arrived: Instant::now().checked_sub(Duration::from_secs(2)).unwrap(),
+        ..posted("", "")
+    };
+    assert!(posted.rest_of(Duration::from_secs(10)) <= Duration::from_secs(8));
+    assert_eq!(posted.rest_of(Duration::from_secs(1)), Duration::ZERO);
 }
 
 async fn read(posted: &PostRequest) -> Result<Value, Problem> {
