@@ -2,15 +2,11 @@
 //! before the settings are read, so that a missing key is reported along with all other mistakes. A
 //! missing key is then read as an empty setting, which later checks must not report again.
 
-use std::sync::LazyLock;
-
 use serde_json::Value;
 
 use super::schema;
 use super::tree::{Kind, Node};
 use crate::world::Mistakes;
-
-static SCHEMA: LazyLock<Value> = LazyLock::new(schema::schema);
 
 pub(crate) fn check(root: &mut Node, mistakes: &mut Mistakes) {
     let has_gates = root
@@ -25,19 +21,26 @@ pub(crate) fn check(root: &mut Node, mistakes: &mut Mistakes) {
 
 /// Checks the sections that the file has. A missing section is not reported.
 pub(crate) fn check_sections(root: &mut Node, mistakes: &mut Mistakes) {
-    check_maps(root, &SCHEMA, &mut Vec::new(), mistakes);
+    let schema = schema::schema();
+    check_maps(root, (&schema, &schema), &mut Vec::new(), mistakes);
 }
 
-/// Checks a node and the nodes below it. `part` is the schema of the node.
-fn check_maps(node: &mut Node, part: &Value, place: &mut Vec<String>, mistakes: &mut Mistakes) {
-    let part = schema::resolved(part, &SCHEMA);
+/// Checks a node and the nodes below it. `part` is the schema of the node, and `whole` is that of
+/// the file.
+fn check_maps(
+    node: &mut Node,
+    (part, whole): (&Value, &Value),
+    place: &mut Vec<String>,
+    mistakes: &mut Mistakes,
+) {
+    let part = schema::resolved(part, whole);
     let required = part.get("required").and_then(Value::as_array);
     let required = required.into_iter().flatten().filter_map(Value::as_str);
     check_keys(node, &required.collect::<Vec<_>>(), place, mistakes);
     let mut check_below = |step: String, below: &mut Node, part: Option<&Value>| {
         if let Some(part) = part {
             place.push(step);
-            check_maps(below, part, place, mistakes);
+            check_maps(below, (part, whole), place, mistakes);
             place.pop();
         }
     };
