@@ -1,6 +1,7 @@
 //! Declares the columns of `agent_task`: how they are read, inserted and changed, and the values of
 //! a commit from which they are computed. A new column needs no other file of the store, except for
-//! `stopped.rs` if it holds the time of a commit.
+//! `stopped.rs` if it holds the time of a commit, and `sql.rs` (`(fitting_tasks)`) if it holds a
+//! long text.
 //!
 //! A column that is read has a line in `read_columns!` and in [`TaskRecord`]; a column that is
 //! inserted, in [`AGENT_TASK`]; a column that a commit changes, in [`TASK_CHANGES`]. A value that

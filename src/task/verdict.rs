@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::decision::{Action, Then};
 use super::grant::Offer;
 use super::id::{CallId, GrantId};
+use super::text::as_sentence;
 
 /// The reason of a judgement if a person has to approve a call because no rule matches it.
 pub const NO_RULE_MATCHES: &str = "No rule matches.";
@@ -172,6 +173,20 @@ impl Judgement {
             repeats: None,
             offer: None,
             grant_id: None,
+        }
+    }
+
+    /// Adds a sentence to the judgement's reason, unless the reason has it already.
+    #[must_use]
+    pub(crate) fn with_reason(self, reason: &str) -> Self {
+        let reason = match self.reason {
+            Some(own) if own.contains(reason) => own,
+            Some(own) => format!("{} {reason}", as_sentence(&own)),
+            None => reason.to_owned(),
+        };
+        Self {
+            reason: Some(reason),
+            ..self
         }
     }
 

@@ -6,7 +6,7 @@ use super::sources;
 /// Returns the comparisons with a kind outside of tests. To each of them, a new kind is silently
 /// one of the others.
 fn comparisons(text: &str) -> Vec<String> {
-    let compared = r"(==|!=)\s*&?RequestKind::|matches!\([^()]*\bRequestKind::|\b_, RequestKind::|\bRequestKind::\w+, _\b";
+    let compared = r"(==|!=)\s*&?RequestKind::|matches!\([^;]*?\bRequestKind::|\blet RequestKind::|\bRequestKind::\w+\]\s*\.contains|\b_, RequestKind::|\bRequestKind::\w+, _\b";
     let compared = regex::Regex::new(compared).expect("a pattern");
     let code = text.split("#[cfg(test)]\nmod tests {").next();
     compared
@@ -36,6 +36,9 @@ fn request_kinds_differ_only_where_the_compiler_asks_for_a_new_kind() {
         "if kind == RequestKind::Approval {",
         "kind != RequestKind::Guidance",
         "matches!(kind, RequestKind::Approval | RequestKind::Guidance)",
+        "matches!(row.kind(), RequestKind::Approval)",
+        "if let RequestKind::Approval = kind {",
+        "[RequestKind::Approval].contains(&kind)",
         "(_, RequestKind::Approval) => 1,",
         "(RequestKind::Approval, _) => 1,",
     ] {

@@ -12,7 +12,8 @@ use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 
 use super::call_decisions::{each, edit, question};
-use super::engine_harness::{EngineHarness, alice, go, rejects, turn, whole};
+use super::edits::TWO;
+use super::engine_harness::{EngineHarness, alice, go, person, rejects, turn, whole};
 use crate::store::store_fixture::{StoreFixture, both};
 
 /// A refund that a rule allows.
@@ -108,6 +109,27 @@ both! {
         let (rule, doubt) = reason.split_once(". An earlier call of this tool (").unwrap();
         assert_eq!(rule, "Refunds above 20 need a look");
         assert!(doubt.contains("500"), "{reason}");
+    }
+
+    async fn edit_that_approves_nothing_keeps_the_judgement_with_the_reason_of_the_quarantine(fixture) {
+        let mut harness = harness(fixture, 2, 500).await;
+        harness.configure(|yaml| yaml.replace("{ owner: true }", TWO));
+        harness.script(|asked| match asked {
+            1 => Ok(turn(&[SMALL])),
+            2 => Ok(turn(&[("refund", r#"{"order":1,"amount":120}"#)])),
+            _ => Ok(turn(&[])),
+        });
+        let task = harness.begun().await;
+        is_held(&harness, task, 1).await;
+        let (request, call) = question(&harness, task).await;
+        let smaller = edit(r#"{"order":1,"amount":110}"#);
+        harness.engine(0).decide(&person("bob"), request, each([(call[0], smaller)]), None).await.unwrap();
+        harness.run().await;
+        assert_ne!(asked(&harness, task).await.0, request, "others are asked about the edited call");
+        assert!(reason(&harness, task).await.contains("An earlier call of this tool ("));
+        let items = harness.journal(task).await.items;
+        let decided = items.iter().position(|item| matches!(item.fact, Fact::Decision { .. })).unwrap();
+        assert!(!items[decided..].iter().any(|item| matches!(item.fact, Fact::Judged { .. })));
     }
 
     async fn tool_that_failed_with_4xx_or_is_repeatable_is_not_quarantined(fixture) {

@@ -284,8 +284,13 @@ impl Decider<'_> {
         let (is_approved, new_judgement) = self
             .judgement_after_edit(session, &open.spec, request, &now)
             .map_err(refused)?;
-        let new_judgement =
-            new_judgement.filter(|new| !is_approved && state.judgement.as_ref() != Some(new));
+        let quarantine = session.own.progress.quarantine.reason(name);
+        let new_judgement = new_judgement
+            .map(|new| match &quarantine {
+                Some(reason) if new.verdict == Verdict::Hold => new.with_reason(reason),
+                Some(_) | None => new,
+            })
+            .filter(|new| !is_approved && state.judgement.as_ref() != Some(new));
         let rule = if now.verdict == Verdict::Hold {
             now.rule
         } else {

@@ -23,7 +23,7 @@ pub(super) enum JudgedAt {
 impl Driver<'_> {
     /// Allows a held call if a standing decision covers it. Otherwise returns `judged`, the
     /// policy's judgement. If `hold_if_uncertain` would hold the call even if a standing decision
-    /// covered it, no standing decision is looked up, and `judged` gets the reason of
+    /// covered it, no standing decision is looked up, and `judged` also gets the reason of
     /// `hold_if_uncertain`.
     ///
     /// # Errors
@@ -47,9 +47,9 @@ impl Driver<'_> {
         };
         let uncertain = self.hold_if_uncertain(state, allowed.clone());
         if uncertain.verdict != Verdict::Allow {
-            return Ok(Judgement {
-                reason: uncertain.reason,
-                ..judged
+            return Ok(match uncertain.reason {
+                Some(reason) => judged.with_reason(&reason),
+                None => judged,
             });
         }
         let Some(grant) = self

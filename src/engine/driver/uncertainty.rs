@@ -4,7 +4,6 @@ use super::Driver;
 use super::verdict::held_for_owner;
 use crate::task::call_state::CallState;
 use crate::task::restore::HISTORY_LOST_TEXT;
-use crate::task::text::as_sentence;
 use crate::task::tool_spec::ToolKind;
 use crate::task::verdict::{Judgement, Verdict};
 
@@ -33,13 +32,7 @@ impl Driver<'_> {
                 reason: Some(reason),
                 ..held_for_owner()
             },
-            Verdict::Hold => Judgement {
-                reason: Some(match judgement.reason {
-                    Some(rule) if rule != reason => format!("{} {reason}", as_sentence(&rule)),
-                    Some(_) | None => reason,
-                }),
-                ..judgement
-            },
+            Verdict::Hold => judgement.with_reason(&reason),
             Verdict::Deny | Verdict::Invalid | Verdict::Human => judgement,
         }
     }

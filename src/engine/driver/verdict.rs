@@ -139,15 +139,10 @@ fn restrict_if_changed(judgement: Judgement, change: Option<DefinitionChange>) -
             reason: Some(change.reason),
             ..held_for_owner()
         },
-        Verdict::Hold => {
-            let reasons = [judgement.reason.as_deref(), Some(change.reason.as_str())];
-            let reasons: Vec<&str> = reasons.into_iter().flatten().collect();
-            Judgement {
-                reason: Some(reasons.join(" ")),
-                offer: None,
-                ..judgement
-            }
-        }
+        Verdict::Hold => Judgement {
+            offer: None,
+            ..judgement.with_reason(&change.reason)
+        },
         Verdict::Deny | Verdict::Invalid | Verdict::Human => judgement,
     }
 }

@@ -95,16 +95,13 @@ impl Env {
     pub(crate) fn mistakes(&self) -> Vec<(Vec<String>, String)> {
         let mut mistakes = Vec::new();
         for (name, value) in &self.0 {
-            let (keys, subject) = match value {
-                Some(_) => (vec!["env".to_owned(), name.clone()], String::new()),
+            let (keys, subject) = if value.is_some() {
+                (vec!["env".to_owned(), name.clone()], String::new())
+            } else {
                 // The name is an element of a list, and may go on with a value behind a `=`.
-                None => {
-                    let shown = name.split_inclusive('=').next().unwrap_or_default();
-                    (
-                        vec!["env".to_owned()],
-                        format!("has `{}`, which ", shown.escape_debug()),
-                    )
-                }
+                let shown = name.split_inclusive('=').next().unwrap_or_default();
+                let subject = format!("has `{}`, which ", shown.escape_debug());
+                (vec!["env".to_owned()], subject)
             };
             let mut add =
                 |detail: &str| mistakes.push((keys.clone(), format!("{subject}{detail}")));

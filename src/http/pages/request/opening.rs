@@ -129,11 +129,14 @@ fn reasons(view: &View<'_>) -> Markup {
 
 /// Returns why a person is asked about a call, in the reader's language if no rule gives a reason.
 pub(super) fn reason(view: &View<'_>, call: &RequestedCall) -> Option<String> {
-    let stated = call
-        .reason
-        .as_deref()
-        .filter(|reason| *reason != NO_RULE_MATCHES);
-    let stated = stated.map(visible);
     let has_no_rule = call.rule.is_none() && call.verdict == WireVerdict::Hold;
-    stated.or_else(|| has_no_rule.then(|| view.texts.no_rule_why.to_owned()))
+    let no_rule = || has_no_rule.then(|| view.texts.no_rule_why.to_owned());
+    let Some(reason) = call.reason.as_deref() else {
+        return no_rule();
+    };
+    match reason.strip_prefix(NO_RULE_MATCHES) {
+        Some("") => no_rule(),
+        Some(more) => Some(format!("{}{}", view.texts.no_rule_why, visible(more))),
+        None => Some(visible(reason)),
+    }
 }

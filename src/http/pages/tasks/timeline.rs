@@ -143,16 +143,7 @@ fn fact_entry(site: &Site<'_>, http: &Http, event: &Event) -> (Markup, Markup) {
             html! { (status_text(*status, words)) },
             end_details(words, error.as_ref(), output.as_deref()),
         ),
-        Fact::UserMessage { items, by, .. } => {
-            let (line, is_by_agent) = message_line(site, http, event, by);
-            let parts = message_parts(words, items);
-            let parts = if is_by_agent && !items.is_empty() {
-                labeled_box(words.by_agent, &parts)
-            } else {
-                parts
-            };
-            (html! { bdi { (line) } }, parts)
-        }
+        Fact::UserMessage { items, by, .. } => message_entry(site, http, event, (items, by)),
         Fact::AssistantMessage(turn) => (html! { (words.event_answered) }, answer_box(words, turn)),
         Fact::Judged { judgement, .. } => (judgement_line(site, judgement), nothing()),
         Fact::InterventionRequested(asked) => {
@@ -198,6 +189,23 @@ fn fact_entry(site: &Site<'_>, http: &Http, event: &Event) -> (Markup, Markup) {
             (html! { a href=(address) { (line) } }, nothing())
         }
     }
+}
+
+fn message_entry(
+    site: &Site<'_>,
+    http: &Http,
+    event: &Event,
+    (items, by): (&[MessagePart], &str),
+) -> (Markup, Markup) {
+    let words = site.words();
+    let (line, is_by_agent) = message_line(site, http, event, by);
+    let parts = message_parts(words, items);
+    let parts = if is_by_agent && !items.is_empty() {
+        labeled_box(words.by_agent, &parts)
+    } else {
+        parts
+    };
+    (html! { bdi { (line) } }, parts)
 }
 
 /// Returns the line of a message, and whether an agent wrote the message. The journal names the
