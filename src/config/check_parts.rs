@@ -173,8 +173,12 @@ fn check_tool_references(
 fn check_template(config: &Config, place: &[&str], text: &str, mistakes: &mut Mistakes) {
     check_references(config, place, text, mistakes);
     let others = text.replace(REFERENCE_START, "");
-    let other = others.split_once("{{");
-    if other.is_some_and(|(_, rest)| rest.contains("}}")) {
+    // A `{{word:` looks like a reference; `{{.Names}}`, for example, is a template of another program.
+    let is_reference = |rest: &str| {
+        let word = rest.trim_start().split_once(':').map(|(word, _)| word);
+        rest.contains("}}") && word.is_some_and(|word| word.chars().all(char::is_alphanumeric))
+    };
+    if others.split("{{").skip(1).any(is_reference) {
         let detail = "a `{{…}}` other than `{{credential:NAME.FIELD}}` is not replaced: it is sent as written";
         mistakes.warn(place, detail);
     }

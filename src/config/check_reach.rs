@@ -277,8 +277,9 @@ fn decisive_terms<'a, 'c>(all: &'a [QuestionTerms<'c>]) -> Vec<&'a QuestionTerms
     decisive.collect()
 }
 
-/// Reports each of the entry's own `groups` and `users` that may decide no question of the entry. A
-/// name that no account has is reported already.
+/// Warns of each of the entry's own `groups` and `users` that no rule lets decide a question of the
+/// entry. This is no mistake, because a user may decide questions about their own tasks. A name that
+/// no account has is reported already.
 fn check_selection(
     entry: &EntrySettings,
     all: &[QuestionTerms<'_>],
@@ -303,7 +304,7 @@ fn check_selection(
         let mut terms = decisive.iter();
         if !is_reported && !terms.any(|terms| selects_in_any_tenant(&single, terms, accounts)) {
             let detail = format!("no rule lets `{name}` decide a question of this entry");
-            mistakes.add(&place, detail);
+            mistakes.warn(&place, detail);
         }
     }
 }

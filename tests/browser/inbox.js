@@ -279,7 +279,7 @@ async function showsATask(browser, javaScriptEnabled) {
   const { context, page, wrong } = await newPage(browser, { javaScriptEnabled });
   await page.goto(`${service}/tasks`);
   await page.locator(`a[href$="/tasks/${task.task_id}"]`).click();
-  assert.match(await main(page), /Task · worker · Waits for a person[^]*Refund 120 for order 17[^]*The agent answers\./);
+  assert.match(await main(page), /Task · worker · Paused[^]*Refund 120 for order 17[^]*The agent answers\./);
   if (javaScriptEnabled) {
     await page.getByText("This page follows the task automatically.").waitFor();
     assert.match(await main(page), /Cancel the task…[^]*Open questions/);

@@ -34,8 +34,6 @@ tools:
 agents:
   helper: { description: Answers., model: main, tools: [orders, refund_payment] }
 default_agent: helper
-policy:
-  - { name: refunds, tools: [refund_payment], decide: hold, approvers: { groups: [finance, ops] } }
 "#;
 
 /// The page that `scripts/configuration` generates.

@@ -51,11 +51,6 @@ pub struct Scene {
     clock: Arc<Leaping>,
 }
 
-/// A rule that never decides a call. It lets an entry name the group support, which decides no
-/// question of the tests.
-const SUPPORT: &str =
-    "  - { name: support, tools: [forbidden], decide: hold, approvers: { groups: [support] } }\n";
-
 /// Returns the configuration with these entries. The task's owner and the group finance may decide.
 pub fn yaml(entries: &str, hook: &FakeReceiver) -> String {
     let accounts = ACCOUNTS.replace("admin: true, may: [read]", "admin: true");
@@ -64,7 +59,7 @@ pub fn yaml(entries: &str, hook: &FakeReceiver) -> String {
         .replace("{new}", NEW)
         .replace("{old}", OLD);
     let refunds = REFUNDS.replace("{approvers}", "{ owner: true, groups: [finance] }");
-    format!("{refunds}{SUPPORT}{accounts}notify:\n  to:\n{notify}\n")
+    format!("{refunds}{accounts}notify:\n  to:\n{notify}\n")
 }
 
 impl Scene {

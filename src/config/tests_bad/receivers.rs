@@ -204,13 +204,30 @@ fn unknown_names_in_an_entry_are_refused() {
     }
 }
 
+/// Returns the warnings of this file about names of an entry that no rule lets decide.
+fn warned(auth: &str, entry: &str) -> Vec<String> {
+    let text = format!("{BASE}{TOOL}{auth}notify: {{ to: [ {entry} ] }}\n");
+    let (_, report) = load(
+        Source::File("h.yaml".into(), text.replace("SECRET", SECRET)),
+        &Environment::new(&[], &[]),
+        &Flags::default(),
+        |config, mistakes| config.notify.check(mistakes),
+    )
+    .unwrap();
+    let lines = report.warnings.iter().map(ToString::to_string);
+    lines
+        .filter_map(|line| Some(line.split_once("notify")?.1.to_owned()))
+        .filter(|line| line.contains("no rule lets"))
+        .collect()
+}
+
 /// Returns the section `policy` with a rule whose questions these people may decide.
 fn rule(who: &str) -> String {
     format!("policy: [ {{ name: r, tools: [t], decide: hold, approvers: {{ {who} }} }} ]\n")
 }
 
 #[test]
-fn entry_whose_groups_or_users_may_decide_under_no_rule_is_refused() {
+fn entry_whose_groups_or_users_may_decide_under_no_rule_is_warned_about() {
     let auth = AUTH.replace("eve,", "eve, groups: [h],");
     let auth = format!("{auth}{}", rule("groups: [g]"));
     for channel in [
@@ -224,11 +241,11 @@ fn entry_whose_groups_or_users_may_decide_under_no_rule_is_refused() {
             ("groups: [g], users: [eve]", "users[0]: no rule lets `eve`"),
         ] {
             let message = format!(".to[0].{place} decide a question of this entry");
-            let found = found(&auth, &format!("{{ name: a, {channel}, {names} }}"));
-            assert_eq!(found, [message], "{channel}, {names}");
+            let warned = warned(&auth, &format!("{{ name: a, {channel}, {names} }}"));
+            assert_eq!(warned, [message], "{channel}, {names}");
         }
         let entry = format!("{{ name: a, {channel}, groups: [g], users: [bob] }}");
-        assert_eq!(found(&auth, &entry), Vec::<String>::new());
+        assert_eq!(warned(&auth, &entry), Vec::<String>::new());
     }
     let unreadable = auth.replace("groups: [g] } }", "groups: g } }");
     let found = found(&unreadable, &format!("{{ name: a, {HOOK}, groups: [h] }}"));

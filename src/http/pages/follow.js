@@ -1,6 +1,6 @@
 // Shows times in the reader's zone, and new events on an open page of a request or a task, from the
-// event stream of the task. Each page is complete without this script. Texts are inserted as text nodes, never as markup. Codes
-// replace hidden characters. The box around a text of an agent, a tool or a user, or the line above
+// event stream of the task. Each page is complete without this script. Texts are inserted as text
+// nodes, never as markup. Codes replace hidden characters. The box around a text of an agent, a tool or a user, or the line above
 // the text, names its author.
 "use strict";
 

@@ -49,8 +49,9 @@ impl<'a> Site<'a> {
         Translations::for_language(self.language)
     }
 
-    /// Renders the frame's links, and the name of the user in a service with accounts. `current` is the shown page; `None` if the frame has no link to
-    /// the shown page. `open` is the number of open requests; empty if the page does not show it.
+    /// Renders the frame's links, and the name of the user in a service with accounts. `current` is
+    /// the shown page; `None` if the frame has no link to the shown page. `open` is the number of
+    /// open requests; empty if the page does not show it.
     #[must_use]
     pub(crate) fn nav_links(&self, current: Option<NavPage>, open: &str) -> Markup {
         let texts = self.texts();

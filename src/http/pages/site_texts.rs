@@ -51,8 +51,8 @@ texts! {
     row_withdrawn: "Withdrawn — nothing left to do here", "已撤回：无需再处理";
     row_answered: "You have answered: it waits for other people", "您已答复：等待其他人";
     effect_read_only: "read only", "只读";
-    effect_idempotent: "safe to repeat", "可安全重复";
-    effect_once: "cannot be undone", "无法撤销";
+    effect_idempotent: "idempotent", "幂等";
+    effect_once: "once", "一次性";
     // The line that leads to the next question, shown after an answer.
     next: "Next: {summary}", "下一个：{summary}";
     more_wait: "{count} more", "还有 {count} 个";
@@ -81,14 +81,14 @@ texts! {
     updated: "Changed", "更新时间";
     open: "Open", "未决";
     running: "Running", "运行中";
-    paused: "Waits for a person", "等待人工";
+    paused: "Paused", "等待人工";
     completed: "Completed", "已完成";
     failed: "Failed", "失败";
     canceled: "Canceled", "已取消";
     task_title: "Task · {agent} · {status}", "任务 · {agent} · {status}";
     usage: "model calls: {calls}, tokens: {tokens}", "模型调用：{calls}，token：{tokens}";
     asked: "Asked", "提出于";
-    tree: "{count} tasks in all", "共 {count} 个任务";
+    tree: "tree of {count}", "任务树共 {count} 个任务";
     part_of: "Part of a larger task", "隶属于更大的任务";
     cancel_task: "Cancel the task", "取消任务";
     cancel_effect: "The task and everything below it end for good. No further call starts, and its open questions are withdrawn.", "该任务及其下的所有任务将永久结束：不再发起任何调用，未决请求将被撤回。";

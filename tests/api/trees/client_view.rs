@@ -152,7 +152,7 @@ on_both! {
         }
         for task in [&root_id, &id(&clerk)] {
             let page = app.owner().header("accept", "text/html").get(&format!("/tasks/{task}")).await;
-            assert!(page.text.contains("3 tasks in all"), "{}", page.text);
+            assert!(page.text.contains("tree of 3"), "{}", page.text);
         }
 
         let inbox = app.owner().get("/v1/requests").await;

@@ -74,7 +74,9 @@ pub(super) fn shell_command<'n>(
 pub(super) fn command_lines(command: &str) -> Markup {
     html! {
         pre.exact.shell dir="ltr" {
-            @for line in command.split_inclusive('\n') { span.exact { (visible_lines(line)) } }
+            @for line in command.split_inclusive('\n') {
+                span.exact { (visible_lines(line.strip_suffix('\n').unwrap_or(line))) }
+            }
         }
     }
 }

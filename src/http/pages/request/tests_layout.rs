@@ -144,7 +144,7 @@ fn context_of_a_gate_call_stands_below_the_call_and_is_folded_after_two_kibibyte
         ],
     );
     assert!(found.is_sorted(), "{found:?}");
-    assert!(!shown("", true).contains("agent says"));
+    assert!(!shown("", true).contains("class=\"said\""));
 }
 
 #[test]

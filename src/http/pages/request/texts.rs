@@ -46,7 +46,7 @@ texts! {
     risk_idempotent: "Safe to repeat: a second run changes nothing more.", "可安全重复：再次执行不会产生更多更改。";
     risk_read_only: "Reads only: changes nothing.", "只读：不做任何更改。";
     risk_shell: "Runs this command on the server.", "在服务器上执行此命令。";
-    risk_shell_several: "{count} of these run a command on the server.", "其中 {count} 项将在服务器上执行命令。";
+    risk_shell_several: "Commands that run on the server: {count}.", "将在服务器上执行的命令：{count} 项。";
     call_number: "Call {number}", "第 {number} 项";
     // Several calls.
     calls_of: "{tool}: {count} to decide", "{tool}：待决定 {count} 项";

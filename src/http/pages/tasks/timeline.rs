@@ -17,7 +17,7 @@ use crate::store::{Event, ReadLimit, Subtree};
 use crate::task::decision::{Decision, Door};
 use crate::task::failure::Failure;
 use crate::task::id::RequestId;
-use crate::task::item::{Fact, Part as MessagePart, PartType, ToolResult, Turn};
+use crate::task::item::{Fact, FinishReason, Part as MessagePart, PartType, ToolResult, Turn};
 use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::verdict::Judgement;
 
@@ -84,13 +84,17 @@ async fn read_between(
     loop {
         let read = http.store.events(part, after, portion).await?;
         let within = || read.events.iter().take_while(|event| event.number <= last);
+        // A call at a gate has few events, so they are read together.
+        let is_gate_call = read.events.iter().any(|event| {
+            matches!(&event.item.fact, Fact::AssistantMessage(turn) if turn.finish_reason == FinishReason::Gate)
+        });
         for event in within() {
             entries.extend(
                 unreadable
                     .take()
                     .map(|number| unreadable_entry(site, number)),
             );
-            entries.push(event_entry(site, http, event));
+            entries.push(event_entry(site, is_gate_call, event));
             after = event.number;
         }
         let is_cut = within().count() < read.events.len();
@@ -109,12 +113,12 @@ fn unreadable_entry(site: &Site<'_>, number: i64) -> Markup {
     html! { li { p { span.soft { "#" (number) } " " (site.texts().unreadable) } } }
 }
 
-fn event_entry(site: &Site<'_>, http: &Http, event: &Event) -> Markup {
+fn event_entry(site: &Site<'_>, is_gate_call: bool, event: &Event) -> Markup {
     let words = site.words();
     let (line, parts) = if event.item.seq == 1 {
         (html! { (words.event_created) }, html! {})
     } else {
-        fact_entry(site, http, event)
+        fact_entry(site, is_gate_call, event)
     };
     html! {
         li.below[!event.of_root] {
@@ -131,7 +135,7 @@ fn event_entry(site: &Site<'_>, http: &Http, event: &Event) -> Markup {
 }
 
 /// Renders the fact of an event: its line, and the parts below the line.
-fn fact_entry(site: &Site<'_>, http: &Http, event: &Event) -> (Markup, Markup) {
+fn fact_entry(site: &Site<'_>, is_gate_call: bool, event: &Event) -> (Markup, Markup) {
     let words = site.words();
     let nothing = || html! {};
     match &event.item.fact {
@@ -143,7 +147,9 @@ fn fact_entry(site: &Site<'_>, http: &Http, event: &Event) -> (Markup, Markup) {
             html! { (status_text(*status, words)) },
             end_details(words, error.as_ref(), output.as_deref()),
         ),
-        Fact::UserMessage { items, by, .. } => message_entry(site, http, event, (items, by)),
+        Fact::UserMessage { items, by, .. } => {
+            message_entry(site, is_gate_call, event, (items, by))
+        }
         Fact::AssistantMessage(turn) => (html! { (words.event_answered) }, answer_box(words, turn)),
         Fact::Judged { judgement, .. } => (judgement_line(site, judgement), nothing()),
         Fact::InterventionRequested(asked) => {
@@ -193,14 +199,15 @@ fn fact_entry(site: &Site<'_>, http: &Http, event: &Event) -> (Markup, Markup) {
 
 fn message_entry(
     site: &Site<'_>,
-    http: &Http,
+    is_gate_call: bool,
     event: &Event,
     (items, by): (&[MessagePart], &str),
 ) -> (Markup, Markup) {
     let words = site.words();
-    let (line, is_by_agent) = message_line(site, http, event, by);
+    let (line, is_by_agent) = message_line(site, is_gate_call, event, by);
     let parts = message_parts(words, items);
-    let parts = if is_by_agent && !items.is_empty() {
+    let has_text = items.iter().any(|part| !part.content.is_empty());
+    let parts = if is_by_agent && has_text {
         labeled_box(words.by_agent, &parts)
     } else {
         parts
@@ -211,16 +218,12 @@ fn message_entry(
 /// Returns the line of a message, and whether an agent wrote the message. The journal names the
 /// user as the author of each message. But the message of a sub-agent's task is by the agent that
 /// handed the work over, and the message of a call at a gate is by the agent that proposes the call.
-fn message_line(site: &Site<'_>, http: &Http, event: &Event, by: &str) -> (String, bool) {
+fn message_line(site: &Site<'_>, is_gate_call: bool, event: &Event, by: &str) -> (String, bool) {
     let words = site.words();
     if let [.., caller, _] = event.agent_path.as_slice() {
-        return (
-            fill(words.event_handed, &[("agent", &visible(caller))]),
-            true,
-        );
+        let line = fill(words.event_handed, &[("agent", &visible(caller))]);
+        return (line, true);
     }
-    let mut gates = http.engine.agents().gates();
-    let is_gate_call = gates.any(|(gate, _)| event.agent_path.first() == Some(&gate.name));
     let text = if is_gate_call {
         RequestTexts::for_language(site.language).agent_wrote
     } else {
