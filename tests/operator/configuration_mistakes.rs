@@ -135,7 +135,7 @@ fn name_that_no_variable_of_a_command_can_have_is_a_mistake() {
         &found,
         &[
             "4:24: tools.u.shell.env.{{credential:crm.token}}: `{{credential:crm.token}}` is a credential as the name of a variable, not as its value: `{ NAME: \"{{credential:…}}\" }`",
-            "4:55: tools.u.shell.env.A=b: `A=b` cannot be the name of a variable: a name is not empty and has no `=`",
+            "tools.u.shell.env.A=: `A=` cannot be the name of a variable: a name is not empty and has no `=`",
             "4:65: tools.u.shell.env.D: expected text, found a number",
             "5:17: tools.v.shell.env: `env` has ``, which cannot be the name of a variable: a name is not empty and has no `=`",
             "5:17: tools.v.shell.env: `env` has `=`, which cannot be the name of a variable: a name is not empty and has no `=`",

@@ -95,11 +95,11 @@ impl Env {
     pub(crate) fn mistakes(&self) -> Vec<(Vec<String>, String)> {
         let mut mistakes = Vec::new();
         for (name, value) in &self.0 {
-            let (keys, subject) = if value.is_some() && !name.contains('=') {
-                (vec!["env".to_owned(), name.clone()], String::new())
+            // A `=` and a value that must not be shown may follow the name.
+            let shown = name.split_inclusive('=').next().unwrap_or_default();
+            let (keys, subject) = if value.is_some() {
+                (vec!["env".to_owned(), shown.to_owned()], String::new())
             } else {
-                // An element of a list. A `=` and a value that must not be shown may follow the name.
-                let shown = name.split_inclusive('=').next().unwrap_or_default();
                 let subject = format!("has `{}`, which ", shown.escape_debug());
                 (vec!["env".to_owned()], subject)
             };

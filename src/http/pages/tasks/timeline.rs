@@ -136,8 +136,7 @@ fn event_entry(site: &Site<'_>, is_gate_call: bool, event: &Event) -> Markup {
 
 /// Renders the fact of an event: its line, and the parts below the line.
 fn fact_entry(site: &Site<'_>, is_gate_call: bool, event: &Event) -> (Markup, Markup) {
-    let words = site.words();
-    let nothing = || html! {};
+    let (words, nothing) = (site.words(), || html! {});
     match &event.item.fact {
         Fact::TaskStatus {
             status,
