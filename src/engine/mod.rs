@@ -25,12 +25,12 @@ pub use self::commands::{
 };
 use self::gate::OpenCallLocks;
 use self::runtime::Locked;
-pub use self::runtime::Worker;
 use self::runtime::awaited_calls::AwaitedCalls;
 use self::runtime::in_flight_calls::InFlightCalls;
 use self::runtime::in_flight_model_calls::InFlightModelCalls;
 use self::runtime::leases::Leases;
 use self::runtime::lone_drive::LoneDrives;
+pub use self::runtime::worker::Worker;
 use self::session::Stop;
 use crate::agent::{Agent, Agents};
 use crate::model::ModelClient;

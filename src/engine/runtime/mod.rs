@@ -10,11 +10,9 @@ pub(crate) mod leases;
 pub(crate) mod lone_drive;
 pub(crate) mod metrics;
 mod unsendable;
-mod worker;
+pub(in crate::engine) mod worker;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-pub use self::worker::Worker;
 
 /// A value behind a mutex that ignores poisoning. The lock must not be held across an await.
 #[derive(Debug, Default)]

@@ -145,6 +145,15 @@ impl Worker<'_> {
         Ok(())
     }
 
+    /// Closes the requests whose deadline has passed by the database's clock. Returns the number of
+    /// closed requests, at most `MAX_EXPIRED_AT_ONCE`.
+    ///
+    /// # Errors
+    /// `Unavailable` when the database does not answer.
+    pub async fn expire(self) -> Result<usize, Refusal> {
+        expire::expire_overdue(self.engine).await
+    }
+
     async fn drive_claimed(self, first: OwnedSemaphorePermit) -> Result<(), Refusal> {
         // Shutdown waits for this token. Without it, shutdown could end between a claim and the
         // start of the drivers for the claimed tasks.
