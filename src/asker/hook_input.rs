@@ -163,8 +163,8 @@ impl<'t> HookInput<'t> {
     pub fn key(&self) -> Result<String, String> {
         let (session, tool_use) = (self.text("session_id")?, self.text("tool_use_id")?);
         let key = format!("{session}:{tool_use}");
-        // The key joins two ids with a colon. Ids that contain a colon are hashed, because two
-        // pairs of such ids could give the same key.
+        // The ids are hashed if the API might refuse the key (255 visible ASCII characters at most),
+        // or if an id has a colon, because two pairs of such ids could give the same key.
         let fits = key.len() <= 200
             && session
                 .bytes()
@@ -193,15 +193,15 @@ impl<'t> HookInput<'t> {
             .or_else(|| self.member("error"))
     }
 
-    /// Returns the call's result, cut to 64 KiB. A string is returned without its quotes, and any
-    /// other value as JSON. The text is empty if there is no result.
+    /// Returns the call's result, with each NUL replaced by U+FFFD, cut to 64 KiB. A string is
+    /// decoded, and any other value stays JSON. The text is empty if there is no result.
     #[must_use]
     pub fn content(&self) -> String {
         let Some(result) = self.result() else {
             return String::new();
         };
         let text = serde_json::from_str(result.get()).unwrap_or_else(|_| result.get().to_owned());
-        cut(&text, MAX_CONTENT_BYTES).replace('\0', "\u{FFFD}")
+        cut(&text.replace('\0', "\u{FFFD}"), MAX_CONTENT_BYTES).to_owned()
     }
 }
 

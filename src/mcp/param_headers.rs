@@ -8,7 +8,8 @@ use base64::prelude::BASE64_STANDARD;
 use http::{HeaderName, HeaderValue};
 use serde_json::Value;
 
-/// The keyword with which a property's schema names the header for the property.
+/// The keyword of a property's schema that asks for a header with the property's value. The text at
+/// the keyword is the part of the header's name after `Mcp-Param-`.
 const KEYWORD: &str = "x-mcp-header";
 
 /// Returns the reason why a tool with this schema must not be used; `None` if the headers in the

@@ -37,7 +37,8 @@ struct SecretSet {
     origins: Vec<(usize, bool)>,
     /// The placeholders that replace the values, by index of the value.
     placeholders: Vec<String>,
-    /// The needles in the finder's order, for the search for the beginning of a needle.
+    /// The needles in the finder's order. With them, `needle_prefix_start` looks for a needle that
+    /// begins at the end of a text and is cut off there.
     needles: Vec<Needle>,
     /// The length of the longest needle in bytes.
     longest: usize,

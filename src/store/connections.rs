@@ -90,7 +90,8 @@ pub(super) fn timed_out() -> sqlx::Error {
 
 /// A pool of connections to Postgres with the same settings. A connection returns to the pool after
 /// a complete answer, or, if the answer is an error, after a ping. A connection is closed if it
-/// broke, if it does not answer the ping, or if the statement's future was dropped.
+/// broke, if it does not answer the ping, if the statement's future was dropped, or once it is
+/// older than `MAX_CONNECTION_AGE`.
 #[derive(Debug, Clone)]
 pub(super) struct Pool {
     connections: managed::Pool<PostgresConnector>,

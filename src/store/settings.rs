@@ -205,7 +205,7 @@ pub enum OpenError {
     /// A migration failed, with the error of the database or of the migrator.
     #[error("a migration failed: {0}")]
     Migration(String),
-    /// The system provides no random number by which the database could know this process.
+    /// The system provides no random bytes for the number of this process (see `asker_lock.rs`).
     #[error(transparent)]
     NoRandomness(#[from] NoRandomness),
 }

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::id::{CallId, TaskId};
 use super::time::Time;
 
-/// One delta of an answer.
+/// A part of an answer that is published while the answer arrives, and never stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delta {
     /// Root of the task's tree.

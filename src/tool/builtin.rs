@@ -6,7 +6,8 @@
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-/// A tool's `url` with this prefix names an endpoint of this service itself.
+/// A tool's `url` with this prefix names an endpoint that this service answers itself, without an
+/// HTTP request.
 pub(super) const PREFIX: &str = "builtin:";
 const ENDPOINTS: [(&str, Endpoint); 2] = [
     ("builtin:refunds/lookup_order", Endpoint::LookupOrder),

@@ -42,7 +42,8 @@ impl Engine {
         });
         let key = key.as_ref();
         let accepted = self.submit_with_key(caller, session, key, None).await?;
-        // The insert was refused, and no POST with the same key is stored.
+        // The database refused the insert, and no POST with the same key is stored. With a key, the
+        // key's row may have expired since the insert, so the client may repeat the POST.
         accepted.ok_or(match key {
             Some(_) => Refusal::Unavailable,
             None => Refusal::Internal,

@@ -19,7 +19,8 @@ use crate::task::request::{CallSpec, RequestSpec};
 use crate::task::units::format_duration;
 
 /// Checks whether the standing decision `requested` fits a call. Returns `None` if so. Otherwise
-/// returns the expected value, and a JSON pointer relative to the person's answer about the call.
+/// returns a JSON pointer, relative to the person's answer about the call, and the value that is
+/// expected there.
 pub(super) fn grant_misfit(
     caller: &Caller,
     spec: &RequestSpec,

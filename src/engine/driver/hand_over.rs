@@ -94,9 +94,10 @@ impl Driver<'_> {
         Some(end.since(self.session.now))
     }
 
-    /// Journals that the asker runs the call, and commits this fact before the asker gets the
+    /// Journals that the asker runs the call. The fact is committed before the asker gets the
     /// permit. At a gate that requires no report, the same commit also stores the call's result,
-    /// `Released`.
+    /// `Released`. A call that may no longer start is not handed over, and a call whose tool is gone
+    /// is settled as failed. Returns whether the driver takes a further step.
     pub(super) async fn hand_over(&mut self, id: CallId) -> Result<bool, Stop> {
         if !self.may_start(&[id]).await? {
             return Ok(true);

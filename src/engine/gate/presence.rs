@@ -148,8 +148,9 @@ impl AskerGuard {
         self.stored.lock().is_some_and(|stored| stored.is(until))
     }
 
-    /// Forgets the stored presence, so that dropping the guard does not end it. Instead, the commit
-    /// of the answer ends the presence, or the presence runs out at its stored time.
+    /// Forgets the stored presence, so that dropping the guard does not end it: the presence has
+    /// ended already, or the commit that records a delivery ends it, or it runs out at its stored
+    /// time.
     pub(super) fn forget_presence(&self) {
         *self.stored.lock() = None;
     }

@@ -70,8 +70,8 @@ impl Engine {
     /// continued the task in the lost part of the history.
     ///
     /// # Errors
-    /// Always returns an error: `Reloaded`, or `Lost` if the task cannot be loaded before the
-    /// service has gone down.
+    /// Always returns an error: `Reloaded`; or `Lost` if the task is gone, if its journal is
+    /// unreadable, or if the service goes down first.
     pub(in crate::engine) async fn reload_uncertain(
         &self,
         session: &mut TaskSession,
