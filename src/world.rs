@@ -5,6 +5,7 @@
 #[cfg(test)]
 pub(crate) mod captured;
 
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -167,6 +168,15 @@ impl Mistakes {
     pub fn is_empty(&self) -> bool {
         self.found.is_empty()
     }
+}
+
+/// Returns the key before `key`, in the order of the map, that differs from `key` only in the case of
+/// ASCII letters; `None` if there is none. A name of which the case does not count is then given
+/// twice.
+#[must_use]
+pub(crate) fn earlier_twin<'m, V>(map: &'m BTreeMap<String, V>, key: &str) -> Option<&'m str> {
+    let mut earlier = map.keys().map(String::as_str).take_while(|own| *own < key);
+    earlier.find(|own| own.eq_ignore_ascii_case(key))
 }
 
 #[cfg(test)]

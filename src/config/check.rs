@@ -14,7 +14,7 @@ use super::{
 use crate::http::server::settings::{ServerSettings, address};
 use crate::model::{self, Provider};
 use crate::net::plain_http_url;
-use crate::world::Mistakes;
+use crate::world::{Mistakes, earlier_twin};
 
 /// Checks all settings. If the file leaves out `public_url`, derives it from the address to listen
 /// on. If the file leaves out `default_agent` and has a single agent, this agent is the default.
@@ -249,13 +249,12 @@ fn credentials(config: &Config, mistakes: &mut Mistakes) {
     }
     for (name, credential) in &config.credentials {
         check_parts::check_name(&["credentials", name], "a credential", name, mistakes);
-        for (index, field) in credential.fields.keys().enumerate() {
+        for field in credential.fields.keys() {
             let place = ["credentials", name, "fields", field];
             check_parts::check_name(&place, "a field", field, mistakes);
             // The names of two fields must not differ only in case. Otherwise the form for the
             // credential could not be compiled, and no answer to it would be accepted.
-            let mut earlier = credential.fields.keys().take(index);
-            if let Some(twin) = earlier.find(|twin| twin.eq_ignore_ascii_case(field)) {
+            if let Some(twin) = earlier_twin(&credential.fields, field) {
                 let detail = format!("the fields `{twin}` and `{field}` differ only in case");
                 mistakes.add(&place, detail);
             }

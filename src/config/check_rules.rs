@@ -158,22 +158,19 @@ fn check_terms(place: &RulePlace<'_>, config: &Config, root: &Node, mistakes: &m
     }
 }
 
-/// Checks that `remember` has exactly one of `same` and `when`. The module `policy` checks this, too,
-/// but its mistake is left out if there is another one below `remember`.
+/// Checks `remember` as a whole. The module `policy` checks this, too, but its mistakes are left out
+/// if a mistake below `remember` is known.
 fn check_remember(place: &RulePlace<'_>, root: &Node, mistakes: &mut Mistakes) {
-    let node = root.at(&["policy", &place.at, "remember"]);
+    let at = ["policy", place.at.as_str()];
+    let node = root.at(&[&at[..], &["remember"]].concat());
     let is_readable = |key: &str| {
         let value = node.and_then(|node| node.get(key));
         value.is_none_or(|value| !value.broken)
     };
-    if let Some(remember) = &place.rule.remember
-        && remember.same == remember.when.is_some()
-        && is_readable("same")
-        && is_readable("when")
-    {
-        let detail = "exactly one of `same: true` and `when`";
-        place.add(&["remember"], detail, mistakes);
-    }
+    let is_selection_known = is_readable("same") && is_readable("when");
+    place
+        .rule
+        .check_whole_remember(&at, is_selection_known, mistakes);
 }
 
 /// Checks the conditions of rules with `remember`. Reports a condition that contains a `${…}` or is

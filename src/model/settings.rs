@@ -21,7 +21,7 @@ use super::{ModelClient, ModelError};
 use crate::net::Net;
 use crate::secret::{Redactor, Secret};
 use crate::task::units::duration_text;
-use crate::world::{Clock, Mistakes};
+use crate::world::{Clock, Mistakes, earlier_twin};
 
 /// The protocol of a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, serde::Serialize, JsonSchema)]
@@ -196,11 +196,10 @@ impl Settings {
     /// Checks the headers and the body. `reserved` lists the members that the body may not name.
     fn check_request(&self, reserved: &[&str], mistakes: &mut Mistakes, place: &[&str]) {
         let mut add = |keys: &[&str], detail: String| mistakes.add(&[place, keys].concat(), detail);
-        for (index, (name, value)) in self.headers.iter().enumerate() {
-            let mut earlier = self.headers.keys().take(index);
+        for (name, value) in &self.headers {
             if let Err(detail) = parse_header(name, value) {
                 add(&["headers", name], detail);
-            } else if earlier.any(|twin| twin.eq_ignore_ascii_case(name)) {
+            } else if earlier_twin(&self.headers, name).is_some() {
                 add(&["headers", name], format!("`{name}` is there twice"));
             }
         }

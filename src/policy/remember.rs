@@ -62,24 +62,39 @@ pub(super) struct CompiledRemember {
 }
 
 impl Rule {
+    /// Reports the mistakes in `remember` that concern several members, or members beside it.
+    /// `is_selection_known` is false if `same` or `when` could not be read. The module `config` calls
+    /// this function, too: it leaves out later mistakes about a map with a known mistake below.
+    pub(crate) fn check_whole_remember(
+        &self,
+        place: &[&str],
+        is_selection_known: bool,
+        mistakes: &mut Mistakes,
+    ) {
+        let Some(remember) = &self.remember else {
+            return;
+        };
+        let place = [place, &["remember"]].concat();
+        if self.decide != Decide::Hold {
+            let detail = "only a rule that holds calls offers to remember an approval";
+            mistakes.add(&place, detail);
+        }
+        if self.approvers.required > 1 {
+            let detail = "an approval of several people cannot be remembered: `required` is 1";
+            mistakes.add(&place, detail);
+        }
+        if is_selection_known && remember.same == remember.when.is_some() {
+            mistakes.add(&place, "exactly one of `same: true` and `when`");
+        }
+    }
+
     /// Reports the mistakes in `remember` that can be found without the tools.
     pub(super) fn check_remember(&self, place: &[&str], mistakes: &mut Mistakes) {
         let Some(remember) = &self.remember else {
             return;
         };
+        self.check_whole_remember(place, true, mistakes);
         let at = |key: &'static str| [place, &["remember", key]].concat();
-        if self.decide != Decide::Hold {
-            let detail = "only a rule that holds calls offers to remember an approval";
-            mistakes.add(&[place, &["remember"]].concat(), detail);
-        }
-        if self.approvers.required > 1 {
-            let detail = "an approval of several people cannot be remembered: `required` is 1";
-            mistakes.add(&[place, &["remember"]].concat(), detail);
-        }
-        if remember.same == remember.when.is_some() {
-            let detail = "exactly one of `same: true` and `when`";
-            mistakes.add(&[place, &["remember"]].concat(), detail);
-        }
         if remember.scopes.is_empty() {
             mistakes.add(&at("for"), "at least one of `task` and `owner`");
         }

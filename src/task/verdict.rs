@@ -176,9 +176,10 @@ impl Judgement {
         }
     }
 
-    /// Adds a sentence to the judgement's reason, unless the reason has it already.
+    /// Adds a sentence, if any, to the judgement's reason, unless the reason has it already.
     #[must_use]
-    pub(crate) fn with_reason(self, reason: &str) -> Self {
+    pub(crate) fn with_reason(self, reason: Option<&str>) -> Self {
+        let Some(reason) = reason else { return self };
         let reason = match self.reason {
             Some(own) if own.contains(reason) => own,
             Some(own) => format!("{} {reason}", as_sentence(&own)),

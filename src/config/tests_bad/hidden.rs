@@ -23,6 +23,21 @@ fn mistake_in_a_scope_of_remember_does_not_hide_that_it_covers_no_calls() {
 }
 
 #[test]
+fn mistakes_about_remember_as_a_whole_are_reported_beside_each_other_and_those_below() {
+    let rule = "{ name: x, tools: [t], decide: hold, approvers: { required: 2 }, remember: { for: [x], most: 1h } }";
+    let found = read(&format!("{BASE}{TOOL}policy:\n- {rule}\n"));
+    let found = found.err().unwrap_or_default();
+    for expected in [
+        "policy[0].remember: an approval of several people cannot be remembered: `required` is 1",
+        "policy[0].remember: exactly one of `same: true` and `when`",
+        "policy[0].remember.for[0]: expected one of `task`, `owner`",
+    ] {
+        let mut lines = found.iter();
+        assert!(lines.any(|line| line.ends_with(expected)), "{found:#?}");
+    }
+}
+
+#[test]
 fn open_to_that_cannot_be_read_is_not_said_to_admit_no_caller() {
     let text = format!(
         "models: {{ m: {{ provider: openai, model: x }} }}

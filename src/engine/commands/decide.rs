@@ -286,10 +286,7 @@ impl Decider<'_> {
             .map_err(refused)?;
         let quarantine = session.own.progress.quarantine.reason(name);
         let new_judgement = new_judgement
-            .map(|new| match &quarantine {
-                Some(reason) if new.verdict == Verdict::Hold => new.with_reason(reason),
-                Some(_) | None => new,
-            })
+            .map(|new| new.with_reason(quarantine.as_deref()))
             .filter(|new| !is_approved && state.judgement.as_ref() != Some(new));
         let rule = if now.verdict == Verdict::Hold {
             now.rule

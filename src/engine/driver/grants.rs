@@ -47,10 +47,7 @@ impl Driver<'_> {
         };
         let uncertain = self.hold_if_uncertain(state, allowed.clone());
         if uncertain.verdict != Verdict::Allow {
-            return Ok(match uncertain.reason {
-                Some(reason) => judged.with_reason(&reason),
-                None => judged,
-            });
+            return Ok(judged.with_reason(uncertain.reason.as_deref()));
         }
         let Some(grant) = self
             .find_covering_grant(state, &judged, offer, judged_at)

@@ -32,7 +32,7 @@ impl Driver<'_> {
                 reason: Some(reason),
                 ..held_for_owner()
             },
-            Verdict::Hold => judgement.with_reason(&reason),
+            Verdict::Hold => judgement.with_reason(Some(&reason)),
             Verdict::Deny | Verdict::Invalid | Verdict::Human => judgement,
         }
     }

@@ -141,7 +141,7 @@ fn restrict_if_changed(judgement: Judgement, change: Option<DefinitionChange>) -
         },
         Verdict::Hold => Judgement {
             offer: None,
-            ..judgement.with_reason(&change.reason)
+            ..judgement.with_reason(Some(&change.reason))
         },
         Verdict::Deny | Verdict::Invalid | Verdict::Human => judgement,
     }

@@ -213,6 +213,11 @@ impl GateCall {
     fn pending_text(&self) -> String {
         let request = self.request.as_ref();
         let asked = request.map(|request| request.spec.kind.properties());
+        let approval = if self.attempts > 0 {
+            "a person must approve another attempt"
+        } else {
+            "a person must approve this call"
+        };
         let awaited = match asked.map(|asked| asked.response) {
             Some(ResponseKind::ServerForm) => "a person must answer a question of its tool",
             Some(ResponseKind::SecretForm) => {
@@ -225,13 +230,7 @@ impl GateCall {
                 | ResponseKind::Result
                 | ResponseKind::FormResult,
             )
-            | None => {
-                if self.attempts > 0 {
-                    "a person must approve another attempt"
-                } else {
-                    "a person must approve this call"
-                }
-            }
+            | None => approval,
         };
         let text = if self.attempts > 0 {
             format!("The call was started and has not ended: {awaited}.")

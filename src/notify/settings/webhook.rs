@@ -9,7 +9,7 @@ use serde::Deserialize;
 use crate::net::plain_http_url;
 use crate::notify::sign;
 use crate::secret::Secret;
-use crate::world::Mistakes;
+use crate::world::{Mistakes, earlier_twin};
 
 /// The headers that an operator may not set, because the service or the connection sets them.
 const RESERVED_HEADERS: [&str; 8] = [
@@ -84,12 +84,11 @@ impl Webhook {
                 mistakes.add(&place, detail);
             }
         }
-        for (index, (name, value)) in self.headers.iter().enumerate() {
+        for (name, value) in &self.headers {
             let place = [place, &["headers", name]].concat();
-            let mut earlier = self.headers.keys().take(index);
             if let Err(detail) = parse_header(name, value) {
                 mistakes.add(&place, detail);
-            } else if earlier.any(|twin| twin.eq_ignore_ascii_case(name)) {
+            } else if earlier_twin(&self.headers, name).is_some() {
                 mistakes.add(&place, format!("`{name}` is there twice"));
             }
         }

@@ -36,14 +36,10 @@ pub(super) fn member_label<'s>(
     schema: &'s Value,
     member: &str,
 ) -> (Option<&'s str>, Option<&'s str>) {
-    let property = schema
-        .get("properties")
-        .and_then(|properties| properties.get(member));
+    let property = member_schema(schema, member);
     let text = |name| {
-        property
-            .and_then(|property| property.get(name))
-            .and_then(Value::as_str)
-            .filter(|text| !text.is_empty())
+        let text = property.get(name).and_then(Value::as_str);
+        text.filter(|text| !text.is_empty())
     };
     (text("title"), text("description"))
 }

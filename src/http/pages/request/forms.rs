@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use maud::{Markup, html};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::deadline::duration_text;
 use super::form::default_form;
@@ -227,8 +227,8 @@ pub(super) fn guidance_fields(view: &View<'_>) -> Markup {
 /// Returns the form of a question without a form, with a title for its field.
 fn titled_default_form(view: &View<'_>) -> Value {
     let mut form = default_form();
-    if let Some(answer) = form.pointer_mut("/properties/answer") {
-        *answer = json!({"type": "string", "title": view.words.your_answer});
+    if let Some(Value::Object(answer)) = form.pointer_mut("/properties/answer") {
+        answer.insert("title".to_owned(), view.words.your_answer.into());
     }
     form
 }

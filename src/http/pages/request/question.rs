@@ -97,16 +97,15 @@ fn known_facts(view: &View<'_>) -> Markup {
     let Some(Value::Object(details)) = &view.request.details else {
         return html! {};
     };
-    let label = |name: &str| match name {
-        "sent_at" => words.sent_at.to_owned(),
-        "attempt" => words.attempt.to_owned(),
-        "problem" => words.problem.to_owned(),
-        other => visible(other),
-    };
-    let rank = |name: &str| {
-        ["sent_at", "attempt", "problem"]
-            .iter()
-            .position(|known| *known == name)
+    let labels = [
+        ("sent_at", words.sent_at),
+        ("attempt", words.attempt),
+        ("problem", words.problem),
+    ];
+    let rank = |name: &str| labels.iter().position(|(known, _)| *known == name);
+    let label = |name: &str| match rank(name).and_then(|rank| labels.get(rank)) {
+        Some((_, label)) => (*label).to_owned(),
+        None => visible(name),
     };
     let mut facts: Vec<_> = details
         .iter()

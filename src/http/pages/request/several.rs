@@ -86,10 +86,10 @@ fn columns(calls: &[NumberedCall<'_>]) -> Option<(Vec<String>, Vec<ArgumentRow>)
     let mut names: Vec<String> = Vec::new();
     let mut rows = Vec::new();
     for (_, call) in calls {
-        let members = argument_members(call)?;
         if call.arguments_text.len() > MAX_SHORT_BYTES {
             return None;
         }
+        let members = argument_members(call)?;
         for (name, value) in &members {
             if !value.is_plain() {
                 return None;
