@@ -10,15 +10,22 @@ use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
 use super::gate;
 use crate::notify::{BACKEND, yaml};
 use crate::support::database::Database;
+use crate::support::endless_sleep::EndlessSleep;
 use crate::support::fake_chat_completions::says;
 use crate::support::fake_receiver::FakeReceiver;
 use crate::support::forwarder::Forwarder;
-use crate::support::test_app::TestApp;
+use crate::support::test_app::{TestApp, refunds};
 
 const CYCLES: usize = 20;
 /// The expected round trips of one cycle: five commits, and one read of the request with its task's
 /// journal.
 const TRIPS: usize = 6;
+
+/// Starts the service on the database at this URL. The worker and the outbox do not poll, and the
+/// worker renews no lease.
+async fn unpolled(url: &str, yaml: &str) -> TestApp {
+    TestApp::at_timed(url, yaml, EndlessSleep::new(|_| true)).await
+}
 
 async fn cycle(app: &TestApp) {
     let held = app.held().await;
@@ -32,7 +39,7 @@ async fn cycle(app: &TestApp) {
 async fn cycle_takes_six_round_trips_to_the_database() {
     let database = Database::postgres().await;
     let line = Forwarder::to(database.url()).await;
-    let app = TestApp::at(line.url()).await;
+    let app = unpolled(line.url(), &refunds("{ owner: true }")).await;
     assert_round_trips(&app, &line, TRIPS, cycle).await;
     app.stop().await;
 }
@@ -46,7 +53,7 @@ async fn cycle_of_which_no_receiver_wants_an_event_takes_no_round_trip_more() {
         "tenants: [acme]",
         "tenants: [acme], events: [request.expired]",
     );
-    let app = TestApp::at_with(line.url(), &yaml(&entry, &hook)).await;
+    let app = unpolled(line.url(), &yaml(&entry, &hook)).await;
     assert_round_trips(&app, &line, TRIPS, cycle).await;
     app.stop().await;
     let sql = "select cast(n_tup_ins as text) from pg_stat_user_tables where relname in ('notice', 'delivery')";
@@ -59,7 +66,7 @@ async fn cycle_of_which_no_receiver_wants_an_event_takes_no_round_trip_more() {
 async fn repeated_post_takes_a_refused_commit_and_two_reads() {
     let database = Database::postgres().await;
     let line = Forwarder::to(database.url()).await;
-    let app = TestApp::at(line.url()).await;
+    let app = unpolled(line.url(), &refunds("{ owner: true }")).await;
     app.model.then(says("done"));
     let post = async |app: &TestApp| {
         let owner = app.owner().header("idempotency-key", "a");
@@ -77,7 +84,7 @@ async fn once_call_at_a_gate_takes_one_read_and_one_commit() {
     let database = Database::postgres().await;
     let line = Forwarder::to(database.url()).await;
     let yaml = gate::yaml("").replace(r#"args.command == \"ls\""#, r#"args.command != \"\""#);
-    let app = TestApp::at_with(line.url(), &yaml).await;
+    let app = unpolled(line.url(), &yaml).await;
     let number = AtomicUsize::new(0);
     let propose = async |app: &TestApp| {
         let body = gate::bash(&format!("ls {}", number.fetch_add(1, Ordering::Relaxed)));
@@ -93,7 +100,7 @@ async fn once_call_at_a_gate_takes_one_read_and_one_commit() {
 async fn repeatable_call_at_a_gate_takes_one_commit_and_no_read() {
     let database = Database::postgres().await;
     let line = Forwarder::to(database.url()).await;
-    let app = TestApp::at_with(line.url(), &gate::yaml("")).await;
+    let app = unpolled(line.url(), &gate::yaml("")).await;
     let propose = async |app: &TestApp| {
         let body = json!({"tool": "Read", "arguments": {"path": "a"}});
         let reply = gate::ask(app, &body, 0).await;
@@ -109,7 +116,7 @@ async fn repeatable_call_at_a_gate_takes_one_commit_and_no_read() {
 async fn held_call_at_a_gate_takes_two_reads_and_two_commits() {
     let database = Database::postgres().await;
     let line = Forwarder::to(database.url()).await;
-    let app = TestApp::at_with(line.url(), &gate::yaml("max_open: 1000")).await;
+    let app = unpolled(line.url(), &gate::yaml("max_open: 1000")).await;
     let amount = AtomicU32::new(100);
     let propose = async |app: &TestApp| {
         let body = gate::refund(amount.fetch_add(1, Ordering::Relaxed));
@@ -120,9 +127,9 @@ async fn held_call_at_a_gate_takes_two_reads_and_two_commits() {
     app.stop().await;
 }
 
-/// Asserts that the lower quartile of the round trips of several acts is `expected`. The relay and
-/// the worker also read from time to time. On a slow machine, an act includes more of their reads.
-/// So the test counts up to four times.
+/// Asserts that the lower quartile of the round trips of several acts is `expected`. The relay also
+/// reads from time to time. On a slow machine, an act includes more of its reads. So the test counts
+/// up to four times.
 async fn assert_round_trips(
     app: &TestApp,
     line: &Forwarder,
@@ -162,8 +169,7 @@ const ROWS: &[(&str, [i64; 3])] = &[
 ];
 
 /// An open snapshot of another connection keeps Postgres from pruning full pages, so that updates
-/// are not HOT; and on a slow machine the worker renews leases. So the test counts up to three
-/// times.
+/// are not HOT. So the test counts up to three times.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cycle_writes_a_fixed_number_of_rows_and_its_updates_touch_no_index_of_agent_task() {
     let mut counted = Vec::new();
@@ -190,7 +196,7 @@ async fn cycle_writes_a_fixed_number_of_rows_and_its_updates_touch_no_index_of_a
 /// each cycle.
 async fn rows_of_cycles() -> Vec<(String, [i64; 4])> {
     let database = Database::postgres().await;
-    let app = TestApp::at(database.url()).await;
+    let app = unpolled(database.url(), &refunds("{ owner: true }")).await;
     for _ in 0..CYCLES {
         cycle(&app).await;
     }
