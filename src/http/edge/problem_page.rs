@@ -47,7 +47,7 @@ fn sign_in_link(
     } else if problem.code == Code::LinkExpired || context.path == "/sign-in" {
         Some(sign_in_to(&format!("{prefix}/inbox")))
     } else if problem.code == Code::Unauthorized {
-        // For example, the session ended while the person had a form open.
+        // The session may have ended while the person had a form open.
         local_path(&path, prefix).map(sign_in_to)
     } else {
         None

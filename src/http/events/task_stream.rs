@@ -62,7 +62,7 @@ impl TaskStream {
     }
 
     /// Reads the first events. Returns `false` if there is no event to send and the task has ended.
-    /// If the read fails after an event, the stream sends what it has, and reads again.
+    /// If the read fails after some events, the stream sends these events, and then reads again.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the first event cannot be decoded.

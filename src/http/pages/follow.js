@@ -228,7 +228,7 @@
     // The element is missing if the page was rendered after the deadline.
     const standing = document.getElementById("standing");
     if (standing && !standing.hidden) {
-      // The text before it is the separator.
+      // The text node before the element is a separator.
       standing.previousSibling.remove();
       standing.hidden = true;
     }

@@ -67,7 +67,7 @@ pub(crate) struct WireDecision {
     /// The form as the person filled it in; null without a form. For credentials, every value is
     /// null.
     pub response: Option<Value>,
-    /// The result that the person supplied with `respond`; null without one.
+    /// The result that the person supplied with `respond`; null without such a result.
     #[schema(value_type = Option<Value>)]
     pub result: Option<RawJson>,
     /// If the answer gave exactly one standing decision, that decision; else null. For several
@@ -117,7 +117,7 @@ pub(crate) struct CallDecision {
     /// The result that a `respond` supplied; null for other actions.
     #[schema(value_type = Option<Value>)]
     pub result: Option<RawJson>,
-    /// The standing decision that was given with an `approve`; null without one.
+    /// The standing decision that was given with an `approve`; null if none was given.
     pub remember: Option<Remembered>,
 }
 

@@ -93,7 +93,7 @@ pub(crate) struct DeliveryAttempt {
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 pub(crate) struct ResentDeliveries {
     /// The number of deliveries that are due again. Without an `Idempotency-Key`, all that match;
-    /// with one, at most 20,000. To make the rest due, send another POST with a new key.
+    /// with this key, at most 20,000. To make the rest due, send another POST with a new key.
     pub count: usize,
 }
 

@@ -91,7 +91,7 @@ pub(crate) struct WireUsage {
     pub prompt_tokens: i64,
     /// The tokens of the answer.
     pub completion_tokens: i64,
-    /// The provider's own total; without one, the sum of both counts.
+    /// The provider's own total; without such a total, the sum of both counts.
     pub total_tokens: i64,
 }
 
@@ -161,10 +161,10 @@ items! {
         verdict: WireVerdict,
         /// The name of the rule that gave the verdict; null if no rule did.
         rule: Option<String>,
-        /// The reason for the verdict; null without one.
+        /// The reason for the verdict; null without a reason.
         reason: Option<String>,
-        /// The id of the standing decision that let the call run without a request; null without
-        /// one.
+        /// The id of the standing decision that let the call run without a request; null if none
+        /// did.
         #[schema(format = Uuid)]
         grant_id: Option<String>,
     }

@@ -136,7 +136,7 @@ pub(crate) struct RequestedCall {
     pub verdict: WireVerdict,
     /// The name of the rule that gave the verdict; null if no rule did.
     pub rule: Option<String>,
-    /// The reason for the verdict; null without one.
+    /// The reason for the verdict; null without a reason.
     pub reason: Option<String>,
     /// The JSON Schema of the tool's arguments.
     pub parameters: Value,

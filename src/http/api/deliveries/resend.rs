@@ -35,7 +35,7 @@ pub(crate) const OP: Op = Op {
 /// Send a message again
 ///
 /// Makes the delivery due now, under the same `webhook_id`; for an admin. A delivery that has ended
-/// gets as many attempts as a new one; a delivery that is due keeps its count of attempts.
+/// gets as many attempts as a new delivery; a delivery that is due keeps its count of attempts.
 #[utoipa::path(
     post, path = "/v1/deliveries/{delivery_id}/resend", operation_id = "resend_delivery", tag = "deliveries",
     params(("delivery_id" = String, Path, format = Uuid, description = "The delivery"), KeyHeader),

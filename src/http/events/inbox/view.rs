@@ -72,9 +72,9 @@ impl InboxView {
         self.open.keys().copied()
     }
 
-    /// Returns whether the inbox has to be read again. This is so if requests that were not counted
-    /// may wait, and more than a tenth of the counted requests are gone. If the last read ended
-    /// early, the limit is a half instead of a tenth, because the next read may end early, too.
+    /// Returns whether the inbox has to be read again, because requests that were not counted may
+    /// wait, and more than a tenth of the counted requests are gone. If the last read ended early,
+    /// the limit is a half instead of a tenth, because the next read may end early, too.
     #[must_use]
     pub(super) fn is_outdated(&self) -> bool {
         let part = if self.is_full() { 10 } else { 2 };

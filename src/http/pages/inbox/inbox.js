@@ -117,8 +117,8 @@
     return btoa(String.fromCharCode(...bytes)).slice(0, 22).replaceAll("+", "-").replaceAll("/", "_");
   };
 
-  // Loads the page that begins with the first new request. The last page appends its rows; any
-  // other page is replaced by it.
+  // Shows the new requests. On the last page of the list, appends their rows. On any other page,
+  // opens the page that begins with the first new request.
   const showNewRows = () => {
     const address = new URL(location);
     address.searchParams.set("cursor", cursorBefore([...newRequests].sort()[0]));
@@ -145,7 +145,8 @@
 
   const onInbox = ({ open, more, requests }) => {
     const ids = new Set(requests.map((request) => request.request_id));
-    // The event lists the oldest requests, so an unlisted request is over if a newer one is listed.
+    // The event lists the oldest requests, so an unlisted request is over if a newer request is
+    // listed.
     const isComplete = !more && open <= MAX_LISTED;
     const isOver = (id) => !ids.has(id) && (isComplete || id < requests.at(-1)?.request_id);
     for (const row of rows.children) {
@@ -204,8 +205,8 @@
   const wantsNotices = () => window.Notification?.permission === "granted" && localStorage.getItem(NOTIFY_KEY) === "yes";
   const mayNotify = () => hasLock && wantsNotices();
 
-  // The tab that holds the lock shows the notices. It keeps the lock until it is closed, even if
-  // notices are switched off.
+  // The tab that holds the lock shows the notices. The tab keeps the lock until the tab is closed,
+  // even if notices are switched off.
   const updateNotices = () => {
     notifyButton.textContent = wantsNotices() ? words.notify_stop : words.notify;
     notifyButton.setAttribute("aria-pressed", wantsNotices());

@@ -99,8 +99,8 @@ pub(crate) fn kind_word(kind: RequestKind, words: &Translations) -> &'static str
     kind_part(kind, words).word
 }
 
-/// Returns the texts for guidance, with the names of a kind. The other kinds differ from them in
-/// some texts.
+/// Returns the texts of guidance, with `word` and `heading` as the names of the kind. Other kinds
+/// replace some of these texts.
 fn guidance_part(
     word: &'static str,
     heading: &'static str,
