@@ -170,9 +170,9 @@ impl Mistakes {
     }
 }
 
-/// Returns the key before `key`, in the order of the map, that differs from `key` only in the case of
-/// ASCII letters; `None` if there is none. A name of which the case does not count is then given
-/// twice.
+/// Returns the key before `key`, in the order of the map, that differs from `key` only in the case
+/// of ASCII letters; `None` if there is none. If names are compared without regard to case, both
+/// keys are the same name.
 #[must_use]
 pub(crate) fn earlier_twin<'m, V>(map: &'m BTreeMap<String, V>, key: &str) -> Option<&'m str> {
     let mut earlier = map.keys().map(String::as_str).take_while(|own| *own < key);

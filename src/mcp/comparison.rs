@@ -62,9 +62,9 @@ impl Comparisons {
         Some(Arc::clone(comparison))
     }
 
-    /// Returns the comparison for `headers`, and records this comparison as the last one that
-    /// `task` used. If more than [`MAX_TASKS`] tasks are recorded, drops the task whose last use is
-    /// the oldest.
+    /// Returns the comparison for `headers`, and records this comparison as the last comparison
+    /// that `task` used. If more than [`MAX_TASKS`] tasks are recorded, drops the task whose last
+    /// use is the oldest.
     pub(super) fn for_headers(&self, task: Option<TaskId>, headers: &HeaderMap) -> Arc<Comparison> {
         let mut kept = self.lock();
         let key = headers_digest(headers);

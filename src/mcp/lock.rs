@@ -1,7 +1,7 @@
 //! The lock file: the definitions of tools that a person has reviewed. Models and approvers are
-//! shown these definitions, not the server's current ones. Invariant: the digest of a tool covers
-//! its whole definition, including unknown members, because any member may influence a model or a
-//! person.
+//! shown these definitions, not the server's current definitions. Invariant: the digest of a tool
+//! covers its whole definition, including unknown members, because any member may influence a model
+//! or a person.
 
 use std::collections::BTreeMap;
 

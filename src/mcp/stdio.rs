@@ -283,7 +283,7 @@ impl Stdio {
         }
     }
 
-    /// Returns the running child, or starts a new one.
+    /// Returns the running child, or starts a new child.
     ///
     /// # Errors
     /// Fails if no child is running and none can be started now. The error is the reason.

@@ -77,10 +77,9 @@ pub struct Rendering {
     /// the summaries of the calls.
     pub brief: Arc<dyn Fn(RequestId, Option<Event>, bool) -> Rendered + Send + Sync>,
     /// Writes all data of an event as the event stream of the task tree shows it. The `TaskId` is
-    /// the id of the tree's root. For a reminder, the event is the one that opened the request, and
-    /// the `Option` has the type of the reminder. The data of a reminder have this type in place of
-    /// the event's name, and show the request as of now. For any other message, the `Option` is
-    /// `None`.
+    /// the id of the tree's root. For a reminder, the event is the opening of the request, and the
+    /// `Option` has the type of the reminder. The data of a reminder have this type in place of the
+    /// event's name, and show the request as of now. For any other message, the `Option` is `None`.
     pub data: Arc<dyn Fn(TaskId, Event, Option<&'static str>) -> Rendered + Send + Sync>,
     /// Returns the URL of a request's page, which demands a sign-in.
     pub url: Arc<dyn Fn(RequestId) -> String + Send + Sync>,

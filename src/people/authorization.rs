@@ -15,9 +15,9 @@ use crate::task::request_state::RequestState;
 use crate::task::user::{UserIds, Viewer};
 use crate::task::verdict::Approvers;
 
-/// The proof that a caller may decide a request. Only [`may_decide`] makes it. The engine's
-/// functions that apply a decision take it in place of a [`Caller`], so code that skips the check
-/// does not compile.
+/// The proof that a caller may decide a request. Only [`may_decide`] makes this proof. The engine's
+/// functions that apply a decision take the proof in place of a [`Caller`], so code that skips the
+/// check does not compile.
 #[derive(Clone, Copy, Debug)]
 pub struct Approver<'a> {
     caller: &'a Caller,
@@ -161,8 +161,8 @@ pub fn required_approvals(caller: &Caller, request: &RequestSpec) -> u32 {
     }
 }
 
-/// Whether `caller` may not approve the arguments of this call. This is so if `caller` edited them,
-/// and this request or an earlier request about the call requires several approvals.
+/// Whether `caller` may not approve the arguments of this call, because `caller` edited them, and
+/// this request or an earlier request about the call requires several approvals.
 #[must_use]
 pub fn is_barred_editor(caller: &Caller, request: &RequestSpec, call: &CallSpec) -> bool {
     !caller.without_accounts

@@ -47,8 +47,8 @@ impl Directory {
     }
 
     /// Returns a caller with the most rights that the person can have. If a key of the person may
-    /// decide, the caller decides by a key (`Door::Key`). Otherwise the caller is the one that
-    /// [`Self::link_caller`] returns.
+    /// decide, the caller decides by a key (`Door::Key`). Otherwise returns the caller of
+    /// [`Self::link_caller`].
     #[must_use]
     pub fn most_entitled_caller(&self, person: &Person) -> Caller {
         let by_link = self.link_caller(person);

@@ -278,7 +278,7 @@ async fn server_that_only_keeps_state_is_asked_a_hundred_times_with_growing_paus
 async fn state_is_kept_no_longer_than_the_timeout() {
     let server = stateful().await;
     let client = server.client_with(None, None, Duration::from_millis(40));
-    // The list begins the conversation, so that the call's timeout does not cover this.
+    // The list begins the conversation, so the call's timeout does not include this beginning.
     assert!(client.list(&HeaderMap::new()).await.is_err());
     assert!(matches!(called(&client).await, Outcome::Unknown(_)));
     assert!(server.calls().len() <= 1);
