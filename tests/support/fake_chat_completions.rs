@@ -88,7 +88,7 @@ impl FakeModel {
         self.inner.gate.is_held().await;
     }
 
-    /// Releases one held stream or, if no stream is held, the next one that will be held.
+    /// Releases one held stream or, if no stream is held, the next stream that will be held.
     pub fn go_on(&self) {
         self.inner.gate.open_once();
     }

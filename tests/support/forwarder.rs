@@ -165,7 +165,8 @@ impl Forwarder {
         self.line.send_replace(Line::Cut);
     }
 
-    /// Drops all bytes from now on. Existing connections stay open, and new ones are accepted.
+    /// Drops all bytes from now on. Existing connections stay open, and new connections are
+    /// accepted.
     pub fn blackhole(&self) {
         self.line.send_replace(Line::Silent);
     }

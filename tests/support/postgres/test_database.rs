@@ -18,11 +18,11 @@ pub struct TestDatabase {
 
 /// The way in which the database of an ended test is dropped.
 enum Removal {
-    /// The next test that creates a database in the shared cluster drops it, on the same
-    /// connection, because a connection costs more than a statement. The file lists the databases
-    /// to drop.
+    /// The next test that creates a database in the shared cluster also drops the old database, on
+    /// the same connection, because a connection costs more than a statement. The file lists the
+    /// databases to drop.
     ByNextTest(PathBuf),
-    /// The ended test itself drops it, on the server at this URL.
+    /// The ended test itself drops its database, on the server at this URL.
     AtOnce(String),
 }
 
