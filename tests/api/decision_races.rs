@@ -33,8 +33,8 @@ async fn approved_by_all_at_once(app: &TestApp, other: Option<&TestApp>, times: 
                 } else {
                     other.unwrap_or(app)
                 };
-                // The winner's reply comes when the task has ended, which takes long beside so many
-                // clients.
+                // The winner's reply comes when the task has ended. With so many clients, this may
+                // take long.
                 app.owner().header("prefer", "wait=120").hit(&path).await
             }
         }))

@@ -9,7 +9,7 @@ use super::approval_cycle::on_both;
 use crate::support::fake_chat_completions::calls;
 use crate::support::test_app::{Actor, On, TestApp};
 
-/// The accounts. Alice creates the tasks. She is in the group `support`, which the rule `named`
+/// The accounts. Alice, who creates the tasks, is in the group `support`, which the rule `named`
 /// names.
 pub(super) const PEOPLE: &str = r#"
 auth:

@@ -93,7 +93,7 @@ notify:
         }
     }
 
-    /// Waits until every receiver has been told of the question of task `number`.
+    /// Waits until every receiver has a message about the question of task `number`.
     async fn wait_until_notified(&self, number: usize) {
         self.mail.reached(number + 1).await;
         let in_teams = || {
@@ -195,7 +195,7 @@ fn has_mark(text: &str) -> bool {
     !marks(text).is_empty()
 }
 
-/// Returns the numbers of the marks in a text. A mark counts in upper case and in lower case.
+/// Returns the numbers of the hostile texts whose marks are in `text`, in upper or lower case.
 fn marks(text: &str) -> BTreeSet<usize> {
     let text = text.to_ascii_lowercase();
     let found = text.match_indices("mk").filter_map(|(at, _)| {

@@ -1,5 +1,5 @@
-//! Tests who hears of a request. A table of callers is checked in the stream, in the list, in its
-//! count and by mail, for each way in which a rule can name approvers.
+//! Tests which callers a request is shown to. A table of callers is checked in the stream, in the
+//! list, in its count and by mail, for each way in which a rule can name approvers.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -58,7 +58,7 @@ fn decidable(decides: [bool; 6], all: &[(usize, String)]) -> BTreeSet<&str> {
     own.map(|(_, request)| request.as_str()).collect()
 }
 
-/// Asserts that a stream tells of these requests, and that it counts them one by one.
+/// Asserts that a stream reports these requests, and counts them one by one.
 async fn hears(who: &str, watch: &mut Watch, expected: &BTreeSet<&str>) {
     let mut heard = BTreeSet::new();
     for open in 1..=expected.len() {
@@ -71,9 +71,9 @@ async fn hears(who: &str, watch: &mut Watch, expected: &BTreeSet<&str>) {
     assert_eq!(heard, *expected, "{who}");
 }
 
-/// Asserts that the streams tell nothing. A stream writes a comment only if it has nothing to tell.
-/// A slow machine may have given a stream the time for a comment before the clock leaps, so the
-/// function waits for several.
+/// Asserts that the streams report nothing. A stream writes a comment only if it has nothing to
+/// report. A slow machine may have given a stream the time for a comment before the clock leaps, so
+/// the function waits for several.
 async fn are_silent(streams: &mut [(&Person, Watch)], clock: &Leaping) {
     for _ in 0..3 {
         clock.leap(Duration::from_secs(16));

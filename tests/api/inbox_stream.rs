@@ -1,4 +1,5 @@
-//! Tests of `GET /v1/events`: the stream first tells what waits for a caller, then what changes.
+//! Tests of `GET /v1/events`: the stream first reports the requests that wait for a caller, then
+//! the changes.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! Tests of model providers: a task that was held goes on with the same provider, or with another
-//! one.
+//! provider.
 
 use serde_json::{Value, json};
 

@@ -123,7 +123,7 @@ on_both! {
             assert!(page.status == 200 && !page.text.contains("<button"), "{}", page.text);
             assert_eq!(app.tool.ledger().len(), round);
             app.model.then(says("refunded"));
-            // The rule names the approver `Eve`. This HTTP request spells her name differently and
+            // The rule names the approver `Eve`. This HTTP request spells the name differently and
             // names no group.
             let second = answer(&app.actor(WEB).header("holdpoint-user", "eVE"), &held, &approval()).await;
             second.assert_status(200, "Completed");

@@ -19,8 +19,8 @@ async fn sign_in(app: &TestApp, key: &str, accept: &str) -> Reply {
 
 async fn try_key(app: &TestApp, number: u32) -> Reply {
     let key = format!("Bearer wrong-key-{number:010}");
-    // Each attempt names a different forwarded address. The service must ignore it and count by
-    // socket address.
+    // Each attempt names a different forwarded address. The service must ignore that address and
+    // count by socket address.
     let from = format!("198.51.100.{number}");
     app.nobody()
         .header("authorization", &key)

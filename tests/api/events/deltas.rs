@@ -131,12 +131,13 @@ on_both! {
         watch.until("caught_up").await;
         let first = asking(&app, &held, 6);
         let second = Asking { which: 2, ..asking(&app, &held, 6) };
-        // The stream has sent no delta of the first model call, so it drops the reset of this call.
+        // The stream has sent no delta of the first model call, so the stream drops this call's
+        // reset.
         first.says(DeltaContent::Reset);
         first.text(0, "one");
         second.text(0, "two");
-        // The stream sent a reset of the first model call when the second began, so it drops this
-        // reset.
+        // When the second model call began, the stream sent a reset of the first. So the stream
+        // drops this second reset.
         first.says(DeltaContent::Reset);
         second.text(3, "three");
         second.says(DeltaContent::Reset);

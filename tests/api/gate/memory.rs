@@ -14,7 +14,7 @@ use crate::support::{eventually, pause, raw_http, until};
 /// The number of asks that are measured. A user may have 20 pending calls.
 const ASKS: usize = 16;
 /// The maximum number of bytes that an ask may hold while it waits. The two buffers of its
-/// connection have 16 KiB. An ask over REST holds 31 KiB, and one over MCP 21 KiB.
+/// connection have 16 KiB. An ask over REST holds 31 KiB, and an ask over MCP holds 21 KiB.
 const MAX_HELD_BYTES: usize = 40 * 1024;
 /// The length of the reason for which the calls are held. The session of a call's task and the
 /// request about the call have several copies of the reason; the proposal has none.
@@ -80,7 +80,7 @@ async fn waiting_asks(
     (streams, before)
 }
 
-/// Waits until the asks hold no more than they may.
+/// Waits until the asks hold at most [`MAX_HELD_BYTES`] each. Panics after [`FREE_LIMIT`].
 async fn assert_little_is_held(before: usize) {
     let held = || allocated_bytes().saturating_sub(before) / ASKS;
     let freed = async {

@@ -87,8 +87,8 @@ on_both! {
         let taken = ask(&app, &bash("make"), 5).await;
         assert_eq!((call_summary(&taken), taken.str("/task_id")), (expected(200, "allow", "started", Value::Null), held.str("/task_id")), "{}", taken.text);
         assert_eq!(taken.body["permit"]["attempt"], 1);
-        // The agent proposes the call after the thief, so its call is a new call. The request tells
-        // people the reason.
+        // The thief has the permit of the approved call, so the agent's equal proposal begins a new
+        // call. The new request says that the same call is being run.
         let agents = ask(&app, &bash("make"), 0).await;
         assert_eq!((call_summary(&agents), &agents.body["permit"]), (expected(202, "pending", "pending", Value::Null), &Value::Null), "{}", agents.text);
         assert_ne!(agents.str("/task_id"), held.str("/task_id"));

@@ -30,7 +30,7 @@ async fn patient_with(mut grpc: Grpc, message: Vec<u8>) -> Verdict {
     verdict(&answered.message)
 }
 
-/// Waits until the person sees a request in their list, and returns the first one.
+/// Waits until the person sees a request in their list, and returns the first request.
 async fn first_request(actor: impl Fn() -> Actor<'static>) -> Value {
     let first = async || {
         let list = actor().get("/v1/requests").await;

@@ -61,7 +61,7 @@ async fn press_from(app: &TestApp, path: &str, fields: &[(&str, &str)], origin: 
     browser.send(Method::POST, path, Some((kind, body))).await
 }
 
-/// Waits until a task has ended, because the reply to an answer by link does not wait for it.
+/// Waits until a task has ended, because the reply to an answer by link does not wait for the end.
 /// Asserts the task's status.
 async fn ended(app: &TestApp, task: &str, status: &str) {
     app.owner().events(task, None).await;

@@ -1,6 +1,6 @@
 //! Tests of refused links. Forged links, damaged links, and links whose person has lost the right
-//! to decide all get the same 404. Expired and revoked links all get the same 410. A GET gets its
-//! page whatever it accepts, as a good link does.
+//! to decide all get the same 404. Expired and revoked links all get the same 410. The response to
+//! a GET is a page, whatever the client accepts, as for a valid link.
 
 use std::time::Duration;
 

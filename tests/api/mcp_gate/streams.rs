@@ -18,7 +18,7 @@ pub(super) fn messages(content_type: &str, text: &str) -> Vec<Value> {
         .collect()
 }
 
-/// Waits until the approver has a pending request, and returns the first one.
+/// Waits until the approver has a pending request, and returns the first request.
 pub(super) async fn until_held(app: &TestApp) -> Value {
     let first = async || {
         let inbox = app.approver().get("/v1/requests?status=pending").await;
