@@ -201,7 +201,7 @@ both! {
             (vec![Account { act_as: false, ..web() }], false),
             (vec![Account { permissions: Permissions { decide: false, ..Permissions::ALL }, ..web() }], false),
             (vec![Account { tenant: "other".to_owned(), ..web() }], false),
-            // Bob approved through the key `web`. His own key alone does not keep this approval
+            // Bob approved through the key `web`. Bob's own key alone does not keep this approval
             // valid.
             (vec![account("bob", &["finance"])], false),
         ];
@@ -314,8 +314,8 @@ both! {
         let door = harness.engine(0);
         door.decide(&vouched("bob"), request, whole(Action::Approve, None), None).await.unwrap();
         for again in [whole(Action::Approve, None), whole(Action::Reject, None), each([(call, approve())]), each([(call, edit(EDITED))])] {
-            // Bob counts as the same person, whether he answers again through the key `web` or
-            // through his own key.
+            // Bob's answers through the key `web` and through Bob's own key count as answers of one
+            // person.
             for caller in [vouched("bob"), keyed("bob", &["finance"])] {
                 let lost = Refusal::AlreadyDecided { request, call: Some(call) };
                 assert_eq!(refused(&harness, &door, &caller, task, again.clone()).await, lost);

@@ -283,8 +283,8 @@ both! {
         door.decide(&person("bob"), request, each([(call, edit(AGAIN))]), None).await.unwrap();
         harness.run().await;
         let (third, _) = question(&harness, task).await;
-        // Approvals of earlier arguments no longer count, and Bob cannot approve the arguments that
-        // he wrote.
+        // Approvals of earlier arguments no longer count, and Bob, who wrote these arguments,
+        // cannot approve them.
         door.decide(&alice(), third, whole(Action::Approve, None), None).await.unwrap();
         assert!(matches!(refused(&harness, &door, &person("bob"), task, whole(Action::Approve, None)).await, Refusal::Forbidden(_)));
         assert!(harness.engine(1).claim().await.unwrap().is_empty());

@@ -62,7 +62,7 @@ both! {
     async fn edit_that_too_few_others_could_approve_is_refused(fixture) {
         let harness = harness(fixture, TWO).await;
         let (task, _, call, door) = begun(&harness).await;
-        // Only Carol may approve refunds over 1000, and she may not approve her own arguments.
+        // Only Carol may approve refunds over 1000, but no person may approve their own arguments.
         let huge = each([(call, edit(r#"{"order":1,"amount":2000}"#))]);
         let no = refused(&harness, &door, &person("carol"), task, huge.clone()).await;
         assert_eq!(places(&no), [format!("/decisions/{call}/arguments")]);

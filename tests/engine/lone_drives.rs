@@ -321,7 +321,7 @@ both! {
             () = here.worker().run() => panic!("the service does not stop"),
             () = reads => {}
         }
-        // The worker claims once, and once more for each notification that came before this claim.
+        // The worker claims once, and again only after a notification, of which there are few.
         assert!(rests() <= 5, "{}", rests());
         model.gate.add_permits(1);
         alone.await.unwrap();
@@ -336,8 +336,8 @@ both! {
         harness.tool.close();
         let here = model.engine(&harness, 4);
         let alone = spawn(here.claim().await.unwrap().pop().unwrap());
-        // The tool has received the call, so `tool_started` is committed. After this commit other
-        // tasks may be driven beside this one.
+        // The tool has received the call, so `tool_started` is committed. After this commit, the
+        // process may drive other tasks at the same time.
         harness.tool.reached(1).await;
         let other = here.create(&alice(), go(), None).await.unwrap().task_id;
         let row = harness.journal(other).await.row;

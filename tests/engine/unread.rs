@@ -1,7 +1,7 @@
 //! Tests a task that kills every process that loads it. The service fails such a task with
-//! `no_progress`, without loading the task. The failure comes one lost lease later than that of a
-//! task that can be loaded. The tests also damage the journal: if the service loaded the task
-//! nevertheless, the task would fail with `integrity`.
+//! `no_progress`, without loading the task. Such a task fails one lost lease later than a task that
+//! can be loaded. The tests also damage the journal: if the service loaded the task nevertheless,
+//! the task would fail with `integrity`.
 
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::TaskId;
@@ -16,8 +16,8 @@ use crate::store::store_fixture::both;
 
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":500}"#)];
-/// The number of lost leases after which a task fails without being read: two while processes
-/// drive it beside other tasks, five while processes drive no other task, and one more.
+/// The number of lost leases after which a task fails without being read: two while processes drive
+/// the task together with other tasks, five while processes drive no other task, and one more.
 const DEATHS: i32 = 8;
 
 /// Changes the row as if `deaths` processes had died while they loaded the task, and queues the

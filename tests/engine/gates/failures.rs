@@ -430,7 +430,7 @@ async fn claim_that_loses_against_another_commit_is_repeated_at_once() {
     let mut other = harness.fixture.holding(TASKS, task.0).await;
     let asking = asking_by(&engine, bash(Duration::from_mins(5)));
     harness.fixture.until_locked_out(1).await;
-    // Another asker's presence ends. No listener hears of this commit.
+    // Another asker's presence ends. The service gets no notification of this commit.
     let left = format!(
         "update agent_task set version = version + 1, asker_until = 0 where task_id = '{task}'"
     );

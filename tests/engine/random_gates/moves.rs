@@ -376,7 +376,7 @@ impl RunState<'_> {
         false
     }
 
-    /// Kills a random process and starts another one, whose rules may differ.
+    /// Kills a random process and starts another process, whose rules may differ.
     async fn crashes(&mut self) {
         let replica = self.any_replica();
         self.restarts(replica);
@@ -407,7 +407,7 @@ impl RunState<'_> {
         for work in std::mem::take(&mut self.beside) {
             let _ = work.await;
         }
-        // The ended processes may still have committed something. The claims drive those tasks
+        // The ended processes may still have committed changes. The claims drive the changed tasks
         // before the time passes.
         for replica in 0..self.replicas.len() {
             self.claims(replica).await.unwrap();

@@ -91,7 +91,8 @@ pub(super) async fn lived(
     (root, false)
 }
 
-/// Checks that a tree ended as it should, no matter when its process died.
+/// Checks that all tasks of a tree completed and that each permitted call ran once, whenever the
+/// process died.
 async fn ends_well(
     harness: &EngineHarness,
     shape: Shape,

@@ -117,7 +117,7 @@ both! {
     async fn next_message_cancels_the_working_children_and_the_tree_goes_on(fixture) {
         let harness = EngineHarness::of_trees(fixture, FORK, one_large).await;
         let parts = harness.parts(0);
-        // After the second message, the boss starts new children in place of the canceled ones.
+        // After the second message, the boss starts new children in place of the canceled children.
         harness.script_by_name(|name, prompt| {
             let mut prompt = prompt.clone();
             if name == "boss" && said(&prompt) != "go" {
