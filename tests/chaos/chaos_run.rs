@@ -1,5 +1,5 @@
-//! Set-up and results of the chaos tests. Writes the configuration file, whose tools call the world
-//! (`world.rs`), and reads the journals after a run.
+//! Set-up and results of the chaos tests. Writes the configuration file, whose tools call the
+//! process of `world.rs`, and reads the journals after a run.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
-//! Compares the journals with the world's ledger (`world.rs`) and with the changes that the service
-//! acknowledged (`simulated_people.rs`). No acknowledged change may be lost, and no `once` call may
-//! run twice.
+//! Compares the journals with the ledger of the executed calls (`world.rs`) and with the changes
+//! that the service acknowledged (`simulated_people.rs`). No acknowledged change may be lost, and
+//! no `once` call may run twice.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -54,7 +54,7 @@ pub struct Findings {
     /// The number of reconcile requests.
     pub to_human: usize,
     /// The number of call starts that got no result because the process died. A start does not
-    /// count if the world (the process that the tools call) broke its connection.
+    /// count if the process of `world.rs`, which the tools call, broke the connection.
     pub cut_off: usize,
     /// The number of calls that a process started after another process had started the task's
     /// previous call.

@@ -90,8 +90,8 @@ impl People {
         reply.map(|(status, _, body)| (status, body))
     }
 
-    /// Runs a permitted call, as its agent would: sends the call to the world (the process of the
-    /// tools), and reports the world's receipt as the outcome.
+    /// Runs a permitted call, as its agent would: sends the call to the tools' process
+    /// (`world.rs`), and reports the receipt from this process as the outcome.
     async fn run_and_report(&self, call: &Value) {
         let text = |name: &str| call[name].as_str().unwrap().to_owned();
         let run = self

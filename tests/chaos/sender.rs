@@ -116,7 +116,7 @@ async fn killed_between_any_two_lines_of_the_sender_every_event_arrives() {
     .await;
 }
 
-/// The state of a storm: the faults that are still to come and those that have happened.
+/// The state of a run: the faults that are still to come and the faults that have happened.
 struct Weather<'a> {
     plan: &'a Plan,
     seed: u64,

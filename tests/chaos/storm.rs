@@ -138,8 +138,8 @@ async fn ten_kills_lose_nothing_and_repeat_nothing() {
     .await;
 }
 
-/// The state of a storm: the faults that are still to come and those that have happened. A life is
-/// one process of a replica, from its start to its kill.
+/// The state of a run: the faults that are still to come and the faults that have happened. A life
+/// is one process of a replica, from its start to its kill.
 struct Weather<'a> {
     plan: &'a Plan,
     seed: u64,

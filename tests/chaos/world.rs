@@ -1,7 +1,7 @@
-//! The world: a separate process that the service's tools call. It knows nothing of the service. It
-//! writes each execution with its idempotency key to a file before it answers. The arguments of a
-//! call determine whether the answer is delayed, broken, an error or missing. The receivers of
-//! messages run in the same process (`hooks.rs`).
+//! A separate process, called the world, that the service's tools call. The process knows nothing
+//! of the service. It writes each execution with its idempotency key to a file, the ledger, before
+//! it answers. The arguments of a call determine whether the answer is delayed, broken, an error or
+//! missing. The receivers of messages run in the same process (`hooks.rs`).
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -24,7 +24,7 @@ use super::hooks;
 use super::process::within;
 use crate::support::pause;
 
-/// The environment variable with the folder of the world's process.
+/// The environment variable that gives the process its folder.
 const FOLDER: &str = "HOLDPOINT_TEST_WORLD";
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -41,7 +41,7 @@ pub struct Execution {
     pub at: i64,
 }
 
-/// The running process of the world, its address, and the part of its ledger that was read so far.
+/// The running process, its address, and the part of the ledger that the test has read so far.
 pub struct World {
     pub url: String,
     folder: tempfile::TempDir,
@@ -57,8 +57,8 @@ struct Ledger {
 }
 
 impl World {
-    /// Starts the world in a process of its own. The process runs this test program again, and
-    /// serves until its standard input ends.
+    /// Starts the process. It runs this test program again, and serves until its standard input
+    /// ends.
     pub async fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut child = Command::new(std::env::current_exe().unwrap())
@@ -148,7 +148,7 @@ impl Drop for World {
     }
 }
 
-/// The state inside the world's process: the ledger file, and the number of executions of each key.
+/// The state inside the process: the ledger file, and the number of executions of each key.
 struct Book {
     file: File,
     counts: HashMap<String, u32>,
@@ -239,7 +239,7 @@ async fn execute(
     answer(&execution, said["wait"].as_u64().unwrap_or(0)).await
 }
 
-/// Responds to an execution that has already been recorded. The response may fail.
+/// Responds to an execution that is already in the ledger, in the way that `mood` names.
 async fn answer(execution: &Execution, wait: u64) -> Response {
     if execution.nth == 1 {
         within(Duration::from_millis(wait)).await;

@@ -1,5 +1,5 @@
 //! Checks the calls of a task: compares their facts in the task's journal with the executions that
-//! the world (the process that the tools call, `world.rs`) has recorded.
+//! the tools' process (`world.rs`) has recorded.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -233,7 +233,7 @@ pub fn one_decision(
     }
 }
 
-/// Compares one call's facts in the journal with its executions in the world.
+/// Compares one call's facts in the journal with the recorded executions of the call.
 pub fn one_call(
     task: TaskId,
     id: CallId,
@@ -340,7 +340,7 @@ pub fn results_match_executions(
         .chain(&call.late)
         .filter(|result| result.outcome == Outcome::Succeeded)
     {
-        // The world's receipt contains the idempotency key, which is the call's id.
+        // The result is the tool's receipt, which contains the idempotency key: the call's id.
         if executions.is_empty() || !result.content.contains(&id.to_string()) {
             found.add(
                 Kind::Lost,
