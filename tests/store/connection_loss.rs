@@ -211,7 +211,7 @@ async fn commit_without_a_connection_is_unavailable_and_not_written() {
             Err(error) => panic!("{error}"),
         }
     };
-    // The proxy is gone before the pool has made its first connection.
+    // Stops the proxy before the pool makes its first connection.
     way.listener.abort();
     assert!(way.listener.await.unwrap_err().is_cancelled());
     let id = TaskId(fresh());
@@ -264,7 +264,7 @@ async fn dropped_read_without_an_answer_frees_its_connection_after_the_statement
         // The smallest pools, of one connection each.
         max_connections: 4,
         acquire_timeout: Duration::from_secs(10),
-        // The network has two seconds more.
+        // The store adds two seconds for the network to this limit.
         statement_timeout: Duration::from_secs(1),
         ..Settings::default()
     };

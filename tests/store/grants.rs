@@ -21,8 +21,8 @@ async fn given(fixture: &StoreFixture, uses: u32) -> GrantId {
     given_for(fixture, GrantScope::Owner, uses).await
 }
 
-/// Stores a standing decision by Bob, which he gives with the answer to a task's request. Returns
-/// the id of the standing decision.
+/// Stores a standing decision that Bob gives with the answer to a task's request. Returns the id of
+/// the standing decision.
 async fn given_for(fixture: &StoreFixture, scope: GrantScope, uses: u32) -> GrantId {
     let (task, asked) = fixture.paused(finance(1)).await;
     let grant_id = GrantId(fresh());

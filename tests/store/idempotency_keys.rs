@@ -63,7 +63,7 @@ async fn known(fixture: &StoreFixture, user: &str, key: &str) -> Option<TaskId> 
 }
 
 /// Commits the changes at once. Asserts that exactly one succeeds and the others are refused.
-/// Returns the task of the one that succeeds.
+/// Returns the task of the successful change.
 async fn only_winner(fixture: &StoreFixture, attempts: Vec<(TaskId, Change)>) -> TaskId {
     let ids: Vec<_> = attempts.iter().map(|(id, _)| *id).collect();
     let commits = attempts

@@ -1,4 +1,5 @@
-//! Tests posted messages: which message told of a request, and which requests a message lists.
+//! Tests posted messages: which message was posted about a request, and which requests a message
+//! lists.
 
 use std::time::Duration;
 
@@ -14,8 +15,7 @@ use super::store_fixture::{StoreFixture, both, finance};
 const LEASE: Duration = Duration::from_secs(20);
 const TS: &str = "1503435956.000247";
 
-/// Opens a request. Makes one delivery of it to the entry `room` and another one to the entry
-/// `other`.
+/// Opens a request. Makes a delivery of the request to each of the entries `room` and `other`.
 async fn question(fixture: &StoreFixture) -> RequestId {
     want(fixture, &["request.created", "request.decided"]);
     let (_, asked) = fixture.paused(finance(1)).await;

@@ -1,5 +1,5 @@
-//! Tests that replicas tell each other which trees they listen to. If messages are lost, a listener
-//! still learns of every commit, but later.
+//! Tests that replicas announce to each other the trees to which they listen. If messages are lost,
+//! a listener still learns of every commit, but later.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -237,7 +237,7 @@ async fn burst_of_notifications_is_followed_by_no_empty_message() {
         let roots = [(); 3].map(|()| TaskId(fresh()));
         for root in roots {
             listeners.push(store.listen(root));
-            // Gives the relay time to notice this listener before the next one.
+            // Gives the relay time to notice this listener before the next listener is added.
             for _ in 0..50 {
                 tokio::task::yield_now().await;
             }
