@@ -3,8 +3,8 @@
 
 use super::sources;
 
-/// Returns the comparisons with a kind outside of tests. To each of them, a new kind is silently
-/// one of the others.
+/// Returns the comparisons with a kind, outside of tests. Such a comparison treats a new kind like
+/// the other kinds, and the compiler gives no warning.
 fn comparisons(text: &str) -> Vec<String> {
     let compared = r"(==|!=)\s*&?RequestKind::|matches!\([^;]*?\bRequestKind::|\blet RequestKind::|\bRequestKind::\w+\]\s*\.contains|\b_, RequestKind::|\bRequestKind::\w+, _\b";
     let compared = regex::Regex::new(compared).expect("a pattern");

@@ -3,7 +3,7 @@
 
 const REVISION = "2026-07-28";
 
-// Whether the server lists another definition than the reviewed one.
+// Whether the server lists another definition than the reviewed definition.
 export const shop = { isChanged: false };
 
 const book = () => ({

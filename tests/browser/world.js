@@ -198,7 +198,8 @@ export async function setVisibility(page, visibility) {
   }, visibility);
 }
 
-// Waits until the page of the inbox follows its events. Its state then no longer shows a time.
+// Waits until the inbox page follows the event stream. The page then no longer shows the time of
+// its load.
 export const isLive = (page) => page.locator('#inbox-state:not(:has-text("UTC"))').waitFor();
 
 export const unfold = (page, summary) => page.locator("summary").filter({ hasText: summary }).click();

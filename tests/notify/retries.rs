@@ -20,7 +20,7 @@ fn ends() -> String {
     )
 }
 
-/// Returns the wait from the last attempt to the next one, in seconds.
+/// Returns the wait from the last attempt to the next attempt, in seconds.
 fn wait(delivery: &Value) -> i64 {
     (micros(delivery, "/due_at") - micros(delivery, "/last/at")) / 1_000_000
 }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::served_binary::{Folder, Served};
 
 const AGENT: &str = "agent-key-0123456789";
-/// The key with which Alice reads her agent's calls.
+/// The key with which Alice reads the calls of Alice's agent.
 const ALICE: &str = "alice-key-0123456789";
 const BOB: &str = "bob-key-0123456789ab";
 

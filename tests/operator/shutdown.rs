@@ -132,7 +132,7 @@ async fn sighup_lets_a_call_end_although_a_closed_terminal_sends_it_twice() {
     );
     not_ready(&served).await;
     signal(&served, Signal::HUP);
-    // The system's manager may end the session of the terminal, too.
+    // After SIGHUP, a service manager may also send SIGTERM.
     signal(&served, Signal::TERM);
     assert_eq!(
         served.status("/healthz").await,
