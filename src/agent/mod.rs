@@ -159,7 +159,7 @@ impl Agents {
         self.by_name.get(name)
     }
 
-    /// Whether this is the name of a gate.
+    /// Whether `name` is the name of a gate.
     #[must_use]
     pub fn is_gate(&self, name: &str) -> bool {
         self.get(name).is_some_and(|agent| agent.gate.is_some())

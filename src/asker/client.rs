@@ -190,9 +190,9 @@ impl GateClient {
     /// for a wait in whole seconds, rounded up.
     ///
     /// If the service cannot be reached, the client proposes the call again until `wait` has
-    /// passed. It does so only if an earlier answer was `pending`, or if a request has lasted for
-    /// `MIN_PROPOSAL_INTERVAL`. Otherwise the service was never reachable, and the client returns
-    /// the error at once.
+    /// passed. The client does so only if an earlier answer was `pending`, or if a request has
+    /// lasted for `MIN_PROPOSAL_INTERVAL`. Otherwise the service was never reachable, and the
+    /// client returns the error at once.
     ///
     /// # Errors
     /// Fails if no complete and consistent answer arrives, or if the answer's permit has ended.

@@ -253,7 +253,7 @@ fn credentials(config: &Config, mistakes: &mut Mistakes) {
             let place = ["credentials", name, "fields", field];
             check_parts::check_name(&place, "a field", field, mistakes);
             // The names of two fields must not differ only in case. Otherwise the form for the
-            // credential could not be compiled, and no answer to it would be accepted.
+            // credential could not be compiled, and no answer to the form would be accepted.
             if let Some(twin) = earlier_twin(&credential.fields, field) {
                 let detail = format!("the fields `{twin}` and `{field}` differ only in case");
                 mistakes.add(&place, detail);

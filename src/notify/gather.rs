@@ -292,7 +292,7 @@ fn due_since(state: &EntryState, row: &RequestRow) -> Time {
 
 /// Returns the id of the message of these deliveries: the id of a single delivery, or a hash of the
 /// ids of several deliveries. A retry that adds deliveries has another id, because a receiver may
-/// drop a message whose id it knows.
+/// drop a message whose id the receiver knows.
 fn gathered_message_id(due: &[Due<'_>]) -> String {
     if let [(only, _)] = due {
         return only.id.to_string();

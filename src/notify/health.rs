@@ -111,9 +111,9 @@ impl Health {
             .map(|(message, _)| *message)
     }
 
-    /// Counts one suspicion for each suspect, because another message was accepted. If there is
-    /// only one suspect, it counts as refused at once, unless the receiver was failing when the
-    /// message became a suspect.
+    /// Counts one suspicion for each suspect, because another message was accepted. A single
+    /// suspect counts as refused at once, unless the receiver was failing when the message became a
+    /// suspect.
     fn judge_suspects(&mut self) {
         let suspects = std::mem::take(&mut self.suspects);
         let is_only_one = suspects.len() == 1;

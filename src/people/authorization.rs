@@ -101,9 +101,9 @@ pub fn is_approver(caller: &Caller, tenant: &str, owner: &str, approvers: &Appro
         && approvers_include(caller.user_id.ids(), user, &caller.groups, owner, approvers)
 }
 
-/// Whether `caller` can answer the request now. This needs an open request, the right to decide it,
-/// and an action that `caller` may take on it. It also needs a call that is still undecided and
-/// that `caller` has not answered yet.
+/// Whether `caller` can answer the request now. The request must be open, and `caller` must have
+/// the right to decide the request and to take at least one action on it. A call of the request
+/// must be undecided, without an answer of `caller`.
 #[must_use]
 pub fn can_decide(caller: &Caller, tenant: &str, owner: &str, state: &RequestState<'_>) -> bool {
     state.is_open()

@@ -50,7 +50,7 @@ impl Default for LinkSettings {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, serde::Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LinkMay {
-    /// The person may read the request. To decide it, they sign in.
+    /// The person may read the request. To decide the request, the person signs in.
     #[default]
     Open,
     /// The person may decide the request, if its rule accepts answers by links.

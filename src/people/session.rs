@@ -48,8 +48,8 @@ impl Token {
     }
 
     /// Returns the hash that binds the session to a key. The hash reveals nothing about the key,
-    /// even together with the token's hash, because it also covers the 32 random bytes of the
-    /// token.
+    /// even together with the token's hash, because the binding also covers the 32 random bytes of
+    /// the token.
     #[must_use]
     pub fn binding(&self, key_sha256: &[u8; 32]) -> String {
         BASE64_URL_SAFE_NO_PAD.encode(

@@ -220,7 +220,7 @@
   };
 
   // Hides the forms of a request that takes no more answers. If a form had the focus, the link in
-  // the message gets it.
+  // the message gets the focus.
   const closeForms = (text) => {
     const forms = document.getElementById("answers");
     const hadFocus = forms.contains(document.activeElement);

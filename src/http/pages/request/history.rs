@@ -114,7 +114,8 @@ struct CallRecord {
     was_answered_later: bool,
     result: Option<(Outcome, Option<u16>)>,
     late_outcome: Option<Outcome>,
-    /// Whether the model has answered since the result was stored. If so, it has read the result.
+    /// Whether the model has answered since the result was stored. If so, the model has read the
+    /// result.
     model_has_result: bool,
 }
 

@@ -280,8 +280,8 @@ async fn waiting_request_and_open_stream_are_not_idle() {
     watches.0.read_exact(&mut first).await.unwrap();
     world.leave.add_permits(1);
     assert_eq!(waits.answer().await.1, "held");
-    // After its response, the connection `waits` is idle. The server closes it to make room for
-    // `third`.
+    // After its response, the connection `waits` is idle. The server closes this connection to make
+    // room for `third`.
     assert!(third.answer().await.0.starts_with("HTTP/1.1 200"));
     assert!(waits.is_closed().await);
     drop(watches);

@@ -30,7 +30,8 @@ async fn kill_child(server: &Served) {
 }
 
 fn lives(pid: Pid) -> bool {
-    // A zombie has ended, but its new parent has not reaped it yet. It does not count as alive.
+    // A zombie has ended, but its new parent has not reaped the zombie yet. A zombie does not count
+    // as alive.
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
     stat.is_ok_and(|stat| !stat.contains(") Z "))
 }
