@@ -40,8 +40,8 @@ pub fn is_kept(method: &Method, path: &str, reply: &Reply) {
     if path.starts_with("/mcp/") && kind == "text/event-stream" {
         return;
     }
-    // The document describes the event stream of a POST in prose. If it listed a second response
-    // type, generated clients would lose the type of the JSON reply.
+    // The document describes the event stream of a POST in prose. If the document listed a second
+    // response type, generated clients would lose the type of the JSON reply.
     if *method == Method::POST && reply.status == 200 && kind == "text/event-stream" {
         let said = operation["description"].as_str().unwrap_or_default();
         assert!(

@@ -65,7 +65,8 @@ impl Watch {
             .unwrap_or("")
     }
 
-    /// Returns the next element of the stream, or `None` at the end of the stream.
+    /// Returns the next event, comment or `retry` of the stream, or `None` at the end of the
+    /// stream.
     pub async fn said(&mut self) -> Option<Said> {
         loop {
             if let Some(said) = self.said.pop_front() {

@@ -187,8 +187,8 @@ impl Cluster {
     }
 }
 
-/// A server for one test alone, which may crash or freeze it. The server ends when this value is
-/// dropped or when the test's process ends.
+/// A server for one test alone. The test may crash or freeze the server, which ends when this value
+/// is dropped or when the test's process ends.
 pub struct PrivateCluster {
     cluster: Cluster,
 }
