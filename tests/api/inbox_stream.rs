@@ -151,7 +151,7 @@ on_both! {
                 assert_eq!(created.data["request"]["request_id"], held.request.as_str());
             }
         }
-        // Lists and new streams count the request for the one caller who may decide it.
+        // Lists and new streams count the request only for the caller who may decide the request.
         for (actor, expected) in [(app.owner(), 0), (app.approver(), 1), (app.stranger(), 0), (app.actor(OTHER), 0)] {
             let list = actor.get("/v1/requests").await;
             assert_eq!(list.body["open"], expected, "{}", list.text);

@@ -353,7 +353,8 @@ on_both! {
         let first = Some(form(&[(&format!("call.{approved}.action"), "approve")]));
         let posted = browser().send(Method::POST, &path, first).await;
         assert_eq!(posted.status, 303, "{}", posted.text);
-        // A rejection of the whole request would contradict the approval.
+        // The person has approved one of the calls, so the service refuses a rejection of the whole
+        // request.
         let whole = browser().send(Method::POST, &format!("{path}/reject"), Some(form(&[]))).await;
         assert_eq!(whole.status, 409, "{}", whole.text);
         let one = browser().get(&format!("{path}/reject")).await;

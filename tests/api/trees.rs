@@ -194,7 +194,7 @@ fn call(name: &str, arguments: &Value) -> Value {
     json!([name, arguments])
 }
 
-/// Returns a call of `refund`. By default, the rules hold it for the task's owner.
+/// Returns a call of `refund`. By default, the rules hold this call for the task's owner.
 fn refund(order: u32) -> Value {
     call("refund", &json!({"order": order, "amount": 120}))
 }

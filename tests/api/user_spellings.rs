@@ -276,7 +276,7 @@ on_both! {
         let app = app(on).await;
         let cookie = app.sign_in(BOB).await;
         let browser = || app.nobody().header("cookie", &cookie);
-        // A proxy posted this task for `BOB`, so Bob owns it and may not approve its request.
+        // A proxy posted this task for `BOB`, so Bob owns the task and may not approve its request.
         let own = app.held_by(&finance(&app, "BOB")).await;
         assert_eq!(browser().hit(&format!("/resume/{}/approve", own.request)).await.status, 403);
         assert_eq!(ids(&browser().get("/v1/tasks").await), [own.task.as_str()]);

@@ -132,7 +132,7 @@ on_both! {
         let again = ask_by_key(&app, "a3", &refund(120), 5).await;
         assert_eq!(call_summary(&again), expected(200, "deny", "settled", "rejected"), "{}", again.text);
         // A rejection also still holds if an equal call was approved before the rejection and runs
-        // after it.
+        // after the rejection.
         let approved = ask_by_key(&app, "b1", &refund(130), 0).await;
         let rejected = ask_by_key(&app, "b2", &refund(130), 0).await;
         decide(&app, &approved, "approve").await;
@@ -141,7 +141,7 @@ on_both! {
         assert_eq!(call_summary(&ran), expected(200, "allow", "settled", "succeeded"), "{}", ran.text);
         let again = ask_by_key(&app, "b3", &refund(130), 5).await;
         assert_eq!(call_summary(&again), expected(200, "deny", "settled", "rejected"), "{}", again.text);
-        // A rejection no longer holds once an equal call is approved after it.
+        // A rejection no longer holds once an equal call is approved after the rejection.
         let approved = ask_by_key(&app, "c1", &refund(140), 0).await;
         let rejected = ask_by_key(&app, "c2", &refund(140), 0).await;
         reject(&app, &rejected).await;

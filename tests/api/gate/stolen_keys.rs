@@ -30,7 +30,8 @@ fn key_line() -> String {
 on_both! {
     async fn stolen_key_approves_and_rejects_nothing_not_even_calls_of_its_own_user(on: On) {
         let app = gate(on, "").await;
-        // No rule matches this call, so the user of the agent's key may decide it, with another key.
+        // No rule matches this call, so the user of the agent's key may decide the call, with
+        // another key.
         let held = ask(&app, &bash("make"), 0).await;
         let path = format!("/resume/{}", held.str("/request/request_id"));
         let session = app.sign_in(AGENT).await;
@@ -120,7 +121,8 @@ on_both! {
             assert_eq!((call_summary(permitted), permitted.str("/task_id")), (expected(200, "allow", "started", Value::Null), held.str("/task_id")), "{}", permitted.text);
             assert!(permitted.body["permit"].is_object(), "{}", permitted.text);
         }
-        // A permit is given once. A thief who knows the key does not get it again.
+        // A permit is given once. A thief who knows the idempotency key does not get the permit
+        // again.
         let late = ask_by_key(&app, "run-8-5be20774", &bash("make test"), 0).await;
         assert_eq!((late.status, late.str("/code").as_str()), (409, "call_in_hand"), "{}", late.text);
         assert_eq!((starts(&app, &first).await, starts(&app, &second).await), (1, 1));

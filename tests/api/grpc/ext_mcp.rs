@@ -97,8 +97,8 @@ impl CheckAnswer {
         self.text(&[5, 1, 2, 3])
     }
 
-    /// Returns the id of the task of a call that passes. Asserts that both headers and the metadata
-    /// name that task.
+    /// Returns the id of the task of a call that passes. Asserts that the headers `holdpoint-call`
+    /// and `holdpoint-task` and the metadata name that task.
     pub(super) fn task(&self) -> String {
         let set = self.headers();
         let names: Vec<&str> = set.iter().map(|(name, _)| name.as_str()).collect();

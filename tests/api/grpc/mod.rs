@@ -199,7 +199,8 @@ fn bash(command: &str) -> Value {
 /// The service's answer when Envoy asks whether an HTTP request may pass.
 #[derive(Debug, PartialEq)]
 enum Verdict {
-    /// The request passes; the text is the value of the header `holdpoint-call`, if it is set.
+    /// The request passes; the text is the value of the header `holdpoint-call`, if the header is
+    /// set.
     Passes(Option<String>),
     Denied(String, Value),
 }

@@ -145,7 +145,8 @@ async fn gateway_that_resets_its_stream_has_left_and_a_later_approval_waits() {
     let path = format!("/v1/tasks/{}/items", request["task_id"].as_str().unwrap());
     let items = app.owner().get(&path).await;
     assert!(!items.text.contains("tool_started"), "{}", items.text);
-    // The gateway's connection is still open. Its next check gets the approved call.
+    // The gateway's connection is still open. The next check on this connection gets the approved
+    // call.
     let passed = grpc.check(&bash("make")).await;
     assert!(matches!(passed, Verdict::Passes(Some(_))), "{passed:?}");
 }

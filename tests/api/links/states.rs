@@ -7,8 +7,8 @@ use crate::support::fake_chat_completions::says;
 use crate::support::links::link;
 use crate::support::test_app::{On, TestApp};
 
-/// Asserts that the page contains these words in English and in Chinese, and that `form` says
-/// whether it has a form.
+/// Asserts that the page contains these words in English and in Chinese, and that the page has a
+/// form if and only if `form` is true.
 async fn says_in_both(app: &TestApp, path: &str, words: [&[&str]; 2], form: bool) {
     for (language, words) in ["en", "zh"].into_iter().zip(words) {
         let shown = page_in(app, path, language).await;

@@ -42,8 +42,8 @@ async fn call_is_held_with_progress_notifications_and_runs_when_it_is_approved_i
         .to_str()
         .unwrap()
         .to_owned();
-    // The waiting call reads the request a moment after it is stored. Until then, its progress
-    // message is "The call is under way."
+    // The waiting call reads the request a moment after the request is stored. Until then, the
+    // call's progress message is "The call is under way."
     let (under_way, waiting) = ("The call is under way.", "Waiting for finance to approve.");
     let mut text = String::new();
     while !text.contains(waiting) {
