@@ -1,5 +1,5 @@
 //! Tests a tool that limits the number of its attempts in flight by slots. A call that waits for a
-//! slot has not started, and the time limit for sending it does not run yet.
+//! slot has not started, and the time limit for sending the call does not run yet.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -109,7 +109,7 @@ async fn call_that_waits_for_a_slot_while_its_process_stops_is_left_to_another_p
     until_judged(&harness, task).await;
     engine.shut_down(Duration::ZERO).await;
     drop(taken);
-    // A driver that takes the slot frees it only after it has run the call.
+    // A driver that wrongly took the slot would free the slot only after it had run the call.
     until("the slot is free", async || slots.available_permits() > 0).await;
     assert_eq!(progress(&harness, task).await, ["judged"]);
     harness.finish(task).await;

@@ -38,11 +38,11 @@ struct Server {
     /// The difference that the last comparison with the server found.
     known: Mutex<Option<DefinitionChange>>,
     /// If set to a number n, `prepare` finds no difference, and the n-th call of
-    /// `definition_change` after `prepare` finds it, as if another task had compared the
-    /// definitions. `looks` counts these calls.
+    /// `definition_change` after `prepare` finds the difference, as if another task had compared
+    /// the definitions. `looks` counts these calls.
     finds: Mutex<Option<u32>>,
     looks: Mutex<u32>,
-    /// Whether the server does not answer when it is asked for its tools.
+    /// Whether the server leaves requests for its tools unanswered.
     down: Mutex<bool>,
     /// If set, the next `prepare` before a start notifies `asked`, and then waits for this channel.
     held: Mutex<Option<oneshot::Receiver<()>>>,

@@ -1,5 +1,5 @@
-//! Tests credentials. The agent requests a credential, or the service requests it for a call that
-//! needs it. The answer must fit the form. Each call is sent with the value from the answer and
+//! Tests credentials. The agent requests a credential, or the service requests the credential that
+//! a call needs. The answer must fit the form. Each call is sent with the value from the answer and
 //! runs once.
 
 use std::time::Duration;

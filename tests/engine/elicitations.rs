@@ -320,8 +320,8 @@ async fn retried_call_whose_last_attempt_asked_needs_a_new_approval_once_its_app
     let folder = fills(&json!({"folder": "a"}));
     answer_as(&harness, &now, "carol", task, folder).await;
     driven(&harness, &now).await;
-    // The outcome of the last attempt is known: it ended with the question. So no request asks
-    // about it.
+    // The outcome of the last attempt is known: the attempt ended with the question. So no request
+    // asks about the outcome.
     let anew = the_request(&harness, task).await;
     assert_eq!(anew.kind, RequestKind::Approval);
     let reason = anew.pending_tool_calls[0].reason.clone().unwrap();

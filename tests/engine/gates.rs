@@ -150,7 +150,7 @@ async fn until_at_rest(harness: &EngineHarness, task: TaskId) {
     until("no replica drives the task", is_released).await;
 }
 
-/// Waits until the gate has a call, which must be the only one. Returns the call's task.
+/// Waits until the gate has a call, which must be its only call. Returns the call's task.
 async fn until_proposed(harness: &EngineHarness) -> TaskId {
     let only_call = async || {
         let calls = harness.fixture.store.tasks(&every_call()).await.unwrap();
@@ -170,8 +170,8 @@ async fn until_open(harness: &EngineHarness, task: TaskId, kind: RequestKind) {
     until("a person is asked", is_open).await;
 }
 
-/// Waits until the gate has a call, which must be the only one, and a request of this kind is open
-/// at it. Returns the call's task.
+/// Waits until the gate has a call, which must be its only call, and a request of this kind about
+/// the call is open. Returns the call's task.
 async fn until_asked(harness: &EngineHarness, kind: RequestKind) -> TaskId {
     let task = until_proposed(harness).await;
     until_open(harness, task, kind).await;

@@ -1,6 +1,6 @@
 //! Tests standing decisions. An approval with `remember` lets later calls under the same rule run
-//! without a request, up to a number of uses and until it expires. It lets no other call run, and a
-//! stricter verdict takes precedence over it.
+//! without a request, up to a number of uses and until it expires. Such an approval lets no other
+//! call run, and a stricter verdict takes precedence over the approval.
 
 use std::time::Duration;
 

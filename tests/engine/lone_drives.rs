@@ -310,8 +310,8 @@ both! {
         harness.fixture.forward(LEASE);
         let rests = || clock.rests.load(Ordering::SeqCst);
         let reads = async {
-            // The worker waits for a slot, and so until the lone drive admits other tasks. It rests
-            // after its first claim, as it does between two searches for overdue requests.
+            // The worker waits for a slot, and so until the lone drive admits other tasks. The
+            // worker rests after its first claim, as between two searches for overdue requests.
             until("the worker has claimed", async || rests() >= 2).await;
             for _ in 0..300 {
                 assert_eq!(harness.status(suspect).await, TaskStatus::Running);
@@ -359,8 +359,8 @@ both! {
         let here = model.engine(&harness, 4);
         let mut drivers = here.claim().await.unwrap();
         assert_eq!(drivers.len(), 2);
-        // The first poll of the lone driver reads the clock, so it must come before the clock is
-        // advanced.
+        // The first poll of the lone driver reads the clock, so this poll must come before the
+        // clock is advanced.
         let waits = poll_fn(|context| Poll::Ready(drivers[1].as_mut().poll(context).is_pending()));
         assert!(waits.await, "the other task has the process");
         let drivers: Vec<_> = drivers.into_iter().map(spawn).collect();

@@ -1,5 +1,6 @@
 //! Tests a turn with an edit, a credential and an external result. The tests drop drivers and
-//! decisions at any of their await points. Nothing may get lost, and no `once` call may be repeated. A credential is stored if and only if the answer that gives it is stored.
+//! decisions at any of their await points. Nothing may get lost, and no `once` call may be
+//! repeated. A credential is stored if and only if the answer with the credential is stored.
 
 use std::future::poll_fn;
 use std::pin::pin;

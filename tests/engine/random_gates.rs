@@ -163,7 +163,7 @@ struct Seen {
     expired: usize,
     doubtful: usize,
     edits: usize,
-    /// Changes of the definition of `refund` while a call of it waited.
+    /// Changes of the definition of `refund` while a call of `refund` waited.
     changes: usize,
     /// Approved calls about which a person was asked again, because the definition had changed.
     held_anew: usize,

@@ -243,7 +243,7 @@ both! {
 }
 
 /// A replica takes the task over while the call's timeout or the other replica's lease still lasts.
-/// It asks people once the timeout and the lease are over.
+/// This replica asks people once the timeout and the lease are over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn call_in_flight_on_another_replica_is_not_asked_about_before_its_time_is_over() {
     let mut harness = EngineHarness::new(StoreFixture::postgres().await, SMALL).await;

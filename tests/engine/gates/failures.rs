@@ -72,8 +72,8 @@ pub async fn in_doubt(
     asks(engine, &known).await
 }
 
-/// Approves a call of a tool with one slot, and asks for it while the slot is taken, so that its
-/// driver waits. Returns the call's task, the ask and the slot.
+/// Approves a call of a tool with one slot, and asks for the call while the slot is taken, so that
+/// the call's driver waits. Returns the call's task, the ask and the slot.
 pub async fn waiting_for_a_slot(
     harness: &EngineHarness,
     engine: &Arc<Engine>,

@@ -37,9 +37,9 @@ struct Server {
     /// The answers to the next attempts. Every further attempt succeeds.
     answers: Mutex<VecDeque<ToolAnswer>>,
     attempts: Mutex<u32>,
-    /// Whether the server does not answer when it is asked for its tools.
+    /// Whether the server leaves requests for its tools unanswered.
     down: Mutex<bool>,
-    /// The changed definition of the tool, and whether a comparison has found it.
+    /// The changed definition of the tool, and whether a comparison has found the change.
     change: Mutex<(Option<DefinitionChange>, bool)>,
 }
 
@@ -92,7 +92,7 @@ impl Server {
     }
 }
 
-/// Returns an answer with which the server ends an attempt: it asks for a folder.
+/// Returns an answer with which the server ends an attempt: the server asks for a folder.
 fn question() -> ToolAnswer {
     let folder = ServerQuestion {
         key: "folder".to_owned(),

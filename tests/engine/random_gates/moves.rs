@@ -343,8 +343,8 @@ impl RunState<'_> {
         }
     }
 
-    /// Changes the definition of `refund` at its server, or restores it. Before that, a person may
-    /// answer a request. After it, an asker may ask.
+    /// Changes the definition of `refund` at its server, or restores it. Before the change, a
+    /// person may answer a request. After the change, an asker may ask.
     async fn redefines(&mut self) {
         self.decides().await;
         let waits = self.refund_waits().await;

@@ -21,7 +21,7 @@ pub const CHANGED: &str = "changed ";
 /// A changed definition, or `None` for the reviewed definition.
 pub type Definition = Option<String>;
 
-/// The server. All processes of a test share it, and also the result of the last comparison.
+/// The server. All processes of a test share the server and the result of the last comparison.
 pub struct ToolServer(Mutex<State>);
 
 struct State {
