@@ -391,7 +391,7 @@ async fn life(
     say(people, &first, &format!("short {number}")).await;
     people.settle(&first).await;
     // The task is canceled while a call is in flight, so the call's result comes late. The loop
-    // repeats this if the call had already ended, or if it timed out on a busy machine.
+    // repeats this if the call had already ended, or if the call timed out on a busy machine.
     loop {
         let (before, made) = (
             deaths.load(Ordering::Relaxed),
@@ -423,9 +423,9 @@ async fn life(
     tasks
 }
 
-/// Waits at most 10 s for a late result of the task; a call times out after 2 s. Returns whether it
-/// has come. Returns `true` also if the process has died more than `before` times, because the late
-/// result is then lost.
+/// Waits at most 10 s for a late result of the task; a call times out after 2 s. Returns whether
+/// the late result has come. Returns `true` also if the process has died more than `before` times,
+/// because the late result is then lost.
 async fn late_result_comes(people: &People, task: &str, deaths: &AtomicU32, before: u32) -> bool {
     let patience = Instant::now() + Duration::from_secs(10);
     while deaths.load(Ordering::Relaxed) == before && !people.has(task, "late_result").await {

@@ -146,7 +146,7 @@ impl Mortal {
     }
 }
 
-/// Waits until the process has ended, or long enough for it to reach its failpoint.
+/// Waits until the process has ended, or has had enough time to reach its failpoint.
 async fn a_while(process: &mut Process) {
     for _ in 0..20 {
         if process.is_over().is_some() {

@@ -71,7 +71,7 @@ impl World {
         });
         let folder = tempfile::tempdir().unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        // A call must not time out while the test's tool stays silent.
+        // A call must not time out while the test's tool does not answer.
         let yaml = refunds("{ owner: true }")
             .replace("{model}", &model.base_url)
             .replace("{tool}", &tool.url)

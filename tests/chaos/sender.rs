@@ -75,8 +75,8 @@ struct Plan {
     /// also creates a task whose question stays open.
     tasks: u64,
     /// The number of kills of a replica by `kill -9`, about half of them at a failpoint. In one of
-    /// eleven cases, the replica is a zombie before its kill: `SIGSTOP` freezes it right after it
-    /// has sent a message, and it wakes up after its leases are lost.
+    /// eleven cases, the replica is a zombie before its kill: `SIGSTOP` freezes the replica right
+    /// after the replica has sent a message, and the replica wakes up after its leases are lost.
     kills: u64,
     /// Whether the entry `gathered` also sends mails. Its next mail to a person waits until the
     /// lease of the previous mail to this person is over.

@@ -368,7 +368,7 @@ impl People {
                     action,
                 });
             }
-            // The request was withdrawn because the call's result has arrived, or it has expired.
+            // The request has expired, or was withdrawn because the call's result has arrived.
             (409, Some("request_withdrawn")) | (410, _) => {
                 self.counts.conflicts.fetch_add(1, Ordering::Relaxed);
             }

@@ -64,8 +64,8 @@ async fn replica_frozen_before_a_call_neither_sends_nor_overwrites_when_it_wakes
         "{}",
         first.last_words()
     );
-    // Lets the woken replica drive another task to its end. If it wrongly sent the call of the
-    // first task, it would have done so by then.
+    // Lets the woken replica drive another task to its end. A replica that wrongly sends the call
+    // of the first task has sent the call by then.
     let next = of_first.create("small 2").await;
     assert_eq!(of_first.settle(&next).await, "Completed");
     assert_eq!(world.ledger().len(), 2);
