@@ -12,7 +12,7 @@ const LEASE: Duration = Duration::from_secs(25);
 const SECOND: Duration = Duration::from_secs(1);
 const INTERVAL: Duration = Duration::from_mins(5);
 
-/// Opens a request, with a delivery of it to each person.
+/// Opens a request, and makes a delivery of the request to each person.
 async fn question(fixture: &StoreFixture, people: &[&str]) {
     fixture.paused(finance(1)).await;
     for notice in notices(fixture).await {

@@ -338,7 +338,7 @@ async fn locked_task_holds_up_only_its_own_root() {
     let fixture = StoreFixture::postgres().await;
     let (held, free) = (fixture.task().await, fixture.task().await);
     // The change of the locked task waits for the lock, up to two seconds. Commits of the other
-    // root that take less time did not wait for it.
+    // root that take less time did not wait for the lock.
     let limit = Duration::from_millis(1900);
     let mut fastest = Duration::MAX;
     // A busy machine may delay the commits of a round, so one fast round of several is enough.

@@ -238,7 +238,7 @@ async fn run_filler(fixture: &StoreFixture) {
 }
 
 /// A prepared statement is planned once, while the tables are empty. Its plan must also suit large
-/// tables, so it must search each table by a key.
+/// tables, so the plan must search each table by a key.
 #[tokio::test]
 async fn statement_that_is_planned_once_searches_every_table_by_a_key() {
     let fixture = StoreFixture::postgres().await;

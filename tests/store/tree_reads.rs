@@ -366,7 +366,7 @@ both! {
         let place = |seq| tree.items.iter().find(|item| (item.task_id, item.item.seq) == (leaf, seq)).unwrap().event;
         let id = fixture.literal(leaf.0);
         fixture.numbers(&format!("delete from agent_task_item where seq = 1 and task_id = {id}")).await.unwrap();
-        // A read that begins after the missing item does not notice that it is missing.
+        // A read that begins after the missing item does not notice the gap.
         assert!(fixture.store.tree(grown.root, place(1)).await.unwrap().is_some());
         assert!(fixture.store.tree(grown.root, place(1) - 1).await.unwrap().is_some());
         let reported = fixture.store.take_unreadable();
