@@ -16,7 +16,8 @@ CASES = {
     "denied": ("delete_order", "deny"),
     "record: held": ("read_order", "allow"),
 }
-# The bare handlers allow every call.
+# For each bare handler: the tool that is called, and the expected decision. A bare handler allows
+# every call.
 BARE = {"gate0": ("read_order", "allow"), "gate1": ("update_order", "allow"), "gate1once": ("refund_order", "allow")}
 # Pairs of a case, and the bare handler or the other case with which the case is compared. Both answer the same calls.
 PAIRS = [

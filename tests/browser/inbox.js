@@ -97,7 +97,7 @@ async function aRowSaysWhoDecidedElsewhere(browser, viewport) {
 
 // While the page is hidden, a request is decided. Its row then names the person who decided, even
 // if more requests wait than the stream lists. A new question that is several pages away appears on
-// a page that begins with it.
+// a page that begins with this question.
 async function hiddenPageCatchesUp(browser, count) {
   const asked = [];
   for (let number = 0; number < count; number += 1) asked.push(await refundOf(100 + number));
@@ -220,10 +220,10 @@ async function noticesWhatItMissed(browser) {
   await clear();
 }
 
-// If several tabs have notices switched on, the tab that holds the lock keeps its stream while it
-// is hidden, and the other tabs close their streams. After the reader has switched notices off and
-// on, the tab goes on with its notices. A hidden tab that receives the lock opens its stream again,
-// and repeats no notice.
+// If several tabs have notices switched on, the tab that holds the lock keeps its stream while the
+// tab is hidden, and the other tabs close their streams. After the reader has switched notices off
+// and on, the tab goes on with its notices. A hidden tab that receives the lock opens its stream
+// again, and repeats no notice.
 async function oneHiddenTabKeepsItsStream(browser) {
   const { context, page, wrong } = await newPage(browser);
   const other = await context.newPage();

@@ -67,7 +67,7 @@ async function looksRight({ page, wrong, looks: taken, name, isOwn }, state, mad
     const { viewport, colorScheme } = LOOKS[look];
     await page.emulateMedia({ colorScheme });
     await page.setViewportSize(viewport);
-    // All parts of a page are open on a phone.
+    // On a phone, opens the folded parts of the page, so that they are checked, too.
     if (viewport === PHONE) await page.evaluate(() => document.querySelectorAll("details").forEach((folded) => (folded.open = true)));
     await readable(page, `${name}, ${look}`);
     await shot(page, `${name}, ${look}`);

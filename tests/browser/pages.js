@@ -279,7 +279,8 @@ async function answersTheOthers(browser) {
   await context.close();
 }
 
-// A login is sealed for the named tools and never shown again, even if the service refuses it.
+// A login is sealed for the named tools and never shown again, even if the service refuses the
+// login.
 async function givesALogin(browser) {
   const { task, request: asked } = await asks("comment_ticket", '{"text":"hello"}');
   assert.equal(asked.kind, "credentials");
@@ -334,7 +335,7 @@ async function comesTooLate(browser) {
   await context.close();
 }
 
-// A page that no longer shows the current request cannot answer it.
+// A page that no longer shows the current request cannot answer the request.
 async function showsSomethingElse(browser) {
   const { task, request: asked } = await refund();
   const { context, page } = await deafPage(browser);

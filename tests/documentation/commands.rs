@@ -277,7 +277,7 @@ fn commands(block: &str) -> Vec<String> {
 }
 
 /// Returns the id of the task that a command's output names: of the root task, if the output names
-/// it. The output is an HTTP body, an HTTP head with a body, or a stream of events.
+/// the root task. The output is an HTTP body, an HTTP head with a body, or a stream of events.
 fn task_id(answer: &str) -> Option<String> {
     let body = answer
         .split_once("\r\n\r\n")

@@ -128,7 +128,8 @@ on_both! {
         scene.app.database.execute(hour_later).await;
         scene.hook.answers(200);
         scene.short().await;
-        // The success brings the second message forward, for which no wait was asked.
+        // The receiver asked for no wait before the second message, so the success makes this
+        // message due at once.
         let found = scene.until(|found| found.len() == 3 && found[1]["state"] == "sent").await;
         let waiting = &found[2];
         assert_eq!((&waiting["state"], wait(waiting), &waiting["attempts"]), (&json!("due"), 600, &json!(2)));

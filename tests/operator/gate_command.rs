@@ -159,7 +159,7 @@ fn begin(mut command: Command, input: &[u8]) -> Child {
     let mut child = command.spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     // A failed write is ignored: a process that refuses its input may exit, and so close the pipe,
-    // before it has read all of it.
+    // before it has read the whole input.
     let _ = stdin.write_all(input);
     child
 }

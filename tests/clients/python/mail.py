@@ -35,7 +35,8 @@ ALICE = "alice-key-0123456789"
 OPS = "ops-key-0123456789ab"
 FROM = "holdpoint@acme.example"
 BOB, CAROL, DORA = (f"{user}@acme.example" for user in ("bob", "carol", "dora"))
-# The service does not treat this address as loopback, so it demands TLS. A connection to it reaches this machine.
+# The service does not treat this address as loopback, so the service demands TLS. A connection to the address
+# reaches this machine.
 HOST = "0.0.0.0"
 SETTINGS = f"""
 auth:

@@ -16,7 +16,8 @@ fn single() -> String {
     BOB_ONLY.replace("tenants", "gather: 0s, tenants")
 }
 
-/// Returns a webhook entry with the name of the mail entry. It sends questions and their answers.
+/// Returns a webhook entry with the name of the mail entry. The entry sends questions and their
+/// answers.
 fn webhook(url: &str) -> String {
     BACKEND
         .replace("name: backend", "name: by-mail")
@@ -85,7 +86,7 @@ on_both! {
         post.until(|found| found.len() == 2 && found.iter().all(|one| !one["last"].is_null())).await;
         post.app.restart_with(|yaml| yaml.replace(&webhook, BOB_ONLY)).await;
         // The answer is dropped only after a day, because another replica may still have an entry
-        // that sends it.
+        // that sends the answer.
         post.leap(Duration::from_hours(25));
         let found = post.counted(&[("dropped", 2), ("due", 0)]).await;
         for dropped in found {

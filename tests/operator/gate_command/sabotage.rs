@@ -97,8 +97,8 @@ fn server_whose_first_permit_has_ended() -> String {
     format!("http://{address}")
 }
 
-/// Starts a server that ends its first connection without an answer, a while after it has read the
-/// request, and that allows each later call. Returns the server's URL.
+/// Starts a server that ends its first connection without an answer, a while after the server has
+/// read the request, and that allows each later call. Returns the server's URL.
 fn server_that_fails_during_the_first_wait() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
