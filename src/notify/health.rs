@@ -1,7 +1,7 @@
 //! Tracks whether a receiver accepts messages, as far as this process knows. The first success
 //! after a failure makes all waiting messages of the receiver due, because the receiver probably
-//! accepts messages again. This process does not see the failed attempts of other processes.
-//! Therefore a success also makes all waiting messages due if this process had no success in the
+//! accepts messages again. A process does not see the failed attempts of other processes. Therefore
+//! a success also makes all waiting messages due if this process had no success in the
 //! [`ASK_INTERVAL`] before.
 //!
 //! Exception: a refused message keeps its own schedule. Otherwise, each success of another message

@@ -48,7 +48,7 @@ pub struct Directory {
     links: Option<LinkMay>,
     /// The user ids that the configuration names outside `auth`, such as the approvers in rules. If
     /// a client spells such an id differently, the spelling of the configuration is used instead.
-    /// This holds in every tenant.
+    /// This rule holds in every tenant.
     named_users: Vec<(UserKey, String)>,
     ids: UserIds,
 }

@@ -83,7 +83,8 @@ impl InboxView {
 
     /// Records the current state of a request. Returns the change to report to the caller, if any.
     /// A waiting request that is not in `open` is reported as created. While `more` is set, such a
-    /// request may have been reported before. It is then reported as changed if it has answers.
+    /// request may have been reported before. The request is then reported as changed if it has
+    /// answers.
     pub(super) fn update(
         &mut self,
         row: &RequestRow,
