@@ -39,8 +39,8 @@ async fn wait_shows_no_pause_that_another_replica_has_ended() {
     app.model
         .then(calls(&[("refund", r#"{"order": 17, "amount": 120}"#)]));
     let body = json!({"input": "please"});
-    // While the stream is open, the process `app` subscribes to the tree. Its last notification is
-    // the pause.
+    // While the stream is open, the process `app` gets notifications about the tree. The last
+    // notification is about the pause.
     let mut watch = app.owner().post_and_watch("/v1/tasks", &body).await;
     let paused = watch.until("task.paused").await;
     let task = paused[0].data["task_id"].as_str().unwrap().to_owned();

@@ -1,8 +1,9 @@
 //! Checks the imports between the rooms of `http` against the table of these rooms in
 //! `ARCHITECTURE.md`.
 //!
-//! The files directly in `src/http` join the rooms. They may import every room, and every room may
-//! import what they define. Tests are not checked, because all of them use the same samples.
+//! The files directly in `src/http` join the rooms. These files may import every room, and every
+//! room may import their definitions. Tests are not checked, because all of them use the same
+//! samples.
 
 use std::collections::BTreeSet;
 

@@ -65,8 +65,8 @@ async fn asked(harness: &EngineHarness, kind: RequestKind) -> (TaskId, RequestId
 async fn taken_over_in_vain(fixture: StoreFixture) -> (EngineHarness, TaskId) {
     let harness = EngineHarness::new(fixture, SMALL).await;
     let task = harness.lost_call().await;
-    // The first two times, the task may be driven together with other tasks. The next five times it
-    // is driven alone.
+    // The first two times, the task may be driven together with other tasks. The next five times,
+    // the task is driven alone.
     for fruitless in 1..=7 {
         harness.later();
         let mut engine = harness.engine(1);

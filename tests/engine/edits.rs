@@ -34,7 +34,7 @@ const TAGGED: &str = r#"{ "text" : "\u0079" }"#;
 const AGAIN: &str = r#"{"order":3,"amount":1e2}"#;
 
 /// Rules on the arguments, inserted before the harness's rule `small`. This text replaces the
-/// beginning of the rule `small`, so its last line repeats that beginning.
+/// beginning of the rule `small`, so the last line of the text repeats that beginning.
 const RULES: &str = r#"
   - { name: odd, tools: [refund], when: "args.order == 666", decide: deny, reason: Not that order. }
   - { name: huge, tools: [refund], when: "args.amount > 1000.0", decide: hold, approvers: { users: [carol] } }
@@ -369,8 +369,8 @@ both! {
     async fn crash_anywhere_neither_loses_nor_repeats_nor_changes_an_edit(fixture) {
         let harness = harness(fixture, "{ owner: true }").await;
         let (mut lives, mut whole_lives, mut doubts) = (0, 0, 0);
-        // Each driver is dropped after 1 to 16 polls. Its progress by then varies, so the loop
-        // continues until a driver was dropped during its call.
+        // Each driver is dropped after 1 to 16 polls. The progress of a driver by then varies, so
+        // the loop continues until a driver was dropped during its call.
         while whole_lives < 2 || (doubts == 0 && lives < 400) {
             let polls = 1 + lives % 16;
             lives += 1;

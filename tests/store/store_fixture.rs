@@ -169,7 +169,7 @@ impl StoreFixture {
         PgConnection::connect(url).await.unwrap()
     }
 
-    /// Waits until this number of statements wait for locks on Postgres.
+    /// Waits until at least this number of statements wait for locks on Postgres.
     pub async fn until_locked_out(&self, statements: i64) {
         let waiting = "select count(*) from pg_stat_activity
             where datname = current_database() and wait_event_type = 'Lock'";

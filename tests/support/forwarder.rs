@@ -134,7 +134,7 @@ impl Forwarder {
                         return;
                     };
                     let (from_client, to_client) = client.into_split();
-                    // If one direction ends, both halves are dropped. This cuts the connection.
+                    // If one direction ends, both halves are dropped, which cuts the connection.
                     tokio::select! {
                         () = pump(from_client, to_server, heard.clone(), None, messages) => {}
                         () = pump(from_server, to_client, heard.clone(), Some(bytes), None) => {}

@@ -1,6 +1,7 @@
 // A receiver of webhooks that verifies each message with the library `standardwebhooks`. Each
-// message verifies under each of the two secrets. It does not verify with one byte changed or six
-// minutes later. The program ends once it has one message of each expected type.
+// message verifies under each of the two secrets. A message with one changed byte does not verify,
+// and no message verifies six minutes later. The program ends once it has one message of each
+// expected type.
 import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import { Webhook } from "standardwebhooks";

@@ -21,11 +21,11 @@ pub const CHANGED: &str = "changed ";
 /// A changed definition, or `None` for the reviewed definition.
 pub type Definition = Option<String>;
 
-/// The server. All processes of a test share the server and the result of the last comparison.
+/// The fake server. All processes of a test share it, with the result of the last comparison.
 pub struct ToolServer(Mutex<State>);
 
 struct State {
-    /// All definitions that the server has had. The last one is the present definition.
+    /// All definitions that the server has had. The last definition is the present definition.
     definitions: Vec<Option<DefinitionChange>>,
     /// The index in `definitions` of the definition that the last comparison found.
     known: usize,

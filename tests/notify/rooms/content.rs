@@ -172,7 +172,7 @@ async fn room_never_gets_the_link_of_a_person() {
         scene.counted(&[("due", 0)]).await;
         for call in scene.hook.all() {
             let plain = format!("{}/resume/{}", scene.app.url(), held.request);
-            // The change after the decision has no link at all.
+            // The update of the message after the decision has no link at all.
             let is_change = call.path == "/api/chat.update";
             assert!(
                 call.text.contains(&plain) != is_change && !call.text.contains("/l/"),
