@@ -88,6 +88,13 @@ impl Grpc {
         })
     }
 
+    /// Waits until the service has closed the connection. A request that is sent meanwhile proves
+    /// less, and may wait for ever: hyper keeps a request that comes while its connection ends.
+    async fn is_closed(&self) {
+        let is_closed = async || self.sender.is_closed();
+        crate::support::until("the service closes the connection", is_closed).await;
+    }
+
     /// Sends a well-formed gRPC call with the API key `key`.
     async fn call(&mut self, path: &str, key: &str, message: &[u8]) -> Answered {
         let key = format!("Bearer {key}");
