@@ -1,10 +1,14 @@
 //! Tests that one receiver does not delay another, and that no message is in flight twice at once.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{BACKEND, Scene, on_both};
 use crate::support::fake_receiver::{FakeReceiver, Received};
+
+/// The time limit of an attempt. After this time, a receiver that does not answer loses its slot to
+/// the next message.
+const ATTEMPT: Duration = Duration::from_secs(15);
 
 fn ends(name: &str) -> String {
     let named = "tenants: [acme], events: [task.completed]";
@@ -28,6 +32,7 @@ on_both! {
         dead.close();
         let slow = ends("slow").replace("{hook}", &dead.url);
         let scene = Scene::start(on, &format!("{slow}\n{}", ends("backend"))).await;
+        let began = Instant::now();
         for _ in 0..12 {
             scene.short().await;
         }
@@ -36,7 +41,8 @@ on_both! {
             found.iter().filter(sent).count() == 12
         }).await;
         dead.reached(4).await;
-        assert_eq!((dead.count(), scene.hook.count()), (4, 12), "the dead one holds its own four slots");
+        assert_eq!(scene.hook.count(), 12);
+        assert!(dead.count() == 4 || began.elapsed() >= ATTEMPT, "the dead one holds its own four slots");
     }
 
     async fn eight_slow_receivers_that_take_every_slot_delay_no_other(on) {
@@ -45,6 +51,7 @@ on_both! {
         let slow_entries: Vec<String> = (0..8).map(|number| ends(&format!("slow{number}"))).collect();
         let slow_entries = slow_entries.join("\n").replace("{hook}", &slow.url);
         let scene = Scene::start(on, &format!("{slow_entries}\n{}", ends("backend"))).await;
+        let began = Instant::now();
         for _ in 0..4 {
             scene.short().await;
         }
@@ -56,7 +63,8 @@ on_both! {
             let sent = |one: &&serde_json::Value| one["target"] == "backend" && one["state"] == "sent";
             found.iter().filter(sent).count() == 8
         }).await;
-        assert_eq!((slow.count(), scene.hook.count()), (32, 8), "no slow receiver has given up a slot");
+        assert_eq!(scene.hook.count(), 8);
+        assert!(slow.count() == 32 || began.elapsed() >= ATTEMPT, "no slow receiver has given up a slot");
     }
 
     async fn lease_covers_one_message_so_a_slow_receiver_gets_none_twice(on) {

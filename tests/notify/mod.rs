@@ -28,6 +28,16 @@ pub const OLD: &str = "whsec_b2xkLXNlY3JldC0wMTIzNDU2Nzg5LWNhbmFyeQ==";
 /// An entry with the default events.
 pub const BACKEND: &str = r#"    - { name: backend, webhook: { url: "{hook}/backend", secrets: ["{new}"] }, tenants: [acme] }"#;
 
+/// More than the waits after the first and the second failed attempt at a message. A test that leaps
+/// this far does not depend on the number of attempts that have failed on a slow machine.
+pub const BEYOND_RETRIES: Duration = Duration::from_mins(8);
+
+/// Returns whether at least one attempt at the delivery has ended. On a slow machine, a second
+/// attempt may come before the test sees the first one.
+pub fn was_tried(delivery: &Value) -> bool {
+    delivery["attempts"].as_i64() >= Some(1)
+}
+
 /// Makes two tests of each body: one per database engine.
 macro_rules! on_both {
     ($($(#[$doc:meta])* async fn $name:ident($on:ident) $body:block)*) => {

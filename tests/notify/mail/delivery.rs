@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::{ALICE, BOB, BOB_ONLY, BY_MAIL, MINUTE, Post, yaml};
-use crate::notify::{BACKEND, NEW, on_both};
+use super::{ALICE, BOB, BOB_ONLY, BY_MAIL, Post, yaml};
+use crate::notify::{BACKEND, BEYOND_RETRIES, NEW, on_both, was_tried};
 use crate::support::fake_mail_server::{FakeMailServer, Then};
 use crate::support::fake_receiver::FakeReceiver;
 use crate::support::test_app::{On, TestApp};
@@ -34,14 +34,14 @@ on_both! {
         let post = Post::start(on, &single()).await;
         post.server.then(Then::Refuse(451));
         post.app.held().await;
-        let found = post.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
+        let found = post.until(|found| found.len() == 1 && was_tried(&found[0])).await;
         assert_eq!((&found[0]["state"], &found[0]["last"]["problem"]),
             (&"due".into(), &"the mail server asks to try again later (4xx)".into()));
         post.server.then(Then::Refuse(550));
-        post.leap(Duration::from_secs(7));
+        post.leap(BEYOND_RETRIES);
         let found = post.counted(&[("dead", 1)]).await;
-        assert_eq!((&found[0]["attempts"], &found[0]["last"]["problem"]),
-            (&2.into(), &"the mail server refuses the mail (5xx)".into()));
+        assert!(found[0]["attempts"].as_i64() >= Some(2), "{}", found[0]);
+        assert_eq!(found[0]["last"]["problem"], "the mail server refuses the mail (5xx)");
         assert_eq!(post.server.all().len(), 0);
     }
 
@@ -50,7 +50,7 @@ on_both! {
         let post = Post::with(on, &single(), sign_in).await;
         post.server.then(Then::OfferCramMd5);
         post.app.held().await;
-        let found = post.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
+        let found = post.until(|found| found.len() == 1 && was_tried(&found[0])).await;
         assert_eq!(found[0]["last"]["problem"], "the mail server offers no sign-in that the service can use (PLAIN, LOGIN)");
         assert!(post.server.heard().iter().all(|line| !line.starts_with("AUTH")));
     }
@@ -59,10 +59,10 @@ on_both! {
         let mut post = Post::start(on, BOB_ONLY).await;
         post.server.then(Then::Refuse(451));
         post.app.held().await;
-        post.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
-        post.server.then(Then::Take);
+        post.until(|found| found.len() == 1 && was_tried(&found[0])).await;
         post.app.restart_with(|yaml| yaml.replace("users: [bob]", "users: [alice]")).await;
-        post.leap(6 * MINUTE);
+        post.server.then(Then::Take);
+        post.leap(BEYOND_RETRIES);
         post.counted(&[("dropped", 1)]).await;
         assert_eq!(post.server.all().len(), 0);
     }
@@ -70,9 +70,9 @@ on_both! {
     async fn question_that_waits_for_a_room_is_dropped_once_its_entry_mails_people(on) {
         let mut post = Post::start(on, ROOM).await;
         post.app.held().await;
-        post.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
+        post.until(|found| found.len() == 1 && was_tried(&found[0])).await;
         post.app.restart_with(|yaml| yaml.replace(ROOM, &single())).await;
-        post.leap(Duration::from_secs(7));
+        post.leap(BEYOND_RETRIES);
         let found = post.counted(&[("dropped", 1), ("due", 0)]).await;
         assert_eq!(found[0]["last"]["problem"], "the entry's settings no longer select this message");
         assert_eq!(post.server.all().len(), 0);
@@ -103,7 +103,7 @@ on_both! {
         post.app.held().await;
         post.until(|found| found.len() == 2 && found.iter().all(|one| !one["last"].is_null())).await;
         post.app.restart_with(|yaml| yaml.replace(BY_MAIL, &webhook)).await;
-        post.leap(7 * MINUTE);
+        post.leap(BEYOND_RETRIES);
         post.counted(&[("dropped", 2), ("due", 0)]).await;
         assert_eq!(hook.count(), 0);
     }
@@ -112,12 +112,12 @@ on_both! {
         let post = Post::start(on, &single()).await;
         post.server.then(Then::Cut);
         post.app.held().await;
-        post.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
+        post.until(|found| found.len() == 1 && was_tried(&found[0])).await;
         post.server.then(Then::Take);
-        post.leap(Duration::from_secs(7));
+        post.leap(BEYOND_RETRIES);
         post.counted(&[("sent", 1)]).await;
         let all = post.server.all();
-        assert_eq!((all.len(), &all[0].id), (2, &all[1].id));
+        assert!(all.len() >= 2 && all.iter().all(|mail| mail.id == all[0].id));
     }
 
     async fn server_that_hangs_after_data_costs_twenty_seconds_and_no_slot(on) {
@@ -145,10 +145,10 @@ on_both! {
             let mut post = Post::start(on, BY_MAIL).await;
             post.server.then(Then::Refuse(451));
             post.app.held().await;
-            post.until(|found| found.len() == 2 && found.iter().all(|one| one["attempts"] == 1)).await;
+            post.until(|found| found.len() == 2 && found.iter().all(was_tried)).await;
             post.app.restart_with(|yaml| yaml.replace(lost, left)).await;
             post.server.then(Then::Take);
-            post.leap(MINUTE);
+            post.leap(BEYOND_RETRIES);
             let found = post.counted(&[("sent", 1), ("dropped", 1)]).await;
             let dropped = found.iter().find(|one| one["state"] == "dropped").unwrap();
             assert_eq!((&dropped["person"], &dropped["last"]["problem"]), (&"bob".into(), &problem.into()));
@@ -160,9 +160,9 @@ on_both! {
         let post = Post::start(on, BOB_ONLY).await;
         post.server.then(Then::Refuse(451));
         post.app.held().await;
-        post.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
+        post.until(|found| found.len() == 1 && was_tried(&found[0])).await;
         post.server.then(Then::Take);
-        post.leap(MINUTE);
+        post.leap(BEYOND_RETRIES);
         post.counted(&[("sent", 1)]).await;
         assert_eq!(post.server.all().len(), 1);
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::{BOT, GATHERS, answer, of, rooms};
-use crate::notify::on_both;
+use crate::notify::{BEYOND_RETRIES, on_both, was_tried};
 use crate::support::test_app::{ALICE, BOB, On};
 
 on_both! {
@@ -88,11 +88,11 @@ on_both! {
         let (scene, slack) = rooms(on, BOT).await;
         slack.fails("chat.postMessage", "ratelimited");
         let held = scene.app.held().await;
-        scene.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
+        scene.until(|found| found.len() == 1 && was_tried(&found[0])).await;
         answer(&scene, BOB, &held, "approve").await;
         slack.mend();
         scene.until(|found| of(found, "request.decided").iter().any(|one| one["state"] == "dropped")).await;
-        scene.leap(Duration::from_secs(7));
+        scene.leap(BEYOND_RETRIES);
         scene.counted(&[("dropped", 2), ("due", 0)]).await;
         assert_eq!(slack.messages().len(), 0);
     }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{BOT, GATHERS, HOOK, TEAMS, answer, ask_with, rooms};
-use crate::notify::on_both;
+use crate::notify::{on_both, was_tried};
 use crate::support::fake_slack::{CHANNEL, TOKEN};
 use crate::support::has_word;
 use crate::support::test_app::BOB;
@@ -141,7 +141,7 @@ async fn token_and_urls_of_rooms_are_in_no_row_answer_or_metric() {
         }
         scene.app.held().await;
         scene
-            .until(|found| found.len() == 1 && found[0]["attempts"] == 1)
+            .until(|found| found.len() == 1 && was_tried(&found[0]))
             .await;
         let texts = scene.shown().await;
         for canary in [error, &scene.hook.url, CHANNEL] {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{BOT, GATHERS, HOOK, TEAMS, answer, of, rooms};
-use crate::notify::{micros, on_both};
+use crate::notify::{BEYOND_RETRIES, micros, on_both, was_tried};
 use crate::support::fake_slack::{CHANNEL, TOKEN};
 use crate::support::test_app::BOB;
 
@@ -23,11 +23,11 @@ on_both! {
             let (scene, slack) = rooms(on, BOT).await;
             slack.fails("chat.postMessage", error);
             scene.app.held().await;
-            let found = scene.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
+            let found = scene.until(|found| found.len() == 1 && was_tried(&found[0])).await;
             assert_eq!(problem(&found[0]), (&json!(state), &json!(said)));
             assert_eq!(found[0]["last"]["http_status"], 200);
             slack.mend();
-            scene.leap(Duration::from_secs(7));
+            scene.leap(BEYOND_RETRIES);
             if state == "due" {
                 slack.until(|all| all.len() == 1).await;
             } else {
@@ -54,7 +54,7 @@ on_both! {
             let other = format!("{}/other", scene.hook.url);
             scene.hook.answers_by(move |_| (status, vec![("location", other.clone())]));
             scene.app.held().await;
-            let found = scene.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
+            let found = scene.until(|found| found.len() == 1 && was_tried(&found[0])).await;
             assert_eq!(problem(&found[0]), (&json!("due"), &json!("a redirect is not followed")));
             assert!(scene.hook.all().iter().all(|call| call.path != "/other"));
         }
@@ -68,7 +68,7 @@ on_both! {
                 axum::response::IntoResponse::into_response(body.to_string())
             });
             scene.app.held().await;
-            let found = scene.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
+            let found = scene.until(|found| found.len() == 1 && was_tried(&found[0])).await;
             assert_eq!(found[0]["last"]["problem"].as_str().unwrap_or(""), problem_told);
         }
     }
@@ -78,12 +78,13 @@ on_both! {
             let (mut scene, _slack) = rooms(on, entry).await;
             scene.hook.answers(500);
             scene.app.held().await;
-            scene.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
-            scene.hook.answers(200);
+            scene.until(|found| found.len() == 1 && was_tried(&found[0])).await;
             scene.app.restart_with(|yaml| yaml.replace("tenants: [acme]", "tenants: [other]")).await;
-            scene.leap(Duration::from_secs(90));
+            let before = scene.hook.count();
+            scene.hook.answers(200);
+            scene.leap(BEYOND_RETRIES);
             let found = scene.counted(&[("dropped", 1)]).await;
-            assert_eq!((problem(&found[0]).1, scene.hook.count()), (&json!("the request no longer waits for this recipient"), 1));
+            assert_eq!((problem(&found[0]).1, scene.hook.count()), (&json!("the request no longer waits for this recipient"), before));
         }
     }
 
@@ -95,7 +96,7 @@ on_both! {
             let (scene, _slack) = rooms(on, entry).await;
             scene.hook.answers(status);
             scene.app.held().await;
-            let found = scene.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
+            let found = scene.until(|found| found.len() == 1 && was_tried(&found[0])).await;
             assert_eq!(problem(&found[0]), (&json!(state), &json!(said)));
         }
     }
@@ -107,11 +108,11 @@ on_both! {
         scene.counted(&[("sent", 1)]).await;
         slack.fails("chat.update", "fatal_error");
         answer(&scene, BOB, &held, "approve").await;
-        let found = scene.until(|found| of(found, "request.decided").iter().any(|one| one["attempts"] == 1)).await;
+        let found = scene.until(|found| of(found, "request.decided").iter().any(|one| was_tried(one))).await;
         assert_eq!(problem(of(&found, "request.decided")[0]), (&json!("due"), &json!("Slack had an error of its own")));
         scene.app.restart().await;
         slack.mend();
-        scene.leap(Duration::from_secs(7));
+        scene.leap(BEYOND_RETRIES);
         scene.counted(&[("sent", 2), ("due", 0)]).await;
         assert!(slack.message().text().starts_with("Approved by bob, "));
     }
@@ -123,7 +124,7 @@ on_both! {
             scene.counted(&[("sent", 1)]).await;
             slack.fails("chat.update", "fatal_error");
             answer(&scene, BOB, &held, "approve").await;
-            scene.until(|found| of(found, "request.decided").iter().any(|one| one["attempts"] == 1)).await;
+            scene.until(|found| of(found, "request.decided").iter().any(|one| was_tried(one))).await;
             let url = &scene.hook.url;
             let bot = format!("slack: {{ token: \"{TOKEN}\", channel: {CHANNEL}, api_url: \"{url}/api\" }}");
             let room = room.replace("{hook}", url);
@@ -142,11 +143,11 @@ on_both! {
         scene.counted(&[("sent", 1)]).await;
         slack.fails("chat.update", "fatal_error");
         answer(&scene, BOB, &held, "approve").await;
-        scene.until(|found| of(found, "request.decided").iter().any(|one| one["attempts"] == 1)).await;
+        scene.until(|found| of(found, "request.decided").iter().any(|one| was_tried(one))).await;
         scene.app.restart_with(|yaml| yaml.replace("tenants: [acme]", "tenants: [other]")).await;
         slack.mend();
         let before = scene.hook.count();
-        scene.leap(Duration::from_secs(7));
+        scene.leap(BEYOND_RETRIES);
         let found = scene.counted(&[("sent", 1), ("dropped", 1), ("due", 0)]).await;
         let said = "the entry's settings no longer select this message";
         assert_eq!((problem(of(&found, "request.decided")[0]).1, scene.hook.count()), (&json!(said), before));
