@@ -154,10 +154,9 @@ both! {
         let harness = harness(fixture).await;
         let engine = harness.engine(8);
         harness.tool.answers(504, "late");
-        // The wait of five seconds is long enough for the attempt to end. The ask lasts that long,
-        // because the outcome of the call stays unknown.
-        let proposal = small(1, Duration::from_secs(5));
-        let call = asks(&engine, &proposal).await;
+        // An ask lasts for its whole wait, because the outcome of the call stays unknown.
+        let proposal = small(1, Duration::from_secs(1));
+        let call = in_doubt(&harness, &engine, proposal.clone()).await;
         assert_eq!((call.state, call.decision), (GateState::Doubtful, GateDecision::Pending));
         assert!(call.message().contains("may have run"), "{}", call.message());
         // The outcome is unknown, so a proposal of an equal call does not send the call again, but
