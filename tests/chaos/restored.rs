@@ -112,7 +112,7 @@ impl World {
             ])
             .args(more)
             .envs(VARIABLES)
-            .env("HOLDPOINT_FAILPOINTS", "lease=5s")
+            .env("HOLDPOINT_FAILPOINTS", "lease=15s")
             .stderr(log)
             .stdout(Stdio::null())
             .spawn()

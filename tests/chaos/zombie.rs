@@ -35,7 +35,7 @@ async fn replica_frozen_before_a_call_neither_sends_nor_overwrites_when_it_wakes
     let until = Instant::now() + Duration::from_mins(20);
     let at = |place: &Place| People::new(vec![place.url()], Arc::clone(&world), 0, until);
     let (of_first, of_second) = (at(&first), at(&second));
-    let armed = "lease=3s;call.before=freeze@1";
+    let armed = "lease=6s;call.before=freeze@1";
     let mut zombie = first.serve(armed, of_first.http()).await;
     // The replica may freeze before it answers the POST, so the test stops waiting for the reply
     // once the replica is frozen.
@@ -52,7 +52,7 @@ async fn replica_frozen_before_a_call_neither_sends_nor_overwrites_when_it_wakes
             _ = of_first.create("small 1") => frozen.await,
         }
     }
-    let other = second.serve("lease=3s", of_second.http()).await;
+    let other = second.serve("lease=6s", of_second.http()).await;
     let task = of_second.listed().await.remove(0);
     // The second replica takes the task over and opens a reconcile request. The auditor answers
     // that the call was not executed, so the second replica sends the call.
