@@ -155,7 +155,8 @@ async fn answer_that_ends_early_is_lost_and_not_repeated() {
 async fn silent_peer_is_lost_at_the_timeout_also_within_the_body() {
     let (listener, url) = listening().await;
     let net = Net::new().unwrap();
-    let in_time = Duration::from_millis(50);
+    // Even on a busy machine, the request must be sent within this time.
+    let in_time = Duration::from_secs(2);
     let room = |_| BodyLimits {
         enough_bytes: 100,
         max_bytes: 100,
@@ -187,7 +188,7 @@ async fn connection_that_is_never_made_is_not_a_lost_request() {
     // The listener accepts no connection. Once its queue is full, connecting hangs.
     let mut queue = Vec::new();
     while let Ok(peer) =
-        tokio::time::timeout(Duration::from_millis(50), TcpStream::connect(address)).await
+        tokio::time::timeout(Duration::from_secs(2), TcpStream::connect(address)).await
     {
         queue.push(peer.unwrap());
     }

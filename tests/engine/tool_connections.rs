@@ -99,7 +99,7 @@ async fn tool_receives_nothing_when_another_commit_wins_against_the_start() {
         other.execute("commit").await.unwrap();
         let mut received = Vec::new();
         let read = peer.read_to_end(&mut received);
-        tokio::time::timeout(Duration::from_secs(10), read)
+        tokio::time::timeout(Duration::from_mins(1), read)
             .await
             .expect("the connection is closed")
             .unwrap();

@@ -263,9 +263,9 @@ async fn dropped_read_without_an_answer_frees_its_connection_after_the_statement
         url: Secret::new(line.url().to_owned()),
         // The smallest pools, of one connection each.
         max_connections: 4,
-        acquire_timeout: Duration::from_secs(10),
+        acquire_timeout: Duration::from_secs(20),
         // The store adds two seconds for the network to this limit.
-        statement_timeout: Duration::from_secs(1),
+        statement_timeout: Duration::from_secs(3),
         ..Settings::default()
     };
     let store = Store::open(&settings, Arc::new(SystemClock)).await.unwrap();

@@ -203,7 +203,7 @@ async fn connection_that_went_silent_is_replaced_while_it_is_still_open() {
     let line = Forwarder::to(fixture.settings.url.reveal()).await;
     let settings = Settings {
         url: Secret::new(line.url().to_owned()),
-        statement_timeout: Duration::from_secs(1),
+        statement_timeout: Duration::from_secs(3),
         ..Settings::default()
     };
     let other = Store::open(&settings, fixture.clock.clone()).await.unwrap();

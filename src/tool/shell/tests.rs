@@ -194,14 +194,14 @@ async fn command_result_has_its_output_and_its_exit() {
 async fn command_group_is_killed_at_its_timeout_and_the_outcome_is_unknown() {
     let mut alive = Alive::new();
     // The shell must open the pipe before the timeout, even on a busy machine.
-    let tool = alive.tool(Duration::from_secs(3));
+    let tool = alive.tool(Duration::from_secs(6));
     let call = Alive::held("(sleep 1000 & sleep 1000) & sh -c 'trap \"\" TERM; sleep 1000; true'");
     let answer = tool.call(&call).await;
     let ToolAnswer::Unknown { problem } = answer else {
         panic!("{answer:?}")
     };
     assert!(
-        problem.contains("`Shell` was killed at its timeout (3s)"),
+        problem.contains("`Shell` was killed at its timeout (6s)"),
         "{problem}"
     );
     alive.began().await;

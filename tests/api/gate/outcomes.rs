@@ -69,7 +69,7 @@ on_both! {
     async fn permit_that_runs_out_makes_a_once_call_doubtful_and_its_report_answers(on: On) {
         // `run_within` is so long that the permit is still valid when the service answers, even on
         // a busy machine.
-        let app = gate(on, "run_within: 2s").await;
+        let app = gate(on, "run_within: 5s").await;
         let call = ask(&app, &bash("ls"), 5).await;
         assert_eq!(call_summary(&call), expected(200, "allow", "started", Value::Null), "{}", call.text);
         let mut now = look(&app, &call, 0).await;

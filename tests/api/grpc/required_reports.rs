@@ -4,7 +4,7 @@ use super::ext_mcp::resume;
 use super::*;
 use crate::api::approval_cycle::on_both;
 
-const REQUIRED: &str = "hold: 0s\n    run_within: 2s\n    ext_authz: { user_header: x-user }";
+const REQUIRED: &str = "hold: 0s\n    run_within: 5s\n    ext_authz: { user_header: x-user }";
 
 async fn required(on: On) -> TestApp {
     TestApp::with(on, &gateway_yaml(REQUIRED)).await

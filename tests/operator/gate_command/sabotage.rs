@@ -157,7 +157,7 @@ fn service_that_does_not_answer_clearly_blocks_the_call() {
     let folder = Folder::new();
     let url = server(Some(reply("200 OK", ALLOWED)));
     let output = run(
-        gate(folder.path(), &url, &["hook", "codex"], "1s"),
+        gate(folder.path(), &url, &["hook", "codex"], "5s"),
         input.as_bytes(),
     );
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
@@ -407,7 +407,7 @@ fn wrong_use_and_wrong_keys_block_the_call() {
         &["hook"],
         &["hook", "codex", "--unknown"],
     ] {
-        let output = run(service.gate(arguments, "1s"), input.as_bytes());
+        let output = run(service.gate(arguments, "5s"), input.as_bytes());
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
     }
     for (name, value) in [
@@ -417,7 +417,7 @@ fn wrong_use_and_wrong_keys_block_the_call() {
         ("HOLDPOINT_WAIT", "soon"),
         ("HOLDPOINT_KEY", super::BOB),
     ] {
-        let mut command = service.gate(&["hook", "claude-code"], "1s");
+        let mut command = service.gate(&["hook", "claude-code"], "5s");
         command.env(name, value);
         let output = begin(command, input.as_bytes()).wait_with_output().unwrap();
         let stderr = text(&output.stderr);

@@ -157,7 +157,7 @@ async fn line_over_16_mib_ends_the_child_and_leaves_its_calls_unknown() {
 
 #[tokio::test]
 async fn child_that_answers_nothing_after_a_timeout_is_ended() {
-    let script = format!("{IDS}deaf = True\ndef call(m): pass");
+    let script = format!("{IDS}{IGNORE_TERM}deaf = True\ndef call(m): pass");
     let mut server = Served::running(&script);
     server.stdio.limits.alive = SHORT;
     let late = Outcome::Unknown(NO_ANSWER_IN_TIME.to_owned());
@@ -206,7 +206,7 @@ async fn child_of_a_killed_guard_ends() {
 
 #[tokio::test]
 async fn closed_child_gets_the_end_of_its_input_then_a_signal_and_is_killed_with_all_it_started() {
-    let server = Served::running(IDS);
+    let server = Served::running(&format!("{IDS}{IGNORE_TERM}"));
     assert_eq!(server.called().await, succeeded("ticket.close"));
     server.stdio.close().await;
     assert_eq!(server.count("end of input"), 1);
@@ -279,7 +279,7 @@ for line in sys.stdin:
 "#;
     let mut server = Served::by(&["/usr/bin/env", "python3", "-c", stateless]);
     // Even on a busy machine, the server must answer the second probe within this time.
-    server.stdio.limits.probe = Duration::from_secs(3);
+    server.stdio.limits.probe = Duration::from_secs(6);
     let listing = server.stdio.list().await.unwrap();
     assert_eq!(listing.revision, Revision::July2026);
 }
