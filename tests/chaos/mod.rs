@@ -15,7 +15,7 @@ mod inbox_rows;
 mod mail_to_result;
 mod mails;
 mod messages;
-mod process;
+pub mod process;
 mod restored;
 mod scripted_model;
 mod sender;

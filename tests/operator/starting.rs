@@ -10,6 +10,7 @@ use tokio::net::TcpStream;
 
 use super::holdpoint;
 use super::served_binary::{Folder, Served};
+use crate::chaos::process::free_port;
 use crate::support::fake_chat_completions::{FakeModel, says};
 use crate::support::postgres::PrivateCluster;
 
@@ -17,10 +18,9 @@ const SMALL: &str = "models: { m: { provider: scripted, script: 'builtin:refunds
 
 const INPUT: &str = r#"{"input": "hello"}"#;
 
-/// Returns a port at which nothing listens.
+/// Returns an address at which nothing listens, and which no other test gets meanwhile.
 fn closed_port() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap()
+    ([127, 0, 0, 1], free_port()).into()
 }
 
 fn url(database: SocketAddr) -> String {
