@@ -200,10 +200,8 @@ mod tests {
 
     #[tokio::test]
     async fn database_that_does_not_answer_is_waited_for_one_minute() {
-        let gone = std::net::TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap();
+        let refusing = crate::net::tests::refusing_socket();
+        let gone = refusing.local_addr().unwrap();
         let config = config_of(format!("postgres://user:a-password@{gone}/db"));
         let slept = Arc::new(Sleeper::default());
         let clock: Arc<dyn Clock> = Arc::<Sleeper>::clone(&slept);
@@ -222,7 +220,8 @@ mod tests {
     async fn last_attempt_at_a_silent_database_takes_no_longer_than_the_time_that_is_left() {
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = silent.local_addr().unwrap();
-        let config = config_of(format!("postgres://user@{address}/db?sslmode=disable"));
+        let mut config = config_of(format!("postgres://user@{address}/db?sslmode=disable"));
+        config.database.acquire_timeout = Duration::from_secs(30);
         let clock: Arc<dyn Clock> = Arc::new(LateClock::default());
         let began = Instant::now();
         let opened = open(&config, &clock, DatabaseOptions::default()).await;
