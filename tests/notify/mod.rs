@@ -28,8 +28,8 @@ pub const OLD: &str = "whsec_b2xkLXNlY3JldC0wMTIzNDU2Nzg5LWNhbmFyeQ==";
 /// An entry with the default events.
 pub const BACKEND: &str = r#"    - { name: backend, webhook: { url: "{hook}/backend", secrets: ["{new}"] }, tenants: [acme] }"#;
 
-/// More than the waits after the first and the second failed attempt at a message. A test that leaps
-/// this far does not depend on the number of attempts that have failed on a slow machine.
+/// More than the waits after the first two failed attempts at a message. A test that leaps this far
+/// does not depend on whether one attempt or two have failed, as on a slow machine.
 pub const BEYOND_RETRIES: Duration = Duration::from_mins(8);
 
 /// Returns whether at least one attempt at the delivery has ended. On a slow machine, a second
