@@ -158,7 +158,12 @@ on_both! {
         let line = format!("<a autofocus href=\"/resume/{}\">Next: Refund 80 for order 17</a> · 1 more", second.request);
         assert!(after.text.contains("Approved. ") && after.text.contains(&line), "{}", after.text);
         let others = page(app.actor(EVE), &format!("/resume/{}", first.request)).await;
-        assert!(!others.text.contains("class=\"next\""), "eve has not answered it");
+        let line = format!("<p class=\"next\"><a href=\"/resume/{}\">Next: Refund 80 for order 17</a> · 1 more", second.request);
+        assert!(others.text.contains(&line), "bob has decided it: {}", others.text);
+        let open = page(app.actor(EVE), &format!("/resume/{}", second.request)).await;
+        assert!(!open.text.contains("class=\"next\""), "it waits for eve");
+        let owners = page(app.owner(), &format!("/resume/{}", first.request)).await;
+        assert!(!owners.text.contains("class=\"next\""), "alice may not decide it");
         for held in [&second, &third] {
             app.approver().post(&format!("/resume/{}/reject", held.request), &json!({})).await;
         }

@@ -1,5 +1,5 @@
-//! Renders the line with a link from the page of an answered request to the next question. The link
-//! has the focus, so the Enter key opens the next question.
+//! Renders the line with a link from the page of a request to the next question. If the reader has
+//! answered the request, the link has the focus, so the Enter key opens the next question.
 
 use maud::{Markup, html};
 
@@ -10,10 +10,13 @@ use crate::http::events::inbox::filter::InboxFilter;
 use crate::http::pages::site::Site;
 use crate::http::pages::translations::fill;
 use crate::http::server::problem::Problem;
+use crate::people::Caller;
+use crate::people::authorization::may_decide;
 use crate::store::RequestRow;
 
 /// Returns the line that leads to the next question. If no other request waits, the line says so
-/// and has no link to a question. `None` if the reader has not answered the request in `row`.
+/// and has no link to a question. Returns a line if the reader has answered the request in `row`,
+/// or if the request is closed and the reader may decide it; otherwise `None`.
 ///
 /// # Errors
 /// `unavailable` or `internal` when the inbox cannot be read.
@@ -22,9 +25,10 @@ pub(crate) async fn next_question_line(
     row: &RequestRow,
     site: &Site<'_>,
 ) -> Result<Option<Markup>, Problem> {
-    let Some((_, answer)) = row.state().answer_by(&site.caller.user_id, None) else {
+    let own = row.state().answer_by(&site.caller.user_id, None);
+    if own.is_none() && !is_closed_for_approver(row, site.caller) {
         return Ok(None);
-    };
+    }
     let open = open_requests(http, site.caller, &InboxFilter::default(), None).await?;
     // Leaves out the request of this page, even if some of its calls still wait for the reader: the
     // page itself shows these calls.
@@ -44,14 +48,13 @@ pub(crate) async fn next_question_line(
         }
     }
     let (texts, words) = (site.texts(), site.words());
-    let what = words.action(answer.action);
     let more = format!("{count}{}", if open.more { "+" } else { "" });
     Ok(Some(html! {
         p.next {
-            (what) (words.full_stop) " "
+            @if let Some((_, answer)) = own { (words.action(answer.action)) (words.full_stop) " " }
             @match &next {
                 Some(next) => {
-                    a autofocus href=(format!("{}/resume/{}", site.prefix, next.spec.request_id)) {
+                    a autofocus[own.is_some()] href=(format!("{}/resume/{}", site.prefix, next.spec.request_id)) {
                         (fill(texts.next, &[("summary", &summary(next, texts))]))
                     }
                     @if count > 0 { " · " (fill(texts.more_wait, &[("count", &more)])) }
@@ -61,4 +64,10 @@ pub(crate) async fn next_question_line(
             " · " a href=(format!("{}/inbox", site.prefix)) { (texts.inbox) }
         }
     }))
+}
+
+/// Whether `caller` has the right to decide the request, and the request takes no more answers.
+fn is_closed_for_approver(row: &RequestRow, caller: &Caller) -> bool {
+    let approvers = &row.spec.terms.approvers;
+    !row.state().is_open() && may_decide(caller, &row.tenant, &row.owner, approvers).is_some()
 }

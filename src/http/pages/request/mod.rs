@@ -96,8 +96,8 @@ pub(crate) struct View<'a> {
     /// The facts that the journal has about the calls since the request was opened. `None` if the
     /// status of the request is `Pending`, or if the journal is unreadable.
     pub history: Option<RequestHistory>,
-    /// The line with a link to the next question. `None` if the reader has not answered this
-    /// request. Also `None` if a sealed link opened the page.
+    /// The line with a link to the next question, as [`next_question_line`] returns it. `None` if a
+    /// sealed link opened the page.
     pub next_question: Option<Markup>,
     /// The entries from the journal that the page's history lists.
     timeline: RequestTimeline,
