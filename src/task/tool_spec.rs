@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_json::value::RawValue;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::verdict::Verdict;
@@ -179,22 +181,35 @@ impl ToolSpec {
     /// argument of more than 80 characters is cut and ends with an ellipsis. A tool without a
     /// template has its name as the summary.
     #[must_use]
-    pub fn summarize(&self, arguments: &Value) -> String {
+    pub fn summarize(&self, arguments_text: &str) -> String {
         let Some(template) = &self.summary else {
             return self.name.clone();
         };
+        let arguments: BTreeMap<String, &RawValue> =
+            serde_json::from_str(arguments_text).unwrap_or_default();
         let mut line = String::new();
         for part in summary_parts(template) {
             match part {
                 SummaryPart::Text(text) => line.push_str(text),
-                SummaryPart::Argument(name) => match arguments.get(name) {
-                    Some(Value::String(text)) => push_truncated(&mut line, text),
-                    Some(other) => push_truncated(&mut line, &other.to_string()),
-                    None => {}
-                },
+                SummaryPart::Argument(name) => {
+                    if let Some(argument) = arguments.get(name) {
+                        push_truncated(&mut line, &argument_text(argument));
+                    }
+                }
             }
         }
         line
+    }
+}
+
+/// Returns an argument as text: a string without quotation marks, a number as it was written, any
+/// other value as JSON.
+fn argument_text(argument: &RawValue) -> String {
+    match serde_json::from_str(argument.get()) {
+        Ok(Value::String(text)) => text,
+        // A `Value` would lose the last digit of `20.10`.
+        Ok(Value::Number(_)) | Err(_) => argument.get().to_owned(),
+        Ok(value) => value.to_string(),
     }
 }
 
@@ -216,7 +231,7 @@ mod tests {
 
     use super::*;
 
-    fn summary(template: &str, arguments: &Value) -> String {
+    fn summary(template: &str, arguments_text: &str) -> String {
         let spec = ToolSpec {
             name: "refund".to_owned(),
             description: String::new(),
@@ -229,16 +244,16 @@ mod tests {
             definition: String::new(),
             needs: Vec::new(),
         };
-        spec.summarize(arguments)
+        spec.summarize(arguments_text)
     }
 
     #[test]
     fn template_is_filled_in_with_arguments_as_text() {
-        let arguments = json!({"order": 17, "amount": 1.50, "why": "a {order} b", "list": ["x"]});
+        let arguments = r#"{"order": 17, "amount": 1.50, "why": "a {order} b", "list": [ "x" ]}"#;
         for (template, expected) in [
             (
                 "Refund {amount} for order {order}",
-                "Refund 1.5 for order 17",
+                "Refund 1.50 for order 17",
             ),
             ("{order}{order}", "1717"),
             ("{why}: {list}", "a {order} b: [\"x\"]"),
@@ -247,16 +262,19 @@ mod tests {
             ("é{order}é", "é17é"),
             ("", ""),
         ] {
-            assert_eq!(summary(template, &arguments), expected, "{template}");
+            assert_eq!(summary(template, arguments), expected, "{template}");
         }
+        assert_eq!(summary("{order}|", "no JSON"), "|");
     }
 
     #[test]
     fn cut_argument_ends_in_an_ellipsis_and_a_whole_argument_does_not() {
-        let of = |count: usize| summary("<{text}>", &json!({"text": "é".repeat(count)}));
+        let of =
+            |count: usize| summary("<{text}>", &json!({"text": "é".repeat(count)}).to_string());
         assert_eq!(of(80), format!("<{}>", "é".repeat(80)));
         assert_eq!(of(81), format!("<{}…>", "é".repeat(80)));
-        let list = summary("{list}", &json!({"list": vec!["abcdef"; 20]}));
+        let list = json!({"list": vec!["abcdef"; 20]}).to_string();
+        let list = summary("{list}", &list);
         assert!(list.ends_with('…') && list.chars().count() == 81, "{list}");
     }
 }

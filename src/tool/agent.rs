@@ -90,7 +90,7 @@ mod tests {
             (ToolKind::Agent, Effect::Once, "agent analyst")
         );
         assert_eq!(
-            spec.summarize(&json!({"task": "count {orders}"})),
+            spec.summarize(r#"{"task": "count {orders}"}"#),
             "analyst: count {orders}"
         );
     }

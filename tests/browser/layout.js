@@ -112,7 +112,7 @@ async function decidesEight(browser, javaScriptEnabled) {
   const { task, request: asked } = await says("Eight parcels came broken.");
   const { context, page, wrong } = await newPage(browser, { javaScriptEnabled, viewport: { width: 1280, height: 800 } });
   await page.goto(asked.url);
-  assert.equal(await page.title(), "Refund 20.1 for order 101, and 7 more · Holdpoint");
+  assert.equal(await page.title(), "Refund 20.10 for order 101, and 7 more · Holdpoint");
   assert.match(await page.locator(".calls tfoot").innerText(), /^Sum\s+349\.84\s*$/);
   assert.equal(await page.locator(".calls tbody tr").count(), 8);
   assert.equal(await page.getByRole("button", { name: "Approve all 8" }).count(), 1);

@@ -95,7 +95,7 @@ impl Driver<'_> {
             address: address.map(|(address, _)| Address::new(&digest, address)),
             summary: entry.map_or_else(
                 || shortened_name(&call.name),
-                |entry| entry.spec.summarize(&arguments),
+                |entry| entry.spec.summarize(text),
             ),
             operator_text: self.operator_text(&call.name, entry),
             warnings: if needs_decision {
