@@ -70,8 +70,8 @@ pub(super) fn facts(site: &Site<'_>, row: &RequestRow, settings: &Settings, now:
     }
 }
 
-/// Renders the link to a request: the summary, the kind, and for an approval the effects of the
-/// calls.
+/// Renders the link to a request's page of this service, also if `request_url` names another page:
+/// the summary, the kind, and for an approval the effects of the calls.
 pub(super) fn request_link(site: &Site<'_>, row: &RequestRow, settings: &Settings) -> Markup {
     let texts = site.texts();
     let brief = RequestBrief::from_row(row, settings);
@@ -86,7 +86,7 @@ pub(super) fn request_link(site: &Site<'_>, row: &RequestRow, settings: &Setting
         .collect();
     html! {
         p.head {
-            a href=(brief.url) {
+            a href=(format!("{}/resume/{}", settings.public_url, row.spec.request_id)) {
                 span.unseen { (texts.summary) ": " }
                 span.exact { (summary(row, texts)) }
             }

@@ -1,7 +1,12 @@
-//! Checks that the script of the inbox turns no text into markup and sends no decision.
+//! Checks that the script of the inbox turns no text into markup and sends no decision, and that a
+//! row leads to the request's page of this service.
 
+use super::rows::open_row;
 use super::script::SCRIPT;
+use crate::http::openapi::sample;
 use crate::http::pages::follow::assert_makes_no_markup;
+use crate::http::pages::language::Language;
+use crate::http::pages::site::Site;
 
 #[test]
 fn script_makes_no_markup_from_text_and_decides_nothing() {
@@ -10,4 +15,24 @@ fn script_makes_no_markup_from_text_and_decides_nothing() {
         assert!(!SCRIPT.contains(way), "{way}");
     }
     assert!(SCRIPT.len() < 12 * 1024, "{} bytes", SCRIPT.len());
+}
+
+#[test]
+fn row_leads_to_the_page_of_this_service_whatever_request_url_says() {
+    let (caller, row, mut settings) = (sample::approver(), sample::request(), sample::settings());
+    settings.request_url = Some("https://app.example/r/{request_id}".into());
+    let site = Site {
+        caller: &caller,
+        prefix: String::new(),
+        language: Language::English,
+    };
+    let shown = open_row(&site, &row, &settings, row.created_at).into_string();
+    let link = format!(
+        "href=\"http://127.0.0.1:8080/resume/{}\"",
+        row.spec.request_id
+    );
+    assert!(
+        shown.contains(&link) && !shown.contains("app.example"),
+        "{shown}"
+    );
 }
