@@ -331,8 +331,12 @@ on_both! {
         let cancel = format!("{path}/cancel");
         assert_eq!(app.approver().send(Method::POST, &cancel, Some(form(&[]))).await.status, 403);
         assert_eq!(app.owner().get(&path).await.status, 200);
-        let canceled = app.owner().send(Method::POST, &cancel, Some(form(&[]))).await;
-        assert_eq!((canceled.status, canceled.header("location")), (303, path.as_str()));
+        for replayed in ["", "true"] {
+            let owner = app.owner().header("idempotency-key", "k");
+            let canceled = owner.send(Method::POST, &cancel, Some(form(&[]))).await;
+            let said = (canceled.header("location"), canceled.header("idempotency-replayed"));
+            assert_eq!((canceled.status, said), (303, (path.as_str(), replayed)));
+        }
         let after = page(app.owner(), &path).await.text;
         assert!(after.contains("Canceled") && !after.contains(&action), "{after}");
         assert_eq!(app.owner().get(&format!("/resume/{}", held.request)).await.str("/status"), "withdrawn");

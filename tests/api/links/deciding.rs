@@ -97,11 +97,12 @@ on_both! {
         app.model.then(says("done"));
         let paths = [link("dora", &held.request), link("dora", &held.request)];
         let digest = digest(&page(&app, &paths[0]).await).replace(':', "%3A");
-        for path in &paths {
+        for (path, replayed) in paths.iter().zip(["", "true"]) {
             let browser = app.nobody().header("origin", &app.url()).header("idempotency-key", "k-1");
             let form = ("application/x-www-form-urlencoded", format!("digest={digest}&action=approve"));
             let reply = browser.send(Method::POST, path, Some(form)).await;
             assert_eq!((reply.status, reply.header("location")), (303, path.as_str()), "{}", reply.text);
+            assert_eq!(reply.header("idempotency-replayed"), replayed);
         }
         ended(&app, &held.task, "Completed").await;
         let columns = "tenant || ' ' || user_id || ' ' || path || ' ' || key || ' ' || body_digest || ' ' || coalesce(person, '')";

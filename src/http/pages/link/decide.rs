@@ -9,7 +9,9 @@ use axum::response::Response;
 use utoipa::ToSchema;
 
 use super::linked_request;
+use crate::engine::Accepted;
 use crate::http::Http;
+use crate::http::api::respond::mark_replayed;
 use crate::http::pages::language::Language;
 use crate::http::pages::request::{View, invalid_form};
 use crate::http::pages::resume::decide::{FORM_PROBLEMS, store_decision};
@@ -64,7 +66,11 @@ pub(crate) async fn decide_by_link(
 ) -> Result<Response, Problem> {
     let row = linked_request(&http, &posted.caller, &link).await?;
     match Box::pin(store_answer(&http, &link, &posted)).await {
-        Ok(()) => Ok(see_other(&link.path)),
+        Ok(accepted) => {
+            let mut response = see_other(&link.path);
+            mark_replayed(response.headers_mut(), accepted.replayed);
+            Ok(response)
+        }
         Err(problem) if problem.code == Code::Invalid => {
             let language = Language::from_headers(&posted.headers);
             let view = View::load_by_link(&http, &row, &posted.caller, language, &link).await?;
@@ -92,12 +98,11 @@ async fn store_answer(
     http: &Arc<Http>,
     link: &CurrentLink,
     posted: &PostRequest,
-) -> Result<(), Problem> {
+) -> Result<Accepted, Problem> {
     must_be_form(&posted.headers)?;
     if posted.fields()?.get("digest").is_none_or(String::is_empty) {
         let detail = "the digest of the request as the page showed it";
         return Err(Problem::invalid_at("/digest", detail));
     }
-    store_decision(http, link.request_id, posted, None).await?;
-    Ok(())
+    store_decision(http, link.request_id, posted, None).await
 }

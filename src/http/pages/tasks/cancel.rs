@@ -7,6 +7,7 @@ use axum::response::Response;
 use maud::{Markup, html};
 
 use crate::http::Http;
+use crate::http::api::respond::mark_replayed;
 use crate::http::api::tasks::cancel::cancel;
 use crate::http::pages::site::Site;
 use crate::http::server::body::PostRequest;
@@ -47,8 +48,10 @@ pub(crate) async fn cancel_task_here(
     Id(id): Id<TaskId>,
     posted: PostRequest,
 ) -> Result<Response, Problem> {
-    cancel(&http, &posted, id, async { Ok(()) }).await?;
-    Ok(redirect(&http, &format!("/tasks/{id}")))
+    let accepted = cancel(&http, &posted, id, async { Ok(()) }).await?;
+    let mut response = redirect(&http, &format!("/tasks/{id}"));
+    mark_replayed(response.headers_mut(), accepted.replayed);
+    Ok(response)
 }
 
 /// Renders the form that cancels a task; `None` if the task has ended or the caller may not cancel
