@@ -58,10 +58,6 @@ pub(crate) fn must_read_or_decide(caller: &Caller) -> Result<(), Problem> {
     }
 }
 
-pub(crate) fn must_decide(caller: &Caller) -> Result<(), Problem> {
-    must(caller.permissions.decide, "This key may not decide.")
-}
-
 pub(crate) fn must_administer(caller: &Caller) -> Result<(), Problem> {
     must(caller.admin, "Only an admin may see and send messages.")
 }

@@ -7,7 +7,7 @@ use http::StatusCode;
 
 use crate::http::Http;
 use crate::http::api::refusal::refusal_problem;
-use crate::http::server::caller::{CurrentCaller, must_decide};
+use crate::http::server::caller::CurrentCaller;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
@@ -46,7 +46,6 @@ pub(crate) async fn end_grant(
 /// `not_found` if the tenant has no such standing decision; `forbidden` if the caller may not end
 /// it; `unavailable` if the database does not answer.
 pub(crate) async fn end(http: &Http, caller: &Caller, id: GrantId) -> Result<(), Problem> {
-    must_decide(caller)?;
     match http.engine.grants().end(caller, id).await {
         Ok(()) => Ok(()),
         Err(refusal) => Err(refusal_problem(http, caller, refusal).await),
