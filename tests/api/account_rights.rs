@@ -169,6 +169,9 @@ on_both! {
             assert_eq!(app.owner().get(&format!("/v1/requests?{query}")).await.status, 422, "{query}");
         }
         assert_eq!(app.owner().get("/v1/tasks?user_id=bob").await.status, 403);
+        let unknown = "root_task_id=00000000-0000-7000-8000-000000000000";
+        let path = format!("/v1/tasks?user_id=bob&{unknown}");
+        assert_eq!(app.owner().get(&path).await.status, 404, "a missing task is checked before the right");
         assert_eq!(app.actor(OPS).get("/v1/tasks?user_id=bob").await.body["tasks"], json!([]));
         assert_eq!(app.actor(OPS).get("/v1/tasks").await.body["tasks"].as_array().unwrap().len(), 5);
         app.stop().await;

@@ -58,6 +58,9 @@ pub(crate) async fn list_tasks(
     if roots.is_empty() {
         must_read(&caller)?;
     }
+    for root in &roots {
+        access::readable_task(&http, &caller, *root).await?;
+    }
     let ids = caller.user_id.ids();
     let users = query.texts("user_id").into_iter();
     let users = users.map(|user| ids.id(user)).collect();
@@ -73,9 +76,6 @@ pub(crate) async fn list_tasks(
         users: owner_filter(&caller, users, roots.is_empty())?,
         roots,
     };
-    for root in &filter.roots {
-        access::readable_task(&http, &caller, *root).await?;
-    }
     query.finish()?;
     let page = page_of_tasks(&http, filter).await?;
     let mut pending = open_requests(&http, &caller, &page).await?;
