@@ -315,9 +315,8 @@ impl PostRequest {
         .await
     }
 
-    /// Like [`PostRequest::json`], but refuses an empty body and leaves the member `member`
-    /// unparsed. `read` gets the other members, the unchanged JSON text of `member`, and the
-    /// body's bytes.
+    /// Like [`PostRequest::json`], but leaves the member `member` unparsed. `read` gets the other
+    /// members, the unchanged JSON text of `member`, and the body's bytes.
     ///
     /// # Errors
     /// As [`PostRequest::json`].
@@ -327,6 +326,9 @@ impl PostRequest {
         member: &'static str,
         read: impl FnOnce(Value, Option<String>, &[u8]) -> Result<T, Problem> + Send + 'static,
     ) -> Result<T, Problem> {
+        if self.bytes.is_empty() {
+            return read(Value::Object(Map::new()), None, b"{}");
+        }
         self.read_json(parser, move |bytes| {
             let (rest, raw) = json::parse_except(bytes, member)?;
             read(without_nul(rest)?, raw, bytes)
@@ -335,8 +337,12 @@ impl PostRequest {
     }
 
     /// Refuses a body that is not `application/json`. Also refuses a body with a content encoding,
-    /// because a proxy that inspects bodies could decode the body differently.
+    /// because a proxy that inspects bodies could decode the body differently. An empty body has no
+    /// type, so it passes.
     fn check_json(&self) -> Result<(), Problem> {
+        if self.bytes.is_empty() {
+            return Ok(());
+        }
         let unsupported = |detail| Err(Problem::new(Code::UnsupportedMediaType, detail));
         if !is_type(&self.headers, "application/json") {
             return unsupported("A body needs Content-Type: application/json.");

@@ -212,7 +212,8 @@ on_both! {
 
     async fn key_that_may_decide_is_refused_whatever_its_body(on: On) {
         let app = gate(on, "").await;
-        let bodies = [("application/json", "{", 400), ("text/plain", "{}", 415), ("application/json", r#"{"zzz":1}"#, 422)];
+        let bodies =
+            [("application/json", "{", 400), ("text/plain", "{}", 415), ("application/json", r#"{"zzz":1}"#, 422), ("text/plain", "", 422)];
         for path in ["/v1/gate/calls", "/v1/gate/outcomes"] {
             for (kind, body, status) in bodies {
                 let body = || Some((kind, body.to_owned()));

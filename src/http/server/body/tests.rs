@@ -38,6 +38,14 @@ async fn read(posted: &PostRequest) -> Result<Value, Problem> {
 async fn body_needs_its_content_type_unless_it_is_empty() {
     assert_eq!(read(&posted("", "")).await.unwrap(), json!({}));
     assert_eq!(read(&posted("text/plain", "")).await.unwrap(), json!({}));
+    let empty = posted("", "");
+    let parser = BodyParser::default();
+    let found = empty
+        .json_with_raw_member(&parser, "raw", |rest, raw, _| Ok((rest, raw)))
+        .await;
+    assert_eq!(found.unwrap(), (json!({}), None));
+    let bytes = empty.read_json(&parser, |bytes| Ok(bytes.to_vec())).await;
+    assert_eq!(bytes.unwrap(), b"");
     assert!(
         read(&posted("application/json; charset=utf-8", "{}"))
             .await
