@@ -271,8 +271,14 @@ pub(super) fn message(asked: &RequestSpec) -> String {
 pub(crate) fn url(request: RequestId, settings: &Settings) -> String {
     match &settings.request_url {
         Some(url) => url.replace("{request_id}", &request.to_string()),
-        None => format!("{}/resume/{request}", settings.public_url),
+        None => page_url(request, settings),
     }
+}
+
+/// Returns the address of the built-in page of the request.
+#[must_use]
+pub(crate) fn page_url(request: RequestId, settings: &Settings) -> String {
+    format!("{}/resume/{request}", settings.public_url)
 }
 
 impl From<&verdict::Approvers> for WireApprovers {
@@ -314,7 +320,7 @@ impl InterventionRequest {
         let (asked, ids) = (&row.spec, settings.roster.ids());
         let state = row.state();
         let decider = caller.filter(|who| can_decide(who, &row.tenant, &row.owner, &state));
-        let page = format!("{}/resume/{}", settings.public_url, asked.request_id);
+        let page = page_url(asked.request_id, settings);
         let actions =
             |who| permitted_actions(&settings.roster, who, &row.tenant, &row.owner, asked);
         let allowed = decider.into_iter().flat_map(actions);

@@ -10,7 +10,7 @@ use crate::http::pages::site::Site;
 use crate::http::pages::site_texts::SiteTexts;
 use crate::http::pages::translations::fill;
 use crate::http::wire::brief::RequestBrief;
-use crate::http::wire::request::WireEffect;
+use crate::http::wire::request::{WireEffect, page_url};
 use crate::store::RequestRow;
 use crate::task::time::Time;
 
@@ -86,7 +86,7 @@ pub(super) fn request_link(site: &Site<'_>, row: &RequestRow, settings: &Setting
         .collect();
     html! {
         p.head {
-            a href=(format!("{}/resume/{}", settings.public_url, row.spec.request_id)) {
+            a href=(page_url(row.spec.request_id, settings)) {
                 span.unseen { (texts.summary) ": " }
                 span.exact { (summary(row, texts)) }
             }
