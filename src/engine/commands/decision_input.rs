@@ -20,8 +20,8 @@ use crate::tool::arguments;
 use crate::tool::credential::is_sendable;
 use crate::tool::schema::{CompiledSchema, SchemaViolations};
 
-/// The maximum length of a credential's field. Every text of a model or a tool is searched for the
-/// credential, and the search costs time and memory in proportion to this length.
+/// The maximum length of a credential's field, in bytes. Every text of a model or a tool is
+/// searched for the credential, and the search costs time and memory in proportion to this length.
 const MAX_CREDENTIAL_BYTES: usize = 8192;
 
 /// A person's answer to a request, as sent. `validate` checks the answer.

@@ -28,8 +28,7 @@ pub(in crate::engine) async fn expire_overdue(engine: &Arc<Engine>) -> Result<us
     for ((request, _), closed) in overdue.iter().zip(join_all(closings).await) {
         match closed {
             Err(Refusal::Unavailable) => return Err(Refusal::Unavailable),
-            // The error is logged and the next request is tried, because a returned error would
-            // keep the worker from the next overdue requests.
+            // The error is logged and not returned, because other requests may have been closed.
             Err(error) => tracing::error!(%request, %error, "a request could not be closed"),
             Ok(closed) => closed_count += usize::from(closed),
         }

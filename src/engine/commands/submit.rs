@@ -73,7 +73,8 @@ pub(in crate::engine) async fn wait_for_first_commit(
 /// Replaces the error by `None` if another commit came first or the database refused the change.
 ///
 /// # Errors
-/// `Unavailable` when the database does not answer.
+/// `Unavailable` when the database does not answer, or if it is not known whether the change was
+/// written.
 pub(in crate::engine) fn unless_conflict<T>(
     committed: Result<T, CommitError>,
 ) -> Result<Option<T>, Refusal> {

@@ -47,8 +47,8 @@ pub(crate) struct Driver<'e> {
 
 impl Engine {
     /// Drives a task until it waits, ends, or belongs to another driver. Returns the session only
-    /// if the session equals the journal. Returns `None` if another driver has the task, or if
-    /// facts are still pending.
+    /// if the session equals the journal. Returns `None` if the driver had to stop early
+    /// ([`Stop::Lost`]), or if facts are still pending.
     pub(in crate::engine) async fn drive(
         self: Arc<Self>,
         mut session: TaskSession,

@@ -82,8 +82,8 @@ impl Driver<'_> {
             .in_flight_calls
             .retain(|in_flight| !unknown.contains_key(&in_flight.call));
         // If a call was not sent because the lease had ended, this driver stops once it has no
-        // results to store. The journal then has the start of this call, but no result, so the
-        // task's next driver treats the outcome as unknown.
+        // results to store. The journal then has the start of this call, but no result. So the
+        // task's next driver repeats the call, or asks a person about the outcome.
         if is_lost && !self.session.has_pending_facts() {
             Err(Stop::Lost)
         } else {

@@ -16,7 +16,7 @@ use crate::engine::Engine;
 const SLOT_WAIT: Duration = Duration::from_millis(500);
 
 impl Engine {
-    /// Takes a slot if one is free.
+    /// Takes a slot; `None` if no slot is free.
     #[must_use]
     pub fn free_slot(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.slots).try_acquire_owned().ok()

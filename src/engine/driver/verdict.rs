@@ -121,8 +121,8 @@ pub(super) fn other_tool(agent: &Agent, name: &str) -> Option<CatalogEntry> {
 }
 
 /// Makes a judgement stricter if the tool's server has changed the tool since its review. If
-/// `change.denied`, an allowed or held call is denied. If not, an allowed call is held, and a held
-/// call loses its offer of a standing decision.
+/// `change.denied` is true, an allowed or held call is denied. Otherwise, an allowed call is held,
+/// and a held call loses its offer of a standing decision.
 fn restrict_if_changed(judgement: Judgement, change: Option<DefinitionChange>) -> Judgement {
     let Some(change) = change else {
         return judgement;

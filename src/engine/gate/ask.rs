@@ -102,7 +102,7 @@ impl Gates<'_> {
         let runner = proposal.runner.clone().unwrap_or_default();
         for _ in 0..MAX_TRIES {
             let ask = (self.engine.ids.fresh(), runner.clone());
-            // All steps but the wait are boxed, so that their futures take no memory during it.
+            // All steps but the wait are boxed, so that the wait keeps no memory for their futures.
             let known = Box::pin(self.find_known_call(caller, &agent, proposal)).await?;
             let has_own_key = matches!(proposal.identity, Identity::Key { attach: false, .. });
             let is_named = known.is_some() || has_own_key;
@@ -262,7 +262,8 @@ impl Waiter<'_> {
         let gets_result = self.own_drive || self.is_named;
         if !gets_result {
             // A released call counts as delivered, but the holder of its permit is still answered.
-            // So is an ask whose reservation was stored by a commit whose confirmation was lost.
+            // An ask is answered, too, if it has reserved the result by a commit whose
+            // confirmation was lost.
             let is_holder =
                 call.permit.is_some() || until.is_some_and(|until| self.guard.owns(until));
             if let Some(until) = until.filter(|until| *until > session.now && !is_holder) {

@@ -67,8 +67,8 @@ impl AskerGuard {
     }
 
     /// Commits that the asker is present for the time `lasts`, and the session's idempotency key.
-    /// The commit runs in the background and holds the guard. So if the asker leaves meanwhile, the
-    /// guard still learns which presence it must end.
+    /// The commit runs in the background and holds the guard. So even if the asker leaves
+    /// meanwhile, the stored presence is recorded before the guard is dropped and ends it.
     pub(super) async fn store_presence(
         self: &Arc<Self>,
         mut session: TaskSession,
@@ -96,8 +96,8 @@ impl AskerGuard {
         };
         // The driver may wait for a slot or for a server before its first commit. If the asker
         // leaves meanwhile, dropping the guard changes the row. The first commit is then stale, so
-        // the call does not start. Only a row with a delivered result stays unchanged, and its task
-        // has nothing left to drive.
+        // the call does not start. Only a row that says `Delivered` stays unchanged. Its task has
+        // nothing left to drive, or hands its call over again, which needs no slot and no server.
         let before = self.stored.lock().replace(StoredPresence::Unknown);
         let driven = self.engine.gates().drive_asked(session).await;
         *self.stored.lock() = before;

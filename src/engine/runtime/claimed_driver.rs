@@ -22,7 +22,7 @@ pub(super) struct ClaimedDriver {
     pub engine: Arc<Engine>,
     pub task: TaskId,
     pub lease: Lease,
-    /// The slot of the driver, if one was free.
+    /// The driver's slot; `None` if no slot was free.
     pub slot: Option<OwnedSemaphorePermit>,
     pub lone: Option<LoneDrive>,
 }

@@ -39,7 +39,8 @@ impl Engine {
     }
 }
 
-/// Logs a failure of the worker. A database that does not answer is logged elsewhere.
+/// Logs a failure of the worker, except `Unavailable`: the store logs that the database does not
+/// answer.
 fn log_failure(result: Result<(), Refusal>) {
     if let Err(error) = result
         && error != Refusal::Unavailable

@@ -80,9 +80,9 @@ impl Engine {
             return Err(Stop::Lost);
         }
         if self.store.history_uncertain_until() > session.history_uncertain_until {
-            // The store knows of a restore that the journal does not show. So the journal was read
-            // from the database as it was before the restore. After a pause, the driver takes its
-            // next step, which reads the journal again if it is still too old.
+            // The store has recorded a restore, but the journal was read from the database as it
+            // was before the restore. After a pause, the driver takes its next step, which reads
+            // the journal again if the journal is still too old.
             self.back_off().await?;
         }
         Err(Stop::Reloaded)

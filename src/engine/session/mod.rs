@@ -139,10 +139,11 @@ impl TaskSession {
         }
     }
 
-    /// Ends the presence of the asker of a gate call that another replica started and lost. The
-    /// asker's connection was most likely lost with that replica. The next equal proposal then
-    /// continues the call and learns that it may have run. A connection that does still wait claims
-    /// the call again once a person has permitted another attempt.
+    /// Ends the presence of a gate call's asker. Called if the last attempt was lost with another
+    /// replica, because the asker's connection was most likely lost with that replica, too. The
+    /// next equal proposal then continues the call, and its client is told that the call may have
+    /// run. A connection that still waits claims the call again once a person has permitted another
+    /// attempt.
     pub(crate) fn end_lost_presence(&mut self) {
         let until = self.own.row.asker_until;
         if until.is_some_and(|until| until != ASKER_UNTIL_DELIVERED) {

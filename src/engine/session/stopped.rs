@@ -1,5 +1,5 @@
-//! Computes the state of a task after the next commit. Clients that wait until the task stops get
-//! this state, so that they need not read the task themselves.
+//! Computes the state of a task after the next commit. HTTP requests of this process that wait
+//! until the task stops get this state with the commit, without a read of the database.
 
 use super::TaskSession;
 use super::task_draft::TaskDraft;
