@@ -200,7 +200,7 @@ pub fn newest_decisions(items: &[Item]) -> impl Iterator<Item = (Time, RequestId
     })
 }
 
-/// Why a request was closed without an answer.
+/// Why a request was closed without a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CloseReason {
@@ -310,7 +310,7 @@ pub struct Usage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// The call ran and answered.
+    /// The call ran and returned a result.
     Succeeded,
     /// The call failed, or could not be sent.
     Failed,

@@ -10,8 +10,8 @@ use serde::de::{
 use serde_json::value::RawValue;
 use serde_json::{Map, Number, Value};
 
-/// Maximum number of [`Members`]. The limit bounds the parsing time, because each name is compared
-/// with all names before it.
+/// Maximum number of members of an object that [`Members`] reads. The limit bounds the parsing
+/// time, because each name is compared with all names before it.
 const MAX_MEMBERS: usize = 64;
 
 /// Message of the errors for a duplicate member.

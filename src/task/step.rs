@@ -192,8 +192,8 @@ fn is_lost(state: &CallState, context: &StepContext) -> bool {
     matches!(state.phase, Phase::Started(_)) && !context.running.contains(&state.call.tool_call_id)
 }
 
-/// Whether an attempt may be in flight that forbids a further attempt. This needs a call that is
-/// not repeatable, or that a client outside this service runs.
+/// Whether an attempt that forbids a further attempt may be in flight. Only calls that are not
+/// repeatable, or that a client outside this service runs, have such attempts.
 fn is_in_flight(state: &CallState, context: &StepContext) -> bool {
     let exclusive = !state.effect.is_repeatable() || state.performer == ToolKind::External;
     matches!(state.phase, Phase::Started(_)) && exclusive && !is_lost(state, context)

@@ -65,7 +65,7 @@ pub(crate) fn from_bytes(bytes: &[u8]) -> String {
     without_nul(String::from_utf8_lossy(bytes).into_owned())
 }
 
-/// The kind of escape in a JSON text that [`replace_escapes`] replaces with U+FFFD.
+/// The kind of escape in a JSON text that [`replace_escapes`] replaces by the escape of U+FFFD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InvalidEscape {
     /// U+0000.
@@ -74,8 +74,8 @@ pub(crate) enum InvalidEscape {
     LoneSurrogates,
 }
 
-/// Returns the text with each escape of the kind `invalid` replaced by U+FFFD. The text may be
-/// invalid JSON.
+/// Returns the text with each escape of the kind `invalid` replaced by the escape of U+FFFD. The
+/// text may be invalid JSON.
 #[must_use]
 pub(crate) fn replace_escapes(text: &str, invalid: InvalidEscape) -> Cow<'_, str> {
     let suspicious = match invalid {

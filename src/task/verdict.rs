@@ -101,7 +101,7 @@ pub enum OnExpiry {
 pub struct Terms {
     /// The people who may decide.
     pub approvers: Approvers,
-    /// How long the request stays open; `None` if the request has no deadline.
+    /// The time for which the request stays open; `None` if the request has no deadline.
     pub expires_in: Option<Duration>,
     /// The effect of a passed deadline on the undecided calls.
     pub on_expiry: OnExpiry,
