@@ -61,10 +61,11 @@ pub struct ServeOptions {
     pub database: DatabaseOptions,
 }
 
-/// How long a start waits for the database before it answers connections. Most databases open
-/// within this time, so clients rarely get a "not ready" answer.
+/// The time for which a start waits for the database before it answers connections. Most databases
+/// open within this time, so clients rarely get a "not ready" answer.
 const START_GRACE: Duration = Duration::from_secs(2);
-/// How long a shutdown waits for calls in flight and for attempts to send messages.
+/// The maximum time for which a shutdown waits for calls in flight and for attempts to send
+/// messages.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(25);
 /// The time from the start of a shutdown until it stops waiting for MCP servers to end. The guard
 /// process of a server ends the server even if this process has exited.
@@ -166,7 +167,7 @@ impl std::fmt::Debug for Replica {
 
 impl Replica {
     /// Binds the listeners, opens the database and starts the workers. If the database is not open
-    /// after two seconds, the listeners answer "not ready" until the database is open.
+    /// after `START_GRACE`, the listeners answer "not ready" until the database is open.
     ///
     /// # Errors
     /// Fails if the replica cannot start. The error has the reason.

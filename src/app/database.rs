@@ -19,7 +19,7 @@ pub struct DatabaseOptions {
     pub permit_unsafe: bool,
 }
 
-/// How long the start waits for a database that does not answer.
+/// The maximum time for which the start waits for a database that does not answer.
 const OPEN_TIMEOUT: Duration = Duration::from_mins(1);
 /// The pause between two attempts to open the database.
 const OPEN_PAUSE: Duration = Duration::from_secs(1);
@@ -142,7 +142,7 @@ mod tests {
     /// The time that [`LateClock`] leaves of [`OPEN_TIMEOUT`].
     const LEFT: Duration = Duration::from_millis(50);
 
-    /// A clock that leaps after its first reading, so that only [`LEFT`] remains of
+    /// A clock that jumps after its first reading, so that only [`LEFT`] remains of
     /// [`OPEN_TIMEOUT`]. Afterwards, its uptime advances only by sleeps.
     #[derive(Default)]
     struct LateClock {
