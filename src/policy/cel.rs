@@ -2,8 +2,8 @@
 //! the parser of the `cel` crate. The policy has its own evaluator (`eval.rs`), because the
 //! evaluator of the crate absorbs errors (`err || true` is true) and cannot be interrupted.
 //!
-//! Invariant: no text overflows the stack, however hostile it is. The parser is recursive, and so
-//! is the drop of the crate's tree. Therefore the length of a text is limited. The text is parsed,
+//! Invariant: no text of a condition overflows the stack. The parser is recursive, and so is the
+//! drop of the crate's tree. Therefore the length of a text is limited. The text is parsed,
 //! and the crate's tree is dropped, on a thread with a large stack. The resulting tree is limited
 //! in depth and in the number of its nodes, and has no nested loops.
 
@@ -128,7 +128,8 @@ fn variable_at(root: &str, member: &str) -> Option<Variable> {
 struct TreeReader {
     nodes: usize,
     local: Option<String>,
-    /// The unknown names so far, each once.
+    /// The flaws so far that do not end the reading, each once: unknown names, and variables that
+    /// are read as a whole.
     flaws: Vec<ExpressionError>,
 }
 

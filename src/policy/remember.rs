@@ -62,9 +62,10 @@ pub(super) struct CompiledRemember {
 }
 
 impl Rule {
-    /// Reports the mistakes in `remember` that concern several members, or members beside it.
-    /// `is_selection_known` is false if `same` or `when` could not be read. The module `config` calls
-    /// this function, too: it leaves out later mistakes about a map with a known mistake below.
+    /// Reports the mistakes in `remember` that concern several of its members, or other members of
+    /// the rule. `is_selection_known` is false if `same` or `when` could not be read. The module
+    /// `config` calls this function itself, because it discards a mistake that `Policy::new`
+    /// reports about `remember` as a whole if a member of `remember` has a mistake, too.
     pub(crate) fn check_whole_remember(
         &self,
         place: &[&str],
