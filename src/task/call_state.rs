@@ -288,8 +288,8 @@ impl CallState {
         (id, Outcome::Expired, text.to_owned())
     }
 
-    /// Returns the call's id and its last attempt, if the tool has not answered this attempt. A
-    /// call that ended as `unknown` counts as unanswered.
+    /// Returns the call's id and its last attempt, if the call is `Started` or has ended as
+    /// `unknown`: the tool has not answered this attempt.
     #[must_use]
     pub fn unanswered_attempt(&self) -> Option<(CallId, &AttemptStart)> {
         let open = matches!(
