@@ -120,10 +120,10 @@ impl<'e> Driver<'e> {
             .find(|name| !self.received_service(name).is_some_and(has))
     }
 
-    /// Returns the service called `name`, if a tool that the agent has today receives its
-    /// credential. A task may be pinned to an earlier version of the agent, with a tool that the
-    /// agent no longer has. If only this tool needs the credential, returns `None`, because the
-    /// form for the credential could name no receiver.
+    /// Returns the service called `name`, if a tool of the agent's current version receives the
+    /// service's credential. A task may be pinned to an earlier version, with a tool that the agent
+    /// no longer has. If only this tool needs the credential, returns `None`, because the form for
+    /// the credential could name no receiver.
     fn received_service(&self, name: &str) -> Option<&'e Service> {
         let services = self.engine.catalog.services(&self.agent.name);
         let mut received = services

@@ -239,10 +239,10 @@ impl<'e> Driver<'e> {
         (attempts, decisions)
     }
 
-    /// Whether these calls may still start. Reloads the task if its history has become uncertain by
-    /// a restore or failover. Then checks that the requests by which people approved the calls are
-    /// undamaged, and that the current policy permits the calls. After `false`, the driver asks
-    /// `next_step` again.
+    /// Whether these calls may still start: the requests by which people approved the calls are
+    /// undamaged, and the current policy permits the calls. After `false`, the driver asks
+    /// `next_step` again. If the task's history has become uncertain by a restore or failover,
+    /// reloads the task and returns `Reloaded` instead.
     pub(crate) async fn may_start(&mut self, calls: &[CallId]) -> Result<bool, Stop> {
         if self.engine.store.history_uncertain_until() > self.session.history_uncertain_until {
             self.save(self.engine.take_lease()).await?;

@@ -99,8 +99,8 @@ pub(crate) struct TaskSession {
     /// The slot in which the task is driven. A driver without a slot tries to get a slot before it
     /// calls a model or a tool. If it gets no slot, it queues the task.
     pub slot: Option<OwnedSemaphorePermit>,
-    /// Present while this process drives this task alone. It is dropped when the task's next item
-    /// is stored.
+    /// The right to drive this task alone, while this process does so. The right is dropped when
+    /// the task's next item is stored.
     pub lone_drive: Option<LoneDrive>,
     /// Whether this session has stored an item of the task. While `false`, the driver keeps its
     /// slot, even if another task waits for a lone drive.

@@ -36,10 +36,11 @@ impl Engine {
     ///
     /// # Errors
     /// `Reloaded` when another commit came first and this driver still holds the task. `Lost` when
-    /// this driver no longer holds the task. Also `Lost` when another commit came first and the
-    /// command that opened the session (such as a message) is now refused; the reply to the command
-    /// has the reason. Pending results of calls survive both: after `Reloaded`, the session still
-    /// has them; before it returns `Lost`, this function commits them, unless the process stops.
+    /// this driver no longer holds the task. Also `Lost` when the commit fails and a command (such
+    /// as a message) waits for it; the reply to the command then has the reason. Pending results of
+    /// calls survive: after `Reloaded`, the session still has them; before it returns `Lost`, this
+    /// function commits them, unless the process stops or a command waits for the commit. Such a
+    /// command keeps its own copy of a result.
     pub(in crate::engine) async fn save(
         &self,
         session: &mut TaskSession,
