@@ -228,7 +228,8 @@ pub struct IdempotencyRow {
     pub user_id: String,
     /// Comparison key of `user_id`; `None` if user ids are compared byte by byte.
     pub person: Option<UserKey>,
-    /// Method and path of the POST, for example `POST /v1/tasks`.
+    /// Method and path of the POST, for example `POST /v1/tasks`; `/v1/gate/calls` for a proposal
+    /// at a gate, whatever its protocol.
     pub path: String,
     /// The `Idempotency-Key`, verbatim.
     pub key: String,

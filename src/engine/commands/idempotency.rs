@@ -15,7 +15,7 @@ use crate::task::status::TaskStatus;
 /// The idempotency key of a POST, with the path and the body of that POST.
 #[derive(Clone, Debug)]
 pub struct IdempotencyKey {
-    /// Method and path, e.g. `POST /v1/tasks`.
+    /// Method and path, e.g. `POST /v1/tasks`; `/v1/gate/calls` for a proposal at a gate.
     pub path: String,
     /// The value of the `Idempotency-Key` header, verbatim.
     pub key: String,
