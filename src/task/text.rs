@@ -1,5 +1,5 @@
-//! Helpers for text and JSON. Some replace lone surrogates, which a Rust string cannot hold, and
-//! U+0000, which Postgres refuses. Others cut text at character boundaries, build JSON pointers and
+//! Functions for text and JSON. They replace lone surrogates, which a Rust string cannot hold, and
+//! U+0000, which Postgres refuses. They cut text at character boundaries, build JSON pointers and
 //! canonical JSON, and map each text of a JSON value.
 
 use std::borrow::Cow;
