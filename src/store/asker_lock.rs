@@ -28,7 +28,7 @@ use crate::world::{NoRandomness, random_bytes};
 /// belongs to a pooler that assigns connections by transaction. Such a session outlives this
 /// process, so the statement does not take the lock in it.
 ///
-/// No text for `SQLite`, because one process alone uses a `SQLite` file.
+/// The statement has no text for `SQLite`, because one process alone uses a `SQLite` file.
 const TAKE: Sql = Sql {
     postgres: "select case current_setting('holdpoint.process', true) when $1::bigint::text
         then pg_try_advisory_lock($1::bigint) else false end as taken",

@@ -33,8 +33,8 @@ const SET_BEGUN: Sql = sql!(
 /// The two texts differ because only Postgres has row locks and the table `claimable_task`.
 /// Postgres first locks the rows in order of id, as every writer of several rows does. A claim
 /// looks at a task once `claimable_task.due_at` has passed. If `due_at` is less than half a lease
-/// away, the renewal moves it to the end of the new lease. Otherwise the renewal leaves `due_at` as
-/// it is, which saves a write.
+/// away, the renewal moves `due_at` to the end of the new lease. Otherwise the renewal leaves
+/// `due_at` as it is, which saves a write.
 const RENEW: Sql = Sql {
     postgres: "
 with mine as materialized (
@@ -199,9 +199,9 @@ impl LastServed {
 /// `names` has the name of each claimed task. `last` is the name that the previous claim served
 /// last.
 ///
-/// A claim takes tasks in rounds. In each round, it takes one task of each name that still has
-/// tasks. A round goes through the names after `last` in alphabetical order, and then through the
-/// other names in alphabetical order. The last round has served exactly the names with the most
+/// A claim takes tasks in rounds. In each round, the claim takes one task of each name that still
+/// has tasks. A round goes through the names after `last` in alphabetical order, and then through
+/// the other names in alphabetical order. The last round has served exactly the names with the most
 /// claimed tasks. The result is the last of these names in the order of a round.
 fn last_served_name<'a>(names: impl IntoIterator<Item = &'a str>, last: &str) -> Option<String> {
     let mut counts: BTreeMap<(bool, &str), usize> = BTreeMap::new();
@@ -218,9 +218,9 @@ fn last_served_name<'a>(names: impl IntoIterator<Item = &'a str>, last: &str) ->
 
 impl Store {
     /// Claims up to `limit` tasks that no process drives: queued tasks, tasks whose lease expired,
-    /// and parked tasks whose wake time has come. At most one claimed task must be driven alone
-    /// ([`Drive::Alone`]), and none if `alone` is false. Increments the version of each claimed
-    /// task, so that the commits of the task's old driver fail. If a task's lease expired,
+    /// and parked tasks whose wake time has come. Claims at most one task that must be driven alone
+    /// ([`Drive::Alone`]), and no such task if `alone` is false. Increments the version of each
+    /// claimed task, so that the commits of the task's old driver fail. If a task's lease expired,
     /// increments `takeovers`. If work on the task had begun under this lease
     /// ([`Store::set_begun`]), also increments `fruitless`.
     ///

@@ -23,15 +23,15 @@
 
 use super::db::Sql;
 
-/// Finds the candidates for a claim. The claim may take `$4` tasks. There are four times as many
-/// candidates, because other processes may claim some of them at the same moment.
+/// Finds candidates for a claim: about four times as many as the `$4` tasks that the claim may
+/// take, because other processes may claim some of the candidates at the same moment.
 ///
 /// Both arguments of the macro are parts of a statement. `$queued` has the FROM and WHERE clauses
 /// that select the queued tasks, under the name `c`. `$served` is a SELECT with one row for each
 /// tenant: the `tenant`, and the `user_id` of the user whose task was claimed last.
 ///
-/// The tables `tenants` and `users` list names in ascending order, beginning after the name that
-/// was served last, and wrapping around at the end. Each tenant gets an equal share of the
+/// The subqueries `tenants` and `users` list names in ascending order, beginning after the name
+/// that was served last, and wrapping around at the end. Each tenant gets an equal share of the
 /// candidates, and each user of a tenant an equal part of this share.
 macro_rules! queued {
     ($queued:literal, $served:literal) => {
@@ -126,8 +126,8 @@ macro_rules! first {
 /// early and whose `alone` may be out of date. The statement then locks the tasks of these rows in
 /// `agent_task` and checks them. If a task must not be claimed, the statement corrects the row of
 /// `claimable_task` and returns `taken` as false. The statement skips tasks that another writer has
-/// locked, because another process is driving or claiming them. So a claim never waits for a lock,
-/// and cannot deadlock.
+/// locked, because that writer is changing or claiming them. So a claim never waits for a lock, and
+/// cannot deadlock.
 pub(super) const CLAIM: Sql = Sql {
     postgres: concat!(
         "

@@ -37,8 +37,8 @@ const MAX_BATCH_BYTES: usize = 4 << 20;
 /// find the change, the change is sent again before the next lookup. The lookups also end once
 /// `Db::statement_limit` has passed. At either limit, the outcome is reported as unknown.
 const MAX_LOOKUPS: usize = 48;
-/// The pause between two attempts to write or look up a change. `send_alone` multiplies it by the
-/// number of attempts.
+/// The pause between two attempts to write or look up a change. `send_alone` multiplies this pause
+/// by the number of attempts.
 const RETRY_BACKOFF: Duration = Duration::from_millis(100);
 /// The maximum number of attempts to send a change alone. Only a lock conflict leads to another
 /// attempt.
@@ -126,7 +126,7 @@ impl Committer {
 
     /// Writes one change. If the change stops the root, `stopped` is the root's state after the
     /// change. Readers in this process get this state with the notification of the commit, and need
-    /// not read it. A queued change is written even if this future is dropped.
+    /// not read the root's row. A queued change is written even if this future is dropped.
     pub(super) async fn commit(&self, change: Change, stopped: Option<StoppedTask>) -> CommitReply {
         let no_filters = EventFilters::default();
         let Some(rows) = rows(change, self.event_filters.get().unwrap_or(&no_filters)) else {
@@ -348,9 +348,9 @@ impl Committer {
     }
 
     /// Handles a lost commit result: looks the change up by its first item. If the item is missing,
-    /// sends the change again. This cannot write the change twice, because the second statement
-    /// waits for the locks of the first statement. If the first has committed, the second refuses
-    /// the change as stale.
+    /// sends the change again. The second statement cannot write the change twice, because it waits
+    /// for the locks of the first statement. If the first statement has committed, the second
+    /// refuses the change as stale.
     async fn find_or_repeat(&self, rows: &Arc<ChangeRows>) -> CommitReply {
         tracing::warn!(root_task_id = %rows.root, change_id = %rows.change, "the outcome of a commit is unknown: its answer was lost");
         if !rows.is_fenced() {

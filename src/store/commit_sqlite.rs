@@ -37,7 +37,8 @@ select {agent_task_item.values} from {items i}";
 const INSERT_NOTICES: &str = "insert into notice ({notice.columns})
 select {notice.values} from {notices o}";
 
-/// Selects the remaining uses of a standing decision; no row if it is revoked or expired.
+/// Selects the remaining uses of a standing decision. Selects no row if the standing decision is
+/// revoked or expired.
 const READ_GRANT: &str = "select uses - used as uses from standing_grant
     where grant_id = $1 and revoked_at is null and expires_at > $2";
 

@@ -19,8 +19,8 @@ const CHECK_AFTER_IDLE: Duration = Duration::from_secs(10);
 
 /// The age at which a connection is replaced, so that changes of the server's settings take effect.
 const MAX_CONNECTION_AGE: Duration = Duration::from_mins(30);
-/// The pause after the first failed attempt to open a connection. It doubles with each further
-/// failure, up to `MAX_RETRY_PAUSE`.
+/// The pause after the first failed attempt to open a connection. The pause doubles with each
+/// further failure, up to `MAX_RETRY_PAUSE`.
 const MIN_RETRY_PAUSE: Duration = Duration::from_millis(10);
 const MAX_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
@@ -133,10 +133,10 @@ impl managed::Manager for PostgresConnector {
             if recorded.is_ok() {
                 return Ok(connection);
             }
-            // If the server has a new identity, `compare` reads all tasks to record it. Reading all
-            // tasks may take longer than `get` waits. So the comparison runs in a separate task,
-            // which continues if this future is dropped. A later attempt then finds the identity
-            // recorded.
+            // If the server has a new identity, `compare` reads all tasks to record the identity.
+            // Reading all tasks may take longer than `get` waits. So the comparison runs in a
+            // separate Tokio task, which continues if this future is dropped. A later attempt then
+            // finds the identity recorded.
             let compared = Handle::current().spawn(async move {
                 identity::compare(&mut connection, &uncertain_until).await?;
                 Ok::<_, sqlx::Error>(connection)

@@ -28,8 +28,8 @@ const BODIES: Sql = sql!("select body from agent_task_item where task_id = $1 or
 pub(super) const STATEMENTS: &[Sql] = &[TASK_ROW, BODIES];
 
 /// The maximum number of tasks in the set of reported tasks. If this set is full, a further report
-/// is dropped, and the next read of the task reports it again. Also the maximum number of ids in
-/// the set of logged ids. If that set is full, a further id is not logged.
+/// is dropped, and the next read of the task reports the task again. Also the maximum number of ids
+/// in the set of logged ids. If that set is full, a further id is not logged.
 const MAX_REPORTS: usize = 1000;
 
 /// The data of a task that can be read without decoding its journal.
@@ -37,7 +37,7 @@ const MAX_REPORTS: usize = 1000;
 pub struct DamagedTask {
     /// The root of the task's tree.
     pub root_task_id: TaskId,
-    /// The version of the task's own row. The commit that ends the task checks it.
+    /// The version of the task's own row. The commit that ends the task checks this version.
     pub version: i64,
     /// The number of takeovers of the task since its last item.
     pub takeovers: i64,

@@ -187,8 +187,8 @@ const RECORD: Sql = sql!(
 /// delivery waits for another attempt after two or more failures. A delivery that has failed once
 /// is left out, because it becomes due within seconds anyway: an early attempt would use up this
 /// short wait, and the next wait takes minutes. Leaves out a delivery whose receiver asked for a
-/// wait that ends exactly at `due_at`, because it cannot become due earlier. Also leaves out the
-/// deliveries `$3`.
+/// wait that ends exactly at `due_at`, because such a delivery cannot become due earlier. Also
+/// leaves out the deliveries `$3`.
 const HAS_WAITING: Sql = sql!(
     "select target from delivery where target = $2 and state = 'due' and due_at > " (now 1) " and attempts > 1
         and (lease_until is null or lease_until < due_at) and not delivery_id " (any 3 uuid) " limit 1"

@@ -61,7 +61,7 @@ pub struct Listener {
 pub enum Notification {
     /// A commit was made, or may have been missed. The rows show what has changed.
     Commit,
-    /// A delta of a model's answer. When it arrives, the whole answer may be stored already.
+    /// A delta of a model's answer. When the delta arrives, the whole answer may be stored already.
     Delta(Arc<Delta>),
 }
 

@@ -209,7 +209,7 @@ impl Store {
 }
 
 /// Returns the number of answers to an open request. `items` is the number of journal items about
-/// the request: one that opened it, and one for each answer.
+/// the request: the item that opened the request, and an item for each answer.
 pub(super) fn answers(items: i64) -> usize {
     usize::try_from(items - 1).unwrap_or(0)
 }

@@ -115,7 +115,7 @@ use crate::task::delta::Delta;
 use crate::task::id::TaskId;
 use crate::task::time::Time;
 
-/// The handle to the database. Cheap to clone.
+/// The handle to the database. A clone is cheap and uses the same connections.
 #[derive(Clone, Debug)]
 pub struct Store {
     inner: Arc<Inner>,

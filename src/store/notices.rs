@@ -131,7 +131,8 @@ pub struct NewDelivery {
     /// The event that the message is about. For a reminder, the event that opened the request.
     pub event: EventHeader,
     /// The time from which the message may be sent; `None` if the message may be sent at once. The
-    /// delivery's `created_at` is set to this time, so that the age of a reminder counts from it.
+    /// delivery's `created_at` is set to the same time, so that the age of a reminder counts from
+    /// the time at which the reminder is due.
     pub due_at: Option<Time>,
 }
 

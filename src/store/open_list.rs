@@ -19,7 +19,8 @@ use crate::task::time::Time;
 /// If the first answer closes the request, `known` is true, and `waits` says whether the request
 /// waits for the person. If the request may need several answers, `known` is false, and `waits` is
 /// not used, because the person may already have answered. A request past its deadline does not
-/// wait. A request of the person's own task waits only if it names the owner as an approver.
+/// wait. A request of the person's own task waits only if the request names the owner as an
+/// approver.
 ///
 /// The two texts differ because `SQLite` has no lateral join. So on `SQLite` the statement runs
 /// once for each key.

@@ -43,8 +43,8 @@ pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 /// (<https://www.postgresql.org/docs/current/sql-notify.html>).
 const MAX_PAYLOAD_BYTES: usize = 7_900;
 
-/// Sends messages to the other replicas. No text for `SQLite`, because one process alone uses a
-/// `SQLite` file.
+/// Sends messages to the other replicas. The statement has no text for `SQLite`, because one
+/// process alone uses a `SQLite` file.
 const NOTIFY: Sql = Sql::on_postgres(
     "select count(pg_notify('holdpoint_feed', said.word)) as at from unnest($1::text[]) as said (word)",
 );
@@ -62,7 +62,7 @@ record! {
 }
 
 /// A message from one replica to the others. A delta that is too long for one message is split over
-/// several.
+/// several messages.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 struct RelayMessage {
     from: Uuid,

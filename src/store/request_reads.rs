@@ -87,7 +87,8 @@ impl RequestHead {
 /// A request with its task's journal; `None` if there is no such request.
 type RequestRead = Option<(RequestRow, Option<Journal>)>;
 
-/// Answers a caller. If it is dropped, the caller reads the request alone.
+/// The sender of the answer to a caller. If the sender is dropped, the caller reads the request
+/// alone.
 type Reply = oneshot::Sender<RequestRead>;
 
 /// The requests that one statement reads, each with the callers that asked for it.
@@ -100,14 +101,14 @@ pub(super) struct RequestQueue(Mutex<Requests>);
 #[derive(Debug, Default)]
 struct Requests {
     waiting: VecDeque<(RequestId, Reply)>,
-    /// Points to a value held by the task that reads the requests. The value is dropped when this
-    /// task ends, and also when the runtime drops the task.
+    /// Points to a value held by the Tokio task that reads the requests. The value is dropped when
+    /// this Tokio task ends, and also when the runtime drops the Tokio task.
     reader: Weak<()>,
 }
 
 impl RequestQueue {
-    /// Adds a request. If no task reads the requests, returns a value. The caller must then start a
-    /// task that reads the requests and holds the value until it ends.
+    /// Adds a request. If no Tokio task reads the requests, returns a value. The caller must then
+    /// start a Tokio task that reads the requests, and that holds the value until its end.
     fn add(&self, id: RequestId, reply: Reply) -> Option<Arc<()>> {
         let mut requests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         requests.waiting.push_back((id, reply));
@@ -120,7 +121,7 @@ impl RequestQueue {
     }
 
     /// Takes the requests for the next statement, in order. Leaves out requests for which no caller
-    /// waits any longer. If no request is left, the task that reads them must end.
+    /// waits any longer. If no request is left, the Tokio task that reads the requests must end.
     fn take(&self) -> Batch {
         let mut requests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut batch = Batch::new();
@@ -130,7 +131,8 @@ impl RequestQueue {
             batch.entry(id).or_default().push(reply);
         }
         if batch.is_empty() {
-            // The next caller starts another task, even if the present task has not ended yet.
+            // The next caller starts another Tokio task, even if the present Tokio task has not
+            // ended yet.
             requests.reader = Weak::new();
         }
         batch

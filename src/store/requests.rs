@@ -70,7 +70,7 @@ const FIND_INVOLVED: Sql = sql!(
       where r.root_task_id = $1 and ($2
         or exists (select 1 from request_approver a where a.tenant = r.tenant and a.request_id = r.request_id
              and ((a.kind = 'owner' and a.name " (any 3 text) ")
-                 -- The owner decides only by a row of their own.
+                 -- An owner may decide only if a row of the kind `owner` exists.
                  or (a.kind = 'user' and a.name " (any 3 text) " and not t.user_id " (any 3 text) ")
                  or (a.kind = 'group' and a.name " (any 4 text) " and not t.user_id " (any 3 text) ")))
         or exists (select 1 from decision d

@@ -224,8 +224,8 @@ impl ResendTarget {
 
 impl ResendKey {
     /// Returns the first parameters of the statements that store the key: the time, the columns of
-    /// the key, and `count`. On Postgres, `count` is [`ResendTarget::least`]. On `SQLite`, it is
-    /// the number of deliveries that became due.
+    /// the key, and `count`. On Postgres, `count` is [`ResendTarget::least`]. On `SQLite`, `count`
+    /// is the number of deliveries that became due.
     fn values(&self, now: Value, count: i64) -> Vec<Value> {
         let text = |text: &str| Value::Text(text.to_owned());
         let person = self.user.folded();

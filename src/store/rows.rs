@@ -135,8 +135,8 @@ pub(super) enum RequiredState {
 pub(super) struct DecisionLine {
     pub(super) request_id: Uuid,
     /// The call that the answer is about; `None` for an answer about the whole request. The stored
-    /// column cannot be null. For `None`, it gets the id of the request's call. If the request has
-    /// no call, it gets the request's id.
+    /// column cannot be null. For `None`, the column gets the id of the request's call, or the
+    /// request's id if the request has no call.
     pub(super) call_id: Option<Uuid>,
     pub(super) user_id: String,
     pub(super) action: &'static str,

@@ -14,8 +14,8 @@ use crate::task::id::TaskId;
 /// A subscription to the commits to one tree.
 #[derive(Debug)]
 pub struct CommitListener {
-    /// Declared before `news`, so that it is dropped first: in the opposite order,
-    /// `Feed::is_watched` could overlook another reader.
+    /// This field is declared before `news`, so that it is dropped before `news`. In the opposite
+    /// order, `Feed::is_watched` could overlook another reader.
     _counted: Arc<()>,
     news: watch::Receiver<News>,
     /// If `Some`, this listener counts as a subscriber to the tree. `None` for a listener from
