@@ -61,8 +61,9 @@ use requests::RequestMetrics;
 
 /// The `tracing` target of observations.
 pub const METRIC_TARGET: &str = "holdpoint::metric";
-/// The filter of log lines if `RUST_LOG` is unset or invalid. Whatever the filter says, libraries
-/// log only `warn` and `error`, because lower levels would print URLs, headers and statements.
+/// The filter of log lines if `RUST_LOG` is unset or invalid. With any filter, libraries log at
+/// most `warn` and `error`, and `sqlx` logs nothing, because the other events may contain URLs,
+/// headers and statements.
 pub const DEFAULT_FILTER: &str = "info";
 
 /// The format of log lines.

@@ -134,7 +134,7 @@ mod tests {
     use crate::task::time::Time;
     use crate::world::captured::Captured;
 
-    /// A clock that stands still until a test moves it.
+    /// A clock whose time changes only when a test sets it.
     #[derive(Default)]
     struct Still(Mutex<Duration>);
 
