@@ -25,7 +25,7 @@ const MAX_STATE_BYTES: usize = 64 * 1024;
 /// A server's request for input, not yet checked.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct InputRequest {
-    /// The questions, each with the key under which its answer is sent. Empty if the server just
+    /// The questions, each with the key under which its answer is sent. Empty if the server only
     /// asks to get its state back.
     pub(super) requests: Vec<(String, Question)>,
     /// The state that the server asks to get back with the answers.

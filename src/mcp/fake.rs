@@ -39,8 +39,8 @@ impl Seen {
         serde_json::from_str(&self.body).unwrap_or_default()
     }
 
-    /// Returns the method of the message in the body. Empty if the message is a reply or there is
-    /// no message.
+    /// Returns the method of the message in the body. Returns an empty text if the message is a
+    /// reply or there is no message.
     pub(super) fn method(&self) -> String {
         let json = self.json();
         json["method"].as_str().unwrap_or_default().to_owned()

@@ -40,8 +40,9 @@ for line in iter(sys.stdin.readline, ""):
 note("end of input")
 "#;
 
-/// A line of a script. The guard sends SIGTERM two seconds after the end of the input. On a slow
-/// machine, the server may need longer to note the end of its input.
+/// A line of a script, with which the server ignores SIGTERM. The guard sends SIGTERM two seconds
+/// after the end of the input. On a slow machine, the server may need longer to note the end of its
+/// input.
 const IGNORE_TERM: &str = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n";
 
 /// A server, and the directory in which the server writes notes.
