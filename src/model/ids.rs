@@ -4,8 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The maximum number of characters of a tool name that an endpoint accepts. It is also the maximum
-/// of an id, except with Chat Completions.
+/// The maximum number of characters of a tool name that an endpoint accepts. Also the maximum
+/// number of characters of an id, except with Chat Completions.
 const MAX_CHARS: usize = 64;
 
 /// The ids of calls and results within one request. Endpoints accept letters, digits, `_` and `-`

@@ -135,9 +135,9 @@ impl PartialCalls {
 
     /// Takes a fragment, emits the text that it adds, and returns `Some(false)`. In two cases,
     /// earlier pieces were wrong: if the fragment begins a call that belongs before other calls, or
-    /// if it adds a part to a name that the call already has. The function then emits nothing and
-    /// returns `Some(true)`, and the caller must reset the pieces and emit all calls again. Returns
-    /// `None` if the fragment cannot be read.
+    /// if the fragment adds a part to a name that its call already has. The function then emits
+    /// nothing and returns `Some(true)`, and the caller must reset the pieces and emit all calls
+    /// again. Returns `None` if the fragment cannot be read.
     pub(super) fn take_fragment(
         &mut self,
         sent: Value,
