@@ -118,8 +118,8 @@ pub(super) struct CheckedSettings {
 
 impl Settings {
     /// Returns the checked settings and the mistakes. A mistake is the path of a key and a
-    /// description of the mistake. Settings with mistakes must not be used to send a request. They
-    /// are `None` if the `url` has no scheme, or names no endpoint.
+    /// description of the mistake. Settings with mistakes must not be used to send a request. The
+    /// settings are `None` if the `url` has no scheme, or names no built-in endpoint.
     pub(super) fn checked(&self) -> (Option<CheckedSettings>, Vec<(Vec<String>, String)>) {
         let mut mistakes = Vec::new();
         if self.timeout.is_zero() || self.timeout > MAX_TIMEOUT {

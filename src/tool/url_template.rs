@@ -398,8 +398,8 @@ fn has_dots(segment: &str) -> bool {
         .any(|part| matches!(part, b"." | b".."))
 }
 
-/// Splits a text into its pieces. At a mistake, adds it to `mistakes` and returns the pieces before
-/// it.
+/// Splits a text into its pieces. At the first mistake, adds a description of the mistake to
+/// `mistakes`, and returns the pieces before this mistake.
 fn parse_pieces(text: &str, mistakes: &mut Vec<String>) -> Vec<Piece> {
     let mut pieces = Vec::new();
     let mut rest = text;

@@ -79,7 +79,7 @@ fn any() -> Value {
         "id": {"type": "string"}, "amount": {"type": "number"}, "note": {"type": "string"}}})
 }
 
-/// Shared by all tests, because reading the machine's certificates is slow.
+/// All tests share this value, because reading the machine's certificates is slow.
 static NET: LazyLock<Net> = LazyLock::new(|| Net::new().unwrap());
 
 fn tool_of(
