@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "the program's world does not exist yet"
+    reason = "a build script cannot use the crate's modules"
 )]
 fn variable(name: &str) -> Result<String, env::VarError> {
     env::var(name)

@@ -91,8 +91,8 @@ impl Net {
         })
     }
 
-    /// Returns the client for requests that may be repeated, such as model calls. The
-    /// client reuses connections.
+    /// Returns the client for requests that may be repeated, such as model calls. The client reuses
+    /// connections.
     #[must_use]
     pub fn repeatable(&self) -> &Client {
         &self.reusable
@@ -101,7 +101,7 @@ impl Net {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "this is the door for outbound HTTP"
+    reason = "this is the entry point for outbound HTTP"
 )]
 fn client(mut tls: ClientConfig) -> Result<Client, NetError> {
     tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];

@@ -40,7 +40,10 @@ pub struct SystemClock;
 
 #[async_trait]
 impl Clock for SystemClock {
-    #[expect(clippy::disallowed_methods, reason = "this is the door for time")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the entry point for time"
+    )]
     fn now(&self) -> Time {
         Time(jiff::Timestamp::now().as_microsecond())
     }
@@ -53,16 +56,19 @@ impl Clock for SystemClock {
         )
     }
 
-    #[expect(clippy::disallowed_methods, reason = "this is the door for time")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the entry point for time"
+    )]
     async fn sleep(&self, time: Duration) {
         tokio::time::sleep(time).await;
     }
 }
 
-/// If a timer fires more than this after its deadline, the process was suspended when the deadline
-/// passed.
+/// If a timer fires more than this duration after its deadline, the process was suspended when the
+/// deadline passed.
 const MAX_LATENESS: Duration = Duration::from_secs(1);
-/// How long work may go on after such a late timer. This suffices to read input that has already
+/// How long work may go on after such a late timer: long enough to read input that has already
 /// arrived.
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -102,7 +108,7 @@ fn grace_end(deadline: Instant, fired_at: Instant) -> Option<Instant> {
 pub struct RandomIds;
 
 impl Ids for RandomIds {
-    #[expect(clippy::disallowed_methods, reason = "this is the door for ids")]
+    #[expect(clippy::disallowed_methods, reason = "this is the entry point for ids")]
     fn fresh(&self) -> Uuid {
         Uuid::now_v7()
     }
@@ -119,7 +125,10 @@ pub struct NoRandomness;
 /// # Errors
 /// Fails with [`NoRandomness`] if the system provides no random bytes. The function never falls
 /// back to weaker bytes.
-#[expect(clippy::disallowed_methods, reason = "this is the door for randomness")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is the entry point for randomness"
+)]
 pub fn random_bytes<const N: usize>() -> Result<[u8; N], NoRandomness> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(|_| NoRandomness)?;

@@ -124,7 +124,7 @@ impl KeptConnections {
             let kept = self.clone();
             #[expect(
                 clippy::disallowed_methods,
-                reason = "it ends soon after the last request"
+                reason = "the Tokio task ends soon after the last request"
             )]
             tokio::spawn(async move { kept.reap().await });
         }

@@ -65,7 +65,7 @@ impl fmt::Debug for Sealed {
     }
 }
 
-/// Seals and opens values with the configured keys. Cheap to clone.
+/// Seals and opens values with the configured keys. Clones share the keys.
 #[derive(Clone)]
 pub struct Sealer {
     /// The first configured key, which seals all new values.
