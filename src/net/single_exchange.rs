@@ -99,8 +99,8 @@ pub trait ResponseSink: Send {
 }
 
 struct BodyCollector<F> {
-    /// The function that returns the limits of the body for a status. It is called when the
-    /// response begins, and is `None` afterwards.
+    /// The function that returns the limits of the body for a status. The function is called when
+    /// the response begins; afterwards this field is `None`.
     limits: Option<F>,
     answer: Option<(BufferedResponse, BodyLimits)>,
 }

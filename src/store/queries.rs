@@ -29,7 +29,8 @@ pub struct RequestRow {
     pub session_id: String,
     /// The agents' names, from the root's agent to the agent of the task that opened the request.
     pub agent_path: Vec<String>,
-    /// The stored status. After `expires_at`, it stays `Pending` until a commit closes the request.
+    /// The stored status. After `expires_at`, the status stays `Pending` until a commit closes the
+    /// request.
     pub status: RequestStatus,
     /// The time of the commit that opened the request.
     pub created_at: Time,

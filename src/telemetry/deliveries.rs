@@ -13,8 +13,8 @@ pub(super) struct DeliveryMetrics {
     unreachable: IntCounterVec,
 }
 
-/// Upper bounds of the buckets in seconds. The last bound is 3 days, shortly before the last
-/// attempt to deliver a message.
+/// Upper bounds of the buckets in seconds. The last bound is 3 days: about as long as all attempts
+/// to deliver a message take.
 const LAG_BUCKETS: [f64; 12] = [
     0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 60.0, 3600.0, 86_400.0, 259_200.0,
 ];
