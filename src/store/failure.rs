@@ -32,7 +32,7 @@ impl DriverError {
 pub(super) struct Failure {
     /// Whether the statement was sent. If so, it may have reached the database.
     pub(super) sent: bool,
-    /// The driver's error. Never shown to a client.
+    /// The driver's error, which is never shown to a client.
     pub(super) error: DriverError,
 }
 

@@ -130,9 +130,9 @@ struct Inner {
     /// The background work: the writers, the relay, and the reads of requests.
     tasks: TaskTracker,
     stop: CancellationToken,
-    /// Whether the relay (`relay.rs`) neither sends nor receives notifications. For tests.
+    /// For tests: whether the relay (`relay.rs`) neither sends nor receives notifications.
     muted: Arc<AtomicBool>,
-    /// Whether [`Store::compare`] does nothing. For tests.
+    /// For tests: whether [`Store::compare`] does nothing.
     #[cfg(any(debug_assertions, feature = "failpoints"))]
     skips_comparison: AtomicBool,
     /// The tenants and users whose tasks were claimed last, so that tenants and users take turns.

@@ -98,7 +98,7 @@ pub(super) struct Relay {
     feed: Arc<Feed>,
     stop: CancellationToken,
     replica: Uuid,
-    /// Whether all messages, in and out, are dropped. For tests.
+    /// For tests: whether all messages, in and out, are dropped.
     muted: Arc<AtomicBool>,
     /// The deltas that lack their last parts, by sender.
     partial_deltas: HashMap<Uuid, Delta>,
