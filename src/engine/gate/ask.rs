@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::call::{GateCall, GateDecision, GateState, Viewer};
 use super::presence::{AskerGuard, Delivery, PRESENCE_GRACE, present_until};
 use super::propose::Proposed;
-use super::{GateRefusal, Gates, Identity, Proposal};
+use super::{GateRefusal, Gates, Proposal};
 use crate::agent::Agent;
 use crate::engine::session::TaskSession;
 use crate::engine::{MAX_TRIES, Refusal};
@@ -104,7 +104,8 @@ impl Gates<'_> {
             let ask = (self.engine.ids.fresh(), runner.clone());
             // All steps but the wait are boxed, so that the wait keeps no memory for their futures.
             let known = Box::pin(self.find_known_call(caller, &agent, proposal)).await?;
-            let has_own_key = matches!(proposal.identity, Identity::Key { attach: false, .. });
+            let identity = &proposal.identity;
+            let has_own_key = identity.key().is_some() && identity.is_new_if_unknown();
             let is_named = known.is_some() || has_own_key;
             let proposed = match known {
                 Some(task) => Proposed::Continues(task),
@@ -341,8 +342,7 @@ impl Waiter<'_> {
                 return round_after_error(error);
             }
             // The commit has also stored the proposal's key, so the key names the call from now on.
-            self.is_named |=
-                self.continues && matches!(self.proposal.identity, Identity::Key { .. });
+            self.is_named |= self.continues && self.proposal.identity.key().is_some();
         } else if is_leaving {
             self.record_key(&mut session);
             let left = self
@@ -384,7 +384,7 @@ impl Waiter<'_> {
     /// has stored a presence, a different presence in the row is that of a later ask.
     fn has_other_asker(&self, session: &TaskSession) -> bool {
         let is_shared = self.gates.engine.awaited_calls.is_shared(self.guard.task);
-        let is_same_client = matches!(self.proposal.identity, Identity::Call(_))
+        let is_same_client = self.proposal.identity.task() == Some(self.guard.task)
             || (self.is_named && !self.guard.has_presence() && !is_shared);
         !is_same_client && present_until(session).is_some_and(|until| !self.guard.owns(until))
     }

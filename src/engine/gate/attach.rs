@@ -57,16 +57,19 @@ pub(super) fn keyed_call(proposal: &Proposal) -> Option<KeyedCall> {
     let value = parse_arguments(text)?;
     let identity = match proposal.identity {
         Identity::Bytes => format!("bytes\0{}\0{text}", proposal.tool),
-        Identity::Value | Identity::Key { .. } | Identity::New | Identity::Call(_) => {
+        Identity::Value
+        | Identity::Key { .. }
+        | Identity::New
+        | Identity::Call(_)
+        | Identity::CallOrKey { .. } => {
             format!("value\0{}\0{}", proposal.tool, json_equality_key(&value))
         }
     };
     let hash = format_sha256(&Sha256::digest(identity.as_bytes()));
-    let prefix = match proposal.identity {
-        Identity::Key { attach: false, .. } | Identity::New => NAMED_PREFIX,
-        Identity::Value | Identity::Bytes | Identity::Key { .. } | Identity::Call(_) => {
-            EQUAL_PREFIX
-        }
+    let prefix = if proposal.identity.is_new_if_unknown() {
+        NAMED_PREFIX
+    } else {
+        EQUAL_PREFIX
     };
     Some(KeyedCall {
         tool: proposal.tool.clone(),

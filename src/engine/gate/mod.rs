@@ -126,7 +126,8 @@ impl AskProgress {
 }
 
 /// Says which earlier call a proposed call repeats, if any. If the earlier call was proposed as
-/// `New`, or as `Key` without `attach`, only a proposal that names it by key or id repeats it.
+/// `New`, as `CallOrKey`, or as `Key` without `attach`, only a proposal that names it by key or id
+/// repeats it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identity {
     /// If an earlier call of the same owner, session and tool has arguments that are equal as JSON
@@ -150,6 +151,38 @@ pub enum Identity {
     /// answer. If caller, gate, session, tool and arguments are the same, the proposal repeats that
     /// call. Otherwise, the gate ignores the id and treats the proposal as `Value`.
     Call(TaskId),
+    /// The proposal names an earlier call by the id of its task, as described at `Call`, and has an
+    /// idempotency key. If the id names no call of the caller, the gate ignores the id and treats
+    /// the proposal as `Key` without `attach`.
+    CallOrKey { task: TaskId, key: String },
+}
+
+impl Identity {
+    /// Returns the id by which the proposal names its call; `None` if it has no id.
+    fn task(&self) -> Option<TaskId> {
+        match self {
+            Self::Call(task) | Self::CallOrKey { task, .. } => Some(*task),
+            Self::Value | Self::Bytes | Self::Key { .. } | Self::New => None,
+        }
+    }
+
+    /// Returns the idempotency key of the proposal; `None` if it has no key.
+    fn key(&self) -> Option<&str> {
+        match self {
+            Self::Key { key, .. } | Self::CallOrKey { key, .. } => Some(key),
+            Self::Value | Self::Bytes | Self::New | Self::Call(_) => None,
+        }
+    }
+
+    /// Whether a proposal that names no earlier call is a new call, even if an earlier call is
+    /// equal. Only a proposal that names the new call repeats it.
+    fn is_new_if_unknown(&self) -> bool {
+        match self {
+            Self::Key { attach, .. } => !attach,
+            Self::New | Self::CallOrKey { .. } => true,
+            Self::Value | Self::Bytes | Self::Call(_) => false,
+        }
+    }
 }
 
 /// The reason why a gate gave no verdict.

@@ -12,7 +12,7 @@ use super::call::{GateCall, Viewer};
 use super::drive::GateDrive;
 use super::max_open::OpenCallGuard;
 use super::presence::{AskerGuard, PRESENCE_GRACE};
-use super::{GateAnswer, GateRefusal, Gates, Identity, KEY_PATH, Proposal};
+use super::{GateAnswer, GateRefusal, Gates, KEY_PATH, Proposal};
 use crate::agent::gate::Record;
 use crate::agent::{Agent, Gate};
 use crate::engine::Refusal;
@@ -70,14 +70,12 @@ impl Gates<'_> {
     /// Returns the idempotency key of a proposal; `None` if the proposal has no key. The key's
     /// `body` is the part of the proposal that must be the same in a repetition.
     pub(super) fn gate_key(self, gate: &str, proposal: &Proposal) -> Option<IdempotencyKey> {
-        let Identity::Key { key, .. } = &proposal.identity else {
-            return None;
-        };
+        let key = proposal.identity.key()?;
         let session = proposal.session();
         let same = json!([gate, proposal.tool, session, proposal.arguments_text]);
         Some(IdempotencyKey {
             path: KEY_PATH.to_owned(),
-            key: key.clone(),
+            key: key.to_owned(),
             body: DigestedBody::new(Bytes::from(same.to_string()), self.engine.sealer.as_ref()),
         })
     }
@@ -168,31 +166,23 @@ impl Gates<'_> {
         })
     }
 
-    /// Returns the task of the earlier call that the proposal names by key or id; `None` if there
+    /// Returns the task of the earlier call that the proposal names by id or key; `None` if there
     /// is no such call. A call that is named by id must have the proposal's caller, gate, session,
-    /// tool and arguments. Otherwise, the call counts as unknown.
+    /// tool and arguments. Otherwise, the id counts as unknown, and the key decides, if there is a
+    /// key.
     pub(super) async fn find_known_call(
         self,
         caller: &Caller,
         agent: &Agent,
         proposal: &Proposal,
     ) -> Result<Option<TaskId>, GateRefusal> {
-        let Identity::Call(task) = proposal.identity else {
-            return self.known_by_key(caller, agent, proposal).await;
-        };
-        let Some(session) = self.engine.load(task).await? else {
-            return Ok(None);
-        };
-        let row = &session.own.row;
-        let same = row.tenant == caller.tenant
-            && caller.user_id.is(&row.user_id)
-            && row.agent == agent.name
-            && row.session_id == proposal.session()
-            && session.own.progress.calls.first().is_some_and(|state| {
-                let (name, text) = (&state.call.name, &state.call.arguments_text);
-                *name == proposal.tool && is_equal_json(text, &proposal.arguments_text)
-            });
-        Ok(same.then_some(task))
+        if let Some(task) = proposal.identity.task()
+            && let Some(session) = self.engine.load(task).await?
+            && is_same_call(&session, caller, agent, proposal)
+        {
+            return Ok(Some(task));
+        }
+        self.known_by_key(caller, agent, proposal).await
     }
 
     /// Returns the task of an earlier proposal with the same key; `None` if there is no such
@@ -318,6 +308,25 @@ fn is_only_counted(state: &CallState) -> bool {
     state.phase == Phase::Allowed
         && state.effect == Effect::ReadOnly
         && state.performer == ToolKind::External
+}
+
+/// Whether the session's task is a call of the proposal's caller, gate, session, tool and
+/// arguments.
+fn is_same_call(
+    session: &TaskSession,
+    caller: &Caller,
+    agent: &Agent,
+    proposal: &Proposal,
+) -> bool {
+    let row = &session.own.row;
+    row.tenant == caller.tenant
+        && caller.user_id.is(&row.user_id)
+        && row.agent == agent.name
+        && row.session_id == proposal.session()
+        && session.own.progress.calls.first().is_some_and(|state| {
+            let (name, text) = (&state.call.name, &state.call.arguments_text);
+            *name == proposal.tool && is_equal_json(text, &proposal.arguments_text)
+        })
 }
 
 fn state_of(session: &TaskSession, call: CallId) -> Result<CallState, Refusal> {

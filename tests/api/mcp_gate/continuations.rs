@@ -108,6 +108,30 @@ on_both! {
         app.stop().await;
     }
 
+    async fn key_names_its_call_beside_a_continuation_reference_that_names_no_call_of_its_client(on: On) {
+        let app = gate(on, "").await;
+        let known = approved(&app).await;
+        let carol = app.actor(CAROLS_AGENT).header("prefer", "wait=0");
+        let (foreign, _) = state_of(&post_as(carol, &newest("tools/call", refund(120))).await);
+        let forged = json!("hp1.019aa000-0000-7000-8000-000000000000.1");
+        let garbage = json!("hp1.x.1-TAMPERED");
+        for (state, new_key) in [(&foreign, "run-8"), (&forged, "run-9"), (&garbage, "run-10")] {
+            let mut params = keyed(120);
+            params["requestState"] = state.clone();
+            let ran = post(&app, "10", &newest("tools/call", params)).await;
+            assert_eq!(about(&ran)["task_id"], about(&known)["task_id"], "{state}: {}", ran.text);
+            let mut params = refund(130);
+            params["_meta"] = json!({"holdpoint/key": new_key});
+            let by_key = params.clone();
+            params["requestState"] = state.clone();
+            let (_, task) = state_of(&post(&app, "0", &newest("tools/call", params)).await);
+            let again = call(&app, "0", &by_key).await;
+            assert_eq!(about(&again)["task_id"], task.as_str(), "{state}: {}", again.text);
+        }
+        assert_eq!(app.tool.count(), 1);
+        app.stop().await;
+    }
+
     async fn duplicate_continuation_is_answered_with_the_same_result_and_runs_nothing(on: On) {
         let app = gate(on, "").await;
         let (state, task) = held(&app).await;

@@ -28,6 +28,7 @@ use crate::http::events::opening::stream_response;
 use crate::http::server::delivered_body::delivered_body;
 use crate::http::server::prefer::Prefer;
 use crate::people::Caller;
+use crate::task::id::TaskId;
 
 /// The time for which the server waits for an answer before it begins an event stream. The gate's
 /// `hold` and the client's `Prefer` limit only the wait for people. They do not shorten this time
@@ -76,7 +77,7 @@ impl McpRequest<'_> {
             return Err(RpcError::unavailable());
         }
         let (identity, repetition) = self.identity(&params)?;
-        let is_named = matches!(identity, Identity::Key { .. });
+        let is_named = matches!(identity, Identity::Key { .. } | Identity::CallOrKey { .. });
         let canceled = CancellationToken::new();
         let request = request_name(&self.agent.name, self.session, &self.id);
         let request = (request, canceled.clone());
@@ -124,25 +125,18 @@ impl McpRequest<'_> {
     /// Returns the identity by which the gate recognizes the call, and how often the client has
     /// repeated the request.
     fn identity(&self, params: &Params) -> Result<(Identity, u32), RpcError> {
-        if self.revision.is_stateless()
-            && let Some(found) = params.text("requestState").and_then(parse_request_state)
-        {
-            return Ok(found);
-        }
-        let Some(key) = params.meta("holdpoint/key") else {
-            return Ok((Identity::Value, 0));
+        let state = params
+            .text("requestState")
+            .filter(|_| self.revision.is_stateless());
+        let known = state.and_then(parse_request_state);
+        let repetition = known.map_or(0, |(_, repetition)| repetition);
+        let identity = match (known, key(params)?) {
+            (Some((task, _)), Some(key)) => Identity::CallOrKey { task, key },
+            (Some((task, _)), None) => Identity::Call(task),
+            (None, Some(key)) => Identity::Key { key, attach: false },
+            (None, None) => Identity::Value,
         };
-        match key.as_str() {
-            Some(key)
-                if (1..=255).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic()) =>
-            {
-                let (key, attach) = (key.to_owned(), false);
-                Ok((Identity::Key { key, attach }, 0))
-            }
-            Some(_) | None => Err(RpcError::invalid_params(
-                "`_meta[\"holdpoint/key\"]` must be 1 to 255 visible ASCII characters",
-            )),
-        }
+        Ok((identity, repetition))
     }
 
     /// Returns the session id of the call: from `_meta`, or else from the header
@@ -164,16 +158,30 @@ impl McpRequest<'_> {
     }
 }
 
-/// Parses a `requestState` into the identity of the call and the number of repetitions so far. A
-/// forged state gains nothing: the gate ignores the state if the request's caller, gate, session,
-/// tool or arguments differ from those of the call that the state names.
-fn parse_request_state(state: &str) -> Option<(Identity, u32)> {
+/// Parses a `requestState` into the task of the call and the number of repetitions so far. A forged
+/// state gains nothing: the gate ignores the state if the request's caller, gate, session, tool or
+/// arguments differ from those of the call that the state names.
+fn parse_request_state(state: &str) -> Option<(TaskId, u32)> {
     let (task, repetition) = state.strip_prefix("hp1.")?.split_once('.')?;
     let repetition: u32 = repetition.parse().ok()?;
-    Some((
-        Identity::Call(task.parse().ok()?),
-        repetition.min(MAX_REPETITIONS),
-    ))
+    Some((task.parse().ok()?, repetition.min(MAX_REPETITIONS)))
+}
+
+/// Returns the client's own key for the call, from `_meta`; `None` if the client gives no key.
+fn key(params: &Params) -> Result<Option<String>, RpcError> {
+    let Some(key) = params.meta("holdpoint/key") else {
+        return Ok(None);
+    };
+    match key.as_str() {
+        Some(key)
+            if (1..=255).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic()) =>
+        {
+            Ok(Some(key.to_owned()))
+        }
+        Some(_) | None => Err(RpcError::invalid_params(
+            "`_meta[\"holdpoint/key\"]` must be 1 to 255 visible ASCII characters",
+        )),
+    }
 }
 
 fn tool_name(params: &Params) -> Result<String, RpcError> {
