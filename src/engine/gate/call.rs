@@ -248,6 +248,10 @@ impl GateCall {
         let reason = self.reason.as_deref().unwrap_or("No reason is given.");
         match (self.state, self.decision) {
             (GateState::Pending, _) => self.pending_text(),
+            (GateState::Approved, _) if self.attempts > 0 => {
+                "Approved; the call was started before, and starts again when its agent asks for it again."
+                    .to_owned()
+            }
             (GateState::Approved, _) => {
                 "Approved; the call starts when its agent asks for it again.".to_owned()
             }

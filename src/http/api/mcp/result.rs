@@ -295,6 +295,10 @@ fn open_call_text(
                 "HELD. A person must approve {what}this call of {tool}{why}.{not_run} Approve it at {url} . {again}"
             )
         }
+        GateState::Approved if call.attempts > 0 => format!(
+            "APPROVED. The call of {tool} was started before, and its next attempt has NOT been started \
+             yet: make exactly the same call again to start it."
+        ),
         GateState::Approved => format!(
             "APPROVED. The call of {tool} has NOT run yet: make exactly the same call again to run it."
         ),

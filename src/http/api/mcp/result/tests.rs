@@ -1,12 +1,14 @@
-//! Tests that the bytes of an MCP server's result are kept, and that a stored result text is
-//! checked against the `outputSchema`.
+//! Tests that the bytes of an MCP server's result are kept, that a stored result text is checked
+//! against the `outputSchema`, and that the text about a call says whether the call was started.
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{ResultWriter, text_block};
+use super::{ResultWriter, gateway_result, text_block};
+use crate::engine::gate::{GateCall, GateState};
 use crate::http::api::mcp::tools::OutputCheck;
+use crate::http::openapi::sample;
 use crate::task::mcp_revision::Revision;
 
 fn writer(revision: Revision) -> ResultWriter {
@@ -118,5 +120,39 @@ fn persons_text_is_structured_content_where_it_fits_the_schema_and_an_error_wher
     assert_eq!(
         (&free["isError"], free.get("structuredContent")),
         (&json!(false), None)
+    );
+}
+
+/// Returns the texts of the blocks that a gateway's client gets for `call`, joined by `|`.
+fn told(call: &GateCall) -> String {
+    let (caller, settings) = (sample::caller(), sample::settings());
+    let result = gateway_result(call, &caller, &settings, Revision::June2025);
+    let blocks = result["content"].as_array().unwrap();
+    let texts: Vec<&str> = blocks
+        .iter()
+        .map(|block| block["text"].as_str().unwrap())
+        .collect();
+    texts.join("|")
+}
+
+#[test]
+fn approved_call_that_was_started_before_is_told_as_such() {
+    let call = |attempts| GateCall {
+        state: GateState::Approved,
+        attempts,
+        ..sample::gate_call()
+    };
+    assert_eq!(
+        told(&call(0)),
+        "APPROVED. The call of refund_payment has NOT run yet: make exactly the same call again to run it."
+    );
+    assert_eq!(
+        told(&call(1)),
+        "APPROVED. The call of refund_payment was started before, and its next attempt has NOT been started yet: make exactly the same call again to start it."
+    );
+    let message = call(1).message();
+    assert!(
+        message.starts_with("Approved; the call was started before"),
+        "{message}"
     );
 }
