@@ -6,9 +6,10 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::{ResultWriter, gateway_result, text_block};
-use crate::engine::gate::{GateCall, GateState};
+use crate::engine::gate::{GateCall, GateDecision, GateState};
 use crate::http::api::mcp::tools::OutputCheck;
 use crate::http::openapi::sample;
+use crate::task::item::Outcome;
 use crate::task::mcp_revision::Revision;
 
 fn writer(revision: Revision) -> ResultWriter {
@@ -155,4 +156,21 @@ fn approved_call_that_was_started_before_is_told_as_such() {
         message.starts_with("Approved; the call was started before"),
         "{message}"
     );
+}
+
+#[test]
+fn call_that_failed_at_its_caller_is_told_with_the_text_of_its_end() {
+    let call = |end_text: Option<&str>| GateCall {
+        state: GateState::Settled,
+        decision: GateDecision::Allow,
+        outcome: Some(Outcome::Failed),
+        end_text: end_text.map(str::to_owned),
+        attempts: 1,
+        runs_elsewhere: true,
+        ..sample::gate_call()
+    };
+    let unreported =
+        "The call was let through, and no outcome was reported. It may have taken effect.";
+    assert_eq!(told(&call(Some(unreported))), unreported);
+    assert_eq!(told(&call(None)), "The call was started and failed.");
 }
