@@ -77,8 +77,10 @@ impl ResultWriter {
                 error_result(&open_call_text(call, request, self.is_named))
             }
         };
+        // An edit matters to the client only if the call was started with the edited arguments.
         if call.state == GateState::Settled
             && call.edited
+            && call.attempts > 0
             && let Some(Value::Array(blocks)) = result.get_mut("content")
         {
             blocks.push(edit_notice(call));

@@ -174,3 +174,28 @@ fn call_that_failed_at_its_caller_is_told_with_the_text_of_its_end() {
     assert_eq!(told(&call(Some(unreported))), unreported);
     assert_eq!(told(&call(None)), "The call was started and failed.");
 }
+
+#[test]
+fn edit_is_told_only_of_a_call_that_was_started() {
+    let arguments = r#"{"order":17,"amount":50}"#;
+    let call = |decision, outcome, attempts| GateCall {
+        arguments_text: arguments.to_owned(),
+        edited: true,
+        state: GateState::Settled,
+        decision,
+        outcome: Some(outcome),
+        end_text: Some("Approved, but nobody came for it in time.".to_owned()),
+        attempts,
+        ..sample::gate_call()
+    };
+    assert_eq!(
+        told(&call(GateDecision::Deny, Outcome::Expired, 0)),
+        "The call of refund_payment was expired: Approved, but nobody came for it in time. It has not run."
+    );
+    let unknown = told(&call(GateDecision::Allow, Outcome::Unknown, 1));
+    let notice = format!("A person changed the arguments before it ran: {arguments}");
+    assert_eq!(
+        unknown,
+        format!("It may have run. Do not repeat it.|{notice}")
+    );
+}
