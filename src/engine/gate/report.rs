@@ -179,11 +179,17 @@ fn apply_report(
         // In every other phase, a person is asked about the outcome of the call, or has decided
         // about it after the reported attempt. So a report of an unknown outcome adds nothing.
         (_, Outcome::Unknown) => ReportEffect::Nothing,
+        _ if session.is_journaled(&result) => ReportEffect::Nothing,
         _ => {
             session.add_results(vec![result]);
+            let state = session.own.progress.call(call.call.tool_call_id);
             // The asker that reports the result already has it. The result therefore counts as
-            // delivered, and a later equal call is a new call.
-            session.own.asker = Some(AskerPresence::Delivered);
+            // delivered, and a later equal call is a new call. A report about an earlier attempt
+            // does not settle a call whose next attempt waits for people. The next ask must find
+            // such a call.
+            if state.is_some_and(|state| matches!(state.phase, Phase::Done(_))) {
+                session.own.asker = Some(AskerPresence::Delivered);
+            }
             ReportEffect::Stores
         }
     }

@@ -11,6 +11,7 @@ use holdpoint::engine::gate::{
 use holdpoint::engine::{Engine, Refusal};
 use holdpoint::task::change::ASKER_UNTIL_DELIVERED;
 use holdpoint::task::decision::Action;
+use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
@@ -34,6 +35,33 @@ async fn delivered(harness: &EngineHarness, engine: &Arc<Engine>, proposal: &Pro
     let task = answer.call.task_id;
     until_present(harness, task, |until| until == ASKER_UNTIL_DELIVERED).await;
     answer.call
+}
+
+/// Gives a permit for a call that may be repeated, and lets the permit end. Then changes the call's
+/// tool, and asks for the next attempt, so that a person must approve the call again. Returns the
+/// engine with the changed tool, and the call's task.
+async fn held_again(harness: &mut EngineHarness) -> (Arc<Engine>, TaskId) {
+    harness.configure(|yaml| {
+        yaml.replacen("Bash: { external", "Bash: { effect: read_only, external", 1)
+    });
+    let engine = harness.engine(8);
+    let task = approved(harness, &engine, &bash(Duration::ZERO)).await;
+    assert!(asks(&engine, &bash(LONG)).await.permit.is_some());
+    harness.configure(|yaml| {
+        yaml.replacen(
+            "command: { type: string }",
+            "command: { type: string, maxLength: 99 }",
+            1,
+        )
+    });
+    let changed = harness.engine(8);
+    harness.fixture.forward(Duration::from_mins(11));
+    let held = asks(&changed, &bash(Duration::ZERO)).await;
+    assert_eq!(
+        (held.task_id, held.state, held.attempts),
+        (task, GateState::Pending, 1)
+    );
+    (changed, task)
 }
 
 both! {
@@ -239,6 +267,28 @@ both! {
             engine.gates().ask(&agent(), &key, None).await.unwrap().delivery.into_iter().for_each(Delivery::delivered);
             until_present(&harness, task, |until| until == ASKER_UNTIL_DELIVERED).await;
         }
+    }
+
+    async fn late_report_leaves_a_call_that_is_held_again_to_the_next_ask(fixture) {
+        let mut harness = harness(fixture).await;
+        let (engine, task) = held_again(&mut harness).await;
+        let report = OutcomeReport {
+            call: Ok(task),
+            attempt: None,
+            outcome: ReportedOutcome::Succeeded,
+            content: "made".to_owned(),
+        };
+        for _ in 0..2 {
+            let (call, _) = engine.gates().report(&agent(), &report, None).await.unwrap();
+            assert_eq!((call.state, call.outcome), (GateState::Pending, None));
+        }
+        let journal = harness.journal(task).await;
+        let late = journal.items.iter().filter(|item| matches!(item.fact, Fact::LateResult(_)));
+        assert_eq!((late.count(), journal.row.asker_until), (1, Some(Time(0))));
+        assert_eq!(asks(&engine, &bash(Duration::ZERO)).await.task_id, task);
+        approve(&harness, &engine, task).await;
+        let second = asks(&engine, &bash(LONG)).await;
+        assert_eq!((second.task_id, second.permit.map(|permit| permit.attempt)), (task, Some(2)));
     }
 
     async fn approved_call_that_its_caller_runs_gets_no_permit_under_a_rule_that_denies_it(fixture) {
