@@ -149,6 +149,8 @@ fn check_attempt(call: &CallState, report: &OutcomeReport) -> Result<(), Refusal
     Ok(())
 }
 
+/// Applies a report to its call. If the report settles the call, the result counts as delivered,
+/// because the asker that reports the result already has it. A later equal call is then a new call.
 fn apply_report(
     session: &mut TaskSession,
     call: &CallState,
@@ -175,6 +177,13 @@ fn apply_report(
             session.push(Fact::LateResult(result));
             ReportEffect::Stores
         }
+        // The report is about the running attempt, even if it equals a late result about an earlier
+        // attempt.
+        (Phase::Started(_), _) => {
+            session.push(Fact::ToolResult(result));
+            session.own.asker = Some(AskerPresence::Delivered);
+            ReportEffect::Stores
+        }
         (Phase::Done(_), _) => apply_late_report(session, result),
         // In every other phase, a person is asked about the outcome of the call, or has decided
         // about it after the reported attempt. So a report of an unknown outcome adds nothing.
@@ -183,10 +192,8 @@ fn apply_report(
         _ => {
             session.add_results(vec![result]);
             let state = session.own.progress.call(call.call.tool_call_id);
-            // The asker that reports the result already has it. The result therefore counts as
-            // delivered, and a later equal call is a new call. A report about an earlier attempt
-            // does not settle a call whose next attempt waits for people. The next ask must find
-            // such a call.
+            // A report about an earlier attempt does not settle a call whose next attempt waits for
+            // people. The next ask must find such a call.
             if state.is_some_and(|state| matches!(state.phase, Phase::Done(_))) {
                 session.own.asker = Some(AskerPresence::Delivered);
             }

@@ -44,7 +44,7 @@ pub fn by_key(key: &str, runner: Option<&str>, proposal: Proposal) -> Proposal {
     }
 }
 
-fn report_of(task: TaskId, outcome: ReportedOutcome) -> OutcomeReport {
+pub fn report_of(task: TaskId, outcome: ReportedOutcome) -> OutcomeReport {
     OutcomeReport {
         call: Ok(task),
         attempt: None,

@@ -20,7 +20,7 @@ use serde_json::Value;
 
 use super::super::engine_harness::{EngineHarness, alice, claimed, outcomes, whole};
 use super::super::random_gates::Replica;
-use super::failures::{by_key, in_doubt};
+use super::failures::{by_key, in_doubt, report_of};
 use super::{
     LONG, abort, agent, approve, approved, ask, asking, asking_by, asks, bash, driven, harness,
     proposal, refund, small, until_present, until_proposed,
@@ -272,12 +272,7 @@ both! {
     async fn late_report_leaves_a_call_that_is_held_again_to_the_next_ask(fixture) {
         let mut harness = harness(fixture).await;
         let (engine, task) = held_again(&mut harness).await;
-        let report = OutcomeReport {
-            call: Ok(task),
-            attempt: None,
-            outcome: ReportedOutcome::Succeeded,
-            content: "made".to_owned(),
-        };
+        let report = report_of(task, ReportedOutcome::Succeeded);
         for _ in 0..2 {
             let (call, _) = engine.gates().report(&agent(), &report, None).await.unwrap();
             assert_eq!((call.state, call.outcome), (GateState::Pending, None));
@@ -289,6 +284,19 @@ both! {
         approve(&harness, &engine, task).await;
         let second = asks(&engine, &bash(LONG)).await;
         assert_eq!((second.task_id, second.permit.map(|permit| permit.attempt)), (task, Some(2)));
+    }
+
+    async fn report_settles_its_attempt_although_it_equals_a_late_report_about_an_earlier_attempt(fixture) {
+        let mut harness = harness(fixture).await;
+        let (engine, task) = held_again(&mut harness).await;
+        let report = report_of(task, ReportedOutcome::Succeeded);
+        let (held, _) = engine.gates().report(&agent(), &report, None).await.unwrap();
+        assert_eq!(held.state, GateState::Pending);
+        approve(&harness, &engine, task).await;
+        assert!(asks(&engine, &bash(LONG)).await.permit.is_some());
+        let (settled, _) = engine.gates().report(&agent(), &report, None).await.unwrap();
+        assert_eq!((settled.state, settled.outcome), (GateState::Settled, Some(Outcome::Succeeded)));
+        assert_eq!(harness.journal(task).await.row.asker_until, Some(ASKER_UNTIL_DELIVERED));
     }
 
     async fn approved_call_that_its_caller_runs_gets_no_permit_under_a_rule_that_denies_it(fixture) {
