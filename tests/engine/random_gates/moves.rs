@@ -72,6 +72,10 @@ impl RunState<'_> {
         let key = format!("{} {call} {}", self.session, self.rng.below(2));
         let known = self.tasks().await;
         let identity = match self.rng.below(10) {
+            1 if !known.is_empty() => Identity::CallOrKey {
+                task: self.rng.pick(&known),
+                key,
+            },
             0..=1 => Identity::Key { key, attach: false },
             2 => Identity::Key { key, attach: true },
             3 if !known.is_empty() => Identity::Call(self.rng.pick(&known)),
