@@ -49,7 +49,7 @@ pub async fn review(
     let redactor = config.redactor().merged_with(&header_redactor(headers));
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let mut lock = config.lock.clone();
-    let (mut text, mut differs, mut failures) = (String::new(), false, Vec::new());
+    let (mut text, mut differs) = (String::new(), false);
     if only.is_none() {
         let locked_names: Vec<String> = lock.servers.keys().cloned().collect();
         for name in locked_names
@@ -61,27 +61,26 @@ pub async fn review(
             differs = true;
         }
     }
+    let mut names = names_in(&lock);
+    // All servers are listed before the first review, because the review of a server's texts needs
+    // the names of the tools of all other servers.
+    let (mut listings, mut failures) = (Vec::new(), Vec::new());
     let servers = config.servers.iter();
     for (name, settings) in servers.filter(|(name, _)| only.is_none_or(|only| only == *name)) {
-        let listing = match mcp::list(name, settings, &net, &redactor, &clock, headers).await {
-            Ok(listing) => listing,
+        match mcp::list(name, settings, &net, &redactor, &clock, headers).await {
+            Ok(listing) => {
+                names.insert(name.clone(), listing.tool_names());
+                listings.push((name, listing));
+            }
             Err(error) => {
                 let why = format!("`{name}` could not be asked for its tools: {error:#}");
                 failures.push(why);
-                continue;
             }
-        };
-        let others: BTreeMap<String, String> = lock
-            .servers
-            .iter()
-            .filter(|(other, _)| *other != name)
-            .flat_map(|(other, locked)| {
-                locked
-                    .tools
-                    .keys()
-                    .map(move |tool| (tool.clone(), other.clone()))
-            })
-            .collect();
+        }
+    }
+    anyhow::ensure!(failures.is_empty(), "{}", failures.join("\n"));
+    for (name, listing) in listings {
+        let others = tools_of_others(name, &names);
         let old = lock.servers.get(name);
         let Review {
             text: report,
@@ -92,10 +91,28 @@ pub async fn review(
         differs |= server_differs;
         lock.servers.insert(name.clone(), locked);
     }
-    anyhow::ensure!(failures.is_empty(), "{}", failures.join("\n"));
     Ok(ReviewResult {
         text,
         differs,
         lock,
     })
+}
+
+/// Returns the names of the tools in a lock file, by server.
+fn names_in(lock: &Lock) -> BTreeMap<String, Vec<String>> {
+    let servers = lock.servers.iter();
+    let named =
+        servers.map(|(name, locked)| (name.clone(), locked.tools.keys().cloned().collect()));
+    named.collect()
+}
+
+/// Returns the server of each tool in `names` that is not a tool of `server`.
+fn tools_of_others(
+    server: &str,
+    names: &BTreeMap<String, Vec<String>>,
+) -> BTreeMap<String, String> {
+    let others = names.iter().filter(|(other, _)| *other != server);
+    let tools = others
+        .flat_map(|(other, tools)| tools.iter().map(move |tool| (tool.clone(), other.clone())));
+    tools.collect()
 }

@@ -11,6 +11,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 use super::elicitation::{self, declined_note};
+use super::lock::tool_name;
 use super::settings::Transport;
 use super::stdio::Stdio;
 use super::streamable::Streamable;
@@ -47,6 +48,13 @@ pub(crate) struct Listing {
     pub(crate) server: Value,
     /// The complete definitions of the tools, including members that the protocol does not define.
     pub(crate) tools: Vec<Value>,
+}
+
+impl Listing {
+    pub(crate) fn tool_names(&self) -> Vec<String> {
+        let names = self.tools.iter().filter_map(tool_name);
+        names.map(str::to_owned).collect()
+    }
 }
 
 /// One attempt at a call.

@@ -11,6 +11,7 @@ mod https_tools;
 mod init_file;
 mod log_lines;
 mod mcp_results;
+mod mcp_review;
 mod metrics;
 mod notify_command;
 mod notify_rooms;
