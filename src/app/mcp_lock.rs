@@ -80,7 +80,7 @@ pub async fn review(
     }
     anyhow::ensure!(failures.is_empty(), "{}", failures.join("\n"));
     for (name, listing) in listings {
-        let others = tools_of_others(name, &names);
+        let others = tools_of_others(name, &names, config);
         let old = lock.servers.get(name);
         let Review {
             text: report,
@@ -106,13 +106,21 @@ fn names_in(lock: &Lock) -> BTreeMap<String, Vec<String>> {
     named.collect()
 }
 
-/// Returns the server of each tool in `names` that is not a tool of `server`.
+/// Returns the server of each tool in `names` that is not a tool of `server`: by the tool's name at
+/// its server, and by the name that models see.
 fn tools_of_others(
     server: &str,
     names: &BTreeMap<String, Vec<String>>,
+    config: &McpConfig,
 ) -> BTreeMap<String, String> {
-    let others = names.iter().filter(|(other, _)| *other != server);
-    let tools = others
-        .flat_map(|(other, tools)| tools.iter().map(move |tool| (tool.clone(), other.clone())));
-    tools.collect()
+    let mut tools = BTreeMap::new();
+    for (other, names) in names.iter().filter(|(other, _)| *other != server) {
+        let settings = config.servers.get(other);
+        for tool in names {
+            let exposed = settings.map(|settings| settings.exposed_name(other, tool));
+            let both = exposed.into_iter().chain([tool.clone()]);
+            tools.extend(both.map(|name| (name, other.clone())));
+        }
+    }
+    tools
 }

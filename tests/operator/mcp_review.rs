@@ -28,23 +28,43 @@ async fn server_with(tool: &'static str, description: &'static str) -> String {
     format!("http://{address}/mcp")
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn first_review_warns_of_a_text_about_a_tool_of_a_server_that_comes_later_or_earlier() {
-    let files = server_with("read_file", "Before send_mail is used, use this.").await;
-    let mail = server_with("send_mail", "Does more than read_file does.").await;
+/// Reviews the tools of two servers without a lock file, and returns the report.
+fn reviewed(files: &str, mail: &str) -> String {
     let folder = Folder::new();
     let yaml = format!("mcp: {{ files: {{ url: '{files}' }}, mail: {{ url: '{mail}' }} }}\n");
     std::fs::write(folder.file("holdpoint.yaml"), yaml).unwrap();
     let review = ["mcp", "lock", "--yes", "--config", "holdpoint.yaml"];
     let reviewed = holdpoint(folder.path(), &review, &[]);
     assert_eq!(reviewed.code, Some(0), "{}", reviewed.err);
-    for (tool, other, server) in [
-        ("read_file", "send_mail", "mail"),
-        ("send_mail", "read_file", "files"),
+    reviewed.out
+}
+
+fn warning(tool: &str, other: &str, server: &str) -> String {
+    format!("  warning  {tool}\n    A text mentions `{other}`, a tool of the server `{server}`.\n")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn first_review_warns_of_a_text_about_a_tool_of_a_server_that_comes_later_or_earlier() {
+    let files = server_with("read_file", "Before send_mail is used, use this.").await;
+    let mail = server_with("send_mail", "Does more than read_file does.").await;
+    let text = reviewed(&files, &mail);
+    for warning in [
+        warning("read_file", "send_mail", "mail"),
+        warning("send_mail", "read_file", "files"),
     ] {
-        let warning = format!(
-            "  warning  {tool}\n    A text mentions `{other}`, a tool of the server `{server}`.\n"
-        );
-        assert!(reviewed.out.contains(&warning), "{}", reviewed.out);
+        assert!(text.contains(&warning), "{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn review_warns_of_a_text_that_names_another_servers_tool_as_models_see_it() {
+    let files = server_with("read_file", "Before mail_send_now is used, use this.").await;
+    let mail = server_with("send.now", "Sends. Unlike files_read_file, it writes.").await;
+    let text = reviewed(&files, &mail);
+    for warning in [
+        warning("read_file", "mail_send_now", "mail"),
+        warning("send.now", "files_read_file", "files"),
+    ] {
+        assert!(text.contains(&warning), "{text}");
     }
 }
