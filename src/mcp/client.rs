@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
-use super::elicitation::{self, declined_note};
 use super::lock::tool_name;
 use super::settings::Transport;
 use super::stdio::Stdio;
@@ -18,7 +17,7 @@ use super::streamable::Streamable;
 use super::wire::{Answer, Request, Revision};
 use crate::net::Net;
 use crate::secret::Redactor;
-use crate::task::elicitation::{Elicitation, Resume, ServerState};
+use crate::task::elicitation::{Elicitation, Resume, ServerState, all_declined, declined_note};
 use crate::task::id::CallId;
 use crate::tool::{AttemptPermit, LateSlot, RawSlot, ToolAnswer};
 use crate::world::Clock;
@@ -105,7 +104,7 @@ pub(crate) enum Outcome {
     /// The outcome of one request that the server answered with `input_required`. If the server
     /// asks a question that a person must answer, the attempt ends as `Elicitation`. Otherwise the
     /// attempt sends a further request.
-    InputRequired(Box<elicitation::CheckedInput>),
+    InputRequired(Box<Elicitation>),
 }
 
 impl Outcome {
@@ -126,6 +125,26 @@ impl Outcome {
             | Self::NeedsTasks
             | Self::Elicitation(_)
             | Self::InputRequired(_) => Err(self),
+        }
+    }
+
+    /// Adds to the text a note about the questions that were declined because their forms ask for
+    /// secrets. `declined` has the names of the secret form fields.
+    pub(super) fn noting(self, declined: &[String]) -> Self {
+        let note = declined_note(declined);
+        match self {
+            Self::Succeeded(text) => Self::Succeeded(text + &note),
+            Self::Failed(text) => Self::Failed(text + &note),
+            Self::Suspect(text) => Self::Suspect(text + &note),
+            Self::Unknown(why) if !declined.is_empty() => Self::Unknown(format!(
+                "{why}; earlier, the server asked the user for a secret in a form (`{}`), which was declined",
+                declined.join("`, `")
+            )),
+            Self::NotSent(_)
+            | Self::Unknown(_)
+            | Self::NeedsTasks
+            | Self::Elicitation(_)
+            | Self::InputRequired(_) => self,
         }
     }
 }
@@ -265,7 +284,9 @@ impl Client {
     /// further request.
     pub(crate) async fn call(&self, call: McpCall<'_>) -> Outcome {
         let mut resume = call.resume.clone();
-        let (mut until, mut secrets, mut pause) = (None, Vec::new(), PAUSES.0);
+        let earlier = resume.as_ref();
+        let mut declined = earlier.map_or_else(Vec::new, |resume| resume.declined.clone());
+        let (mut until, mut pause) = (None, PAUSES.0);
         let began = Instant::now();
         for request_index in 0..MAX_REQUESTS {
             let within = until.map_or(self.timeout, |until: Instant| until - Instant::now());
@@ -280,25 +301,25 @@ impl Client {
                         .await
                 }
             };
-            let checked = match answered {
-                Outcome::InputRequired(checked) => *checked,
+            let mut input = match answered {
+                Outcome::InputRequired(input) => *input,
                 // An earlier request of the attempt reached the server, so the outcome of the call
                 // is unknown.
-                Outcome::NotSent(why) if request_index > 0 => return Outcome::Unknown(why),
-                Outcome::Succeeded(text) => {
-                    return Outcome::Succeeded(text + &declined_note(&secrets));
+                Outcome::NotSent(why) if request_index > 0 => {
+                    return Outcome::Unknown(why).noting(&declined);
                 }
-                Outcome::Failed(text) => return Outcome::Failed(text + &declined_note(&secrets)),
-                Outcome::NotSent(_)
+                Outcome::Succeeded(_)
+                | Outcome::Failed(_)
+                | Outcome::NotSent(_)
                 | Outcome::Suspect(_)
                 | Outcome::Unknown(_)
                 | Outcome::NeedsTasks
-                | Outcome::Elicitation(_) => return answered,
+                | Outcome::Elicitation(_) => return answered.noting(&declined),
             };
-            secrets.extend(checked.secrets);
-            let elicitation = checked.elicitation;
-            if !elicitation.questions.is_empty() {
-                return Outcome::Elicitation(Box::new(elicitation));
+            declined = all_declined(declined, std::mem::take(&mut input.declined));
+            input.declined.clone_from(&declined);
+            if !input.questions.is_empty() {
+                return Outcome::Elicitation(Box::new(input));
             }
             // The attempt's timeout begins with the decision on `call.permit`. The wait for this
             // decision does not count, because the server does not cause the wait.
@@ -310,18 +331,10 @@ impl Client {
             }
             self.clock.sleep(pause).await;
             pause = (pause * 2).min(PAUSES.1);
-            let earlier = resume.unwrap_or_default();
-            resume = Some(Resume {
-                round: earlier.round,
-                request_state: elicitation.state.and_then(ServerState::into_plain),
-                responses: if elicitation.responses.is_empty() {
-                    earlier.responses
-                } else {
-                    elicitation.responses
-                },
-            });
+            resume = Some(next_resume(resume.unwrap_or_default(), input));
         }
-        Outcome::Unknown("the server kept its state and gave no result in time".to_owned())
+        let why = "the server kept its state and gave no result in time";
+        Outcome::Unknown(why.to_owned()).noting(&declined)
     }
 
     /// Returns the semaphore that limits the concurrent calls of a child process; `None` for a
@@ -359,5 +372,20 @@ impl Client {
             Connection::Http(http) => http.close(headers).await,
             Connection::Stdio(stdio) => stdio.close().await,
         }
+    }
+}
+
+/// Returns the data for the next request of an attempt. `input` is the server's answer, in which no
+/// question is left for a person.
+fn next_resume(earlier: Resume, input: Elicitation) -> Resume {
+    Resume {
+        round: earlier.round,
+        request_state: input.state.and_then(ServerState::into_plain),
+        responses: if input.responses.is_empty() {
+            earlier.responses
+        } else {
+            input.responses
+        },
+        declined: input.declined,
     }
 }

@@ -32,7 +32,7 @@ pub(super) fn outcome(answer: Answer, redactor: &Redactor) -> Outcome {
             None | Some("complete") => complete(&result, redactor),
             Some("input_required") => match input_request(&result, redactor) {
                 Ok(input_request) => match elicitation::check(input_request, redactor) {
-                    Ok(checked) => Outcome::InputRequired(Box::new(checked)),
+                    Ok(input) => Outcome::InputRequired(Box::new(input)),
                     Err(text) => Outcome::Failed(text),
                 },
                 Err(outcome) => outcome,
@@ -277,7 +277,7 @@ mod tests {
             panic!("asks");
         };
         assert_eq!(
-            (read.elicitation.questions.len(), read.elicitation.state),
+            (read.questions.len(), read.state),
             (2, Some(ServerState::Plain("s".to_owned())))
         );
         let video = json!({"method": "elicitation/create", "params": {"mode": "video"}});

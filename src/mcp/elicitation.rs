@@ -8,7 +8,7 @@ use url::Url;
 
 use crate::net::is_loopback;
 use crate::secret::Redactor;
-use crate::task::elicitation::{Elicitation, ServerQuestion, ServerState};
+use crate::task::elicitation::{Elicitation, ServerQuestion, ServerState, all_declined};
 use crate::task::text::{cut, map_texts, without_nul};
 use crate::tool::human::server_form::{FormError, page_visit_form, read_server_form};
 
@@ -45,20 +45,10 @@ pub(super) enum Question {
     },
 }
 
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct CheckedInput {
-    /// The questions that a person must answer, and the answers that decline the other questions.
-    /// If all questions are declined, no person is asked, and the next request of the attempt sends
-    /// these answers.
-    pub(super) elicitation: Elicitation,
-    /// The names of the form fields that ask for a secret. The questions with these fields were
-    /// declined.
-    pub(super) secrets: Vec<String>,
-}
-
 /// Checks the questions of a server, declines forms that ask for a secret, and redacts the texts.
-/// If a question cannot be stored or shown, fails with a text for the model.
-pub(super) fn check(input: InputRequest, redactor: &Redactor) -> Result<CheckedInput, String> {
+/// Returns the questions that a person must answer, and the answers that decline the other
+/// questions. If a question cannot be stored or shown, fails with a text for the model.
+pub(super) fn check(input: InputRequest, redactor: &Redactor) -> Result<Elicitation, String> {
     let refused = |why: &str| Err(format!("The tool asks the user a question {why}."));
     if input.requests.len() > MAX_QUESTIONS {
         return refused("too many at once");
@@ -73,7 +63,7 @@ pub(super) fn check(input: InputRequest, redactor: &Redactor) -> Result<CheckedI
     let clean = |text: &str| without_nul(redactor.redact(text).into_owned());
     // Redaction comes before the cut, so that no part of a secret remains at the cut.
     let clean_cut = |text: &str, bytes| cut(&clean(text), bytes).to_owned();
-    let (mut questions, mut responses, mut secrets) = (Vec::new(), Map::new(), Vec::new());
+    let (mut questions, mut responses, mut declined) = (Vec::new(), Map::new(), Vec::new());
     for (key, question) in input.requests {
         if key.len() > MAX_KEY_BYTES
             || key.chars().any(char::is_control)
@@ -86,7 +76,7 @@ pub(super) fn check(input: InputRequest, redactor: &Redactor) -> Result<CheckedI
                 Ok(form) => (message, map_texts(form, &clean), None),
                 Err(FormError::AsksForSecret(field)) => {
                     responses.insert(key, json!({"action": "decline"}));
-                    secrets.push(clean_cut(&field, MAX_KEY_BYTES));
+                    declined.push(clean_cut(&field, MAX_KEY_BYTES));
                     continue;
                 }
                 Err(FormError::NotRenderable(why)) => {
@@ -108,14 +98,12 @@ pub(super) fn check(input: InputRequest, redactor: &Redactor) -> Result<CheckedI
             url,
         });
     }
-    Ok(CheckedInput {
-        elicitation: Elicitation {
-            questions,
-            responses,
-            state: input.request_state.map(ServerState::Plain),
-            ..Elicitation::default()
-        },
-        secrets,
+    Ok(Elicitation {
+        questions,
+        responses,
+        declined: all_declined(Vec::new(), declined),
+        state: input.request_state.map(ServerState::Plain),
+        ..Elicitation::default()
     })
 }
 
@@ -127,18 +115,6 @@ fn page_url(written: &str) -> Option<String> {
     let plain = url.username().is_empty() && url.password().is_none();
     let scheme = url.scheme() == "https" || (url.scheme() == "http" && is_loopback(&url));
     (plain && scheme && url.as_str().len() <= MAX_URL_BYTES).then(|| url.to_string())
-}
-
-/// Returns a note for the model about the questions that were declined because their forms ask for
-/// secrets. `secrets` has the names of the secret form fields. The note is empty if `secrets` is.
-pub(super) fn declined_note(secrets: &[String]) -> String {
-    if secrets.is_empty() {
-        return String::new();
-    }
-    let fields = secrets.join("`, `");
-    format!(
-        "\n[The server asked the user for a secret in a form (`{fields}`). The question was declined, and the user was not asked.]"
-    )
 }
 
 #[cfg(test)]
@@ -168,17 +144,14 @@ mod tests {
     fn form_with_a_secret_is_declined_and_the_other_question_is_asked() {
         let requests = vec![("a", form(field("password"))), ("b", form(field("folder")))];
         let read = check(input_request(requests), &Redactor::default()).unwrap();
-        assert_eq!(read.secrets, ["password"]);
-        assert_eq!(
-            read.elicitation.responses["a"],
-            json!({"action": "decline"})
-        );
-        assert_eq!(read.elicitation.questions.len(), 1);
+        assert_eq!(read.declined, ["password"]);
+        assert_eq!(read.responses["a"], json!({"action": "decline"}));
+        assert_eq!(read.questions.len(), 1);
         let only = check(
             input_request(vec![("a", form(field("pin")))]),
             &Redactor::default(),
         );
-        assert!(only.unwrap().elicitation.questions.is_empty());
+        assert!(only.unwrap().questions.is_empty());
     }
 
     #[test]
@@ -231,7 +204,7 @@ mod tests {
             schema: field("a"),
         };
         let read = check(input_request(vec![("k", told)]), &redactor).unwrap();
-        assert_eq!(read.elicitation.questions[0].message, "[secret KEY]");
+        assert_eq!(read.questions[0].message, "[secret KEY]");
     }
 
     #[test]
@@ -282,11 +255,11 @@ mod tests {
                 message: text(MAX_MESSAGE_BYTES),
                 schema: field("a"),
             };
-            let asked = checked(asked).unwrap().elicitation;
+            let asked = checked(asked).unwrap();
             let message = &asked.questions[0].message;
             assert!(!message.contains("can") && message.len() <= MAX_MESSAGE_BYTES);
             let declined = checked(form(field(&(text(MAX_KEY_BYTES - 9) + "-password"))));
-            let declined = declined.unwrap().secrets;
+            let declined = declined.unwrap().declined;
             assert!(!declined[0].contains("can"), "{declined:?}");
         }
     }

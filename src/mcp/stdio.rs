@@ -12,7 +12,7 @@ use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::child::Child;
+use super::child::{Child, Pending};
 use super::client::{ClientError, LIST_TIMED_OUT, LIST_TIMEOUT, Listing, McpCall, Outcome};
 use super::content::outcome;
 use super::listing::Pages;
@@ -20,8 +20,8 @@ use super::wire::{Answer, Request, Revision, initialized, is_stateless, server_i
 use crate::net::{NO_ANSWER_IN_TIME, NOT_PERMITTED};
 use crate::secret::{Redactor, Secret};
 use crate::task::elicitation::Resume;
-use crate::tool::guard;
 use crate::tool::shell::GuardCommand;
+use crate::tool::{ToolAnswer, guard};
 use crate::world::complete_by;
 
 /// How long the service goes on waiting for the answer after a call has timed out.
@@ -235,11 +235,9 @@ impl Stdio {
                 Some(None) => Outcome::Unknown(ANSWER_LOST.to_owned()),
                 None => {
                     let redactor = call.redactor.clone();
-                    call.late.put(Box::pin(async move {
-                        let answered =
-                            tokio::time::timeout(LATE_ANSWER_TIMEOUT, pending.answer()).await;
-                        outcome(answered.ok()??, &redactor).settled().ok()
-                    }));
+                    let declined = resume.map_or_else(Vec::new, |resume| resume.declined.clone());
+                    let late = late_answer(pending, redactor, declined);
+                    call.late.put(Box::pin(late));
                     self.cancel_call(session, &id).await;
                     Outcome::Unknown(NO_ANSWER_IN_TIME.to_owned())
                 }
@@ -444,6 +442,18 @@ impl Stdio {
         let server = self.name.as_str();
         tracing::info!(target: "holdpoint::metric", metric = "mcp_server_up", server, change = i64::from(up));
     }
+}
+
+/// Waits for the answer to a request of a call that has timed out. `declined` has the names of the
+/// form fields in which the server asked for a secret.
+async fn late_answer(
+    mut pending: Pending,
+    redactor: Redactor,
+    declined: Vec<String>,
+) -> Option<ToolAnswer> {
+    let answered = tokio::time::timeout(LATE_ANSWER_TIMEOUT, pending.answer()).await;
+    let late = outcome(answered.ok()??, &redactor);
+    late.noting(&declined).settled().ok()
 }
 
 /// Returns the error text of a write that gave up at `until` or because the child had ended.

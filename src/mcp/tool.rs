@@ -21,6 +21,7 @@ use super::wire::Revision;
 use crate::net::Net;
 use crate::secret::Redactor;
 use crate::task::call_state::OUTCOME_UNKNOWN_TEXT;
+use crate::task::elicitation::declined_note;
 use crate::task::id::TaskId;
 use crate::task::request::format_sha256;
 use crate::task::tool_spec::ToolSpec;
@@ -252,11 +253,18 @@ impl McpTool {
             Err(outcome) => outcome,
         };
         match unsettled {
-            Outcome::NotSent(why) if call.resume.is_some() => ToolAnswer::failed(format!(
-                "The tool `{}` asked the user a question; its answer was not sent: {}. {OUTCOME_UNKNOWN_TEXT}",
-                self.spec.name,
-                redactor.redact(&why)
-            )),
+            Outcome::NotSent(why) if call.resume.is_some() => {
+                let declined = call
+                    .resume
+                    .as_ref()
+                    .map(|resume| declined_note(&resume.declined));
+                ToolAnswer::failed(format!(
+                    "The tool `{}` asked the user a question; its answer was not sent: {}. {OUTCOME_UNKNOWN_TEXT}{}",
+                    self.spec.name,
+                    redactor.redact(&why),
+                    declined.unwrap_or_default()
+                ))
+            }
             Outcome::NotSent(why) => self.not_sent(&redactor.redact(&why)),
             Outcome::Unknown(why) => self.unknown(&redactor.redact(&why)),
             Outcome::NeedsTasks if self.spec.effect.is_repeatable() => {

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::call_state::{Approval, CANCELED_TEXT, CallState, EditedArguments, Phase};
 use super::decision::{Action, CallAnswer, Decision, Then};
+use super::elicitation::declined_note;
 use super::id::{CallId, RequestId};
 use super::item::{CloseReason, Outcome};
 use super::progress::{Progress, RequestProgress};
@@ -300,13 +301,15 @@ fn expiry_phase(kind: RequestKind, state: &CallState) -> Phase {
             Outcome::Unknown,
             "The outcome of this call is unknown; a human was asked, and the request expired without an answer.".to_owned(),
         ),
-        RequestKind::Elicitation => (
-            Outcome::Expired,
-            state.not_run_text(
+        RequestKind::Elicitation => {
+            let text = state.not_run_text(
                 "The tool asked the user a question, and no person answered it in time",
                 ".",
-            ),
-        ),
+            );
+            let elicitation = state.elicitation.as_ref();
+            let note = elicitation.map(|asked| declined_note(&asked.declined));
+            (Outcome::Expired, text + &note.unwrap_or_default())
+        }
     };
     Phase::Settled(outcome, text)
 }

@@ -10,6 +10,8 @@ use super::decision::{Action, Decision};
 
 /// For each call, the maximum number of attempts that may end with questions of the tool's server.
 pub const MAX_ROUNDS: u32 = 10;
+/// The maximum number of names in [`Elicitation::declined`].
+const MAX_DECLINED: usize = 32;
 
 /// The questions of a tool's server that ended an attempt, and the answers so far. The server's
 /// texts are unverified.
@@ -27,6 +29,10 @@ pub struct Elicitation {
     pub questions: Vec<ServerQuestion>,
     /// The answers in the format of MCP, each under the key of its question.
     pub responses: Map<String, Value>,
+    /// The names of the form fields in which the server has asked for a secret during this call. No
+    /// person was asked: this service declined the questions with these fields.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub declined: Vec<String>,
     /// The opaque state that the server sent, if any. The next attempt sends the state back. The
     /// API does not show the state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -119,4 +125,32 @@ pub struct Resume {
     pub request_state: Option<String>,
     /// The answers in the format of MCP, each under the key of its question.
     pub responses: Map<String, Value>,
+    /// The names of the form fields in which the server has asked for a secret during this call.
+    pub declined: Vec<String>,
+}
+
+/// Returns the names in `earlier`, and those names in `later` that are new. Drops the last names if
+/// there are too many.
+#[must_use]
+pub fn all_declined(mut earlier: Vec<String>, later: Vec<String>) -> Vec<String> {
+    for name in later {
+        if earlier.len() < MAX_DECLINED && !earlier.contains(&name) {
+            earlier.push(name);
+        }
+    }
+    earlier
+}
+
+/// Returns a note for the model and for people about the questions that this service declined
+/// because their forms ask for secrets. `declined` has the names of the secret form fields. The note
+/// is empty if `declined` is.
+#[must_use]
+pub fn declined_note(declined: &[String]) -> String {
+    if declined.is_empty() {
+        return String::new();
+    }
+    let fields = declined.join("`, `");
+    format!(
+        "\n[The server asked the user for a secret in a form (`{fields}`). The question was declined, and the user was not asked.]"
+    )
 }

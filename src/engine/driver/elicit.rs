@@ -136,6 +136,7 @@ impl Driver<'_> {
             round: elicitation.round,
             request_state,
             responses: elicitation.responses.clone(),
+            declined: elicitation.declined.clone(),
         }))
     }
 

@@ -4,7 +4,7 @@
 
 use super::TaskSession;
 use crate::task::call_state::{CallState, Phase};
-use crate::task::elicitation::MAX_ROUNDS;
+use crate::task::elicitation::{MAX_ROUNDS, declined_note};
 use crate::task::failure::{Failure, FailureCode};
 use crate::task::id::CallId;
 use crate::task::item::{CloseReason, Fact, Outcome, ToolResult};
@@ -182,7 +182,8 @@ impl TaskSession {
                 }
                 ToolAnswer::Failed {
                     content: format!(
-                        "The tool asked the user more than {MAX_ROUNDS} times in one call."
+                        "The tool asked the user more than {MAX_ROUNDS} times in one call.{}",
+                        declined_note(&elicitation.declined)
                     ),
                     http_status: None,
                 }

@@ -316,17 +316,34 @@ async fn arguments_with_line_breaks_are_one_message_and_call_one_tool() {
     assert_eq!(called, ["called ticket.close"; 3]);
 }
 
+/// A script that answers the first call only once the second call arrives.
+const ANSWER_BOTH_AT_THE_SECOND: &str = "seen = []\ndef call(m):\n    seen.append(m['id'])\n    if len(seen) == 2: say(seen[0], 'first'); say(seen[1], 'second')";
+
 #[tokio::test]
 async fn answer_after_the_timeout_is_kept_and_is_no_answer_to_a_later_attempt() {
-    let server = Served::running(
-        "seen = []\ndef call(m):\n    seen.append(m['id'])\n    if len(seen) == 2: say(seen[0], 'first'); say(seen[1], 'second')",
-    );
+    let server = Served::running(ANSWER_BOTH_AT_THE_SECOND);
     let first = Asking::default();
     let unknown = Outcome::Unknown(NO_ANSWER_IN_TIME.to_owned());
     assert_eq!(server.call(&first, SHORT).await, unknown);
     assert_eq!(server.called().await, succeeded("second"));
     let late = first.late.take().expect("it may come");
     assert_eq!(late.await, succeeded("first").settled().ok());
+}
+
+#[tokio::test]
+async fn answer_after_the_timeout_of_a_call_in_which_a_secret_was_declined_says_so() {
+    let server = Served::running(ANSWER_BOTH_AT_THE_SECOND);
+    let first = Asking::default();
+    let resume = Resume {
+        declined: vec!["pin".to_owned()],
+        ..Resume::default()
+    };
+    let asked = server.stdio.call(&first.call(), Some(&resume), SHORT, 0);
+    assert_eq!(asked.await, Outcome::Unknown(NO_ANSWER_IN_TIME.to_owned()));
+    assert_eq!(server.called().await, succeeded("second"));
+    let late = first.late.take().expect("it may come");
+    let noted = "first\n[The server asked the user for a secret in a form (`pin`). The question was declined, and the user was not asked.]";
+    assert_eq!(late.await, succeeded(noted).settled().ok());
 }
 
 #[tokio::test]

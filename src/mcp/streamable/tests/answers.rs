@@ -255,6 +255,63 @@ async fn requests_of_a_server_in_its_answer_are_replied_to_while_the_call_waits(
     assert_eq!(replies[3]["result"], json!({"action": "cancel"}));
 }
 
+/// Answers a call by the keys of its answers to earlier questions: first with a form for a password
+/// and a question for a person, then with a form for a pin, then with `last`.
+fn asks_for_secrets(seen: &Seen, last: impl Fn(&Seen) -> Response) -> Response {
+    let form = |field: &str| {
+        let schema = json!({"type": "object", "properties": {field: {"type": "string"}}});
+        let params = json!({"mode": "form", "message": "m", "requestedSchema": schema});
+        json!({"method": "elicitation/create", "params": params})
+    };
+    let asks = |requests: Value| json!({"resultType": "input_required", "inputRequests": requests, "requestState": "s"});
+    let answers = seen.json()["params"]["inputResponses"].clone();
+    if answers.get("pin").is_some() {
+        last(seen)
+    } else if answers.get("folder").is_some() {
+        seen.result(&asks(json!({"pin": form("pin")})))
+    } else {
+        let both = json!({"password": form("password"), "folder": form("folder")});
+        seen.result(&asks(both))
+    }
+}
+
+#[tokio::test]
+async fn secret_that_was_declined_in_an_earlier_attempt_or_request_is_named_in_the_outcome() {
+    let lasts: [fn(&Seen) -> Response; 4] = [
+        |seen| seen.result(&said("done")),
+        |seen| seen.error(200, -32602),
+        |seen| seen.error(200, -32603),
+        |_| answer(504, "text/plain", ""),
+    ];
+    for (index, last) in lasts.into_iter().enumerate() {
+        let server =
+            Fake::new(move |seen| modern(seen).or_else(|| Some(asks_for_secrets(seen, last))));
+        let server = server.await;
+        let client = server.client();
+        let Outcome::Elicitation(asked) = called(&client).await else {
+            panic!("it asks for a folder");
+        };
+        assert_eq!(asked.declined, ["password"]);
+        let mut responses = asked.responses;
+        responses.insert("folder".to_owned(), json!({"action": "decline"}));
+        let resume = Resume {
+            round: 1,
+            request_state: None,
+            responses,
+            declined: asked.declined,
+        };
+        let asking = Asking::default();
+        let call = McpCall {
+            resume: Some(resume),
+            ..asking.call()
+        };
+        let outcome = format!("{:?}", client.call(call).await);
+        let named = "the user for a secret in a form (`password`, `pin`)";
+        assert!(outcome.contains(named), "{index} {outcome}");
+        assert_eq!(server.calls().len(), 3, "{index}");
+    }
+}
+
 async fn stateful() -> Fake {
     Fake::new(|seen| {
         let more = json!({"resultType": "input_required", "requestState": "s"});
