@@ -36,6 +36,7 @@ pub(crate) mod check_rules;
 pub(crate) mod compose;
 pub(crate) mod decode;
 pub mod environment;
+mod fetched_version;
 pub(crate) mod interpolate;
 pub mod layers;
 mod mcp_lock;

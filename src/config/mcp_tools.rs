@@ -9,6 +9,7 @@ use url::Url;
 
 use super::check_parts::{check_name, is_glob, is_name};
 use super::environment::Environment;
+use super::fetched_version::names_version;
 use super::tree::Node;
 use super::{Config, lock_path};
 use crate::agent::HumanKind;
@@ -105,18 +106,9 @@ pub(super) fn check_server(
             "a secret belongs into `headers`: servers and proxies write queries into their logs";
         mistakes.warn(&["mcp", name, "url"], detail);
     }
-    let program = server
-        .command
-        .first()
-        .map(|program| program.reveal().as_str());
-    let is_fetched = matches!(program, Some("npx" | "uvx"));
-    let pinned = |argument: &str| argument.trim_start_matches('@').contains(['@', '=']);
-    if is_fetched
-        && !server
-            .command
-            .iter()
-            .any(|argument| pinned(argument.reveal()))
-    {
+    let command = server.command.iter();
+    let command: Vec<&str> = command.map(|text| text.reveal().as_str()).collect();
+    if !names_version(&command) {
         let detail = "this fetches the newest version of the server at each start: name a version";
         mistakes.warn(&["mcp", name, "command"], detail);
     }

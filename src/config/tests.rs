@@ -12,6 +12,7 @@ use crate::tool::catalog::Catalog;
 
 mod gates;
 mod mcp;
+mod mcp_commands;
 mod reach;
 mod references;
 mod rule_order;
