@@ -129,22 +129,25 @@ impl Outcome {
     }
 
     /// Adds to the text a note about the questions that were declined because their forms ask for
-    /// secrets. `declined` has the names of the secret form fields.
+    /// secrets. `declined` has the names of the secret form fields. The note comes first, because
+    /// the end of a long text is cut off, and because a gate looks for structured content in the
+    /// last line.
     pub(super) fn noting(self, declined: &[String]) -> Self {
-        let note = declined_note(declined);
+        if declined.is_empty() {
+            return self;
+        }
+        let noted = |text: String| format!("{}\n{text}", declined_note(declined).trim_start());
         match self {
-            Self::Succeeded(text) => Self::Succeeded(text + &note),
-            Self::Failed(text) => Self::Failed(text + &note),
-            Self::Suspect(text) => Self::Suspect(text + &note),
-            Self::Unknown(why) if !declined.is_empty() => Self::Unknown(format!(
+            Self::Succeeded(text) => Self::Succeeded(noted(text)),
+            Self::Failed(text) => Self::Failed(noted(text)),
+            Self::Suspect(text) => Self::Suspect(noted(text)),
+            Self::Unknown(why) => Self::Unknown(format!(
                 "{why}; earlier, the server asked the user for a secret in a form (`{}`), which was declined",
                 declined.join("`, `")
             )),
-            Self::NotSent(_)
-            | Self::Unknown(_)
-            | Self::NeedsTasks
-            | Self::Elicitation(_)
-            | Self::InputRequired(_) => self,
+            Self::NotSent(_) | Self::NeedsTasks | Self::Elicitation(_) | Self::InputRequired(_) => {
+                self
+            }
         }
     }
 }

@@ -342,7 +342,7 @@ async fn answer_after_the_timeout_of_a_call_in_which_a_secret_was_declined_says_
     assert_eq!(asked.await, Outcome::Unknown(NO_ANSWER_IN_TIME.to_owned()));
     assert_eq!(server.called().await, succeeded("second"));
     let late = first.late.take().expect("it may come");
-    let noted = "first\n[The server asked the user for a secret in a form (`pin`). The question was declined, and the user was not asked.]";
+    let noted = "[The server asked the user for a secret in a form (`pin`). The question was declined, and the user was not asked.]\nfirst";
     assert_eq!(late.await, succeeded(noted).settled().ok());
 }
 
