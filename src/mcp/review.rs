@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::client::Listing;
 use super::lock::{LockedServer, LockedTool, tool_name, unusable_reason};
 use crate::secret::Redactor;
-use crate::task::text::cut;
+use crate::task::text::{cut, pointer};
 use crate::task::text_safety::{self, LARGE, visible};
 use crate::task::time::Time;
 use crate::tool::human::names_secret;
@@ -264,10 +264,12 @@ fn warnings(tool: &LockedTool, others: &BTreeMap<String, String>) -> Vec<String>
             "A text mentions `{other}`, a tool of the server `{server}`."
         ));
     }
-    for pointer in secret_defaults(&tool.parameters()) {
+    let mut defaults = Vec::new();
+    add_secret_defaults(&tool.parameters(), "", &mut defaults);
+    for place in defaults {
         warnings.push(format!(
             "A default looks like a secret: `{}`.",
-            visible(&pointer)
+            visible(&place)
         ));
     }
     warnings
@@ -300,19 +302,29 @@ fn words_of(text: &str) -> impl Iterator<Item = &str> {
     forms.filter(|form| form.len() > 3)
 }
 
-/// Returns JSON Pointers to the defaults of parameters whose names suggest a secret.
-fn secret_defaults(parameters: &Value) -> Vec<String> {
-    let properties = parameters.get("properties").and_then(Value::as_object);
-    let found = properties.into_iter().flatten().filter(|(name, schema)| {
-        names_secret(name)
-            && schema
-                .get("default")
-                .and_then(Value::as_str)
-                .is_some_and(|text| !text.is_empty())
-    });
-    found
-        .map(|(name, _)| format!("/properties/{name}/default"))
-        .collect()
+/// Adds JSON Pointers to the defaults of those parameters whose names suggest a secret, at any depth
+/// of `schema`. `at` is the pointer to `schema`.
+fn add_secret_defaults(schema: &Value, at: &str, found: &mut Vec<String>) {
+    match schema {
+        Value::Object(members) => {
+            let properties = members.get("properties").and_then(Value::as_object);
+            let secret = properties.into_iter().flatten().filter(|(name, property)| {
+                let default = property.get("default").and_then(Value::as_str);
+                names_secret(name) && default.is_some_and(|text| !text.is_empty())
+            });
+            let place = pointer(at, "properties");
+            found.extend(secret.map(|(name, _)| pointer(&pointer(&place, name), "default")));
+            for (name, below) in members {
+                add_secret_defaults(below, &pointer(at, name), found);
+            }
+        }
+        Value::Array(elements) => {
+            for (index, below) in elements.iter().enumerate() {
+                add_secret_defaults(below, &pointer(at, &index.to_string()), found);
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
 }
 
 #[cfg(test)]

@@ -90,11 +90,17 @@ fn review_warns_of_text_that_is_hidden_commanding_or_about_other_tools() {
     assert!(!plain.contains("warning"), "{plain}");
     let mut secret = tool("read", "Reads.");
     secret["inputSchema"]["properties"] = json!({"api_key": {"type": "string", "default": "sk-1"}});
+    let password = json!({"type": "string", "default": "hunter2"});
+    let login = json!({"type": "object", "properties": {"password": password}});
+    secret["inputSchema"]["properties"]["logins"] = json!({"type": "array", "items": login});
     let text = reviewed(None, &[secret]).text;
-    assert!(
-        text.contains("looks like a secret: `/properties/api_key/default`"),
-        "{text}"
-    );
+    for place in [
+        "/properties/api_key/default",
+        "/properties/logins/items/properties/password/default",
+    ] {
+        let warning = format!("looks like a secret: `{place}`");
+        assert!(text.contains(&warning), "{text}");
+    }
 }
 
 #[test]
