@@ -95,6 +95,17 @@ on_both! {
         app.stop().await;
     }
 
+    async fn stream_that_is_asked_for_after_a_number_begins_with_what_is_open(on: On) {
+        let app = finance(on).await;
+        let held = app.held().await;
+        for number in ["0", "17", "9223372036854775807", "x"] {
+            let mut watch = stream(&app.approver().header("last-event-id", number), "").await;
+            assert_eq!(watch.status, 200, "{number}");
+            assert_eq!(ids(&next(&mut watch, "inbox").await), [held.request.as_str()], "{number}");
+        }
+        app.stop().await;
+    }
+
     async fn damaged_request_silences_no_stream(on: On) {
         let app = finance(on).await;
         let (first, damaged) = (app.held().await, app.held().await);
