@@ -131,7 +131,8 @@ on_both! {
         let decided = post(&browser(&app, cookie).header("origin", &app.url()), &format!("{path}/approve"), &format!("digest={digest}")).await;
         assert_eq!((decided.status, decided.header("location")), (303, path.as_str()), "{}", decided.text);
         app.tool.reached(1).await;
-        assert_eq!(app.approver().get(&path).await.str("/decision/by"), "bob");
+        let answered = app.approver().get(&path).await;
+        assert_eq!(["/decision/by", "/decision/door"].map(|member| answered.str(member)), ["bob", "session"]);
 
         let left = post(&browser(&app, cookie).header("origin", &app.url()), "/sign-out", "").await;
         assert_eq!((left.status, left.header("location")), (303, "/sign-in"), "{}", left.text);
