@@ -309,3 +309,31 @@ fn urgent(requests: &[OpenRequest], now: Time) -> Vec<RequestId> {
     soon.truncate(MAX_ROWS);
     soon.into_iter().map(|(_, id)| id).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heading_counts_up_to_a_thousand_and_then_says_that_there_may_be_more() {
+        for (open, has_more, shown) in [
+            (0, false, "0"),
+            (12, true, "12+"),
+            (999, false, "999"),
+            (1000, false, "1,000+"),
+            (1000, true, "1,000+"),
+        ] {
+            let inbox = InboxPage {
+                filter: InboxFilter::default(),
+                rows: Vec::new(),
+                open,
+                has_more,
+                remaining: 0,
+                next: None,
+                has_urgent: false,
+                is_first: true,
+            };
+            assert_eq!(inbox.open_text(), shown);
+        }
+    }
+}
