@@ -1,7 +1,6 @@
-// Updates an open inbox page from its event stream. The page is complete without this script. Each
-// row stays in its place: the row of a request that no longer waits turns grey, and the rows of new
-// requests appear when the reader clicks a button. No keystroke decides a request, and no text is
-// inserted as markup.
+// Updates an open inbox page from its event stream. Each row stays in its place: the row of a
+// request that no longer waits turns grey, and new rows appear when the reader clicks a button. No
+// keystroke decides a request, and no text is inserted as markup.
 "use strict";
 
 (() => {
@@ -15,7 +14,7 @@
   const MAX_COUNTED = 1000;
   const MAX_LISTED = 200;
   const MAX_TRIES = 6;
-  const ANNOUNCE_INTERVAL_MS = 10_000;
+  const ANNOUNCE_MS = 10_000;
 
   const HIDDEN =
     /[\p{Cc}\p{Cf}\p{Co}\p{Cn}\p{Cs}\p{Zl}\p{Zp}\p{Zs}\p{Default_Ignorable_Code_Point}\p{Variation_Selector}\u2800]/gu;
@@ -50,7 +49,7 @@
     navigator.setAppBadge?.(open).catch(() => {});
   };
 
-  // --- Rows of requests that no longer wait, and rows of new requests ---
+  // --- The rows ---
 
   const setRowNote = (row, text) => {
     const line = row.querySelector(".told");
@@ -92,15 +91,14 @@
   let announcedAt = 0;
   let announceTimer;
 
-  // Announces new requests on the button, at most once in ten seconds for the sake of screen
-  // readers.
+  // Announces new requests on the button: for screen readers, at most once in ten seconds.
   const announce = () => {
     clearTimeout(announceTimer);
     if (newRequests.size === 0) {
       if (button !== document.activeElement) button.remove();
       return;
     }
-    const wait = announcedAt + ANNOUNCE_INTERVAL_MS - Date.now();
+    const wait = announcedAt + ANNOUNCE_MS - Date.now();
     if (button.isConnected && wait > 0) {
       announceTimer = setTimeout(announce, wait);
       return;
@@ -117,8 +115,8 @@
     return btoa(String.fromCharCode(...bytes)).slice(0, 22).replaceAll("+", "-").replaceAll("/", "_");
   };
 
-  // Shows the new requests. On the last page of the list, appends their rows. On any other page,
-  // opens the page that begins with the first new request.
+  // Appends the rows of the new requests, if this is the last page of the list. Otherwise opens the
+  // page that begins with the first new request.
   const showNewRows = () => {
     const address = new URL(location);
     address.searchParams.set("cursor", cursorBefore([...newRequests].sort()[0]));
@@ -195,7 +193,7 @@
     },
   };
 
-  // --- Notices of the browser ---
+  // --- Notices ---
 
   const NOTIFY_KEY = "holdpoint-tell";
   const NOTIFIED_KEY = "holdpoint-told";
@@ -205,8 +203,7 @@
   const wantsNotices = () => window.Notification?.permission === "granted" && localStorage.getItem(NOTIFY_KEY) === "yes";
   const mayNotify = () => hasLock && wantsNotices();
 
-  // The tab that holds the lock shows the notices. The tab keeps the lock until the tab is closed,
-  // even if notices are switched off.
+  // The tab that holds the lock shows the notices. The tab keeps the lock until the tab is closed.
   const updateNotices = () => {
     notifyButton.textContent = wantsNotices() ? words.notify_stop : words.notify;
     notifyButton.setAttribute("aria-pressed", wantsNotices());
@@ -219,8 +216,8 @@
     });
   };
 
-  // A notice may appear on a locked screen, so it contains no summary and no argument. The ids are
-  // stored, so that the next tab that holds the lock does not repeat a notice.
+  // A notice may appear on a locked screen, so it has no summary and no argument. The stored ids
+  // keep the next tab that holds the lock from repeating a notice.
   const notify = ({ request_id: id, kind, agent_path: path }) => {
     if (!mayNotify()) return;
     const ids = (localStorage.getItem(NOTIFIED_KEY) ?? "").split(" ");
@@ -246,7 +243,7 @@
     updateNotices();
   } else notifyButton.remove();
 
-  // --- Moving between the rows ---
+  // --- The keys ---
 
   // The keys work while a link of the list has the focus.
   rows.addEventListener("keydown", (event) => {
@@ -285,8 +282,7 @@
     if (tries < MAX_TRIES) retryTimer = setTimeout(connect, 1000 * 2 ** tries);
   };
 
-  // Browsers limit the connections to a host, so a hidden page closes its stream, unless it shows
-  // notices.
+  // Browsers limit the connections to a host, so a hidden page without notices closes its stream.
   const onVisibilityChange = () => {
     clearTimeout(retryTimer);
     if (document.visibilityState === "hidden" && !mayNotify()) source?.close();
