@@ -2,7 +2,7 @@
 //!
 //! Invariants: the invisible characters of every name are replaced (`visible`). Names in headers
 //! have no line breaks, so a name cannot inject a header. Long texts are cut, so that a mail with
-//! twenty questions has at most 50 KiB.
+//! twenty questions has at most 50 KB.
 
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
@@ -21,7 +21,7 @@ use crate::task::time::Time;
 
 const MAX_NAME_CHARS: usize = 80;
 /// The maximum number of bytes of an encoded mail.
-const MAX_MAIL_BYTES: usize = 50 * 1024;
+const MAX_MAIL_BYTES: usize = 50_000;
 
 /// The limits of the texts about each question in a mail.
 #[derive(Clone, Copy, Debug)]
@@ -307,7 +307,7 @@ mod tests {
             };
             assert_eq!(digest.questions.len(), MAX_LISTED_QUESTIONS);
             let size = formatted(&digest, language).len();
-            assert!(size <= 50 * 1024, "{size}");
+            assert!(size <= 50_000, "{size}");
         }
     }
 
