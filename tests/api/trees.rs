@@ -8,6 +8,7 @@ mod credentials;
 mod decision_orders;
 mod endings;
 mod execution;
+mod grants;
 mod limits;
 mod offered_tools;
 mod people;
