@@ -128,6 +128,34 @@ async fn page_of_a_link_permits_no_script_no_index_no_copy_and_no_referrer() {
     app.stop().await;
 }
 
+/// The sign-in page is the only other page to which a link's page leads. A proxy that leaves links
+/// out of its log may still log the referrers of the sign-in page.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sign_in_page_is_not_told_the_link_that_leads_to_it() {
+    let app = linked(On::Sqlite, "{ groups: [finance] }").await;
+    let held = app.held().await;
+    let open = page(&app, &link("dora", &held.request)).await;
+    app.model.then(says("done"));
+    app.approver()
+        .hit(&format!("/resume/{}/reject", held.request))
+        .await;
+    let closed = page(&app, &link("dora", &held.request)).await;
+    for shown in [open, closed] {
+        let hyperlinks = shown.text.split("<a ").skip(1);
+        let tags: Vec<_> = hyperlinks
+            .filter_map(|rest| rest.split('>').next())
+            .collect();
+        assert!(!tags.is_empty(), "{}", shown.text);
+        for tag in tags {
+            assert!(
+                tag.contains("/sign-in?next=") && tag.contains("rel=\"noreferrer\""),
+                "{tag}"
+            );
+        }
+    }
+    app.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn form_of_a_link_with_a_mistake_comes_back_with_what_was_written() {
     let app = linked(On::Sqlite, "{ groups: [finance] }").await;

@@ -89,7 +89,10 @@ pub(crate) fn sign_in_paragraph(next: &str, prefix: &str, language: Language) ->
     html! { p { (sign_in_link(next, prefix, RequestTexts::for_language(language))) } }
 }
 
-/// Renders a hyperlink to the sign-in page, which opens the path `next` after the sign-in.
+/// Renders a hyperlink to the sign-in page, which opens the path `next` after the sign-in. With
+/// `noreferrer`, the browser does not send the address of the present page along. This address may
+/// be a sealed link, and a proxy may log what the browser sends to the sign-in page.
 fn sign_in_link(next: &str, prefix: &str, texts: &RequestTexts) -> Markup {
-    html! { a href=(sign_in_address(prefix, Some(next))) { (texts.link_sign_in) } }
+    let address = sign_in_address(prefix, Some(next));
+    html! { a href=(address) rel="noreferrer" { (texts.link_sign_in) } }
 }
