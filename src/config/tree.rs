@@ -192,6 +192,13 @@ struct OpenCollection {
     key: Option<(String, Origin)>,
 }
 
+impl OpenCollection {
+    /// Whether the next node is a key of this map.
+    fn awaits_key(&self) -> bool {
+        matches!(self.node.kind, Kind::Map(_)) && self.key.is_none()
+    }
+}
+
 /// The state while the tree is built from the parser's events. `anchors` maps the number of an
 /// anchor to its node and the size of the node. `nodes` counts all nodes so far.
 struct Builder<'m> {
@@ -285,7 +292,10 @@ impl Builder<'_> {
             Event::Scalar(text, style, anchor, tag) => {
                 let is_string_tag = tag.is_some_and(|tag| tag.core_suffix() == Some("str"));
                 let is_plain = style == ScalarStyle::Plain && !is_string_tag;
-                let kind = if is_plain {
+                // A key is a name and keeps its spelling: `007` and `7` are two names, and `1e3`
+                // is not `1000.0`.
+                let is_key = self.open.last().is_some_and(OpenCollection::awaits_key);
+                let kind = if is_plain && !is_key {
                     plain_scalar(&text)
                 } else {
                     Kind::Text(text.into())
@@ -330,9 +340,7 @@ impl Builder<'_> {
     }
 
     fn begin(&mut self, kind: Kind, anchor: usize, span: &Span) -> Option<()> {
-        let awaits_key =
-            |open: &OpenCollection| matches!(open.node.kind, Kind::Map(_)) && open.key.is_none();
-        if self.open.last().is_some_and(awaits_key) {
+        if self.open.last().is_some_and(OpenCollection::awaits_key) {
             self.report(span, "a key has to be text");
             return None;
         }

@@ -1,4 +1,5 @@
-//! Tests of texts that look like a reference to a credential.
+//! Tests of references between the sections of a file, and of texts that look like a reference to a
+//! credential.
 
 use super::*;
 
@@ -36,4 +37,21 @@ fn text_in_braces_that_is_no_reference_is_warned_about_where_credentials_are_fil
         "tools.s.shell.env.F",
     ];
     assert_eq!(found, places.map(|place| (place, detail)));
+}
+
+#[test]
+fn tool_whose_name_looks_like_a_number_is_found_by_the_spelling_of_the_file() {
+    let text = "models: { m: { provider: openai, model: x } }
+agents: { a: { model: m, tools: ['007', '1e3'] } }
+tools: { 007: { http: { url: 'http://h/' } }, 1e3: { http: { url: 'http://h/' } } }
+policy: [{ name: r, tools: ['007'], decide: hold }]
+";
+    let config = read(text).unwrap();
+    let tools: Vec<_> = config.tools.keys().collect();
+    assert_eq!(tools, ["007", "1e3"]);
+    let unquoted = read(&text.replace("'007', '1e3'", "007")).unwrap_err();
+    assert_eq!(
+        unquoted,
+        ["2:34: agents.a.tools[0]: expected text, found a number"]
+    );
 }

@@ -75,6 +75,26 @@ fn every_repeated_key_is_reported_and_the_first_value_counts() {
 }
 
 #[test]
+fn key_that_would_be_a_number_or_a_word_as_a_value_keeps_its_spelling() {
+    let (node, mistakes) =
+        read("{007: a, 7: b, 1e3: c, 0x1f: d, +1: e, True: f, null: g, in: {01: h}}");
+    assert!(mistakes.is_empty(), "{mistakes:?}");
+    assert_eq!(
+        node.unwrap().to_json(),
+        serde_json::json!({
+            "007": "a",
+            "7": "b",
+            "1e3": "c",
+            "0x1f": "d",
+            "+1": "e",
+            "True": "f",
+            "null": "g",
+            "in": {"01": "h"}
+        })
+    );
+}
+
+#[test]
 fn aliases_are_written_out_but_not_without_bound() {
     let (node, _) = read("a: &x [1]\nb: *x\n");
     assert_eq!(
