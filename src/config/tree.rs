@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use granit_parser::{Event, Parser, ScalarStyle, Span};
+use granit_parser::{Event, Parser, ScalarStyle, Span, Tag};
 use serde_json::{Map, Number, Value};
 
 use crate::world::Mistakes;
@@ -290,6 +290,7 @@ impl Builder<'_> {
         match event {
             Event::DocumentStart(..) => self.begin_document(span)?,
             Event::Scalar(text, style, anchor, tag) => {
+                let has_known_tag = self.check_tag(tag.as_deref(), span);
                 let is_string_tag = tag.is_some_and(|tag| tag.core_suffix() == Some("str"));
                 let is_plain = style == ScalarStyle::Plain && !is_string_tag;
                 // A key is a name and keeps its spelling: `007` and `7` are two names, and `1e3`
@@ -300,13 +301,16 @@ impl Builder<'_> {
                 } else {
                     Kind::Text(text.into())
                 };
-                let node = Node::new(self.origin(span), kind);
+                let mut node = Node::new(self.origin(span), kind);
+                node.broken = !has_known_tag;
                 self.put(node, anchor, 1, span)?;
             }
-            Event::SequenceStart(_, anchor, _) => {
+            Event::SequenceStart(_, anchor, tag) => {
+                self.check_tag(tag.as_deref(), span);
                 self.begin(Kind::List(Vec::new()), anchor, span)?;
             }
-            Event::MappingStart(_, anchor, _) => {
+            Event::MappingStart(_, anchor, tag) => {
+                self.check_tag(tag.as_deref(), span);
                 self.begin(Kind::Map(Vec::new()), anchor, span)?;
             }
             Event::SequenceEnd | Event::MappingEnd => {
@@ -325,6 +329,18 @@ impl Builder<'_> {
             | _ => {}
         }
         Some(())
+    }
+
+    /// Reports a tag outside the core schema. Returns `false` if there is such a tag. To YAML, a word
+    /// that begins with `!` is no part of the value, so `when: !args.paid` has an empty condition.
+    fn check_tag(&mut self, tag: Option<&Tag>, span: &Span) -> bool {
+        let is_known = tag.is_none_or(Tag::is_yaml_core_schema);
+        if !is_known {
+            let detail =
+                "a word that begins with `!` is a tag and no part of a value: put quotes around it";
+            self.report(span, detail);
+        }
+        is_known
     }
 
     fn begin_document(&mut self, span: &Span) -> Option<()> {

@@ -1,5 +1,5 @@
-//! Tests of references between the sections of a file, and of texts that look like a reference to a
-//! credential.
+//! Tests of references between the sections of a file, of texts that look like a reference to a
+//! credential, and of texts that YAML takes for something else.
 
 use super::*;
 
@@ -54,4 +54,32 @@ policy: [{ name: r, tools: ['007'], decide: hold }]
         unquoted,
         ["2:34: agents.a.tools[0]: expected text, found a number"]
     );
+}
+
+#[test]
+fn condition_that_yaml_takes_for_a_tag_is_refused_and_never_left_out() {
+    for when in ["!has(args.note)", "! args.paid", "!args.paid == true"] {
+        let text = format!(
+            "models: {{ m: {{ provider: openai, model: x }} }}
+agents: {{ a: {{ model: m, tools: [t] }} }}
+tools: {{ t: {{ external: {{}} }} }}
+policy:
+  - name: r
+    tools: [t]
+    when: {when}
+    decide: allow
+"
+        );
+        let report = with(&text, &[], &Flags::default()).unwrap_err();
+        let found: Vec<_> = report
+            .mistakes
+            .iter()
+            .map(|line| (line.path.as_str(), line.detail.as_str()))
+            .collect();
+        let detail =
+            "a word that begins with `!` is a tag and no part of a value: put quotes around it";
+        assert_eq!(found, [("policy[0].when", detail)], "{when}");
+        let line = &report.mistakes[0].position;
+        assert!(line.contains("holdpoint.yaml:7:"), "{line}");
+    }
 }

@@ -95,6 +95,26 @@ fn key_that_would_be_a_number_or_a_word_as_a_value_keeps_its_spelling() {
 }
 
 #[test]
+fn tag_outside_the_core_schema_is_reported_and_those_inside_are_read() {
+    let text = "a: !paid\nb: ! x\nc: !paid == y\nd: [!t [1], !t {e: 2}]\nf: '!x'\ng: !!str 5\nh: !!int 5\n";
+    let (node, mistakes) = read(text);
+    let paths: Vec<_> = mistakes
+        .found
+        .iter()
+        .map(|mistake| mistake.place[1..].join(" "))
+        .collect();
+    assert_eq!(paths, ["a", "b", "c", "d 0", "d 1"]);
+    assert!(!format!("{mistakes:?}").contains("paid"), "{mistakes:?}");
+    let node = node.unwrap();
+    for key in ["a", "b", "c"] {
+        assert!(node.get(key).unwrap().broken, "{key}");
+    }
+    let json = node.to_json();
+    let read = serde_json::json!([json["f"], json["g"], json["h"]]);
+    assert_eq!(read, serde_json::json!(["!x", "5", 5]));
+}
+
+#[test]
 fn aliases_are_written_out_but_not_without_bound() {
     let (node, _) = read("a: &x [1]\nb: *x\n");
     assert_eq!(
