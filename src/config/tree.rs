@@ -399,18 +399,22 @@ impl Builder<'_> {
             open.key = Some((key_text(&node)?, node.origin));
             return Some(());
         };
-        if !entries.iter().any(|entry| entry.key == key) {
+        // YAML 1.2 has no merge keys. A JSON Schema would hold `<<` as an unknown keyword.
+        let detail = if key == "<<" {
+            "`<<` merges no map here: write the keys of that map out".to_owned()
+        } else if entries.iter().any(|entry| entry.key == key) {
+            format!("the key `{key}` occurs twice")
+        } else {
             entries.push(Entry { key, origin, node });
             return Some(());
-        }
+        };
         let mut path = self.path();
         if let Origin::File { line, column } = origin {
             path.insert(0, format!("@{line}:{column}"));
         }
-        path.push(key.clone());
+        path.push(key);
         let path: Vec<&str> = path.iter().map(String::as_str).collect();
-        self.mistakes
-            .add(&path, format!("the key `{key}` occurs twice"));
+        self.mistakes.add(&path, detail);
         Some(())
     }
 }

@@ -115,6 +115,21 @@ fn tag_outside_the_core_schema_is_reported_and_those_inside_are_read() {
 }
 
 #[test]
+fn merge_key_is_reported_and_not_kept_as_a_key() {
+    let (node, mistakes) = read("a: &x {b: 1}\nc: {<<: *x, d: 2}\n");
+    assert_eq!(
+        node.unwrap().to_json(),
+        serde_json::json!({"a": {"b": 1}, "c": {"d": 2}})
+    );
+    let places: Vec<_> = mistakes
+        .found
+        .iter()
+        .map(|mistake| mistake.place.join(" "))
+        .collect();
+    assert_eq!(places, ["@2:5 c <<"]);
+}
+
+#[test]
 fn aliases_are_written_out_but_not_without_bound() {
     let (node, _) = read("a: &x [1]\nb: *x\n");
     assert_eq!(
