@@ -20,6 +20,7 @@ use crate::http::grpc;
 use crate::http::server::connections::Connections;
 use crate::http::server::descriptors::{self, DescriptorBudget};
 use crate::http::server::serve::{PingTimes, Server};
+use crate::http::server::settings::address;
 use crate::world::{Clock, SystemClock};
 
 const MAX_METRICS_CONNECTIONS: u32 = 16;
@@ -55,10 +56,13 @@ impl Listeners {
     }
 }
 
-async fn bind(address: &str) -> anyhow::Result<(TcpListener, SocketAddr)> {
+/// Binds an address of the configuration. `localhost` is 127.0.0.1, as in the links and for
+/// `holdpoint health`; the system may resolve the name to `::1`.
+async fn bind(text: &str) -> anyhow::Result<(TcpListener, SocketAddr)> {
+    let address = address(text).with_context(|| format!("`{text}` is not an address"))?;
     let listener = TcpListener::bind(address)
         .await
-        .with_context(|| format!("cannot listen on {address}"))?;
+        .with_context(|| format!("cannot listen on {text}"))?;
     let address = listener.local_addr()?;
     Ok((listener, address))
 }
@@ -185,4 +189,18 @@ fn spawn_servers(servers: Vec<(TcpListener, Server)>, closed: CancellationToken)
             () = ended => {}
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn localhost_is_bound_as_127_0_0_1() {
+        let (_listener, bound) = bind("localhost:0").await.unwrap();
+        assert_eq!(bound.ip(), Ipv4Addr::LOCALHOST);
+        assert!(bind("nowhere").await.is_err());
+    }
 }
