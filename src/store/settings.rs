@@ -25,7 +25,7 @@ pub struct Settings {
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub acquire_timeout: Duration,
-    /// How long one statement may run.
+    /// How long one statement may run; at most `24d`.
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub statement_timeout: Duration,
@@ -63,6 +63,10 @@ impl Default for Settings {
 /// How long this process waits beyond the server's statement timeout, for an answer that may still
 /// be in transit.
 const NETWORK_ALLOWANCE: Duration = Duration::from_secs(2);
+
+/// The upper bound of `statement_timeout`. Postgres keeps the time as a number of milliseconds below
+/// 2^31.
+const MAX_STATEMENT_TIMEOUT: Duration = Duration::from_hours(24 * 24);
 
 pub(super) enum Address<'a> {
     /// The whole URL.
@@ -108,6 +112,9 @@ impl Settings {
             if time < Duration::from_millis(1) {
                 mistakes.add(&["database", name], "is at least 1ms");
             }
+        }
+        if self.statement_timeout > MAX_STATEMENT_TIMEOUT {
+            mistakes.add(&["database", "statement_timeout"], "expected `24d` at most");
         }
     }
 
@@ -238,6 +245,23 @@ mod tests {
             ]
         );
         assert!(!format!("{mistakes:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn statement_timeout_beyond_the_bound_of_postgres_is_a_mistake() {
+        for (hours, expected) in [
+            (24 * 24, None),
+            (24 * 24 + 1, Some("expected `24d` at most")),
+        ] {
+            let mut mistakes = Mistakes::default();
+            Settings {
+                statement_timeout: Duration::from_hours(hours),
+                ..Settings::default()
+            }
+            .check(&mut mistakes);
+            let found = mistakes.found.first();
+            assert_eq!(found.map(|mistake| mistake.detail.as_str()), expected);
+        }
     }
 
     #[test]
