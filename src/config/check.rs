@@ -137,8 +137,12 @@ fn listen(config: &Config, address: Option<SocketAddr>, mistakes: &mut Mistakes)
 /// Checks `request_url` and `cors_origins`, and turns the origins into lower case.
 fn frontends(server: &mut ServerSettings, mistakes: &mut Mistakes) {
     if let Some(text) = &server.request_url {
-        let is_valid = text.contains("{request_id}")
-            && parse_http_url(&text.replace("{request_id}", "0")).is_some();
+        // The text itself stands in links, so a character that a parser of URLs skips is refused.
+        let is_url = |text: &str| {
+            !text.contains(|c: char| c.is_whitespace() || c.is_control())
+                && parse_http_url(text).is_some()
+        };
+        let is_valid = text.contains("{request_id}") && is_url(&text.replace("{request_id}", "0"));
         if !is_valid {
             let detail = "expected an address with `{request_id}` in it, such as `https://host/approvals/{request_id}`";
             mistakes.add(&["server", "request_url"], detail);

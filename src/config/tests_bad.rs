@@ -4,6 +4,7 @@ use super::layers::Flags;
 use super::tests::{read, with};
 use crate::agent::HumanKind;
 
+mod addresses;
 mod approvers;
 mod hidden;
 mod people;
