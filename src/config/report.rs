@@ -171,7 +171,10 @@ fn without_value(text: &str, inserted: &InsertedValue) -> String {
 /// the position as text; and the mistake's path of keys.
 fn place(file: &str, root: &Node, mistake: &Mistake) -> ((usize, usize), String, String) {
     let (explicit, path) = match mistake.place.split_first() {
-        Some((first, rest)) if first.starts_with('@') => (first.strip_prefix('@'), rest),
+        // The file may have a key that begins with `@`, too.
+        Some((first, rest)) if first.starts_with('@') && root.get(first).is_none() => {
+            (first.strip_prefix('@'), rest)
+        }
         _ => (None, mistake.place.as_slice()),
     };
     let (order, position) = match explicit.map(|mark| (mark, mark.split_once(':'))) {

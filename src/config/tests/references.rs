@@ -83,3 +83,11 @@ policy:
         assert!(line.contains("holdpoint.yaml:7:"), "{line}");
     }
 }
+
+#[test]
+fn unknown_key_that_begins_with_an_at_sign_is_reported_at_its_place() {
+    let found = read(&format!("{BASE}'@server': {{}}\n{TOOL}")).unwrap_err();
+    assert_eq!(found.len(), 1, "{found:?}");
+    let expected = "3:1: @server: unknown key `@server`; known are `server`, ";
+    assert!(found[0].starts_with(expected), "{found:?}");
+}
