@@ -14,7 +14,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::app::{self, DatabaseOptions, LogFormat, ServeOptions};
 use crate::config::environment::Environment;
-use crate::config::layers::Flags;
+use crate::config::layers::{Flags, NOT_UTF_8};
 use crate::config::report::Report;
 use crate::config::{self, Config, SMALLEST, Source};
 use crate::failpoint;
@@ -184,6 +184,10 @@ fn source(
         .filter(|path| !path.is_empty())
         .map(PathBuf::from);
     let named = common.config.clone().or(variable);
+    let mut undecodable = environment.undecodable();
+    if named.is_none() && undecodable.any(|name| name == "HOLDPOINT_CONFIG") {
+        return Err(format!("HOLDPOINT_CONFIG: {NOT_UTF_8}"));
+    }
     let path = named.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_FILE));
     match environment.file(&path) {
         Ok(text) => Ok((

@@ -2,7 +2,7 @@
 //! `${file:…}`. Other code takes an [`Environment`] as a parameter, so that a test can supply its
 //! own variables and files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Default)]
 pub struct Environment {
     variables: BTreeMap<String, String>,
+    /// The names of the variables whose values are not UTF-8.
+    undecodable: BTreeSet<String>,
     files: Option<BTreeMap<PathBuf, String>>,
 }
 
@@ -20,16 +22,21 @@ impl fmt::Debug for Environment {
 }
 
 impl Environment {
-    /// Returns the environment of this process. Leaves out variables that are not Unicode.
+    /// Returns the environment of this process. Leaves out variables whose names are not UTF-8.
     #[must_use]
     pub fn process() -> Self {
-        let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
-            Some((name.into_string().ok()?, value.into_string().ok()?))
-        };
-        Self {
-            variables: std::env::vars_os().filter_map(text).collect(),
-            files: None,
+        let mut environment = Self::default();
+        for (name, value) in std::env::vars_os() {
+            let Ok(name) = name.into_string() else {
+                continue;
+            };
+            if let Ok(value) = value.into_string() {
+                environment.variables.insert(name, value);
+            } else {
+                environment.undecodable.insert(name);
+            }
         }
+        environment
     }
 
     /// Returns an environment with exactly these variables and files.
@@ -44,6 +51,7 @@ impl Environment {
                     .map(|(path, text)| (PathBuf::from(path), (*text).to_owned()))
                     .collect(),
             ),
+            ..Self::default()
         }
     }
 
@@ -57,6 +65,12 @@ impl Environment {
         self.variables
             .iter()
             .map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// Returns the names of the variables whose values are not UTF-8. These variables count as not
+    /// set, so the configuration must not rely on one of them.
+    pub fn undecodable(&self) -> impl Iterator<Item = &str> {
+        self.undecodable.iter().map(String::as_str)
     }
 
     /// Returns the text of a file. Fails if the file cannot be read or is not UTF-8.

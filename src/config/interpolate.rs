@@ -131,6 +131,11 @@ impl Interpolation<'_> {
             );
             return None;
         }
+        if self.environment.undecodable().any(|other| other == name) {
+            let detail = format!("the value of the variable `{name}` is not UTF-8");
+            self.report(place, &detail);
+            return None;
+        }
         let value = self
             .environment
             .variable(name)

@@ -25,6 +25,9 @@ const FAILPOINTS_VARIABLE: Option<&str> = if cfg!(any(debug_assertions, feature 
     None
 };
 
+/// The mistake if the value of a variable that the configuration needs is not UTF-8.
+pub const NOT_UTF_8: &str = "the variable's value is not UTF-8";
+
 /// The values of the flags that override a key; `None` if a flag is not given.
 #[derive(Clone, Debug, Default)]
 pub struct Flags {
@@ -58,6 +61,10 @@ pub fn apply_variables(
             );
             mistakes.warn(&[&format!("@{name}")], detail);
         }
+    }
+    let undecodable = environment.undecodable();
+    for name in undecodable.filter(|name| path_of(name).is_some()) {
+        mistakes.add(&[&format!("@{name}")], NOT_UTF_8);
     }
     if overrides.is_empty() {
         return;

@@ -1,5 +1,9 @@
 //! Tests the commands of the program: their output and exit codes.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::process::Command;
+
 use super::holdpoint;
 use super::served_binary::{Folder, SERVE, Served};
 
@@ -150,6 +154,36 @@ unknown: '${SHORT}'
     }
     for value in ["sk-in", "too-short-key", "sk-password"] {
         assert!(!done.err.contains(value), "{value}\n{}", done.err);
+    }
+}
+
+#[test]
+fn variable_whose_value_is_not_utf_8_is_refused_where_the_configuration_needs_it() {
+    let folder = Folder::new();
+    let yaml = SMALL.replace("model: x", "model: '${NAME:-x}'");
+    std::fs::write(folder.file("holdpoint.yaml"), yaml).unwrap();
+    let refused = "the variable's value is not UTF-8";
+    for (name, expected) in [
+        (
+            "NAME",
+            "models.m.model: the value of the variable `NAME` is not UTF-8".to_owned(),
+        ),
+        (
+            "HOLDPOINT_SERVER__LISTEN",
+            format!("HOLDPOINT_SERVER__LISTEN: {refused}"),
+        ),
+        ("HOLDPOINT_CONFIG", format!("HOLDPOINT_CONFIG: {refused}")),
+    ] {
+        let done = Command::new(env!("CARGO_BIN_EXE_holdpoint"))
+            .arg("check")
+            .env_clear()
+            .env(name, OsStr::from_bytes(b"caf\xe9"))
+            .current_dir(folder.path())
+            .output()
+            .unwrap();
+        let said = String::from_utf8(done.stderr).unwrap();
+        assert_eq!(done.status.code(), Some(2), "{name}: {said}");
+        assert!(said.contains(&expected), "{name}: {said}");
     }
 }
 
