@@ -38,8 +38,8 @@ pub(crate) fn all(config: &mut Config, root: &Node, mistakes: &mut Mistakes) {
     default_agent(config, root, mistakes);
 }
 
-/// Checks that `metrics_listen` is not the address of the main listener. If there are no accounts,
-/// `metrics_listen` must be on loopback.
+/// Checks that `metrics_listen` does not overlap the address of the main listener. If there are no
+/// accounts, `metrics_listen` must be on loopback.
 fn metrics(config: &Config, mistakes: &mut Mistakes) {
     let Some(text) = &config.server.metrics_listen else {
         return;
@@ -50,7 +50,12 @@ fn metrics(config: &Config, mistakes: &mut Mistakes) {
             &place,
             "expected an address and a port such as `127.0.0.1:9090`",
         ),
-        Some(address) if address.port() != 0 && config.server.address() == Some(address) => {
+        Some(address)
+            if config
+                .server
+                .address()
+                .is_some_and(|main| overlap(main, address)) =>
+        {
             mistakes.add(
                 &place,
                 "this is `server.listen`: give the metrics an address of their own",
@@ -64,6 +69,15 @@ fn metrics(config: &Config, mistakes: &mut Mistakes) {
         }
         Some(_) => {}
     }
+}
+
+/// Whether the system refuses to listen on both addresses: they have the same port, and the same IP
+/// or the IP that stands for all of its family. For port 0, the system chooses a free port.
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    let same_family = one.is_ipv4() == other.is_ipv4();
+    let is_any = one.ip().is_unspecified() || other.ip().is_unspecified();
+    let same_ip = one.ip() == other.ip() || (same_family && is_any);
+    one.port() != 0 && one.port() == other.port() && same_ip
 }
 
 /// Reports a `max_connections` of 0. Warns if `max_connections` is not greater than `max_streams`,

@@ -1,4 +1,5 @@
-//! Tests of addresses with characters that a parser of URLs skips.
+//! Tests of addresses with characters that a parser of URLs skips, and of addresses to listen on that
+//! overlap.
 
 use super::*;
 
@@ -26,5 +27,26 @@ fn own_page_with_a_blank_or_a_line_break_is_refused() {
             (expected, expected),
             "{url:?}"
         );
+    }
+}
+
+#[test]
+fn metrics_may_not_listen_where_the_main_listener_does() {
+    for (listen, metrics, is_refused) in [
+        ("127.0.0.1:80", "127.0.0.1:80", true),
+        ("0.0.0.0:80", "127.0.0.1:80", true),
+        ("127.0.0.1:80", "0.0.0.0:80", true),
+        ("[::]:80", "[::1]:80", true),
+        ("0.0.0.0:80", "127.0.0.1:81", false),
+        ("127.0.0.1:80", "127.0.0.2:80", false),
+        ("0.0.0.0:0", "0.0.0.0:0", false),
+    ] {
+        let text = format!(
+            "{BASE}{TOOL}{AUTH}server: {{ metrics_listen: '{metrics}', listen: '{listen}', public_url: 'https://h' }}\n"
+        );
+        let found = read(&text).err().unwrap_or_default();
+        let line = "5:11: server.metrics_listen: this is `server.listen`: give the metrics an address of their own";
+        let expected: &[&str] = if is_refused { &[line] } else { &[] };
+        assert_eq!(found, expected, "{listen} {metrics}");
     }
 }
