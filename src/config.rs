@@ -21,7 +21,7 @@ use environment::Environment;
 use interpolate::{InsertedValue, Interpolation};
 use layers::Flags;
 use report::Report;
-use sections::{section, section_list, section_map};
+use sections::{correct_indexes, section, section_list, section_map};
 use tree::{Kind, Node, Origin};
 
 pub(crate) mod check;
@@ -195,6 +195,7 @@ pub fn load(
     check_schema_variables(&inserted, &mut mistakes);
     required::check(&mut root, &mut mistakes);
     let mut config = read_sections(&mut root, &mut mistakes);
+    let (found_before, warned_before) = (mistakes.found.len(), mistakes.warnings.len());
     config.demo = demo;
     config.unexpanded = unexpanded;
     config.environment = environment.clone();
@@ -209,8 +210,11 @@ pub fn load(
     complete_settings(&mut config, &root, environment, &directory, &mut mistakes);
     check_parts::credential_references(&config, &root, &mut mistakes);
     check_gates::credentials(&config, &mut mistakes);
+    correct_indexes(&root, mistakes.found.iter_mut().skip(found_before));
+    correct_indexes(&root, mistakes.warnings.iter_mut().skip(warned_before));
     let mut found = Mistakes::default();
     check_modules(&config, &mut found);
+    correct_indexes(&root, found.found.iter_mut().chain(&mut found.warnings));
     report::merge(&root, &mut mistakes, found);
     let everything = inserted.iter().map(|one| (one.name.as_str(), &one.value));
     let redactor = Redactor::new(everything).merged_with(&config.redactor());

@@ -1,4 +1,5 @@
-//! Reads the sections of the file: single settings, maps of settings by name, and lists.
+//! Reads the sections of the file: single settings, maps of settings by name, and lists. Also
+//! corrects the indexes of mistakes that are found in what was read.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +7,16 @@ use serde::Deserialize;
 
 use super::decode;
 use super::tree::{Kind, Node};
-use crate::world::Mistakes;
+use crate::world::{Mistake, Mistakes};
+
+/// The lists whose unreadable elements are kept with the defaults (see [`section_list`]).
+const KEPT_LISTS: [&[&str]; 5] = [
+    &["auth", "api_keys"],
+    &["auth", "people"],
+    &["secrets", "keys"],
+    &["policy"],
+    &["notify", "to"],
+];
 
 /// Reads a section. Returns the defaults if the section is missing or cannot be read.
 pub(super) fn section<T: for<'de> Deserialize<'de> + Default>(
@@ -76,4 +86,35 @@ pub(super) fn section_list<T: for<'de> Deserialize<'de> + Default>(
         });
     }
     all
+}
+
+/// Corrects the indexes in the places of mistakes that were found in the settings. A list of the
+/// settings lacks the elements that could not be read, unless it is one of [`KEPT_LISTS`]. So an
+/// index in such a list counts fewer elements than the file has.
+pub(super) fn correct_indexes<'m>(
+    root: &Node,
+    mistakes: impl IntoIterator<Item = &'m mut Mistake>,
+) {
+    for mistake in mistakes {
+        let mut node = root;
+        let mut path: Vec<String> = Vec::new();
+        for step in &mut mistake.place {
+            let is_kept = KEPT_LISTS.iter().any(|kept| path.as_slice() == *kept);
+            if let Some(index) = file_index(node, step).filter(|_| !is_kept) {
+                *step = index.to_string();
+            }
+            let Some(next) = node.get(step) else { break };
+            path.push(step.clone());
+            node = next;
+        }
+    }
+}
+
+/// Returns the index in the file of the element that has the index `step` among those that could be
+/// read. `None` if the node is not a list, or has no such element.
+fn file_index(list: &Node, step: &str) -> Option<usize> {
+    let nth: usize = step.parse().ok()?;
+    let elements = list.elements().iter().enumerate();
+    let mut readable = elements.filter(|(_, element)| !element.broken);
+    readable.nth(nth).map(|(index, _)| index)
 }

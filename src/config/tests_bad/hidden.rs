@@ -55,3 +55,33 @@ gates: {{ d: {{ tools: [t], open_to: {{ users: g }} }} }}
     let warned: Vec<_> = warned.filter(|path| !path.starts_with("tools")).collect();
     assert_eq!(warned, Vec::<&str>::new());
 }
+
+#[test]
+fn mistake_behind_an_element_that_cannot_be_read_is_reported_at_its_own_place() {
+    let text = "models: { m: { provider: openai, model: x } }
+agents:
+  a:
+    model: m
+    tools:
+      - 7
+      - gone
+      - t
+      - t
+tools: { t: { external: {} } }
+server: { cors_origins: ['${GONE}', nowhere] }
+policy: [5, { name: r, tools: [8, none], decide: hold }]
+";
+    assert_eq!(
+        read(text).err().unwrap_or_default(),
+        [
+            "6:9: agents.a.tools[0]: expected text, found a number",
+            "7:9: agents.a.tools[1]: no tool is called `gone`",
+            "9:9: agents.a.tools[3]: `t` is listed twice",
+            "11:26: server.cors_origins[0]: the variable `GONE` is not set",
+            "11:37: server.cors_origins[1]: expected an origin such as `https://app.acme.com`: scheme, host and port, nothing after it",
+            "12:10: policy[0]: expected a map, found a number",
+            "12:32: policy[1].tools[0]: expected text, found a number",
+            "12:35: policy[1].tools[1]: `none` names no tool",
+        ]
+    );
+}
