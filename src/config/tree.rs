@@ -301,8 +301,13 @@ impl Builder<'_> {
                 } else {
                     Kind::Text(text.into())
                 };
+                let is_bare_anchor = anchor != 0 && matches!(kind, Kind::Null);
+                if is_bare_anchor {
+                    let detail = "a word that begins with `&` is an anchor and no part of a value: put quotes around it";
+                    self.report(span, detail);
+                }
                 let mut node = Node::new(self.origin(span), kind);
-                node.broken = !has_known_tag;
+                node.broken = is_bare_anchor || !has_known_tag;
                 self.put(node, anchor, 1, span)?;
             }
             Event::SequenceStart(_, anchor, tag) => {

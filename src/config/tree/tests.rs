@@ -115,6 +115,19 @@ fn tag_outside_the_core_schema_is_reported_and_those_inside_are_read() {
 }
 
 #[test]
+fn anchor_without_a_value_is_reported() {
+    let (node, mistakes) = read("a: &sk-secret\nb: {c: &d , e: &f 1}\n");
+    let paths: Vec<_> = mistakes
+        .found
+        .iter()
+        .map(|mistake| mistake.place[1..].join(" "))
+        .collect();
+    assert_eq!(paths, ["a", "b c"]);
+    assert!(!format!("{mistakes:?}").contains("secret"), "{mistakes:?}");
+    assert!(node.unwrap().get("a").unwrap().broken);
+}
+
+#[test]
 fn merge_key_is_reported_and_not_kept_as_a_key() {
     let (node, mistakes) = read("a: &x {b: 1}\nc: {<<: *x, d: 2}\n");
     assert_eq!(
