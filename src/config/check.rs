@@ -19,7 +19,7 @@ use crate::world::{Mistakes, earlier_twin};
 /// Checks all settings. If the file leaves out `public_url`, derives it from the address to listen
 /// on. If the file leaves out `default_agent` and has a single agent, this agent is the default.
 pub(crate) fn all(config: &mut Config, root: &Node, mistakes: &mut Mistakes) {
-    server(config, mistakes);
+    server(config, root, mistakes);
     metrics(config, mistakes);
     connections(&config.server, mistakes);
     database(config, mistakes);
@@ -95,9 +95,9 @@ fn connections(server: &ServerSettings, mistakes: &mut Mistakes) {
     }
 }
 
-fn server(config: &mut Config, mistakes: &mut Mistakes) {
+fn server(config: &mut Config, root: &Node, mistakes: &mut Mistakes) {
     let address = config.server.address();
-    listen(config, address, mistakes);
+    listen(config, root, address, mistakes);
     let server = &mut config.server;
     if let Some(text) = &server.public_url {
         if let Some(normalized) = public_url(text) {
@@ -127,8 +127,9 @@ fn server(config: &mut Config, mistakes: &mut Mistakes) {
 }
 
 /// Checks the address to listen on. Outside loopback, `auth` and a public URL are required.
-fn listen(config: &Config, address: Option<SocketAddr>, mistakes: &mut Mistakes) {
+fn listen(config: &Config, root: &Node, address: Option<SocketAddr>, mistakes: &mut Mistakes) {
     let server = &config.server;
+    let public_url = root.at(&["server", "public_url"]);
     match address {
         None => mistakes.add(
             &["server", "listen"],
@@ -139,7 +140,7 @@ fn listen(config: &Config, address: Option<SocketAddr>, mistakes: &mut Mistakes)
                 let detail = "without `auth` the service listens on loopback only: name the people under `auth`, or listen on `127.0.0.1`";
                 mistakes.add(&["server", "listen"], detail);
             }
-            if server.public_url.is_none() {
+            if server.public_url.is_none() && public_url.is_none_or(|node| !node.broken) {
                 let detail = "`server.public_url` is needed when `listen` is not on loopback: links begin with it";
                 mistakes.add(&["server", "listen"], detail);
             }

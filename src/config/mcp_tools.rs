@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use url::Url;
 
 use super::check_parts::{check_name, is_glob, is_name};
+use super::check_people::has_broken;
 use super::environment::Environment;
 use super::fetched_version::names_version;
 use super::tree::Node;
@@ -30,7 +31,8 @@ pub(super) fn add(config: &mut Config, root: &mut Node, mistakes: &mut Mistakes)
         check_server(name, server, root, mistakes);
     }
     let mut has_lock_file = false;
-    if !config.mcp.is_empty() {
+    let is_path_known = root.get("mcp_lock").is_none_or(|node| !node.broken);
+    if !config.mcp.is_empty() && is_path_known {
         let lock = read_lock(&config.environment, &path, mistakes);
         has_lock_file = lock.is_some();
         config.lock = lock.unwrap_or_default();
@@ -94,9 +96,15 @@ pub(super) fn check_server(
     if root.at(&["mcp", name]).is_none_or(|node| node.broken) {
         return;
     }
+    let is_command_unreadable = root.at(&["mcp", name, "command"]).is_some_and(has_broken);
     for (keys, detail) in server.checked().1 {
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         let place = [&["mcp", name], keys.as_slice()].concat();
+        // A transport that cannot be read is not missing.
+        let is_missing_url = keys == ["url"] && server.url.is_none();
+        if root.is_broken_on_path(&place) || (is_missing_url && is_command_unreadable) {
+            continue;
+        }
         let key = keys.last().copied().unwrap_or_default();
         mistakes.add(&place, format!("`{key}` {detail}"));
     }

@@ -85,3 +85,35 @@ policy: [5, { name: r, tools: [8, none], decide: hold }]
         ]
     );
 }
+
+#[test]
+fn value_that_cannot_be_read_is_not_said_to_be_missing() {
+    let lock = "1:1: mcp_lock: the lock file `/etc/holdpoint/holdpoint.mcp.json` cannot be read: No such file or directory (os error 2); write it with `holdpoint mcp lock`";
+    for (lines, place, others) in [
+        (
+            "mcp: { s: { url: '${GONE}' } }",
+            "3:13: mcp.s.url",
+            &[lock][..],
+        ),
+        (
+            "mcp: { s: { command: ['${GONE}'] } }",
+            "3:23: mcp.s.command[0]",
+            &[lock],
+        ),
+        (
+            "mcp: { s: { url: 'http://h/' } }\nmcp_lock: '${GONE}'",
+            "4:1: mcp_lock",
+            &[],
+        ),
+        (
+            "server: { listen: '0.0.0.0:80', public_url: '${GONE}' }",
+            "3:33: server.public_url",
+            &[],
+        ),
+    ] {
+        let found = read(&format!("{BASE}{lines}\n{TOOL}{AUTH}")).err();
+        let unset = format!("{place}: the variable `GONE` is not set");
+        let expected = [others, &[unset.as_str()]].concat();
+        assert_eq!(found.unwrap_or_default(), expected, "{lines}");
+    }
+}
