@@ -6,7 +6,7 @@ use http::HeaderName;
 
 use super::Config;
 use super::check_parts::{check_name, is_glob};
-use super::check_people::has_broken;
+use super::check_people::{are_approvers_unreadable, has_broken};
 use super::check_rules::matches_tool;
 use super::tree::Node;
 use crate::agent::OpenTo;
@@ -120,6 +120,7 @@ fn check_keys(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistak
     // A key with `act_as` may speak for users whom the file does not name, and the number of
     // approvers of their calls is unknown. So the check is skipped if there is such a key.
     else if keys.iter().all(|key| !key.act_as)
+        && !are_approvers_unreadable(root)
         && let Some(directory) = config.directory()
     {
         check_approvers(config, &directory, (gate_name, gate), &keys, mistakes);

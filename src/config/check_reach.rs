@@ -56,7 +56,8 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     }
     let accounts = Accounts::from_config(config);
     let all_terms = all_question_terms(config);
-    let are_terms_known = !are_approvers_unreadable(root) && !are_rules_unreadable(root);
+    let are_approvers_known = !are_approvers_unreadable(root);
+    let are_terms_known = are_approvers_known && !are_rules_unreadable(root);
     for (index, entry) in config.notify.to.iter().enumerate() {
         let at = index.to_string();
         let place = ["notify", "to", &at];
@@ -70,16 +71,21 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         if are_terms_known {
             check_selection(entry, &all_terms, &accounts, (&place, mistakes));
         }
-        if let Some(mail) = &entry.mail {
+        if let Some(mail) = &entry.mail
+            && (are_approvers_known || names_nobody(&mail.to))
+        {
             check_recipients(entry, &mail.to, &all_terms, &accounts, (&place, mistakes));
         }
+    }
+    if !are_approvers_known {
+        return;
     }
     for (index, rule) in config.policy.iter().enumerate() {
         let Some(own) = all_terms.iter().find(|terms| terms.rule == Some(rule)) else {
             continue;
         };
         let place = ["policy", &index.to_string(), "approvers"];
-        if !are_approvers_unreadable(root) && lacks_links(config, own, &accounts) {
+        if lacks_links(config, own, &accounts) {
             let detail = "too few people could answer: approvers without a key decide by the link of a mail, and no \
                           entry of `notify.to` mails it to them";
             mistakes.warn(&place, detail);
@@ -329,7 +335,7 @@ fn check_recipients(
         }
         return;
     };
-    if named.groups.is_empty() && named.users.is_empty() {
+    if names_nobody(to) {
         return mistakes.add(&place, "`groups` or `users` is missing");
     }
     let decisive = decisive_terms(all);
@@ -350,6 +356,11 @@ fn check_recipients(
             mistakes.warn(&place, detail);
         }
     }
+}
+
+/// Whether the recipients are a map that names neither groups nor users.
+fn names_nobody(to: &Recipients) -> bool {
+    matches!(to, Recipients::Named(named) if named.groups.is_empty() && named.users.is_empty())
 }
 
 /// Splits the recipients into single names. Each result has the list in which the name stands

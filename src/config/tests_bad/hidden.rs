@@ -117,3 +117,33 @@ fn value_that_cannot_be_read_is_not_said_to_be_missing() {
         assert_eq!(found.unwrap_or_default(), expected, "{lines}");
     }
 }
+
+#[test]
+fn account_that_cannot_be_read_is_no_reason_to_miss_an_approver() {
+    let person = "people: [ { user: bob, email: b@acme.com } ], api_keys:";
+    let auth = AUTH.replace("api_keys:", person);
+    let rest = "policy: [{ name: x, tools: [t], decide: hold, approvers: { groups: [g] } }]
+notify: { mail: { url: 'smtp://h', from: h@acme.com }, to: [ { name: a, mail: { to: { groups: [g] } } } ] }
+";
+    assert!(read(&format!("{BASE}{TOOL}{auth}{rest}")).is_ok());
+    for (from, to, expected) in [
+        (
+            "'0123456789abcdef'",
+            "'${GONE}'",
+            "auth.api_keys[0].key: the variable `GONE` is not set",
+        ),
+        (
+            "tenant: default",
+            "tenant: [default]",
+            "auth.api_keys[0].tenant: expected text, found a list",
+        ),
+    ] {
+        let auth = auth.replace("user: bob, groups", "user: bob, tenant: default, groups");
+        let text = format!("{BASE}{TOOL}{}{rest}", auth.replace(from, to));
+        let report = with(&text, &[], &Flags::default()).unwrap_err();
+        let lines = report.mistakes.iter().chain(&report.warnings);
+        let lines = lines.map(|line| format!("{}: {}", line.path, line.detail));
+        let lines: Vec<_> = lines.filter(|line| !line.starts_with("tools")).collect();
+        assert_eq!(lines, [expected], "{to}");
+    }
+}
