@@ -98,10 +98,12 @@ impl Report {
 }
 
 /// Adds the mistakes and warnings that other modules found. Leaves out a mistake or warning in
-/// three cases, because it follows from a mistake that is already known:
+/// four cases, because it follows from a mistake that is already known:
 /// - A mistake is already known at the same place or below it.
 /// - The place, or a place above it, could not be read. So the module checked a default.
 /// - The place has no value, and a mistake is known above it. So the module checked a default.
+/// - The place has no value, and is in a model whose `provider` could not be read. The provider
+///   decides which other keys the model needs.
 pub(crate) fn merge(root: &Node, mistakes: &mut Mistakes, module_mistakes: Mistakes) {
     let known: Vec<Vec<String>> = mistakes
         .found
@@ -111,8 +113,9 @@ pub(crate) fn merge(root: &Node, mistakes: &mut Mistakes, module_mistakes: Mista
     let is_known = |mistake: &Mistake| known.iter().any(|place| place.starts_with(&mistake.place));
     let concerns_default = |mistake: &Mistake| {
         let above = |known: &Vec<String>| mistake.place.starts_with(known) && !known.is_empty();
-        root.is_broken_on_path(&mistake.place)
-            || (root.at(&mistake.place).is_none() && known.iter().any(above))
+        let place = &mistake.place;
+        let follows = || known.iter().any(above) || has_unreadable_provider(root, place);
+        root.is_broken_on_path(place) || (root.at(place).is_none() && follows())
     };
     let is_new = |mistake: &Mistake| !is_known(mistake) && !concerns_default(mistake);
     mistakes
@@ -121,6 +124,17 @@ pub(crate) fn merge(root: &Node, mistakes: &mut Mistakes, module_mistakes: Mista
     mistakes
         .warnings
         .extend(module_mistakes.warnings.into_iter().filter(&is_new));
+}
+
+/// Whether a place is in a model whose `provider` could not be read.
+fn has_unreadable_provider(root: &Node, place: &[String]) -> bool {
+    let [section, model, ..] = place else {
+        return false;
+    };
+    section == "models"
+        && root
+            .at(&["models", model, "provider"])
+            .is_some_and(|provider| provider.broken)
 }
 
 /// Returns each text that an environment variable such as `HOLDPOINT_SERVER__LISTEN` sets, with the

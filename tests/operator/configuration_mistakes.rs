@@ -67,6 +67,16 @@ fn member_or_header_of_a_model_that_the_service_sets_is_a_mistake() {
 }
 
 #[test]
+fn model_with_an_unknown_provider_is_said_to_lack_no_other_key() {
+    let tool = "  t: { http: { url: 'http://h/' } }\n";
+    let found = report("provider: scriptd, script: 'builtin:refunds'", tool);
+    let lines: Vec<_> = found.lines().collect();
+    let known = "`openai`, `openai_responses`, `anthropic`, `scripted`";
+    let expected = format!("file:1:16: models.m.provider: expected one of {known}");
+    assert_eq!(lines, [expected]);
+}
+
+#[test]
 fn header_that_is_there_twice_in_different_case_is_a_mistake() {
     let found = report(
         "provider: openai, model: x, headers: { X-A: '1', x-a: '2' }",
