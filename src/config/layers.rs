@@ -41,7 +41,8 @@ pub struct Flags {
 /// because `…__A` would otherwise overwrite the value that `…__A__B` has set. Indexes are applied
 /// in numeric order, because a list grows by one element at a time. A variable's name matches a key
 /// without regard to case, `-` and `_`. A key that the file lacks is added as `known` (all keys of
-/// the schema) spells it, else in lower case. `known` is called only if a variable overrides a key.
+/// the schema) spells it, else in lower case, or in upper case below `env`. `known` is called only
+/// if a variable overrides a key.
 pub fn apply_variables(
     root: &mut Node,
     environment: &Environment,
@@ -131,12 +132,16 @@ fn put(root: &mut Node, path: &[String], node: Node, known: &[String]) -> Result
             };
         }
         let origin = node.origin.clone();
+        let is_environment = is_environment(path, rest.len());
         let next = match &mut at.kind {
             Kind::List(elements) => {
                 if step.parse() == Ok(elements.len()) {
                     elements.push(Node::new(origin, Kind::Null));
                 }
                 element(elements, step)?
+            }
+            Kind::Map(entries) if is_environment => {
+                entry(entries, &step.to_ascii_uppercase(), &[], origin)?
             }
             Kind::Map(entries) => entry(entries, step, known, origin)?,
             Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Text(_) => {
@@ -151,6 +156,17 @@ fn put(root: &mut Node, path: &[String], node: Node, known: &[String]) -> Result
         rest = tail;
     }
     Ok(())
+}
+
+/// Whether the last `rest` steps of a path begin with the name of a variable in the environment of a
+/// command. A new name is then spelled in upper case, as such variables usually are.
+fn is_environment(path: &[String], rest: usize) -> bool {
+    let above = path.len().saturating_sub(rest);
+    let above: Vec<&str> = path.iter().take(above).map(String::as_str).collect();
+    matches!(
+        above.as_slice(),
+        ["tools", _, "shell", "env"] | ["mcp", _, "env"]
+    )
 }
 
 /// Returns the element whose `name`, `id` or `user` is `step`, else the element with the index
@@ -293,6 +309,26 @@ mod tests {
             json!({
                 "server": {"listen": "b:1", "cors_origins": ["y", "z"], "max_running": 7, "public_url": "u"},
                 "tools": {"Lookup-Order": {"http": {"timeout": "2s"}}}
+            })
+        );
+    }
+
+    #[test]
+    fn new_variable_of_a_command_is_added_in_upper_case() {
+        let (json, mistakes) = over(
+            "tools: {T: {shell: {env: {Path: a}}}}\n",
+            &[
+                ("HOLDPOINT_TOOLS__T__SHELL__ENV__API_KEY", "b"),
+                ("HOLDPOINT_TOOLS__T__SHELL__ENV__PATH", "c"),
+                ("HOLDPOINT_MCP__S__ENV__LISTEN", "d"),
+            ],
+        );
+        assert_eq!(mistakes, Vec::<String>::new());
+        assert_eq!(
+            json,
+            json!({
+                "tools": {"T": {"shell": {"env": {"Path": "c", "API_KEY": "b"}}}},
+                "mcp": {"s": {"env": {"LISTEN": "d"}}}
             })
         );
     }
