@@ -41,8 +41,8 @@ pub struct Flags {
 /// because `…__A` would otherwise overwrite the value that `…__A__B` has set. Indexes are applied
 /// in numeric order, because a list grows by one element at a time. A variable's name matches a key
 /// without regard to case, `-` and `_`. A key that the file lacks is added as `known` (all keys of
-/// the schema) spells it, else in lower case, or in upper case below `env`. `known` is called only
-/// if a variable overrides a key.
+/// the schema) spells it, else in lower case; a header or a variable of a command as `own_name`
+/// says. `known` is called only if a variable overrides a key.
 pub fn apply_variables(
     root: &mut Node,
     environment: &Environment,
@@ -132,7 +132,7 @@ fn put(root: &mut Node, path: &[String], node: Node, known: &[String]) -> Result
             };
         }
         let origin = node.origin.clone();
-        let is_environment = is_environment(path, rest.len());
+        let own_name = own_name(path, rest.len());
         let next = match &mut at.kind {
             Kind::List(elements) => {
                 if step.parse() == Ok(elements.len()) {
@@ -140,10 +140,10 @@ fn put(root: &mut Node, path: &[String], node: Node, known: &[String]) -> Result
                 }
                 element(elements, step)?
             }
-            Kind::Map(entries) if is_environment => {
-                entry(entries, &step.to_ascii_uppercase(), &[], origin)?
-            }
-            Kind::Map(entries) => entry(entries, step, known, origin)?,
+            Kind::Map(entries) => match &own_name {
+                Some(name) => entry(entries, name, &[], origin)?,
+                None => entry(entries, step, known, origin)?,
+            },
             Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Text(_) => {
                 return Err(format!("there is nothing below which `{step}` could stand"));
             }
@@ -158,15 +158,20 @@ fn put(root: &mut Node, path: &[String], node: Node, known: &[String]) -> Result
     Ok(())
 }
 
-/// Whether the last `rest` steps of a path begin with the name of a variable in the environment of a
-/// command. A new name is then spelled in upper case, as such variables usually are.
-fn is_environment(path: &[String], rest: usize) -> bool {
-    let above = path.len().saturating_sub(rest);
-    let above: Vec<&str> = path.iter().take(above).map(String::as_str).collect();
-    matches!(
-        above.as_slice(),
-        ["tools", _, "shell", "env"] | ["mcp", _, "env"]
-    )
+/// Returns the spelling of a new name, if the last `rest` steps of a path begin with the name of a
+/// header or of a variable of a command. Headers usually have `-` and no `_`, and such variables are
+/// usually in upper case. `None` if the step is any other key.
+fn own_name(path: &[String], rest: usize) -> Option<String> {
+    let (above, below) = path.split_at_checked(path.len().checked_sub(rest)?)?;
+    let step = below.first()?;
+    let above: Vec<&str> = above.iter().map(String::as_str).collect();
+    match above.as_slice() {
+        ["tools", _, "shell", "env"] | ["mcp", _, "env"] => Some(step.to_ascii_uppercase()),
+        ["models" | "mcp", _, "headers"]
+        | ["tools", _, "http", "headers"]
+        | ["notify", "to", _, "webhook", "headers"] => Some(step.replace('_', "-")),
+        _ => None,
+    }
 }
 
 /// Returns the element whose `name`, `id` or `user` is `step`, else the element with the index
@@ -314,21 +319,26 @@ mod tests {
     }
 
     #[test]
-    fn new_variable_of_a_command_is_added_in_upper_case() {
+    fn new_variable_of_a_command_or_header_is_added_in_the_spelling_of_its_kind() {
         let (json, mistakes) = over(
             "tools: {T: {shell: {env: {Path: a}}}}\n",
             &[
                 ("HOLDPOINT_TOOLS__T__SHELL__ENV__API_KEY", "b"),
                 ("HOLDPOINT_TOOLS__T__SHELL__ENV__PATH", "c"),
                 ("HOLDPOINT_MCP__S__ENV__LISTEN", "d"),
+                ("HOLDPOINT_MCP__S__HEADERS__X_API_KEY", "e"),
+                ("HOLDPOINT_TOOLS__T__HTTP__HEADERS__API_KEY", "f"),
             ],
         );
         assert_eq!(mistakes, Vec::<String>::new());
         assert_eq!(
             json,
             json!({
-                "tools": {"T": {"shell": {"env": {"Path": "c", "API_KEY": "b"}}}},
-                "mcp": {"s": {"env": {"LISTEN": "d"}}}
+                "tools": {"T": {
+                    "shell": {"env": {"Path": "c", "API_KEY": "b"}},
+                    "http": {"headers": {"api-key": "f"}}
+                }},
+                "mcp": {"s": {"env": {"LISTEN": "d"}, "headers": {"x-api-key": "e"}}}
             })
         );
     }
