@@ -1,5 +1,5 @@
-//! Tests of references between the sections of a file, of texts that look like a reference to a
-//! credential, and of texts that YAML takes for something else.
+//! Tests of references between the sections of a file and to variables, of texts that look like a
+//! reference to a credential, and of texts that YAML takes for something else.
 
 use super::*;
 
@@ -90,4 +90,40 @@ fn unknown_key_that_begins_with_an_at_sign_is_reported_at_its_place() {
     assert_eq!(found.len(), 1, "{found:?}");
     let expected = "3:1: @server: unknown key `@server`; known are `server`, ";
     assert!(found[0].starts_with(expected), "{found:?}");
+}
+
+#[test]
+fn file_whose_variables_are_not_set_has_a_mistake_for_each_of_them_and_no_other() {
+    let source = Source::File("h.yaml".into(), WHOLE.to_owned());
+    let environment = Environment::new(&[], &[]);
+    let report = load(source, &environment, &Flags::default(), |_, _| {}).unwrap_err();
+    let found: Vec<_> = report
+        .mistakes
+        .iter()
+        .map(|line| (line.path.as_str(), line.detail.as_str()))
+        .collect();
+    assert_eq!(
+        found,
+        [
+            (
+                "auth.api_keys[0].key",
+                "the variable `ALICE_KEY` is not set"
+            ),
+            ("auth.api_keys[1].key", "the variable `BOB_KEY` is not set"),
+            ("auth.api_keys[2].key", "the variable `WEB_KEY` is not set"),
+            ("auth.api_keys[3].key", "the variable `OPS_KEY` is not set"),
+            (
+                "secrets.keys[0].key",
+                "the variable `SEALING_KEY` is not set"
+            ),
+            (
+                "models.main.api_key",
+                "the variable `OPENAI_API_KEY` is not set"
+            ),
+            (
+                "tools.lookup_order.http.headers.X-Key",
+                "the variable `ORDERS_KEY` is not set"
+            ),
+        ]
+    );
 }
