@@ -196,6 +196,7 @@ pub fn load(
     required::check(&mut root, &mut mistakes);
     let mut config = read_sections(&mut root, &mut mistakes);
     let (found_before, warned_before) = (mistakes.found.len(), mistakes.warnings.len());
+    check_people::replace_unreadable_keys(&mut config, &root);
     config.demo = demo;
     config.unexpanded = unexpanded;
     config.environment = environment.clone();

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use super::Config;
 use super::check_parts::{check_name, check_single_key};
+use super::check_people::are_accounts_unreadable;
 use super::tree::Node;
 use crate::notify::settings::{CHANNELS, EntrySettings};
 use crate::world::Mistakes;
@@ -16,10 +17,12 @@ type IsKnown<'f> = &'f dyn Fn(&str) -> bool;
 
 /// The names that entries of `notify.to` may use. `agents` includes the gates.
 struct KnownNames<'c> {
-    tenants: BTreeSet<&'c str>,
+    /// The known tenants. `None` if the accounts could not be read.
+    tenants: Option<BTreeSet<&'c str>>,
     agents: BTreeSet<&'c str>,
-    /// The known groups. `groups` and `users` are `None` if a key has `act_as`, because such a key
-    /// may name groups and users that the file does not have.
+    /// The known groups. `groups` and `users` are `None` if the accounts could not be read. They are
+    /// also `None` if a key has `act_as`, because such a key may name groups and users that the file
+    /// does not have.
     groups: Option<BTreeSet<&'c str>>,
     users: Option<BTreeSet<String>>,
 }
@@ -34,7 +37,8 @@ pub(super) fn tenants(config: &Config) -> BTreeSet<&str> {
 }
 
 pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
-    let known = KnownNames::from_config(config);
+    let known = KnownNames::from_config(config, root);
+    let are_there_several = known.tenants.as_ref().is_some_and(|all| all.len() > 1);
     for (index, entry) in config.notify.to.iter().enumerate() {
         let at = index.to_string();
         let place = ["notify", "to", &at];
@@ -48,7 +52,7 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         let purpose = "how the messages are sent";
         check_single_key(&place, node, &CHANNELS, purpose, mistakes);
         let broken = |key: &str| node.get(key).is_some_and(|node| node.broken);
-        if entry.tenants.is_empty() && known.tenants.len() > 1 && !broken("tenants") {
+        if entry.tenants.is_empty() && are_there_several && !broken("tenants") {
             let detail = "`tenants` is missing: there are several, and each message goes to the tenants that are named";
             mistakes.add(&place, detail);
         }
@@ -57,9 +61,11 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
 }
 
 impl<'c> KnownNames<'c> {
-    fn from_config(config: &'c Config) -> Self {
+    fn from_config(config: &'c Config, root: &Node) -> Self {
         let keys = config.auth.as_ref().map(|auth| &auth.api_keys);
-        let allows_any_user = keys.is_some_and(|keys| keys.iter().any(|key| key.act_as));
+        let is_readable = !are_accounts_unreadable(root);
+        let allows_any_user =
+            !is_readable || keys.is_some_and(|keys| keys.iter().any(|key| key.act_as));
         let keys = || keys.into_iter().flatten();
         let people = config.auth.iter().flat_map(|auth| &auth.people);
         let names = keys().map(|key| (&key.user, &key.groups));
@@ -71,7 +77,7 @@ impl<'c> KnownNames<'c> {
         let ids = ids.unwrap_or_default();
         let users = names.map(|(user, _)| ids.key(user).as_str().to_owned());
         Self {
-            tenants: tenants(config),
+            tenants: is_readable.then(|| tenants(config)),
             agents: agents.map(String::as_str).collect(),
             groups: (!allows_any_user).then(|| groups.collect()),
             users: (!allows_any_user).then(|| users.collect()),
@@ -87,7 +93,7 @@ impl<'c> KnownNames<'c> {
     ) {
         let ids = config.auth.as_ref().map(|auth| auth.user_ids);
         let ids = ids.unwrap_or_default();
-        let tenant = |name: &str| self.tenants.contains(name);
+        let tenant = |name: &str| self.tenants.as_ref().is_none_or(|all| all.contains(name));
         let agent = |name: &str| self.agents.contains(name);
         let group = |name: &str| self.groups.as_ref().is_none_or(|all| all.contains(name));
         let user = |name: &str| {

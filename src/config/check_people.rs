@@ -4,11 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Config;
-use super::tree::Node;
+use super::tree::{Entry, Node};
 use crate::people::directory::{Directory, hash_key, is_valid_user_id};
 use crate::people::person::is_email;
 use crate::people::settings::{ApiKey, PersonSettings, Settings, parse_hex};
 use crate::policy::{Decide, Rule};
+use crate::secret::Secret;
 use crate::task::request::RequestKind;
 use crate::task::user::UserKey;
 use crate::task::verdict::Approvers;
@@ -29,11 +30,11 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     for (index, key) in auth.api_keys.iter().enumerate() {
         let at = index.to_string();
         let place = ["auth", "api_keys", &at];
-        let Some(node) = root.at(&place).filter(|node| !node.broken) else {
+        if root.at(&place).is_none_or(|node| node.broken) {
             continue;
-        };
+        }
         check_names(&key.user, Some(&key.tenant), &key.groups, &place, mistakes);
-        let hash = check_key(key, node, &place, mistakes);
+        let hash = check_key(key, &place, mistakes);
         if hash.is_some_and(|hash| !seen.insert(hash)) {
             mistakes.add(
                 &place,
@@ -170,12 +171,7 @@ fn check_names(
 
 /// Checks `key` and `key_sha256` of an API key. Returns the hash of the key; `None` if the key is
 /// not valid.
-fn check_key(
-    key: &ApiKey,
-    node: &Node,
-    place: &[&str],
-    mistakes: &mut Mistakes,
-) -> Option<[u8; 32]> {
+fn check_key(key: &ApiKey, place: &[&str], mistakes: &mut Mistakes) -> Option<[u8; 32]> {
     match (&key.key, &key.key_sha256) {
         (Some(_), Some(_)) => {
             mistakes.add(place, "only one of `key` and `key_sha256` may be set");
@@ -209,28 +205,48 @@ fn check_key(
             hash
         }
         (None, None) => {
-            let is_broken = ["key", "key_sha256"]
-                .iter()
-                .any(|key| node.get(key).is_some_and(|node| node.broken));
-            if !is_broken {
-                mistakes.add(place, "`key` or `key_sha256` is missing");
-            }
+            mistakes.add(place, "`key` or `key_sha256` is missing");
             None
         }
     }
 }
 
-/// Whether a part of a key, of a person or of the settings of links could not be read. The possible
-/// approvers are then not known: a key without its text, for example, is no account.
+/// Gives each account whose key could not be read a key of its own, so that the checks count the
+/// account. No such configuration is used: the key that cannot be read is a mistake.
+pub(super) fn replace_unreadable_keys(config: &mut Config, root: &Node) {
+    let auth = config.auth.iter_mut();
+    let keys = auth.flat_map(|auth| auth.api_keys.iter_mut());
+    for (index, key) in keys.enumerate() {
+        let node = root.at(&["auth", "api_keys", &index.to_string()]);
+        let is_broken = |name: &str| {
+            let value = node.and_then(|node| node.get(name));
+            value.is_some_and(|value| value.broken)
+        };
+        let has_none = key.key.is_none() && key.key_sha256.is_none();
+        if has_none && (is_broken("key") || is_broken("key_sha256")) {
+            key.key_sha256 = Some(Secret::new(format!("{index:064x}")));
+        }
+    }
+}
+
+/// Whether a name, a right or an address of an account or person could not be read. Keys do not
+/// count: see [`replace_unreadable_keys`].
+pub(super) fn are_accounts_unreadable(root: &Node) -> bool {
+    let is_part_broken = |entry: &Entry| {
+        !matches!(entry.key.as_str(), "key" | "key_sha256") && has_broken(&entry.node)
+    };
+    let is_unreadable =
+        |account: &Node| account.broken || account.entries().iter().any(is_part_broken);
+    ["api_keys", "people"].iter().any(|list| {
+        let list = root.at(&["auth", *list]);
+        list.is_some_and(|list| list.broken || list.elements().iter().any(is_unreadable))
+    })
+}
+
+/// Whether an account, a person or the settings of links could not be read. The possible approvers
+/// are then not known.
 pub(super) fn are_approvers_unreadable(root: &Node) -> bool {
-    let paths = [
-        ["auth", "api_keys"],
-        ["auth", "people"],
-        ["notify", "links"],
-    ];
-    paths
-        .iter()
-        .any(|path| root.at(path).is_some_and(has_broken))
+    are_accounts_unreadable(root) || root.at(&["notify", "links"]).is_some_and(has_broken)
 }
 
 /// Reports each rule that holds calls and requires more approvers than any tenant has. Warns about

@@ -123,7 +123,7 @@ fn account_that_cannot_be_read_is_no_reason_to_miss_an_approver() {
     let person = "people: [ { user: bob, email: b@acme.com } ], api_keys:";
     let auth = AUTH.replace("api_keys:", person);
     let rest = "policy: [{ name: x, tools: [t], decide: hold, approvers: { groups: [g] } }]
-notify: { mail: { url: 'smtp://h', from: h@acme.com }, to: [ { name: a, mail: { to: { groups: [g] } } } ] }
+notify: { mail: { url: 'smtp://h', from: h@acme.com }, to: [ { name: a, mail: { to: { groups: [g] } }, tenants: [default], groups: [g] } ] }
 ";
     assert!(read(&format!("{BASE}{TOOL}{auth}{rest}")).is_ok());
     for (from, to, expected) in [
@@ -137,6 +137,11 @@ notify: { mail: { url: 'smtp://h', from: h@acme.com }, to: [ { name: a, mail: { 
             "tenant: [default]",
             "auth.api_keys[0].tenant: expected text, found a list",
         ),
+        (
+            "groups: [g]",
+            "groups: ['${GONE}']",
+            "auth.api_keys[0].groups[0]: the variable `GONE` is not set",
+        ),
     ] {
         let auth = auth.replace("user: bob, groups", "user: bob, tenant: default, groups");
         let text = format!("{BASE}{TOOL}{}{rest}", auth.replace(from, to));
@@ -146,4 +151,23 @@ notify: { mail: { url: 'smtp://h', from: h@acme.com }, to: [ { name: a, mail: { 
         let lines: Vec<_> = lines.filter(|line| !line.starts_with("tools")).collect();
         assert_eq!(lines, [expected], "{to}");
     }
+}
+
+#[test]
+fn key_that_cannot_be_read_hides_no_mistake_about_approvers_and_names() {
+    let auth = AUTH.replace("'0123456789abcdef'", "'${GONE}'");
+    let text = format!(
+        "{BASE}{TOOL}{auth}policy: [{{ name: x, tools: [t], decide: hold, approvers: {{ groups: [h] }} }}]
+notify: {{ to: [ {{ name: a, teams: {{ url: 'https://h/x' }}, groups: [h] }} ] }}\n"
+    );
+    let report = with(&text, &[], &Flags::default()).unwrap_err();
+    let paths: Vec<_> = report.mistakes.iter().map(|line| &line.path).collect();
+    assert_eq!(
+        paths,
+        [
+            "auth.api_keys[0].key",
+            "policy[0].approvers",
+            "notify.to[0].groups[0]"
+        ]
+    );
 }
