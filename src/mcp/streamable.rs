@@ -152,9 +152,8 @@ impl Streamable {
             };
             let status = reply.status;
             // The call is sent again only if the server certainly did not execute it. The server
-            // may have executed the call if the status is 400. The server may also have executed
-            // the call if it answered the request with anything but a refusal
-            // (`Answer::is_refusal`).
+            // may have executed the call if the status is 400, or if it answered the request with
+            // anything but a refusal (`Answer::is_refusal`).
             let renewal = self.renew(&call.headers, &context, status).await;
             let was_read =
                 reply.has_request_id && !reply.answer.as_ref().is_some_and(Answer::is_refusal);

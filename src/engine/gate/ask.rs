@@ -104,9 +104,7 @@ impl Gates<'_> {
             let ask = (self.engine.ids.fresh(), runner.clone());
             // All steps but the wait are boxed, so that the wait keeps no memory for their futures.
             let known = Box::pin(self.find_known_call(caller, &agent, proposal)).await?;
-            let identity = &proposal.identity;
-            let has_own_key = identity.key().is_some() && identity.is_new_if_unknown();
-            let is_named = known.is_some() || has_own_key;
+            let is_named = known.is_some() || proposal.identity.has_own_key();
             let proposed = match known {
                 Some(task) => Proposed::Continues(task),
                 None => Box::pin(self.propose(caller, &agent, proposal, ask.clone())).await?,

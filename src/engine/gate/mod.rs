@@ -174,6 +174,11 @@ impl Identity {
         }
     }
 
+    /// Whether the proposal has a key that names no call but the proposal's own.
+    fn has_own_key(&self) -> bool {
+        self.key().is_some() && self.is_new_if_unknown()
+    }
+
     /// Whether a proposal that names no earlier call is a new call, even if an earlier call is
     /// equal. Only a proposal that names the new call repeats it.
     fn is_new_if_unknown(&self) -> bool {
