@@ -9,6 +9,9 @@
 //! 3. `api/submit.rs`: the replay of an `Idempotency-Key`, then 404 and 403, then the form of the
 //!    key, then the body;
 //! 4. the engine: 412, 410 and 409.
+//!
+//! A POST that stores no key checks the form of the key in the same place, with `check_key` of
+//! `server/body.rs`.
 
 pub(crate) mod access;
 pub(crate) mod api;

@@ -320,6 +320,10 @@ async fn checks_run_in_their_order() {
         ("POST", REQUEST, vec![key, text], 401),
         ("POST", "/resume/7", vec![KEY, key, text], 404),
         ("POST", "/v1/tasks", vec![KEY, key, text], 400),
+        ("POST", "/sign-out", vec![key, text], 401),
+        ("POST", "/sign-out", vec![KEY, key, text], 400),
+        ("POST", "/sign-in", vec![key, text], 400),
+        ("POST", "/sign-in", vec![text], 415),
         ("POST", "/v1/tasks", vec![KEY, text], 415),
         ("POST", "/v1/tasks", vec![KEY, JSON], 400),
         (

@@ -62,12 +62,11 @@ impl Grants<'_> {
                 || self.engine.policy.terms(&row.rule).is_some_and(decides))
     }
 
-    /// Ends a standing decision, so that no further call starts under it. Ending an ended standing
-    /// decision has no effect.
+    /// Returns a standing decision that `caller` may end.
     ///
     /// # Errors
     /// `NotFound`; `Forbidden`; `Unavailable` when the database does not answer.
-    pub async fn end(self, caller: &Caller, id: GrantId) -> Result<(), Refusal> {
+    pub async fn endable(self, caller: &Caller, id: GrantId) -> Result<GrantRow, Refusal> {
         let row = self.engine.store.grant(id).await?;
         let row = row.filter(|row| row.tenant == caller.tenant);
         let row = row.ok_or(Refusal::NotFound)?;
@@ -76,6 +75,16 @@ impl Grants<'_> {
                 "Only the person who gave this standing decision, a person who may decide such a request, or an admin may end it.".into(),
             ));
         }
+        Ok(row)
+    }
+
+    /// Ends a standing decision, so that no further call starts under it. Ending an ended standing
+    /// decision has no effect.
+    ///
+    /// # Errors
+    /// `NotFound`; `Forbidden`; `Unavailable` when the database does not answer.
+    pub async fn end(self, caller: &Caller, id: GrantId) -> Result<(), Refusal> {
+        let row = self.endable(caller, id).await?;
         let by = caller.user_id.to_string();
         if self.engine.store.revoke_grant(&row.tenant, id, &by).await? {
             tracing::info!(grant = %id, rule = row.rule, by, "a standing decision was ended");

@@ -255,6 +255,18 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, &'static str> 
     }
 }
 
+/// Checks the form of the `Idempotency-Key`, for a POST that stores no key. The POST calls this
+/// function where other POSTs check the form: after the caller's right, and before the body.
+///
+/// # Errors
+/// `bad_request` if the header is malformed.
+pub(crate) fn check_key(headers: &HeaderMap) -> Result<(), Problem> {
+    match idempotency_key(headers) {
+        Ok(_) => Ok(()),
+        Err(detail) => Err(Problem::bad_request(detail)),
+    }
+}
+
 /// Returns the path that is stored with an idempotency key. A sealed link gives the right to decide
 /// and must not be stored, so the stored path has the id of the link's request in place of the
 /// link.
@@ -389,14 +401,15 @@ impl PostRequest {
 /// Reads a form from a client without a key. Returns the headers and the form's fields by name.
 ///
 /// # Errors
-/// `unsupported_media_type` if the body is not a form; the errors of [`read_body`] and
-/// [`form_fields`].
+/// `unsupported_media_type` if the body is not a form; the errors of [`read_body`], [`check_key`]
+/// and [`form_fields`].
 pub(crate) async fn form(
     http: &Http,
     request: Request,
 ) -> Result<(HeaderMap, BTreeMap<String, String>), Problem> {
     let (parts, body) = request.into_parts();
     let bytes = read_body(http, &parts, body, None).await?;
+    check_key(&parts.headers)?;
     must_be_form(&parts.headers)?;
     Ok((parts.headers, form_fields(&bytes)?))
 }

@@ -40,6 +40,17 @@ pub(crate) async fn end_grant(
     Ok(StatusCode::NO_CONTENT)
 }
 
+/// Checks that a caller may end a standing decision.
+///
+/// # Errors
+/// As [`end`].
+pub(crate) async fn check_right(http: &Http, caller: &Caller, id: GrantId) -> Result<(), Problem> {
+    match http.engine.grants().endable(caller, id).await {
+        Ok(_) => Ok(()),
+        Err(refusal) => Err(refusal_problem(http, caller, refusal).await),
+    }
+}
+
 /// Ends a standing decision for a caller.
 ///
 /// # Errors

@@ -27,7 +27,7 @@ use self::envelope::{Incoming, Params, check_headers, read, session_header};
 use self::json_rpc::{RpcError, respond};
 use crate::agent::{Agent, Gate};
 use crate::http::Http;
-use crate::http::server::body::PostRequest;
+use crate::http::server::body::{PostRequest, check_key};
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::params::McpHeaders;
@@ -85,6 +85,8 @@ pub(crate) async fn post_mcp_message(
     may_ask_at_gate(&posted.caller).map_err(Problem::forbidden)?;
     let agent = open_gate(&http, &posted.caller, &gate)?;
     let gate = agent.gate.as_deref().ok_or_else(Problem::not_found)?;
+    // The key of a call is in its message; the header is only checked.
+    check_key(&posted.headers)?;
     check_accept(&posted.headers)?;
     let incoming = posted
         .read_json(&http.body_parser, |bytes| Ok(read(bytes)))

@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
+use http::HeaderMap;
 
 use crate::http::Http;
 use crate::http::api::grants::end;
+use crate::http::server::body::check_key;
 use crate::http::server::caller::CurrentCaller;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::path_id::Id;
@@ -35,7 +37,14 @@ pub(crate) async fn end_grant_here(
     State(http): State<Arc<Http>>,
     CurrentCaller(caller): CurrentCaller,
     Id(id): Id<GrantId>,
+    headers: HeaderMap,
 ) -> Result<Response, Problem> {
+    // An ended standing decision stays ended, so a repetition gets the same response without a
+    // stored key.
+    if let Err(malformed) = check_key(&headers) {
+        end::check_right(&http, &caller, id).await?;
+        return Err(malformed);
+    }
     end::end(&http, &caller, id).await?;
     Ok(redirect(&http, "/grants"))
 }

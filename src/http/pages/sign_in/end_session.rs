@@ -9,6 +9,7 @@ use http::HeaderMap;
 use http::header::SET_COOKIE;
 
 use crate::http::Http;
+use crate::http::server::body::check_key;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::problem::Problem;
 use crate::http::server::session::{cookie, redirect};
@@ -34,6 +35,7 @@ pub(crate) async fn sign_out(
     State(http): State<Arc<Http>>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
+    check_key(&headers)?;
     // The lookup keeps an invented token from causing a write to the database.
     if let Some(token) = cookie::token(&headers, &http.settings.public_url)
         && http.store.session(&token.digest()).await?.is_some()
