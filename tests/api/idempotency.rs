@@ -258,10 +258,11 @@ on_both! {
         app.stop().await;
     }
 
-    async fn right_is_checked_before_the_form_of_a_key_that_is_not_stored_and_the_body_after_it(on: On) {
+    async fn right_is_checked_before_the_form_of_a_key_and_the_body_after_it(on: On) {
         let app = TestApp::with(on, &every_feature()).await;
         let posts = every_post(&app).await;
         let grant = post_of(&posts, "/grants/{grant_id}").path.as_str();
+        let link = post_of(&posts, "/l/{token}").path.as_str();
         for (key, path, status) in [
             (Some(CAROL), grant, 403),
             (Some(OTHER), grant, 404),
@@ -273,8 +274,10 @@ on_both! {
             (None, "/sign-out", 401),
             (Some(CAROL), "/sign-out", 400),
             (None, "/sign-in", 400),
+            (None, "/l/x", 404),
+            (None, link, 400),
         ] {
-            let actor = sender(&app, key).header(KEY, "a b");
+            let actor = sender(&app, key).header(KEY, "a b").header("origin", &app.url());
             let reply = actor.send(Method::POST, path, Some(("text/plain", "x".to_owned()))).await;
             assert_eq!(reply.status, status, "{key:?} {path}: {}", reply.text);
         }

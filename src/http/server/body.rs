@@ -255,8 +255,8 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, &'static str> 
     }
 }
 
-/// Checks the form of the `Idempotency-Key`, for a POST that stores no key. The POST calls this
-/// function where other POSTs check the form: after the caller's right, and before the body.
+/// Checks the form of the `Idempotency-Key`, where the key itself is not needed. Every POST checks
+/// the form after the caller's right, and before the body.
 ///
 /// # Errors
 /// `bad_request` if the header is malformed.

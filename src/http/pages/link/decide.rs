@@ -15,7 +15,7 @@ use crate::http::api::respond::mark_replayed;
 use crate::http::pages::language::Language;
 use crate::http::pages::request::{View, invalid_form};
 use crate::http::pages::resume::decide::{FORM_PROBLEMS, store_decision};
-use crate::http::server::body::{PostRequest, must_be_form};
+use crate::http::server::body::{PostRequest, check_key, must_be_form};
 use crate::http::server::link::CurrentLink;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::problem::{Code, Problem};
@@ -99,10 +99,20 @@ async fn store_answer(
     link: &CurrentLink,
     posted: &PostRequest,
 ) -> Result<Accepted, Problem> {
+    if let Err(problem) = check_form(posted) {
+        // As in `api/submit.rs`, the form of the key is checked before the body.
+        check_key(&posted.headers)?;
+        return Err(problem);
+    }
+    store_decision(http, link.request_id, posted, None).await
+}
+
+/// Checks that the body is a form with the digest of a request.
+fn check_form(posted: &PostRequest) -> Result<(), Problem> {
     must_be_form(&posted.headers)?;
     if posted.fields()?.get("digest").is_none_or(String::is_empty) {
         let detail = "the digest of the request as the page showed it";
         return Err(Problem::invalid_at("/digest", detail));
     }
-    store_decision(http, link.request_id, posted, None).await
+    Ok(())
 }
