@@ -78,7 +78,7 @@ pub(super) fn complete(operation: &mut Map<String, Value>, op: &Op) {
     optional_body(operation);
     // A message of the Model Context Protocol is answered without the header `Preference-Applied`.
     if op.id != mcp::OP.id {
-        response_headers(operation);
+        response_headers(operation, op);
     }
     let Some(responses) = responses_mut(operation) else {
         return;
@@ -128,28 +128,28 @@ fn add_problems(responses: &mut Map<String, Value>, op: &Op) {
 }
 
 /// Adds headers to the successful responses that have a body: `Preference-Applied` if the operation
-/// takes `Prefer`, and `Idempotency-Replayed` if the operation takes `Idempotency-Key`.
-fn response_headers(operation: &mut Map<String, Value>) {
+/// takes `Prefer`, and `Idempotency-Replayed` if the operation stores the `Idempotency-Key`.
+fn response_headers(operation: &mut Map<String, Value>, op: &Op) {
+    let is_prefer = |parameter: &mut Value| parameter.get("name") == Some(&json!("Prefer"));
+    let takes_prefer = parameters_mut(operation).any(is_prefer);
+    // Only an operation that stores keys can refuse a key that was used with another body.
+    let stores_keys = op.problems.contains(&Code::IdempotencyKeyReused);
     let headers = [
         (
-            "Prefer",
+            takes_prefer,
             "Preference-Applied",
             "The preference that was applied",
         ),
         (
-            "Idempotency-Key",
+            stores_keys,
             "Idempotency-Replayed",
             "`true` when the response repeats that of an earlier POST with the same key",
         ),
     ];
-    for (request, response, description) in headers {
-        let takes = |parameter: &mut Value| parameter.get("name") == Some(&json!(request));
-        if !parameters_mut(operation).any(takes) {
-            continue;
-        }
+    for (_, name, description) in headers.into_iter().filter(|(is_sent, ..)| *is_sent) {
         let responses = responses_mut(operation).into_iter().flatten();
         for (_, success) in responses.filter(|(status, _)| status.starts_with('2')) {
-            put(success, &["headers", response], text_header(description));
+            put(success, &["headers", name], text_header(description));
         }
     }
 }

@@ -106,16 +106,33 @@ fn every_operation_names_the_problem_of_a_body_that_is_too_large() {
     }
 }
 
+/// The POST operations that check the form of the `Idempotency-Key` and store no key.
+const STORE_NO_KEY: [&str; 4] = ["end_grant_here", "post_mcp_message", "sign_in", "sign_out"];
+
 #[test]
-fn operation_with_an_idempotency_key_names_the_problem_of_a_reused_key() {
+fn every_post_takes_an_idempotency_key_and_says_whether_it_stores_the_key() {
     let mut document = document();
-    for (_, operation) in every_operation(&mut document) {
+    for (method, operation) in every_operation(&mut document) {
+        let id = id_of(operation);
         let parameters = operation.get("parameters").and_then(Value::as_array);
         let mut names = parameters.into_iter().flatten().map(|found| &found["name"]);
-        if names.any(|name| name == "Idempotency-Key") {
-            let refused = operation["responses"]["422"].to_string();
-            let id = &operation["operationId"];
-            assert!(refused.contains("idempotency_key_reused"), "{id}");
+        let takes_key = names.any(|name| name == "Idempotency-Key");
+        assert_eq!(takes_key, method == "post", "{id}");
+        let stores_key = takes_key && !STORE_NO_KEY.contains(&id.as_str());
+        let responses = &operation["responses"];
+        let refused = responses["422"].to_string();
+        assert_eq!(
+            refused.contains("idempotency_key_reused"),
+            stores_key,
+            "{id}"
+        );
+        for status in ["200", "201", "202"] {
+            let replayed = responses[status].to_string();
+            assert_eq!(
+                replayed.contains("Idempotency-Replayed"),
+                stores_key && !responses[status].is_null(),
+                "{id} {status}"
+            );
         }
     }
 }

@@ -38,6 +38,20 @@ pub(crate) struct KeyHeader {
     idempotency_key: Option<String>,
 }
 
+/// The header of a POST that stores no key.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Header)]
+pub(crate) struct CheckedKeyHeader {
+    /// 1 to 255 visible ASCII characters. The key is checked, but not stored.
+    #[param(
+        rename = "Idempotency-Key",
+        min_length = 1,
+        max_length = 255,
+        pattern = "^[!-~]+$"
+    )]
+    idempotency_key: Option<String>,
+}
+
 /// The header that names the process that runs a gate call.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Header)]

@@ -30,7 +30,7 @@ use crate::http::Http;
 use crate::http::server::body::{PostRequest, check_key};
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::problem::{Code, Problem};
-use crate::http::wire::params::McpHeaders;
+use crate::http::wire::params::{CheckedKeyHeader, McpHeaders};
 use crate::people::Caller;
 use crate::people::authorization::may_ask_at_gate;
 use crate::task::mcp_revision::Revision;
@@ -68,7 +68,7 @@ struct McpRequest<'a> {
 /// errors are JSON-RPC errors. A call that waits for a person is answered as `text/event-stream`.
 #[utoipa::path(
     post, path = "/mcp/{gate}", operation_id = "post_mcp_message", tag = "gate",
-    params(("gate" = String, Path, description = "The name of the gate"), McpHeaders),
+    params(("gate" = String, Path, description = "The name of the gate"), McpHeaders, CheckedKeyHeader),
     request_body = inline(serde_json::Map<String, Value>),
     responses(
         (status = 200, body = inline(serde_json::Map<String, Value>), description = "The JSON-RPC answer"),

@@ -14,6 +14,7 @@ use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::session::redirect;
+use crate::http::wire::params::CheckedKeyHeader;
 use crate::task::id::GrantId;
 
 pub(crate) const OP: Op = Op {
@@ -29,7 +30,7 @@ pub(crate) const OP: Op = Op {
 /// As `DELETE /v1/grants/{grant_id}`, for the form of the page. The body is ignored.
 #[utoipa::path(
     post, path = "/grants/{grant_id}", operation_id = "end_grant_here", tag = "pages",
-    params(("grant_id" = String, Path, format = Uuid, description = "The standing decision")),
+    params(("grant_id" = String, Path, format = Uuid, description = "The standing decision"), CheckedKeyHeader),
     responses((status = 303, description = "The standing decision has ended: back to the page",
         headers(("Location" = String, description = "`/grants`"))))
 )]

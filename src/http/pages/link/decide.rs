@@ -20,6 +20,7 @@ use crate::http::server::link::CurrentLink;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::session::see_other;
+use crate::http::wire::params::KeyHeader;
 use crate::task::decision::Action;
 
 pub(crate) const OP: Op = Op {
@@ -54,7 +55,7 @@ pub(crate) struct LinkAnswer {
 /// key.
 #[utoipa::path(
     post, path = "/l/{token}", operation_id = "decide_by_link", tag = "requests",
-    params(("token" = String, Path, description = "The sealed link of a message")),
+    params(("token" = String, Path, description = "The sealed link of a message"), KeyHeader),
     request_body(content = LinkAnswer, content_type = "application/x-www-form-urlencoded"),
     responses((status = 303, description = "Stored: the link's page",
         headers(("Location" = String, description = "The link's page"))))

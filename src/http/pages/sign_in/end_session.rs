@@ -13,6 +13,7 @@ use crate::http::server::body::check_key;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::problem::Problem;
 use crate::http::server::session::{cookie, redirect};
+use crate::http::wire::params::CheckedKeyHeader;
 
 pub(crate) const OP: Op = Op {
     id: "sign_out",
@@ -26,7 +27,7 @@ pub(crate) const OP: Op = Op {
 ///
 /// Ends the session of the request's cookie and deletes the cookie. The body is ignored.
 #[utoipa::path(
-    post, path = "/sign-out", operation_id = "sign_out", tag = "sign-in",
+    post, path = "/sign-out", operation_id = "sign_out", tag = "sign-in", params(CheckedKeyHeader),
     responses((status = 303, description = "Signed out: the page that takes a key",
         headers(("Location" = String, description = "The page that takes a key"),
             ("Set-Cookie" = String, description = "`holdpoint_session`, empty and expired"))))

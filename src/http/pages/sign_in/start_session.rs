@@ -21,6 +21,7 @@ use crate::http::server::operation::{AuthClass, Op, Surface};
 use crate::http::server::problem::{Code, Problem, RenderedError, path_prefix};
 use crate::http::server::session::{cookie, next, see_other};
 use crate::http::server::wrong_keys::ClientNetwork;
+use crate::http::wire::params::CheckedKeyHeader;
 use crate::people::session::{SESSION_DURATION, Token};
 use crate::world::random_bytes;
 
@@ -56,7 +57,7 @@ pub(crate) struct SignIn {
 /// Takes the page's form. The response to an unknown key is the page again. Without accounts, the
 /// response says that no sign-in is needed.
 #[utoipa::path(
-    post, path = "/sign-in", operation_id = "sign_in", tag = "sign-in", security(()),
+    post, path = "/sign-in", operation_id = "sign_in", tag = "sign-in", security(()), params(CheckedKeyHeader),
     request_body(content = SignIn, content_type = "application/x-www-form-urlencoded"),
     responses(
         (status = 200, body = String, content_type = "text/html", description = "Without accounts: no sign-in is needed"),
