@@ -338,7 +338,8 @@ async fn answer_after_the_timeout_of_a_call_in_which_a_secret_was_declined_says_
         declined: vec!["pin".to_owned()],
         ..Resume::default()
     };
-    let asked = server.stdio.call(&first.call(), Some(&resume), SHORT, 0);
+    let call = first.call();
+    let asked = server.stdio.call(&call, Some(&resume), SHORT, 0);
     assert_eq!(asked.await, Outcome::Unknown(NO_ANSWER_IN_TIME.to_owned()));
     assert_eq!(server.called().await, succeeded("second"));
     let late = first.late.take().expect("it may come");
