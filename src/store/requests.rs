@@ -62,7 +62,7 @@ const PENDING_OF_ROOTS: Sql = sql!(
 const OVERDUE: Sql = sql!(
     "select r.request_id, r.task_id from intervention_request r
       where r.status = 'pending' and r.expires_at is not null and r.expires_at <= " (now 1) "
-      order by r.expires_at limit $2"
+      order by r.expires_at limit $2 offset $3"
 );
 
 const FIND_INVOLVED: Sql = sql!(
@@ -282,16 +282,20 @@ impl Store {
     }
 
     /// Reads open requests whose deadline has passed, by the database's clock, each with its task.
-    /// The request with the earliest deadline comes first. Does not read the content of the
-    /// requests, so that a request with unreadable content does not delay the others.
+    /// The request with the earliest deadline comes first. Leaves out the first `skipped` of these
+    /// requests, and returns at most `limit`. Does not read the content of the requests, so that a
+    /// request with unreadable content does not delay the others.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
-    pub async fn overdue(&self, limit: i64) -> Result<Vec<(RequestId, TaskId)>, ReadError> {
-        let overdue: Vec<Overdue> = self
-            .db()
-            .all(OVERDUE, vec![Value::Now, Value::Int(limit)])
-            .await?;
+    pub async fn overdue(
+        &self,
+        skipped: usize,
+        limit: usize,
+    ) -> Result<Vec<(RequestId, TaskId)>, ReadError> {
+        let count = |count: usize| Value::Int(i64::try_from(count).unwrap_or(i64::MAX));
+        let values = vec![Value::Now, count(limit), count(skipped)];
+        let overdue: Vec<Overdue> = self.db().all(OVERDUE, values).await?;
         Ok(overdue
             .into_iter()
             .map(|row| (RequestId(row.request_id), TaskId(row.task_id)))

@@ -13,7 +13,7 @@ use holdpoint::task::status::{RequestStatus, TaskStatus};
 use super::engine_harness::{EngineHarness, alice, whole};
 use super::unread;
 use super::worker_steps::WorkerSteps as _;
-use crate::store::store_fixture::{StoreFixture, both};
+use crate::store::store_fixture::{StoreFixture, both, fresh};
 
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":500}"#)];
@@ -32,6 +32,27 @@ pub const CUT: &str = "update agent_task_item set body = '{\"type\":\"user_mess'
 const NEWER: &str =
     "update agent_task_item set body = '{\"type\":\"something_of_a_later_version\"}'";
 pub const GONE: &str = "delete from agent_task_item";
+
+/// Copies the open request of the task `count` times. The deadline of each copy is a microsecond
+/// earlier than the deadline of the request.
+async fn copy_request(harness: &EngineHarness, task: TaskId, count: usize) {
+    let [(request, _)] = harness.open(task).await[..] else {
+        panic!("one is open")
+    };
+    let request = harness.fixture.literal(request.0);
+    let columns = "task_id, seq, root_task_id, tenant, kind, status, required, created_at";
+    let copies = (0..count).map(|_| {
+        let copy = harness.fixture.literal(fresh());
+        format!(
+            "insert into intervention_request (request_id, {columns}, expires_at)
+                select {copy}, {columns}, expires_at - 1 from intervention_request where request_id = {request};
+             insert into inbox (tenant, kind, name, request_id)
+                select tenant, kind, name, {copy} from inbox where request_id = {request};"
+        )
+    });
+    let copies: Vec<String> = copies.collect();
+    harness.fixture.database().execute(&copies.concat()).await;
+}
 
 /// Like [`unread::ended`], but returns `None` if the task has not failed.
 async fn ended(harness: &EngineHarness, task: TaskId) -> Option<FailureCode> {
@@ -79,6 +100,17 @@ both! {
         assert_eq!(ended(&harness, broken).await, Some(FailureCode::Integrity));
         assert_ne!(harness.status(overdue).await, TaskStatus::Paused);
         assert_eq!(harness.status(waiting).await, TaskStatus::Paused);
+    }
+
+    async fn requests_of_a_newer_version_do_not_keep_later_ones_from_expiring(fixture) {
+        let harness = EngineHarness::new(fixture, LARGE).await;
+        let (broken, overdue) = (harness.held().await, harness.held().await);
+        copy_request(&harness, broken, 200).await;
+        damage(&harness.fixture, broken, NEWER, "seq = 2").await;
+        harness.fixture.forward(Duration::from_hours(25));
+        assert_eq!(harness.engine(4).worker().expire().await.unwrap(), 1);
+        assert_eq!(harness.row(broken).await.status, TaskStatus::Paused);
+        assert_ne!(harness.status(overdue).await, TaskStatus::Paused);
     }
 
     async fn unreadable_request_found_by_an_inbox_is_removed_in_the_next_round(fixture) {

@@ -271,7 +271,7 @@ async fn replica_with_a_fast_clock_ends_no_lease_no_deadline_and_no_key() {
         replica.renew("me", LEASE, &[leased]).await.unwrap(),
         [leased]
     );
-    assert!(replica.overdue(9).await.unwrap().is_empty());
+    assert!(replica.overdue(0, 9).await.unwrap().is_empty());
     assert!(
         !replica
             .request(asked.request_id)

@@ -118,15 +118,16 @@ both! {
         expire.facts = vec![closed, status(TaskStatus::Running)];
         expire.counters = Counters { busy: 1, open_requests: -1, ..Counters::default() };
         assert_eq!(fixture.write(expire.clone()).await, Err(CommitError::Stale), "not yet");
-        assert!(fixture.store.overdue(10).await.unwrap().is_empty());
+        assert!(fixture.store.overdue(0, 10).await.unwrap().is_empty());
 
         fixture.forward(Duration::from_mins(1));
         let decide = fixture.deciding(id, &question, "bob", Action::Approve).await;
         assert_eq!(fixture.write(decide).await, Err(CommitError::Stale), "too late, swept or not");
         let row = fixture.request(question.request_id).await;
         assert_eq!((row.status, row.expired), (RequestStatus::Pending, true));
-        let overdue = fixture.store.overdue(10).await.unwrap();
+        let overdue = fixture.store.overdue(0, 10).await.unwrap();
         assert_eq!(overdue, [(question.request_id, id)]);
+        assert!(fixture.store.overdue(1, 10).await.unwrap().is_empty());
         let filter = |status| RequestFilter { tenant: "acme".to_owned(), statuses: vec![status], limit: 9, ..RequestFilter::default() };
         assert!(fixture.store.requests(&filter(RequestStatus::Pending)).await.unwrap().is_empty());
         assert!(fixture.store.requests(&filter(RequestStatus::Expired)).await.unwrap().is_empty(), "not closed yet");
@@ -137,7 +138,7 @@ both! {
         let row = fixture.request(question.request_id).await;
         assert_eq!(row.status, RequestStatus::Expired);
         assert_eq!(fixture.store.requests(&filter(RequestStatus::Expired)).await.unwrap().len(), 1);
-        assert!(fixture.store.overdue(10).await.unwrap().is_empty());
+        assert!(fixture.store.overdue(0, 10).await.unwrap().is_empty());
     }
 
     async fn request_without_a_deadline_never_expires(fixture) {

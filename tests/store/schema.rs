@@ -202,7 +202,7 @@ async fn overdue_requests_and_an_inbox_are_found_through_the_indexes_of_open_req
         }
         texts(&fixture, &query).await.join("\n")
     };
-    let plan = plan_of("r.expires_at limit", &["0", "10"]).await;
+    let plan = plan_of("r.expires_at limit", &["0", "10", "0"]).await;
     let found = plan
         .lines()
         .skip_while(|line| !line.contains("intervention_request_deadline"))

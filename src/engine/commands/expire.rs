@@ -11,19 +11,39 @@ use crate::task::id::{RequestId, TaskId};
 use crate::task::item::{CloseReason, Fact};
 use crate::task::status::RequestStatus;
 
-pub(crate) const MAX_EXPIRED_AT_ONCE: usize = 100;
+/// The maximum number of requests that are closed at the same time.
+const MAX_EXPIRED_AT_ONCE: usize = 100;
 
 /// Closes the requests whose deadline has passed by the database's clock. Returns the number of
-/// closed requests, at most `MAX_EXPIRED_AT_ONCE`.
+/// closed requests.
 ///
 /// # Errors
 /// `Unavailable` when the database does not answer.
 pub(in crate::engine) async fn expire_overdue(engine: &Arc<Engine>) -> Result<usize, Refusal> {
-    let most = i64::try_from(MAX_EXPIRED_AT_ONCE).unwrap_or(i64::MAX);
-    let overdue = engine.store.overdue(most).await?;
-    let closings = overdue
-        .iter()
-        .map(|(request, task)| expire(engine, *request, *task));
+    let (mut closed_count, mut left_open) = (0, 0);
+    loop {
+        let store = &engine.store;
+        let overdue = store.overdue(left_open, MAX_EXPIRED_AT_ONCE).await?;
+        let closed = expire_all(engine, &overdue).await?;
+        closed_count += closed;
+        // The next read passes over the requests that stay open. Otherwise requests that this
+        // replica cannot close, such as those of tasks with items of a newer version, would keep
+        // later requests from being read.
+        left_open += overdue.len() - closed;
+        if overdue.len() < MAX_EXPIRED_AT_ONCE || engine.stop.is_cancelled() {
+            return Ok(closed_count);
+        }
+    }
+}
+
+/// Closes these requests, each of which is given with its task. Returns the number of closed
+/// requests.
+async fn expire_all(
+    engine: &Arc<Engine>,
+    overdue: &[(RequestId, TaskId)],
+) -> Result<usize, Refusal> {
+    let closings = overdue.iter().copied();
+    let closings = closings.map(|(request, task)| expire(engine, request, task));
     let mut closed_count = 0;
     for ((request, _), closed) in overdue.iter().zip(join_all(closings).await) {
         match closed {

@@ -142,12 +142,12 @@ impl Worker<'_> {
             return Ok(());
         }
         end_damaged_tasks(self.engine).await;
-        while self.expire().await? == expire::MAX_EXPIRED_AT_ONCE {}
+        self.expire().await?;
         Ok(())
     }
 
     /// Closes the requests whose deadline has passed by the database's clock. Returns the number of
-    /// closed requests, at most `MAX_EXPIRED_AT_ONCE`.
+    /// closed requests.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
