@@ -1,4 +1,4 @@
-//! Counts the bytes that the test's process has allocated.
+//! Counts and limits the bytes that the test's process has allocated.
 
 use std::alloc::System;
 
@@ -11,4 +11,11 @@ static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
 /// own, so these are the bytes of one test and of the services that it has started.
 pub fn allocated_bytes() -> usize {
     ALLOCATOR.allocated()
+}
+
+/// Lets the test's process allocate at most `more` bytes in addition to those that are allocated
+/// now. The process aborts if it allocates more. `usize::MAX` removes the limit.
+pub fn limit_further_bytes(more: usize) {
+    let limit = ALLOCATOR.allocated().saturating_add(more);
+    ALLOCATOR.set_limit(limit).unwrap();
 }

@@ -9,6 +9,7 @@ use holdpoint::engine::gate::{
     ReportedOutcome,
 };
 use holdpoint::engine::{Engine, Refusal};
+use holdpoint::people::Caller;
 use holdpoint::task::change::ASKER_UNTIL_DELIVERED;
 use holdpoint::task::decision::Action;
 use holdpoint::task::id::TaskId;
@@ -26,6 +27,7 @@ use super::{
     proposal, refund, small, until_present, until_proposed,
 };
 use crate::store::store_fixture::both;
+use crate::support::allocator::limit_further_bytes;
 use crate::support::until;
 
 /// Asks for a call that runs at once, and delivers its result.
@@ -182,6 +184,22 @@ both! {
             content: String::new(),
         };
         let reported = engine.gates().report(&alice(), &report, None).await;
+        assert!(matches!(reported, Err(GateRefusal::Command(Refusal::Forbidden(_)))));
+    }
+
+    async fn report_about_another_users_call_is_refused_without_a_search_of_its_content(fixture) {
+        let harness = harness(fixture).await;
+        let engine = harness.engine(8);
+        let task = asks(&engine, &bash(Duration::ZERO)).await.task_id;
+        let report = OutcomeReport {
+            content: "x".repeat(32 * 1024 * 1024),
+            ..report_of(task, ReportedOutcome::Succeeded)
+        };
+        let other = Caller { user_id: "bob".into(), ..agent() };
+        // The search for secrets returns a copy of the content, for which there is no room.
+        limit_further_bytes(16 * 1024 * 1024);
+        let reported = engine.gates().report(&other, &report, None).await;
+        limit_further_bytes(usize::MAX);
         assert!(matches!(reported, Err(GateRefusal::Command(Refusal::Forbidden(_)))));
     }
 
