@@ -18,7 +18,7 @@ const DURATION_BUCKETS: [f64; 12] = [
 
 impl GateMetrics {
     pub(super) fn new(build: &Builder) -> prometheus::Result<Self> {
-        let waiting = IntGauge::new("holdpoint_gate_waiting", "Asks at gates that wait.")?;
+        let waiting = IntGauge::new("holdpoint_gate_waiting", "Clients that wait at gates.")?;
         build.0.register(Box::new(waiting.clone()))?;
         Ok(Self {
             calls: build.counter(

@@ -41,8 +41,8 @@ pub struct ServerSettings {
     pub max_streams: u32,
     /// The maximum number of event streams that one caller has open at once.
     pub max_streams_per_caller: u32,
-    /// The maximum number of proposals at gates that wait in this process at the same time. A
-    /// further proposal does not wait: the answer says that the call is pending.
+    /// The maximum number of clients that wait at gates in this process at the same time. A further
+    /// client does not wait: while there is no verdict, the answer says that the call is pending.
     pub max_waiting: u32,
     /// How long an event stream stays open. The client then opens it again.
     #[serde(with = "duration_text")]

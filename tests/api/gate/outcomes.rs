@@ -9,6 +9,7 @@ use super::{
 };
 use crate::api::approval_cycle::on_both;
 use crate::support::test_app::{On, Reply, TestApp};
+use crate::support::until;
 
 /// Reports the outcome of a call as Alice's agent.
 pub(super) async fn report(app: &TestApp, body: &Value) -> Reply {
@@ -42,6 +43,27 @@ on_both! {
         let other = report(&app, &json!({"key": "k1", "outcome": "failed"})).await;
         assert_eq!((other.status, other.str("/code").as_str(), other.str("/call/outcome").as_str()), (409, "call_settled", "succeeded"), "{}", other.text);
         assert_eq!(items(&app, &call).await.len(), 7);
+        app.stop().await;
+    }
+
+    async fn read_that_waits_takes_a_slot_and_without_a_slot_it_does_not_wait(on: On) {
+        let app = TestApp::with(on, &(yaml("") + "\nserver: { max_waiting: 1 }\n")).await;
+        let held = ask(&app, &refund(120), 0).await;
+        let task = held.str("/task_id").parse().unwrap();
+        let further_clients = async {
+            until("the read waits", async || app.store().is_listened_to(task)).await;
+            for (seconds, applied) in [(300, ""), (0, "wait=0")] {
+                let read = look(&app, &held, seconds).await;
+                assert_eq!(call_summary(&read), expected(200, "pending", "pending", Value::Null), "{}", read.text);
+                assert_eq!(read.header("preference-applied"), applied);
+            }
+            let asked = ask(&app, &refund(130), 300).await;
+            assert_eq!(call_summary(&asked), expected(202, "pending", "pending", Value::Null), "{}", asked.text);
+        };
+        tokio::select! {
+            waiting = look(&app, &held, 300) => panic!("{}", waiting.text),
+            () = further_clients => {}
+        }
         app.stop().await;
     }
 

@@ -1,5 +1,6 @@
-//! Limits the proposals at gates (asks) that wait for a verdict in this process. If an MCP client
-//! cancels its request, the proposal stops waiting.
+//! Limits the clients that wait at gates in this process: the proposals (asks) that wait for a
+//! verdict, and the reads of calls that wait for a change. If an MCP client cancels its request, the
+//! proposal stops waiting.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,13 +20,13 @@ pub(crate) struct WaitingAsks(Arc<Mutex<Asks>>);
 #[derive(Debug, Default)]
 struct Asks {
     next: u64,
-    /// The waiting proposals by number, each with its caller. If the client can cancel, the entry
+    /// The waiting requests by number, each with its caller. If the client can cancel, the entry
     /// also has the name by which [`WaitingAsks::cancel`] finds the proposal, and the token that
     /// ends the wait.
     open: HashMap<u64, (PersonKey, Option<(String, CancellationToken)>)>,
 }
 
-/// The slot of one waiting proposal. Dropping this value frees the slot for another proposal.
+/// The slot of one waiting request. Dropping this value frees the slot for another request.
 #[derive(Debug)]
 pub(crate) struct WaitSlot {
     waiting: WaitingAsks,
@@ -33,7 +34,7 @@ pub(crate) struct WaitSlot {
 }
 
 impl WaitingAsks {
-    /// Takes a slot for a proposal of `caller`; `None` if too many proposals of this process or of
+    /// Takes a slot for a request of `caller`; `None` if too many requests of this process or of
     /// the caller already wait. `request` is the name by which [`WaitingAsks::cancel`] finds the
     /// proposal, and the token that `cancel` cancels; `None` if the client cannot cancel.
     pub(crate) fn take_slot(
