@@ -107,6 +107,21 @@ impl Store {
         tenant: &str,
         ids: &[RequestId],
     ) -> Result<Vec<RequestRow>, ReadError> {
+        self.filter_map_requests(tenant, ids, Some).await
+    }
+
+    /// Like [`Store::requests_by_id`], but returns the results of `map` that are not `None`. Passes
+    /// the requests of each statement, which have a few MiB, to `map` before the next statement
+    /// reads further requests.
+    ///
+    /// # Errors
+    /// [`ReadError::Unavailable`] when the database does not answer.
+    pub async fn filter_map_requests<T: Send>(
+        &self,
+        tenant: &str,
+        ids: &[RequestId],
+        mut map: impl FnMut(RequestRow) -> Option<T> + Send,
+    ) -> Result<Vec<T>, ReadError> {
         let filter = RequestFilter {
             tenant: tenant.to_owned(),
             overdue: true,
@@ -118,18 +133,18 @@ impl Store {
         };
         let mut unread: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
         unread.sort_unstable();
-        let mut rows = Vec::new();
+        let mut results = Vec::new();
         while !unread.is_empty() {
             let limit = i64::try_from(unread.len()).unwrap_or(i64::MAX);
             let page = list.readable(self, unread.clone(), limit).await?;
             let read_to = page.rows.last().map(|row| row.spec.request_id.0);
-            rows.extend(page.rows);
+            results.extend(page.rows.into_iter().filter_map(&mut map));
             match read_to.filter(|_| page.more) {
                 Some(read_to) => unread.retain(|id| *id > read_to),
                 None => break,
             }
         }
-        Ok(rows)
+        Ok(results)
     }
 
     /// Returns the ids of the requests that a person has answered. If `all` is true, also returns

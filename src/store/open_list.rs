@@ -9,7 +9,7 @@ use super::inbox::answers;
 use super::page::{IdsFirst, Page};
 use super::record::record;
 use super::request_list::{OWNER, RequestList, Source};
-use super::{ReadError, RequestFilter, Store};
+use super::{ReadError, RequestFilter, RequestRow, Store};
 use crate::task::id::RequestId;
 use crate::task::time::Time;
 
@@ -258,14 +258,15 @@ impl Store {
         let answered: Vec<_> = answered
             .map(|record| RequestId(record.request_id))
             .collect();
-        let rows = self.requests_by_id(&filter.tenant, &answered).await?;
-        let is_still_open = |id: RequestId| {
-            let row = rows.iter().find(|row| row.spec.request_id == id);
-            row.is_some_and(|row| row.state().open_calls(&person.user_id).next().is_some())
+        let id_if_open = |row: RequestRow| {
+            let is_open = row.state().open_calls(&person.user_id).next().is_some();
+            is_open.then_some(row.spec.request_id.0)
         };
+        let still_open = self.filter_map_requests(&filter.tenant, &answered, id_if_open);
+        let still_open = still_open.await?;
         let open = found
             .iter()
-            .filter(|record| !record.answered || is_still_open(RequestId(record.request_id)));
+            .filter(|record| !record.answered || still_open.contains(&record.request_id));
         let open = open.map(|record| OpenRequest {
             id: RequestId(record.request_id),
             expires_at: record.expires_at.map(Time),

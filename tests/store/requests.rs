@@ -15,6 +15,7 @@ use holdpoint::task::verdict::Terms;
 use super::store_fixture::{
     StoreFixture, asked, both, change, child_task, decided, finance, fresh, status,
 };
+use crate::support::allocator::limit_further_bytes;
 
 fn person(user: &str, groups: &[&str]) -> Viewer {
     let groups = groups.iter().map(ToString::to_string).collect();
@@ -274,6 +275,36 @@ both! {
             }
             assert_eq!(seen, readable, "pages of {limit}");
         }
+    }
+
+    async fn large_requests_that_a_person_has_answered_are_read_a_few_at_a_time(fixture) {
+        let mut answered = Vec::new();
+        for _ in 0..64 {
+            let id = fixture.task().await;
+            let mut question = asked(RequestKind::Approval, finance(2), 1);
+            question.pending_tool_calls[0].arguments_text = "x".repeat(1024 * 1024);
+            fixture.pause(id, &question).await;
+            let mut answer = fixture.next(id).await;
+            answer.facts = vec![decided(&question, "bob", Action::Approve, false)];
+            fixture.write(answer).await.unwrap();
+            answered.push(question.request_id);
+        }
+        let open_to = |user| RequestFilter {
+            tenant: "acme".to_owned(),
+            person: Some(person(user, &["finance"])),
+            statuses: vec![RequestStatus::Pending],
+            limit: 100,
+            ..RequestFilter::default()
+        };
+        // All requests together have 64 MiB.
+        limit_further_bytes(48 * 1024 * 1024);
+        let id = |row: RequestRow| Some(row.spec.request_id);
+        let read = fixture.store.filter_map_requests("acme", &answered, id).await.unwrap();
+        let of_bob = fixture.store.open_requests(&open_to("bob")).await.unwrap();
+        let of_dave = fixture.store.open_requests(&open_to("dave")).await.unwrap();
+        limit_further_bytes(usize::MAX);
+        assert_eq!((read.len(), of_bob.len(), of_dave.len()), (64, 0, 64));
+        assert_eq!(read, answered);
     }
 
     async fn requests_are_filtered_and_paged_by_id(fixture) {
