@@ -73,13 +73,15 @@ impl InboxStream {
         };
         let oldest: Vec<RequestId> = read.iter().map(|request| request.id).collect();
         let oldest = oldest.get(..MAX_LISTED).unwrap_or(&oldest);
-        let rows = http.store.requests_by_id(&caller.tenant, oldest).await?;
-        let decidable =
-            |row: &&RequestRow| can_decide(caller, &row.tenant, &row.owner, &row.state());
-        let briefs = rows.iter().filter(decidable);
-        let requests: Vec<_> = briefs
-            .map(|row| RequestBrief::from_row(row, &http.settings))
-            .collect();
+        let brief_if_decidable = |row: RequestRow| {
+            can_decide(caller, &row.tenant, &row.owner, &row.state())
+                .then(|| RequestBrief::from_row(&row, &http.settings))
+        };
+        let tenant = &caller.tenant;
+        let briefs = http
+            .store
+            .filter_map_requests(tenant, oldest, brief_if_decidable);
+        let requests = briefs.await?;
         self.view = InboxView::from_page(&read);
         self.follower.show_all(&read);
         let event = InboxEvent {
