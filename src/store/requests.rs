@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use super::db::{Sql, Value, sql};
 use super::record::{AnyRow, record};
+use super::request_list::Id;
 use super::tasks::{corrupt, fact, names};
 use super::{ReadError, RequestFilter, RequestRow, Store};
 use crate::task::id::{RequestId, TaskId};
@@ -59,6 +60,12 @@ const PENDING_OF_ROOTS: Sql = sql!(
       order by r.root_task_id, q.event_number, i.seq"
 );
 
+/// Like `PENDING_OF_ROOTS`, but without the items of the requests.
+const PENDING_IDS_OF_ROOTS: Sql = sql!(
+    "select r.request_id from intervention_request r
+      where r.root_task_id " (any 1 uuid) " and coalesce(r.status, '') = 'pending'"
+);
+
 const OVERDUE: Sql = sql!(
     "select r.request_id, r.task_id from intervention_request r
       where r.status = 'pending' and r.expires_at is not null and r.expires_at <= " (now 1) "
@@ -83,6 +90,7 @@ pub(super) const STATEMENTS: &[Sql] = &[
     PENDING,
     PENDING_OF_ROOT,
     PENDING_OF_ROOTS,
+    PENDING_IDS_OF_ROOTS,
     OVERDUE,
     FIND_INVOLVED,
 ];
@@ -255,6 +263,16 @@ impl Store {
                 None => return Ok(rows),
             }
         }
+    }
+
+    /// Returns the ids of the open requests of whole trees, in any order.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
+    pub async fn pending_ids_of(&self, roots: &[TaskId]) -> Result<Vec<RequestId>, ReadError> {
+        let roots = Value::Ids(roots.iter().map(|root| root.0).collect());
+        let ids: Vec<Id> = self.db().all(PENDING_IDS_OF_ROOTS, vec![roots]).await?;
+        Ok(ids.into_iter().map(|id| RequestId(id.request_id)).collect())
     }
 
     /// Whether a person may decide, or has decided, a request of a tree. The table

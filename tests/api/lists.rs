@@ -1,10 +1,18 @@
 //! Tests of lists as a client pages through them. A page has at most 4 MiB, or a single larger
 //! entry. Long arguments are cut. An overdue request that is not closed yet is listed as pending.
 
+use holdpoint::task::change::{Counters, LeaseChange};
+use holdpoint::task::id::TaskId;
+use holdpoint::task::item::Fact;
+use holdpoint::task::request::RequestKind;
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::verdict::Terms;
 use serde_json::{Value, json};
 
 use super::approval_cycle::on_both;
 use super::request_kinds::{ASKING, ask, short};
+use crate::store::store_fixture::{asked, change, fresh, new_task, status};
+use crate::support::allocator::limit_further_bytes;
 use crate::support::database::Database;
 use crate::support::fake_chat_completions::{calls, says};
 use crate::support::postgres::copy_request;
@@ -75,6 +83,27 @@ async fn held(app: &TestApp, count: usize, bytes: usize) -> Reply {
         .await;
     assert_eq!(task.str("/status"), "Paused", "{}", task.text);
     task
+}
+
+/// Stores a paused task of Alice with an open request, whose arguments have about `bytes` bytes.
+/// Returns the task's id.
+async fn stored(app: &TestApp, bytes: usize) -> TaskId {
+    let id = TaskId(fresh());
+    let mut question = asked(RequestKind::Approval, Terms::default(), 1);
+    question.pending_tool_calls[0].arguments_text = long(bytes);
+    let mut task = new_task(id, "acme", "alice");
+    task.facts.extend([
+        Fact::InterventionRequested(question),
+        status(TaskStatus::Paused),
+    ]);
+    task.counters = Counters {
+        open_requests: 1,
+        ..Counters::default()
+    };
+    task.lease = LeaseChange::Park { wake_in: None };
+    let stored = app.store().commit(change(id, vec![task])).await;
+    stored.unwrap();
+    id
 }
 
 async fn requests_in(actor: &Actor<'_>, path: &str) -> Vec<String> {
@@ -148,6 +177,21 @@ on_both! {
         let (count, tasks) = pages(&app, "/v1/tasks", "tasks").await;
         let seen: Vec<_> = tasks.iter().rev().map(|task| task["pending"][0]["request_id"].as_str().unwrap()).collect();
         assert_eq!((count, seen), (2, expected.iter().map(String::as_str).collect()), "newest first");
+        app.stop().await;
+    }
+
+    async fn large_requests_of_trees_are_counted_a_few_at_a_time(on: On) {
+        let app = TestApp::unswept(on, &refunds("{ owner: true }")).await;
+        let mut trees = Vec::new();
+        for _ in 0..16 {
+            trees.push(format!("task_id={}", stored(&app, 4_000_000).await));
+        }
+        let path = format!("/v1/requests?limit=1&{}", trees.join("&"));
+        // The arguments of all requests together have 64 MB.
+        limit_further_bytes(48_000_000);
+        let list = app.owner().get(&path).await;
+        limit_further_bytes(usize::MAX);
+        assert_eq!((&list.body["open"], &list.body["open_more"]), (&json!(16), &json!(false)), "{}", list.text);
         app.stop().await;
     }
 

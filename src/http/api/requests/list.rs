@@ -110,11 +110,15 @@ async fn open_requests(
         let open = http.store.open_requests(&open).await?;
         return Ok((open.len(), open.more));
     }
-    let waits_for_caller = |row: &&RequestRow| {
-        filter.fits(row) && can_decide(caller, &row.tenant, &row.owner, &row.state())
+    let id_if_open = |row: RequestRow| {
+        let waits_for_caller =
+            filter.fits(&row) && can_decide(caller, &row.tenant, &row.owner, &row.state());
+        waits_for_caller.then_some(row.spec.request_id)
     };
-    let pending = http.store.pending_of(&caller.tenant, roots).await?;
-    Ok((pending.iter().filter(waits_for_caller).count(), false))
+    let (store, tenant) = (&http.store, &caller.tenant);
+    let pending = store.pending_ids_of(roots).await?;
+    let open = store.filter_map_requests(tenant, &pending, id_if_open);
+    Ok((open.await?.len(), false))
 }
 
 /// Returns whether the caller may decide the request with their present rights and key, or has
