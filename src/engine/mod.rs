@@ -11,7 +11,7 @@ mod session;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore};
@@ -121,6 +121,9 @@ pub struct Engine {
     drivers: TaskTracker,
     /// Whether a queued task may be waiting in the database for a slot of this process.
     backlog: AtomicBool,
+    /// The number of overdue requests that the next search for overdue requests passes over,
+    /// because this process could not close them.
+    skipped_overdue: AtomicUsize,
     /// Wakes the worker: a slot may be free, or a task may wait to be claimed.
     wake_worker: Arc<Notify>,
     /// The state of lone drives. In a lone drive, a task takes all slots and is driven alone.
@@ -167,6 +170,7 @@ impl Engine {
             open_call_locks: OpenCallLocks::default(),
             drivers: TaskTracker::new(),
             backlog: AtomicBool::new(false),
+            skipped_overdue: AtomicUsize::new(0),
             lone_drives: Arc::new(LoneDrives::new(Arc::clone(&wake_worker))),
             wake_worker,
             stop: CancellationToken::new(),

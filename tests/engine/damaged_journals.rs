@@ -108,7 +108,11 @@ both! {
         copy_request(&harness, broken, 200).await;
         damage(&harness.fixture, broken, NEWER, "seq = 2").await;
         harness.fixture.forward(Duration::from_hours(25));
-        assert_eq!(harness.engine(4).worker().expire().await.unwrap(), 1);
+        let engine = harness.engine(4);
+        // Each round passes over a hundred requests that the replica cannot close.
+        for closed in [0, 0, 1] {
+            assert_eq!(engine.worker().expire().await.unwrap(), closed);
+        }
         assert_eq!(harness.row(broken).await.status, TaskStatus::Paused);
         assert_ne!(harness.status(overdue).await, TaskStatus::Paused);
     }

@@ -2,6 +2,7 @@
 //! canceled if the request's terms say so (`on_expiry`).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use futures_util::future::join_all;
 
@@ -15,22 +16,25 @@ use crate::task::status::RequestStatus;
 const MAX_EXPIRED_AT_ONCE: usize = 100;
 
 /// Closes the requests whose deadline has passed by the database's clock. Returns the number of
-/// closed requests.
+/// closed requests. If requests stay open, the next call continues behind them.
 ///
 /// # Errors
 /// `Unavailable` when the database does not answer.
 pub(in crate::engine) async fn expire_overdue(engine: &Arc<Engine>) -> Result<usize, Refusal> {
-    let (mut closed_count, mut left_open) = (0, 0);
+    let mut closed_count = 0;
     loop {
-        let store = &engine.store;
-        let overdue = store.overdue(left_open, MAX_EXPIRED_AT_ONCE).await?;
+        let skipped = engine.skipped_overdue.load(Ordering::Relaxed);
+        let overdue = engine.store.overdue(skipped, MAX_EXPIRED_AT_ONCE).await?;
         let closed = expire_all(engine, &overdue).await?;
         closed_count += closed;
-        // The next read passes over the requests that stay open. Otherwise requests that this
-        // replica cannot close, such as those of tasks with items of a newer version, would keep
-        // later requests from being read.
-        left_open += overdue.len() - closed;
-        if overdue.len() < MAX_EXPIRED_AT_ONCE || engine.stop.is_cancelled() {
+        // This replica may be unable to close some requests, such as those of tasks with items of
+        // a newer version. The next read passes over them; otherwise later requests would never be
+        // read. As each of them costs a read of its task, a call of this function ends here.
+        let left_open = overdue.len() - closed;
+        let is_last = overdue.len() < MAX_EXPIRED_AT_ONCE;
+        let skipped = if is_last { 0 } else { skipped + left_open };
+        engine.skipped_overdue.store(skipped, Ordering::Relaxed);
+        if is_last || left_open > 0 || engine.stop.is_cancelled() {
             return Ok(closed_count);
         }
     }
