@@ -25,7 +25,7 @@ const ELEMENTS: &str = "html head meta title style script body header nav main f
     label input textarea select optgroup option button details summary figure figcaption blockquote output datalist";
 const ATTRIBUTES: &str = "class id href lang dir charset name content src defer action method type value for checked required \
     hidden autofocus align scope colspan open datetime title role rows cols min max step minlength maxlength pattern placeholder \
-    autocomplete spellcheck selected disabled readonly tabindex inputmode form size multiple enctype list autocapitalize formaction formnovalidate";
+    autocomplete spellcheck selected disabled readonly rel tabindex inputmode form size multiple enctype list autocapitalize formaction formnovalidate";
 
 /// A service, and all receivers of its messages. The rule, the tool and the agent of the service
 /// let through as much text as they can.
