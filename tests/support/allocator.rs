@@ -1,11 +1,10 @@
 //! Counts and limits the bytes that the test's process has allocated.
 
-use std::alloc::System;
-
 use cap::Cap;
+use mimalloc::MiMalloc;
 
 #[global_allocator]
-static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
+static ALLOCATOR: Cap<MiMalloc> = Cap::new(MiMalloc, usize::MAX);
 
 /// Returns the number of bytes that are allocated now. Nextest gives each test a process of its
 /// own, so these are the bytes of one test and of the services that it has started.

@@ -109,6 +109,19 @@ impl Cluster {
         format!("postgres://postgres@{socket}/{database}")
     }
 
+    /// Returns the option of `create database` that copies the template as files. That takes half
+    /// the time of a copy through the write-ahead log, which Postgres 15 and later make without
+    /// this option.
+    fn copy_strategy(&self) -> &'static str {
+        let version = fs::read_to_string(self.folder.join("data/PG_VERSION")).unwrap();
+        let version: u32 = version.trim().parse().unwrap();
+        if version < 15 {
+            ""
+        } else {
+            "strategy file_copy"
+        }
+    }
+
     /// Creates and starts a server, which ends when the process `watched` ends. `options` are
     /// command-line options of `postgres`.
     pub fn start(folder: &Path, options: &str, watched: u32) -> Self {

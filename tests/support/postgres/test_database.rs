@@ -86,7 +86,10 @@ pub async fn database() -> TestDatabase {
     let list = cluster.folder.join("ended");
     let ended = take_names(&list);
     let mut statements: Vec<_> = ended.iter().map(|ended| drop_statement(ended)).collect();
-    statements.push(format!("create database \"{name}\" template {TEMPLATE}"));
+    let strategy = cluster.copy_strategy();
+    statements.push(format!(
+        "create database \"{name}\" template {TEMPLATE} {strategy}"
+    ));
     run_each(&cluster.url("postgres"), statements).await;
     TestDatabase {
         url: cluster.url(&name),
