@@ -24,6 +24,7 @@ use report::Report;
 use sections::{correct_indexes, section, section_list, section_map};
 use tree::{Kind, Node, Origin};
 
+mod blank_limits;
 pub(crate) mod check;
 pub(crate) mod check_gates;
 pub(crate) mod check_links;
@@ -194,6 +195,7 @@ pub fn load(
     let inserted = expand(&mut root, environment, &directory, &mut mistakes);
     check_schema_variables(&inserted, &mut mistakes);
     required::check(&mut root, &mut mistakes);
+    blank_limits::check(&mut root, &mut mistakes);
     let mut config = read_sections(&mut root, &mut mistakes);
     let (found_before, warned_before) = (mistakes.found.len(), mistakes.warnings.len());
     check_people::replace_unreadable_keys(&mut config, &root);

@@ -85,6 +85,34 @@ policy:
 }
 
 #[test]
+fn limit_without_a_value_is_refused_and_never_left_out() {
+    let file = "models: { m: { provider: openai, model: x } }
+agents: { a: { model: m, tools: [t], open_to: } }
+gates: { g: { tools: [t], open_to: ~ } }
+tools: { t: { external: {} } }
+mcp: { s: { url: 'http://h/', tools: null } }
+auth: { api_keys: [ { user: u, key: 0123456789abcdef, may: } ] }
+policy: [ { name: r, tools: [t], when: , decide: allow } ]
+";
+    let report = with(file, &[], &Flags::default()).unwrap_err();
+    let found = report.mistakes.iter();
+    let found = found.filter(|line| line.detail.ends_with("leave the key out"));
+    let found: Vec<_> = found.map(|line| line.path.as_str()).collect();
+    let places = [
+        "agents.a.open_to",
+        "auth.api_keys[0].may",
+        "gates.g.open_to",
+        "mcp.s.tools",
+        "policy[0].when",
+    ];
+    let mut sorted = found.clone();
+    sorted.sort_unstable();
+    assert_eq!(sorted, places);
+    let detail = "`when` has no value: give one, or leave the key out";
+    assert!(report.mistakes.iter().any(|line| line.detail == detail));
+}
+
+#[test]
 fn unknown_key_that_begins_with_an_at_sign_is_reported_at_its_place() {
     let found = read(&format!("{BASE}'@server': {{}}\n{TOOL}")).unwrap_err();
     assert_eq!(found.len(), 1, "{found:?}");

@@ -1,0 +1,54 @@
+//! Reports keys that limit something and have no value, such as `when:`. Without such a key there is
+//! no limit, so a limit whose value was forgotten would otherwise let everything through.
+
+use super::tree::{Kind, Node};
+use crate::world::Mistakes;
+
+/// The places of these keys. A `*` stands for each key of a map and each element of a list.
+const LIMITS: [&[&str]; 5] = [
+    &["policy", "*", "when"],
+    &["agents", "*", "open_to"],
+    &["gates", "*", "open_to"],
+    &["mcp", "*", "tools"],
+    &["auth", "api_keys", "*", "may"],
+];
+
+pub(super) fn check(root: &mut Node, mistakes: &mut Mistakes) {
+    for limit in LIMITS {
+        check_below(root, limit, &mut Vec::new(), mistakes);
+    }
+}
+
+/// Reports the nodes at `steps` below `node` that have no value. `place` is the place of `node`.
+fn check_below(node: &mut Node, steps: &[&str], place: &mut Vec<String>, mistakes: &mut Mistakes) {
+    let [step, rest @ ..] = steps else {
+        if matches!(node.kind, Kind::Null) && !node.broken {
+            node.broken = true;
+            let path: Vec<&str> = place.iter().map(String::as_str).collect();
+            let key = path.last().copied().unwrap_or_default();
+            let detail = format!("`{key}` has no value: give one, or leave the key out");
+            mistakes.add(&path, detail);
+        }
+        return;
+    };
+    let mut go_on = |name: String, below: &mut Node| {
+        if *step == "*" || *step == name {
+            place.push(name);
+            check_below(below, rest, place, mistakes);
+            place.pop();
+        }
+    };
+    match &mut node.kind {
+        Kind::Map(entries) => {
+            for entry in entries {
+                go_on(entry.key.clone(), &mut entry.node);
+            }
+        }
+        Kind::List(elements) => {
+            for (index, element) in elements.iter_mut().enumerate() {
+                go_on(index.to_string(), element);
+            }
+        }
+        Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Text(_) => {}
+    }
+}
