@@ -194,7 +194,12 @@ fn source(
             Source::File(path, text),
             named.is_none().then_some(USING_DEFAULT_FILE),
         )),
-        Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => {
+        // A link without its target is a configuration that cannot be read.
+        Err(error)
+            if named.is_none()
+                && error.kind() == std::io::ErrorKind::NotFound
+                && !path.is_symlink() =>
+        {
             Ok((Source::Demo, Some(USING_DEMO)))
         }
         Err(error) => Err(format!(

@@ -235,7 +235,13 @@ async fn config_file_in_the_working_directory_is_used_and_announced() {
         demo.err
     );
 
-    std::fs::write(folder.file("holdpoint.yaml"), SMALL).unwrap();
+    let target = folder.file("target.yaml");
+    std::os::unix::fs::symlink(&target, folder.file("holdpoint.yaml")).unwrap();
+    let dangling = holdpoint(folder.path(), &["check"], &[]);
+    assert_eq!(dangling.code, Some(2), "{}", dangling.err);
+    assert!(dangling.err.contains("cannot be read"), "{}", dangling.err);
+
+    std::fs::write(&target, SMALL).unwrap();
     let check = holdpoint(folder.path(), &["check"], &[]);
     assert_eq!((check.code, check.err.trim()), (Some(0), TAKEN));
     assert_eq!(
