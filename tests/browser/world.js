@@ -83,6 +83,10 @@ export async function launched() {
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    // Fewer processes take a tenth less time.
+    "--renderer-process-limit=1",
+    "--in-process-gpu",
+    "--disable-software-rasterizer",
   ];
   return chromium.launch({ executablePath, args });
 }

@@ -21,6 +21,7 @@ use super::super::two_replicas::place;
 use super::super::worker_steps::WorkerSteps as _;
 use super::harness::{People, Shape, TreeDriver, handed_back, refund};
 use crate::store::store_fixture::{StoreFixture, both};
+use crate::support::repetitions;
 
 /// A boss with two branches. Each branch is a `mid` and a leaf.
 const FORK: Shape = Shape {
@@ -194,10 +195,11 @@ fn as_the_world_knows(
 async fn interrupted_everywhere(fixture: StoreFixture, meanwhile: Meanwhile) {
     let harness = EngineHarness::of_trees(fixture, FORK, one_asks).await;
     let parts = harness.parts(0);
-    // The drivers behave alike on both databases, so it is enough to interrupt them at every second
-    // poll, or at every third on Postgres, which is slower.
-    let step = if harness.fixture.is_postgres() { 3 } else { 2 };
-    let (mut polls, mut times) = (0, 0);
+    // The drivers behave alike on both databases. So a normal run interrupts them at every fourth
+    // poll on each database, and together at every second poll.
+    let step = repetitions(4, 1);
+    let first = usize::from(harness.fixture.is_postgres()) * step / 2;
+    let (mut polls, mut times) = (first, 0);
     loop {
         let (root, canceled, over) = lived(&harness, &parts, meanwhile, polls).await;
         let journals: BTreeMap<TaskId, Journal> = harness.lawful(root).await;
