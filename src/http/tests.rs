@@ -1,6 +1,7 @@
 //! Tests of responses that the service gives without the engine and the database. In these tests,
 //! the engine has no agents, and the store is closed.
 
+mod after_commit;
 mod bodies;
 mod origins;
 mod problem_pages;

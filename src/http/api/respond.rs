@@ -33,6 +33,10 @@ pub(crate) enum SuccessStatus {
 
 /// Responds with the event stream if there is a `permit` for a stream. Otherwise waits for the task
 /// as long as the client or the configuration asks, and then responds with the task.
+///
+/// # Errors
+/// `unavailable` or `internal` if the task or its events cannot be read. The problem has the headers
+/// of a committed POST, such as `Location`.
 pub(crate) async fn respond(
     http: &Arc<Http>,
     mut posted: PostRequest,
@@ -45,14 +49,26 @@ pub(crate) async fn respond(
         Some(permit) => opening::open_after_commit(http, &posted, &mut accepted, permit).await,
         None => respond_after_wait(http, &posted, &mut accepted, success).await,
     };
-    // The POST is committed, so even a response that is a problem names the created task.
-    let mut response = answered.unwrap_or_else(IntoResponse::into_response);
+    let mut headers = HeaderMap::new();
     if success == SuccessStatus::Created {
         let location = format!("{}/v1/tasks/{}", http.settings.public_url, accepted.task_id);
-        insert_header(response.headers_mut(), LOCATION, &location);
+        insert_header(&mut headers, LOCATION, &location);
     }
-    mark_replayed(response.headers_mut(), accepted.replayed);
-    Ok(response)
+    mark_replayed(&mut headers, accepted.replayed);
+    match answered {
+        Ok(mut response) => {
+            response.headers_mut().extend(headers);
+            Ok(response)
+        }
+        // The POST is committed, so even a response that is a problem names the created task.
+        // `edge/` renders a problem as a new response, which has only the problem's own headers.
+        Err(mut problem) => {
+            let headers = headers.iter();
+            let headers = headers.map(|(name, value)| (name.clone(), value.clone()));
+            problem.headers.extend(headers);
+            Err(problem)
+        }
+    }
 }
 
 async fn respond_after_wait(
