@@ -343,6 +343,7 @@ impl PostRequest {
         }
         self.read_json(parser, move |bytes| {
             let (rest, raw) = json::parse_except(bytes, member)?;
+            json::check_count(bytes)?;
             read(without_nul(rest)?, raw, bytes)
         })
         .await

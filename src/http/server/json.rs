@@ -67,6 +67,35 @@ fn check_within(remaining: &mut usize, bytes: &[u8]) -> Result<(), JsonError> {
     counted.map_err(|error| json_error(&error))
 }
 
+/// Checks the number of values of a text at any depth. The check does not recurse, unlike
+/// [`check`], which refuses deep nesting. `text` must be valid JSON.
+///
+/// # Errors
+/// `TooManyValues` if the text has more than [`MAX_VALUES`] values.
+pub(crate) fn check_count(text: &[u8]) -> Result<(), JsonError> {
+    let (mut values, mut is_container_new) = (1_usize, false);
+    let (mut inside, mut escaped) = (false, false);
+    for &byte in text {
+        if inside {
+            (inside, escaped) = (escaped || byte != b'"', !escaped && byte == b'\\');
+            continue;
+        }
+        if matches!(byte, b' ' | b'\t' | b'\n' | b'\r') {
+            continue;
+        }
+        // A list or an object has one value more than commas, unless it is empty.
+        let is_first = is_container_new && !matches!(byte, b']' | b'}');
+        values += usize::from(is_first || byte == b',');
+        is_container_new = matches!(byte, b'[' | b'{');
+        inside = byte == b'"';
+    }
+    if values > MAX_VALUES {
+        Err(JsonError::TooManyValues)
+    } else {
+        Ok(())
+    }
+}
+
 /// Like [`parse`], but without the limit [`MAX_VALUES`], for texts that the service has stored.
 pub(crate) fn parse_stored(bytes: &[u8]) -> Result<Value, JsonError> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
@@ -357,5 +386,24 @@ mod tests {
             parse(format!(r#"["{}"]"#, "0,".repeat(MAX_VALUES)).as_bytes()).is_ok(),
             "a text is one value"
         );
+    }
+
+    #[test]
+    fn count_of_values_holds_at_any_depth_and_ignores_the_content_of_texts() {
+        let deep = |values: usize| format!("{}{}", "[".repeat(values), "]".repeat(values));
+        // Each element counts as three values: an object, a list and an object.
+        let mixed = |count: usize| {
+            let elements = r#"{"a":[ ],"b,[\\\",{":{ }}, "#.repeat(count);
+            format!("[ {elements}0]")
+        };
+        let text = format!(r#"{{"a":"{}"}}"#, ",[{".repeat(MAX_VALUES));
+        for fits in [deep(MAX_VALUES), mixed(33_332), text, "[ ]".to_owned()] {
+            assert_eq!(check_count(fits.as_bytes()), Ok(()));
+        }
+        assert_eq!(check(mixed(33_332).as_bytes()), Ok(()));
+        let too_many = Err(JsonError::TooManyValues);
+        assert_eq!(check_count(deep(MAX_VALUES + 1).as_bytes()), too_many);
+        assert_eq!(check_count(mixed(33_333).as_bytes()), too_many);
+        assert_eq!(check(mixed(33_333).as_bytes()), too_many);
     }
 }

@@ -86,6 +86,23 @@ async fn body_needs_its_content_type_unless_it_is_empty() {
 }
 
 #[tokio::test]
+async fn values_of_an_unparsed_member_count_among_those_of_the_body() {
+    let parser = BodyParser::default();
+    for (values, code) in [
+        (json::MAX_VALUES, None),
+        (json::MAX_VALUES + 1, Some(Code::Invalid)),
+    ] {
+        // The body and the list are values, too.
+        let body = format!(r#"{{"raw":[0{}]}}"#, ",0".repeat(values - 3));
+        let posted = posted("application/json", &body);
+        let read = posted
+            .json_with_raw_member(&parser, "raw", |_, raw, _| Ok(raw))
+            .await;
+        assert_eq!(read.err().map(|problem| problem.code), code, "{values}");
+    }
+}
+
+#[tokio::test]
 async fn body_whose_type_is_stated_twice_is_read_only_if_both_are_its_type() {
     for (second, is_read) in [
         ("application/json", true),
