@@ -162,6 +162,9 @@ impl WireDecision {
         let mut decision = Self::of_answer(*at, answer);
         decision.action = call_answer.action.into();
         decision.reason = call_answer.reason.clone().or(decision.reason);
+        // The answer may give standing decisions about other calls, too.
+        let grant = call_answer.remember.as_deref();
+        decision.remember = grant.map(|grant| remembered(*at, grant));
         decision.decisions.retain(|id, _| *id == call.to_string());
         Some(decision)
     }
@@ -239,6 +242,7 @@ mod tests {
     use crate::task::decision::CallAnswer;
     use crate::task::status::RequestStatus;
     use serde_json::json;
+    use std::time::Duration;
 
     #[test]
     fn decision_shows_every_member() {
@@ -273,5 +277,44 @@ mod tests {
                 "reason": null, "arguments": null, "result": null, "remember": null}}})
         );
         assert_eq!(WireDecision::of_call(&state, call), whole);
+    }
+
+    #[test]
+    fn decision_of_a_call_shows_the_standing_decision_about_this_call_alone() {
+        let asked = sample::several(2).spec;
+        let [first, second] =
+            [0, 1].map(|index: usize| asked.pending_tool_calls[index].tool_call_id);
+        let given = sample::grant();
+        let grant = |uses: u32| Grant {
+            grant_id: given.grant_id,
+            scope: given.scope,
+            expires_in: Duration::from_hours(1),
+            uses,
+            tool: given.tool.clone(),
+            rule: given.rule.clone(),
+            basis: given.basis.clone(),
+        };
+        let uses_shown = |grants: [Option<u32>; 2]| {
+            let (at, mut answer) =
+                sample::answer("bob", Action::Approve, &[first, second], true).unwrap();
+            for (call, uses) in [first, second].into_iter().zip(grants) {
+                let call_answer = answer.decisions.get_mut(&call).unwrap();
+                call_answer.remember = uses.map(|uses| Box::new(grant(uses)));
+            }
+            let answers = [(at, answer)];
+            let state = RequestState {
+                spec: &asked,
+                answers: &answers,
+                status: RequestStatus::Resumed,
+                expired: false,
+            };
+            [first, second].map(|call| {
+                let decision = WireDecision::of_call(&state, call).unwrap();
+                decision.remember.map(|remembered| remembered.uses)
+            })
+        };
+        for grants in [[Some(3), None], [Some(3), Some(4)], [None, None]] {
+            assert_eq!(uses_shown(grants), grants);
+        }
     }
 }
