@@ -398,6 +398,18 @@ both! {
         assert!(matches!(refused(&harness, &door, &person("bob"), task, each([(free, approve())])).await, Refusal::Forbidden(_)));
     }
 
+    async fn two_consequences_in_one_answer_are_refused_at_a_call_that_names_one(fixture) {
+        let harness = of_two(fixture).await;
+        let (task, _, [first, second, third, fourth]) = begun(&harness).await;
+        let (goes_on, ends) = (reject_then(Then::Continue), reject_then(Then::Cancel));
+        let answer = each([(first, goes_on), (second, ends), (third, reject()), (fourth, approve())]);
+        let refusal = refused(&harness, &harness.engine(0), &alice(), task, answer).await;
+        let found = places(&refusal);
+        let [place] = &found[..] else { panic!("{refusal:?}") };
+        let named = [first, second].map(|call| format!("/decisions/{call}/then"));
+        assert!(named.iter().any(|named| named == place), "{refusal:?}");
+    }
+
     async fn single_calls_can_be_named_only_in_an_approval(fixture) {
         let harness = EngineHarness::new(fixture, &[("refund", r#"{"order":1,"amount":5}"#)]).await;
         harness.tool.answers(502, "");

@@ -224,7 +224,7 @@ fn per_call(
         let found = reply_errors(caller, spec, call, allowed, reply);
         errors.extend(found.into_iter().map(error));
         thens.extend(reply.then);
-        if thens.len() > 1 {
+        if reply.then.is_some() && thens.len() > 1 {
             let detail = "the same for every call: it holds for the request".to_owned();
             errors.push(error(("/then".to_owned(), detail)));
         }
