@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use holdpoint::engine::{MessageInput, Refusal};
+use holdpoint::engine::{DecisionBody, MessageInput, Refusal};
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{CloseReason, Fact, Outcome};
@@ -175,6 +175,21 @@ both! {
             decision.response
         });
         assert_eq!(responses.collect::<Vec<_>>(), [json!({"email": null, "token": null})]);
+    }
+
+    async fn credential_repeated_in_the_reason_of_its_answer_stays_out_of_the_journal(fixture) {
+        let harness = clerk(fixture, &[&[("request_credentials", r#"{"service":"jira"}"#)]]).await;
+        let task = harness.begun().await;
+        let request = asked(&harness, task).await.request_id;
+        let mut answer = fills(&jira(TOKEN));
+        if let DecisionBody::Whole { reason, .. } = &mut answer.body {
+            *reason = Some(format!("alice@acme.com has {TOKEN}"));
+        }
+        harness.engine(0).decide(&alice(), request, answer, None).await.unwrap();
+        let (_, decision) = harness.fixture.request(request).await.answers.remove(0);
+        let shown = Some("alice@acme.com has [secret jira.token]");
+        assert_eq!(decision.reason.as_deref(), shown);
+        assert!(decision.decisions.values().all(|answer| answer.reason.as_deref() == shown));
     }
 
     async fn unknown_credential_is_not_asked_for_and_one_that_no_tool_takes_is_sent_nowhere(fixture) {

@@ -18,8 +18,19 @@ use crate::task::decision::Decision;
 use crate::task::id::TaskId;
 use crate::task::request::RequestSpec;
 use crate::task::text::{map_texts, pointer};
-use crate::tool::credential::seal_credential;
+use crate::tool::credential::{Credentials, seal_credential};
 use crate::tool::human::{Service, credential_form};
+
+/// A credential that a person provided in an answer.
+#[derive(Debug)]
+pub(super) struct ProvidedCredential {
+    pub sealed: SealedCredential,
+    /// Each field's name, with the value `null`. The journaled decision shows this object instead
+    /// of the values.
+    pub names: Value,
+    /// Finds the secret values, because a person may repeat a value in the answer's reason.
+    pub redactor: Redactor,
+}
 
 impl Engine {
     /// Returns the fields of a submitted form, without the fields that hold a secret of the task or
@@ -69,13 +80,15 @@ impl<'e> Decider<'e> {
     }
 
     /// Redacts the secrets of the task and of the configuration in a person's reasons, results and
-    /// filled-in form.
+    /// filled-in form. Also redacts the values of the credential that this answer provides, which
+    /// `provided` finds.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
     pub(super) async fn redact_decision(
         self,
         session: &TaskSession,
+        provided: &Redactor,
         decision: &mut Decision,
     ) -> Result<(), Refusal> {
         let answers = decision.decisions.values_mut();
@@ -88,7 +101,8 @@ impl<'e> Decider<'e> {
         if texts.is_empty() && decision.response.is_none() {
             return Ok(());
         }
-        let redactor = redactor_for(self.engine, session).await?;
+        let stored = redactor_for(self.engine, session).await?;
+        let redactor = stored.merged_with(provided);
         for text in texts {
             redact_in_place(&redactor, text);
         }
@@ -118,9 +132,7 @@ impl<'e> Decider<'e> {
             && now.map(without_descriptions) == spec.form.clone().map(without_descriptions)
     }
 
-    /// Seals the values that a person provided. Returns the sealed row, and an object with each
-    /// field's name and the value `null`. The journaled decision shows the object instead of the
-    /// values.
+    /// Seals the values that a person provided.
     ///
     /// # Errors
     /// `Internal` if the values cannot be sealed. The caller then stores nothing.
@@ -130,7 +142,7 @@ impl<'e> Decider<'e> {
         agent: &Agent,
         spec: &RequestSpec,
         response: &Secret<Value>,
-    ) -> Result<(SealedCredential, Value), Refusal> {
+    ) -> Result<ProvidedCredential, Refusal> {
         let seal_error = |why: &str| {
             tracing::error!(task = %session.task_id(), why, "a credential could not be sealed");
             Refusal::Internal
@@ -151,15 +163,22 @@ impl<'e> Decider<'e> {
             .map(|field| (field.clone(), Value::Null))
             .collect();
         let place = (session.task_id(), spec.request_id);
-        seal_credential(
+        let sealed = seal_credential(
             sealer,
             &session.own.row.tenant,
             place,
             (&service.name, &fields),
             service.expires_in,
         )
-        .map(|sealed| (sealed, Value::Object(shown)))
-        .map_err(|error| seal_error(&error.to_string()))
+        .map_err(|error| seal_error(&error.to_string()))?;
+        let mut provided = Credentials::default();
+        provided.insert(&service.name, fields);
+        let provided = provided.with_plain_fields(self.engine.catalog.plain_fields());
+        Ok(ProvidedCredential {
+            sealed,
+            names: Value::Object(shown),
+            redactor: provided.redactor(),
+        })
     }
 }
 

@@ -14,6 +14,7 @@ use crate::engine::recovery::integrity::request_damage;
 use crate::engine::session::TaskSession;
 use crate::people::Caller;
 use crate::people::authorization::{Approver, may_decide};
+use crate::secret::Redactor;
 use crate::store::{CommitError, RequestRow, Store};
 use crate::task::change::{Journal, LeaseChange};
 use crate::task::decision::{Action, Edit, Then};
@@ -216,12 +217,14 @@ impl Decider<'_> {
             edits.insert(call, judged);
             new_judgements.extend(judgement.map(|judgement| (call, judgement)));
         }
+        let mut redactor = Redactor::default();
         let shown = match &input.response {
             Some(response) if open.spec.kind.takes_secrets() => {
                 let agent = agent.ok_or(Refusal::Internal)?;
-                let (sealed, names) = self.seal(session, agent, &open.spec, response)?;
-                session.credentials.push(sealed);
-                Some(names)
+                let provided = self.seal(session, agent, &open.spec, response)?;
+                session.credentials.push(provided.sealed);
+                redactor = provided.redactor;
+                Some(provided.names)
             }
             response => response.as_ref().map(|response| response.reveal().clone()),
         };
@@ -229,7 +232,8 @@ impl Decider<'_> {
             .requested_grants(session, agent, open, input, targets)
             .await?;
         let mut decision = input.decision(self.approver, open, targets, &edits, &grants, shown);
-        self.redact_decision(session, &mut decision).await?;
+        self.redact_decision(session, &redactor, &mut decision)
+            .await?;
         let cancels = decision.closes && decision.then.is_some_and(|then| then != Then::Continue);
         session.push(Fact::Decision {
             request_id: open.spec.request_id,
