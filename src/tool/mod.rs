@@ -77,7 +77,8 @@ pub trait Tool: Send + Sync {
 
     /// Whether the result of [`Tool::definition_change`] may be out of date, so that
     /// [`Tool::prepare`] must run now. If `start` is `None`, a call is about to be judged for the
-    /// first time. Otherwise, a call is about to start, and `start` is the reason.
+    /// first time. Otherwise, a call is about to start, or a person's approval of a call is about to
+    /// be stored, and `start` is the reason why the call may start.
     fn is_stale(&self, _start: Option<StartReason>) -> bool {
         false
     }
@@ -106,7 +107,7 @@ pub trait Tool: Send + Sync {
 pub enum StartReason {
     /// A rule or a standing decision allows the call.
     Allowed,
-    /// A person approved the call.
+    /// A person approved the call, or the person's approval is about to be stored.
     Approved,
 }
 

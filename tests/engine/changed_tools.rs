@@ -178,6 +178,42 @@ async fn change_that_is_known_while_a_call_is_held_withdraws_its_request() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn change_that_no_comparison_has_found_refuses_an_approval_and_is_asked_about() {
+    let (harness, server) = harness(LARGE).await;
+    let task = harness.held().await;
+    let first = harness.asked(task).await.remove(0);
+    server.changes("sha256:other", false);
+    let refused = approve(&harness, &first).await;
+    assert!(
+        matches!(refused, Err(Refusal::Withdrawn(id)) if id == first.request_id),
+        "{refused:?}"
+    );
+    harness.run().await;
+    let second = asked_about_change(&harness, task).await;
+    assert!(first.request_id != second.request_id && first.digest != second.digest);
+    assert_eq!(server.calls(), 0);
+    // A rejection lets no call run, so it is stored without a comparison.
+    let compared = server.starts.lock().unwrap().len();
+    let no = whole(Action::Reject, None);
+    let door = harness.engine(0);
+    let stored = door.decide(&alice(), second.request_id, no, None).await;
+    stored.map(drop).unwrap();
+    assert_eq!(server.starts.lock().unwrap().len(), compared);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn approval_whose_tool_cannot_be_compared_is_stored_and_its_call_is_not_sent() {
+    let (harness, server) = harness(LARGE).await;
+    let task = harness.held().await;
+    let asked = harness.asked(task).await.remove(0);
+    *server.down.lock().unwrap() = true;
+    approve(&harness, &asked).await.unwrap();
+    harness.run().await;
+    assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Failed]);
+    assert_eq!(server.calls(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn approval_of_the_reviewed_definition_starts_nothing_after_a_change() {
     let (harness, server) = harness(LARGE).await;
     let task = harness.held().await;

@@ -75,7 +75,8 @@ def while_held(service: Service, peer: Peer, change: Change, sound: list[dict]) 
     (first,) = task["pending"]
     assert CHANGED not in str(first), first
     peer.define([change(one) for one in sound])
-    service.approve(first)
+    status, problem = service.approve(first)
+    assert status == 409 and problem["code"] == "request_withdrawn", (status, problem)
     second = asked_anew(service, task, {first["request_id"]})
     peer.define([change(one) | {"title": "Once more"} for one in sound])
     service.approve(second)

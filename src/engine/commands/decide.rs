@@ -67,54 +67,20 @@ impl Engine {
         answer: DecisionInput,
         key: Option<IdempotencyKey>,
     ) -> Result<Accepted, Refusal> {
-        let (engine, request) = (self, read.0.spec.request_id);
+        let request = read.0.spec.request_id;
         let mut read = Some(read);
-        for _ in 0..MAX_TRIES {
+        for number in 0..MAX_TRIES {
             let (row, journal) = match read.take() {
                 Some(read) => read,
-                None => stored_request(&engine.store, request).await?,
+                None => stored_request(&self.store, request).await?,
             };
-            let approver = approver_of(caller, &row)?;
-            let decider = Decider { engine, approver };
-            let decision = decider.validate_answer(&row, &answer).await?;
-            let mut session = load_session(engine, &row, journal).await?;
-            let Some(open) = session.own.progress.open_request(request).cloned() else {
-                // The request was closed after its row was read. The next try reads the row again.
-                continue;
+            let decider = Decider {
+                engine: self,
+                approver: approver_of(caller, &row)?,
             };
-            let agent = engine.agent_of(&session.own.row).await?;
-            if let Some(failure) = stored_damage(&session, request, agent.as_ref().err()) {
-                if fail_damaged_task(engine, session, failure).await? {
-                    return Err(Refusal::Withdrawn(request));
-                }
-                continue;
-            }
-            let agent = agent.as_deref().ok();
-            let targets = decision.targets(approver, &open);
-            let changed = targets.as_ref().is_ok_and(|targets| {
-                decider.is_tool_changed(agent, &session, &open, decision.action, targets)
-            });
-            if targets.is_err() || changed {
-                decider
-                    .refuse_denied_edits(&session, agent, &open.spec, &answer)
-                    .await?;
-            }
-            let targets = targets?;
-            if changed {
-                if withdraw_for_changed_tool(engine, session, request).await? {
-                    return Err(Refusal::Withdrawn(request));
-                }
-                continue;
-            }
-            decider
-                .apply_decision(&mut session, agent, &open, &decision, &targets)
-                .await?;
-            let stored = engine.submit_with_key(caller, session, key.as_ref(), Some(request));
-            if let Some(accepted) = stored.await? {
-                return Ok(Accepted {
-                    task_id: accepted.root,
-                    ..accepted
-                });
+            let tried = decider.try_decision(&row, journal, &answer, key.as_ref(), number == 0);
+            if let Some(accepted) = tried.await? {
+                return Ok(accepted);
             }
         }
         tracing::error!(%request, "a decision could not be stored");
@@ -130,6 +96,60 @@ pub(super) struct Decider<'e> {
 }
 
 impl Decider<'_> {
+    /// Checks an answer to the request that was read as `row` and `journal`, and stores the
+    /// decision. Returns `None` if another commit came first: the request must then be read again.
+    /// The tools are compared with their servers in the first try only, so that a server that does
+    /// not answer delays a decision once.
+    ///
+    /// # Errors
+    /// As [`Engine::decide`].
+    async fn try_decision(
+        self,
+        row: &RequestRow,
+        journal: Option<Journal>,
+        answer: &DecisionInput,
+        key: Option<&IdempotencyKey>,
+        is_first_try: bool,
+    ) -> Result<Option<Accepted>, Refusal> {
+        let (engine, request) = (self.engine, row.spec.request_id);
+        let decision = self.validate_answer(row, answer).await?;
+        let mut session = load_session(engine, row, journal).await?;
+        let Some(open) = session.own.progress.open_request(request).cloned() else {
+            // The request was closed after its row was read. The next try reads the row again.
+            return Ok(None);
+        };
+        let agent = engine.agent_of(&session.own.row).await?;
+        if let Some(failure) = stored_damage(&session, request, agent.as_ref().err()) {
+            let is_failed = fail_damaged_task(engine, session, failure).await?;
+            return withdrawn_if(is_failed, request);
+        }
+        let agent = agent.as_deref().ok();
+        let targets = decision.targets(self.approver, &open);
+        if is_first_try && let (Some(agent), Ok(calls)) = (agent, &targets) {
+            let about = (&open, decision.action);
+            self.compare_tools(agent, &session, about, calls).await;
+        }
+        let changed = targets.as_ref().is_ok_and(|targets| {
+            self.is_tool_changed(agent, &session, &open, decision.action, targets)
+        });
+        if targets.is_err() || changed {
+            self.refuse_denied_edits(&session, agent, &open.spec, answer)
+                .await?;
+        }
+        let targets = targets?;
+        if changed {
+            let is_withdrawn = withdraw_for_changed_tool(engine, session, request).await?;
+            return withdrawn_if(is_withdrawn, request);
+        }
+        self.apply_decision(&mut session, agent, &open, &decision, &targets)
+            .await?;
+        let stored = engine.submit_with_key(self.approver.caller(), session, key, Some(request));
+        Ok(stored.await?.map(|accepted| Accepted {
+            task_id: accepted.root,
+            ..accepted
+        }))
+    }
+
     /// Validates an answer by the request's row. If this fails and the answer has edited arguments,
     /// also checks these arguments. If they have an error, returns the error of the arguments
     /// instead of the first error.
@@ -339,6 +359,16 @@ impl Decider<'_> {
             .own_calls()
             .filter(|call| calls.contains(&call.tool_call_id))
             .any(|call| self.is_call_changed(agent, session, call))
+    }
+}
+
+/// Returns the refusal of an answer that has closed its request. Returns `None` if the request could
+/// not be closed, because another commit came first.
+fn withdrawn_if(is_closed: bool, request: RequestId) -> Result<Option<Accepted>, Refusal> {
+    if is_closed {
+        Err(Refusal::Withdrawn(request))
+    } else {
+        Ok(None)
     }
 }
 

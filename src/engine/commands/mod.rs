@@ -3,6 +3,7 @@
 
 mod access;
 mod cancel;
+mod compare_tools;
 pub(in crate::engine) mod create;
 mod credentials;
 mod decide;

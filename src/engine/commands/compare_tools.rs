@@ -1,0 +1,66 @@
+//! Compares the tools of MCP servers with their reviewed definitions before an approval is stored.
+//! So an approval of a call whose tool has changed since the request was opened is refused, and the
+//! person is asked anew.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::timeout;
+
+use super::decide::Decider;
+use crate::agent::Agent;
+use crate::engine::driver::credentials::stored_credentials;
+use crate::engine::session::TaskSession;
+use crate::task::decision::Action;
+use crate::task::id::CallId;
+use crate::task::progress::RequestProgress;
+use crate::tool::{StartReason, Tool};
+
+/// The maximum time for which an approval waits for the comparison. It is short, because a person
+/// waits, and because the tool is compared once more right before its call starts.
+const MAX_WAIT: Duration = Duration::from_secs(5);
+
+impl Decider<'_> {
+    /// Compares the tools of `calls` with their reviewed definitions, if an answer with this action
+    /// can let a call run. Ignores a comparison that fails or takes longer than [`MAX_WAIT`]. In the
+    /// second case, the comparison continues in the background: a server that is starting would
+    /// otherwise be given up, and count as a server that cannot be started.
+    pub(super) async fn compare_tools(
+        self,
+        agent: &Agent,
+        session: &TaskSession,
+        (open, action): (&RequestProgress, Action),
+        calls: &[CallId],
+    ) {
+        let may_start = match action {
+            Action::Approve | Action::Edit | Action::Mixed => {
+                open.spec.kind.properties().depends_on_tool
+            }
+            Action::Retry => true,
+            Action::Reject | Action::Respond => false,
+        };
+        if !may_start {
+            return;
+        }
+        let start = Some(StartReason::Approved);
+        let own = open.spec.own_calls();
+        let named = own.filter(|call| calls.contains(&call.tool_call_id));
+        let mut tools: Vec<Arc<dyn Tool>> = named
+            .filter_map(|call| self.engine.offered(agent, &call.name)?.tool.clone())
+            .collect();
+        tools.retain(|tool| tool.is_stale(start));
+        if tools.is_empty() {
+            return;
+        }
+        let Ok(credentials) = stored_credentials(self.engine, session).await else {
+            return;
+        };
+        let task = session.task_id();
+        let compared = self.engine.drivers.spawn(async move {
+            let tools = tools.iter();
+            join_all(tools.map(|tool| tool.prepare(start, task, &credentials))).await
+        });
+        let _ = timeout(MAX_WAIT, compared).await;
+    }
+}
