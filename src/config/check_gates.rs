@@ -221,8 +221,9 @@ fn is_admitted(open_to: Option<&OpenTo>, key: &ApiKey, ids: UserIds) -> bool {
 }
 
 /// Checks the names of the headers. If `user_header` is set, checks that there is a key that may
-/// speak for the users whom this header names (`act_as`). Warns about settings that Envoy cannot
-/// honor: required reports, and rules that allow `edit`.
+/// speak for the users whom this header names (`act_as`), and warns that the gateway must set the
+/// header itself. Also warns about settings that Envoy cannot honor: required reports, and rules
+/// that allow `edit`.
 fn check_ext_authz(
     config: &Config,
     gate_name: &str,
@@ -233,10 +234,14 @@ fn check_ext_authz(
     let place = ["gates", gate_name, "ext_authz"];
     check_header_names(&place, ext_authz, mistakes);
     if ext_authz.user_header.is_some() && keys_are_read(root) {
+        let place = [&place[..], &["user_header"]].concat();
         let mut keys = config.auth.iter().flat_map(|auth| &auth.api_keys);
-        if !keys.any(|key| key.act_as && may_ask(key)) {
+        if keys.any(|key| key.act_as && may_ask(key)) {
+            let detail = "the gateway must overwrite this header in each request, or strip it: a value that a client has set would be believed";
+            mistakes.warn(&place, detail);
+        } else {
             let detail = "only a key with `act_as` speaks for the user of this header: no such key may `gate` and may not `decide`";
-            mistakes.add(&[&place[..], &["user_header"]].concat(), detail);
+            mistakes.add(&place, detail);
         }
     }
     if gate.report == Report::Required {

@@ -418,6 +418,22 @@ fn settings_that_do_not_suit_a_gateway_are_warned_about() {
 }
 
 #[test]
+fn header_that_names_the_user_is_warned_about_because_the_gateway_must_set_it() {
+    let found = |settings: &str| {
+        let gate = GATE.replace("use_within: 2h", &format!("ext_authz: {settings}"));
+        let keys = "{ user: bob, key: \"${BOB_KEY}\" }, { user: edge, key: \"${WEB_KEY}\", act_as: true, may: [gate] }";
+        warnings(&format!("{gate}auth: {{ api_keys: [ {keys} ] }}\n"))
+    };
+    assert_eq!(
+        found("{ user_header: x-user, groups_header: x-groups }"),
+        [
+            "3:70: gates.billing.ext_authz.user_header: the gateway must overwrite this header in each request, or strip it: a value that a client has set would be believed"
+        ]
+    );
+    assert_eq!(found("{}"), Vec::<String>::new(), "the key's own user");
+}
+
+#[test]
 fn tool_of_a_gate_that_takes_a_credential_is_warned_about() {
     let text = "secrets: { keys: [ { id: k1, key: \"${SEALING_KEY}\" } ] }
 credentials: { jira: { fields: { token: {} } } }
