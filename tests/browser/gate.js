@@ -76,7 +76,7 @@ async function showsTheCall(page, { args, effect, runsHere }, isAwaited) {
   assert.equal(await page.locator(".asker").innerText(), isAwaited ? texts.waits : texts.absent);
   assert.equal(await page.locator(".risk").innerText(), RISKS[effect]);
   const said = page.locator("figure.said");
-  assert.equal(await said.locator("figcaption").innerText(), "alice’s agent says (not verified)");
+  assert.equal(await said.locator("figcaption").innerText(), "alice’s agent says (unverified)");
   assert.equal(await said.locator("blockquote").innerText(), CONTEXT);
   await unfold(page, "Exact text");
   assert.equal(await page.locator(".raw pre").innerText(), args);

@@ -119,7 +119,7 @@ fn context_of_a_gate_call_stands_below_the_call_and_is_folded_after_two_kibibyte
             "<h1 ",
             "<table class=\"arguments\"",
             "{&quot;amount&quot;:120, &quot;order&quot;:17}",
-            "alice’s agent says (not verified)",
+            "alice’s agent says (unverified)",
             text.as_str(),
             ">Approve</button>",
         ],

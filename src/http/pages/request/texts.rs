@@ -21,7 +21,7 @@ texts! {
     overdue: "too late", "已逾期";
     and_more: "{summary}, and {count} more", "{summary}，以及另外 {count} 项";
     no_rule_why: "No rule lets this run without a person.", "没有规则允许此操作在无人批准时执行。";
-    agent_wrote: "{user}’s agent says (not verified)", "{user} 的智能体称（未经核实）";
+    agent_wrote: "{user}’s agent says (unverified)", "{user} 的智能体称（未经核实）";
     asker_waiting: "The agent waits now.", "智能体正在等待。";
     asker_absent: "The agent is not waiting: it must ask again.", "智能体未在等待：需要再次请求。";
     approval_runs_call: "If you approve, the call runs at once.", "批准后将立即执行此调用。";
