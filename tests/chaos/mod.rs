@@ -6,6 +6,7 @@ mod checker;
 mod cut_answers;
 mod database;
 mod failpoints;
+mod frozen_replica;
 mod gate_askers;
 mod gate_database;
 mod gates;
@@ -23,7 +24,6 @@ mod simulated_people;
 mod stored_prompts;
 mod storm;
 mod world;
-mod zombie;
 
 use std::path::{Path, PathBuf};
 

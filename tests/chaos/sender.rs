@@ -75,7 +75,7 @@ struct Plan {
     /// also creates a task whose question stays open.
     tasks: u64,
     /// The number of kills of a replica by `kill -9`, about half of them at a failpoint. In one of
-    /// eleven cases, the replica is a zombie before its kill: `SIGSTOP` freezes the replica right
+    /// eleven cases, the replica is frozen before its kill: `SIGSTOP` freezes the replica right
     /// after the replica has sent a message, and the replica wakes up after its leases are lost.
     kills: u64,
     /// Whether the entry `gathered` also sends mails. Its next mail to a person waits until the
@@ -126,7 +126,7 @@ struct Weather<'a> {
     /// The number of killed replicas. `at_points` counts those that were killed at a failpoint.
     kills: AtomicU64,
     at_points: AtomicU64,
-    zombies: AtomicU64,
+    freezes: AtomicU64,
     tickets: Semaphore,
     calm: AtomicBool,
 }
@@ -168,7 +168,7 @@ async fn storm(plan: &Plan) {
         lives: AtomicU64::new(plan.kills),
         kills: AtomicU64::new(0),
         at_points: AtomicU64::new(0),
-        zombies: AtomicU64::new(0),
+        freezes: AtomicU64::new(0),
         tickets: Semaphore::new(6),
         calm: AtomicBool::new(false),
     };
@@ -245,11 +245,11 @@ impl Weather<'_> {
     async fn lives_of(&self, place: &Place) {
         while let Some(life) = self.next_life() {
             let draw = |what| seeded_number(self.seed.wrapping_add(life), what);
-            let zombie = life % 11 == 5;
+            let freezes = life % 11 == 5;
             let exact = draw(0).is_multiple_of(2);
             let pass = 1 + draw(1) % 3;
             let point = POINTS[usize::try_from(draw(2)).unwrap() % POINTS.len()];
-            let armed = if zombie {
+            let armed = if freezes {
                 format!("{LEASES};deliver.sent=freeze@{pass}")
             } else if exact {
                 format!("{LEASES};{point}=abort@{pass}")
@@ -261,8 +261,8 @@ impl Weather<'_> {
             let alive = process.ready(self.people.http()).await;
             assert!(alive || exact, "a replica ended: {}", place.last_words());
             let start = begins.elapsed();
-            if zombie {
-                self.freezes(&mut process, draw(3)).await;
+            if freezes {
+                self.freeze(&mut process, draw(3)).await;
             } else if exact {
                 let patience = Instant::now() + Duration::from_secs(2);
                 while process.is_over().is_none() && Instant::now() < patience {
@@ -294,7 +294,7 @@ impl Weather<'_> {
 
     /// Waits until the process has frozen itself at its failpoint. Freezes the process if it has
     /// not done so within four seconds. Wakes the process after its leases have ended.
-    async fn freezes(&self, process: &mut Process, draw: u64) {
+    async fn freeze(&self, process: &mut Process, draw: u64) {
         let patience = Instant::now() + Duration::from_secs(4);
         while !process.frozen() && Instant::now() < patience {
             pause().await;
@@ -309,7 +309,7 @@ impl Weather<'_> {
             self.books.end_leases().await;
         }
         process.signal(Signal::CONT);
-        self.zombies.fetch_add(u64::from(exact), Ordering::Relaxed);
+        self.freezes.fetch_add(u64::from(exact), Ordering::Relaxed);
         within(Duration::from_millis(700)).await;
         // After the first `SIGCONT` the process may have reached its failpoint and stopped itself,
         // so it gets a second signal.
@@ -353,13 +353,13 @@ impl Weather<'_> {
     fn figures(&self, found: &Findings, began: Instant) -> String {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         format!(
-            "sender's storm {:x}: {} kills ({} at failpoints), {} zombies, {} events, {} messages arrived ({} repeated, {} not \
+            "sender's storm {:x}: {} kills ({} at failpoints), {} frozen replicas, {} events, {} messages arrived ({} repeated, {} not \
              answered with 200), {} mails ({} repeated), {} told by mail, {} closed before, {} leases taken over, {} POSTs \
              repeated, {} s",
             self.seed,
             count(&self.kills),
             count(&self.at_points),
-            count(&self.zombies),
+            count(&self.freezes),
             found.events,
             found.arrived,
             found.repeated,
@@ -383,7 +383,7 @@ impl Weather<'_> {
         too_few(&[
             ("kills", count(&self.kills), kills),
             ("kills at failpoints", count(&self.at_points), kills / 25),
-            ("zombies", count(&self.zombies), kills / 30),
+            ("frozen replicas", count(&self.freezes), kills / 30),
             ("events", found(findings.events), tasks * 4),
             ("repeated messages", found(findings.repeated), kills / 2),
             ("refused messages", found(findings.refused), kills / 2),

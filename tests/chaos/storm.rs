@@ -35,7 +35,7 @@ struct Plan {
     /// The number of times that `SIGSTOP` freezes a replica, each time for two to three times the
     /// length of a lease. Half of the stops come exactly between the commit of a call's start and
     /// the sending of the call.
-    zombies: u64,
+    freezes: u64,
     replicas: u64,
     /// The length of a lease, in seconds.
     lease: u64,
@@ -51,7 +51,7 @@ impl Plan {
             tasks: part(self.tasks),
             kills: part(self.kills),
             crashes: part(self.crashes),
-            zombies: part(self.zombies),
+            freezes: part(self.freezes),
             ..self
         }
     }
@@ -63,20 +63,20 @@ const SHORT: Plan = Plan {
     tasks: 500,
     kills: 100,
     crashes: 5,
-    zombies: 10,
+    freezes: 10,
     replicas: 2,
     lease: 3,
     within: Duration::from_mins(35),
 };
 
 /// A quarter of the storm of `scripts/chaos`, which has 2,000 kills over 10,000 tasks, 200 crashes
-/// and 200 zombies.
+/// and 200 frozen replicas.
 const QUARTER: Plan = Plan {
     says: "storm",
     tasks: 2_500,
     kills: 500,
     crashes: 50,
-    zombies: 50,
+    freezes: 50,
     replicas: 3,
     lease: 3,
     within: Duration::from_hours(4),
@@ -88,7 +88,7 @@ const TREES: Plan = Plan {
     tasks: 60,
     kills: 40,
     crashes: 3,
-    zombies: 6,
+    freezes: 6,
     ..SHORT
 };
 
@@ -109,7 +109,7 @@ async fn five_hundred_kills_of_trees_lose_nothing_and_repeat_nothing() {
         tasks: 700,
         kills: 500,
         crashes: 40,
-        zombies: 50,
+        freezes: 50,
         within: Duration::from_hours(2),
         ..TREES
     })
@@ -132,7 +132,7 @@ async fn ten_kills_lose_nothing_and_repeat_nothing() {
         tasks: 60,
         kills: 12,
         crashes: 1,
-        zombies: 2,
+        freezes: 2,
         ..SHORT
     })
     .await;
@@ -144,9 +144,9 @@ struct Weather<'a> {
     plan: &'a Plan,
     seed: u64,
     lives: AtomicU64,
-    zombies_left: AtomicU64,
+    freezes_left: AtomicU64,
     kills: AtomicU64,
-    zombies: AtomicU64,
+    freezes: AtomicU64,
     crashes: AtomicU64,
     inbox: InboxRows,
     /// The number of lives that have ended.
@@ -180,10 +180,10 @@ async fn storm(plan: &Plan) {
     let weather = Weather {
         plan,
         seed,
-        lives: AtomicU64::new(plan.kills + plan.zombies),
-        zombies_left: AtomicU64::new(plan.zombies),
+        lives: AtomicU64::new(plan.kills + plan.freezes),
+        freezes_left: AtomicU64::new(plan.freezes),
         kills: AtomicU64::new(0),
-        zombies: AtomicU64::new(0),
+        freezes: AtomicU64::new(0),
         crashes: AtomicU64::new(0),
         inbox: InboxRows::of(&database),
         over: watch::Sender::new(0),
@@ -196,11 +196,11 @@ async fn storm(plan: &Plan) {
         let lives = join_all(places.iter().map(|place| weather.lives_of(place, &people)));
         let (calm, ()) = tokio::join!(lives, weather.crash(&cluster));
         say(&format!(
-            "storm {seed:x}: faults are over after {} s: {} kills, {} Postgres crashes, {} zombies",
+            "storm {seed:x}: faults are over after {} s: {} kills, {} Postgres crashes, {} frozen replicas",
             began.elapsed().as_secs(),
             weather.kills.load(Ordering::Relaxed),
             weather.crashes.load(Ordering::Relaxed),
-            weather.zombies.load(Ordering::Relaxed)
+            weather.freezes.load(Ordering::Relaxed)
         ));
         weather
             .tickets
@@ -260,11 +260,12 @@ impl Weather<'_> {
         let calm = format!("lease={}s", self.plan.lease);
         while let Some(life) = self.next_life() {
             let draw = |what| seeded_number(self.seed.wrapping_add(life), what);
-            let zombie = self.is_zombie(life);
-            // Half of the zombies stop themselves at the failpoint right before a call is sent.
+            let freezes = self.is_frozen_life(life);
+            // Half of the frozen replicas stop themselves at the failpoint right before a call is
+            // sent.
             let exact = draw(1).is_multiple_of(2);
             let point = format!(";call.before=freeze@{}", 1 + draw(2) % 5);
-            let armed = if zombie && exact {
+            let armed = if freezes && exact {
                 calm.clone() + &point
             } else {
                 calm.clone()
@@ -282,8 +283,8 @@ impl Weather<'_> {
                     + start.mul_f64(f64::from(u32::try_from(draw(3) % 1000).unwrap()) * 0.003),
             )
             .await;
-            if zombie {
-                self.freezes(&process, exact, draw(4)).await;
+            if freezes {
+                self.freeze(&process, exact, draw(4)).await;
             }
             // The test alone ends replicas, so a replica that has ended by itself is a failure.
             let by_itself = process.is_over();
@@ -309,19 +310,19 @@ impl Weather<'_> {
         taken.ok()
     }
 
-    fn is_zombie(&self, life: u64) -> bool {
-        let left = self.zombies_left.load(Ordering::SeqCst);
+    fn is_frozen_life(&self, life: u64) -> bool {
+        let left = self.freezes_left.load(Ordering::SeqCst);
         if left == 0 || seeded_number(self.seed.wrapping_add(life), 0) % (life.max(1)) >= left {
             return false;
         }
-        self.zombies_left.fetch_sub(1, Ordering::SeqCst);
+        self.freezes_left.fetch_sub(1, Ordering::SeqCst);
         true
     }
 
     /// Freezes the process for two to three leases, then wakes it. Meanwhile other replicas take
     /// over its tasks and open reconcile requests for its calls. If `exact`, first waits at most 2
     /// s until the process stops itself at its failpoint.
-    async fn freezes(&self, process: &Process, exact: bool, draw: u64) {
+    async fn freeze(&self, process: &Process, exact: bool, draw: u64) {
         let _awake = self.awake.acquire().await.unwrap();
         let patience = Instant::now() + Duration::from_secs(2);
         while exact && !process.frozen() && Instant::now() < patience {
@@ -331,7 +332,7 @@ impl Weather<'_> {
         let lease = Duration::from_secs(self.plan.lease);
         within(lease * 2 + Duration::from_millis(draw % 3_000)).await;
         process.signal(Signal::CONT);
-        self.zombies.fetch_add(1, Ordering::Relaxed);
+        self.freezes.fetch_add(1, Ordering::Relaxed);
         within(Duration::from_millis(1_500)).await;
         // After the first `SIGCONT` the process may have reached its failpoint and stopped itself,
         // so it gets a second signal.
@@ -339,7 +340,7 @@ impl Weather<'_> {
     }
 
     fn is_over(&self) {
-        let all = self.plan.kills + self.plan.zombies;
+        let all = self.plan.kills + self.plan.freezes;
         let mut over = 0;
         self.over.send_modify(|count| {
             *count += 1;
@@ -351,7 +352,7 @@ impl Weather<'_> {
 
     /// Crashes Postgres at even intervals, measured by the number of processes that have ended.
     async fn crash(&self, cluster: &Arc<PrivateCluster>) {
-        let (all, mut over) = (self.plan.kills + self.plan.zombies, self.over.subscribe());
+        let (all, mut over) = (self.plan.kills + self.plan.freezes, self.over.subscribe());
         for crash in 1..=self.plan.crashes {
             let due = all * crash / (self.plan.crashes + 1);
             over.wait_for(|over| *over >= due).await.unwrap();
@@ -396,7 +397,7 @@ impl Weather<'_> {
     fn figures(&self, found: &Findings, people: &People, began: Instant) -> String {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         format!(
-            "storm {:x}: {} tasks ({} of sub-agents), {} calls, {} executions, {} decisions, {} kills, {} Postgres crashes, {} zombies, {} cut off \
+            "storm {:x}: {} tasks ({} of sub-agents), {} calls, {} executions, {} decisions, {} kills, {} Postgres crashes, {} frozen replicas, {} cut off \
              between start and result, {} taken over, {} POSTs repeated ({} decisions), {} conflicts, {} sent to a human, \
              {} duplicates, {} lost, {} s",
             self.seed,
@@ -407,7 +408,7 @@ impl Weather<'_> {
             found.decisions,
             count(&self.kills),
             count(&self.crashes),
-            count(&self.zombies),
+            count(&self.freezes),
             found.cut_off,
             found.takeovers,
             count(&people.counts.repeated),
@@ -427,7 +428,7 @@ impl Weather<'_> {
         let least = [
             ("kills", count(&self.kills), plan.kills),
             ("Postgres crashes", count(&self.crashes), plan.crashes),
-            ("zombies", count(&self.zombies), plan.zombies),
+            ("frozen replicas", count(&self.freezes), plan.freezes),
             (
                 "comparisons of an inbox",
                 count(&self.inbox.looks),

@@ -36,12 +36,12 @@ async fn replica_frozen_before_a_call_neither_sends_nor_overwrites_when_it_wakes
     let at = |place: &Place| People::new(vec![place.url()], Arc::clone(&world), 0, until);
     let (of_first, of_second) = (at(&first), at(&second));
     let armed = "lease=6s;call.before=freeze@1";
-    let mut zombie = first.serve(armed, of_first.http()).await;
+    let mut replica = first.serve(armed, of_first.http()).await;
     // The replica may freeze before it answers the POST, so the test stops waiting for the reply
     // once the replica is frozen.
     {
         let frozen = async {
-            while !zombie.frozen() {
+            while !replica.frozen() {
                 of_first.in_time("its freezing");
                 pause().await;
             }
@@ -58,9 +58,9 @@ async fn replica_frozen_before_a_call_neither_sends_nor_overwrites_when_it_wakes
     // that the call was not executed, so the second replica sends the call.
     assert_eq!(of_second.settle(&task).await, "Completed");
     assert_eq!(world.ledger().len(), 1);
-    zombie.signal(Signal::CONT);
+    replica.signal(Signal::CONT);
     assert!(
-        zombie.ready(of_first.http()).await,
+        replica.ready(of_first.http()).await,
         "{}",
         first.last_words()
     );
@@ -70,7 +70,7 @@ async fn replica_frozen_before_a_call_neither_sends_nor_overwrites_when_it_wakes
     assert_eq!(of_first.settle(&next).await, "Completed");
     assert_eq!(world.ledger().len(), 2);
     let said = statuses(&of_first, &[task, next]).await;
-    zombie.kill().await;
+    replica.kill().await;
     other.kill().await;
     let told = journals(database.url(), said).await;
     let history = [of_first.history(), of_second.history()].concat();
