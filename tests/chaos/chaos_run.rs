@@ -1,5 +1,5 @@
 //! Set-up and results of the chaos tests. Writes the configuration file, whose tools call the
-//! process of `world.rs`, and reads the journals after a run.
+//! process of `tool_server.rs`, and reads the journals after a run.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -24,10 +24,10 @@ server: { max_running: {running} }
 models:
   main: { provider: openai, base_url: "{model}", model: fake, retries: 1 }
 tools:
-  lookup: { effect: read_only, http: { method: POST, url: "{world}/lookup", timeout: 2s }, parameters: &arguments { type: object, properties: { order: { type: integer }, amount: { type: integer }, mood: { type: string }, wait: { type: integer } }, required: [order, amount] } }
-  tag: { effect: idempotent, http: { method: POST, url: "{world}/tag", timeout: 2s }, parameters: *arguments }
-  refund: { http: { method: POST, url: "{world}/refund", timeout: 2s }, parameters: *arguments }
-  short: { http: { method: POST, url: "{world}/short", timeout: 2s }, parameters: *arguments }
+  lookup: { effect: read_only, http: { method: POST, url: "{tool_server}/lookup", timeout: 2s }, parameters: &arguments { type: object, properties: { order: { type: integer }, amount: { type: integer }, mood: { type: string }, wait: { type: integer } }, required: [order, amount] } }
+  tag: { effect: idempotent, http: { method: POST, url: "{tool_server}/tag", timeout: 2s }, parameters: *arguments }
+  refund: { http: { method: POST, url: "{tool_server}/refund", timeout: 2s }, parameters: *arguments }
+  short: { http: { method: POST, url: "{tool_server}/short", timeout: 2s }, parameters: *arguments }
   shell: { external: {}, parameters: *arguments }
 agents:
   billing: { description: Refunds., model: main, tools: [lookup, tag, refund, short], sub_agents: [scout, { agent: clerk, session: true }], limits: &limits { max_model_calls: 200, max_tasks: 100 } }
@@ -45,9 +45,15 @@ gates:
   door: { tools: [refund, shell], use_within: 1h, run_within: 1h, no_lasts: 0s }
 "#;
 
-/// Writes the configuration file into a folder and returns its path. `model` and `world` are URLs;
-/// `running` is the number of tasks that a process runs at once.
-pub fn configure(folder: &Path, model: &str, world: &str, database: &str, running: u32) -> PathBuf {
+/// Writes the configuration file into a folder and returns its path. `model` and `tool_server`
+/// are URLs; `running` is the number of tasks that a process runs at once.
+pub fn configure(
+    folder: &Path,
+    model: &str,
+    tool_server: &str,
+    database: &str,
+    running: u32,
+) -> PathBuf {
     let named = |yaml: &str, name: &str| {
         let text = yaml
             .split_once(&format!("&{name} "))
@@ -63,7 +69,7 @@ pub fn configure(folder: &Path, model: &str, world: &str, database: &str, runnin
     let yaml = named(&named(CONFIG, "arguments"), "limits");
     let yaml = yaml
         .replace("{model}", model)
-        .replace("{world}", world)
+        .replace("{tool_server}", tool_server)
         .replace("{running}", &running.to_string());
     let path = folder.join("holdpoint.yaml");
     std::fs::write(

@@ -1,6 +1,6 @@
-//! Compares the journals with the ledger of the executed calls (`world.rs`) and with the changes
-//! that the service acknowledged (`simulated_people.rs`). No acknowledged change may be lost, and
-//! no `once` call may run twice.
+//! Compares the journals with the ledger of the executed calls (`tool_server.rs`) and with the
+//! changes that the service acknowledged (`simulated_people.rs`). No acknowledged change may be
+//! lost, and no `once` call may run twice.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -17,7 +17,7 @@ use holdpoint::task::item::{Fact, Item};
 
 use self::calls::{AGENTS, one_call, one_delegation, read};
 use super::simulated_people::Deed;
-use super::world::Execution;
+use super::tool_server::Execution;
 use crate::engine::invariants;
 
 /// The state of one task after the run.
@@ -39,8 +39,8 @@ pub struct Evidence<'a> {
     pub ledger: &'a [Execution],
     pub history: &'a [Deed],
     pub attempted: &'a BTreeMap<String, Vec<&'static str>>,
-    /// Whether the database and the process of `world.rs` use the same clock, so that their times
-    /// can be compared.
+    /// Whether the database and the process of `tool_server.rs` use the same clock, so that their
+    /// times can be compared.
     pub one_clock: bool,
 }
 
@@ -54,7 +54,7 @@ pub struct Findings {
     /// The number of reconcile requests.
     pub to_human: usize,
     /// The number of call starts that got no result because the process died. A start does not
-    /// count if the process of `world.rs`, which the tools call, broke the connection.
+    /// count if the process of `tool_server.rs`, which the tools call, broke the connection.
     pub cut_off: usize,
     /// The number of calls that a process started after another process had started the task's
     /// previous call.

@@ -16,7 +16,7 @@ use super::checker::{Evidence, TaskRecord, check, report};
 use super::process::Place;
 use super::scripted_model::Model;
 use super::simulated_people::People;
-use super::world::World;
+use super::tool_server::ToolServer;
 use super::{stored_prompts, with_failpoints};
 use crate::support::database::Database;
 use crate::support::pause;
@@ -103,17 +103,17 @@ with_failpoints! {
 /// before.
 async fn killed_by_each_prompt(on: On) {
     let database = Database::of(on).await;
-    let (world, model) = (Arc::new(World::start().await), Model::start().await);
+    let (tool_server, model) = (Arc::new(ToolServer::start().await), Model::start().await);
     let folder = tempfile::tempdir().unwrap();
     let place = Place::new(configure(
         folder.path(),
         &model.base_url,
-        &world.url,
+        &tool_server.url,
         database.url(),
         64,
     ));
     let deadline = Instant::now() + Duration::from_mins(20);
-    let people = People::new(vec![place.url()], world, 1, deadline);
+    let people = People::new(vec![place.url()], tool_server, 1, deadline);
     let deaths = AtomicU32::new(0);
     model.kills();
     let said = tokio::select! {
@@ -150,19 +150,19 @@ with_failpoints! {
 }
 
 async fn dies_after_its_claims(on: On) {
-    let (world, model) = (Arc::new(World::start().await), Model::start().await);
+    let (tool_server, model) = (Arc::new(ToolServer::start().await), Model::start().await);
     let database = Database::of(on).await;
     let folder = tempfile::tempdir().unwrap();
     let place = Place::new(configure(
         folder.path(),
         &model.base_url,
-        &world.url,
+        &tool_server.url,
         database.url(),
         8,
     ));
     let people = People::new(
         vec![place.url()],
-        Arc::clone(&world),
+        Arc::clone(&tool_server),
         1,
         Instant::now() + Duration::from_mins(20),
     );
@@ -184,7 +184,10 @@ async fn dies_after_its_claims(on: On) {
     let created = async { people.create("small 1").await };
     let (process, task) = tokio::join!(deaths, created);
     assert_eq!(people.settle(&task).await, "Completed");
-    assert_eq!((world.ledger().len(), people.complaints()), (1, Vec::new()));
+    assert_eq!(
+        (tool_server.ledger().len(), people.complaints()),
+        (1, Vec::new())
+    );
     process.kill().await;
 }
 
@@ -192,7 +195,7 @@ async fn dies_after_its_claims(on: On) {
 /// usual run divides the points between the two databases: for each commit, the point before it is
 /// tested on one database and the point after it on the other.
 async fn killed_at_each(on: On, points: Vec<String>) {
-    let (world, model) = (Arc::new(World::start().await), Model::start().await);
+    let (tool_server, model) = (Arc::new(ToolServer::start().await), Model::start().await);
     let (wrong, stored) = (Mutex::new(Vec::new()), Mutex::new(HashSet::new()));
     let only = std::env::var_os("HOLDPOINT_TEST_POINT").map(|point| point.into_string().unwrap());
     let share = repetitions(2, 1);
@@ -201,7 +204,8 @@ async fn killed_at_each(on: On, points: Vec<String>) {
         .filter(|(_, number)| (number + number / 2) % share as u64 == on as u64 % share as u64)
         .filter(|(point, _)| only.as_ref().is_none_or(|only| point == only));
     let scenes = futures_util::stream::iter(points).map(|(point, number)| {
-        let (world, model, wrong, stored) = (Arc::clone(&world), model.clone(), &wrong, &stored);
+        let (tool_server, model, wrong, stored) =
+            (Arc::clone(&tool_server), model.clone(), &wrong, &stored);
         async move {
             let kill = Kill {
                 on,
@@ -215,7 +219,7 @@ async fn killed_at_each(on: On, points: Vec<String>) {
             let life = async |people: &People, deaths: &AtomicU32| {
                 life(people, &asked, number, &point, deaths).await
             };
-            let (complaints, tasks) = kill.during(world, model, life).await;
+            let (complaints, tasks) = kill.during(tool_server, model, life).await;
             wrong.lock().unwrap().extend(
                 complaints
                     .into_iter()
@@ -254,7 +258,7 @@ impl Kill<'_> {
     /// the failures and the tasks.
     pub async fn during(
         self,
-        world: Arc<World>,
+        tool_server: Arc<ToolServer>,
         model: Model,
         life: impl AsyncFnOnce(&People, &AtomicU32) -> Vec<String>,
     ) -> (Vec<String>, Vec<TaskRecord>) {
@@ -271,12 +275,17 @@ impl Kill<'_> {
         let place = Place::new(configure(
             folder.path(),
             &model.base_url,
-            &world.url,
+            &tool_server.url,
             database.url(),
             self.running,
         ));
         let deadline = Instant::now() + self.within;
-        let people = People::new(vec![place.url()], Arc::clone(&world), self.number, deadline);
+        let people = People::new(
+            vec![place.url()],
+            Arc::clone(&tool_server),
+            self.number,
+            deadline,
+        );
         let deaths = AtomicU32::new(0);
         let armed = if self.point.contains('@') {
             self.point.replace('@', "=abort@")
@@ -303,7 +312,8 @@ impl Kill<'_> {
             wrong.push("it was never reached".to_owned());
         }
         let tasks = journals(database.url(), said).await;
-        let (ledger, history, attempted) = (world.ledger(), people.history(), people.attempted());
+        let (ledger, history, attempted) =
+            (tool_server.ledger(), people.history(), people.attempted());
         let ledger: Vec<_> = ledger
             .into_iter()
             .filter(|line| tasks.iter().any(|told| told.task.to_string() == line.task))
@@ -395,13 +405,13 @@ async fn life(
     loop {
         let (before, made) = (
             deaths.load(Ordering::Relaxed),
-            people.world.saw(&first, r#""amount":7"#),
+            people.tool_server.saw(&first, r#""amount":7"#),
         );
         let cut = json!({"input": format!("cut {number}")});
         people
             .post_waiting(&format!("/v1/tasks/{first}/messages"), &cut, 0)
             .await;
-        while people.world.saw(&first, r#""amount":7"#) == made {
+        while people.tool_server.saw(&first, r#""amount":7"#) == made {
             if !matches!(people.look(&first).await.as_str(), "Running" | "Paused") {
                 break;
             }

@@ -11,7 +11,7 @@ use super::checker::{Evidence, check, report};
 use super::process::Place;
 use super::scripted_model::Model;
 use super::simulated_people::People;
-use super::world::World;
+use super::tool_server::ToolServer;
 use crate::support::database::Database;
 use crate::support::pause;
 
@@ -21,19 +21,19 @@ use crate::support::pause;
     ignore = "needs failpoints"
 )]
 async fn replica_frozen_before_a_call_neither_sends_nor_overwrites_when_it_wakes() {
-    let (world, model) = (Arc::new(World::start().await), Model::start().await);
+    let (tool_server, model) = (Arc::new(ToolServer::start().await), Model::start().await);
     let database = Database::postgres().await;
     let folder = tempfile::tempdir().unwrap();
     let config = configure(
         folder.path(),
         &model.base_url,
-        &world.url,
+        &tool_server.url,
         database.url(),
         8,
     );
     let (first, second) = (Place::new(config.clone()), Place::new(config));
     let until = Instant::now() + Duration::from_mins(20);
-    let at = |place: &Place| People::new(vec![place.url()], Arc::clone(&world), 0, until);
+    let at = |place: &Place| People::new(vec![place.url()], Arc::clone(&tool_server), 0, until);
     let (of_first, of_second) = (at(&first), at(&second));
     let armed = "lease=6s;call.before=freeze@1";
     let mut replica = first.serve(armed, of_first.http()).await;
@@ -57,7 +57,7 @@ async fn replica_frozen_before_a_call_neither_sends_nor_overwrites_when_it_wakes
     // The second replica takes the task over and opens a reconcile request. The auditor answers
     // that the call was not executed, so the second replica sends the call.
     assert_eq!(of_second.settle(&task).await, "Completed");
-    assert_eq!(world.ledger().len(), 1);
+    assert_eq!(tool_server.ledger().len(), 1);
     replica.signal(Signal::CONT);
     assert!(
         replica.ready(of_first.http()).await,
@@ -68,13 +68,13 @@ async fn replica_frozen_before_a_call_neither_sends_nor_overwrites_when_it_wakes
     // of the first task has sent the call by then.
     let next = of_first.create("small 2").await;
     assert_eq!(of_first.settle(&next).await, "Completed");
-    assert_eq!(world.ledger().len(), 2);
+    assert_eq!(tool_server.ledger().len(), 2);
     let said = statuses(&of_first, &[task, next]).await;
     replica.kill().await;
     other.kill().await;
     let told = journals(database.url(), said).await;
     let history = [of_first.history(), of_second.history()].concat();
-    let (ledger, attempted) = (world.ledger(), of_second.attempted());
+    let (ledger, attempted) = (tool_server.ledger(), of_second.attempted());
     let evidence = Evidence {
         tasks: &told,
         ledger: &ledger,

@@ -91,12 +91,12 @@ impl People {
     }
 
     /// Runs a permitted call, as its agent would: sends the call to the tools' process
-    /// (`world.rs`), and reports the receipt from this process as the outcome.
+    /// (`tool_server.rs`), and reports the receipt from this process as the outcome.
     async fn run_and_report(&self, call: &Value) {
         let text = |name: &str| call[name].as_str().unwrap().to_owned();
         let run = self
             .http()
-            .post(format!("{}/{}", self.world.url, text("tool")))
+            .post(format!("{}/{}", self.tool_server.url, text("tool")))
             .header("idempotency-key", text("tool_call_id"))
             .header("holdpoint-task-id", text("task_id"))
             .body(text("arguments_text"));

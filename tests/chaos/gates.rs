@@ -13,8 +13,8 @@ use super::failpoints::Kill;
 use super::gate_askers::Kind;
 use super::scripted_model::Model;
 use super::simulated_people::People;
+use super::tool_server::ToolServer;
 use super::with_failpoints;
-use super::world::World;
 use crate::support::test_app::On;
 
 /// The failpoints of a gate call, in the order in which a call reaches them.
@@ -39,9 +39,9 @@ const POINTS: [&str; 15] = [
 const AT_ONCE: usize = 5;
 
 async fn killed_at_each(on: On) {
-    let (world, model) = (Arc::new(World::start().await), Model::start().await);
+    let (tool_server, model) = (Arc::new(ToolServer::start().await), Model::start().await);
     let scenes = POINTS.iter().zip(1_u64..).map(|(point, number)| {
-        let (world, model) = (Arc::clone(&world), model.clone());
+        let (tool_server, model) = (Arc::clone(&tool_server), model.clone());
         let kill = Kill {
             on,
             point,
@@ -50,7 +50,7 @@ async fn killed_at_each(on: On) {
             within: Duration::from_mins(10),
         };
         async move {
-            let (wrong, _) = kill.during(world, model, asked_until_it_died).await;
+            let (wrong, _) = kill.during(tool_server, model, asked_until_it_died).await;
             wrong
                 .into_iter()
                 .map(move |wrong| format!("{point} on {on:?}: {wrong}"))

@@ -1,5 +1,5 @@
-//! Receivers of webhooks, which run in the process of `world.rs`. A receiver writes each message to
-//! a file before it answers. The answer is drawn at random. Most answers are a 200, at once or
+//! Receivers of webhooks, which run in the process of `tool_server.rs`. A receiver writes each
+//! message to a file before it answers. The answer is drawn at random. Most answers are a 200, at once or
 //! late. The others are a 500, no answer at all, or a cut connection.
 
 use std::fs::File;
@@ -76,7 +76,7 @@ struct Receiver {
     drawn: AtomicU64,
 }
 
-/// Returns the router with the receivers' routes. The process of `world.rs` serves these routes.
+/// Returns the router with the receivers' routes. `tool_server.rs` serves these routes.
 pub fn router(folder: &Path) -> Router {
     let ledger = folder.join(LEDGER);
     let file = File::options().create(true).append(true).open(ledger);

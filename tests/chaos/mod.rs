@@ -23,7 +23,7 @@ mod sender;
 mod simulated_people;
 mod stored_prompts;
 mod storm;
-mod world;
+mod tool_server;
 
 use std::path::{Path, PathBuf};
 

@@ -23,7 +23,7 @@ use super::hooks;
 use super::process::{Place, Process, free_port, within};
 use super::scripted_model::{Model, seeded_number};
 use super::simulated_people::People;
-use super::world::World;
+use super::tool_server::ToolServer;
 use crate::notify::{NEW, OLD};
 use crate::support::fake_mail_server::{FakeMailServer, Then};
 use crate::support::pause;
@@ -48,8 +48,8 @@ const NOTIFY: &str = r#"  people:
 notify:
   mail: { url: "smtp://127.0.0.1:{mail}", from: "Holdpoint <holdpoint@acme.example>" }
   to:
-    - { name: every, webhook: { url: "{world}/hook/every", secrets: ["{new}"] }, tenants: [acme], events: [task.created, task.paused, task.resumed, task.completed, task.failed, task.canceled, request.created, request.decided, request.expired, request.withdrawn] }
-    - { name: whole, webhook: { url: "{world}/hook/whole", secrets: ["{new}", "{old}"], payload: full }, tenants: [acme] }
+    - { name: every, webhook: { url: "{tool_server}/hook/every", secrets: ["{new}"] }, tenants: [acme], events: [task.created, task.paused, task.resumed, task.completed, task.failed, task.canceled, request.created, request.decided, request.expired, request.withdrawn] }
+    - { name: whole, webhook: { url: "{tool_server}/hook/whole", secrets: ["{new}", "{old}"], payload: full }, tenants: [acme] }
     - { name: dead, webhook: { url: "http://127.0.0.1:{nowhere}/", secrets: ["{new}"] }, tenants: [acme] }
     - { name: by-mail, mail: { to: approvers }, gather: 0s, tenants: [acme] }
 "#;
@@ -135,25 +135,31 @@ async fn storm(plan: &Plan) {
     let began = Instant::now();
     let seed = u64::from_str_radix(&unique()[24..], 16).unwrap();
     let cluster = PrivateCluster::start();
-    let (world, model) = (Arc::new(World::start().await), Model::start().await);
+    let (tool_server, model) = (Arc::new(ToolServer::start().await), Model::start().await);
     let mail = FakeMailServer::start().await;
     let database = cluster.url("postgres");
     let books = Books::of(&database);
     books.add_roles().await;
     let folder = tempfile::tempdir().unwrap();
-    let notify = notify(plan, &world, mail.port);
+    let notify = notify(plan, &tool_server, mail.port);
     let places: Vec<_> = ROLES
         .iter()
         .map(|role| {
             let database = database.replace("postgres@", &format!("{role}@"));
             let folder = folder.path().join(role);
-            Place::new(configured(&folder, &model, &world, &notify, &database))
+            Place::new(configured(
+                &folder,
+                &model,
+                &tool_server,
+                &notify,
+                &database,
+            ))
         })
         .collect();
     let urls = places.iter().map(Place::url).collect();
     let people = Arc::new(People::new(
         urls,
-        Arc::clone(&world),
+        Arc::clone(&tool_server),
         seed,
         began + plan.within,
     ));
@@ -175,7 +181,7 @@ async fn storm(plan: &Plan) {
     let faults = async {
         join_all(places.iter().map(|place| weather.lives_of(place))).await;
         weather.calm.store(true, Ordering::SeqCst);
-        hooks::calm_down(world.folder());
+        hooks::calm_down(tool_server.folder());
         mail.then(Then::Take);
         // A clock that is ahead ends the leases of the killed replicas.
         let ahead = if plan.sleeps { LEASES } else { "clock=60s" };
@@ -194,7 +200,7 @@ async fn storm(plan: &Plan) {
     }
     let evidence = Evidence {
         stored: weather.books.stored().await,
-        arrivals: hooks::arrivals(world.folder()),
+        arrivals: hooks::arrivals(tool_server.folder()),
         mails: mail.all(),
         mail_entries: MAILS[..=usize::from(plan.gathers)].to_vec(),
     };
@@ -207,10 +213,10 @@ async fn storm(plan: &Plan) {
     assert!(wrong.is_empty(), "seed {seed:x}\n{}", wrong.join("\n"));
 }
 
-fn notify(plan: &Plan, world: &World, mail: u16) -> String {
+fn notify(plan: &Plan, tool_server: &ToolServer, mail: u16) -> String {
     let gathered = if plan.gathers { GATHERED } else { "" };
     format!("{NOTIFY}{gathered}")
-        .replace("{world}", &world.url)
+        .replace("{tool_server}", &tool_server.url)
         .replace("{mail}", &mail.to_string())
         .replace("{nowhere}", &free_port().to_string())
         .replace("{new}", NEW)
@@ -220,12 +226,12 @@ fn notify(plan: &Plan, world: &World, mail: u16) -> String {
 fn configured(
     folder: &Path,
     model: &Model,
-    world: &World,
+    tool_server: &ToolServer,
     notify: &str,
     database: &str,
 ) -> PathBuf {
     std::fs::create_dir(folder).unwrap();
-    let path = configure(folder, &model.base_url, &world.url, database, 64);
+    let path = configure(folder, &model.base_url, &tool_server.url, database, 64);
     let yaml = std::fs::read_to_string(&path).unwrap();
     // All replicas have one public address, as behind a load balancer, so each replica writes the
     // same text of a message.

@@ -1,7 +1,7 @@
 //! The simulated users of the service. An owner creates tasks and answers their requests until the
 //! tasks end. Approvers decide, sometimes two at once. An auditor answers reconcile requests
-//! according to the ledger of the executed calls (`world.rs`). A POST without a reply is repeated
-//! with the same idempotency key at a random replica. Every change that the service acknowledges
+//! according to the ledger of the executed calls (`tool_server.rs`). A POST without a reply is
+//! repeated with the same idempotency key at a random replica. Every change that the service acknowledges
 //! goes into the history.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::scripted_model::seeded_number;
-use super::world::World;
+use super::tool_server::ToolServer;
 use crate::support::test_app::ALICE;
 use crate::support::{http_client_builder, pause};
 
@@ -50,7 +50,7 @@ pub struct Counts {
 
 pub struct People {
     pub urls: Vec<String>,
-    pub world: Arc<World>,
+    pub tool_server: Arc<ToolServer>,
     pub seed: u64,
     /// The time at which every wait must be over.
     pub until: Instant,
@@ -73,11 +73,11 @@ pub struct Answer {
 }
 
 impl People {
-    pub fn new(urls: Vec<String>, world: Arc<World>, seed: u64, until: Instant) -> Self {
+    pub fn new(urls: Vec<String>, tool_server: Arc<ToolServer>, seed: u64, until: Instant) -> Self {
         let http = http_client_builder().pool_idle_timeout(Duration::from_secs(1));
         Self {
             urls,
-            world,
+            tool_server,
             seed,
             until,
             patience: Duration::from_secs(5),
@@ -292,7 +292,7 @@ impl People {
         if request["kind"] == "reconcile" {
             // The simulated auditor looks up whether the simulated tool executed the call.
             let key = own[0]["tool_call_id"].as_str().unwrap();
-            if self.world.of(key).is_empty() {
+            if self.tool_server.of(key).is_empty() {
                 self.decide(task, id, "retry", json!({"action": "retry"}), true)
                     .await;
             } else {

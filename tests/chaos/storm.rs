@@ -18,7 +18,7 @@ use super::inbox_rows::InboxRows;
 use super::process::{Place, Process, within};
 use super::scripted_model::{Model, seeded_number};
 use super::simulated_people::People;
-use super::world::World;
+use super::tool_server::ToolServer;
 use super::{stored_prompts, with_failpoints};
 use crate::support::pause;
 use crate::support::postgres::{PrivateCluster, unique};
@@ -162,17 +162,23 @@ async fn storm(plan: &Plan) {
     let began = Instant::now();
     let seed = u64::from_str_radix(&unique()[24..], 16).unwrap();
     let cluster = Arc::new(PrivateCluster::start());
-    let (world, model) = (Arc::new(World::start().await), Model::start().await);
+    let (tool_server, model) = (Arc::new(ToolServer::start().await), Model::start().await);
     let folder = tempfile::tempdir().unwrap();
     let database = cluster.url("postgres");
-    let config = configure(folder.path(), &model.base_url, &world.url, &database, 64);
+    let config = configure(
+        folder.path(),
+        &model.base_url,
+        &tool_server.url,
+        &database,
+        64,
+    );
     let places: Vec<_> = (0..plan.replicas)
         .map(|_| Place::new(config.clone()))
         .collect();
     let urls = places.iter().map(Place::url).collect();
     let people = Arc::new(People::new(
         urls,
-        Arc::clone(&world),
+        Arc::clone(&tool_server),
         seed,
         began + plan.within,
     ));
@@ -215,7 +221,7 @@ async fn storm(plan: &Plan) {
         process.kill().await;
     }
     let told = journals(&database, said).await;
-    let (ledger, history, attempted) = (world.ledger(), people.history(), people.attempted());
+    let (ledger, history, attempted) = (tool_server.ledger(), people.history(), people.attempted());
     let evidence = Evidence {
         tasks: &told,
         ledger: &ledger,

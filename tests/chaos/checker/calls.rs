@@ -1,5 +1,5 @@
 //! Checks the calls of a task: compares their facts in the task's journal with the executions that
-//! the tools' process (`world.rs`) has recorded.
+//! the tools' process (`tool_server.rs`) has recorded.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -8,7 +8,7 @@ use holdpoint::task::id::{CallId, TaskId};
 use holdpoint::task::item::{Fact, Outcome, ToolResult};
 use holdpoint::task::request::RequestKind;
 
-use super::super::world::Execution;
+use super::super::tool_server::Execution;
 use super::{Evidence, Findings, Kind, TaskRecord};
 
 #[derive(Default)]
@@ -345,7 +345,9 @@ pub fn results_match_executions(
             found.add(
                 Kind::Lost,
                 task,
-                format!("{name} {id} is said to have succeeded; the world knows nothing of it"),
+                format!(
+                    "{name} {id} is said to have succeeded; the tool server has not executed it"
+                ),
             );
         }
     }

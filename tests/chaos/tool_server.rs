@@ -1,4 +1,4 @@
-//! A separate process, called the world, that the service's tools call. The process knows nothing
+//! A separate process, the tool server, that the service's tools call. The process knows nothing
 //! of the service. It writes each execution with its idempotency key to a file, the ledger, before
 //! it answers. The arguments of a call determine whether the answer is delayed, broken, an error or
 //! missing. The receivers of messages run in the same process (`hooks.rs`).
@@ -25,7 +25,7 @@ use super::process::within;
 use crate::support::pause;
 
 /// The environment variable that gives the process its folder.
-const FOLDER: &str = "HOLDPOINT_TEST_WORLD";
+const FOLDER: &str = "HOLDPOINT_TEST_TOOL_SERVER";
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Execution {
@@ -42,7 +42,7 @@ pub struct Execution {
 }
 
 /// The running process, its address, and the part of the ledger that the test has read so far.
-pub struct World {
+pub struct ToolServer {
     pub url: String,
     folder: tempfile::TempDir,
     child: Child,
@@ -56,7 +56,7 @@ struct Ledger {
     by_key: HashMap<String, Vec<usize>>,
 }
 
-impl World {
+impl ToolServer {
     /// Starts the process. It runs this test program again, and serves until its standard input
     /// ends.
     pub async fn start() -> Self {
@@ -64,7 +64,7 @@ impl World {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([
                 "--exact",
-                "chaos::world::world_process_serves_tool_calls_until_its_parent_ends",
+                "chaos::tool_server::tool_server_process_serves_calls_until_its_parent_ends",
                 "--ignored",
                 "--nocapture",
             ])
@@ -78,7 +78,7 @@ impl World {
             if let Ok(url) = std::fs::read_to_string(folder.path().join("url")) {
                 break url;
             }
-            assert!(child.try_wait().unwrap().is_none(), "the world ended");
+            assert!(child.try_wait().unwrap().is_none(), "the tool server ended");
             pause().await;
         };
         Self {
@@ -141,7 +141,7 @@ impl World {
     }
 }
 
-impl Drop for World {
+impl Drop for ToolServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -149,14 +149,14 @@ impl Drop for World {
 }
 
 /// The state inside the process: the ledger file, and the number of executions of each key.
-struct Book {
+struct LedgerWriter {
     file: File,
     counts: HashMap<String, u32>,
 }
 
 #[test]
-#[ignore = "the process that World::start starts, no test"]
-fn world_process_serves_tool_calls_until_its_parent_ends() {
+#[ignore = "the process that ToolServer::start starts, no test"]
+fn tool_server_process_serves_calls_until_its_parent_ends() {
     let Some(folder) = std::env::var_os(FOLDER) else {
         return;
     };
@@ -171,7 +171,7 @@ fn world_process_serves_tool_calls_until_its_parent_ends() {
         .append(true)
         .open(folder.join("ledger"))
         .unwrap();
-    let book = Arc::new(Mutex::new(Book {
+    let ledger = Arc::new(Mutex::new(LedgerWriter {
         file,
         counts: HashMap::new(),
     }));
@@ -184,7 +184,7 @@ fn world_process_serves_tool_calls_until_its_parent_ends() {
         let url = format!("http://{}", listener.local_addr().unwrap());
         std::fs::write(folder.join("url.new"), url).unwrap();
         std::fs::rename(folder.join("url.new"), folder.join("url")).unwrap();
-        let calls = Router::new().fallback(execute).with_state(book);
+        let calls = Router::new().fallback(execute).with_state(ledger);
         axum::serve(listener, calls.merge(hooks::router(&folder)))
             .await
             .unwrap();
@@ -192,7 +192,7 @@ fn world_process_serves_tool_calls_until_its_parent_ends() {
 }
 
 async fn execute(
-    State(book): State<Arc<Mutex<Book>>>,
+    State(ledger): State<Arc<Mutex<LedgerWriter>>>,
     uri: Uri,
     headers: HeaderMap,
     body: Bytes,
@@ -206,9 +206,9 @@ async fn execute(
     };
     let said: Value = serde_json::from_slice(&body).unwrap_or_default();
     let execution = {
-        let mut book = book.lock().unwrap();
+        let mut ledger = ledger.lock().unwrap();
         let key = header("idempotency-key");
-        let count = book.counts.entry(key.clone()).or_default();
+        let count = ledger.counts.entry(key.clone()).or_default();
         *count += 1;
         let execution = Execution {
             nth: *count,
@@ -232,8 +232,8 @@ async fn execute(
             .unwrap(),
         };
         let line = serde_json::to_string(&execution).unwrap() + "\n";
-        book.file.write_all(line.as_bytes()).unwrap();
-        book.file.flush().unwrap();
+        ledger.file.write_all(line.as_bytes()).unwrap();
+        ledger.file.flush().unwrap();
         execution
     };
     answer(&execution, said["wait"].as_u64().unwrap_or(0)).await
