@@ -1,6 +1,6 @@
 //! Receivers of webhooks, which run in the process of `tool_server.rs`. A receiver writes each
-//! message to a file before it answers. The answer is drawn at random. Most answers are a 200, at once or
-//! late. The others are a 500, no answer at all, or a cut connection.
+//! message to a file before it answers. The answer is drawn at random. Most answers are a 200,
+//! at once or late. The others are a 500, no answer at all, or a cut connection.
 
 use std::fs::File;
 use std::io::Write as _;

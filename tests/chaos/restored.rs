@@ -27,7 +27,7 @@ const QUEUED: usize = 5;
 
 /// The configuration's folder, the tool and the port. They outlive every process and every
 /// database.
-struct World {
+struct RestoreFixture {
     folder: tempfile::TempDir,
     tool: FakeTool,
     port: u16,
@@ -49,7 +49,7 @@ struct Tasks {
     new: Vec<String>,
 }
 
-impl World {
+impl RestoreFixture {
     async fn new() -> Self {
         let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
         model.otherwise(|body| {
@@ -360,56 +360,56 @@ fn plain(cluster: &Cluster) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn base_backup_restored_after_many_cycles_runs_nothing_again() {
-    let world = World::new().await;
-    let cluster = world.cluster().await;
-    let process = world.serve(&plain(&cluster), &[]).await;
-    let tasks = world.populate(&process, 40).await;
-    let kept = world.path("kept");
+    let fixture = RestoreFixture::new().await;
+    let cluster = fixture.cluster().await;
+    let process = fixture.serve(&plain(&cluster), &[]).await;
+    let tasks = fixture.populate(&process, 40).await;
+    let kept = fixture.path("kept");
     cluster.backup(&kept, false);
-    world.go_on(&process, &tasks, repetitions(60, 500)).await;
+    fixture.go_on(&process, &tasks, repetitions(60, 500)).await;
     drop(process);
     cluster.cut();
     let restored = Cluster::resume(&kept, "", std::process::id());
-    let process = world.serve(&plain(&restored), &["--restored"]).await;
-    world.nothing_runs_again(&process, &tasks).await;
+    let process = fixture.serve(&plain(&restored), &["--restored"]).await;
+    fixture.nothing_runs_again(&process, &tasks).await;
     // A database server still runs in the folder, so this test does not delete the folder. The
     // clusters' watcher processes end the servers and remove their data.
-    let _ = world.folder.keep();
+    let _ = fixture.folder.keep();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn restored_copy_of_a_sqlite_file_runs_nothing_again() {
-    let world = World::new().await;
-    let url = |name: &str| format!("sqlite://{}", world.path(name).display());
-    let process = world.serve(&url("house.db"), &[]).await;
-    let tasks = world.populate(&process, 10).await;
-    let copy = format!("vacuum into '{}'", world.path("kept.db").display());
+    let fixture = RestoreFixture::new().await;
+    let url = |name: &str| format!("sqlite://{}", fixture.path(name).display());
+    let process = fixture.serve(&url("house.db"), &[]).await;
+    let tasks = fixture.populate(&process, 10).await;
+    let copy = format!("vacuum into '{}'", fixture.path("kept.db").display());
     Database::at(&url("house.db")).execute(&copy).await;
-    world.go_on(&process, &tasks, 30).await;
+    fixture.go_on(&process, &tasks, 30).await;
     drop(process);
-    let process = world.serve(&url("kept.db"), &["--restored"]).await;
-    world.nothing_runs_again(&process, &tasks).await;
+    let process = fixture.serve(&url("kept.db"), &["--restored"]).await;
+    fixture.nothing_runs_again(&process, &tasks).await;
 }
 
 /// The replica keeps running while the address of its database is switched to the standby.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn promoted_standby_is_recognized_by_a_running_replica_and_runs_nothing_again() {
-    let world = World::new().await;
-    let cluster = world.cluster().await;
-    let door = world.path("door");
-    symlink(world.path("first"), &door).unwrap();
+    let fixture = RestoreFixture::new().await;
+    let cluster = fixture.cluster().await;
+    let socket_folder = fixture.path("socket");
+    symlink(fixture.path("first"), &socket_folder).unwrap();
     let url = format!(
         "postgres://plain@{}/house",
-        door.display().to_string().replace('/', "%2F")
+        socket_folder.display().to_string().replace('/', "%2F")
     );
-    let process = world.serve(&url, &[]).await;
-    let tasks = world.populate(&process, 10).await;
-    cluster.backup(&world.path("second"), true);
-    world.go_on(&process, &tasks, 30).await;
+    let process = fixture.serve(&url, &[]).await;
+    let tasks = fixture.populate(&process, 10).await;
+    cluster.backup(&fixture.path("second"), true);
+    fixture.go_on(&process, &tasks, 30).await;
     cluster.cut();
-    let standby = Cluster::resume(&world.path("second"), "", std::process::id());
-    fs::remove_file(&door).unwrap();
-    symlink(world.path("second"), &door).unwrap();
+    let standby = Cluster::resume(&fixture.path("second"), "", std::process::id());
+    fs::remove_file(&socket_folder).unwrap();
+    symlink(fixture.path("second"), &socket_folder).unwrap();
     // The standby accepts connections, but the service is not ready yet.
     while process.ready().await != Some(503) {}
     let (status, refused) = process
@@ -422,8 +422,8 @@ async fn promoted_standby_is_recognized_by_a_running_replica_and_runs_nothing_ag
     );
     standby.promote();
     while process.ready().await != Some(200) {}
-    world.nothing_runs_again(&process, &tasks).await;
+    fixture.nothing_runs_again(&process, &tasks).await;
     // A database server still runs in the folder, so this test does not delete the folder. The
     // clusters' watcher processes end the servers and remove their data.
-    let _ = world.folder.keep();
+    let _ = fixture.folder.keep();
 }

@@ -1,8 +1,8 @@
 //! The simulated users of the service. An owner creates tasks and answers their requests until the
 //! tasks end. Approvers decide, sometimes two at once. An auditor answers reconcile requests
 //! according to the ledger of the executed calls (`tool_server.rs`). A POST without a reply is
-//! repeated with the same idempotency key at a random replica. Every change that the service acknowledges
-//! goes into the history.
+//! repeated with the same idempotency key at a random replica. Every change that the service
+//! acknowledges goes into the history.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
