@@ -24,7 +24,7 @@ server: { max_running: {running} }
 models:
   main: { provider: openai, base_url: "{model}", model: fake, retries: 1 }
 tools:
-  lookup: { effect: read_only, http: { method: POST, url: "{tool_server}/lookup", timeout: 2s }, parameters: &arguments { type: object, properties: { order: { type: integer }, amount: { type: integer }, mood: { type: string }, wait: { type: integer } }, required: [order, amount] } }
+  lookup: { effect: read_only, http: { method: POST, url: "{tool_server}/lookup", timeout: 2s }, parameters: &arguments { type: object, properties: { order: { type: integer }, amount: { type: integer }, fault: { type: string }, wait: { type: integer } }, required: [order, amount] } }
   tag: { effect: idempotent, http: { method: POST, url: "{tool_server}/tag", timeout: 2s }, parameters: *arguments }
   refund: { http: { method: POST, url: "{tool_server}/refund", timeout: 2s }, parameters: *arguments }
   short: { http: { method: POST, url: "{tool_server}/short", timeout: 2s }, parameters: *arguments }

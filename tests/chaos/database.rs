@@ -32,7 +32,7 @@ pub fn is_refused(reply: &Reply) {
 
 /// Asserts that `/healthz` answers at once, and that `/readyz` soon says that the service is not
 /// ready.
-async fn lives_and_is_not_ready(app: &TestApp) {
+async fn is_alive_and_not_ready(app: &TestApp) {
     let began = Instant::now();
     assert_eq!(app.nobody().get("/healthz").await.status, 200);
     assert!(began.elapsed() < WORKS);
@@ -110,7 +110,7 @@ async fn database_crash_is_503_and_running_tasks_continue_after_it() {
             .hit(&format!("/resume/{}/approve", held.request))
             .await,
     );
-    lives_and_is_not_ready(&app).await;
+    is_alive_and_not_ready(&app).await;
     cluster.start_again();
     gets_ready(&app).await;
     let done = ended(&app, &running).await;
@@ -143,7 +143,7 @@ async fn hanging_database_is_503_in_time_and_nothing_is_done_twice() {
     let (new, seen, ()) = tokio::join!(
         async { owner().post("/v1/tasks", &body).await },
         async { app.owner().get(&format!("/v1/tasks/{running}")).await },
-        lives_and_is_not_ready(&app)
+        is_alive_and_not_ready(&app)
     );
     is_refused(&new);
     is_refused(&seen);
@@ -221,7 +221,7 @@ async fn silent_connection_is_503_in_time_and_frees_its_place_in_the_pool() {
     );
     line.blackhole();
     let began = Instant::now();
-    let (replies, ()) = tokio::join!(many(), lives_and_is_not_ready(&app));
+    let (replies, ()) = tokio::join!(many(), is_alive_and_not_ready(&app));
     replies.iter().for_each(is_refused);
     assert!(began.elapsed() < GIVES_UP, "{:?}", began.elapsed());
     line.mend();
@@ -230,7 +230,7 @@ async fn silent_connection_is_503_in_time_and_frees_its_place_in_the_pool() {
         assert!(many().await.iter().all(|reply| reply.status == 200));
     }
     line.cut();
-    lives_and_is_not_ready(&app).await;
+    is_alive_and_not_ready(&app).await;
     line.mend();
     gets_ready(&app).await;
     assert!(

@@ -23,8 +23,8 @@ use crate::support::pause;
 use crate::support::repetitions;
 use crate::support::test_app::On;
 
-/// The commits that each run of [`life`] makes several times. Each commit has two failpoints: one
-/// with the suffix `.before` and one with the suffix `.committed`.
+/// The commits that each run of [`scenario`] makes several times. Each commit has two failpoints:
+/// one with the suffix `.before` and one with the suffix `.committed`.
 const OFTEN: &[&str] = &[
     "task_status",
     "user_message",
@@ -38,7 +38,7 @@ const OFTEN: &[&str] = &[
     "take",
     "park",
 ];
-/// The commits that each run of [`life`] makes once. Each commit has two failpoints, as in
+/// The commits that each run of [`scenario`] makes once. Each commit has two failpoints, as in
 /// [`OFTEN`].
 const ONCE: &[&str] = &["request_closed", "late_result", "queue", "keep"];
 
@@ -63,7 +63,7 @@ fn first() -> Vec<String> {
 }
 
 /// Returns the failpoints that kill a process when it reaches them for the second time. Each
-/// failpoint has the suffix `@2`. Each run of [`life`] reaches these failpoints several times.
+/// failpoint has the suffix `@2`. Each run of [`scenario`] reaches these failpoints several times.
 fn second() -> Vec<String> {
     let commits = OFTEN.iter().map(|point| format!("{point}.committed"));
     let others = ["submit.committed", "call.before", "call.answered"];
@@ -126,7 +126,7 @@ async fn killed_by_each_prompt(on: On) {
             people.settle(&task).await;
             statuses(&people, &[task]).await
         } => said,
-        end = keeps_alive(&place, "", &model, &deaths, deadline) => panic!("{end}; {}", place.last_words()),
+        end = restart_after_kills(&place, "", &model, &deaths, deadline) => panic!("{end}; {}", place.last_log_lines()),
     };
     let tasks = journals(database.url(), said).await;
     let died = deaths.load(Ordering::Relaxed);
@@ -177,7 +177,7 @@ async fn dies_after_its_claims(on: On) {
                 place.start(&format!("lease=3s;clock={}s;{point}=abort", 120 * death));
             let status = process.ended().await;
             let signal = std::os::unix::process::ExitStatusExt::signal(&status);
-            assert_eq!(signal, Some(9), "death {death}: {}", place.last_words());
+            assert_eq!(signal, Some(9), "death {death}: {}", place.last_log_lines());
         }
         place.start(&format!("lease=3s;clock={}s", 120 * 21))
     };
@@ -191,9 +191,9 @@ async fn dies_after_its_claims(on: On) {
     process.kill().await;
 }
 
-/// Runs the scene [`life`] once for each of these points, and kills the process at that point. A
-/// usual run divides the points between the two databases: for each commit, the point before it is
-/// tested on one database and the point after it on the other.
+/// Runs [`scenario`] once for each of these points, and kills the process at that point. A usual
+/// run divides the points between the two databases: for each commit, the point before it is tested
+/// on one database and the point after it on the other.
 async fn killed_at_each(on: On, points: Vec<String>) {
     let (tool_server, model) = (Arc::new(ToolServer::start().await), Model::start().await);
     let (wrong, stored) = (Mutex::new(Vec::new()), Mutex::new(HashSet::new()));
@@ -216,10 +216,10 @@ async fn killed_at_each(on: On, points: Vec<String>) {
                 within: Duration::from_mins(20),
             };
             let asked = model.clone();
-            let life = async |people: &People, deaths: &AtomicU32| {
-                life(people, &asked, number, &point, deaths).await
+            let scenario = async |people: &People, deaths: &AtomicU32| {
+                scenario(people, &asked, number, &point, deaths).await
             };
-            let (complaints, tasks) = kill.during(tool_server, model, life).await;
+            let (complaints, tasks) = kill.during(tool_server, model, scenario).await;
             wrong.lock().unwrap().extend(
                 complaints
                     .into_iter()
@@ -253,14 +253,14 @@ pub struct Kill<'p> {
 }
 
 impl Kill<'_> {
-    /// Runs `life`, the actions of a test, while the process dies and is restarted. `life` can read
-    /// how often the process has died, and returns the ids of the tasks that it created. Returns
-    /// the failures and the tasks.
+    /// Runs `scenario`, the actions of a test, while the process dies and is restarted. `scenario`
+    /// can read how often the process has died, and returns the ids of the tasks that it created.
+    /// Returns the failures and the tasks.
     pub async fn during(
         self,
         tool_server: Arc<ToolServer>,
         model: Model,
-        life: impl AsyncFnOnce(&People, &AtomicU32) -> Vec<String>,
+        scenario: impl AsyncFnOnce(&People, &AtomicU32) -> Vec<String>,
     ) -> (Vec<String>, Vec<TaskRecord>) {
         let database = match self.on {
             On::Sqlite => Database::sqlite().await,
@@ -294,17 +294,17 @@ impl Kill<'_> {
         };
         let said = tokio::select! {
             said = async {
-                let tasks = life(&people, &deaths).await;
+                let tasks = scenario(&people, &deaths).await;
                 statuses(&people, &tasks).await
             } => Ok(said),
             // If the branch above ends first, dropping this future kills the serving process.
-            end = keeps_alive(&place, &armed, &model, &deaths, deadline) => Err(end),
+            end = restart_after_kills(&place, &armed, &model, &deaths, deadline) => Err(end),
         };
         let mut wrong = people.complaints();
         let said = match said {
             Ok(said) => said,
             Err(end) => {
-                wrong.push(format!("{end}; {}", place.last_words()));
+                wrong.push(format!("{end}; {}", place.last_log_lines()));
                 return (wrong, Vec::new());
             }
         };
@@ -336,7 +336,7 @@ impl Kill<'_> {
 /// Starts the process with the failpoint `armed`. After each kill, restarts the process without the
 /// failpoint and with a later clock, so that all leases have run out. Returns when the process ends
 /// without a kill, or when the deadline passes. The returned text says which of the two happened.
-pub async fn keeps_alive(
+pub async fn restart_after_kills(
     place: &Place,
     armed: &str,
     model: &Model,
@@ -360,7 +360,7 @@ pub async fn keeps_alive(
 
 /// Creates tasks, messages and answers that together reach every commit of the driver's loop.
 /// Returns the tasks. `number` makes the calls' arguments unique; `point` is the armed failpoint.
-async fn life(
+async fn scenario(
     people: &People,
     model: &Model,
     number: u64,
@@ -437,9 +437,9 @@ async fn life(
 /// the late result has come. Returns `true` also if the process has died more than `before` times,
 /// because the late result is then lost.
 async fn late_result_comes(people: &People, task: &str, deaths: &AtomicU32, before: u32) -> bool {
-    let patience = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(10);
     while deaths.load(Ordering::Relaxed) == before && !people.has(task, "late_result").await {
-        if Instant::now() >= patience {
+        if Instant::now() >= deadline {
             return false;
         }
         pause().await;

@@ -62,7 +62,7 @@ async fn replica_frozen_before_a_call_neither_sends_nor_overwrites_when_it_wakes
     assert!(
         replica.ready(of_first.http()).await,
         "{}",
-        first.last_words()
+        first.last_log_lines()
     );
     // Lets the woken replica drive another task to its end. A replica that wrongly sends the call
     // of the first task has sent the call by then.

@@ -79,7 +79,7 @@ impl People {
     async fn propose(&self, kind: Kind, key: &str, body: &Value) -> Option<(u16, Value)> {
         let url = format!("{}/v1/gate/calls", self.anywhere());
         let post = self.http().post(url).bearer_auth(AGENT);
-        let post = post.header("prefer", "wait=1").timeout(self.patience);
+        let post = post.header("prefer", "wait=1").timeout(self.timeout);
         let post = match kind {
             Kind::HeldTheirs => post
                 .header("idempotency-key", key)
@@ -109,7 +109,7 @@ impl People {
                 .http()
                 .post(format!("{}/v1/gate/outcomes", self.anywhere()))
                 .bearer_auth(AGENT)
-                .timeout(self.patience);
+                .timeout(self.timeout);
             match self
                 .understood(post.json(&report), "/v1/gate/outcomes")
                 .await

@@ -24,7 +24,7 @@ use crate::support::fake_receiver::Received;
 /// The name of the file that lists all received messages. It is in the folder of the test run.
 const LEDGER: &str = "hooks";
 /// The name of the file whose presence makes every answer a 200.
-const CALM: &str = "calm";
+const FAULT_FREE: &str = "fault_free";
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Arrival {
@@ -32,13 +32,13 @@ pub struct Arrival {
     pub entry: String,
     headers: Vec<(String, String)>,
     text: String,
-    /// The kind of the answer to the message: see [`answer`].
-    pub mood: String,
+    /// The fault of the answer, or empty: see [`answer`].
+    pub fault: String,
 }
 
 impl Arrival {
     pub fn is_taken(&self) -> bool {
-        matches!(self.mood.as_str(), "" | "slow")
+        matches!(self.fault.as_str(), "" | "slow")
     }
 
     /// Converts the message to [`Received`], the type that the checks of messages use.
@@ -66,8 +66,8 @@ pub fn arrivals(folder: &Path) -> Vec<Arrival> {
 }
 
 /// Makes the receivers answer every further message with a 200 at once.
-pub fn calm_down(folder: &Path) {
-    File::create(folder.join(CALM)).unwrap();
+pub fn stop_faults(folder: &Path) {
+    File::create(folder.join(FAULT_FREE)).unwrap();
 }
 
 struct Receiver {
@@ -99,7 +99,7 @@ async fn receive(
 ) -> Response {
     let drawn = receiver.drawn.fetch_add(1, Ordering::Relaxed);
     let draw = seeded_number(u64::from(std::process::id()), drawn);
-    let mood = if receiver.folder.join(CALM).exists() {
+    let fault = if receiver.folder.join(FAULT_FREE).exists() {
         ""
     } else {
         match draw % 100 {
@@ -118,7 +118,7 @@ async fn receive(
         entry,
         headers: headers.collect(),
         text: String::from_utf8_lossy(&body).into_owned(),
-        mood: mood.to_owned(),
+        fault: fault.to_owned(),
     };
     let line = serde_json::to_string(&arrival).unwrap() + "\n";
     receiver
@@ -127,12 +127,12 @@ async fn receive(
         .unwrap()
         .write_all(line.as_bytes())
         .unwrap();
-    answer(mood, draw / 100).await
+    answer(fault, draw / 100).await
 }
 
-/// Answers a message that has arrived, in the way that `mood` names.
-async fn answer(mood: &str, draw: u64) -> Response {
-    match mood {
+/// Answers a message that has arrived, in the way that `fault` names.
+async fn answer(fault: &str, draw: u64) -> Response {
+    match fault {
         "fail" => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
         "hang" => std::future::pending().await,
         // A panic in the task that serves a connection cuts the connection.

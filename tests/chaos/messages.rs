@@ -125,7 +125,7 @@ impl Mortal {
             return Some(process);
         }
         let killed = process.ended().await.signal().is_some();
-        assert!(killed, "{}", self.place.last_words());
+        assert!(killed, "{}", self.place.last_log_lines());
         None
     }
 

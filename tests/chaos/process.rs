@@ -72,11 +72,11 @@ impl Place {
     /// Starts a process with these failpoints, and returns once it is ready.
     pub async fn serve(&self, failpoints: &str, http: &reqwest::Client) -> Process {
         let mut process = self.start(failpoints);
-        assert!(process.ready(http).await, "{}", self.last_words());
+        assert!(process.ready(http).await, "{}", self.last_log_lines());
         process
     }
 
-    pub fn last_words(&self) -> String {
+    pub fn last_log_lines(&self) -> String {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<_> = text.lines().collect();
         lines[lines.len().saturating_sub(12)..].join("\n")

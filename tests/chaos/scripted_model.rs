@@ -207,12 +207,12 @@ fn same(message: &Value, wish: &Wish, turn: usize) -> bool {
 fn wish(said: &str, turn: usize) -> Wish {
     let (plan, number) = said.split_once(' ').unwrap_or((said, "0"));
     let number: u64 = number.parse().unwrap_or(0);
-    let call = |name: &'static str, place: u64, amount: u64, mood: &str, wait: u64| {
+    let call = |name: &'static str, place: u64, amount: u64, fault: &str, wait: u64| {
         // No two calls of a task are equal, so the rejection of one call does not apply to another.
         let order = number * 100 + turn as u64 * 10 + place;
         (
             name,
-            format!(r#"{{"order":{order},"amount":{amount},"mood":"{mood}","wait":{wait}}}"#),
+            format!(r#"{{"order":{order},"amount":{amount},"fault":"{fault}","wait":{wait}}}"#),
         )
     };
     // Each message to a sub-agent has a unique number.
@@ -266,7 +266,7 @@ fn wish(said: &str, turn: usize) -> Wish {
 }
 
 /// Returns the calls of turn number `turn`, counted from 0: one to three calls, or none if `turn`
-/// is at least `turns`. In a few calls, the argument `mood` is not empty: `no` makes the simulated
+/// is at least `turns`. In a few calls, the argument `fault` is not empty: `no` makes the simulated
 /// people reject the call, and any other value names the way in which the test's tool misbehaves.
 fn storm(
     turns: u64,
@@ -280,17 +280,17 @@ fn storm(
     let draw = |what: u64| seeded_number(number.wrapping_mul(1_000) + turn as u64, what);
     let one = |place: u64| {
         let wait = 20 + draw(place * 10) % 180;
-        let mood = match draw(place * 10 + 1) % 100 {
+        let fault = match draw(place * 10 + 1) % 100 {
             0..3 => "drop",
             3..6 => "fail",
             6..7 => "hang",
             _ => "",
         };
         match draw(place * 10 + 2) % 8 {
-            0..2 => call("lookup", place, 0, mood, wait),
-            2..4 => call("tag", place, 0, mood, wait),
-            4..6 => call("refund", place, 1 + draw(place * 10 + 3) % 20, mood, wait),
-            6 => call("refund", place, 50, mood, wait),
+            0..2 => call("lookup", place, 0, fault, wait),
+            2..4 => call("tag", place, 0, fault, wait),
+            4..6 => call("refund", place, 1 + draw(place * 10 + 3) % 20, fault, wait),
+            6 => call("refund", place, 50, fault, wait),
             _ => call(
                 "refund",
                 place,
@@ -298,7 +298,7 @@ fn storm(
                 if draw(place * 10 + 4) % 2 == 0 {
                     "no"
                 } else {
-                    mood
+                    fault
                 },
                 wait,
             ),

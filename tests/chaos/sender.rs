@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use self::checker::{Evidence, Findings, check};
-use self::evidence::{Books, ROLES};
+use self::evidence::{ROLES, SenderDatabase};
 use super::chaos_run::{configure, say, too_few};
 use super::hooks;
 use super::process::{Place, Process, free_port, within};
@@ -117,18 +117,18 @@ async fn killed_between_any_two_lines_of_the_sender_every_event_arrives() {
 }
 
 /// The state of a run: the faults that are still to come and the faults that have happened.
-struct Weather<'a> {
+struct FaultInjector<'a> {
     plan: &'a Plan,
     seed: u64,
-    books: Books,
+    sender_database: SenderDatabase,
     people: &'a People,
-    lives: AtomicU64,
+    processes_left: AtomicU64,
     /// The number of killed replicas. `at_points` counts those that were killed at a failpoint.
     kills: AtomicU64,
     at_points: AtomicU64,
     freezes: AtomicU64,
-    tickets: Semaphore,
-    calm: AtomicBool,
+    creations: Semaphore,
+    faults_over: AtomicBool,
 }
 
 async fn storm(plan: &Plan) {
@@ -138,8 +138,8 @@ async fn storm(plan: &Plan) {
     let (tool_server, model) = (Arc::new(ToolServer::start().await), Model::start().await);
     let mail = FakeMailServer::start().await;
     let database = cluster.url("postgres");
-    let books = Books::of(&database);
-    books.add_roles().await;
+    let sender_database = SenderDatabase::of(&database);
+    sender_database.add_roles().await;
     let folder = tempfile::tempdir().unwrap();
     let notify = notify(plan, &tool_server, mail.port);
     let places: Vec<_> = ROLES
@@ -165,50 +165,54 @@ async fn storm(plan: &Plan) {
     ));
     // The first replica migrates the schema before the storm begins.
     places[0].serve("", people.http()).await.kill().await;
-    books.audit().await;
-    let weather = Weather {
+    sender_database.audit().await;
+    let injector = FaultInjector {
         plan,
         seed,
-        books,
+        sender_database,
         people: &people,
-        lives: AtomicU64::new(plan.kills),
+        processes_left: AtomicU64::new(plan.kills),
         kills: AtomicU64::new(0),
         at_points: AtomicU64::new(0),
         freezes: AtomicU64::new(0),
-        tickets: Semaphore::new(6),
-        calm: AtomicBool::new(false),
+        creations: Semaphore::new(6),
+        faults_over: AtomicBool::new(false),
     };
     let faults = async {
-        join_all(places.iter().map(|place| weather.lives_of(place))).await;
-        weather.calm.store(true, Ordering::SeqCst);
-        hooks::calm_down(tool_server.folder());
+        join_all(places.iter().map(|place| injector.disturb(place))).await;
+        injector.faults_over.store(true, Ordering::SeqCst);
+        hooks::stop_faults(tool_server.folder());
         mail.then(Then::Take);
         // A clock that is ahead ends the leases of the killed replicas.
         let ahead = if plan.sleeps { LEASES } else { "clock=60s" };
-        let calm = places.iter().map(|place| place.serve(ahead, people.http()));
-        let calm = join_all(calm).await;
-        weather.tickets.add_permits(Semaphore::MAX_PERMITS / 2);
-        calm
+        let last = places.iter().map(|place| place.serve(ahead, people.http()));
+        let last = join_all(last).await;
+        injector.creations.add_permits(Semaphore::MAX_PERMITS / 2);
+        last
     };
-    let (calm, (), ()) = tokio::join!(faults, weather.load(&people), weather.trouble(&mail));
-    while weather.books.left().await > 0 {
+    let (last, (), ()) = tokio::join!(
+        faults,
+        injector.load(&people),
+        injector.disturb_mail_server(&mail)
+    );
+    while injector.sender_database.left().await > 0 {
         people.in_time("what is left");
         pause().await;
     }
-    for process in calm {
+    for process in last {
         process.kill().await;
     }
     let evidence = Evidence {
-        stored: weather.books.stored().await,
+        stored: injector.sender_database.stored().await,
         arrivals: hooks::arrivals(tool_server.folder()),
         mails: mail.all(),
         mail_entries: MAILS[..=usize::from(plan.gathers)].to_vec(),
     };
     let mut findings = check(&evidence);
-    say(&weather.figures(&findings, began));
+    say(&injector.figures(&findings, began));
     let mut wrong = people.complaints();
     wrong.append(&mut findings.wrong);
-    wrong.extend(weather.vacuous(&findings));
+    wrong.extend(injector.vacuous(&findings));
     wrong.truncate(20);
     assert!(wrong.is_empty(), "seed {seed:x}\n{}", wrong.join("\n"));
 }
@@ -246,12 +250,12 @@ fn configured(
     path
 }
 
-impl Weather<'_> {
+impl FaultInjector<'_> {
     /// Starts and kills the processes of one replica until all faults have happened.
-    async fn lives_of(&self, place: &Place) {
-        while let Some(life) = self.next_life() {
-            let draw = |what| seeded_number(self.seed.wrapping_add(life), what);
-            let freezes = life % 11 == 5;
+    async fn disturb(&self, place: &Place) {
+        while let Some(number) = self.next_process() {
+            let draw = |what| seeded_number(self.seed.wrapping_add(number), what);
+            let freezes = number % 11 == 5;
             let exact = draw(0).is_multiple_of(2);
             let pass = 1 + draw(1) % 3;
             let point = POINTS[usize::try_from(draw(2)).unwrap() % POINTS.len()];
@@ -265,13 +269,17 @@ impl Weather<'_> {
             let begins = Instant::now();
             let mut process = place.start(&armed);
             let alive = process.ready(self.people.http()).await;
-            assert!(alive || exact, "a replica ended: {}", place.last_words());
+            assert!(
+                alive || exact,
+                "a replica ended: {}",
+                place.last_log_lines()
+            );
             let start = begins.elapsed();
             if freezes {
                 self.freeze(&mut process, draw(3)).await;
             } else if exact {
-                let patience = Instant::now() + Duration::from_secs(2);
-                while process.is_over().is_none() && Instant::now() < patience {
+                let deadline = Instant::now() + Duration::from_secs(2);
+                while process.is_over().is_none() && Instant::now() < deadline {
                     pause().await;
                 }
             } else {
@@ -279,7 +287,7 @@ impl Weather<'_> {
                 within(start / 10 + start.mul_f64(part)).await;
             }
             let by_itself = process.is_over().is_some();
-            assert!(!by_itself || exact, "it ended: {}", place.last_words());
+            assert!(!by_itself || exact, "it ended: {}", place.last_log_lines());
             self.at_points
                 .fetch_add(u64::from(by_itself), Ordering::Relaxed);
             if !by_itself {
@@ -287,13 +295,13 @@ impl Weather<'_> {
             }
             self.kills.fetch_add(1, Ordering::Relaxed);
             let more = self.plan.tasks.div_ceil(self.plan.kills);
-            self.tickets.add_permits(usize::try_from(more).unwrap());
+            self.creations.add_permits(usize::try_from(more).unwrap());
         }
     }
 
-    fn next_life(&self) -> Option<u64> {
+    fn next_process(&self) -> Option<u64> {
         let next = |left: u64| left.checked_sub(1);
-        self.lives
+        self.processes_left
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, next)
             .ok()
     }
@@ -301,8 +309,8 @@ impl Weather<'_> {
     /// Waits until the process has frozen itself at its failpoint. Freezes the process if it has
     /// not done so within four seconds. Wakes the process after its leases have ended.
     async fn freeze(&self, process: &mut Process, draw: u64) {
-        let patience = Instant::now() + Duration::from_secs(4);
-        while !process.frozen() && Instant::now() < patience {
+        let deadline = Instant::now() + Duration::from_secs(4);
+        while !process.frozen() && Instant::now() < deadline {
             pause().await;
         }
         let exact = process.frozen();
@@ -312,7 +320,7 @@ impl Weather<'_> {
         if self.plan.sleeps && draw.is_multiple_of(2) {
             within(LEASE).await;
         } else {
-            self.books.end_leases().await;
+            self.sender_database.end_leases().await;
         }
         process.signal(Signal::CONT);
         self.freezes.fetch_add(u64::from(exact), Ordering::Relaxed);
@@ -323,15 +331,15 @@ impl Weather<'_> {
     }
 
     /// Keeps changing the behavior of the mail server until all faults have happened.
-    async fn trouble(&self, mail: &FakeMailServer) {
-        let manners = [Then::Cut, Then::Refuse(451), Then::Take, Then::Hang];
+    async fn disturb_mail_server(&self, mail: &FakeMailServer) {
+        let behaviors = [Then::Cut, Then::Refuse(451), Then::Take, Then::Hang];
         for round in 0.. {
-            if self.calm.load(Ordering::SeqCst) {
+            if self.faults_over.load(Ordering::SeqCst) {
                 return;
             }
             // In most rounds the mail server takes mails.
             let draw = usize::try_from(seeded_number(self.seed, 1_000 + round) % 16).unwrap();
-            mail.then(manners.get(draw).copied().unwrap_or(Then::Take));
+            mail.then(behaviors.get(draw).copied().unwrap_or(Then::Take));
             within(Duration::from_millis(200)).await;
         }
     }
@@ -341,7 +349,7 @@ impl Weather<'_> {
     async fn load(&self, people: &Arc<People>) {
         let mut running = JoinSet::new();
         for number in 0..self.plan.tasks {
-            self.tickets.acquire().await.unwrap().forget();
+            self.creations.acquire().await.unwrap().forget();
             let people = Arc::clone(people);
             running.spawn(async move {
                 if number % 2 == 0 {

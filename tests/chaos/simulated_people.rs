@@ -55,7 +55,7 @@ pub struct People {
     /// The time at which every wait must be over.
     pub until: Instant,
     /// The timeout of one HTTP request.
-    pub patience: Duration,
+    pub timeout: Duration,
     pub counts: Counts,
     http: reqwest::Client,
     history: Mutex<Vec<Deed>>,
@@ -80,7 +80,7 @@ impl People {
             tool_server,
             seed,
             until,
-            patience: Duration::from_secs(5),
+            timeout: Duration::from_secs(5),
             counts: Counts::default(),
             http: http.build().unwrap(),
             history: Mutex::default(),
@@ -142,7 +142,7 @@ impl People {
             let request = request
                 .header("idempotency-key", &key)
                 .header("prefer", format!("wait={seconds}"));
-            let request = request.timeout(self.patience);
+            let request = request.timeout(self.timeout);
             let request = if body.is_null() {
                 request
             } else {
@@ -173,7 +173,7 @@ impl People {
                 .http
                 .get(format!("{}{path}", self.anywhere()))
                 .bearer_auth(ALICE);
-            let request = request.header("prefer", "wait=1").timeout(self.patience);
+            let request = request.header("prefer", "wait=1").timeout(self.timeout);
             match self.understood(request, path).await {
                 Some((200, _, body)) => return body,
                 Some((status, _, body)) => {
@@ -309,7 +309,7 @@ impl People {
         let approve = json!({"action": "approve", "digest": digest});
         let reject =
             json!({"action": "reject", "then": "continue", "reason": "no", "digest": digest});
-        if own.iter().any(|call| call["arguments"]["mood"] == "no") {
+        if own.iter().any(|call| call["arguments"]["fault"] == "no") {
             self.decide(task, id, "reject", reject, true).await;
         } else if self.draw().is_multiple_of(5) {
             // Two people decide at once, with different answers.

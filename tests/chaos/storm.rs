@@ -138,21 +138,20 @@ async fn ten_kills_lose_nothing_and_repeat_nothing() {
     .await;
 }
 
-/// The state of a run: the faults that are still to come and the faults that have happened. A life
-/// is one process of a replica, from its start to its kill.
-struct Weather<'a> {
+/// The state of a run: the faults that are still to come and the faults that have happened.
+struct FaultInjector<'a> {
     plan: &'a Plan,
     seed: u64,
-    lives: AtomicU64,
+    processes_left: AtomicU64,
     freezes_left: AtomicU64,
     kills: AtomicU64,
     freezes: AtomicU64,
     crashes: AtomicU64,
     inbox: InboxRows,
-    /// The number of lives that have ended.
+    /// The number of processes that have ended.
     over: watch::Sender<u64>,
-    /// Permits to create tasks. Permits are added when a life ends.
-    tickets: Semaphore,
+    /// Permits to create tasks. Permits are added when a process ends.
+    creations: Semaphore,
     /// Permits to freeze a replica. There is one permit less than there are replicas, so at least
     /// one replica stays awake.
     awake: Semaphore,
@@ -183,41 +182,41 @@ async fn storm(plan: &Plan) {
         began + plan.within,
     ));
     let replicas = usize::try_from(plan.replicas).unwrap();
-    let weather = Weather {
+    let injector = FaultInjector {
         plan,
         seed,
-        lives: AtomicU64::new(plan.kills + plan.freezes),
+        processes_left: AtomicU64::new(plan.kills + plan.freezes),
         freezes_left: AtomicU64::new(plan.freezes),
         kills: AtomicU64::new(0),
         freezes: AtomicU64::new(0),
         crashes: AtomicU64::new(0),
         inbox: InboxRows::of(&database),
         over: watch::Sender::new(0),
-        tickets: Semaphore::new(20),
+        creations: Semaphore::new(20),
         awake: Semaphore::new(replicas - 1),
     };
     // The first replica migrates the schema before the storm begins.
     places[0].serve("", people.http()).await.kill().await;
     let faults = async {
-        let lives = join_all(places.iter().map(|place| weather.lives_of(place, &people)));
-        let (calm, ()) = tokio::join!(lives, weather.crash(&cluster));
+        let replicas = join_all(places.iter().map(|place| injector.disturb(place, &people)));
+        let (last, ()) = tokio::join!(replicas, injector.crash(&cluster));
         say(&format!(
             "storm {seed:x}: faults are over after {} s: {} kills, {} Postgres crashes, {} frozen replicas",
             began.elapsed().as_secs(),
-            weather.kills.load(Ordering::Relaxed),
-            weather.crashes.load(Ordering::Relaxed),
-            weather.freezes.load(Ordering::Relaxed)
+            injector.kills.load(Ordering::Relaxed),
+            injector.crashes.load(Ordering::Relaxed),
+            injector.freezes.load(Ordering::Relaxed)
         ));
-        weather
-            .tickets
+        injector
+            .creations
             .add_permits(usize::try_from(plan.tasks).unwrap());
-        calm
+        last
     };
-    let (calm, tasks) = tokio::join!(faults, weather.load(&people));
+    let (last, tasks) = tokio::join!(faults, injector.load(&people));
     let ended = [&tasks[..], &people.end_gate_calls(plan.tasks / 5).await].concat();
     let said = statuses(&people, &ended).await;
     let (listed, open) = (people.listed().await, people.get("/v1/requests").await);
-    for process in calm {
+    for process in last {
         process.kill().await;
     }
     let told = journals(&database, said).await;
@@ -230,11 +229,11 @@ async fn storm(plan: &Plan) {
         one_clock: true,
     };
     let findings = check(&evidence);
-    say(&weather.figures(&findings, &people, began));
+    say(&injector.figures(&findings, &people, began));
     let mut wrong = people.complaints();
     wrong.extend(model.complaints());
-    weather.inbox.compare().await;
-    wrong.extend(weather.inbox.wrong());
+    injector.inbox.compare().await;
+    wrong.extend(injector.inbox.wrong());
     wrong.extend(stored_prompts::missing(
         &model.prompts(),
         &stored_prompts::stored(&told),
@@ -255,31 +254,35 @@ async fn storm(plan: &Plan) {
     if !findings.wrong.is_empty() {
         wrong.push(report(&findings, &evidence));
     }
-    wrong.extend(weather.vacuous(&findings, &people));
+    wrong.extend(injector.vacuous(&findings, &people));
     assert!(wrong.is_empty(), "seed {seed:x}\n{}", wrong.join("\n"));
 }
 
-impl Weather<'_> {
-    /// Starts and kills processes of one replica (each is a life) until all faults have happened.
+impl FaultInjector<'_> {
+    /// Starts and kills processes of one replica until all faults have happened.
     /// Then starts one more process, which runs without faults, and returns it.
-    async fn lives_of(&self, place: &Place, people: &People) -> Process {
-        let calm = format!("lease={}s", self.plan.lease);
-        while let Some(life) = self.next_life() {
-            let draw = |what| seeded_number(self.seed.wrapping_add(life), what);
-            let freezes = self.is_frozen_life(life);
+    async fn disturb(&self, place: &Place, people: &People) -> Process {
+        let leases = format!("lease={}s", self.plan.lease);
+        while let Some(number) = self.next_process() {
+            let draw = |what| seeded_number(self.seed.wrapping_add(number), what);
+            let freezes = self.claim_freeze(number);
             // Half of the frozen replicas stop themselves at the failpoint right before a call is
             // sent.
             let exact = draw(1).is_multiple_of(2);
             let point = format!(";call.before=freeze@{}", 1 + draw(2) % 5);
             let armed = if freezes && exact {
-                calm.clone() + &point
+                leases.clone() + &point
             } else {
-                calm.clone()
+                leases.clone()
             };
             let begins = Instant::now();
             let mut process = place.start(&armed);
             let alive = process.ready(people.http()).await;
-            assert!(alive, "a replica ended by itself: {}", place.last_words());
+            assert!(
+                alive,
+                "a replica ended by itself: {}",
+                place.last_log_lines()
+            );
             // The process runs for about 0.1 to 3 times as long as its start took, so the time fits
             // this machine.
             let start = begins.elapsed();
@@ -297,28 +300,28 @@ impl Weather<'_> {
             assert!(
                 by_itself.is_none(),
                 "a replica ended by itself, {by_itself:?}: {}",
-                place.last_words()
+                place.last_log_lines()
             );
             process.kill().await;
             self.kills.fetch_add(1, Ordering::Relaxed);
             self.inbox.compare().await;
             self.is_over();
         }
-        place.serve(&calm, people.http()).await
+        place.serve(&leases, people.http()).await
     }
 
-    fn next_life(&self) -> Option<u64> {
+    fn next_process(&self) -> Option<u64> {
         let taken = self
-            .lives
+            .processes_left
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
                 left.checked_sub(1)
             });
         taken.ok()
     }
 
-    fn is_frozen_life(&self, life: u64) -> bool {
+    fn claim_freeze(&self, number: u64) -> bool {
         let left = self.freezes_left.load(Ordering::SeqCst);
-        if left == 0 || seeded_number(self.seed.wrapping_add(life), 0) % (life.max(1)) >= left {
+        if left == 0 || seeded_number(self.seed.wrapping_add(number), 0) % (number.max(1)) >= left {
             return false;
         }
         self.freezes_left.fetch_sub(1, Ordering::SeqCst);
@@ -330,8 +333,8 @@ impl Weather<'_> {
     /// s until the process stops itself at its failpoint.
     async fn freeze(&self, process: &Process, exact: bool, draw: u64) {
         let _awake = self.awake.acquire().await.unwrap();
-        let patience = Instant::now() + Duration::from_secs(2);
-        while exact && !process.frozen() && Instant::now() < patience {
+        let deadline = Instant::now() + Duration::from_secs(2);
+        while exact && !process.frozen() && Instant::now() < deadline {
             pause().await;
         }
         process.signal(Signal::STOP);
@@ -353,7 +356,7 @@ impl Weather<'_> {
             over = *count;
         });
         let more = self.plan.tasks * over / all - self.plan.tasks * (over - 1) / all;
-        self.tickets.add_permits(usize::try_from(more).unwrap());
+        self.creations.add_permits(usize::try_from(more).unwrap());
     }
 
     /// Crashes Postgres at even intervals, measured by the number of processes that have ended.
@@ -378,7 +381,7 @@ impl Weather<'_> {
         let (mut running, mut tasks) = (JoinSet::new(), Vec::new());
         let mut agents = JoinSet::new();
         for number in 0..self.plan.tasks {
-            self.tickets.acquire().await.unwrap().forget();
+            self.creations.acquire().await.unwrap().forget();
             if number.is_multiple_of(5) {
                 let kind = Kind::ALL[usize::try_from(number / 5 % 3).unwrap()];
                 let people = Arc::clone(people);

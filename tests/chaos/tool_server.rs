@@ -33,8 +33,8 @@ pub struct Execution {
     pub task: String,
     pub path: String,
     pub body: String,
-    /// The kind of the response to the execution: see [`answer`].
-    pub mood: String,
+    /// The fault of the response, or empty: see [`answer`].
+    pub fault: String,
     /// The number of this execution among all executions with the same key, counted from 1.
     pub nth: u32,
     /// The time of the execution, in microseconds since 1970.
@@ -214,8 +214,8 @@ async fn execute(
             nth: *count,
             // The first execution of a key gets the disturbed response that the call asks for.
             // Later executions get a good response.
-            mood: if *count == 1 {
-                said["mood"].as_str().unwrap_or("").to_owned()
+            fault: if *count == 1 {
+                said["fault"].as_str().unwrap_or("").to_owned()
             } else {
                 String::new()
             },
@@ -239,13 +239,13 @@ async fn execute(
     answer(&execution, said["wait"].as_u64().unwrap_or(0)).await
 }
 
-/// Responds to an execution that is already in the ledger, in the way that `mood` names.
+/// Responds to an execution that is already in the ledger, in the way that `fault` names.
 async fn answer(execution: &Execution, wait: u64) -> Response {
     if execution.nth == 1 {
         within(Duration::from_millis(wait)).await;
     }
     let receipt = json!({"receipt": execution.key, "nth": execution.nth});
-    match execution.mood.as_str() {
+    match execution.fault.as_str() {
         "drop" => {
             // The connection breaks in the middle of the response.
             let broken = futures_util::stream::once(async {

@@ -281,7 +281,7 @@ pub fn one_call(
     results_match_executions(task, id, call, executions, found);
     let undisturbed = executions
         .first()
-        .is_none_or(|execution| matches!(execution.mood.as_str(), "" | "no"));
+        .is_none_or(|execution| matches!(execution.fault.as_str(), "" | "no"));
     found.cut_off += call.asked - call.broken.min(call.asked);
     if call.repeatable() && undisturbed {
         found.cut_off += call.starts.len().saturating_sub(1);

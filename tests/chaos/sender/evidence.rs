@@ -94,11 +94,11 @@ pub struct Stored {
 }
 
 /// The database of one run. The test connects with a role that no replica uses.
-pub struct Books {
+pub struct SenderDatabase {
     url: String,
 }
 
-impl Books {
+impl SenderDatabase {
     pub fn of(url: &str) -> Self {
         Self {
             url: url.to_owned(),
