@@ -368,12 +368,12 @@ both! {
 
     async fn crash_anywhere_neither_loses_nor_repeats_nor_changes_an_edit(fixture) {
         let harness = harness(fixture, "{ owner: true }").await;
-        let (mut lives, mut whole_lives, mut doubts) = (0, 0, 0);
+        let (mut drives, mut whole_drives, mut doubts) = (0, 0, 0);
         // Each driver is dropped after 1 to 16 polls. The progress of a driver by then varies, so
         // the loop continues until a driver was dropped during its call.
-        while whole_lives < 2 || (doubts == 0 && lives < 400) {
-            let polls = 1 + lives % 16;
-            lives += 1;
+        while whole_drives < 2 || (doubts == 0 && drives < 400) {
+            let polls = 1 + drives % 16;
+            drives += 1;
             let (task, request, call, door) = begun(&harness).await;
             door.decide(&alice(), request, each([(call, edit(EDITED))]), None).await.unwrap();
             let driver = harness.engine(1).claim().await.unwrap().pop().unwrap();
@@ -387,7 +387,7 @@ both! {
                         Poll::Pending => Poll::Pending,
                     }
                 });
-                whole_lives += u32::from(done.await);
+                whole_drives += u32::from(done.await);
             }
             harness.later();
             harness.run().await;
@@ -402,7 +402,7 @@ both! {
             assert!(matches!(became, Some(Outcome::Responded | Outcome::Succeeded)), "{polls}: {became:?}");
             assert!(ran.len() == 1 || became == Some(Outcome::Responded));
         }
-        assert!(lives > 4 && doubts > 0, "{lives} {doubts}");
+        assert!(drives > 4 && doubts > 0, "{drives} {doubts}");
     }
 
     async fn lost_attempt_of_an_edited_call_is_asked_about_or_repeated_with_the_edit(fixture) {

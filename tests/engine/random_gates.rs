@@ -1,11 +1,11 @@
-//! Checks random sequences of events ("lives") at a gate against the laws of gate calls, on real
-//! databases. Askers come, leave, and come back with equal arguments or with the key of their call.
-//! People decide, deadlines pass, runners report, rules and definitions of tools change, processes
-//! crash, and replicas take over. Each replica has a runtime of its own, so that a crash drops all
-//! work of the replica at once. The same seed always produces the same sequence of events.
+//! Checks random sequences of events ("runs") at a gate against the invariants of gate calls, on
+//! real databases. Askers come, leave, and come back with equal arguments or with the key of their
+//! call. People decide, deadlines pass, runners report, rules and definitions of tools change,
+//! processes crash, and replicas take over. Each replica has a runtime of its own, so that a crash
+//! drops all work of the replica at once. The same seed always produces the same sequence of events.
 
-mod laws;
-mod moves;
+mod invariants;
+mod steps;
 mod tool_server;
 
 use std::collections::BTreeMap;
@@ -149,7 +149,7 @@ struct Handed {
     noted_before: Option<u32>,
 }
 
-/// Counts events that must occur in the lives (random sequences of events at a gate). The lives
+/// Counts events that must occur in the runs (random sequences of events at a gate). The runs
 /// prove nothing about an event that never occurred.
 #[derive(Debug, Default)]
 struct Seen {
@@ -169,7 +169,7 @@ struct Seen {
     held_anew: usize,
 }
 
-/// One life, that is, one random run of the test: the calls of one session at a gate.
+/// One run: the calls of one session at a gate.
 struct RunState<'h> {
     harness: &'h EngineHarness,
     /// The parts from which a process is built: one value for each set of rules.
@@ -221,7 +221,7 @@ impl RunState<'_> {
         rows.iter().rev().map(|row| row.task_id).collect()
     }
 
-    async fn live(mut self) {
+    async fn run_steps(mut self) {
         for _ in 0..8 + self.rng.below(14) {
             self.step().await;
             self.answers().await;
@@ -236,7 +236,7 @@ impl RunState<'_> {
         }
     }
 
-    /// Lets time pass and settles open requests until every call of the life has ended.
+    /// Lets time pass and settles open requests until every call of the run has ended.
     async fn ends(&mut self) {
         for _ in 0..12 {
             self.later(Duration::from_hours(4)).await;
@@ -255,11 +255,11 @@ impl RunState<'_> {
                 return;
             }
         }
-        panic!("life {}: a call does not end", self.seed);
+        panic!("seed {}: a call does not end", self.seed);
     }
 }
 
-async fn lives(fixture: StoreFixture, count: usize) {
+async fn check_runs(fixture: StoreFixture, count: usize) {
     // On Postgres, several processes may drive the tasks of one database.
     let replicas = if fixture.is_postgres() { 2 } else { 1 };
     let mut harness = EngineHarness::new(fixture, &[]).await;
@@ -300,7 +300,7 @@ async fn lives(fixture: StoreFixture, count: usize) {
             replicas: &mut running,
             seed,
             rng,
-            session: format!("life {seed}"),
+            session: format!("run {seed}"),
             calls,
             asks: Vec::new(),
             asked: 0,
@@ -312,7 +312,7 @@ async fn lives(fixture: StoreFixture, count: usize) {
             crashed_lately: false,
             seen: &mut seen,
         };
-        run.live().await;
+        run.run_steps().await;
     }
     running.into_iter().for_each(Replica::crash);
     let wanted = [
@@ -329,16 +329,16 @@ async fn lives(fixture: StoreFixture, count: usize) {
         (seen.changes, 12),
         (seen.held_anew, 200),
     ];
-    let enough = wanted.iter().all(|(seen, lives)| *seen >= count / lives);
-    assert!(enough, "the lives prove nothing: {seen:?}");
+    let enough = wanted.iter().all(|(seen, runs)| *seen >= count / runs);
+    assert!(enough, "the runs prove nothing: {seen:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn gate_laws_hold_over_random_lives_with_crashes_on_sqlite() {
-    lives(StoreFixture::sqlite().await, repetitions(90, 10_000)).await;
+async fn gate_invariants_hold_over_random_runs_with_crashes_on_sqlite() {
+    check_runs(StoreFixture::sqlite().await, repetitions(90, 10_000)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn gate_laws_hold_over_random_lives_with_crashes_and_takeovers_on_postgres() {
-    lives(StoreFixture::postgres().await, repetitions(90, 10_000)).await;
+async fn gate_invariants_hold_over_random_runs_with_crashes_and_takeovers_on_postgres() {
+    check_runs(StoreFixture::postgres().await, repetitions(90, 10_000)).await;
 }

@@ -369,7 +369,7 @@ fn task_invariants_hold_over_random_runs_with_crashes() {
         let mut run = RunState::new(seed);
         for _ in 0..30 {
             if let Ok(on) = run.drive() {
-                run.moves(&on);
+                run.trigger_event(&on);
                 ends += u32::from(on.contains(&AwaitedEvent::Message));
             }
         }
@@ -388,7 +388,7 @@ fn task_invariants_hold_over_random_runs_with_crashes() {
             };
             assert!(
                 *times as usize <= most,
-                "life {seed}: {times} executions of one call"
+                "seed {seed}: {times} executions of one call"
             );
         }
         edits += run

@@ -98,7 +98,7 @@ async fn unsent(fixture: StoreFixture, lease: Duration, pause: Duration, known: 
             break;
         }
     }
-    assert!(unsent > 0, "in none of {at} lives");
+    assert!(unsent > 0, "in none of {at} drives");
 }
 
 fn starts(journal: &Journal) -> usize {
@@ -189,7 +189,7 @@ both! {
                 break;
             }
         }
-        assert!(started_twice > 0, "in none of {at} lives");
+        assert!(started_twice > 0, "in none of {at} drives");
     }
 
     async fn repeatable_call_that_is_late_three_times_is_failed_and_not_sent(fixture) {

@@ -1,4 +1,4 @@
-//! A fake server of the tool `refund` for the lives (the random sequences of events at a gate) of
+//! A fake server of the tool `refund` for the runs (the random sequences of events at a gate) of
 //! `random_gates.rs`. Like an MCP server, it may change the tool's definition after the definition
 //! was reviewed and locked, and may later return to the reviewed definition. For each attempt, it
 //! records the definitions under which the attempt was made.

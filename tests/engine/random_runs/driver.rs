@@ -71,7 +71,7 @@ impl RunState {
                 }
             }
         }
-        panic!("the life neither waits nor ends");
+        panic!("the run neither waits nor ends");
     }
 
     /// Returns the context of the next step. A started call that is not in `over` may, at random,

@@ -71,7 +71,7 @@ impl RunState {
     }
 
     /// Lets one of the awaited events happen: a sub-agent's task changes, or a person acts.
-    pub(super) fn moves(&mut self, on: &[AwaitedEvent]) {
+    pub(super) fn trigger_event(&mut self, on: &[AwaitedEvent]) {
         let at_work: Vec<_> = on
             .iter()
             .filter_map(|on| {

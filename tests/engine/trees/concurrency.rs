@@ -374,7 +374,7 @@ both! {
             each_has_paid_once(&harness, root).await;
             cut += usize::from(!whole);
         }
-        assert!(cut > 2, "the life was cut {cut} times");
+        assert!(cut > 2, "the drive was cut {cut} times");
     }
 
     async fn request_of_a_child_names_its_agent_path_and_its_root(fixture) {

@@ -1,4 +1,4 @@
-//! The random steps of a life (one random sequence of events at a gate): actions of askers, people
+//! The random steps of a run (one random sequence of events at a gate): actions of askers, people
 //! and processes, and the passing of time.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use super::super::engine_harness::{alice, whole};
 use super::super::gates::agent;
 use super::super::worker_steps::WorkerSteps as _;
-use super::laws::call_of;
+use super::invariants::call_of;
 use super::{Ask, CALLS, Presence, Replica, RunState, WAIT};
 
 const POLLS: u32 = 400;
@@ -165,7 +165,7 @@ impl RunState<'_> {
             polls += 1;
             assert!(
                 polls < 3_000,
-                "life {}: the presence of ask {number} stays: {}",
+                "seed {}: the presence of ask {number} stays: {}",
                 self.seed,
                 self.journals().await
             );

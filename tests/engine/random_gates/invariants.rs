@@ -1,5 +1,5 @@
-//! Checks the laws of gate calls at each answer. When a life (one random sequence of events at a
-//! gate) has ended, checks these laws in all its journals.
+//! Checks the invariants of gate calls at each answer. When a run (one random sequence of events at
+//! a gate) has ended, checks these invariants in all its journals.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -38,7 +38,7 @@ impl RunState<'_> {
                     GateRefusal::InHand(_)
                     | GateRefusal::Command(Refusal::KeyReused | Refusal::Unavailable),
                 ) => {}
-                Err(refusal) => panic!("life {}: {refusal}", self.seed),
+                Err(refusal) => panic!("seed {}: {refusal}", self.seed),
             }
         }
     }
@@ -49,7 +49,7 @@ impl RunState<'_> {
             self.permitted(ask, &answer, permit.attempt).await;
         }
         if answer.call.decision == GateDecision::Deny {
-            assert_ne!(answer.call.state, GateState::Started, "life {seed}");
+            assert_ne!(answer.call.state, GateState::Started, "seed {seed}");
         }
         let settled = answer.call.state == GateState::Settled && answer.call.result.is_some();
         let by_bytes = ask.by_bytes && settled && answer.delivery.is_some();
@@ -100,7 +100,7 @@ impl RunState<'_> {
             let twice = handed.crashes == crashes && handed.replica == replica || noted;
             assert!(
                 !twice,
-                "life {}: the result of {task} is delivered twice",
+                "seed {}: the result of {task} is delivered twice",
                 self.seed
             );
         }
@@ -119,33 +119,33 @@ impl RunState<'_> {
         let journal = self.harness.fixture.store.journal(call.task_id).await;
         let journal = journal
             .unwrap()
-            .unwrap_or_else(|| panic!("life {seed}: the permit of {} is not stored", call.task_id));
+            .unwrap_or_else(|| panic!("seed {seed}: the permit of {} is not stored", call.task_id));
         let committed = journal.items.iter().any(|item| {
             matches!(&item.fact, Fact::ToolStarted { attempt: of, replica, .. }
                 if *of == attempt && replica.starts_with("elsewhere:"))
         });
         assert!(
             committed,
-            "life {seed}: the permit of {} is not stored",
+            "seed {seed}: the permit of {} is not stored",
             call.task_id
         );
         let text = approved_text(&journal);
         assert_eq!(
             call.arguments_text, text,
-            "life {seed}: other bytes than approved"
+            "seed {seed}: other bytes than approved"
         );
         let to = (ask.runner, ask.number);
         let (runner, number) = *self.permits.entry((call.task_id, attempt)).or_insert(to);
         let same = number == ask.number || runner.is_some() && runner == ask.runner;
         assert!(
             same,
-            "life {seed}: two runners have the permit of {}",
+            "seed {seed}: two runners have the permit of {}",
             call.task_id
         );
     }
 
-    /// Checks all journals and executions of this life against the laws. If a call has not ended,
-    /// checks nothing and returns false.
+    /// Checks all journals and executions of this run against the invariants. If a call has not
+    /// ended, checks nothing and returns false.
     pub(super) async fn check(&mut self) -> bool {
         let mut journals = Vec::new();
         for task in self.tasks().await {
@@ -170,13 +170,13 @@ impl RunState<'_> {
             let seed = self.seed;
             assert!(
                 bodies.len() <= starts,
-                "life {seed}: {task} ran {} times",
+                "seed {seed}: {task} ran {} times",
                 bodies.len()
             );
             let text = approved_text(&journal);
             assert!(
                 bodies.iter().all(|body| *body == text),
-                "life {seed}: {bodies:?}, not {text}"
+                "seed {seed}: {bodies:?}, not {text}"
             );
             self.runs_as_defined(&journal, bodies.len());
             self.seen.starts += starts;
@@ -213,7 +213,7 @@ impl RunState<'_> {
             });
             assert!(
                 is_there,
-                "life {}: item {} of {} starts without an asker",
+                "seed {}: item {} of {} starts without an asker",
                 self.seed, item.seq, journal.row.task_id
             );
         }
@@ -247,7 +247,7 @@ impl RunState<'_> {
                 }
                 Fact::ToolStarted { digest, .. } => {
                     if let Some(approved) = &approved {
-                        assert_eq!(digest, approved, "life {}: other bytes start", self.seed);
+                        assert_eq!(digest, approved, "seed {}: other bytes start", self.seed);
                         self.seen.held_starts += 1;
                     }
                 }
@@ -296,7 +296,7 @@ impl RunState<'_> {
         for definitions in attempts {
             assert!(
                 starts.any(|definition| definitions.contains(definition)),
-                "life {}: {} ran under {definitions:?}, which was not approved",
+                "seed {}: {} ran under {definitions:?}, which was not approved",
                 self.seed,
                 journal.row.task_id
             );
