@@ -298,11 +298,11 @@ both! {
         }
         assert!(before.iter().all(|asked| asked.kind == RequestKind::Reconcile));
         harness.configure(|yaml| yaml.replace("{tool}/refund", "{tool}/elsewhere"));
-        let (first, door) = (before[0].request_id, harness.engine(0));
-        let retried = door.decide(&alice(), first, whole(Action::Retry, None), None).await;
+        let (first, api) = (before[0].request_id, harness.engine(0));
+        let retried = api.decide(&alice(), first, whole(Action::Retry, None), None).await;
         assert_eq!(retried.err(), Some(Refusal::Withdrawn(first)));
         let known = whole(Action::Respond, Some("it was paid".into()));
-        door.decide(&alice(), before[1].request_id, known, None).await.unwrap();
+        api.decide(&alice(), before[1].request_id, known, None).await.unwrap();
         harness.later();
         harness.tool.answers(200, "paid");
         harness.run().await;
@@ -311,7 +311,7 @@ both! {
         assert_eq!((anew.kind, &anew.details), (RequestKind::Reconcile, &before[0].details));
         assert!(anew.request_id != first && anew.digest != before[0].digest);
         assert_eq!((harness.executions(tasks[0], "/refund"), harness.executions(tasks[0], "/elsewhere")), (1, 0));
-        door.decide(&alice(), anew.request_id, whole(Action::Retry, None), None).await.unwrap();
+        api.decide(&alice(), anew.request_id, whole(Action::Retry, None), None).await.unwrap();
         harness.run().await;
         assert_eq!(outcomes(&harness.journal(tasks[0]).await), [Outcome::Succeeded]);
         assert_eq!((harness.executions(tasks[0], "/refund"), harness.executions(tasks[0], "/elsewhere")), (1, 1));
@@ -399,7 +399,7 @@ both! {
 
     async fn request_with_a_changed_byte_takes_no_answer(fixture) {
         let harness = EngineHarness::new(fixture, LARGE).await;
-        let door = harness.engine(0);
+        let api = harness.engine(0);
         let first = harness.held().await;
         let count = flipped(&asked(&harness, first).await).len();
         for at in 0..count {
@@ -407,7 +407,7 @@ both! {
             let (was, is) = flipped(&asked(&harness, task).await).swap_remove(at);
             rewrite(&harness.fixture, task, "intervention_requested", &was, &is).await;
             let [(request, _)] = harness.open(task).await[..] else { panic!("one is open") };
-            let answered = door.decide(&alice(), request, whole(Action::Approve, None), None).await;
+            let answered = api.decide(&alice(), request, whole(Action::Approve, None), None).await;
             assert_eq!(answered.err(), Some(Refusal::Withdrawn(request)), "{is}");
             assert_eq!(failure(&harness, task).await, Some(FailureCode::Integrity), "{is}");
         }

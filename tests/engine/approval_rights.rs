@@ -127,11 +127,11 @@ async fn ran(harness: &EngineHarness, task: TaskId) {
 both! {
     async fn stranger_moves_no_task_whatever_the_operation_asked_before(fixture) {
         let harness = EngineHarness::new(fixture, LARGE).await;
-        let (task, door) = (harness.held().await, harness.engine(4));
+        let (task, api) = (harness.held().await, harness.engine(4));
         for said in [
-            door.message(&person("bob"), task, message(), None).await,
-            door.retry(&person("bob"), task, None).await,
-            door.cancel(&person("bob"), task, None).await,
+            api.message(&person("bob"), task, message(), None).await,
+            api.retry(&person("bob"), task, None).await,
+            api.cancel(&person("bob"), task, None).await,
         ] {
             assert!(matches!(said, Err(Refusal::Forbidden(_))), "{said:?}");
         }
@@ -296,9 +296,9 @@ both! {
     async fn owner_does_not_count_as_a_member_of_a_group(fixture) {
         let harness = harness(fixture, "{ groups: [finance], users: [alice] }").await;
         let (task, ..) = begun(&harness).await;
-        let door = harness.engine(0);
+        let api = harness.engine(0);
         for action in [Action::Approve, Action::Reject] {
-            assert!(matches!(refused(&harness, &door, &vouched("alice"), task, whole(action, None)).await, Refusal::Forbidden(_)));
+            assert!(matches!(refused(&harness, &api, &vouched("alice"), task, whole(action, None)).await, Refusal::Forbidden(_)));
         }
         // A vote of the owner that is already in the journal does not count either.
         let roster = known([web()]);
@@ -311,21 +311,21 @@ both! {
     async fn second_answer_of_one_person_is_refused_and_one_rejection_decides(fixture) {
         let harness = harness(fixture, "{ groups: [finance], required: 3 }").await;
         let (task, request, call) = begun(&harness).await;
-        let door = harness.engine(0);
-        door.decide(&vouched("bob"), request, whole(Action::Approve, None), None).await.unwrap();
+        let api = harness.engine(0);
+        api.decide(&vouched("bob"), request, whole(Action::Approve, None), None).await.unwrap();
         for again in [whole(Action::Approve, None), whole(Action::Reject, None), each([(call, approve())]), each([(call, edit(EDITED))])] {
             // Bob's answers through the key `web` and through Bob's own key count as answers of one
             // person.
             for caller in [vouched("bob"), keyed("bob", &["finance"])] {
                 let lost = Refusal::AlreadyDecided { request, call: Some(call) };
-                assert_eq!(refused(&harness, &door, &caller, task, again.clone()).await, lost);
+                assert_eq!(refused(&harness, &api, &caller, task, again.clone()).await, lost);
             }
         }
-        door.decide(&vouched("carol"), request, whole(Action::Approve, None), None).await.unwrap();
+        api.decide(&vouched("carol"), request, whole(Action::Approve, None), None).await.unwrap();
         assert!(harness.engine(1).claim().await.unwrap().is_empty(), "two of three");
-        door.decide(&vouched("dave"), request, whole(Action::Reject, None), None).await.unwrap();
+        api.decide(&vouched("dave"), request, whole(Action::Reject, None), None).await.unwrap();
         assert_eq!((harness.status(task).await, harness.executions(task, "/refund")), (TaskStatus::Canceled, 0));
-        let late = door.decide(&vouched("erin"), request, whole(Action::Approve, None), None).await;
+        let late = api.decide(&vouched("erin"), request, whole(Action::Approve, None), None).await;
         assert!(too_late(&late, request));
     }
 

@@ -88,10 +88,10 @@ impl Scene {
     }
 
     /// Makes this scene's decisions about a held task. The bit flips after these decisions.
-    async fn decided(self, harness: &EngineHarness, door: &Arc<Engine>, task: TaskId) {
+    async fn decided(self, harness: &EngineHarness, api: &Arc<Engine>, task: TaskId) {
         let (request, calls) = question(harness, task).await;
         let decide = async |caller: Caller, request: RequestId, answer: DecisionInput| {
-            door.decide(&caller, request, answer, None).await.unwrap();
+            api.decide(&caller, request, answer, None).await.unwrap();
         };
         let yes = || whole(Action::Approve, None);
         match self {
@@ -234,13 +234,13 @@ async fn scenes() -> (EngineHarness, Vec<(Scene, TaskId)>) {
     let mut harness = EngineHarness::new(StoreFixture::sqlite().await, &[]).await;
     let huge = "policy:\n  - { name: huge, tools: [refund], when: \"args.amount > 1000.0\", decide: hold, approvers: { owner: true, users: [bob, carol], required: 2 } }\n";
     harness.configure(|yaml| yaml.replace("policy:\n", huge));
-    let (mut tasks, door) = (Vec::new(), harness.engine(0));
+    let (mut tasks, api) = (Vec::new(), harness.engine(0));
     for scene in SCENES {
         harness.script(move |asked| Ok(turn(if asked == 1 { scene.calls() } else { &[] })));
         for _ in 0..TASKS {
             tasks.push((
                 scene,
-                door.create(&alice(), go(), None).await.unwrap().task_id,
+                api.create(&alice(), go(), None).await.unwrap().task_id,
             ));
         }
         driven(&harness).await;
@@ -250,7 +250,7 @@ async fn scenes() -> (EngineHarness, Vec<(Scene, TaskId)>) {
         .filter(|(scene, _)| *scene == Scene::WrittenForTwo)
     {
         let (request, calls) = question(&harness, *task).await;
-        door.decide(
+        api.decide(
             &person("bob"),
             request,
             each([(calls[0], edit(WRITTEN))]),
@@ -263,7 +263,7 @@ async fn scenes() -> (EngineHarness, Vec<(Scene, TaskId)>) {
     join_all(
         tasks
             .iter()
-            .map(|(scene, task)| scene.decided(&harness, &door, *task)),
+            .map(|(scene, task)| scene.decided(&harness, &api, *task)),
     )
     .await;
     harness.script(|_| Ok(turn(&[])));
@@ -330,7 +330,7 @@ async fn bit_flip_between_approval_and_start_lets_nothing_else_run() {
 
 /// Approves once more as the same person in every task of a `Half` scene.
 async fn once_more(harness: &EngineHarness, tasks: &[(Scene, TaskId)]) {
-    let door = harness.engine(0);
+    let api = harness.engine(0);
     let half = tasks.iter().filter(|(scene, _)| *scene == Scene::Half);
     join_all(half.map(async |(_, task)| {
         let Ok(Some(journal)) = harness.fixture.store.journal(*task).await else {
@@ -338,7 +338,7 @@ async fn once_more(harness: &EngineHarness, tasks: &[(Scene, TaskId)]) {
         };
         let progress = holdpoint::task::progress::Progress::from_items(&journal.items);
         for open in progress.open {
-            let said = door
+            let said = api
                 .decide(
                     &person("bob"),
                     open.spec.request_id,

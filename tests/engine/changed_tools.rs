@@ -143,8 +143,8 @@ async fn asked_about_change(harness: &EngineHarness, task: TaskId) -> RequestSpe
 
 async fn approve(harness: &EngineHarness, asked: &RequestSpec) -> Result<(), Refusal> {
     let yes = whole(Action::Approve, None);
-    let door = harness.engine(0);
-    door.decide(&alice(), asked.request_id, yes, None)
+    let api = harness.engine(0);
+    api.decide(&alice(), asked.request_id, yes, None)
         .await
         .map(drop)
 }
@@ -356,8 +356,8 @@ async fn change_that_another_task_finds_while_a_person_edits_a_call_holds_the_ed
         *server.looks.lock().unwrap() = 0;
         server.changes("sha256:other", false);
         let edited = each([(call, edit(r#"{"order":1,"amount":50}"#))]);
-        let door = harness.engine(0);
-        let _ = door.decide(&alice(), asked.request_id, edited, None).await;
+        let api = harness.engine(0);
+        let _ = api.decide(&alice(), asked.request_id, edited, None).await;
         if server.known.lock().unwrap().is_none() {
             break;
         }

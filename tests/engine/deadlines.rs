@@ -205,15 +205,15 @@ both! {
             }
             let (task, request) = asked(&harness, RequestKind::Approval).await;
             let (refused, no) = asked(&harness, RequestKind::Approval).await;
-            let door = harness.engine(4);
-            door.decide(&alice(), no, rejects(Then::Continue), None).await.unwrap();
+            let api = harness.engine(4);
+            api.decide(&alice(), no, rejects(Then::Continue), None).await.unwrap();
             harness.fixture.forward(Duration::from_hours(25));
-            let late = door.decide(&alice(), request, whole(Action::Approve, None), None).await;
+            let late = api.decide(&alice(), request, whole(Action::Approve, None), None).await;
             assert_eq!(late.err(), Some(Refusal::Expired(request)), "not swept");
             assert_eq!(harness.status(task).await, TaskStatus::Paused, "and it changed nothing");
-            assert_eq!(door.worker().expire().await.unwrap(), 1);
-            assert_eq!(door.worker().expire().await.unwrap(), 0);
-            let late = door.decide(&alice(), request, rejects(Then::Cancel), None).await;
+            assert_eq!(api.worker().expire().await.unwrap(), 1);
+            assert_eq!(api.worker().expire().await.unwrap(), 0);
+            let late = api.decide(&alice(), request, rejects(Then::Cancel), None).await;
             assert_eq!(late.err(), Some(Refusal::Expired(request)), "swept");
             harness.finish(task).await;
             harness.finish(refused).await;
@@ -234,11 +234,11 @@ both! {
             }
             let (task, request) = asked(&harness, RequestKind::Reconcile).await;
             harness.fixture.forward(Duration::from_hours(25));
-            let door = harness.engine(4);
-            let late = door.decide(&alice(), request, whole(Action::Retry, None), None).await;
+            let api = harness.engine(4);
+            let late = api.decide(&alice(), request, whole(Action::Retry, None), None).await;
             assert_eq!(late.err(), Some(Refusal::Expired(request)), "not swept");
-            assert_eq!(door.worker().expire().await.unwrap(), 1);
-            let late = door.decide(&alice(), request, whole(Action::Retry, None), None).await;
+            assert_eq!(api.worker().expire().await.unwrap(), 1);
+            let late = api.decide(&alice(), request, whole(Action::Retry, None), None).await;
             assert_eq!(late.err(), Some(Refusal::Expired(request)), "swept");
             harness.finish(task).await;
             let (outcome, text) = only_result(&harness, task).await;
@@ -267,14 +267,14 @@ both! {
         harness.configure(|yaml| yaml.replace("decide: deny, reason: Not this one.", rule));
         let task = harness.held().await;
         let [(first, _), (second, _)] = harness.open(task).await[..] else { panic!("two are open") };
-        let door = harness.engine(4);
+        let api = harness.engine(4);
         harness.fixture.forward(Duration::from_mins(61));
-        let late = door.decide(&person("bob"), second, whole(Action::Approve, None), None).await;
+        let late = api.decide(&person("bob"), second, whole(Action::Approve, None), None).await;
         assert_eq!(late.err(), Some(Refusal::Expired(second)));
-        assert_eq!(door.worker().expire().await.unwrap(), 1);
+        assert_eq!(api.worker().expire().await.unwrap(), 1);
         assert_eq!((harness.status(task).await, harness.open(task).await), (TaskStatus::Paused, vec![(first, RequestKind::Approval)]));
         harness.fixture.forward(Duration::from_hours(24));
-        assert_eq!(door.worker().expire().await.unwrap(), 1);
+        assert_eq!(api.worker().expire().await.unwrap(), 1);
         harness.finish(task).await;
         let journal = harness.journal(task).await;
         assert_eq!((journal.row.status, outcomes(&journal)), (TaskStatus::Completed, vec![Outcome::Expired; 2]));

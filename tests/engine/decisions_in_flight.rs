@@ -82,7 +82,7 @@ async fn answered_while_one_is_out(fixture: StoreFixture, calls: Calls, path: &s
         &[false, true]
     };
     for &elsewhere in places {
-        let door = if elsewhere {
+        let decider = if elsewhere {
             harness.engine(8)
         } else {
             here.clone()
@@ -95,11 +95,12 @@ async fn answered_while_one_is_out(fixture: StoreFixture, calls: Calls, path: &s
         assert_eq!(open.len(), 3);
         for (request, kind) in open {
             assert_eq!(kind, RequestKind::ExternalResult);
-            door.decide(&alice(), request, posted("it is there"), None)
+            decider
+                .decide(&alice(), request, posted("it is there"), None)
                 .await
                 .unwrap();
             for _ in 0..50 {
-                door.round().await.unwrap();
+                decider.round().await.unwrap();
                 tokio::task::yield_now().await;
             }
             let row = harness.journal(task).await.row;
@@ -110,7 +111,7 @@ async fn answered_while_one_is_out(fixture: StoreFixture, calls: Calls, path: &s
             );
         }
         harness.tool.open();
-        settled(&harness, &[&here, &door], task).await;
+        settled(&harness, &[&here, &decider], task).await;
         let journal = harness.journal(task).await;
         let said = || format!("{elsewhere} {:#?}", journal.items);
         check_ended(&journal.items);

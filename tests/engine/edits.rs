@@ -66,8 +66,8 @@ pub(super) async fn rewritten(
     harness: &EngineHarness,
     text: &str,
 ) -> (TaskId, RequestId, CallId, Arc<Engine>) {
-    let (task, request, call, door) = begun(harness).await;
-    door.decide(&person("bob"), request, each([(call, edit(text))]), None)
+    let (task, request, call, api) = begun(harness).await;
+    api.decide(&person("bob"), request, each([(call, edit(text))]), None)
         .await
         .unwrap();
     assert_eq!(
@@ -78,7 +78,7 @@ pub(super) async fn rewritten(
     harness.run().await;
     let (anew, calls) = question(harness, task).await;
     assert_eq!((calls, anew == request), (vec![call], false));
-    (task, anew, call, door)
+    (task, anew, call, api)
 }
 
 async fn tampered(harness: &EngineHarness, task: TaskId, of: &str, from: &str, to: &str) {
@@ -135,7 +135,7 @@ async fn digests(harness: &EngineHarness, task: TaskId) -> (Vec<String>, Vec<Str
 both! {
     async fn edited_arguments_are_read_as_strictly_as_a_models(fixture) {
         let harness = harness(fixture, "{ owner: true }").await;
-        let (task, _, call, door) = begun(&harness).await;
+        let (task, _, call, api) = begun(&harness).await;
         let blanks = " ".repeat(256 * 1024);
         let long = format!(r#"{{"order":1,"amount":50{blanks}}}"#);
         let cases = [
@@ -156,18 +156,18 @@ both! {
             (&long, ""),
         ];
         for (text, place) in cases {
-            let refusal = refused(&harness, &door, &alice(), task, each([(call, edit(text))])).await;
+            let refusal = refused(&harness, &api, &alice(), task, each([(call, edit(text))])).await;
             let expected = format!("/decisions/{call}/arguments{place}");
             assert!(places(&refusal).iter().all(|at| at.starts_with(&expected)), "{text:.80}: {refusal:?}");
             assert!(!format!("{refusal:?}").contains("777777"), "never the value: {refusal:?}");
         }
-        assert!(matches!(refused(&harness, &door, &person("bob"), task, each([(call, edit(EDITED))])).await, Refusal::Forbidden(_)));
+        assert!(matches!(refused(&harness, &api, &person("bob"), task, each([(call, edit(EDITED))])).await, Refusal::Forbidden(_)));
     }
 
     async fn edited_arguments_run_byte_for_byte(fixture) {
         let harness = harness(fixture, "{ owner: true }").await;
-        let (task, request, call, door) = begun(&harness).await;
-        door.decide(&alice(), request, each([(call, edit(EDITED))]), None).await.unwrap();
+        let (task, request, call, api) = begun(&harness).await;
+        api.decide(&alice(), request, each([(call, edit(EDITED))]), None).await.unwrap();
         harness.run().await;
         assert_eq!(harness.status(task).await, TaskStatus::Completed);
         assert_eq!(bodies(&harness, task, "/refund"), [(call.to_string(), EDITED.to_owned())]);
@@ -187,63 +187,63 @@ both! {
 
     async fn edited_arguments_are_judged_by_the_rules(fixture) {
         let harness = harness(fixture, "{ owner: true }").await;
-        let (task, _, call, door) = begun(&harness).await;
-        let denied = refused(&harness, &door, &alice(), task, each([(call, edit(r#"{"order":666,"amount":5}"#))])).await;
+        let (task, _, call, api) = begun(&harness).await;
+        let denied = refused(&harness, &api, &alice(), task, each([(call, edit(r#"{"order":666,"amount":5}"#))])).await;
         assert_eq!(places(&denied), [format!("/decisions/{call}/arguments")]);
         assert!(format!("{denied:?}").contains("Not that order"), "{denied:?}");
         // A rule allows the amount 5. The request's own rule holds 77.70, and another rule with
         // equal terms holds 700.0.
         for text in [r#"{"order":1,"amount":5}"#, r#"{"order":1,"amount":77.70}"#, r#"{"order":1,"amount":700.0}"#] {
-            let (task, request, call, door) = begun(&harness).await;
-            door.decide(&alice(), request, each([(call, edit(text))]), None).await.unwrap();
+            let (task, request, call, api) = begun(&harness).await;
+            api.decide(&alice(), request, each([(call, edit(text))]), None).await.unwrap();
             harness.run().await;
             assert_eq!((harness.status(task).await, bodies(&harness, task, "/refund")), (TaskStatus::Completed, vec![(call.to_string(), text.to_owned())]));
         }
         // A rule with other approvers holds these arguments.
         let text = r#"{"order":1,"amount":5000.00}"#;
-        let (task, request, call, door) = begun(&harness).await;
-        door.decide(&alice(), request, each([(call, edit(text))]), None).await.unwrap();
+        let (task, request, call, api) = begun(&harness).await;
+        api.decide(&alice(), request, each([(call, edit(text))]), None).await.unwrap();
         harness.run().await;
         assert_eq!(harness.executions(task, "/refund"), 0);
         let anew = asked(&harness, task).await;
         assert_eq!((anew.terms.approvers.users.as_slice(), anew.pending_tool_calls[0].arguments_text.as_str()), (&["carol".to_owned()][..], text));
         assert_eq!(anew.pending_tool_calls[0].rule.as_deref(), Some("huge"));
-        let own = door.decide(&alice(), anew.request_id, whole(Action::Approve, None), None).await;
+        let own = api.decide(&alice(), anew.request_id, whole(Action::Approve, None), None).await;
         assert!(matches!(own.err(), Some(Refusal::Forbidden(_))));
-        door.decide(&person("carol"), anew.request_id, whole(Action::Approve, None), None).await.unwrap();
+        api.decide(&person("carol"), anew.request_id, whole(Action::Approve, None), None).await.unwrap();
         harness.run().await;
         assert_eq!(bodies(&harness, task, "/refund"), [(call.to_string(), text.to_owned())]);
     }
 
     async fn denied_edit_is_refused_before_the_state_of_its_request_is_looked_at(fixture) {
         const DENIED: &str = r#"{"order":666,"amount":5}"#;
-        let refusals = async |door: &Arc<Engine>, request, call, digest: Option<&str>| {
+        let refusals = async |api: &Arc<Engine>, request, call, digest: Option<&str>| {
             let mut refusals = Vec::new();
             for text in [DENIED, EDITED] {
                 let digest = digest.map(str::to_owned);
                 let answer = DecisionInput { digest, ..each([(call, edit(text))]) };
-                refusals.push(door.decide(&alice(), request, answer, None).await.err());
+                refusals.push(api.decide(&alice(), request, answer, None).await.err());
             }
             let [Some(Refusal::Invalid(errors)), Some(later)] = &refusals[..] else { panic!("{refusals:?}") };
             assert_eq!(errors[0].pointer, format!("/decisions/{call}/arguments"));
             later.clone()
         };
         let harness = harness(StoreFixture::like(&fixture).await, "{ owner: true }").await;
-        let (task, request, call, door) = begun(&harness).await;
+        let (task, request, call, api) = begun(&harness).await;
         let before = harness.journal(task).await.items;
-        assert_eq!(refusals(&door, request, call, Some("sha256:00")).await, Refusal::DigestMismatch(request));
+        assert_eq!(refusals(&api, request, call, Some("sha256:00")).await, Refusal::DigestMismatch(request));
         assert_eq!(harness.journal(task).await.items, before);
-        door.decide(&alice(), request, each([(call, reject())]), None).await.unwrap();
-        let later = refusals(&door, request, call, None).await;
+        api.decide(&alice(), request, each([(call, reject())]), None).await.unwrap();
+        let later = refusals(&api, request, call, None).await;
         assert_eq!(later, Refusal::AlreadyDecided { request, call: Some(call) });
-        let (_, request, call, door) = begun(&harness).await;
+        let (_, request, call, api) = begun(&harness).await;
         harness.fixture.forward(Duration::from_hours(25));
-        assert_eq!(refusals(&door, request, call, None).await, Refusal::Expired(request));
+        assert_eq!(refusals(&api, request, call, None).await, Refusal::Expired(request));
 
         let harness = super::edits::harness(fixture, TWO).await;
-        let (_, request, call, door) = begun(&harness).await;
-        door.decide(&alice(), request, each([(call, approve())]), None).await.unwrap();
-        let later = refusals(&door, request, call, None).await;
+        let (_, request, call, api) = begun(&harness).await;
+        api.decide(&alice(), request, each([(call, approve())]), None).await.unwrap();
+        let later = refusals(&api, request, call, None).await;
         assert_eq!(later, Refusal::AlreadyDecided { request, call: Some(call) });
     }
 
@@ -252,7 +252,7 @@ both! {
         // The edit does not count as an approval, whether the rules hold or allow the edited
         // arguments.
         for text in [EDITED, r#"{"order":1,"amount":5}"#] {
-            let (task, request, call, door) = rewritten(&harness, text).await;
+            let (task, request, call, api) = rewritten(&harness, text).await;
             assert_eq!(harness.executions(task, "/refund"), 0);
             let shown = asked(&harness, task).await;
             assert_eq!(shown.pending_tool_calls[0].arguments_text, text);
@@ -260,11 +260,11 @@ both! {
             let bob = offered(&harness, task, &person("bob")).await;
             assert!(!bob.contains(&Action::Approve) && bob.contains(&Action::Reject) && bob.contains(&Action::Edit), "{bob:?}");
             for own in [whole(Action::Approve, None), each([(call, approve())])] {
-                assert!(matches!(refused(&harness, &door, &person("bob"), task, own).await, Refusal::Forbidden(_)));
+                assert!(matches!(refused(&harness, &api, &person("bob"), task, own).await, Refusal::Forbidden(_)));
             }
-            door.decide(&alice(), request, whole(Action::Approve, None), None).await.unwrap();
+            api.decide(&alice(), request, whole(Action::Approve, None), None).await.unwrap();
             assert!(harness.engine(1).claim().await.unwrap().is_empty(), "one is not enough");
-            door.decide(&person("carol"), request, each([(call, approve())]), None).await.unwrap();
+            api.decide(&person("carol"), request, each([(call, approve())]), None).await.unwrap();
             harness.run().await;
             assert_eq!(bodies(&harness, task, "/refund"), [(call.to_string(), text.to_owned())]);
             let ledger = harness.tool.ledger();
@@ -275,25 +275,25 @@ both! {
 
     async fn editor_of_the_arguments_may_still_reject_or_edit_again(fixture) {
         let harness = harness(fixture, TWO).await;
-        let (task, request, call, door) = rewritten(&harness, EDITED).await;
-        door.decide(&person("bob"), request, each([(call, reject())]), None).await.unwrap();
+        let (task, request, call, api) = rewritten(&harness, EDITED).await;
+        api.decide(&person("bob"), request, each([(call, reject())]), None).await.unwrap();
         assert_eq!((harness.status(task).await, became(&harness, task, [call]).await), (TaskStatus::Canceled, [Some(Outcome::Rejected)]));
-        let (task, request, call, door) = rewritten(&harness, EDITED).await;
-        door.decide(&alice(), request, whole(Action::Approve, None), None).await.unwrap();
-        door.decide(&person("bob"), request, each([(call, edit(AGAIN))]), None).await.unwrap();
+        let (task, request, call, api) = rewritten(&harness, EDITED).await;
+        api.decide(&alice(), request, whole(Action::Approve, None), None).await.unwrap();
+        api.decide(&person("bob"), request, each([(call, edit(AGAIN))]), None).await.unwrap();
         harness.run().await;
         let (third, _) = question(&harness, task).await;
         // Approvals of earlier arguments no longer count, and Bob, who wrote these arguments,
         // cannot approve them.
-        door.decide(&alice(), third, whole(Action::Approve, None), None).await.unwrap();
-        assert!(matches!(refused(&harness, &door, &person("bob"), task, whole(Action::Approve, None)).await, Refusal::Forbidden(_)));
+        api.decide(&alice(), third, whole(Action::Approve, None), None).await.unwrap();
+        assert!(matches!(refused(&harness, &api, &person("bob"), task, whole(Action::Approve, None)).await, Refusal::Forbidden(_)));
         assert!(harness.engine(1).claim().await.unwrap().is_empty());
         // Carol replaces Bob's arguments, so Bob may now approve them and count as an approver.
-        door.decide(&person("carol"), third, each([(call, edit(EDITED))]), None).await.unwrap();
+        api.decide(&person("carol"), third, each([(call, edit(EDITED))]), None).await.unwrap();
         harness.run().await;
         let (fourth, _) = question(&harness, task).await;
         for user in ["bob", "alice"] {
-            door.decide(&person(user), fourth, whole(Action::Approve, None), None).await.unwrap();
+            api.decide(&person(user), fourth, whole(Action::Approve, None), None).await.unwrap();
         }
         harness.run().await;
         assert_eq!(bodies(&harness, task, "/refund"), [(call.to_string(), EDITED.to_owned())]);
@@ -301,10 +301,10 @@ both! {
 
     async fn rule_that_requires_two_offers_no_respond_and_no_edit_that_leaves_too_few(fixture) {
         let harness = harness(StoreFixture::like(&fixture).await, "{ users: [bob, carol], required: 2 }").await;
-        let (task, _, call, door) = begun(&harness).await;
+        let (task, _, call, api) = begun(&harness).await;
         assert_eq!(offered(&harness, task, &person("bob")).await, [Action::Approve, Action::Reject]);
         for reply in [edit(EDITED), respond("1")] {
-            let refusal = refused(&harness, &door, &person("bob"), task, each([(call, reply)])).await;
+            let refusal = refused(&harness, &api, &person("bob"), task, each([(call, reply)])).await;
             assert_eq!(places(&refusal), [format!("/decisions/{call}/action")]);
         }
         // The rule names three people. If Bob edits the arguments, the two others must approve
@@ -328,8 +328,8 @@ both! {
 
     async fn stored_edit_that_was_changed_in_the_database_does_not_run(fixture) {
         let harness = harness(fixture, "{ owner: true }").await;
-        let (task, request, call, door) = begun(&harness).await;
-        door.decide(&alice(), request, each([(call, edit(EDITED))]), None).await.unwrap();
+        let (task, request, call, api) = begun(&harness).await;
+        api.decide(&alice(), request, each([(call, edit(EDITED))]), None).await.unwrap();
         tampered(&harness, task, "decision", "41.10", "41.20").await;
         harness.run().await;
         is_damaged(&harness, task).await;
@@ -337,8 +337,8 @@ both! {
 
     async fn decision_that_lost_its_edit_is_asked_for_again(fixture) {
         let harness = harness(fixture, "{ owner: true }").await;
-        let (task, request, call, door) = begun(&harness).await;
-        door.decide(&alice(), request, each([(call, edit(EDITED))]), None).await.unwrap();
+        let (task, request, call, api) = begun(&harness).await;
+        api.decide(&alice(), request, each([(call, edit(EDITED))]), None).await.unwrap();
         tampered(&harness, task, "decision", "\"edit\":{", "\"edjt\":{").await;
         harness.run().await;
         assert_eq!((harness.status(task).await, harness.executions(task, "/refund")), (TaskStatus::Paused, 0));
@@ -349,17 +349,17 @@ both! {
     async fn required_approvals_cannot_change_while_their_request_is_open(fixture) {
         let harness = harness(fixture, TWO).await;
         for approved in [false, true] {
-            let (task, request, _, door) = begun(&harness).await;
+            let (task, request, _, api) = begun(&harness).await;
             if approved {
                 for user in ["alice", "bob"] {
-                    door.decide(&person(user), request, whole(Action::Approve, None), None).await.unwrap();
+                    api.decide(&person(user), request, whole(Action::Approve, None), None).await.unwrap();
                 }
             }
             tampered(&harness, task, "intervention_requested", "\"required\":2", "\"required\":1").await;
             if approved {
                 harness.run().await;
             } else {
-                let said = door.decide(&alice(), request, whole(Action::Approve, None), None).await;
+                let said = api.decide(&alice(), request, whole(Action::Approve, None), None).await;
                 assert_eq!(said.err(), Some(Refusal::Withdrawn(request)));
             }
             is_damaged(&harness, task).await;
@@ -368,14 +368,14 @@ both! {
 
     async fn crash_anywhere_neither_loses_nor_repeats_nor_changes_an_edit(fixture) {
         let harness = harness(fixture, "{ owner: true }").await;
-        let (mut drives, mut whole_drives, mut doubts) = (0, 0, 0);
+        let (mut rounds, mut whole_rounds, mut doubts) = (0, 0, 0);
         // Each driver is dropped after 1 to 16 polls. The progress of a driver by then varies, so
         // the loop continues until a driver was dropped during its call.
-        while whole_drives < 2 || (doubts == 0 && drives < 400) {
-            let polls = 1 + drives % 16;
-            drives += 1;
-            let (task, request, call, door) = begun(&harness).await;
-            door.decide(&alice(), request, each([(call, edit(EDITED))]), None).await.unwrap();
+        while whole_rounds < 2 || (doubts == 0 && rounds < 400) {
+            let polls = 1 + rounds % 16;
+            rounds += 1;
+            let (task, request, call, api) = begun(&harness).await;
+            api.decide(&alice(), request, each([(call, edit(EDITED))]), None).await.unwrap();
             let driver = harness.engine(1).claim().await.unwrap().pop().unwrap();
             {
                 let (mut driver, mut left) = (pin!(driver), polls);
@@ -387,7 +387,7 @@ both! {
                         Poll::Pending => Poll::Pending,
                     }
                 });
-                whole_drives += u32::from(done.await);
+                whole_rounds += u32::from(done.await);
             }
             harness.later();
             harness.run().await;
@@ -402,19 +402,19 @@ both! {
             assert!(matches!(became, Some(Outcome::Responded | Outcome::Succeeded)), "{polls}: {became:?}");
             assert!(ran.len() == 1 || became == Some(Outcome::Responded));
         }
-        assert!(drives > 4 && doubts > 0, "{drives} {doubts}");
+        assert!(rounds > 4 && doubts > 0, "{rounds} {doubts}");
     }
 
     async fn lost_attempt_of_an_edited_call_is_asked_about_or_repeated_with_the_edit(fixture) {
         let harness = harness(StoreFixture::like(&fixture).await, "{ owner: true }").await;
         harness.tool.answers(502, "");
-        let (task, request, call, door) = begun(&harness).await;
-        door.decide(&alice(), request, each([(call, edit(EDITED))]), None).await.unwrap();
+        let (task, request, call, api) = begun(&harness).await;
+        api.decide(&alice(), request, each([(call, edit(EDITED))]), None).await.unwrap();
         harness.run().await;
         let doubt = asked(&harness, task).await;
         assert_eq!((doubt.kind, doubt.pending_tool_calls[0].arguments_text.as_str()), (RequestKind::Reconcile, EDITED));
         harness.tool.answers(200, "paid");
-        door.decide(&alice(), doubt.request_id, whole(Action::Retry, None), None).await.unwrap();
+        api.decide(&alice(), doubt.request_id, whole(Action::Retry, None), None).await.unwrap();
         harness.run().await;
         assert_eq!(bodies(&harness, task, "/refund"), [(call.to_string(), EDITED.to_owned()), (call.to_string(), EDITED.to_owned())]);
         assert!(shown(&harness)[0].contains(EDITED));
@@ -422,8 +422,8 @@ both! {
         let mut harness = EngineHarness::new(fixture, TAG).await;
         harness.configure(|yaml| yaml.replace("tools: [lookup, tag], decide: allow", "tools: [lookup, tag], decide: hold"));
         harness.tool.answers(502, "");
-        let (task, request, call, door) = begun(&harness).await;
-        door.decide(&alice(), request, each([(call, edit(TAGGED))]), None).await.unwrap();
+        let (task, request, call, api) = begun(&harness).await;
+        api.decide(&alice(), request, each([(call, edit(TAGGED))]), None).await.unwrap();
         harness.run().await;
         assert_eq!(bodies(&harness, task, "/tag"), vec![(call.to_string(), TAGGED.to_owned()); 3]);
         assert_eq!(became(&harness, task, [call]).await, [Some(Outcome::Failed)]);
@@ -448,8 +448,8 @@ both! {
         for (now, asked_again) in [("decide: deny", false), ("decide: hold, approvers: { users: [carol] }", true)] {
             let mut harness = harness(StoreFixture::like(&fixture).await, "{ owner: true }").await;
             harness.script(|asked| Ok(turn(if asked == 1 { LARGE } else { &[] })));
-            let (task, request, call, door) = begun(&harness).await;
-            door.decide(&alice(), request, each([(call, edit(EDITED))]), None).await.unwrap();
+            let (task, request, call, api) = begun(&harness).await;
+            api.decide(&alice(), request, each([(call, edit(EDITED))]), None).await.unwrap();
             let rule = format!("policy:\n  - {{ name: late, tools: [refund], when: \"args.order == 2\", {now} }}\n");
             harness.configure(|yaml| yaml.replace("policy:\n", &rule));
             harness.run().await;

@@ -111,8 +111,8 @@ async fn the_request(harness: &EngineHarness, task: TaskId) -> RequestSpec {
 /// Answers the only open request through a new engine. Then drives the task on in another engine.
 async fn answer(harness: &EngineHarness, task: TaskId, answer: DecisionInput) {
     let request = the_request(harness, task).await.request_id;
-    let door = harness.engine(0);
-    door.decide(&alice(), request, answer, None).await.unwrap();
+    let api = harness.engine(0);
+    api.decide(&alice(), request, answer, None).await.unwrap();
     harness.run().await;
 }
 
@@ -133,8 +133,8 @@ async fn answer_as(
     answer: DecisionInput,
 ) {
     let request = the_request(harness, task).await.request_id;
-    let (door, member) = (process(harness, roster, 0), keyed(user, &["finance"]));
-    door.decide(&member, request, answer, None).await.unwrap();
+    let (api, member) = (process(harness, roster, 0), keyed(user, &["finance"]));
+    api.decide(&member, request, answer, None).await.unwrap();
 }
 
 async fn attempts(harness: &EngineHarness, task: TaskId) -> Vec<u32> {
@@ -174,12 +174,12 @@ async fn question_of_a_server_pauses_the_task_and_its_answer_returns_with_the_ne
     let stored = serde_json::to_string(&asked).unwrap();
     assert!(!stored.contains("state-of-server"), "{stored}");
     // An answer that does not fit the request's form changes nothing.
-    let door = harness.engine(0);
+    let api = harness.engine(0);
     let misfit = fills(&json!({"folder": 1}));
-    let refused = door.decide(&alice(), asked.request_id, misfit, None).await;
+    let refused = api.decide(&alice(), asked.request_id, misfit, None).await;
     assert!(refused.is_err());
     let bob = person("bob");
-    let other = door.decide(&bob, asked.request_id, fills(&json!({"folder": "b"})), None);
+    let other = api.decide(&bob, asked.request_id, fills(&json!({"folder": "b"})), None);
     assert!(other.await.is_err());
     answer(&harness, task, fills(&json!({"folder": "a"}))).await;
     assert_eq!(harness.status(task).await, TaskStatus::Completed);
@@ -188,7 +188,7 @@ async fn question_of_a_server_pauses_the_task_and_its_answer_returns_with_the_ne
     assert_eq!(attempts(&harness, task).await, [1, 2]);
     assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Succeeded]);
     let late = fills(&json!({"folder": "c"}));
-    let late = door.decide(&alice(), asked.request_id, late, None).await;
+    let late = api.decide(&alice(), asked.request_id, late, None).await;
     assert!(too_late(&late, asked.request_id));
 }
 
@@ -404,10 +404,10 @@ async fn canceled_task_with_an_open_question_starts_no_further_attempt() {
     let (harness, server) = harness(SMALL, vec![asks(&["folder"])]).await;
     let task = harness.held().await;
     let request = the_request(&harness, task).await.request_id;
-    let door = harness.engine(0);
-    door.cancel(&alice(), task, None).await.unwrap();
+    let api = harness.engine(0);
+    api.cancel(&alice(), task, None).await.unwrap();
     let late = fills(&json!({"folder": "a"}));
-    assert!(door.decide(&alice(), request, late, None).await.is_err());
+    assert!(api.decide(&alice(), request, late, None).await.is_err());
     harness.run().await;
     assert_eq!(server.resumed().len(), 1);
     assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Unknown]);
@@ -424,9 +424,9 @@ async fn approvers_of_an_exact_rule_answer_the_question_and_those_of_a_glob_do_n
         });
         let task = harness.held().await;
         let approval = the_request(&harness, task).await.request_id;
-        let door = harness.engine(0);
+        let api = harness.engine(0);
         let yes = whole(Action::Approve, None);
-        door.decide(&person("bob"), approval, yes, None)
+        api.decide(&person("bob"), approval, yes, None)
             .await
             .unwrap();
         harness.run().await;
@@ -434,7 +434,7 @@ async fn approvers_of_an_exact_rule_answer_the_question_and_those_of_a_glob_do_n
         assert_eq!(asked.kind, RequestKind::Elicitation);
         for who in ["alice", "bob"] {
             let who_answers = person(who);
-            let said = door.decide(
+            let said = api.decide(
                 &who_answers,
                 asked.request_id,
                 fills(&json!({"folder": "a"})),

@@ -376,7 +376,7 @@ both! {
         let open = harness.asked(task).await;
         assert_eq!(open.len(), 1, "the terms are the same");
         let (request, calls) = question(&harness, task).await;
-        let door = harness.engine(0);
+        let api = harness.engine(0);
         let bob = person("bob");
         let reply = |scope, time| CallReply { remember: Some(GrantRequest { scope, expires_in: time }), ..approve() };
         let reject = |remember| CallReply { remember, ..plain(Action::Reject) };
@@ -387,12 +387,12 @@ both! {
             (each([(calls[0], reply(GrantScope::Task, Duration::from_secs(4 * 3600 + 1)))]), format!("/decisions/{}/remember/expires_in", calls[0])),
             (each([(calls[0], reject(wish))]), format!("/decisions/{}/remember", calls[0])),
         ] {
-            assert_eq!(places(&refused(&harness, &door, &bob, task, answer).await), [place]);
+            assert_eq!(places(&refused(&harness, &api, &bob, task, answer).await), [place]);
         }
         for by in [Door::Link, Door::Slack] {
             let caller = Caller { door: Some(by), ..person("bob") };
             for answer in [remembered(GrantScope::Task, hours(1)), each([(calls[0], reply(GrantScope::Task, hours(1)))])] {
-                assert!(matches!(refused(&harness, &door, &caller, task, answer).await, Refusal::Forbidden(_)));
+                assert!(matches!(refused(&harness, &api, &caller, task, answer).await, Refusal::Forbidden(_)));
             }
         }
         // Changes the rule after the request was opened.
@@ -405,7 +405,7 @@ both! {
         harness.engine(0).decide(&bob, request, remembered(GrantScope::Task, hours(1)), None).await.unwrap();
         assert_eq!(grants(&harness).await.len(), 2, "one for each call");
         harness.run().await;
-        let beyond = refused(&harness, &door, &bob, task, remembered(GrantScope::Task, hours(1))).await;
+        let beyond = refused(&harness, &api, &bob, task, remembered(GrantScope::Task, hours(1))).await;
         assert_eq!(places(&beyond), ["/remember"], "the condition does not hold");
         answered(&harness, task, rejects(holdpoint::task::decision::Then::Continue)).await;
     }
@@ -414,8 +414,8 @@ both! {
         let mut harness = harness(fixture, &[&[LARGE]]).await;
         harness.configure(|yaml| yaml.replace("for: [task, owner], most: 4h", "for: [task], most: 4h"));
         let task = harness.begun().await;
-        let (door, wish) = (harness.engine(0), remembered(GrantScope::Owner, hours(1)));
-        let said = refused(&harness, &door, &person("bob"), task, wish).await;
+        let (api, wish) = (harness.engine(0), remembered(GrantScope::Owner, hours(1)));
+        let said = refused(&harness, &api, &person("bob"), task, wish).await;
         assert_eq!(places(&said), ["/remember/for"]);
     }
 

@@ -109,8 +109,8 @@ async fn late_answer_after_a_person_settled_the_call_is_a_late_result() {
     let (harness, task, [late]) = unknown().await;
     let request = harness.asked(task).await.remove(0).request_id;
     let settled = whole(Action::Respond, Some(Value::from("it was paid")));
-    let door = harness.engine(0);
-    door.decide(&alice(), request, settled, None).await.unwrap();
+    let api = harness.engine(0);
+    api.decide(&alice(), request, settled, None).await.unwrap();
     harness.run().await;
     assert_eq!(harness.status(task).await, TaskStatus::Completed);
     late.send(paid()).unwrap();
@@ -124,8 +124,8 @@ async fn late_answer_to_an_earlier_attempt_is_not_the_result_of_a_repetition() {
     let (harness, task, [first, second]) = unknown().await;
     let request = harness.asked(task).await.remove(0).request_id;
     let retry = whole(Action::Retry, None);
-    let door = harness.engine(0);
-    door.decide(&alice(), request, retry, None).await.unwrap();
+    let api = harness.engine(0);
+    api.decide(&alice(), request, retry, None).await.unwrap();
     harness.run().await;
     first
         .send(ToolAnswer::Failed {

@@ -199,13 +199,13 @@ async fn completed_by(harness: &EngineHarness, engines: &[Arc<Engine>]) -> i64 {
 both! {
     async fn task_that_kills_its_process_fails_alone_among_500_others(fixture) {
         let harness = EngineHarness::new(fixture, &[]).await;
-        let (model, door) = (Gated::new(), harness.engine(0));
+        let (model, api) = (Gated::new(), harness.engine(0));
         for _ in 0..10 {
-            door.create(&alice(), go(), None).await.unwrap();
+            api.create(&alice(), go(), None).await.unwrap();
         }
         let poison = queued(&harness, POISON).await;
         for _ in 10..500 {
-            door.create(&alice(), go(), None).await.unwrap();
+            api.create(&alice(), go(), None).await.unwrap();
         }
         let killed = outlived(&harness, &model).await;
         let completed = harness.fixture.number("select count(*) from agent_task where status = 'Completed'").await;
@@ -371,9 +371,9 @@ both! {
         assert_eq!((model.asked.available_permits(), harness.journal(suspect).await.row.fruitless), (0, 2));
         // The process has released `suspect`, because it could not drive that task alone. It does
         // not claim `suspect` again at once, so its slots are free.
-        let door = here.create(&alice(), go(), None).await.unwrap().task_id;
-        harness.until_stopped(door).await;
-        assert_eq!(harness.status(door).await, TaskStatus::Completed);
+        let new = here.create(&alice(), go(), None).await.unwrap().task_id;
+        harness.until_stopped(new).await;
+        assert_eq!(harness.status(new).await, TaskStatus::Completed);
         harness.tool.open();
         harness.until_stopped(long).await;
         harness.fixture.forward(LEASE * 5);

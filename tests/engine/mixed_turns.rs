@@ -71,9 +71,9 @@ async fn answer_to(
     }
 }
 
-async fn answer_all(harness: &EngineHarness, door: &Arc<Engine>, task: TaskId) {
+async fn answer_all(harness: &EngineHarness, api: &Arc<Engine>, task: TaskId) {
     for (request, kind) in harness.open(task).await {
-        door.decide(
+        api.decide(
             &alice(),
             request,
             answer_to(harness, request, kind).await,
@@ -115,8 +115,8 @@ async fn polled<T>(work: impl Future<Output = T>, left: &mut usize) -> Option<T>
 /// has not ended by then, other processes finish it. Returns the task, and whether the first
 /// process finished it.
 async fn lived(harness: &EngineHarness, mut left: usize) -> (TaskId, bool) {
-    let door = harness.engine(0);
-    let task = door.create(&alice(), go(), None).await.unwrap().task_id;
+    let api = harness.engine(0);
+    let task = api.create(&alice(), go(), None).await.unwrap().task_id;
     let doomed = harness.engine(1);
     while harness.status(task).await != TaskStatus::Completed {
         for driver in doomed.claim().await.unwrap() {
@@ -126,7 +126,7 @@ async fn lived(harness: &EngineHarness, mut left: usize) -> (TaskId, bool) {
                 return (task, false);
             }
         }
-        answer_all(harness, &door, task).await;
+        answer_all(harness, &api, task).await;
     }
     (task, true)
 }
@@ -210,9 +210,9 @@ both! {
         for polls in 1.. {
             let task = harness.held().await;
             let [(request, RequestKind::Credentials)] = harness.open(task).await[..] else { panic!("one is open") };
-            let door = harness.engine(0);
+            let api = harness.engine(0);
             let mut left = polls;
-            let first = polled(door.decide(&alice(), request, filled_in("first-first"), None), &mut left).await;
+            let first = polled(api.decide(&alice(), request, filled_in("first-first"), None), &mut left).await;
             let second = harness.engine(0).decide(&alice(), request, filled_in("second-second"), None).await;
             let counts = match &second {
                 Ok(_) => "second-second",
@@ -253,7 +253,7 @@ both! {
         ];
         let harness = set(fixture, CALLS).await;
         let task = harness.held().await;
-        let door = harness.engine(0);
+        let api = harness.engine(0);
         let mut seen = 0;
         while harness.status(task).await == TaskStatus::Paused {
             let open = harness.open(task).await;
@@ -261,7 +261,7 @@ both! {
             assert_eq!(usize::try_from(harness.journal(task).await.row.open_requests).unwrap(), open.len());
             let (request, kind) = *open.last().unwrap();
             seen += 1;
-            door.decide(&alice(), request, answer_to(&harness, request, kind).await, None).await.unwrap();
+            api.decide(&alice(), request, answer_to(&harness, request, kind).await, None).await.unwrap();
             harness.run().await;
         }
         let journal = harness.journal(task).await;

@@ -106,7 +106,7 @@ async fn as_decided(harness: &EngineHarness, task: TaskId, calls: [CallId; 4]) {
 both! {
     async fn calls_are_decided_in_any_order_by_different_people(fixture) {
         let harness = of_two(fixture).await;
-        let door = harness.engine(0);
+        let api = harness.engine(0);
         for number in 0..24_usize {
             let (task, request, calls) = begun(&harness).await;
             let mut left = mixture(calls).to_vec();
@@ -115,7 +115,7 @@ both! {
                 let (call, reply) = left.remove(which);
                 waits(&harness, task, request).await;
                 let caller = if (number + place) % 2 == 0 { alice() } else { person("bob") };
-                door.decide(&caller, request, each([(call, reply)]), None).await.unwrap();
+                api.decide(&caller, request, each([(call, reply)]), None).await.unwrap();
             }
             as_decided(&harness, task, calls).await;
             assert_eq!(status(&harness, request).await, RequestStatus::Resumed);
@@ -149,16 +149,16 @@ both! {
 
     async fn first_answer_to_each_call_wins_and_its_neighbours_are_unaffected(fixture) {
         let harness = of_two(fixture).await;
-        let doors = [harness.engine(0), harness.engine(0), harness.engine(0)];
+        let apis = [harness.engine(0), harness.engine(0), harness.engine(0)];
         for round in 0..10 {
             let (task, request, calls) = begun(&harness).await;
             let mut answers = Vec::new();
-            for (place, door) in doors.iter().enumerate() {
+            for (place, api) in apis.iter().enumerate() {
                 for (number, call) in calls.iter().enumerate() {
                     let reply = [approve(), reject_then(Then::Continue), respond("1")][(place + number + round) % 3].clone();
                     let caller = if place == 1 { alice() } else { person("bob") };
                     answers.push((*call, async move {
-                        (reply.action, door.decide(&caller, request, each([(*call, reply)]), None).await)
+                        (reply.action, api.decide(&caller, request, each([(*call, reply)]), None).await)
                     }));
                 }
             }
@@ -184,37 +184,37 @@ both! {
 
     async fn body_that_names_a_decided_call_is_refused_as_a_whole(fixture) {
         let harness = of_two(fixture).await;
-        let door = harness.engine(0);
+        let api = harness.engine(0);
         let (task, request, [first, second, third, _]) = begun(&harness).await;
         for decided in [approve(), reject(), edit(EDITED), respond("1")] {
             let (task, request, [first, second, ..]) = begun(&harness).await;
-            door.decide(&alice(), request, each([(first, decided)]), None).await.unwrap();
+            api.decide(&alice(), request, each([(first, decided)]), None).await.unwrap();
             for reply in [approve(), reject_then(Then::Cancel), edit(EDITED), respond("2")] {
                 let answer = each([(first, reply.clone()), (second, approve())]);
                 let lost = Refusal::AlreadyDecided { request, call: Some(first) };
-                assert_eq!(refused(&harness, &door, &person("bob"), task, answer).await, lost);
+                assert_eq!(refused(&harness, &api, &person("bob"), task, answer).await, lost);
             }
         }
-        door.decide(&alice(), request, each([(second, approve())]), None).await.unwrap();
+        api.decide(&alice(), request, each([(second, approve())]), None).await.unwrap();
         let answer = each([(first, approve()), (second, approve()), (third, approve())]);
-        assert!(matches!(refused(&harness, &door, &alice(), task, answer).await, Refusal::AlreadyDecided { .. }));
+        assert!(matches!(refused(&harness, &api, &alice(), task, answer).await, Refusal::AlreadyDecided { .. }));
     }
 
     async fn approve_covers_every_undecided_call_this_person_has_not_answered(fixture) {
         let harness = harness(fixture, FOUR, "{ owner: true, users: [bob], required: 2 }").await;
-        let door = harness.engine(0);
+        let api = harness.engine(0);
         let (task, request, calls) = begun(&harness).await;
         let yes = || whole(Action::Approve, None);
-        door.decide(&alice(), request, each([(calls[1], approve())]), None).await.unwrap();
-        door.decide(&person("bob"), request, each([(calls[0], reject())]), None).await.unwrap();
-        door.decide(&alice(), request, yes(), None).await.unwrap();
+        api.decide(&alice(), request, each([(calls[1], approve())]), None).await.unwrap();
+        api.decide(&person("bob"), request, each([(calls[0], reject())]), None).await.unwrap();
+        api.decide(&alice(), request, yes(), None).await.unwrap();
         let row = harness.fixture.request(request).await;
         let (_, last) = row.answers.last().unwrap();
         assert_eq!(last.decisions.keys().copied().collect::<Vec<_>>(), [calls[2], calls[3]]);
-        assert!(matches!(refused(&harness, &door, &alice(), task, yes()).await, Refusal::AlreadyDecided { .. }));
+        assert!(matches!(refused(&harness, &api, &alice(), task, yes()).await, Refusal::AlreadyDecided { .. }));
         waits(&harness, task, request).await;
-        door.decide(&person("bob"), request, yes(), None).await.unwrap();
-        assert_eq!(door.decide(&alice(), request, yes(), None).await.err(), Some(Refusal::AlreadyDecided { request, call: None }));
+        api.decide(&person("bob"), request, yes(), None).await.unwrap();
+        assert_eq!(api.decide(&alice(), request, yes(), None).await.err(), Some(Refusal::AlreadyDecided { request, call: None }));
         harness.run().await;
         let expected = [Outcome::Rejected, Outcome::Succeeded, Outcome::Succeeded, Outcome::Succeeded];
         assert_eq!(became(&harness, task, calls).await, expected.map(Some));
@@ -222,10 +222,10 @@ both! {
 
     async fn reject_covers_every_undecided_call(fixture) {
         let harness = of_two(fixture).await;
-        let door = harness.engine(0);
+        let api = harness.engine(0);
         let (task, request, calls) = begun(&harness).await;
-        door.decide(&alice(), request, each([(calls[2], approve())]), None).await.unwrap();
-        door.decide(&person("bob"), request, whole(Action::Reject, None), None).await.unwrap();
+        api.decide(&alice(), request, each([(calls[2], approve())]), None).await.unwrap();
+        api.decide(&person("bob"), request, whole(Action::Reject, None), None).await.unwrap();
         harness.run().await;
         let expected = [Outcome::Rejected, Outcome::Rejected, Outcome::Succeeded, Outcome::Rejected];
         assert_eq!(became(&harness, task, calls).await, expected.map(Some));
@@ -238,14 +238,14 @@ both! {
             let harness = harness(StoreFixture::like(&fixture).await, FOUR, &terms).await;
             for bodies in [1, 2] {
                 let (task, request, [first, second, third, fourth]) = begun(&harness).await;
-                let door = harness.engine(0);
+                let api = harness.engine(0);
                 if bodies == 2 {
-                    door.decide(&alice(), request, each([(second, reject())]), None).await.unwrap();
+                    api.decide(&alice(), request, each([(second, reject())]), None).await.unwrap();
                     waits(&harness, task, request).await;
                     let rest = each([(first, reject()), (third, reject()), (fourth, reject())]);
-                    door.decide(&alice(), request, rest, None).await.unwrap();
+                    api.decide(&alice(), request, rest, None).await.unwrap();
                 } else {
-                    door.decide(&alice(), request, whole(Action::Reject, None), None).await.unwrap();
+                    api.decide(&alice(), request, whole(Action::Reject, None), None).await.unwrap();
                 }
                 harness.run().await;
                 assert_eq!(became(&harness, task, [first, second, third, fourth]).await, [Some(Outcome::Rejected); 4]);
@@ -260,10 +260,10 @@ both! {
     async fn continue_with_one_rejection_holds_for_all(fixture) {
         let harness = of_two(fixture).await;
         let (task, request, calls) = begun(&harness).await;
-        let door = harness.engine(0);
-        door.decide(&alice(), request, each([(calls[3], reject_then(Then::Continue))]), None).await.unwrap();
+        let api = harness.engine(0);
+        api.decide(&alice(), request, each([(calls[3], reject_then(Then::Continue))]), None).await.unwrap();
         waits(&harness, task, request).await;
-        door.decide(&person("bob"), request, whole(Action::Reject, None), None).await.unwrap();
+        api.decide(&person("bob"), request, whole(Action::Reject, None), None).await.unwrap();
         harness.run().await;
         assert_eq!(became(&harness, task, calls).await, [Some(Outcome::Rejected); 4]);
         assert_eq!(harness.status(task).await, TaskStatus::Completed);
@@ -281,14 +281,14 @@ both! {
                 let asked = harness.fixture.request(request).await.spec;
                 let calls: Vec<_> = asked.pending_tool_calls.iter().map(|call| call.tool_call_id).collect();
                 let [first, second, third, fourth, _] = calls[..] else { panic!("five are shown") };
-                let door = harness.engine(0);
+                let api = harness.engine(0);
                 let (yes, by_hand, no) = ((first, approve()), (second, respond("1")), (fourth, reject_then(then)));
                 if late {
-                    door.decide(&alice(), request, each([yes, by_hand]), None).await.unwrap();
+                    api.decide(&alice(), request, each([yes, by_hand]), None).await.unwrap();
                     waits(&harness, task, request).await;
-                    door.decide(&person("bob"), request, each([no]), None).await.unwrap();
+                    api.decide(&person("bob"), request, each([no]), None).await.unwrap();
                 } else {
-                    door.decide(&alice(), request, each([yes, by_hand, no]), None).await.unwrap();
+                    api.decide(&alice(), request, each([yes, by_hand, no]), None).await.unwrap();
                 }
                 assert_eq!(harness.status(task).await, TaskStatus::Canceled);
                 let row = harness.fixture.request(request).await;
@@ -297,7 +297,7 @@ both! {
                 let every = [first, second, third, fourth, calls[4]];
                 let expected = [Outcome::Canceled, Outcome::Canceled, Outcome::Canceled, Outcome::Rejected, Outcome::Canceled];
                 assert_eq!(became(&harness, task, every).await, expected.map(Some), "{late}");
-                let again = door.decide(&person("bob"), request, each([(third, approve())]), None).await;
+                let again = api.decide(&person("bob"), request, each([(third, approve())]), None).await;
                 assert!(too_late(&again, request));
                 assert_eq!(status(&harness, beside).await, RequestStatus::Withdrawn);
             }
@@ -308,9 +308,9 @@ both! {
     async fn call_with_one_of_two_approvals_is_canceled_when_its_neighbour_cancels(fixture) {
         let harness = harness(fixture, FOUR, "{ owner: true, users: [bob], required: 2 }").await;
         let (task, request, calls) = begun(&harness).await;
-        let door = harness.engine(0);
+        let api = harness.engine(0);
         let both = each([(calls[0], approve()), (calls[1], reject_then(Then::Cancel))]);
-        door.decide(&alice(), request, both, None).await.unwrap();
+        api.decide(&alice(), request, both, None).await.unwrap();
         assert_eq!(harness.status(task).await, TaskStatus::Canceled);
         let expected = [Outcome::Canceled, Outcome::Rejected, Outcome::Canceled, Outcome::Canceled];
         assert_eq!(became(&harness, task, calls).await, expected.map(Some));
@@ -324,13 +324,13 @@ both! {
             let terms = format!("{{ owner: true, users: [bob] }}, expires_in: 1h, on_expiry: {on_expiry}");
             let harness = harness(StoreFixture::like(&fixture).await, FOUR, &terms).await;
             let (task, request, calls) = begun(&harness).await;
-            let door = harness.engine(0);
+            let api = harness.engine(0);
             let some = each([(calls[0], approve()), (calls[1], reject()), (calls[3], respond("\"so\""))]);
-            door.decide(&alice(), request, some, None).await.unwrap();
+            api.decide(&alice(), request, some, None).await.unwrap();
             harness.fixture.forward(Duration::from_hours(2));
-            let late = door.decide(&alice(), request, each([(calls[2], approve())]), None).await;
+            let late = api.decide(&alice(), request, each([(calls[2], approve())]), None).await;
             assert_eq!(late.err(), Some(Refusal::Expired(request)));
-            door.worker().expire().await.unwrap();
+            api.worker().expire().await.unwrap();
             harness.run().await;
             let expected = match end {
                 TaskStatus::Completed => [Outcome::Succeeded, Outcome::Rejected, Outcome::Expired, Outcome::Responded],
@@ -348,13 +348,13 @@ both! {
         let some = each([(calls[0], reject_then(Then::Continue)), (calls[1], respond("1"))]);
         harness.engine(0).decide(&alice(), request, some, None).await.unwrap();
         harness.configure(|yaml| yaml.replace("exclusiveMinimum: 0", "minimum: 1"));
-        let door = harness.engine(0);
+        let api = harness.engine(0);
         let yes = whole(Action::Approve, None);
-        assert_eq!(door.decide(&alice(), request, yes, None).await.err(), Some(Refusal::Withdrawn(request)));
+        assert_eq!(api.decide(&alice(), request, yes, None).await.err(), Some(Refusal::Withdrawn(request)));
         harness.run().await;
         let (anew, rest) = question(&harness, task).await;
         assert_eq!((anew == request, rest), (false, calls[2..].to_vec()));
-        door.decide(&alice(), anew, whole(Action::Approve, None), None).await.unwrap();
+        api.decide(&alice(), anew, whole(Action::Approve, None), None).await.unwrap();
         harness.run().await;
         let expected = [Outcome::Rejected, Outcome::Responded, Outcome::Succeeded, Outcome::Succeeded];
         assert_eq!(became(&harness, task, calls).await, expected.map(Some));
@@ -366,7 +366,7 @@ both! {
         let task = harness.held().await;
         let shown = asked(&harness, task).await.pending_tool_calls;
         let [first, second, free] = [0, 1, 2].map(|place: usize| shown[place].tool_call_id);
-        let door = harness.engine(0);
+        let api = harness.engine(0);
         let cases = [
             (each([(free, approve())]), vec![format!("/decisions/{free}")]),
             (each([(first, approve()), (free, approve())]), vec![format!("/decisions/{free}")]),
@@ -383,19 +383,19 @@ both! {
             (whole(Action::Approve, Some("x".into())), vec!["/result".to_owned()]),
         ];
         for (answer, expected) in cases {
-            assert_eq!(places(&refused(&harness, &door, &alice(), task, answer).await), expected);
+            assert_eq!(places(&refused(&harness, &api, &alice(), task, answer).await), expected);
         }
         let two = each([(first, reject_then(Then::Continue)), (second, reject_then(Then::Cancel))]);
-        let twice = refused(&harness, &door, &alice(), task, two).await;
+        let twice = refused(&harness, &api, &alice(), task, two).await;
         assert!(places(&twice)[0].ends_with("/then"), "{twice:?}");
         let mut beside = whole(Action::Approve, None);
         if let DecisionBody::Whole { then, .. } = &mut beside.body {
             *then = Some(Then::Continue);
         }
-        assert_eq!(places(&refused(&harness, &door, &alice(), task, beside).await), ["/then"]);
+        assert_eq!(places(&refused(&harness, &api, &alice(), task, beside).await), ["/then"]);
         let outdated = holdpoint::engine::DecisionInput { digest: Some("sha256:0".to_owned()), ..each([(first, approve())]) };
-        assert!(matches!(refused(&harness, &door, &alice(), task, outdated).await, Refusal::DigestMismatch(_)));
-        assert!(matches!(refused(&harness, &door, &person("bob"), task, each([(free, approve())])).await, Refusal::Forbidden(_)));
+        assert!(matches!(refused(&harness, &api, &alice(), task, outdated).await, Refusal::DigestMismatch(_)));
+        assert!(matches!(refused(&harness, &api, &person("bob"), task, each([(free, approve())])).await, Refusal::Forbidden(_)));
     }
 
     async fn two_consequences_in_one_answer_are_refused_at_a_call_that_names_one(fixture) {
@@ -416,9 +416,9 @@ both! {
         let task = harness.engine(0).create(&alice(), super::engine_harness::go(), None).await.unwrap().task_id;
         harness.run().await;
         let (_, calls) = question(&harness, task).await;
-        let door = harness.engine(0);
+        let api = harness.engine(0);
         for reply in [plain(Action::Retry), respond("1"), reject()] {
-            let refusal = refused(&harness, &door, &alice(), task, each([(calls[0], reply)])).await;
+            let refusal = refused(&harness, &api, &alice(), task, each([(calls[0], reply)])).await;
             assert_eq!(places(&refusal), ["/decisions"]);
         }
     }
@@ -426,15 +426,15 @@ both! {
     async fn message_keeps_answered_calls_and_withdraws_the_rest(fixture) {
         let harness = of_two(fixture).await;
         let (task, request, calls) = begun(&harness).await;
-        let door = harness.engine(0);
+        let api = harness.engine(0);
         let some = each([(calls[0], approve()), (calls[1], reject_then(Then::Continue)), (calls[2], respond("1"))]);
-        door.decide(&alice(), request, some, None).await.unwrap();
-        door.message(&alice(), task, super::call_decisions::message(), None).await.unwrap();
+        api.decide(&alice(), request, some, None).await.unwrap();
+        api.message(&alice(), task, super::call_decisions::message(), None).await.unwrap();
         harness.run().await;
         let expected = [Outcome::Withdrawn, Outcome::Rejected, Outcome::Responded, Outcome::Withdrawn];
         assert_eq!(became(&harness, task, calls).await, expected.map(Some));
         assert_eq!((harness.executions(task, "/refund"), status(&harness, request).await), (0, RequestStatus::Withdrawn));
-        let late = door.decide(&alice(), request, rejects(Then::Continue), None).await;
+        let late = api.decide(&alice(), request, rejects(Then::Continue), None).await;
         assert_eq!(late.err(), Some(Refusal::Withdrawn(request)));
         let decisions = harness.journal(task).await.items.iter().filter(|item| matches!(item.fact, Fact::Decision { .. })).count();
         assert_eq!(decisions, 1);

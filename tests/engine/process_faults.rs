@@ -53,8 +53,8 @@ both! {
     async fn task_without_progress_in_five_lone_drives_fails_and_a_retry_begins_anew(fixture) {
         let harness = EngineHarness::new(fixture, SMALL).await;
         harness.script(|_| panic!("the model's client has a bug"));
-        let door = harness.engine(0);
-        let task = door.create(&alice(), go(), None).await.unwrap().task_id;
+        let api = harness.engine(0);
+        let task = api.create(&alice(), go(), None).await.unwrap().task_id;
         let engine = harness.engine(1);
         // Claims 1 to 3 drive the task together with other tasks. Claim 4 puts the task to sleep,
         // and claim 5 drives it alone. Then a cycle of three claims repeats: a claim that takes
@@ -71,7 +71,7 @@ both! {
         assert_eq!(row.status, TaskStatus::Failed);
         assert_eq!(row.error.unwrap().code, FailureCode::NoProgress);
         harness.script(|_| Ok(turn(&[])));
-        door.retry(&alice(), task, None).await.unwrap();
+        api.retry(&alice(), task, None).await.unwrap();
         harness.finish(task).await;
         assert_eq!(harness.status(task).await, TaskStatus::Completed);
     }
@@ -133,14 +133,14 @@ both! {
         harness.configure(|yaml| yaml.replace("decide: hold,", "decide: hold, on_expiry: cancel,"));
         let (approved, expired) = (harness.held().await, harness.held().await);
         harness.configure(|yaml| yaml.replace("  billing:", "  other:"));
-        let door = harness.engine(0);
+        let api = harness.engine(0);
         let [(request, RequestKind::Approval)] = harness.open(approved).await[..] else { panic!("one is open") };
         // The configuration no longer has the agent or its tools, so the tool in the request does
         // not exist.
-        let answered = door.decide(&alice(), request, whole(Action::Approve, None), None).await;
+        let answered = api.decide(&alice(), request, whole(Action::Approve, None), None).await;
         assert_eq!(answered.err(), Some(Refusal::Withdrawn(request)));
         harness.fixture.forward(std::time::Duration::from_hours(25));
-        door.worker().expire().await.unwrap();
+        api.worker().expire().await.unwrap();
         for (task, end) in [(approved, TaskStatus::Failed), (expired, TaskStatus::Canceled)] {
             let row = harness.journal(task).await.row;
             assert_eq!((row.status, row.open_requests, row.busy), (end, 0, 0));
@@ -152,10 +152,10 @@ both! {
 
     async fn call_approved_before_a_failure_is_withdrawn_by_a_message_and_run_by_a_retry(fixture) {
         let mut harness = EngineHarness::new(fixture, LARGE).await;
-        let (door, whole_yaml) = (harness.engine(0), harness.yaml());
+        let (api, whole_yaml) = (harness.engine(0), harness.yaml());
         let tasks = [harness.held().await, harness.held().await];
         for task in tasks {
-            harness.answer_all(&door, task).await;
+            harness.answer_all(&api, task).await;
         }
         harness.configure(|yaml| yaml.replace("  billing:", "  other:"));
         drive(&harness.engine(4)).await;
@@ -163,8 +163,8 @@ both! {
         let [spoken, retried] = tasks;
         let message = MessageInput { items: go().items, user_context: None, supersede: false };
         assert_eq!(harness.status(spoken).await, TaskStatus::Failed);
-        door.message(&alice(), spoken, message, None).await.unwrap();
-        door.retry(&alice(), retried, None).await.unwrap();
+        api.message(&alice(), spoken, message, None).await.unwrap();
+        api.retry(&alice(), retried, None).await.unwrap();
         harness.finish(spoken).await;
         harness.finish(retried).await;
         assert_eq!((harness.executions(spoken, "/refund"), outcomes(&harness.journal(spoken).await)), (0, vec![Outcome::Withdrawn]));
@@ -186,12 +186,12 @@ both! {
         let mut harness = EngineHarness::new(fixture, SMALL).await;
         let unlimited = harness.yaml();
         harness.configure(|yaml| yaml.replace("model: main,", "model: main, limits: { max_model_calls: 1 },"));
-        let door = harness.engine(0);
-        let task = door.create(&alice(), go(), None).await.unwrap().task_id;
+        let api = harness.engine(0);
+        let task = api.create(&alice(), go(), None).await.unwrap().task_id;
         harness.finish(task).await;
         let error = harness.journal(task).await.row.error.unwrap();
         assert_eq!((error.code, error.limit.as_deref()), (FailureCode::LimitReached, Some("max_model_calls")));
-        door.retry(&alice(), task, None).await.unwrap();
+        api.retry(&alice(), task, None).await.unwrap();
         harness.finish(task).await;
         assert_eq!(harness.status(task).await, TaskStatus::Failed, "the limit still stands");
         harness.configure(|_| unlimited.clone());

@@ -174,18 +174,18 @@ both! {
         let harness = harness(fixture, 2, 502).await;
         let task = harness.begun().await;
         harness.tool.answers(200, "paid");
-        let door = harness.engine(0);
-        door.cancel(&alice(), task, None).await.unwrap();
-        door.message(&alice(), task, message(false), None).await.unwrap();
+        let api = harness.engine(0);
+        api.cancel(&alice(), task, None).await.unwrap();
+        api.message(&alice(), task, message(false), None).await.unwrap();
         harness.run().await;
         is_held(&harness, task, 1).await;
-        door.message(&alice(), task, message(true), None).await.unwrap();
+        api.message(&alice(), task, message(true), None).await.unwrap();
         harness.script(|asked| Ok(turn(if asked <= 3 { &[SMALL] } else { &[] })));
         harness.run().await;
         is_held(&harness, task, 1).await;
         // A person's rejection ends the quarantine, as an approval does.
         let (request, _) = asked(&harness, task).await;
-        door.decide(&alice(), request, rejects(holdpoint::task::decision::Then::Continue), None).await.unwrap();
+        api.decide(&alice(), request, rejects(holdpoint::task::decision::Then::Continue), None).await.unwrap();
         // The call that was just rejected stays rejected, so the model proposes a different call.
         harness.script(|asked| Ok(turn(if asked <= 4 { &[("refund", r#"{"order":1,"amount":6}"#)] } else { &[] })));
         harness.run().await;

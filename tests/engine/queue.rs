@@ -172,10 +172,10 @@ both! {
 
     async fn tasks_of_one_user_wait_their_turn_among_the_users_of_the_tenant(fixture) {
         let harness = EngineHarness::new(fixture, &[]).await;
-        let door = harness.engine(0);
+        let api = harness.engine(0);
         let create = async |tenant: &str, user: &str| {
             let caller = Caller { tenant: tenant.to_owned(), ..person(user) };
-            door.create(&caller, go(), None).await.unwrap().task_id
+            api.create(&caller, go(), None).await.unwrap().task_id
         };
         let alice = [create("acme", "alice").await, create("acme", "alice").await, create("acme", "alice").await];
         let bob = [create("acme", "bob").await, create("acme", "bob").await];

@@ -176,10 +176,10 @@ both! {
         for first_no in [true, false] {
             let task = harness.begun().await;
             let (request, calls) = question(&harness, task).await;
-            let door = harness.engine(0);
+            let api = harness.engine(0);
             for (call, yes) in [(calls[0], !first_no), (calls[1], first_no)] {
                 let reply = if yes { approve() } else { reject() };
-                door.decide(&alice(), request, each([(call, reply)]), None).await.unwrap();
+                api.decide(&alice(), request, each([(call, reply)]), None).await.unwrap();
             }
             harness.run().await;
             assert_eq!(harness.executions(task, "/refund"), 1, "the one that was approved runs");
@@ -203,11 +203,11 @@ both! {
         harness.configure(|yaml| yaml.replace("{ owner: true }", "{ owner: true, users: [bob], required: 2 }"));
         let task = harness.begun().await;
         let (request, calls) = question(&harness, task).await;
-        let door = harness.engine(0);
-        door.decide(&alice(), request, each([(calls[0], reject())]), None).await.unwrap();
-        door.decide(&alice(), request, each([(calls[1], approve())]), None).await.unwrap();
+        let api = harness.engine(0);
+        api.decide(&alice(), request, each([(calls[0], reject())]), None).await.unwrap();
+        api.decide(&alice(), request, each([(calls[1], approve())]), None).await.unwrap();
         harness.fixture.forward(Duration::from_hours(25));
-        door.worker().expire().await.unwrap();
+        api.worker().expire().await.unwrap();
         harness.run().await;
         refused_unasked(&harness, task, 1).await;
         assert_eq!(harness.tool.ledger().len(), 0);

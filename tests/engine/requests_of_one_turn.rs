@@ -64,13 +64,13 @@ async fn doubtful(fixture: StoreFixture, approvers: &str) -> (EngineHarness, Tas
     harness.configure(|yaml| yaml.replace("{ owner: true }", approvers));
     harness.tool.answers(502, "");
     let task = harness.held().await;
-    let door = harness.engine(0);
+    let api = harness.engine(0);
     let [(request, RequestKind::Approval)] = harness.open(task).await[..] else {
         panic!("one is open")
     };
     for user in ["alice", "bob"] {
         if harness.status(task).await == TaskStatus::Paused {
-            door.decide(&person(user), request, whole(Action::Approve, None), None)
+            api.decide(&person(user), request, whole(Action::Approve, None), None)
                 .await
                 .unwrap();
         }
@@ -102,12 +102,12 @@ both! {
 
     async fn two_requests_approved_and_rejected_with_continue_run_one_call(fixture) {
         let (harness, task, first, second) = two_questions(fixture, "expires_in: 24h").await;
-        let door = harness.engine(0);
-        door.decide(&person("bob"), second, rejects(Then::Continue), None).await.unwrap();
+        let api = harness.engine(0);
+        api.decide(&person("bob"), second, rejects(Then::Continue), None).await.unwrap();
         assert_eq!(harness.status(task).await, TaskStatus::Paused, "the other request is open");
         assert_eq!(since_asked(&harness, task).await, ["decision", "tool_result"]);
         assert_eq!(statuses(&harness, [first, second]).await, [RequestStatus::Pending, RequestStatus::Responded]);
-        door.decide(&alice(), first, whole(Action::Approve, None), None).await.unwrap();
+        api.decide(&alice(), first, whole(Action::Approve, None), None).await.unwrap();
         assert_eq!(statuses(&harness, [first, second]).await, [RequestStatus::Resumed; 2]);
         harness.run().await;
         assert_eq!(since_asked(&harness, task).await, [
@@ -118,10 +118,10 @@ both! {
 
     async fn two_requests_approved_and_rejected_with_cancel_run_nothing(fixture) {
         let (harness, task, first, second) = two_questions(fixture, "expires_in: 24h").await;
-        let door = harness.engine(0);
-        door.decide(&alice(), first, whole(Action::Approve, None), None).await.unwrap();
+        let api = harness.engine(0);
+        api.decide(&alice(), first, whole(Action::Approve, None), None).await.unwrap();
         assert!(harness.engine(1).claim().await.unwrap().is_empty(), "nothing of a turn runs while a question is open");
-        door.decide(&person("bob"), second, rejects(Then::Cancel), None).await.unwrap();
+        api.decide(&person("bob"), second, rejects(Then::Cancel), None).await.unwrap();
         assert_eq!(since_asked(&harness, task).await, ["decision", "decision", "tool_result", "tool_result", "task_status"]);
         let journal = harness.journal(task).await;
         assert_eq!(outcomes(&journal), [Outcome::Canceled, Outcome::Rejected]);
@@ -132,23 +132,23 @@ both! {
 
     async fn answered_request_is_resumed_when_its_task_is_canceled(fixture) {
         let (harness, task, first, second) = two_questions(fixture, "expires_in: 24h").await;
-        let door = harness.engine(0);
-        door.decide(&alice(), first, whole(Action::Approve, None), None).await.unwrap();
-        door.cancel(&alice(), task, None).await.unwrap();
+        let api = harness.engine(0);
+        api.decide(&alice(), first, whole(Action::Approve, None), None).await.unwrap();
+        api.cancel(&alice(), task, None).await.unwrap();
         assert_eq!(statuses(&harness, [first, second]).await, [RequestStatus::Resumed, RequestStatus::Withdrawn]);
         assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Canceled; 2]);
     }
 
     async fn request_that_expires_leaves_the_other_request_open(fixture) {
         let (harness, task, first, second) = two_questions(fixture, "expires_in: 1h").await;
-        let door = harness.engine(0);
+        let api = harness.engine(0);
         harness.fixture.forward(Duration::from_hours(2));
-        let late = door.decide(&person("bob"), second, whole(Action::Approve, None), None).await;
+        let late = api.decide(&person("bob"), second, whole(Action::Approve, None), None).await;
         assert_eq!(late.err(), Some(Refusal::Expired(second)), "swept or not");
-        door.worker().expire().await.unwrap();
+        api.worker().expire().await.unwrap();
         assert_eq!(since_asked(&harness, task).await, ["request_closed", "tool_result"]);
         assert_eq!(harness.status(task).await, TaskStatus::Paused);
-        door.decide(&alice(), first, whole(Action::Approve, None), None).await.unwrap();
+        api.decide(&alice(), first, whole(Action::Approve, None), None).await.unwrap();
         harness.finish(task).await;
         assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Expired, Outcome::Succeeded]);
         assert_eq!((harness.executions(task, "/refund"), harness.executions(task, "/forbidden")), (1, 0));
@@ -156,13 +156,13 @@ both! {
 
     async fn request_whose_expiry_cancels_withdraws_the_other_request(fixture) {
         let (harness, task, first, second) = two_questions(fixture, "expires_in: 1h, on_expiry: cancel").await;
-        let door = harness.engine(0);
+        let api = harness.engine(0);
         harness.fixture.forward(Duration::from_hours(2));
-        door.worker().expire().await.unwrap();
+        api.worker().expire().await.unwrap();
         assert_eq!(harness.status(task).await, TaskStatus::Canceled);
         assert_eq!(statuses(&harness, [first, second]).await, [RequestStatus::Withdrawn, RequestStatus::Expired]);
         assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Canceled; 2]);
-        let late = door.decide(&alice(), first, whole(Action::Approve, None), None).await;
+        let late = api.decide(&alice(), first, whole(Action::Approve, None), None).await;
         assert_eq!(late.err(), Some(Refusal::Withdrawn(first)));
     }
 
@@ -171,14 +171,14 @@ both! {
         harness.configure(|yaml| yaml.replace("{ owner: true }", "{ owner: true, users: [bob], required: 2 }"));
         let task = harness.held().await;
         let [(request, _)] = harness.open(task).await[..] else { panic!("one is open") };
-        let door = harness.engine(0);
-        door.decide(&alice(), request, whole(Action::Approve, None), None).await.unwrap();
+        let api = harness.engine(0);
+        api.decide(&alice(), request, whole(Action::Approve, None), None).await.unwrap();
         for again in [Action::Approve, Action::Reject] {
-            let twice = door.decide(&alice(), request, whole(again, None), None).await;
+            let twice = api.decide(&alice(), request, whole(again, None), None).await;
             assert!(too_late(&twice, request));
         }
         assert!(harness.engine(1).claim().await.unwrap().is_empty(), "one is not enough");
-        door.decide(&person("bob"), request, whole(Action::Approve, None), None).await.unwrap();
+        api.decide(&person("bob"), request, whole(Action::Approve, None), None).await.unwrap();
         harness.run().await;
         assert_eq!((harness.status(task).await, harness.executions(task, "/refund")), (TaskStatus::Completed, 1));
         assert_eq!(harness.tool.ledger()[0].header("holdpoint-decided-by"), "alice,bob");
@@ -186,12 +186,12 @@ both! {
 
     async fn retry_of_a_call_that_required_two_approvals_requires_two(fixture) {
         let (harness, task, doubt) = doubtful(fixture, "{ owner: true, users: [bob], required: 2 }").await;
-        let door = harness.engine(0);
-        door.decide(&alice(), doubt, whole(Action::Retry, None), None).await.unwrap();
+        let api = harness.engine(0);
+        api.decide(&alice(), doubt, whole(Action::Retry, None), None).await.unwrap();
         assert!(harness.engine(1).claim().await.unwrap().is_empty(), "one is not enough");
-        let twice = door.decide(&alice(), doubt, whole(Action::Retry, None), None).await;
+        let twice = api.decide(&alice(), doubt, whole(Action::Retry, None), None).await;
         assert!(too_late(&twice, doubt));
-        door.decide(&person("bob"), doubt, whole(Action::Retry, None), None).await.unwrap();
+        api.decide(&person("bob"), doubt, whole(Action::Retry, None), None).await.unwrap();
         harness.run().await;
         assert_eq!((harness.status(task).await, harness.executions(task, "/refund")), (TaskStatus::Completed, 2));
         let keys: Vec<_> = harness.tool.ledger().iter().map(|call| call.header("idempotency-key").to_owned()).collect();
@@ -200,10 +200,10 @@ both! {
 
     async fn outcome_of_a_call_may_be_told_by_one_person(fixture) {
         let (harness, task, doubt) = doubtful(fixture, "{ owner: true, users: [bob], required: 2 }").await;
-        let door = harness.engine(0);
-        door.decide(&alice(), doubt, whole(Action::Retry, None), None).await.unwrap();
+        let api = harness.engine(0);
+        api.decide(&alice(), doubt, whole(Action::Retry, None), None).await.unwrap();
         let paid = whole(Action::Respond, Some(Value::from("it was paid")));
-        door.decide(&person("bob"), doubt, paid, None).await.unwrap();
+        api.decide(&person("bob"), doubt, paid, None).await.unwrap();
         harness.run().await;
         assert_eq!((harness.status(task).await, harness.executions(task, "/refund")), (TaskStatus::Completed, 1));
         assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Responded]);

@@ -70,9 +70,9 @@ both! {
         let task = harness.begun().await;
         let request = asked(&harness, task).await.request_id;
         // This process has no slot to drive the task. It only stores the answer, and then ends.
-        let door = harness.engine(0);
-        door.decide(&alice(), request, fills(&jira(TOKEN)), None).await.unwrap();
-        drop(door);
+        let api = harness.engine(0);
+        api.decide(&alice(), request, fills(&jira(TOKEN)), None).await.unwrap();
+        drop(api);
         assert_eq!((harness.status(task).await, harness.tool.ledger().len()), (TaskStatus::Running, 0));
         harness.later();
         harness.run().await;

@@ -319,13 +319,13 @@ both! {
 
     async fn canceled_and_reopened_task_is_asked_by_its_new_driver_alone(fixture) {
         let harness = EngineHarness::new(fixture, &[]).await;
-        let (door, engine) = (harness.engine(0), harness.engine(4));
-        let task = door.create(&alice(), go(), None).await.unwrap().task_id;
+        let (api, engine) = (harness.engine(0), harness.engine(4));
+        let task = api.create(&alice(), go(), None).await.unwrap().task_id;
         let mut first = engine.claim().await.unwrap().remove(0);
         thinks(&harness, &mut first).await;
-        door.cancel(&alice(), task, None).await.unwrap();
+        api.cancel(&alice(), task, None).await.unwrap();
         let message = MessageInput { items: go().items, user_context: None, supersede: false };
-        door.message(&alice(), task, message, None).await.unwrap();
+        api.message(&alice(), task, message, None).await.unwrap();
         let mut second = engine.claim().await.unwrap().remove(0);
         thinks(&harness, &mut second).await;
         first.await;

@@ -41,8 +41,8 @@ async fn polled(driver: impl Future<Output = ()>, when: Drop, left: &mut usize) 
 /// has not ended by then, other processes finish it. Returns the task, and whether the first
 /// process finished it.
 pub(super) async fn lived(harness: &EngineHarness, when: Drop, mut left: usize) -> (TaskId, bool) {
-    let door = harness.engine(0);
-    let task = door.create(&alice(), go(), None).await.unwrap().task_id;
+    let api = harness.engine(0);
+    let task = api.create(&alice(), go(), None).await.unwrap().task_id;
     let doomed = harness.engine(1);
     while harness.status(task).await != TaskStatus::Completed {
         for driver in doomed.claim().await.unwrap() {
@@ -52,7 +52,7 @@ pub(super) async fn lived(harness: &EngineHarness, when: Drop, mut left: usize) 
                 return (task, false);
             }
         }
-        harness.answer_all(&door, task).await;
+        harness.answer_all(&api, task).await;
     }
     (task, true)
 }

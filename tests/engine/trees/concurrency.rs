@@ -227,7 +227,7 @@ both! {
     async fn three_held_children_are_decided_in_any_order_without_disturbing_siblings(fixture) {
         let harness = EngineHarness::of_trees(fixture, Shape::flat(3), one_large).await;
         let parts = harness.parts(0);
-        let door = EngineHarness::like(&parts, 0);
+        let api = EngineHarness::like(&parts, 0);
         for order in ORDERS {
             let began = harness.prompt_count();
             let root = harness.grown(&parts).await;
@@ -239,7 +239,7 @@ both! {
                 let (request, child) = (&requests[place], requests[place].task_id);
                 left.retain(|other| other.task_id != child);
                 let before: Vec<_> = join_all(left.iter().map(|other| harness.row(other.task_id))).await;
-                harness.answer_one(&door, request, People::Approve).await;
+                harness.answer_one(&api, request, People::Approve).await;
                 assert_eq!(harness.row(root).await.status, TaskStatus::Running, "something of its tree is about to run");
                 assert!(TreeDriver::of(&harness, &parts, root).drive(usize::MAX).await);
                 assert_eq!(harness.row(child).await.status, TaskStatus::Completed);
@@ -261,7 +261,7 @@ both! {
         let mut harness = EngineHarness::of_trees(fixture, Shape::flat(3), one_large).await;
         harness.configure(|yaml| yaml.replace("{ owner: true }", "{ owner: true, users: [bob, carol] }"));
         let parts = harness.parts(0);
-        let doors: Vec<Arc<Engine>> = (0..3).map(|_| EngineHarness::like(&parts, 0)).collect();
+        let apis: Vec<Arc<Engine>> = (0..3).map(|_| EngineHarness::like(&parts, 0)).collect();
         for round in 0..24 {
             let root = harness.grown(&parts).await;
             let requests = harness.asked_by_tree(root).await;
@@ -269,7 +269,7 @@ both! {
             let people = ["alice", "bob", "carol"].map(super::super::engine_harness::person);
             let said = join_all(order.map(|place| {
                 let answer = if place == 1 { rejects(Then::Continue) } else { whole(Action::Approve, None) };
-                doors[place].decide(&people[place], requests[place].spec.request_id, answer, None)
+                apis[place].decide(&people[place], requests[place].spec.request_id, answer, None)
             }))
             .await;
             assert!(said.iter().all(Result::is_ok), "no decision loses to a neighbour's: {said:?}");
@@ -288,21 +288,21 @@ both! {
     async fn child_held_twice_is_asked_about_twice_and_its_siblings_once(fixture) {
         let harness = EngineHarness::of_trees(fixture, Shape::flat(2), twice_by_the_first).await;
         let parts = harness.parts(0);
-        let door = EngineHarness::like(&parts, 0);
+        let api = EngineHarness::like(&parts, 0);
         let root = harness.grown(&parts).await;
         let mut first = harness.asked_by_tree(root).await;
         let amounts = |request: &RequestRow| request.spec.pending_tool_calls[0].arguments_text.clone();
         first.sort_by_key(amounts);
         let [one, other] = &first[..] else { panic!("two are open") };
-        harness.answer_one(&door, one, People::Approve).await;
+        harness.answer_one(&api, one, People::Approve).await;
         TreeDriver::of(&harness, &parts, root).drive(usize::MAX).await;
         let second = harness.asked_by_tree(root).await;
         assert_eq!((second.len(), &second[0]), (2, other), "{}", harness.description(root).await);
         assert_eq!((second[1].task_id, harness.row(root).await.status), (one.task_id, TaskStatus::Paused));
-        harness.answer_one(&door, &second[1], People::Approve).await;
+        harness.answer_one(&api, &second[1], People::Approve).await;
         TreeDriver::of(&harness, &parts, root).drive(usize::MAX).await;
         assert_eq!(harness.asked_by_tree(root).await, std::slice::from_ref(other));
-        harness.answer_one(&door, other, People::Approve).await;
+        harness.answer_one(&api, other, People::Approve).await;
         TreeDriver::of(&harness, &parts, root).drive(usize::MAX).await;
         let journals = harness.lawful(root).await;
         assert_eq!(journals[&root].row.status, TaskStatus::Completed);
@@ -333,10 +333,10 @@ both! {
         let root = harness.grown(&parts).await;
         assert_eq!(harness.asked_by_tree(root).await.len(), 2);
         harness.fixture.forward(Duration::from_hours(25));
-        let (door, mut expired) = (EngineHarness::like(&parts, 0), 0);
+        let (api, mut expired) = (EngineHarness::like(&parts, 0), 0);
         while expired < 2 {
             // One sweep may close one request or both requests.
-            let closed = door.worker().expire().await.unwrap();
+            let closed = api.worker().expire().await.unwrap();
             assert!(closed > 0);
             expired += closed;
         }

@@ -75,14 +75,14 @@ pub(super) async fn lived(
 ) -> (TaskId, bool) {
     let mut driver = TreeDriver::start(harness, parts).await;
     let root = driver.root;
-    let door = EngineHarness::like(parts, 0);
+    let api = EngineHarness::like(parts, 0);
     while driver.drive(moment).await {
         if harness.row(root).await.status.is_terminal() {
             return (root, true);
         }
         for request in harness.asked_by_tree(root).await {
             if driver.moment() < moment {
-                harness.answer_one(&door, &request, people).await;
+                harness.answer_one(&api, &request, people).await;
             }
         }
     }

@@ -78,13 +78,13 @@ both! {
         let root = harness.grown(&parts).await;
         let [first, second] = &harness.asked_by_tree(root).await[..] else { panic!("two are open") };
         let mid = harness.row(first.task_id).await.parent.unwrap().0;
-        let door = EngineHarness::like(&parts, 0);
-        door.cancel(&alice(), mid, None).await.unwrap();
+        let api = EngineHarness::like(&parts, 0);
+        api.cancel(&alice(), mid, None).await.unwrap();
         for task in [mid, first.task_id] {
             assert_eq!(ended(&harness, task).await.0, TaskStatus::Canceled);
         }
         assert_eq!(closed(&harness.journal(first.task_id).await, first.spec.request_id), Some(CloseReason::Canceled));
-        let late = door.decide(&alice(), first.spec.request_id, whole(Action::Approve, None), None).await;
+        let late = api.decide(&alice(), first.spec.request_id, whole(Action::Approve, None), None).await;
         assert_eq!(late.err(), Some(Refusal::Withdrawn(first.spec.request_id)));
         assert_eq!(harness.asked_by_tree(root).await, std::slice::from_ref(second), "its sibling waits on");
         harness.finish_tree(&parts, root, People::Approve).await;
@@ -127,10 +127,10 @@ both! {
         });
         let root = harness.grown(&parts).await;
         let asked = harness.asked_by_tree(root).await;
-        let door = EngineHarness::like(&parts, 0);
-        let refused = door.message(&alice(), asked[0].task_id, superseding("no"), None).await;
+        let api = EngineHarness::like(&parts, 0);
+        let refused = api.message(&alice(), asked[0].task_id, superseding("no"), None).await;
         assert_eq!(refused.err(), Some(Refusal::NotARoot { root, status: TaskStatus::Paused }));
-        door.message(&alice(), root, superseding("other.7"), None).await.unwrap();
+        api.message(&alice(), root, superseding("other.7"), None).await.unwrap();
         for row in harness.tree(root).await.into_iter().filter(|row| row.task_id != root) {
             assert_eq!(ended(&harness, row.task_id).await.0, TaskStatus::Canceled);
         }
@@ -153,8 +153,8 @@ both! {
             let root = harness.grown(&parts).await;
             let [first, second] = &harness.asked_by_tree(root).await[..] else { panic!("two are open") };
             let mid = harness.row(first.task_id).await.parent.unwrap().0;
-            let door = EngineHarness::like(&parts, 0);
-            harness.answer_one(&door, first, People::Approve).await;
+            let api = EngineHarness::like(&parts, 0);
+            harness.answer_one(&api, first, People::Approve).await;
             damage(&harness.fixture, first.task_id, how.0, how.1).await;
             looked_after(&harness, &parts, root).await;
             assert_eq!(ended(&harness, first.task_id).await, INTEGRITY, "{how:?}");
@@ -163,7 +163,7 @@ both! {
             assert_eq!(harness.row(mid).await.status, TaskStatus::Completed, "{how:?}");
             let row = harness.row(root).await;
             assert_eq!((row.status, row.busy, row.open_requests), (TaskStatus::Paused, 0, 1), "{how:?}: its sibling waits on");
-            harness.answer_one(&door, second, People::Approve).await;
+            harness.answer_one(&api, second, People::Approve).await;
             looked_after(&harness, &parts, root).await;
             assert_eq!(ended(&harness, root).await.0, TaskStatus::Completed, "{how:?}");
             assert_eq!(harness.executions(second.task_id, "/refund"), 1);
@@ -185,10 +185,10 @@ both! {
             assert_eq!(ended(&harness, mid).await, INTEGRITY, "{how:?}");
             assert_eq!(ended(&harness, first.task_id).await.0, TaskStatus::Canceled, "{how:?}");
             assert_eq!(outcome_of(&harness, root, mid).await, Outcome::Failed, "{how:?}");
-            let door = EngineHarness::like(&parts, 0);
-            let late = door.decide(&alice(), first.spec.request_id, whole(Action::Approve, None), None).await;
+            let api = EngineHarness::like(&parts, 0);
+            let late = api.decide(&alice(), first.spec.request_id, whole(Action::Approve, None), None).await;
             assert_eq!(late.err(), Some(Refusal::Withdrawn(first.spec.request_id)));
-            harness.answer_one(&door, second, People::Approve).await;
+            harness.answer_one(&api, second, People::Approve).await;
             looked_after(&harness, &parts, root).await;
             assert_eq!(ended(&harness, root).await.0, TaskStatus::Completed, "{how:?}");
             assert_eq!((harness.executions(first.task_id, "/refund"), harness.executions(second.task_id, "/refund")), (0, 1));
@@ -204,8 +204,8 @@ both! {
             let others: Vec<_> = harness.tree(root).await.into_iter().map(|row| row.task_id).filter(|task| *task != root).collect();
             damage(&harness.fixture, root, how.0, how.1).await;
             // After the decision a call may run, so a driver loads the root and finds the damage.
-            let door = EngineHarness::like(&parts, 0);
-            let _ = door.decide(&alice(), asked[0].spec.request_id, whole(Action::Approve, None), None).await;
+            let api = EngineHarness::like(&parts, 0);
+            let _ = api.decide(&alice(), asked[0].spec.request_id, whole(Action::Approve, None), None).await;
             looked_after(&harness, &parts, root).await;
             assert_eq!(ended(&harness, root).await, INTEGRITY, "{how:?}");
             for task in others {

@@ -327,13 +327,13 @@ impl EngineHarness {
     /// Drives the rest of a tree in new processes and answers its requests, until the tree has
     /// ended.
     pub async fn finish_tree(&self, parts: &EngineParts, root: TaskId, people: People) {
-        let door = Self::like(parts, 0);
+        let api = Self::like(parts, 0);
         for _ in 0..40 {
             self.later();
             TreeDriver::of(self, parts, root).drive(usize::MAX).await;
             match self.row(root).await.status {
                 TaskStatus::Running => {}
-                TaskStatus::Paused => self.answer_tree(&door, root, people).await,
+                TaskStatus::Paused => self.answer_tree(&api, root, people).await,
                 TaskStatus::Completed | TaskStatus::Failed | TaskStatus::Canceled => return,
             }
         }

@@ -105,12 +105,12 @@ async fn lived(
 ) -> (TaskId, Option<TaskId>, bool) {
     let mut driver = TreeDriver::start(harness, parts).await;
     let root = driver.root;
-    let door = EngineHarness::like(parts, 0);
+    let api = EngineHarness::like(parts, 0);
     while driver.drive_while(|driver| driver.polls < polls).await {
         if harness.row(root).await.status.is_terminal() {
             return (root, None, true);
         }
-        harness.answer_tree(&door, root, People::Approve).await;
+        harness.answer_tree(&api, root, People::Approve).await;
     }
     let canceled = meanwhile.happens(&driver, harness, parts).await;
     // The suspended drivers resume, and further tasks are claimed and driven.

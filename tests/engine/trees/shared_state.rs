@@ -153,8 +153,8 @@ both! {
         let root = harness.grown(&parts).await;
         harness.finish_tree(&parts, root, People::Approve).await;
         let [leaf] = harness.of_agent(root, LEAF).await[..] else { panic!("one leaf") };
-        let door = EngineHarness::like(&parts, 0);
-        door.message(&alice(), root, super::harness::superseding("more"), None).await.unwrap();
+        let api = EngineHarness::like(&parts, 0);
+        api.message(&alice(), root, super::harness::superseding("more"), None).await.unwrap();
         TreeDriver::of(&harness, &parts, root).drive(usize::MAX).await;
         // A person is asked again about the same refund, although it has been approved once.
         assert_eq!(harness.asked_by_tree(root).await.len(), 1, "{}", harness.description(root).await);
@@ -180,13 +180,13 @@ both! {
         let parts = harness.parts(0);
         let root = harness.grown(&parts).await;
         let mut seen = 0;
-        let door = EngineHarness::like(&parts, 0);
+        let api = EngineHarness::like(&parts, 0);
         while !harness.row(root).await.status.is_terminal() {
             let asked = harness.asked_by_tree(root).await;
             assert!(!asked.is_empty() && asked.len() <= 20, "{} are open", asked.len());
             assert_eq!(seen == 0, asked.len() == 20, "the tree opens as many requests as its limit allows");
             for request in asked.iter().take(7) {
-                harness.answer_one(&door, request, People::Approve).await;
+                harness.answer_one(&api, request, People::Approve).await;
                 seen += 1;
             }
             harness.later();
@@ -230,8 +230,8 @@ both! {
         let parts = harness.parts(0);
         let root = harness.grown(&parts).await;
         let asked = harness.asked_by_tree(root).await;
-        let door = EngineHarness::like(&parts, 0);
-        harness.answer_one(&door, &asked[0], People::Approve).await;
+        let api = EngineHarness::like(&parts, 0);
+        harness.answer_one(&api, &asked[0], People::Approve).await;
         let mut driver = TreeDriver::of(&harness, &parts, root);
         while harness.row(asked[0].task_id).await.status != TaskStatus::Completed {
             let moment = driver.moment();
@@ -247,7 +247,7 @@ both! {
         assert_eq!((row.status, code), (TaskStatus::Failed, Some(FailureCode::Configuration)));
         assert_eq!(harness.row(asked[1].task_id).await.status, TaskStatus::Canceled, "{}", harness.description(root).await);
         assert!(harness.asked_by_tree(root).await.is_empty());
-        door.retry(&alice(), root, None).await.unwrap();
+        api.retry(&alice(), root, None).await.unwrap();
         harness.finish_tree(&parts, root, People::Approve).await;
         let journals = harness.lawful(root).await;
         assert_eq!(journals[&root].row.status, TaskStatus::Completed, "{}", harness.description(root).await);
@@ -270,8 +270,8 @@ both! {
         let result = handed_back(&journals, child.row.task_id).unwrap();
         assert_eq!(result.outcome, Outcome::Failed);
         assert!(result.content.contains("it does not answer"), "{}", result.content);
-        let door = EngineHarness::like(&parts, 0);
-        let refused = door.retry(&alice(), child.row.task_id, None).await.unwrap_err();
+        let api = EngineHarness::like(&parts, 0);
+        let refused = api.retry(&alice(), child.row.task_id, None).await.unwrap_err();
         assert!(matches!(refused, holdpoint::engine::Refusal::NotARoot { .. }), "{refused:?}");
     }
 

@@ -215,8 +215,8 @@ both! {
         let (root, thinking, other) = one_thinks(&harness, &engine).await;
         other.await;
         let [request] = &harness.asked_by_tree(root).await[..] else { panic!("one is open") };
-        let door = EngineHarness::like(&parts, 0);
-        door.decide(&alice(), request.spec.request_id, rejects(Then::Continue), None).await.unwrap();
+        let api = EngineHarness::like(&parts, 0);
+        api.decide(&alice(), request.spec.request_id, rejects(Then::Continue), None).await.unwrap();
         thinking.await;
         TreeDriver::of(&harness, &parts, root).drive(usize::MAX).await;
         assert!(harness.asked_by_tree(root).await.is_empty(), "{}", harness.description(root).await);
@@ -229,13 +229,13 @@ both! {
     async fn task_waiting_to_open_a_request_is_woken_when_one_closes_while_it_parks(fixture) {
         let harness = EngineHarness::of_trees(fixture, Shape::flat(3), twenty_one).await;
         let parts = harness.parts(0);
-        let door = EngineHarness::like(&parts, 0);
+        let api = EngineHarness::like(&parts, 0);
         for polls in 1.. {
             let (root, mut last) = twenty_are_open(&harness, &parts).await;
             let over = after_polls(&mut last, polls).await;
             let asked = harness.asked_by_tree(root).await;
             assert_eq!(asked.len(), 20);
-            harness.answer_one(&door, &asked[0], People::Guide).await;
+            harness.answer_one(&api, &asked[0], People::Guide).await;
             if !over {
                 last.await;
             }
@@ -269,8 +269,8 @@ both! {
         let [request] = &harness.asked_by_tree(root).await[..] else { panic!("one is open") };
         let call = request.spec.own_calls().next().unwrap().tool_call_id;
         let body = DecisionBody::PerCall([(call.to_string(), edit(r#"{"task":"go.99"}"#))].into());
-        let door = EngineHarness::like(&parts, 0);
-        door.decide(&alice(), request.spec.request_id, DecisionInput { digest: None, body }, None).await.unwrap();
+        let api = EngineHarness::like(&parts, 0);
+        api.decide(&alice(), request.spec.request_id, DecisionInput { digest: None, body }, None).await.unwrap();
         harness.finish_tree(&parts, root, People::Approve).await;
         harness.lawful(root).await;
         let (name, prompt) = harness.prompted();
