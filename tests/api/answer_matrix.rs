@@ -32,7 +32,7 @@ fn post(question: &Question, kind: &str, answer: &str) -> (String, Value) {
         "each reject" => one(json!({"action": "reject"})),
         "each edit" => one(json!({"action": "edit", "arguments": {"order": 17, "amount": 1.5}})),
         "each respond" => one(json!({"action": "respond", "result": {"by": "hand"}})),
-        door => return (format!("{}{door}", question.path()), json!({})),
+        suffix => return (format!("{}{suffix}", question.path()), json!({})),
     };
     (question.path(), body)
 }
@@ -178,8 +178,8 @@ async fn one_is_taken(app: &TestApp, taken: &Taken) {
         "{about}: a refusal changed something"
     );
 
-    let door = taken.answer.starts_with('/');
-    if !door {
+    let is_path_suffix = taken.answer.starts_with('/');
+    if !is_path_suffix {
         assert!(
             is_a("DecisionBody", &body),
             "the document does not know {body}"
@@ -192,7 +192,7 @@ async fn one_is_taken(app: &TestApp, taken: &Taken) {
     }
     // `EDITED` spells the arguments in an order that `serde_json` does not produce. The call must
     // run with exactly the bytes of `EDITED`.
-    let text = if door {
+    let text = if is_path_suffix {
         String::new()
     } else {
         body.to_string()
@@ -343,7 +343,7 @@ on_both! {
             let question = ask(&app, kind).await;
             let asked = &question.request;
             let page = format!("{}/resume/{}", app.url(), question.id);
-            let link = |door: &str, has: bool| if has { json!(format!("{page}/{door}")) } else { Value::Null };
+            let link = |verb: &str, has: bool| if has { json!(format!("{page}/{verb}")) } else { Value::Null };
             assert_eq!(asked["allowed_actions"].as_array().unwrap().len(), allowed.len(), "{asked}");
             assert!(allowed.iter().all(|action| asked["allowed_actions"].as_array().unwrap().contains(&json!(action))), "{asked}");
             assert_eq!(asked["can_decide"], true);
@@ -351,10 +351,10 @@ on_both! {
             assert_eq!(asked["rejection_url"], link("reject", true), "{kind}");
             assert_eq!((&asked["url"], &asked["decision"]), (&json!(page), &Value::Null));
             let before = state(&app, &question.task).await;
-            for (door, has) in [("approve", is_taken(kind, "/approve")), ("reject", is_taken(kind, "/reject"))] {
-                let shown = app.owner().header("accept", "text/html").get(&format!("{}/{door}", question.path())).await;
-                let button = shown.text.contains("type=\"submit\"") && shown.text.contains(&format!("/resume/{}/{door}\"", question.id));
-                assert_eq!((shown.status, button), (200, has), "{kind} {door}: {}", shown.text);
+            for (verb, has) in [("approve", is_taken(kind, "/approve")), ("reject", is_taken(kind, "/reject"))] {
+                let shown = app.owner().header("accept", "text/html").get(&format!("{}/{verb}", question.path())).await;
+                let button = shown.text.contains("type=\"submit\"") && shown.text.contains(&format!("/resume/{}/{verb}\"", question.id));
+                assert_eq!((shown.status, button), (200, has), "{kind} {verb}: {}", shown.text);
             }
             no_other_answer_is_taken(&app, &question, kind).await;
             assert_eq!(state(&app, &question.task).await, before, "{kind}: a refusal changed something");

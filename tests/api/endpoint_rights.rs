@@ -188,9 +188,9 @@ pub(super) fn actor<'a>(app: &'a TestApp, person: &Person) -> Actor<'a> {
 async fn deciding(app: &TestApp, person: &Person, request: &str) -> Vec<u16> {
     let (json, form) = ("application/json", "application/x-www-form-urlencoded");
     let mut statuses = Vec::new();
-    for door in ["", "/approve", "/reject"] {
+    for suffix in ["", "/approve", "/reject"] {
         for (kind, body) in [(json, r#"{"zzz":1}"#), (form, "zzz=1")] {
-            let path = format!("/resume/{request}{door}");
+            let path = format!("/resume/{request}{suffix}");
             let reply = actor(app, person)
                 .send(Method::POST, &path, Some((kind, body.to_owned())))
                 .await;
@@ -210,8 +210,8 @@ async fn looking(app: &TestApp, person: &Person, request: &str) -> (Vec<u16>, Ve
             .await
             .status,
     );
-    for door in ["", "/approve", "/reject"] {
-        let path = format!("/resume/{request}{door}");
+    for suffix in ["", "/approve", "/reject"] {
+        let path = format!("/resume/{request}{suffix}");
         let page = actor(app, person)
             .header("accept", "text/html")
             .get(&path)

@@ -58,7 +58,7 @@ async fn examples_of_bodies_do_what_they_say_on_the_demonstration() {
         panic!("one")
     };
     let mut done = Vec::new();
-    for (door, component) in [
+    for (suffix, component) in [
         ("", "ApproveDecision"),
         ("", "RejectDecision"),
         ("/approve", "ApproveBody"),
@@ -67,7 +67,7 @@ async fn examples_of_bodies_do_what_they_say_on_the_demonstration() {
         for example in examples(component) {
             let task = user.post("/v1/tasks", create).await;
             task.assert_status(201, "Paused");
-            let path = format!("/resume/{}{door}", task.str("/pending/0/request_id"));
+            let path = format!("/resume/{}{suffix}", task.str("/pending/0/request_id"));
             let decided = user.post(&path, &example).await;
             assert_eq!(
                 (decided.status, decided.str("/status").as_str()),

@@ -21,24 +21,24 @@ enum Provider {
 
 use Provider::{Chat, Messages, Responses};
 
-struct World {
+struct ProviderFixture {
     app: TestApp,
     responses: FakeResponses,
     messages: FakeMessages,
     now: Provider,
 }
 
-impl World {
+impl ProviderFixture {
     async fn with(on: On, first: Provider) -> Self {
         let yaml = refunds("{ owner: true }");
-        let mut world = Self {
+        let mut fixture = Self {
             app: TestApp::with(on, &yaml).await,
             responses: FakeResponses::start().await,
             messages: FakeMessages::start().await,
             now: Chat,
         };
-        world.turns_to(first).await;
-        world
+        fixture.switch_to(first).await;
+        fixture
     }
 
     fn setting(&self, provider: Provider) -> String {
@@ -50,7 +50,7 @@ impl World {
         format!(r#"provider: {name}, base_url: "{url}""#)
     }
 
-    async fn turns_to(&mut self, provider: Provider) {
+    async fn switch_to(&mut self, provider: Provider) {
         let (before, after) = (self.setting(self.now), self.setting(provider));
         self.app
             .restart_with(|yaml| {
@@ -203,18 +203,18 @@ fn own(provider: Provider) -> &'static [&'static str] {
 }
 
 async fn changes(on: On, first: Provider, then: Provider) {
-    let mut world = World::with(on, first).await;
-    world.holds_and_pays();
+    let mut fixture = ProviderFixture::with(on, first).await;
+    fixture.holds_and_pays();
     let input = json!({"input": "Pay it back."});
-    let held = world.app.owner().post("/v1/tasks", &input).await;
+    let held = fixture.app.owner().post("/v1/tasks", &input).await;
     assert_eq!(held.str("/status"), "Paused", "{}", held.text);
     let path = format!("/resume/{}/approve", held.str("/pending/0/request_id"));
-    let done = world.app.owner().hit(&path).await;
+    let done = fixture.app.owner().hit(&path).await;
     assert_eq!(done.str("/output"), "Paid.", "{}", done.text);
     let task = held.str("/task_id");
 
-    world.turns_to(then).await;
-    world.asks(&task, "Is it?").await;
+    fixture.switch_to(then).await;
+    fixture.asks(&task, "Is it?").await;
     let call = format!("calls refund {}", json!({"order": 17, "amount": 120.5}));
     let mut told = vec![
         "user Pay it back.",
@@ -224,16 +224,20 @@ async fn changes(on: On, first: Provider, then: Provider) {
         "assistant Paid.",
         "user Is it?",
     ];
-    assert_eq!(world.conversation(), told, "{first:?} to {then:?}");
+    assert_eq!(fixture.conversation(), told, "{first:?} to {then:?}");
 
-    world.turns_to(first).await;
-    world.asks(&task, "Sure?").await;
+    fixture.switch_to(first).await;
+    fixture.asks(&task, "Sure?").await;
     told.extend(["assistant It is paid.", "user Sure?"]);
-    assert_eq!(world.conversation(), told, "{first:?} to {then:?} and back");
+    assert_eq!(
+        fixture.conversation(),
+        told,
+        "{first:?} to {then:?} and back"
+    );
     for text in own(first) {
-        assert!(world.sent().contains(text), "{text}: {}", world.sent());
+        assert!(fixture.sent().contains(text), "{text}: {}", fixture.sent());
     }
-    world.app.stop().await;
+    fixture.app.stop().await;
 }
 
 on_both! {

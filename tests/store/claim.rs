@@ -90,17 +90,17 @@ both! {
 
     async fn lease_of_a_commit_counts_as_begun_and_that_of_a_claim_only_for_its_owner(fixture) {
         let id = fixture.task().await;
-        lease(&fixture, id, LeaseChange::Take { owner: "door".to_owned(), time: LEASE }).await;
+        lease(&fixture, id, LeaseChange::Take { owner: "api".to_owned(), time: LEASE }).await;
         fixture.forward(LEASE);
         assert_eq!(claim(&fixture.store, "me", 1).await, [id]);
         assert_eq!(fixture.row(id).await.fruitless, 1);
-        assert!(!fixture.store.set_begun("door", id, true).await.unwrap());
+        assert!(!fixture.store.set_begun("api", id, true).await.unwrap());
         fixture.forward(LEASE);
         assert_eq!(claim(&fixture.store, "me", 1).await, [id]);
         assert_eq!(fixture.row(id).await.fruitless, 1, "no work had begun");
         let born = TaskId(fresh());
         let mut new = new_task(born, "acme", "alice");
-        new.lease = LeaseChange::Take { owner: "door".to_owned(), time: LEASE };
+        new.lease = LeaseChange::Take { owner: "api".to_owned(), time: LEASE };
         fixture.write(new).await.unwrap();
         fixture.forward(LEASE);
         claim(&fixture.store, "me", 2).await;
@@ -364,7 +364,7 @@ async fn row_of_claimable_task_that_is_out_of_date_claims_nothing_and_is_correct
     let (parked, leased) = (fixture.task().await, fixture.task().await);
     lease(&fixture, parked, LeaseChange::Park { wake_in: None }).await;
     let taken = LeaseChange::Take {
-        owner: "door".to_owned(),
+        owner: "api".to_owned(),
         time: LEASE,
     };
     lease(&fixture, leased, taken).await;

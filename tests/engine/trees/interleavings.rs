@@ -160,7 +160,7 @@ async fn started_and_ended(harness: &EngineHarness, root: TaskId, top: TaskId) -
 
 /// Asserts that the journal agrees with the tool's ledger: nothing was executed without a committed
 /// start, and each payment has a result.
-fn as_the_world_knows(
+fn agrees_with_the_ledger(
     harness: &EngineHarness,
     task: TaskId,
     journal: &Journal,
@@ -211,7 +211,7 @@ async fn interrupted_everywhere(fixture: StoreFixture, meanwhile: Meanwhile) {
         };
         let said = || format!("{meanwhile:?} after {polls} polls: {:#?}", items());
         for (task, journal) in &journals {
-            as_the_world_knows(&harness, *task, journal, &said);
+            agrees_with_the_ledger(&harness, *task, journal, &said);
             let statuses = [TaskStatus::Completed, TaskStatus::Canceled];
             assert!(statuses.contains(&journal.row.status), "{}", said());
         }
