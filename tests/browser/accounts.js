@@ -3,7 +3,7 @@
 // and Mute's key may only create tasks.
 
 import { execFileSync } from "node:child_process";
-import { REFUND, ended as endedFor, says, send, service } from "./world.js";
+import { REFUND, ended as endedFor, says, send, service } from "./harness.js";
 
 export const { AGENT_KEY, ALICE_KEY, BOB_KEY, EVE_KEY, MUTE_KEY, SEALING_KEY, LINK } = process.env;
 

@@ -6,7 +6,7 @@
 import assert from "node:assert/strict";
 import { AGENT_KEY, ALICE_KEY, as, call, proposed, signIn } from "./accounts.js";
 import { shop } from "./shop.js";
-import { eventually, inBrowser, main, newPage, ran, send, service, unfold } from "./world.js";
+import { eventually, inBrowser, main, newPage, ran, send, service, unfold } from "./harness.js";
 
 const WAITS = "The agent waits now.";
 const IS_ABSENT = "The agent is not waiting: it must ask again.";

@@ -1,7 +1,7 @@
 // Tests texts of an agent that would mislead a reader. Run: node hostile.js URL CHROMIUM TOOL_PORT
 
 import assert from "node:assert/strict";
-import { asks, cancel, drawn, fits, inBrowser, newPage, send, unfold } from "./world.js";
+import { asks, cancel, drawn, fits, inBrowser, newPage, send, unfold } from "./harness.js";
 
 // An agent's text stays text: it runs no script, moves and hides nothing on the page, and pushes
 // nothing out of the window.

@@ -2,7 +2,7 @@
 // CHROMIUM TOOL_PORT
 
 import assert from "node:assert/strict";
-import { asks, cancel, ended, fits, inBrowser, isLive, main, newPage, readable, refund, request, send, service, setVisibility, unfold } from "./world.js";
+import { asks, cancel, ended, fits, inBrowser, isLive, main, newPage, readable, refund, request, send, service, setVisibility, unfold } from "./harness.js";
 
 const refundOf = (amount) => asks("refund_payment", JSON.stringify({ order: 17, amount }));
 const rows = (page) => page.locator("#inbox-rows > li");

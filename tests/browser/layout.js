@@ -2,7 +2,7 @@
 // places. Run: node layout.js URL CHROMIUM TOOL_PORT
 
 import assert from "node:assert/strict";
-import { asks, cancel, ended, inBrowser, main, newPage, ran, readable, refund, request, says, send, unfold } from "./world.js";
+import { asks, cancel, ended, inBrowser, main, newPage, ran, readable, refund, request, says, send, unfold } from "./harness.js";
 
 // Everything that the decision needs is in view without scrolling, and the arguments end above the
 // buttons.

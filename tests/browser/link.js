@@ -4,7 +4,7 @@
 
 import assert from "node:assert/strict";
 import { ALICE_KEY, asked, call, ended, linkTo } from "./accounts.js";
-import { inBrowser, main, newPage, ran, send } from "./world.js";
+import { inBrowser, main, newPage, ran, send } from "./harness.js";
 
 // Without JavaScript and without a key, a person opens the link, approves, and opens the link again
 // on another device.

@@ -6,7 +6,7 @@ import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import crypto from "node:crypto";
 import fs from "node:fs";
-import { eventually, fits, inBrowser, main, newPage, readable, send, service, setVisibility, shot, toolPort } from "./world.js";
+import { eventually, fits, inBrowser, main, newPage, readable, send, service, setVisibility, shot, toolPort } from "./harness.js";
 
 const [, , , , , program, config, folder] = process.argv;
 const [ALICE_KEY, BOB_KEY] = [1, 2].map(() => crypto.randomBytes(18).toString("base64url"));

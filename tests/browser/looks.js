@@ -3,7 +3,7 @@
 
 import assert from "node:assert/strict";
 import { signIn } from "./accounts.js";
-import { axe, fits, readable, service, shot, watched } from "./world.js";
+import { axe, fits, readable, service, shot, watched } from "./harness.js";
 
 const DESKTOP = { width: 1280, height: 800 };
 const PHONE = { width: 390, height: 844 };

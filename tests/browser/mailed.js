@@ -4,7 +4,7 @@
 
 import assert from "node:assert/strict";
 import readline from "node:readline/promises";
-import { launched, main, newPage, send } from "./world.js";
+import { launched, main, newPage, send } from "./harness.js";
 
 const link = process.argv[4];
 const lines = readline.createInterface({ input: process.stdin });

@@ -1,7 +1,7 @@
 // Tests the pages in a real browser. Run: node pages.js URL CHROMIUM TOOL_PORT
 
 import assert from "node:assert/strict";
-import { asks, authorizations, cancel, ended, inBrowser, main, newPage, ran, readable, refund, request, send, service, shot, unfold } from "./world.js";
+import { asks, authorizations, cancel, ended, inBrowser, main, newPage, ran, readable, refund, request, send, service, shot, unfold } from "./harness.js";
 
 // One click shows every byte of the arguments, and the last byte stands above the first button.
 async function seesEverything(page, request) {

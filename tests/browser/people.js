@@ -4,7 +4,7 @@
 
 import assert from "node:assert/strict";
 import { ALICE_KEY, EVE_KEY, asked, ended, signIn } from "./accounts.js";
-import { inBrowser, main, newPage, ran, send } from "./world.js";
+import { inBrowser, main, newPage, ran, send } from "./harness.js";
 
 async function decides(browser, javaScriptEnabled, locale) {
   const { task, request } = await asked();

@@ -5,7 +5,7 @@
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import fs from "node:fs";
-import { inBrowser, newPage, says, send, service } from "./world.js";
+import { inBrowser, newPage, says, send, service } from "./harness.js";
 
 const { ALICE_KEY, BOB_KEY, DANA_KEY, SEALING_KEY, LINK } = process.env;
 const folder = process.argv[5];

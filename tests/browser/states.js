@@ -4,7 +4,7 @@
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { after, inEveryLook } from "./looks.js";
-import { asks, cancel, ended, eventually, inBrowser, isLive, ran, refund, release, request, says, service, setVisibility } from "./world.js";
+import { asks, cancel, ended, eventually, inBrowser, isLive, ran, refund, release, request, says, service, setVisibility } from "./harness.js";
 
 const database = process.argv[5];
 const note = (text) => asks("write_note", JSON.stringify({ text }));

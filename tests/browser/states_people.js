@@ -5,7 +5,7 @@
 import assert from "node:assert/strict";
 import { ALICE_KEY, BOB_KEY, EVE_KEY, MUTE_KEY, approve, as, asked, call, cancel, ended, linkTo, proposed, signIn } from "./accounts.js";
 import { after, inEveryLook } from "./looks.js";
-import { eventually, inBrowser, isLive, send } from "./world.js";
+import { eventually, inBrowser, isLive, send } from "./harness.js";
 
 const PAYMENT = 'pay_supplier\n{"name":"Miller","amount":120}';
 const at = ({ request }) => request.url;
