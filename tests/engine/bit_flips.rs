@@ -32,7 +32,7 @@ const EDITED: &str = r#"{ "amount": 77.10, "order": 4 }"#;
 const WRITTEN: &str = r#"{ "amount": 7000.10, "order": 5 }"#;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Scene {
+enum Scenario {
     Approved,
     Edited,
     ByTwo,
@@ -44,13 +44,13 @@ enum Scene {
     WrittenForTwo,
 }
 
-const SCENES: [Scene; 6] = [
-    Scene::Approved,
-    Scene::Edited,
-    Scene::ByTwo,
-    Scene::Mixed,
-    Scene::Half,
-    Scene::WrittenForTwo,
+const SCENARIOS: [Scenario; 6] = [
+    Scenario::Approved,
+    Scenario::Edited,
+    Scenario::ByTwo,
+    Scenario::Mixed,
+    Scenario::Half,
+    Scenario::WrittenForTwo,
 ];
 const TASKS: usize = 60;
 
@@ -67,7 +67,7 @@ enum End {
     NothingRan,
 }
 
-impl Scene {
+impl Scenario {
     fn calls(self) -> Calls {
         match self {
             Self::Approved | Self::Edited => ONE,
@@ -87,7 +87,7 @@ impl Scene {
         }
     }
 
-    /// Makes this scene's decisions about a held task. The bit flips after these decisions.
+    /// Makes this scenario's decisions about a held task. The bit flips after these decisions.
     async fn decided(self, harness: &EngineHarness, api: &Arc<Engine>, task: TaskId) {
         let (request, calls) = question(harness, task).await;
         let decide = async |caller: Caller, request: RequestId, answer: DecisionInput| {
@@ -230,16 +230,16 @@ async fn driven(harness: &EngineHarness) {
     }
 }
 
-async fn scenes() -> (EngineHarness, Vec<(Scene, TaskId)>) {
+async fn scenarios() -> (EngineHarness, Vec<(Scenario, TaskId)>) {
     let mut harness = EngineHarness::new(StoreFixture::sqlite().await, &[]).await;
     let huge = "policy:\n  - { name: huge, tools: [refund], when: \"args.amount > 1000.0\", decide: hold, approvers: { owner: true, users: [bob, carol], required: 2 } }\n";
     harness.configure(|yaml| yaml.replace("policy:\n", huge));
     let (mut tasks, api) = (Vec::new(), harness.engine(0));
-    for scene in SCENES {
-        harness.script(move |asked| Ok(turn(if asked == 1 { scene.calls() } else { &[] })));
+    for scenario in SCENARIOS {
+        harness.script(move |asked| Ok(turn(if asked == 1 { scenario.calls() } else { &[] })));
         for _ in 0..TASKS {
             tasks.push((
-                scene,
+                scenario,
                 api.create(&alice(), go(), None).await.unwrap().task_id,
             ));
         }
@@ -247,7 +247,7 @@ async fn scenes() -> (EngineHarness, Vec<(Scene, TaskId)>) {
     }
     for (_, task) in tasks
         .iter()
-        .filter(|(scene, _)| *scene == Scene::WrittenForTwo)
+        .filter(|(scenario, _)| *scenario == Scenario::WrittenForTwo)
     {
         let (request, calls) = question(&harness, *task).await;
         api.decide(
@@ -263,7 +263,7 @@ async fn scenes() -> (EngineHarness, Vec<(Scene, TaskId)>) {
     join_all(
         tasks
             .iter()
-            .map(|(scene, task)| scene.decided(&harness, &api, *task)),
+            .map(|(scenario, task)| scenario.decided(&harness, &api, *task)),
     )
     .await;
     harness.script(|_| Ok(turn(&[])));
@@ -272,12 +272,12 @@ async fn scenes() -> (EngineHarness, Vec<(Scene, TaskId)>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bit_flip_between_approval_and_start_lets_nothing_else_run() {
-    let (harness, tasks) = scenes().await;
+    let (harness, tasks) = scenarios().await;
     let beside = Beside::of(&harness);
     beside.keep();
     let cells = beside.cells();
     let mut rng = Xorshift(0x9e37_79b9_7f4a_7c15);
-    let (mut seen, mut counted) = (0, BTreeMap::<(Scene, End), usize>::new());
+    let (mut seen, mut counted) = (0, BTreeMap::<(Scenario, End), usize>::new());
     let rounds = repetitions(4, 28);
     for _ in 0..rounds {
         let (mut sql, mut flips) = (String::new(), BTreeMap::new());
@@ -299,16 +299,16 @@ async fn bit_flip_between_approval_and_start_lets_nothing_else_run() {
         seen = ledger.len();
         let known: BTreeSet<_> = tasks.iter().map(|(_, task)| task.to_string()).collect();
         assert!(ran.keys().all(|task| known.contains(task)));
-        for (scene, task) in &tasks {
+        for (scenario, task) in &tasks {
             let bodies = ran.remove(&task.to_string()).unwrap_or_default();
-            let expected = scene.approved();
+            let expected = scenario.approved();
             let sound =
                 bodies.len() <= 1 && bodies.iter().all(|body| Some(body.as_str()) == expected);
-            assert!(sound, "{scene:?}: {bodies:?} ran after {}", flips[task]);
+            assert!(sound, "{scenario:?}: {bodies:?} ran after {}", flips[task]);
             let end = ended(&harness, *task, &bodies, expected).await;
-            *counted.entry((*scene, end)).or_default() += 1;
+            *counted.entry((*scenario, end)).or_default() += 1;
             if std::env::var_os("HOLDPOINT_TEST_FLIPS").is_some() {
-                println!("{scene:?} {end:?} {}", flips[task]);
+                println!("{scenario:?} {end:?} {}", flips[task]);
             }
         }
         beside.bring_back();
@@ -316,22 +316,24 @@ async fn bit_flip_between_approval_and_start_lets_nothing_else_run() {
     println!("{counted:#?}");
     assert_eq!(
         counted.values().sum::<usize>(),
-        rounds * TASKS * SCENES.len()
+        rounds * TASKS * SCENARIOS.len()
     );
-    for scene in SCENES {
-        let of = |end| counted.get(&(scene, end)).copied().unwrap_or_default();
+    for scenario in SCENARIOS {
+        let of = |end| counted.get(&(scenario, end)).copied().unwrap_or_default();
         assert!(
             of(End::Unreadable) > 0 && of(End::Integrity) > 0,
-            "{scene:?} {counted:?}"
+            "{scenario:?} {counted:?}"
         );
-        assert_eq!(of(End::Harmless) > 0, scene != Scene::Half);
+        assert_eq!(of(End::Harmless) > 0, scenario != Scenario::Half);
     }
 }
 
-/// Approves once more as the same person in every task of a `Half` scene.
-async fn once_more(harness: &EngineHarness, tasks: &[(Scene, TaskId)]) {
+/// Approves once more as the same person in every task of a `Half` scenario.
+async fn once_more(harness: &EngineHarness, tasks: &[(Scenario, TaskId)]) {
     let api = harness.engine(0);
-    let half = tasks.iter().filter(|(scene, _)| *scene == Scene::Half);
+    let half = tasks
+        .iter()
+        .filter(|(scenario, _)| *scenario == Scenario::Half);
     join_all(half.map(async |(_, task)| {
         let Ok(Some(journal)) = harness.fixture.store.journal(*task).await else {
             return;

@@ -34,7 +34,7 @@ use holdpoint::world::{Mistakes, RandomIds};
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
-use super::stored_prompts::Witness;
+use super::stored_prompts::PromptChecker;
 use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::StoreFixture;
 use crate::support::fake_tool::FakeTool;
@@ -81,7 +81,7 @@ pub struct StubModel {
 }
 
 /// A [`StubModel`], with the name by which an agent refers to it.
-struct Named(String, Arc<StubModel>, Option<Arc<Witness>>);
+struct Named(String, Arc<StubModel>, Option<Arc<PromptChecker>>);
 
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -94,10 +94,10 @@ impl ModelClient for Named {
         prompt: &Prompt,
         _: &dyn PieceSink,
     ) -> Result<model::Answer, ModelError> {
-        let Self(name, model, witness) = self;
+        let Self(name, model, checker) = self;
         held(&model.shown).push((name.clone(), prompt.clone()));
-        if let Some(witness) = witness {
-            witness.reads(prompt).await;
+        if let Some(checker) = checker {
+            checker.reads(prompt).await;
         }
         tokio::task::yield_now().await;
         // The lock is not held during the call: several model calls may be in flight.
@@ -140,7 +140,7 @@ pub struct EngineHarness {
     /// If set, creates the tool `refund` in place of the tool that the configuration describes.
     pub refund: Option<MakeTool>,
     /// If set, compares each prompt with the journal while the model is asked.
-    witness: Option<Arc<Witness>>,
+    checker: Option<Arc<PromptChecker>>,
     /// The values of `${…}` in the configuration of engines that are created from now on.
     pub variables: Vec<(&'static str, &'static str)>,
     yaml: String,
@@ -162,18 +162,18 @@ impl EngineHarness {
             tool: FakeTool::start().await,
             model,
             refund: None,
-            witness: None,
+            checker: None,
             variables: VARIABLES.to_vec(),
             yaml,
         }
     }
 
-    /// Returns a new witness, which compares each prompt with the journal while the model is asked.
-    /// The witness gets the prompts of all engines that are created from now on.
-    pub fn witness(&mut self) -> Arc<Witness> {
-        let witness = Arc::new(Witness::new(self.fixture.store.clone()));
-        self.witness = Some(Arc::clone(&witness));
-        witness
+    /// Returns a new checker, which compares each prompt with the journal while the model is asked.
+    /// The checker gets the prompts of all engines that are created from now on.
+    pub fn prompt_checker(&mut self) -> Arc<PromptChecker> {
+        let checker = Arc::new(PromptChecker::new(self.fixture.store.clone()));
+        self.checker = Some(Arc::clone(&checker));
+        checker
     }
 
     /// Sets the function that maps the number of a turn to the model's answer in this turn.
@@ -253,7 +253,7 @@ impl EngineHarness {
                 .unwrap();
         }
         let model = |name: &String| -> Arc<dyn ModelClient> {
-            let model = Named(name.clone(), self.model.clone(), self.witness.clone());
+            let model = Named(name.clone(), self.model.clone(), self.checker.clone());
             Arc::new(model)
         };
         let models = config.models.keys();

@@ -38,13 +38,13 @@ enum Order {
 }
 
 /// A model that follows the test's orders and counts the prompts that it gets.
-struct Speaker {
+struct OrderedModel {
     orders: Mutex<UnboundedReceiver<Order>>,
     asked: Arc<AtomicUsize>,
 }
 
 #[async_trait]
-impl ModelClient for Speaker {
+impl ModelClient for OrderedModel {
     async fn answer(&self, prompt: &Prompt, sink: &dyn PieceSink) -> Result<Answer, ModelError> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         let mut orders = self.orders.lock().await;
@@ -63,7 +63,7 @@ impl ModelClient for Speaker {
     }
 }
 
-struct Scene {
+struct StreamingHarness {
     harness: EngineHarness,
     orders: UnboundedSender<Order>,
     asked: Arc<AtomicUsize>,
@@ -72,8 +72,8 @@ struct Scene {
     engine: Arc<Engine>,
 }
 
-impl Scene {
-    async fn set(fixture: StoreFixture) -> Self {
+impl StreamingHarness {
+    async fn new(fixture: StoreFixture) -> Self {
         let clock = fixture.clock.clone();
         Self::by(fixture, clock).await
     }
@@ -85,12 +85,12 @@ impl Scene {
     async fn on(harness: EngineHarness, clock: Arc<dyn Clock>) -> Self {
         let (orders, received) = unbounded_channel();
         let asked = Arc::new(AtomicUsize::new(0));
-        let speaker: Arc<dyn ModelClient> = Arc::new(Speaker {
+        let model: Arc<dyn ModelClient> = Arc::new(OrderedModel {
             orders: Mutex::new(received),
             asked: Arc::clone(&asked),
         });
         let engine = Engine::new(EngineParts {
-            models: BTreeMap::from([("main".to_owned(), speaker)]),
+            models: BTreeMap::from([("main".to_owned(), model)]),
             clock,
             ..harness.parts(8)
         });
@@ -245,31 +245,31 @@ impl Locked {
 
 both! {
     async fn streamed_deltas_add_up_to_the_answer_under_its_final_call_ids(fixture) {
-        let mut scene = Scene::set(fixture).await;
+        let mut streaming = StreamingHarness::new(fixture).await;
         let (one, two) = (r#"{"order":1,"amount":120}"#, r#"{"order":2,"amount":130,"ü":"\u00e9"}"#);
-        assert_eq!(scene.reached().await, 1);
-        scene.text("Fü");
-        scene.order(Order::Named(0, "refund"));
-        let mut pieces = vec![scene.next().await, scene.next().await];
+        assert_eq!(streaming.reached().await, 1);
+        streaming.text("Fü");
+        streaming.order(Order::Named(0, "refund"));
+        let mut pieces = vec![streaming.next().await, streaming.next().await];
         let named = |piece: &Delta| matches!(&piece.said, DeltaContent::Named { name, .. } if name == "refund");
         assert!(pieces.iter().any(named), "the call's name is published before its arguments: {pieces:#?}");
         for (number, (first, second)) in one.chars().zip(two.chars()).enumerate() {
-            scene.order(Order::Arguments(0, first.to_string()));
+            streaming.order(Order::Arguments(0, first.to_string()));
             if number == 3 {
-                scene.order(Order::Named(1, "refund"));
+                streaming.order(Order::Named(1, "refund"));
             }
             if number >= 3 {
-                scene.order(Order::Arguments(1, second.to_string()));
+                streaming.order(Order::Arguments(1, second.to_string()));
             }
         }
-        scene.reached().await;
+        streaming.reached().await;
         // Some of the arguments are published before the answer is complete.
-        pieces.push(scene.next().await);
-        pieces.extend(scene.heard());
+        pieces.push(streaming.next().await);
+        pieces.extend(streaming.heard());
         let second: String = two.chars().take(one.len()).skip(3).collect();
-        scene.order(answer("Für dich.", &[("refund", one), ("refund", &second)]));
-        let turns = scene.until(TaskStatus::Paused).await;
-        pieces.extend(scene.heard());
+        streaming.order(answer("Für dich.", &[("refund", one), ("refund", &second)]));
+        let turns = streaming.until(TaskStatus::Paused).await;
+        pieces.extend(streaming.heard());
         assert_eq!(sum(&pieces), stored(&turns[0]));
         assert!(pieces.iter().all(|piece| (piece.turn, piece.after_seq) == (1, 2)), "{pieces:#?}");
         assert!(pieces.iter().all(|piece| piece.agent_path == ["billing"] && piece.asking == pieces[0].asking));
@@ -278,77 +278,77 @@ both! {
     async fn model_is_asked_only_after_its_prompt_is_stored(fixture) {
         let (batches, mut batch) = watch::channel(0);
         fixture.store.observe_batches(move |_| batches.send_modify(|count| *count += 1));
-        let mut scene = Scene::set(fixture).await;
-        scene.harness.tool.close();
-        scene.order(answer("I look.", &[("lookup", r#"{"order":1}"#)]));
-        scene.harness.tool.reached(1).await;
-        let locked = Locked::of(&scene.harness.fixture).await;
+        let mut streaming = StreamingHarness::new(fixture).await;
+        streaming.harness.tool.close();
+        streaming.order(answer("I look.", &[("lookup", r#"{"order":1}"#)]));
+        streaming.harness.tool.reached(1).await;
+        let locked = Locked::of(&streaming.harness.fixture).await;
         batch.mark_unchanged();
-        scene.harness.tool.open();
+        streaming.harness.tool.open();
         batch.changed().await.unwrap();
         for _ in 0..20 {
             tokio::task::yield_now().await;
         }
-        assert_eq!(scene.asked.load(Ordering::SeqCst), 1, "the tool's result is being committed");
+        assert_eq!(streaming.asked.load(Ordering::SeqCst), 1, "the tool's result is being committed");
         locked.let_go().await;
-        assert_eq!(scene.reached().await, 2);
-        let journal = scene.harness.journal(scene.task).await;
+        assert_eq!(streaming.reached().await, 2);
+        let journal = streaming.harness.journal(streaming.task).await;
         assert!(matches!(journal.items.last().unwrap().fact, Fact::ToolResult(_)), "{:#?}", journal.items);
-        scene.text("It is ");
-        assert_eq!(scene.next().await.after_seq, journal.row.last_seq);
-        scene.order(answer("It is fine.", &[]));
-        assert_eq!(scene.until(TaskStatus::Completed).await.len(), 2);
-        assert_eq!(scene.asked.load(Ordering::SeqCst), 2);
+        streaming.text("It is ");
+        assert_eq!(streaming.next().await.after_seq, journal.row.last_seq);
+        streaming.order(answer("It is fine.", &[]));
+        assert_eq!(streaming.until(TaskStatus::Completed).await.len(), 2);
+        assert_eq!(streaming.asked.load(Ordering::SeqCst), 2);
     }
 
     async fn streamed_call_that_is_missing_from_the_answer_is_reset(fixture) {
-        let mut scene = Scene::set(fixture).await;
-        scene.order(Order::Named(0, "refund"));
-        assert!(matches!(scene.next().await.said, DeltaContent::Named { .. }));
-        scene.order(answer("It is fine.", &[]));
-        assert_eq!(scene.next().await.said, DeltaContent::Reset);
-        scene.until(TaskStatus::Completed).await;
+        let mut streaming = StreamingHarness::new(fixture).await;
+        streaming.order(Order::Named(0, "refund"));
+        assert!(matches!(streaming.next().await.said, DeltaContent::Named { .. }));
+        streaming.order(answer("It is fine.", &[]));
+        assert_eq!(streaming.next().await.said, DeltaContent::Reset);
+        streaming.until(TaskStatus::Completed).await;
     }
 
     async fn streamed_answer_stays_when_an_unrelated_commit_comes_first(fixture) {
-        let mut scene = Scene::set(fixture).await;
-        scene.text("I am ");
-        let mut heard = vec![scene.next().await];
-        super::interleavings::appended(&scene.harness, scene.task).await;
-        scene.order(answer("I am done.", &[]));
-        scene.order(answer("I am asked again.", &[]));
-        let turns = scene.until(TaskStatus::Completed).await;
-        heard.extend(scene.heard());
+        let mut streaming = StreamingHarness::new(fixture).await;
+        streaming.text("I am ");
+        let mut heard = vec![streaming.next().await];
+        super::interleavings::appended(&streaming.harness, streaming.task).await;
+        streaming.order(answer("I am done.", &[]));
+        streaming.order(answer("I am asked again.", &[]));
+        let turns = streaming.until(TaskStatus::Completed).await;
+        heard.extend(streaming.heard());
         assert!(!heard.iter().any(|piece| piece.said == DeltaContent::Reset), "{heard:#?}");
         assert_eq!(sum(&heard), stored(&turns[0]));
-        assert_eq!(scene.asked.load(Ordering::SeqCst), 1);
+        assert_eq!(streaming.asked.load(Ordering::SeqCst), 1);
     }
 
     async fn streamed_text_is_reset_when_the_task_is_canceled(fixture) {
-        let mut scene = Scene::set(fixture).await;
-        scene.text("I am about to");
-        scene.next().await;
-        scene.engine.cancel(&alice(), scene.task, None).await.unwrap();
-        scene.order(answer("I am about to pay.", &[]));
+        let mut streaming = StreamingHarness::new(fixture).await;
+        streaming.text("I am about to");
+        streaming.next().await;
+        streaming.engine.cancel(&alice(), streaming.task, None).await.unwrap();
+        streaming.order(answer("I am about to pay.", &[]));
         loop {
-            let piece = scene.next().await;
+            let piece = streaming.next().await;
             if piece.said == DeltaContent::Reset {
                 break;
             }
         }
-        assert_eq!(scene.until(TaskStatus::Canceled).await, []);
+        assert_eq!(streaming.until(TaskStatus::Canceled).await, []);
     }
 
     async fn streamed_text_is_reset_before_the_model_is_asked_again(fixture) {
-        let mut scene = Scene::set(fixture).await;
-        scene.text("I will p");
-        scene.order(Order::Named(0, "forbidden"));
-        scene.reached().await;
-        scene.order(Order::Reset);
-        scene.text("All");
-        scene.order(answer("All is well.", &[]));
-        let turns = scene.until(TaskStatus::Completed).await;
-        let heard = scene.heard();
+        let mut streaming = StreamingHarness::new(fixture).await;
+        streaming.text("I will p");
+        streaming.order(Order::Named(0, "forbidden"));
+        streaming.reached().await;
+        streaming.order(Order::Reset);
+        streaming.text("All");
+        streaming.order(answer("All is well.", &[]));
+        let turns = streaming.until(TaskStatus::Completed).await;
+        let heard = streaming.heard();
         let reset = heard.iter().position(|piece| piece.said == DeltaContent::Reset).expect("it was taken back");
         assert_eq!(sum(&heard), stored(&turns[0]));
         assert_ne!(heard[0].asking, heard.last().unwrap().asking);
@@ -356,40 +356,40 @@ both! {
     }
 
     async fn streamed_text_of_a_failed_answer_is_reset(fixture) {
-        let mut scene = Scene::set(fixture).await;
-        scene.text("I am about to");
-        scene.next().await;
-        scene.order(Order::Answer(Err(ModelError::new("Model `main` is gone."))));
-        scene.until(TaskStatus::Failed).await;
-        assert_eq!(scene.next().await.said, DeltaContent::Reset);
+        let mut streaming = StreamingHarness::new(fixture).await;
+        streaming.text("I am about to");
+        streaming.next().await;
+        streaming.order(Order::Answer(Err(ModelError::new("Model `main` is gone."))));
+        streaming.until(TaskStatus::Failed).await;
+        assert_eq!(streaming.next().await.said, DeltaContent::Reset);
     }
 
     async fn delta_never_shows_a_filled_in_credential(fixture) {
         let clock = fixture.clock.clone();
-        let mut scene = Scene::on(clerk(fixture, &[]).await, clock).await;
-        scene.order(Order::Answer(Ok(turn(&[("comment", "{}")]))));
-        scene.until(TaskStatus::Paused).await;
-        let asked = asked(&scene.harness, scene.task).await;
-        scene.engine.decide(&alice(), asked.request_id, fills(&jira(TOKEN)), None).await.unwrap();
-        assert_eq!(scene.reached().await, 2);
+        let mut streaming = StreamingHarness::on(clerk(fixture, &[]).await, clock).await;
+        streaming.order(Order::Answer(Ok(turn(&[("comment", "{}")]))));
+        streaming.until(TaskStatus::Paused).await;
+        let asked = asked(&streaming.harness, streaming.task).await;
+        streaming.engine.decide(&alice(), asked.request_id, fills(&jira(TOKEN)), None).await.unwrap();
+        assert_eq!(streaming.reached().await, 2);
         let said = format!("It is {TOKEN}, no less.");
         for letter in said.chars() {
-            scene.text(&letter.to_string());
+            streaming.text(&letter.to_string());
         }
-        scene.order(Order::Named(0, "plain"));
+        streaming.order(Order::Named(0, "plain"));
         for letter in format!("[\"{TOKEN}\"]").chars() {
-            scene.order(Order::Arguments(0, letter.to_string()));
+            streaming.order(Order::Arguments(0, letter.to_string()));
         }
-        scene.reached().await;
+        streaming.reached().await;
         // The call's name and some of the text are published before the answer is complete.
-        let mut heard = vec![scene.next().await, scene.next().await];
-        scene.order(Order::Answer(Ok(Answer {
+        let mut heard = vec![streaming.next().await, streaming.next().await];
+        streaming.order(Order::Answer(Ok(Answer {
             text: Some(said),
             ..turn(&[("plain", &format!("[\"{TOKEN}\"]"))])
         })));
-        scene.order(answer("Done.", &[]));
-        let turns = scene.until(TaskStatus::Completed).await;
-        heard.extend(scene.heard());
+        streaming.order(answer("Done.", &[]));
+        let turns = streaming.until(TaskStatus::Completed).await;
+        heard.extend(streaming.heard());
         heard.retain(|piece| piece.turn == 2);
         assert_eq!(sum(&heard), stored(&turns[1]));
         assert_eq!(sum(&heard).0, "It is [secret jira.token], no less.");
@@ -398,29 +398,29 @@ both! {
     }
 
     async fn model_that_does_not_stream_sends_no_delta_and_still_answers(fixture) {
-        let mut scene = Scene::set(fixture).await;
-        scene.order(answer("All is well.", &[]));
-        assert_eq!(scene.until(TaskStatus::Completed).await[0].text.as_deref(), Some("All is well."));
-        assert_eq!(scene.heard(), []);
+        let mut streaming = StreamingHarness::new(fixture).await;
+        streaming.order(answer("All is well.", &[]));
+        assert_eq!(streaming.until(TaskStatus::Completed).await[0].text.as_deref(), Some("All is well."));
+        assert_eq!(streaming.heard(), []);
     }
 
     async fn argument_of_50_kib_streamed_byte_by_byte_equals_the_final_argument(fixture) {
-        let mut scene = Scene::set(fixture).await;
+        let mut streaming = StreamingHarness::new(fixture).await;
         let arguments = format!(r#"{{"order":1,"amount":120,"note":"{}"}}"#, "aé\\n😀\\u00fc ".repeat(4_000));
         assert!(arguments.len() > 50_000);
-        scene.order(Order::Named(0, "refund"));
+        streaming.order(Order::Named(0, "refund"));
         let mut heard = Vec::new();
         for (number, letter) in arguments.chars().enumerate() {
-            scene.order(Order::Arguments(0, letter.to_string()));
+            streaming.order(Order::Arguments(0, letter.to_string()));
             if number % 50 == 0 {
-                scene.reached().await;
-                heard.extend(scene.heard());
+                streaming.reached().await;
+                heard.extend(streaming.heard());
             }
         }
-        scene.order(Order::Answer(Ok(turn(&[("refund", &arguments)]))));
-        scene.order(answer("It does not fit.", &[]));
-        let turns = scene.until(TaskStatus::Completed).await;
-        heard.extend(scene.heard());
+        streaming.order(Order::Answer(Ok(turn(&[("refund", &arguments)]))));
+        streaming.order(answer("It does not fit.", &[]));
+        let turns = streaming.until(TaskStatus::Completed).await;
+        heard.extend(streaming.heard());
         heard.retain(|piece| piece.turn == 1);
         assert!(heard.len() > 100, "the answer came in {} pieces", heard.len());
         assert_eq!(sum(&heard), stored(&turns[0]));

@@ -32,10 +32,10 @@ use crate::store::store_fixture::{
 
 /// A model that answers each prompt without a call and keeps the prompts that it gets.
 #[derive(Default)]
-struct Witness(Mutex<Vec<Prompt>>);
+struct PromptRecorder(Mutex<Vec<Prompt>>);
 
 #[async_trait]
-impl ModelClient for Witness {
+impl ModelClient for PromptRecorder {
     async fn answer(&self, prompt: &Prompt, _: &dyn PieceSink) -> Result<Answer, ModelError> {
         self.0.lock().unwrap().push(prompt.clone());
         Ok(turn(&[]))
@@ -44,21 +44,21 @@ impl ModelClient for Witness {
 
 const TURNS: u32 = 40;
 
-struct Scene {
+struct OrphanHarness {
     harness: EngineHarness,
-    witness: Arc<Witness>,
+    recorder: Arc<PromptRecorder>,
 }
 
-impl Scene {
-    async fn set(fixture: StoreFixture) -> Self {
+impl OrphanHarness {
+    async fn new(fixture: StoreFixture) -> Self {
         Self {
             harness: EngineHarness::new(fixture, &[]).await,
-            witness: Arc::default(),
+            recorder: Arc::default(),
         }
     }
 
     fn parts(&self) -> EngineParts {
-        let model: Arc<dyn ModelClient> = self.witness.clone();
+        let model: Arc<dyn ModelClient> = self.recorder.clone();
         EngineParts {
             models: BTreeMap::from([("main".to_owned(), model)]),
             ..self.harness.parts(4)
@@ -163,7 +163,7 @@ impl Scene {
         );
         assert_eq!((journal.row.busy, journal.row.open_requests), (0, 0));
         check_ended(&journal.items);
-        for prompt in self.witness.0.lock().unwrap().iter() {
+        for prompt in self.recorder.0.lock().unwrap().iter() {
             well_formed(&prompt.messages);
         }
         let result = |call: &&Past| {
@@ -178,7 +178,7 @@ impl Scene {
     }
 
     fn shown(&self, call: &Past) -> String {
-        let prompts = self.witness.0.lock().unwrap();
+        let prompts = self.recorder.0.lock().unwrap();
         let messages = &prompts.last().expect("the model was asked").messages;
         let found = messages.iter().find_map(|message| {
             let Message::Result {
@@ -249,78 +249,78 @@ fn id() -> TaskId {
 
 both! {
     async fn calls_never_judged_or_started_are_judged_and_run(fixture) {
-        let scene = Scene::set(fixture).await;
+        let orphans = OrphanHarness::new(fixture).await;
         for judged in [false, true] {
             let (task, one, other) = (id(), refund(), lookup());
             let mut facts = vec![asks(TURNS + 1, &[&one, &other])];
             if judged {
                 facts.extend([one.judged(Verdict::Allow), other.judged(Verdict::Allow)]);
             }
-            scene.imported(task, &[history(), facts]).await;
-            assert_eq!(scene.driven(task).await, TaskStatus::Completed);
-            assert_eq!(scene.over(task, &[&one, &other]).await, [Some(Outcome::Succeeded); 2]);
-            assert_eq!(scene.ran(task), (1, 1));
+            orphans.imported(task, &[history(), facts]).await;
+            assert_eq!(orphans.driven(task).await, TaskStatus::Completed);
+            assert_eq!(orphans.over(task, &[&one, &other]).await, [Some(Outcome::Succeeded); 2]);
+            assert_eq!(orphans.ran(task), (1, 1));
         }
     }
 
     async fn unjudged_call_is_held_where_the_rules_hold_it(fixture) {
-        let scene = Scene::set(fixture).await;
+        let orphans = OrphanHarness::new(fixture).await;
         let (task, one) = (id(), large());
         // The journal shows this call as allowed. The service judges the call again before it
         // starts.
-        scene.imported(task, &[history(), vec![asks(TURNS + 1, &[&one]), one.judged(Verdict::Allow)]]).await;
-        assert_eq!(scene.driven(task).await, TaskStatus::Paused);
-        assert_eq!(scene.ran(task), (0, 0));
-        scene.harness.answer_all(&scene.harness.engine(0), task).await;
-        assert_eq!(scene.driven(task).await, TaskStatus::Completed);
-        assert_eq!((scene.over(task, &[&one]).await, scene.ran(task)), (vec![Some(Outcome::Succeeded)], (1, 0)));
+        orphans.imported(task, &[history(), vec![asks(TURNS + 1, &[&one]), one.judged(Verdict::Allow)]]).await;
+        assert_eq!(orphans.driven(task).await, TaskStatus::Paused);
+        assert_eq!(orphans.ran(task), (0, 0));
+        orphans.harness.answer_all(&orphans.harness.engine(0), task).await;
+        assert_eq!(orphans.driven(task).await, TaskStatus::Completed);
+        assert_eq!((orphans.over(task, &[&one]).await, orphans.ran(task)), (vec![Some(Outcome::Succeeded)], (1, 0)));
     }
 
     async fn started_calls_are_asked_about_or_repeated_by_their_effect(fixture) {
-        let scene = Scene::set(fixture).await;
+        let orphans = OrphanHarness::new(fixture).await;
         let (task, once, read, spent) = (id(), refund(), lookup(), lookup());
         let mut facts = vec![asks(TURNS + 1, &[&once, &read, &spent])];
         facts.extend([&once, &read, &spent].map(|call| call.judged(Verdict::Allow)));
         facts.extend([once.started(1), read.started(1), spent.started(3)]);
-        scene.imported(task, &[history(), facts]).await;
-        assert_eq!(scene.driven(task).await, TaskStatus::Paused);
-        let [(request, RequestKind::Reconcile)] = scene.harness.open(task).await[..] else { panic!("it is asked about") };
-        assert_eq!(scene.ran(task), (0, 0), "nothing runs past an unknown outcome");
+        orphans.imported(task, &[history(), facts]).await;
+        assert_eq!(orphans.driven(task).await, TaskStatus::Paused);
+        let [(request, RequestKind::Reconcile)] = orphans.harness.open(task).await[..] else { panic!("it is asked about") };
+        assert_eq!(orphans.ran(task), (0, 0), "nothing runs past an unknown outcome");
         let paid = whole(Action::Respond, Some(Value::from("it was paid")));
-        scene.harness.engine(0).decide(&alice(), request, paid, None).await.unwrap();
-        assert_eq!(scene.driven(task).await, TaskStatus::Completed);
-        let ended = scene.over(task, &[&once, &read, &spent]).await;
+        orphans.harness.engine(0).decide(&alice(), request, paid, None).await.unwrap();
+        assert_eq!(orphans.driven(task).await, TaskStatus::Completed);
+        let ended = orphans.over(task, &[&once, &read, &spent]).await;
         assert_eq!(ended, [Some(Outcome::Responded), Some(Outcome::Succeeded), Some(Outcome::Failed)]);
-        assert_eq!((scene.ran(task), scene.shown(&once)), ((0, 1), "it was paid".to_owned()));
+        assert_eq!((orphans.ran(task), orphans.shown(&once)), ((0, 1), "it was paid".to_owned()));
     }
 
     async fn open_request_is_still_decided_and_a_decided_one_takes_effect(fixture) {
-        let scene = Scene::set(fixture).await;
+        let orphans = OrphanHarness::new(fixture).await;
         for approved in [false, true] {
             let (task, one) = (id(), large());
-            let question = scene.asked(task, RequestKind::Approval, &one);
+            let question = orphans.asked(task, RequestKind::Approval, &one);
             let mut groups = vec![history(), vec![
                 asks(TURNS + 1, &[&one]), one.judged(Verdict::Hold), Fact::InterventionRequested(question.clone()), status(TaskStatus::Paused),
             ]];
             if approved {
                 groups.push(vec![approved_by(&question, &alice()), status(TaskStatus::Running)]);
             }
-            scene.imported(task, &groups).await;
+            orphans.imported(task, &groups).await;
             if !approved {
-                assert_eq!(scene.driven(task).await, TaskStatus::Paused);
-                assert_eq!(scene.ran(task), (0, 0));
-                scene.harness.answer_all(&scene.harness.engine(0), task).await;
+                assert_eq!(orphans.driven(task).await, TaskStatus::Paused);
+                assert_eq!(orphans.ran(task), (0, 0));
+                orphans.harness.answer_all(&orphans.harness.engine(0), task).await;
             }
-            assert_eq!(scene.driven(task).await, TaskStatus::Completed, "{approved}");
-            assert_eq!((scene.over(task, &[&one]).await, scene.ran(task)), (vec![Some(Outcome::Succeeded)], (1, 0)));
+            assert_eq!(orphans.driven(task).await, TaskStatus::Completed, "{approved}");
+            assert_eq!((orphans.over(task, &[&one]).await, orphans.ran(task)), (vec![Some(Outcome::Succeeded)], (1, 0)));
         }
     }
 
     async fn rejection_without_a_following_item_still_takes_effect(fixture) {
-        let scene = Scene::set(fixture).await;
+        let orphans = OrphanHarness::new(fixture).await;
         for then in [Then::Continue, Then::Cancel] {
             let (task, one, beside) = (id(), large(), refund());
-            let question = scene.asked(task, RequestKind::Approval, &one);
+            let question = orphans.asked(task, RequestKind::Approval, &one);
             let mut no = decided(&question, "alice", Action::Reject, true);
             if let Fact::Decision { decision, .. } = &mut no {
                 decision.then = Some(then);
@@ -329,34 +329,34 @@ both! {
                 asks(TURNS + 1, &[&one, &beside]), one.judged(Verdict::Hold), beside.judged(Verdict::Allow),
                 Fact::InterventionRequested(question), status(TaskStatus::Paused),
             ];
-            scene.imported(task, &[history(), asked, vec![no, status(TaskStatus::Running)]]).await;
+            orphans.imported(task, &[history(), asked, vec![no, status(TaskStatus::Running)]]).await;
             let (end, second) = match then {
                 Then::Continue => (TaskStatus::Completed, Outcome::Succeeded),
                 Then::Cancel | Then::CancelRoot => (TaskStatus::Canceled, Outcome::Canceled),
             };
-            assert_eq!(scene.driven(task).await, end);
-            assert_eq!(scene.over(task, &[&one, &beside]).await, [Some(Outcome::Rejected), Some(second)]);
-            assert_eq!(scene.ran(task).0, usize::from(then == Then::Continue));
+            assert_eq!(orphans.driven(task).await, end);
+            assert_eq!(orphans.over(task, &[&one, &beside]).await, [Some(Outcome::Rejected), Some(second)]);
+            assert_eq!(orphans.ran(task).0, usize::from(then == Then::Continue));
         }
     }
 
     async fn call_not_started_before_the_users_next_message_is_withdrawn(fixture) {
-        let scene = Scene::set(fixture).await;
+        let orphans = OrphanHarness::new(fixture).await;
         let (task, new, allowed, read) = (id(), refund(), refund(), lookup());
         let facts = vec![
             asks(TURNS + 1, &[&new, &allowed, &read]), allowed.judged(Verdict::Allow), read.judged(Verdict::Allow), said("never mind"),
         ];
-        scene.imported(task, &[history(), facts]).await;
-        assert_eq!(scene.driven(task).await, TaskStatus::Completed);
-        assert_eq!(scene.over(task, &[&new, &allowed, &read]).await, [Some(Outcome::Withdrawn); 3]);
-        assert_eq!(scene.ran(task), (0, 0));
+        orphans.imported(task, &[history(), facts]).await;
+        assert_eq!(orphans.driven(task).await, TaskStatus::Completed);
+        assert_eq!(orphans.over(task, &[&new, &allowed, &read]).await, [Some(Outcome::Withdrawn); 3]);
+        assert_eq!(orphans.ran(task), (0, 0));
     }
 
     async fn call_approved_or_asked_before_the_users_next_message_does_not_run(fixture) {
-        let scene = Scene::set(fixture).await;
+        let orphans = OrphanHarness::new(fixture).await;
         for approved in [true, false] {
             let (task, one) = (id(), large());
-            let question = scene.asked(task, RequestKind::Approval, &one);
+            let question = orphans.asked(task, RequestKind::Approval, &one);
             let mut groups = vec![history(), vec![
                 asks(TURNS + 1, &[&one]), one.judged(Verdict::Hold), Fact::InterventionRequested(question.clone()), status(TaskStatus::Paused),
             ]];
@@ -365,65 +365,65 @@ both! {
             } else {
                 groups.push(vec![status(TaskStatus::Running), said("never mind")]);
             }
-            scene.imported(task, &groups).await;
-            if scene.driven(task).await == TaskStatus::Paused {
+            orphans.imported(task, &groups).await;
+            if orphans.driven(task).await == TaskStatus::Paused {
                 // The request is still open, but the call's turn is over, so no decision can start
                 // the call.
-                scene.harness.answer_all(&scene.harness.engine(0), task).await;
-                scene.driven(task).await;
+                orphans.harness.answer_all(&orphans.harness.engine(0), task).await;
+                orphans.driven(task).await;
             }
-            assert_eq!((scene.over(task, &[&one]).await, scene.ran(task)), (vec![Some(Outcome::Withdrawn)], (0, 0)), "{approved}");
+            assert_eq!((orphans.over(task, &[&one]).await, orphans.ran(task)), (vec![Some(Outcome::Withdrawn)], (0, 0)), "{approved}");
         }
     }
 
     async fn call_started_before_the_users_next_message_is_asked_about_first(fixture) {
-        let scene = Scene::set(fixture).await;
+        let orphans = OrphanHarness::new(fixture).await;
         let (task, one) = (id(), refund());
         let facts = vec![asks(TURNS + 1, &[&one]), one.judged(Verdict::Allow), one.started(1), said("and?")];
-        scene.imported(task, &[history(), facts]).await;
-        assert_eq!(scene.driven(task).await, TaskStatus::Paused);
-        let [(_, RequestKind::Reconcile)] = scene.harness.open(task).await[..] else { panic!("it is asked about") };
-        assert!(scene.witness.0.lock().unwrap().is_empty(), "before the model is asked");
-        scene.harness.answer_all(&scene.harness.engine(0), task).await;
-        assert_eq!(scene.driven(task).await, TaskStatus::Completed);
-        assert_eq!((scene.over(task, &[&one]).await, scene.ran(task)), (vec![Some(Outcome::Responded)], (0, 0)));
+        orphans.imported(task, &[history(), facts]).await;
+        assert_eq!(orphans.driven(task).await, TaskStatus::Paused);
+        let [(_, RequestKind::Reconcile)] = orphans.harness.open(task).await[..] else { panic!("it is asked about") };
+        assert!(orphans.recorder.0.lock().unwrap().is_empty(), "before the model is asked");
+        orphans.harness.answer_all(&orphans.harness.engine(0), task).await;
+        assert_eq!(orphans.driven(task).await, TaskStatus::Completed);
+        assert_eq!((orphans.over(task, &[&one]).await, orphans.ran(task)), (vec![Some(Outcome::Responded)], (0, 0)));
     }
 
     async fn orphaned_calls_of_several_turns_are_all_repaired(fixture) {
-        let scene = Scene::set(fixture).await;
+        let orphans = OrphanHarness::new(fixture).await;
         let (task, doubtful, read, last) = (id(), refund(), lookup(), refund());
         let facts = vec![
             asks(TURNS + 1, &[&doubtful]), doubtful.judged(Verdict::Allow), doubtful.started(1),
             asks(TURNS + 2, &[&read]), read.judged(Verdict::Allow), read.started(1),
             asks(TURNS + 3, &[&last]),
         ];
-        scene.imported(task, &[history(), facts]).await;
-        assert_eq!(scene.driven(task).await, TaskStatus::Paused);
-        assert_eq!(scene.ran(task), (0, 0));
-        scene.harness.answer_all(&scene.harness.engine(0), task).await;
-        assert_eq!(scene.driven(task).await, TaskStatus::Completed);
-        let ended = scene.over(task, &[&doubtful, &read, &last]).await;
+        orphans.imported(task, &[history(), facts]).await;
+        assert_eq!(orphans.driven(task).await, TaskStatus::Paused);
+        assert_eq!(orphans.ran(task), (0, 0));
+        orphans.harness.answer_all(&orphans.harness.engine(0), task).await;
+        assert_eq!(orphans.driven(task).await, TaskStatus::Completed);
+        let ended = orphans.over(task, &[&doubtful, &read, &last]).await;
         assert_eq!(ended, [Some(Outcome::Responded), Some(Outcome::Succeeded), Some(Outcome::Succeeded)]);
-        assert_eq!(scene.ran(task), (1, 1));
+        assert_eq!(orphans.ran(task), (1, 1));
     }
 
     async fn late_result_before_or_after_an_unknown_one_is_shown_to_the_model(fixture) {
-        let scene = Scene::set(fixture).await;
+        let orphans = OrphanHarness::new(fixture).await;
         for early in [true, false] {
             let (task, one) = (id(), refund());
             let late = Fact::LateResult(one.result(Outcome::Succeeded, "paid after all"));
             let unknown = Fact::ToolResult(one.result(Outcome::Unknown, "nobody knows"));
             let mut facts = vec![asks(TURNS + 1, &[&one]), one.judged(Verdict::Allow), one.started(1)];
             facts.extend(if early { [late, unknown] } else { [unknown, late] });
-            scene.imported(task, &[history(), facts]).await;
-            assert_eq!(scene.driven(task).await, TaskStatus::Completed);
-            assert_eq!((scene.over(task, &[&one]).await, scene.ran(task)), (vec![Some(Outcome::Unknown)], (0, 0)));
-            assert_eq!(scene.shown(&one), "paid after all", "{early}");
+            orphans.imported(task, &[history(), facts]).await;
+            assert_eq!(orphans.driven(task).await, TaskStatus::Completed);
+            assert_eq!((orphans.over(task, &[&one]).await, orphans.ran(task)), (vec![Some(Outcome::Unknown)], (0, 0)));
+            assert_eq!(orphans.shown(&one), "paid after all", "{early}");
         }
     }
 
     async fn provider_call_ids_that_repeat_or_are_missing_are_told_apart(fixture) {
-        let scene = Scene::set(fixture).await;
+        let orphans = OrphanHarness::new(fixture).await;
         let task = id();
         let calls = ["call_0", "call_0", "", ""].map(|known| lookup().known_as(known));
         let again = lookup().known_as("call_0");
@@ -432,12 +432,12 @@ both! {
             facts.extend([call.judged(Verdict::Allow), call.started(1)]);
         }
         facts.extend([calls[1].done(), asks(TURNS + 2, &[&again])]);
-        scene.imported(task, &[history(), facts]).await;
-        assert_eq!(scene.driven(task).await, TaskStatus::Completed);
-        assert_eq!(scene.over(task, &calls.each_ref()).await, [Some(Outcome::Succeeded); 4]);
-        assert_eq!(scene.over(task, &[&again]).await, [Some(Outcome::Succeeded)]);
-        assert_eq!(scene.ran(task), (0, 4), "what had its result is not repeated");
-        let journal = scene.harness.journal(task).await;
+        orphans.imported(task, &[history(), facts]).await;
+        assert_eq!(orphans.driven(task).await, TaskStatus::Completed);
+        assert_eq!(orphans.over(task, &calls.each_ref()).await, [Some(Outcome::Succeeded); 4]);
+        assert_eq!(orphans.over(task, &[&again]).await, [Some(Outcome::Succeeded)]);
+        assert_eq!(orphans.ran(task), (0, 4), "what had its result is not repeated");
+        let journal = orphans.harness.journal(task).await;
         assert_eq!(outcomes(&journal).len(), 205);
     }
 }

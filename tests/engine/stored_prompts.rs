@@ -32,12 +32,12 @@ use crate::support::repetitions;
 
 /// Compares each prompt with the journal while the model is asked. Records the prompts that are not
 /// in the journal.
-pub struct Witness {
+pub struct PromptChecker {
     store: Store,
     missing: Mutex<Vec<String>>,
 }
 
-impl Witness {
+impl PromptChecker {
     pub fn new(store: Store) -> Self {
         Self {
             store,
@@ -219,7 +219,7 @@ async fn answered_at_once(pair: &Pair, round: usize, deciders: usize) -> TaskId 
 
 async fn questions(fixture: StoreFixture, questions: usize, deciders: usize) {
     let mut harness = asking(fixture).await;
-    let witness = harness.witness();
+    let checker = harness.prompt_checker();
     let pair = Pair::of(harness).await;
     let races = (0..questions).map(|round| answered_at_once(&pair, round, deciders));
     let tasks: Vec<_> = stream::iter(races).buffer_unordered(2).collect().await;
@@ -235,7 +235,7 @@ async fn questions(fixture: StoreFixture, questions: usize, deciders: usize) {
         }
     }
     let asked = pair.harness.prompt_count();
-    let missing = witness.missing();
+    let missing = checker.missing();
     let figures = format!(
         "{asked} asks, {stored} answers stored, {} prompts not in the journal",
         missing.len()
@@ -275,7 +275,7 @@ pub async fn thinks(harness: &EngineHarness, driver: &mut (impl Future<Output = 
 both! {
     async fn dropped_driver_has_shown_its_model_only_what_is_stored(fixture) {
         let mut harness = EngineHarness::new(fixture, &[("refund", r#"{"order":1,"amount":120}"#)]).await;
-        let witness = harness.witness();
+        let checker = harness.prompt_checker();
         let (mut whole, mut polls) = (0, 0);
         // On a fast disk, the first task may complete after few polls, so the loop goes on with
         // further tasks.
@@ -291,18 +291,18 @@ both! {
             assert!(stored <= asked && asked <= stored + thrown_away, "{polls}: {asked} asks, {stored} answers");
         }
         assert!(polls - whole > 5, "only {} await points", polls - whole);
-        assert_eq!(witness.missing(), Vec::<String>::new());
+        assert_eq!(checker.missing(), Vec::<String>::new());
     }
 
     async fn tree_shows_its_models_only_what_is_stored_and_asks_once_for_each_answer(fixture) {
         let mut harness = EngineHarness::of_trees(fixture, Shape { depth: 2, children: 3, wide: 1 }, one_large).await;
-        let witness = harness.witness();
+        let checker = harness.prompt_checker();
         let parts = harness.parts(0);
         let root = harness.grown(&parts).await;
         harness.finish_tree(&parts, root, super::trees::harness::People::Approve).await;
         let journals = harness.lawful(root).await;
         let stored: usize = journals.values().map(|journal| answers(&journal.items)).sum();
-        assert_eq!(witness.missing(), Vec::<String>::new());
+        assert_eq!(checker.missing(), Vec::<String>::new());
         assert_eq!(harness.prompt_count(), stored, "{}", harness.description(root).await);
     }
 

@@ -10,7 +10,7 @@ use holdpoint::task::time::Time;
 use holdpoint::world::Clock;
 use tokio::sync::Notify;
 
-use super::{Scene, answer, stored, sum};
+use super::{StreamingHarness, answer, stored, sum};
 use crate::store::store_fixture::StoreFixture;
 
 /// A clock that only the test advances. A sleep ends once the test has advanced the clock far
@@ -56,23 +56,23 @@ pub async fn deltas_are_limited_to_twenty_a_second() {
         micros: AtomicI64::new(1_700_000_000_000_000),
         moved: Notify::new(),
     });
-    let mut scene = Scene::by(StoreFixture::sqlite().await, clock.clone()).await;
+    let mut streaming = StreamingHarness::by(StoreFixture::sqlite().await, clock.clone()).await;
     let mut heard = Vec::new();
     let mut whole = String::new();
     for number in 0..3_000 {
         let word = format!("{number} ");
         whole += &word;
-        scene.text(&word);
-        scene.reached().await;
+        streaming.text(&word);
+        streaming.reached().await;
         clock.forward(Duration::from_millis(1));
         if number % 5 == 0 {
             tokio::task::yield_now().await;
-            heard.extend(scene.heard());
+            heard.extend(streaming.heard());
         }
     }
-    scene.order(answer(&whole, &[]));
-    let turns = scene.until(TaskStatus::Completed).await;
-    heard.extend(scene.heard());
+    streaming.order(answer(&whole, &[]));
+    let turns = streaming.until(TaskStatus::Completed).await;
+    heard.extend(streaming.heard());
     assert_eq!(sum(&heard), stored(&turns[0]));
     assert!(
         heard.len() > 10,
