@@ -12,18 +12,18 @@ macro_rules! on_both {
         $(mod $name {
             use super::*;
 
-            async fn scene($on: On) $body
+            async fn test_on($on: On) $body
 
             $(#[$meta])*
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn on_sqlite() {
-                scene(On::Sqlite).await;
+                test_on(On::Sqlite).await;
             }
 
             $(#[$meta])*
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn on_postgres() {
-                scene(On::Postgres).await;
+                test_on(On::Postgres).await;
             }
         })*
     };

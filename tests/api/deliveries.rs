@@ -5,20 +5,20 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 use super::approval_cycle::on_both;
-use crate::notify::{BACKEND, Scene};
+use crate::notify::{BACKEND, NotifyFixture};
 use crate::support::test_app::{ALICE, BOB, OPS, OTHER, On, WEB};
 
-/// Starts a scene with two deliveries of one task, and waits until both are sent.
-async fn scene() -> Scene {
-    scene_on(On::Sqlite).await
+/// Starts a fixture with two deliveries of one task, and waits until both are sent.
+async fn fixture() -> NotifyFixture {
+    fixture_on(On::Sqlite).await
 }
 
-async fn scene_on(on: On) -> Scene {
+async fn fixture_on(on: On) -> NotifyFixture {
     let named = "tenants: [acme], events: [task.created, task.completed]";
-    let scene = Scene::start(on, &BACKEND.replace("tenants: [acme]", named)).await;
-    scene.short().await;
-    scene.counted(&[("sent", 2)]).await;
-    scene
+    let fixture = NotifyFixture::start(on, &BACKEND.replace("tenants: [acme]", named)).await;
+    fixture.short().await;
+    fixture.counted(&[("sent", 2)]).await;
+    fixture
 }
 
 fn id(delivery: &Value) -> &str {
@@ -27,8 +27,8 @@ fn id(delivery: &Value) -> &str {
 
 #[tokio::test]
 async fn deliveries_are_listed_for_admins_of_the_tenant_only() {
-    let scene = scene().await;
-    let found = scene.deliveries("").await;
+    let fixture = fixture().await;
+    let found = fixture.deliveries("").await;
     assert_eq!(found.len(), 2);
     assert_eq!(
         (&found[0]["channel"], &found[0]["person"]),
@@ -47,11 +47,11 @@ async fn deliveries_are_listed_for_admins_of_the_tenant_only() {
             "/v1/deliveries".to_owned(),
             format!("/v1/deliveries/{}/resend", id(&found[0])),
         ];
-        assert_eq!(scene.app.actor(key).get(&paths[0]).await.status, 403);
-        assert_eq!(scene.app.actor(key).hit(&paths[1]).await.status, 403);
+        assert_eq!(fixture.app.actor(key).get(&paths[0]).await.status, 403);
+        assert_eq!(fixture.app.actor(key).hit(&paths[1]).await.status, 403);
         let body = json!({"target": "backend"});
         assert_eq!(
-            scene
+            fixture
                 .app
                 .actor(key)
                 .post("/v1/deliveries/resend", &body)
@@ -61,10 +61,10 @@ async fn deliveries_are_listed_for_admins_of_the_tenant_only() {
         );
     }
     assert_eq!(
-        scene.app.actor(OTHER).get("/v1/deliveries").await.status,
+        fixture.app.actor(OTHER).get("/v1/deliveries").await.status,
         403
     );
-    assert_eq!(scene.app.nobody().get("/v1/deliveries").await.status, 401);
+    assert_eq!(fixture.app.nobody().get("/v1/deliveries").await.status, 401);
 }
 
 #[tokio::test]
@@ -86,12 +86,12 @@ async fn admin_whose_key_only_reads_sends_nothing_again() {
 
 #[tokio::test]
 async fn list_has_pages_and_filters_and_refuses_unknown_ones() {
-    let scene = scene().await;
-    let all = scene.deliveries("").await;
-    let page = scene.app.actor(OPS).get("/v1/deliveries?limit=1").await;
+    let fixture = fixture().await;
+    let all = fixture.deliveries("").await;
+    let page = fixture.app.actor(OPS).get("/v1/deliveries?limit=1").await;
     assert_eq!(page.body["deliveries"], json!([all[0]]));
     let next = format!("/v1/deliveries?limit=1&cursor={}", page.str("/next_cursor"));
-    let page = scene.app.actor(OPS).get(&next).await;
+    let page = fixture.app.actor(OPS).get(&next).await;
     assert_eq!(
         page.body,
         json!({"deliveries": [all[1]], "next_cursor": null})
@@ -105,7 +105,7 @@ async fn list_has_pages_and_filters_and_refuses_unknown_ones() {
         (format!("request_id={root}"), 0),
     ] {
         assert_eq!(
-            scene.deliveries(&format!("&{query}")).await.len(),
+            fixture.deliveries(&format!("&{query}")).await.len(),
             count,
             "{query}"
         );
@@ -118,7 +118,7 @@ async fn list_has_pages_and_filters_and_refuses_unknown_ones() {
         "cursor=x",
         "tenant=acme",
     ] {
-        let reply = scene
+        let reply = fixture
             .app
             .actor(OPS)
             .get(&format!("/v1/deliveries?{wrong}"))
@@ -133,26 +133,26 @@ async fn list_has_pages_and_filters_and_refuses_unknown_ones() {
 
 #[tokio::test]
 async fn resent_message_arrives_again_under_its_id() {
-    let scene = scene().await;
-    let first = scene.deliveries("").await;
-    let reply = scene
+    let fixture = fixture().await;
+    let first = fixture.deliveries("").await;
+    let reply = fixture
         .app
         .actor(OPS)
         .hit(&format!("/v1/deliveries/{}/resend", id(&first[0])))
         .await;
     assert_eq!((reply.status, reply.text.as_str()), (202, ""));
-    scene.hook.reached(3).await;
+    fixture.hook.reached(3).await;
     assert_eq!(
-        scene.hook.all()[2].id(),
+        fixture.hook.all()[2].id(),
         first[0]["webhook_id"].as_str().unwrap()
     );
     let unknown = format!(
         "/v1/deliveries/{}/resend",
         first[0]["root_task_id"].as_str().unwrap()
     );
-    assert_eq!(scene.app.actor(OPS).hit(&unknown).await.status, 404);
+    assert_eq!(fixture.app.actor(OPS).hit(&unknown).await.status, 404);
     assert_eq!(
-        scene
+        fixture
             .app
             .actor(OPS)
             .hit("/v1/deliveries/x/resend")
@@ -164,7 +164,7 @@ async fn resent_message_arrives_again_under_its_id() {
 
 #[tokio::test]
 async fn body_that_does_not_say_what_to_send_again_changes_nothing() {
-    let scene = scene().await;
+    let fixture = fixture().await;
     for (body, pointer) in [
         (json!({}), "/target"),
         (json!({"target": 1}), "/target"),
@@ -179,7 +179,7 @@ async fn body_that_does_not_say_what_to_send_again_changes_nothing() {
             "/tenant",
         ),
     ] {
-        let reply = scene
+        let reply = fixture
             .app
             .actor(OPS)
             .post("/v1/deliveries/resend", &body)
@@ -191,26 +191,26 @@ async fn body_that_does_not_say_what_to_send_again_changes_nothing() {
         );
     }
     let none = json!({"target": "backend", "state": "sent", "since": "2100-01-01T00:00:00Z"});
-    let reply = scene
+    let reply = fixture
         .app
         .actor(OPS)
         .post("/v1/deliveries/resend", &none)
         .await;
     assert_eq!((reply.status, reply.body), (202, json!({"count": 0})));
-    assert_eq!(scene.hook.count(), 2);
+    assert_eq!(fixture.hook.count(), 2);
 }
 
 #[tokio::test]
 async fn receiver_without_an_entry_and_without_a_delivery_is_refused() {
-    let scene = scene().await;
+    let fixture = fixture().await;
     let removed = "update delivery set target = 'removed'";
-    scene.app.database.execute(removed).await;
+    fixture.app.database.execute(removed).await;
     for (target, status, pointer) in [
         ("backend", 202, json!(null)),
         ("removed", 202, json!(null)),
         ("nosuch", 422, json!("/target")),
     ] {
-        let reply = scene
+        let reply = fixture
             .app
             .actor(OPS)
             .post("/v1/deliveries/resend", &json!({"target": target}))
@@ -242,15 +242,15 @@ async fn receiver_of_another_tenant_is_refused_like_an_unknown_one() {
 
 on_both! {
     async fn resend_repeated_with_its_key_sends_nothing_more(on: On) {
-        let scene = scene_on(on).await;
-        let ops = || scene.app.actor(OPS).header("idempotency-key", "k");
-        let one = format!("/v1/deliveries/{}/resend", id(&scene.deliveries("").await[0]));
+        let fixture = fixture_on(on).await;
+        let ops = || fixture.app.actor(OPS).header("idempotency-key", "k");
+        let one = format!("/v1/deliveries/{}/resend", id(&fixture.deliveries("").await[0]));
         let replies = join_all((0..8).map(|_| async { ops().hit(&one).await })).await;
         let first = replies.iter().filter(|reply| reply.header("idempotency-replayed").is_empty()).count();
         assert_eq!((first, replies.iter().all(|reply| reply.status == 202)), (1, true));
-        scene.hook.reached(3).await;
-        scene.counted(&[("sent", 2)]).await;
-        let malformed = scene.app.actor(OPS).header("idempotency-key", "a b").hit(&one).await;
+        fixture.hook.reached(3).await;
+        fixture.counted(&[("sent", 2)]).await;
+        let malformed = fixture.app.actor(OPS).header("idempotency-key", "a b").hit(&one).await;
         assert_eq!(malformed.status, 400);
 
         let (many, body) = ("/v1/deliveries/resend", json!({"target": "backend", "state": "sent"}));
@@ -258,14 +258,14 @@ on_both! {
             let reply = ops().post(many, &body).await;
             assert_eq!((reply.status, reply.header("idempotency-replayed")), (202, replayed), "{}", reply.text);
             assert_eq!(reply.body, json!({"count": 2}));
-            scene.hook.reached(arrived).await;
-            scene.counted(&[("sent", 2)]).await;
-            assert_eq!(scene.hook.count(), arrived);
+            fixture.hook.reached(arrived).await;
+            fixture.counted(&[("sent", 2)]).await;
+            assert_eq!(fixture.hook.count(), arrived);
         }
         let other = ops().post(many, &json!({"target": "backend"})).await;
         other.assert_code(422, "idempotency_key_reused");
         assert_eq!(ops().hit("/v1/deliveries/00000000-0000-7000-8000-000000000000/resend").await.status, 404);
-        let not_an_admin = scene.app.actor(BOB).header("idempotency-key", "k").post(many, &body).await;
+        let not_an_admin = fixture.app.actor(BOB).header("idempotency-key", "k").post(many, &body).await;
         assert_eq!(not_an_admin.status, 403);
     }
 }

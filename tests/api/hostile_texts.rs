@@ -29,14 +29,14 @@ const ATTRIBUTES: &str = "class id href lang dir charset name content src defer 
 
 /// A service, and all receivers of its messages. The rule, the tool and the agent of the service
 /// let through as much text as they can.
-struct Scene {
+struct HostileTextsFixture {
     app: TestApp,
     mail: FakeMailServer,
     hook: FakeReceiver,
     slack: FakeSlack,
 }
 
-impl Scene {
+impl HostileTextsFixture {
     async fn start() -> Self {
         let (mail, hook) = (FakeMailServer::start().await, FakeReceiver::start().await);
         let rule = "{ groups: [finance] }, remember: { when: \"args.amount <= 500.0\", for: [task, owner], most: 4h, uses: 9 }";
@@ -224,11 +224,11 @@ fn requests(task: &Reply) -> [String; 2] {
 
 /// Runs task number `number` to its end. All texts of the task are hostile. Returns the texts of
 /// all pages of the task.
-async fn task(scene: &Scene, number: usize) -> String {
-    let (app, texts) = (&scene.app, Texts(number));
+async fn task(fixture: &HostileTextsFixture, number: usize) -> String {
+    let (app, texts) = (&fixture.app, Texts(number));
     let (owner, decider) = (
-        || scene.named(&texts.of(12), ""),
-        || scene.named(&texts.of(13), "finance"),
+        || fixture.named(&texts.of(12), ""),
+        || fixture.named(&texts.of(13), "finance"),
     );
     app.tool.answers(200, texts.of(15));
     app.model.then(texts.turn());
@@ -245,7 +245,7 @@ async fn task(scene: &Scene, number: usize) -> String {
     all += &shown(decider(), &page_of(&approval)).await;
     all += &shown(owner(), &page_of(&guidance)).await;
     all += &shown(app.nobody(), &link("bob", &approval)).await;
-    scene.wait_until_notified(number).await;
+    fixture.wait_until_notified(number).await;
     let reason = texts.of(14).replace('\0', "");
     let remember = json!({"for": "owner", "expires_in": "1h"});
     let answer = json!({"action": "approve", "reason": reason, "remember": remember});
@@ -369,9 +369,9 @@ fn teams(body: &Value, url: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hostile_name_is_text_everywhere() {
-    let scene = Scene::start().await;
+    let fixture = HostileTextsFixture::start().await;
     for number in 0..ALL / EACH {
-        let found = marks(&task(&scene, number).await);
+        let found = marks(&task(&fixture, number).await);
         let missing: Vec<_> = (0..17)
             .filter(|place| !found.contains(&(number * EACH + place)))
             .collect();
@@ -381,12 +381,12 @@ async fn a_hostile_name_is_text_everywhere() {
             "texts of the task {number} that are on no page"
         );
     }
-    let url = scene.app.url();
-    let mails: String = scene.mail.all().iter().map(mail).collect();
-    let posted = scene.slack.messages();
+    let url = fixture.app.url();
+    let mails: String = fixture.mail.all().iter().map(mail).collect();
+    let posted = fixture.slack.messages();
     let posts = posted.iter().flat_map(|message| &message.bodies);
     let in_slack: String = posts.map(|body| slack(body, &url)).collect();
-    let cards = scene
+    let cards = fixture
         .hook
         .all()
         .into_iter()
@@ -409,5 +409,5 @@ async fn a_hostile_name_is_text_everywhere() {
             "{found:?}"
         );
     }
-    scene.app.stop().await;
+    fixture.app.stop().await;
 }

@@ -203,7 +203,7 @@ async fn killed_at_each(on: On, points: Vec<String>) {
     let points = points
         .filter(|(_, number)| (number + number / 2) % share as u64 == on as u64 % share as u64)
         .filter(|(point, _)| only.as_ref().is_none_or(|only| point == only));
-    let scenes = futures_util::stream::iter(points).map(|(point, number)| {
+    let runs = futures_util::stream::iter(points).map(|(point, number)| {
         let (tool_server, model, wrong, stored) =
             (Arc::clone(&tool_server), model.clone(), &wrong, &stored);
         async move {
@@ -231,7 +231,7 @@ async fn killed_at_each(on: On, points: Vec<String>) {
                 .extend(stored_prompts::stored(&tasks));
         }
     });
-    scenes.buffer_unordered(AT_ONCE).collect::<Vec<()>>().await;
+    runs.buffer_unordered(AT_ONCE).collect::<Vec<()>>().await;
     let mut wrong = wrong.into_inner().unwrap();
     wrong.extend(model.complaints());
     wrong.extend(stored_prompts::missing(

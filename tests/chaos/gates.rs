@@ -1,5 +1,5 @@
 //! Tests that kill the real binary at each commit of a gate call, around the call itself, and
-//! around the delivery of its answer. They run on SQLite and on Postgres. In each scene the process
+//! around the delivery of its answer. They run on SQLite and on Postgres. In each run the process
 //! is restarted until every agent knows how its call ended.
 
 use std::sync::Arc;
@@ -40,7 +40,7 @@ const AT_ONCE: usize = 5;
 
 async fn killed_at_each(on: On) {
     let (tool_server, model) = (Arc::new(ToolServer::start().await), Model::start().await);
-    let scenes = POINTS.iter().zip(1_u64..).map(|(point, number)| {
+    let runs = POINTS.iter().zip(1_u64..).map(|(point, number)| {
         let (tool_server, model) = (Arc::clone(&tool_server), model.clone());
         let kill = Kill {
             on,
@@ -56,8 +56,8 @@ async fn killed_at_each(on: On) {
                 .map(move |wrong| format!("{point} on {on:?}: {wrong}"))
         }
     });
-    let scenes = futures_util::stream::iter(scenes).buffer_unordered(AT_ONCE);
-    let wrong: Vec<String> = scenes.flat_map(futures_util::stream::iter).collect().await;
+    let runs = futures_util::stream::iter(runs).buffer_unordered(AT_ONCE);
+    let wrong: Vec<String> = runs.flat_map(futures_util::stream::iter).collect().await;
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::rooms::{HOOK, TEAMS};
-use super::{BACKEND, Scene, on_both, yaml};
+use super::{BACKEND, NotifyFixture, on_both, yaml};
 use crate::api::gate::AGENT;
 use crate::support::fake_chat_completions::calls;
 use crate::support::fake_mail_server::FakeMailServer;
@@ -30,7 +30,7 @@ const BY_MAIL: &str = "    - { name: by-mail, mail: { to: approvers, summaries: 
 
 /// Starts a service with an entry of each channel, all of which show summaries. The receiver gets
 /// the messages of the webhook and of the rooms.
-async fn every_channel(on: On) -> (Scene, FakeMailServer) {
+async fn every_channel(on: On) -> (NotifyFixture, FakeMailServer) {
     let with_summaries = |entry: &str| entry.replace(" }, tenants", ", summaries: true }, tenants");
     let teams = TEAMS.replace("name: room", "name: teams");
     let backend = BACKEND.replace("[acme] }", "[acme], events: [request.created] }");
@@ -47,20 +47,20 @@ async fn every_channel(on: On) -> (Scene, FakeMailServer) {
         .replace("notify:", PEOPLE)
         .replace("{port}", &mail.port.to_string());
     let app = TestApp::timed(on, &yaml, clock.clone()).await;
-    (Scene { app, hook, clock }, mail)
+    (NotifyFixture { app, hook, clock }, mail)
 }
 
-async fn propose(scene: &Scene, tool: &str) -> String {
+async fn propose(fixture: &NotifyFixture, tool: &str) -> String {
     let body = json!({"tool": tool, "arguments": {"path": "x"}});
-    let actor = scene.app.actor(AGENT).header("prefer", "wait=0");
+    let actor = fixture.app.actor(AGENT).header("prefer", "wait=0");
     let reply = actor.post("/v1/gate/calls", &body).await;
     assert_eq!(reply.str("/decision"), "pending", "{}", reply.text);
     reply.str("/request/request_id")
 }
 
 /// Returns the brief in the only message of the webhook.
-fn brief(scene: &Scene) -> Value {
-    let [message] = &scene.hook.of("request.created")[..] else {
+fn brief(fixture: &NotifyFixture) -> Value {
+    let [message] = &fixture.hook.of("request.created")[..] else {
         panic!("one question")
     };
     message.body["data"]["request"].clone()
@@ -68,45 +68,45 @@ fn brief(scene: &Scene) -> Value {
 
 on_both! {
     async fn tool_name_that_an_agent_makes_up_at_a_gate_is_in_no_message(on) {
-        let (scene, mail) = every_channel(on).await;
-        let request = propose(&scene, MADE_UP).await;
-        scene.counted(&[("sent", 4), ("due", 0)]).await;
+        let (fixture, mail) = every_channel(on).await;
+        let request = propose(&fixture, MADE_UP).await;
+        fixture.counted(&[("sent", 4), ("due", 0)]).await;
         let told = &mail.all()[0];
         assert_eq!(told.subject, "Waits for you: a tool that the configuration does not name (coding)");
         for text in [&told.text, &told.html] {
             assert!(!text.contains("evil") && !text.contains("Summary"), "{text}");
         }
-        let messages = scene.hook.all();
+        let messages = fixture.hook.all();
         assert!(messages.iter().all(|message| !message.text.contains("evil")), "{messages:?}");
         let rooms = messages.iter().filter(|message| message.path != "/backend");
         let words = "A question waits: a tool that the configuration does not name (coding)";
         assert_eq!(rooms.filter(|message| message.text.contains(words)).count(), 2);
-        let brief = brief(&scene);
+        let brief = brief(&fixture);
         assert_eq!((&brief["tools"], &brief["calls"], &brief["summaries"]), (&json!([]), &json!(1), &json!([])));
-        let page = scene.app.approver().get(&format!("/resume/{request}")).await;
+        let page = fixture.app.approver().get(&format!("/resume/{request}")).await;
         assert_eq!(page.str("/tool_calls/0/name"), MADE_UP, "{}", page.text);
     }
 
     async fn tool_at_a_gate_that_a_rule_lists_is_named_in_messages(on) {
-        let (scene, mail) = every_channel(on).await;
-        propose(&scene, "Write").await;
-        scene.counted(&[("sent", 4), ("due", 0)]).await;
+        let (fixture, mail) = every_channel(on).await;
+        propose(&fixture, "Write").await;
+        fixture.counted(&[("sent", 4), ("due", 0)]).await;
         assert_eq!(mail.all()[0].subject, "Waits for you: Write (coding)");
-        assert_eq!((&brief(&scene)["tools"], &brief(&scene)["summaries"]), (&json!(["Write"]), &json!(["Write"])));
+        assert_eq!((&brief(&fixture)["tools"], &brief(&fixture)["summaries"]), (&json!(["Write"]), &json!(["Write"])));
     }
 
     async fn task_of_a_sub_agent_is_in_no_message(on) {
-        let (scene, mail) = every_channel(on).await;
-        scene.app.model.then(calls(&[("clerk", r#"{"task":"canary task"}"#)]));
-        let reply = scene.app.actor(ALICE).post("/v1/tasks", &json!({"input": "please"})).await;
+        let (fixture, mail) = every_channel(on).await;
+        fixture.app.model.then(calls(&[("clerk", r#"{"task":"canary task"}"#)]));
+        let reply = fixture.app.actor(ALICE).post("/v1/tasks", &json!({"input": "please"})).await;
         assert_eq!(reply.str("/status"), "Paused", "{}", reply.text);
-        scene.counted(&[("sent", 4), ("due", 0)]).await;
+        fixture.counted(&[("sent", 4), ("due", 0)]).await;
         let told = &mail.all()[0];
         assert_eq!(told.subject, "Waits for you: clerk (billing)");
         assert!(told.text.contains("Summary, not the whole call: clerk\r\n"), "{}", told.text);
         assert!(!told.text.contains("canary") && !told.html.contains("canary"));
-        assert!(scene.hook.all().iter().all(|message| !message.text.contains("canary")));
-        assert_eq!(brief(&scene)["summaries"], json!(["clerk"]));
+        assert!(fixture.hook.all().iter().all(|message| !message.text.contains("canary")));
+        assert_eq!(brief(&fixture)["summaries"], json!(["clerk"]));
         assert_eq!(reply.str("/pending/0/tool_calls/0/summary"), "clerk: canary task");
     }
 }

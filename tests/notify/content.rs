@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
-use super::{BACKEND, NEW, OLD, Scene, on_both};
+use super::{BACKEND, NEW, NotifyFixture, OLD, on_both};
 use crate::support::api_contract;
 use crate::support::fake_chat_completions::says;
 use crate::support::fake_receiver::Received;
@@ -32,17 +32,17 @@ fn is_whole(message: &Received) {
 
 on_both! {
     async fn message_of_each_usual_event_arrives_once_and_signed_with_every_secret(on) {
-        let scene = Scene::start(on, ROTATED).await;
-        let task = scene.cycle().await;
-        scene.hook.reached(4).await;
-        scene.counted(&[("sent", 4), ("due", 0)]).await;
-        let all = scene.hook.all();
+        let fixture = NotifyFixture::start(on, ROTATED).await;
+        let task = fixture.cycle().await;
+        fixture.hook.reached(4).await;
+        fixture.counted(&[("sent", 4), ("due", 0)]).await;
+        let all = fixture.hook.all();
         all.iter().for_each(is_whole);
         let kinds: BTreeSet<_> = all.iter().map(Received::kind).collect();
         let usual = ["request.created", "task.paused", "request.decided", "task.completed"];
         assert_eq!((all.len(), kinds), (4, BTreeSet::from(usual)));
         assert_eq!(all.iter().map(Received::id).collect::<BTreeSet<_>>().len(), 4);
-        let events = scene.app.owner().events(&task, None).await;
+        let events = fixture.app.owner().events(&task, None).await;
         for message in &all {
             let number = message.body["data"]["event"].as_i64().unwrap();
             let event = &events[usize::try_from(number).unwrap() - 1];
@@ -51,12 +51,12 @@ on_both! {
     }
 
     async fn message_in_brief_has_the_request_as_of_its_commit_and_no_argument(on) {
-        let scene = Scene::start(on, ROTATED).await;
-        let held = scene.app.held().await;
-        scene.hook.reached(2).await;
-        scene.approve(&held).await;
-        scene.hook.reached(4).await;
-        let [created] = &scene.hook.of("request.created")[..] else { panic!("one question") };
+        let fixture = NotifyFixture::start(on, ROTATED).await;
+        let held = fixture.app.held().await;
+        fixture.hook.reached(2).await;
+        fixture.approve(&held).await;
+        fixture.hook.reached(4).await;
+        let [created] = &fixture.hook.of("request.created")[..] else { panic!("one question") };
         let data = &created.body["data"];
         assert_eq!(data["root_task_id"], held.task);
         assert_eq!((&data["tenant"], &data["user_id"]), (&json!("acme"), &json!("alice")));
@@ -66,42 +66,42 @@ on_both! {
         assert_eq!((&request["request_id"], &request["status"]), (&json!(held.request), &json!("pending")));
         assert_eq!((&request["tools"], &request["summaries"]), (&json!(["refund"]), &json!(null)));
         assert!(!has_word(&created.text, "120"), "{}", created.text);
-        let [decided] = &scene.hook.of("request.decided")[..] else { panic!("one answer") };
+        let [decided] = &fixture.hook.of("request.decided")[..] else { panic!("one answer") };
         let data = &decided.body["data"];
         assert_eq!((&data["task_status"], &data["request"]["status"]), (&json!("Running"), &json!("resumed")));
         assert_eq!(data["request"]["decision"]["by"], "alice");
-        let [completed] = &scene.hook.of("task.completed")[..] else { panic!("one end") };
+        let [completed] = &fixture.hook.of("task.completed")[..] else { panic!("one end") };
         let data = &completed.body["data"];
         assert_eq!((&data["task_status"], &data["request"]), (&json!("Completed"), &json!(null)));
     }
 
     async fn message_in_full_has_the_data_of_its_event(on) {
-        let scene = Scene::start(on, FULL).await;
-        let task = scene.cycle().await;
-        scene.hook.reached(4).await;
-        let events = scene.app.owner().events(&task, None).await;
-        for message in scene.hook.all() {
+        let fixture = NotifyFixture::start(on, FULL).await;
+        let task = fixture.cycle().await;
+        fixture.hook.reached(4).await;
+        let events = fixture.app.owner().events(&task, None).await;
+        for message in fixture.hook.all() {
             let event = events.iter().find(|event| event.name == message.kind()).unwrap();
             assert_eq!(message.body["data"], event.data);
         }
     }
 
     async fn message_over_256_kib_is_in_brief_and_says_so(on) {
-        let scene = Scene::start(on, FULL).await;
-        scene.app.model.then(says(&"x".repeat(257 * 1024)));
-        let reply = scene.app.owner().post("/v1/tasks", &json!({"input": "hello"})).await;
+        let fixture = NotifyFixture::start(on, FULL).await;
+        fixture.app.model.then(says(&"x".repeat(257 * 1024)));
+        let reply = fixture.app.owner().post("/v1/tasks", &json!({"input": "hello"})).await;
         assert_eq!(reply.str("/status"), "Completed");
-        scene.hook.reached(1).await;
-        let message = &scene.hook.all()[0];
+        fixture.hook.reached(1).await;
+        let message = &fixture.hook.all()[0];
         assert_eq!(message.body["data"]["truncated"], true);
         assert!(message.text.len() < 2048 && api_contract::is_a("WebhookMessage", &message.body));
     }
 
     async fn summaries_are_in_the_messages_of_the_entry_that_asks_for_them_only(on) {
-        let scene = Scene::start(on, &format!("{BACKEND}\n{SUMMARIES}")).await;
-        scene.app.held().await;
-        scene.hook.reached(3).await;
-        for message in scene.hook.of("request.created") {
+        let fixture = NotifyFixture::start(on, &format!("{BACKEND}\n{SUMMARIES}")).await;
+        fixture.app.held().await;
+        fixture.hook.reached(3).await;
+        for message in fixture.hook.of("request.created") {
             let summaries = &message.body["data"]["request"]["summaries"];
             if message.path == "/more" {
                 assert_eq!(*summaries, json!(["Refund 120 for order 17"]));
@@ -112,15 +112,15 @@ on_both! {
     }
 
     async fn body_of_a_message_is_the_same_whenever_it_is_sent(on) {
-        let scene = Scene::start(on, BACKEND).await;
-        scene.cycle().await;
-        scene.counted(&[("sent", 4)]).await;
-        let first = scene.hook.all();
+        let fixture = NotifyFixture::start(on, BACKEND).await;
+        fixture.cycle().await;
+        fixture.counted(&[("sent", 4)]).await;
+        let first = fixture.hook.all();
         let body = json!({"target": "backend", "state": "sent"});
-        let reply = scene.app.actor(crate::support::test_app::OPS).post("/v1/deliveries/resend", &body).await;
+        let reply = fixture.app.actor(crate::support::test_app::OPS).post("/v1/deliveries/resend", &body).await;
         assert_eq!((reply.status, reply.body), (202, json!({"count": 4})));
-        scene.hook.reached(8).await;
-        let second = &scene.hook.all()[4..];
+        fixture.hook.reached(8).await;
+        let second = &fixture.hook.all()[4..];
         for message in first {
             let again = second.iter().find(|again| again.id() == message.id()).unwrap();
             assert_eq!(again.text, message.text);

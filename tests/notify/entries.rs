@@ -4,21 +4,21 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
-use super::{BACKEND, Scene, on_both};
+use super::{BACKEND, NotifyFixture, on_both};
 use crate::support::fake_chat_completions::{calls, says};
 use crate::support::fake_receiver::{FakeReceiver, Received};
 use crate::support::test_app::{BOB, OPS, OTHER, TestApp};
 
-fn kinds(scene: &Scene, path: &str) -> BTreeSet<String> {
-    let all = scene.hook.all();
+fn kinds(fixture: &NotifyFixture, path: &str) -> BTreeSet<String> {
+    let all = fixture.hook.all();
     let own = all.iter().filter(|message| message.path == path);
     own.map(|message| message.kind().to_owned()).collect()
 }
 
 on_both! {
     async fn counters_of_an_entry_begin_at_zero(on) {
-        let scene = Scene::start(on, BACKEND).await;
-        let metrics = scene.app.actor(OPS).get("/metrics").await.text;
+        let fixture = NotifyFixture::start(on, BACKEND).await;
+        let metrics = fixture.app.actor(OPS).get("/metrics").await.text;
         for series in [
             "holdpoint_deliveries_total{outcome=\"dead\",target=\"backend\"} 0",
             "holdpoint_requests_unreachable_total{target=\"backend\"} 0",
@@ -29,35 +29,35 @@ on_both! {
 
     async fn nothing_is_written_where_no_entry_wants_it(on) {
         let failed = BACKEND.replace("tenants: [acme]", "tenants: [acme], events: [task.failed]");
-        let scene = Scene::start(on, &failed).await;
-        scene.cycle().await;
+        let fixture = NotifyFixture::start(on, &failed).await;
+        fixture.cycle().await;
         let texts = async |table: &str| {
             let sql = format!("select cast(count(*) as text) from {table}");
-            scene.app.database.texts(&sql).await
+            fixture.app.database.texts(&sql).await
         };
         assert_eq!((texts("notice").await, texts("delivery").await), (vec!["0".to_owned()], vec!["0".to_owned()]));
-        assert_eq!(scene.hook.count(), 0);
+        assert_eq!(fixture.hook.count(), 0);
     }
 
     async fn entry_gets_the_events_of_its_tenants_only(on) {
-        let scene = Scene::start(on, BACKEND).await;
-        scene.app.model.then(says("done"));
-        let reply = scene.app.actor(OTHER).post("/v1/tasks", &json!({"input": "hello"})).await;
+        let fixture = NotifyFixture::start(on, BACKEND).await;
+        fixture.app.model.then(says("done"));
+        let reply = fixture.app.actor(OTHER).post("/v1/tasks", &json!({"input": "hello"})).await;
         assert_eq!(reply.str("/status"), "Completed");
-        let own = scene.short().await;
-        scene.hook.reached(1).await;
-        scene.counted(&[("sent", 1)]).await;
-        let all = scene.hook.all();
+        let own = fixture.short().await;
+        fixture.hook.reached(1).await;
+        fixture.counted(&[("sent", 1)]).await;
+        let all = fixture.hook.all();
         let of: Vec<_> = all.iter().map(|one| one.body["data"]["root_task_id"].clone()).collect();
         assert_eq!(of, [json!(own)]);
     }
 
     async fn entry_gets_the_events_that_it_names_and_no_others(on) {
         let named = "tenants: [acme], events: [task.created, task.resumed, request.decided]";
-        let scene = Scene::start(on, &BACKEND.replace("tenants: [acme]", named)).await;
-        scene.cycle().await;
-        scene.counted(&[("sent", 3), ("due", 0)]).await;
-        let found = kinds(&scene, "/backend");
+        let fixture = NotifyFixture::start(on, &BACKEND.replace("tenants: [acme]", named)).await;
+        fixture.cycle().await;
+        fixture.counted(&[("sent", 3), ("due", 0)]).await;
+        let found = kinds(&fixture, "/backend");
         assert_eq!(found, ["request.decided", "task.created", "task.resumed"].map(str::to_owned).into());
     }
 
@@ -72,24 +72,24 @@ on_both! {
             entry("alice", "users: [alice]"),
             entry("carol", "users: [carol]"),
         ];
-        let scene = Scene::start(on, &entries.join("\n")).await;
-        scene.app.held().await;
-        scene.counted(&[("sent", 3), ("due", 0)]).await;
+        let fixture = NotifyFixture::start(on, &entries.join("\n")).await;
+        fixture.app.held().await;
+        fixture.counted(&[("sent", 3), ("due", 0)]).await;
         for (path, told) in [("/finance", true), ("/support", false), ("/bob", true), ("/alice", true), ("/carol", false)] {
             let expected: BTreeSet<String> = told.then(|| "request.created".to_owned()).into_iter().collect();
-            assert_eq!(kinds(&scene, path), expected, "{path}");
+            assert_eq!(kinds(&fixture, path), expected, "{path}");
         }
     }
 
     async fn end_of_a_question_is_told_however_it_ends(on) {
-        let scene = Scene::start(on, BACKEND).await;
-        let held = scene.app.held().await;
-        let reply = scene.app.owner().hit(&format!("/v1/tasks/{}/cancel", held.task)).await;
+        let fixture = NotifyFixture::start(on, BACKEND).await;
+        let held = fixture.app.held().await;
+        let reply = fixture.app.owner().hit(&format!("/v1/tasks/{}/cancel", held.task)).await;
         assert_eq!(reply.status, 200);
-        scene.counted(&[("sent", 4), ("due", 0)]).await;
+        fixture.counted(&[("sent", 4), ("due", 0)]).await;
         let expected = ["request.created", "request.withdrawn", "task.canceled", "task.paused"];
-        assert_eq!(kinds(&scene, "/backend"), expected.map(str::to_owned).into());
-        let [withdrawn] = &scene.hook.of("request.withdrawn")[..] else { panic!("one") };
+        assert_eq!(kinds(&fixture, "/backend"), expected.map(str::to_owned).into());
+        let [withdrawn] = &fixture.hook.of("request.withdrawn")[..] else { panic!("one") };
         assert_eq!(withdrawn.body["data"]["request"]["status"], "withdrawn");
     }
 
@@ -111,13 +111,13 @@ on_both! {
 
     async fn every_question_of_many_tasks_is_told_once(on) {
         let named = "tenants: [acme], events: [request.created]";
-        let scene = Scene::start(on, &BACKEND.replace("tenants: [acme]", named)).await;
+        let fixture = NotifyFixture::start(on, &BACKEND.replace("tenants: [acme]", named)).await;
         let mut requests = BTreeSet::new();
         for _ in 0..25 {
-            requests.insert(scene.app.held().await.request);
+            requests.insert(fixture.app.held().await.request);
         }
-        scene.counted(&[("sent", 25), ("due", 0)]).await;
-        let all = scene.hook.all();
+        fixture.counted(&[("sent", 25), ("due", 0)]).await;
+        let all = fixture.hook.all();
         let told: Vec<_> = all.iter().map(|one| one.body["data"]["request"]["request_id"].as_str().unwrap().to_owned()).collect();
         assert_eq!(told.len(), 25);
         assert_eq!(told.into_iter().collect::<BTreeSet<_>>(), requests);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use super::{BACKEND, Scene, on_both};
+use super::{BACKEND, NotifyFixture, on_both};
 use crate::support::fake_receiver::{FakeReceiver, Received};
 
 /// The time limit of an attempt. After this time, a receiver that does not answer loses its slot to
@@ -31,17 +31,17 @@ on_both! {
         let dead = FakeReceiver::start().await;
         dead.close();
         let slow = ends("slow").replace("{hook}", &dead.url);
-        let scene = Scene::start(on, &format!("{slow}\n{}", ends("backend"))).await;
+        let fixture = NotifyFixture::start(on, &format!("{slow}\n{}", ends("backend"))).await;
         let began = Instant::now();
         for _ in 0..12 {
-            scene.short().await;
+            fixture.short().await;
         }
-        scene.until(|found| {
+        fixture.until(|found| {
             let sent = |one: &&serde_json::Value| one["target"] == "backend" && one["state"] == "sent";
             found.iter().filter(sent).count() == 12
         }).await;
         dead.reached(4).await;
-        assert_eq!(scene.hook.count(), 12);
+        assert_eq!(fixture.hook.count(), 12);
         assert!(dead.count() == 4 || began.elapsed() >= ATTEMPT, "the dead one holds its own four slots");
     }
 
@@ -50,36 +50,36 @@ on_both! {
         slow.close();
         let slow_entries: Vec<String> = (0..8).map(|number| ends(&format!("slow{number}"))).collect();
         let slow_entries = slow_entries.join("\n").replace("{hook}", &slow.url);
-        let scene = Scene::start(on, &format!("{slow_entries}\n{}", ends("backend"))).await;
+        let fixture = NotifyFixture::start(on, &format!("{slow_entries}\n{}", ends("backend"))).await;
         let began = Instant::now();
         for _ in 0..4 {
-            scene.short().await;
+            fixture.short().await;
         }
         slow.reached(32).await;
         for _ in 0..4 {
-            scene.short().await;
+            fixture.short().await;
         }
-        scene.until(|found| {
+        fixture.until(|found| {
             let sent = |one: &&serde_json::Value| one["target"] == "backend" && one["state"] == "sent";
             found.iter().filter(sent).count() == 8
         }).await;
-        assert_eq!(scene.hook.count(), 8);
+        assert_eq!(fixture.hook.count(), 8);
         assert!(slow.count() == 32 || began.elapsed() >= ATTEMPT, "no slow receiver has given up a slot");
     }
 
     async fn lease_covers_one_message_so_a_slow_receiver_gets_none_twice(on) {
-        let scene = Scene::start(on, &ends("backend")).await;
-        scene.hook.close();
+        let fixture = NotifyFixture::start(on, &ends("backend")).await;
+        fixture.hook.close();
         for _ in 0..10 {
-            scene.short().await;
+            fixture.short().await;
         }
-        scene.hook.reached(4).await;
+        fixture.hook.reached(4).await;
         // The leap is far shorter than the time limit of an attempt, so no attempt fails. The leap
         // ends the sender's sleep, so the sender looks for due messages again.
-        scene.leap(Duration::from_secs(5));
-        scene.hook.open();
-        scene.counted(&[("sent", 10), ("due", 0)]).await;
-        let counts = arrivals(&scene.hook, "/backend");
+        fixture.leap(Duration::from_secs(5));
+        fixture.hook.open();
+        fixture.counted(&[("sent", 10), ("due", 0)]).await;
+        let counts = arrivals(&fixture.hook, "/backend");
         assert_eq!((counts.len(), counts.values().max()), (10, Some(&1)));
     }
 
@@ -87,34 +87,34 @@ on_both! {
         if on == crate::support::test_app::On::Sqlite {
             return;
         }
-        let scene = Scene::start(on, &ends("backend")).await;
-        let other = scene.app.replica().await;
+        let fixture = NotifyFixture::start(on, &ends("backend")).await;
+        let other = fixture.app.replica().await;
         for _ in 0..20 {
-            scene.short().await;
+            fixture.short().await;
         }
-        scene.counted(&[("sent", 20), ("due", 0)]).await;
-        let counts = arrivals(&scene.hook, "/backend");
+        fixture.counted(&[("sent", 20), ("due", 0)]).await;
+        let counts = arrivals(&fixture.hook, "/backend");
         assert_eq!((counts.len(), counts.values().max()), (20, Some(&1)));
         other.stop().await;
     }
 
     async fn shutdown_waits_for_the_messages_in_flight_and_begins_no_other(on) {
-        let mut scene = Scene::start(on, &ends("backend")).await;
-        scene.hook.close();
+        let mut fixture = NotifyFixture::start(on, &ends("backend")).await;
+        fixture.hook.close();
         for _ in 0..6 {
-            scene.short().await;
+            fixture.short().await;
         }
-        scene.hook.reached(4).await;
-        let hook = scene.hook.clone();
-        let (restarted, ()) = tokio::join!(scene.app.restart(), async {
+        fixture.hook.reached(4).await;
+        let hook = fixture.hook.clone();
+        let (restarted, ()) = tokio::join!(fixture.app.restart(), async {
             // `join!` polls the restart first, so the sender stops before these messages are
             // answered.
             hook.open();
         });
         let () = restarted;
-        scene.counted(&[("sent", 6), ("due", 0)]).await;
-        let counts = arrivals(&scene.hook, "/backend");
+        fixture.counted(&[("sent", 6), ("due", 0)]).await;
+        let counts = arrivals(&fixture.hook, "/backend");
         assert_eq!((counts.len(), counts.values().max()), (6, Some(&1)));
-        assert_eq!(scene.hook.all().iter().map(Received::id).collect::<BTreeSet<_>>().len(), 6);
+        assert_eq!(fixture.hook.all().iter().map(Received::id).collect::<BTreeSet<_>>().len(), 6);
     }
 }

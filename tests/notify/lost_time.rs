@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{BACKEND, BEYOND_RETRIES, Scene, on_both, was_tried};
+use super::{BACKEND, BEYOND_RETRIES, NotifyFixture, on_both, was_tried};
 use crate::support::fake_receiver::Received;
 use crate::support::test_app::On;
 
@@ -17,44 +17,44 @@ fn ids(messages: &[Received]) -> BTreeSet<String> {
 
 on_both! {
     async fn messages_that_an_earlier_process_left_are_sent_after_the_start(on) {
-        let mut scene = Scene::start(on, BACKEND).await;
-        scene.hook.answers(500);
-        scene.short().await;
-        scene.until(|found| found.len() == 1 && was_tried(&found[0])).await;
-        scene.app.restart().await;
-        scene.hook.answers(200);
-        scene.leap(BEYOND_RETRIES);
-        scene.counted(&[("sent", 1)]).await;
+        let mut fixture = NotifyFixture::start(on, BACKEND).await;
+        fixture.hook.answers(500);
+        fixture.short().await;
+        fixture.until(|found| found.len() == 1 && was_tried(&found[0])).await;
+        fixture.app.restart().await;
+        fixture.hook.answers(200);
+        fixture.leap(BEYOND_RETRIES);
+        fixture.counted(&[("sent", 1)]).await;
     }
 
     async fn message_of_an_entry_that_is_gone_is_dropped_after_a_day_and_not_before(on) {
-        let mut scene = Scene::start(on, BACKEND).await;
-        scene.hook.answers(500);
-        scene.short().await;
-        scene.until(|found| found.len() == 1 && was_tried(&found[0])).await;
-        scene.app.restart_with(|yaml| yaml.replace("name: backend", "name: renamed")).await;
-        let before = scene.hook.count();
-        scene.leap(Duration::from_mins(24 * 60 - 5));
-        scene.hook.answers(200);
-        scene.short().await;
-        let found = scene.until(|found| found[0]["state"] == "sent").await;
+        let mut fixture = NotifyFixture::start(on, BACKEND).await;
+        fixture.hook.answers(500);
+        fixture.short().await;
+        fixture.until(|found| found.len() == 1 && was_tried(&found[0])).await;
+        fixture.app.restart_with(|yaml| yaml.replace("name: backend", "name: renamed")).await;
+        let before = fixture.hook.count();
+        fixture.leap(Duration::from_mins(24 * 60 - 5));
+        fixture.hook.answers(200);
+        fixture.short().await;
+        let found = fixture.until(|found| found[0]["state"] == "sent").await;
         assert_eq!((&found[1]["target"], &found[1]["state"]), (&"backend".into(), &"due".into()));
-        scene.leap(Duration::from_mins(10));
-        let found = scene.counted(&[("dropped", 1)]).await;
+        fixture.leap(Duration::from_mins(10));
+        let found = fixture.counted(&[("dropped", 1)]).await;
         assert_eq!((&found[1]["target"], &found[1]["state"]), (&"backend".into(), &"dropped".into()));
-        assert_eq!(scene.hook.count(), before + 1, "nobody sent it again");
+        assert_eq!(fixture.hook.count(), before + 1, "nobody sent it again");
     }
 
     async fn delivery_of_a_change_that_the_journal_does_not_have_is_dead_and_not_sent(on) {
-        let scene = Scene::start(on, BACKEND).await;
-        scene.hook.answers(500);
-        scene.short().await;
-        scene.until(|found| found.len() == 1 && was_tried(&found[0])).await;
-        scene.app.database.execute("update delivery set change_id = delivery_id").await;
-        let before = scene.hook.count();
-        scene.leap(BEYOND_RETRIES);
-        let found = scene.counted(&[("dead", 1)]).await;
-        assert_eq!((&found[0]["last"]["problem"], scene.hook.count()), (&"gone".into(), before));
+        let fixture = NotifyFixture::start(on, BACKEND).await;
+        fixture.hook.answers(500);
+        fixture.short().await;
+        fixture.until(|found| found.len() == 1 && was_tried(&found[0])).await;
+        fixture.app.database.execute("update delivery set change_id = delivery_id").await;
+        let before = fixture.hook.count();
+        fixture.leap(BEYOND_RETRIES);
+        let found = fixture.counted(&[("dead", 1)]).await;
+        assert_eq!((&found[0]["last"]["problem"], fixture.hook.count()), (&"gone".into(), before));
     }
 
     async fn waiting_message_that_the_changed_entry_no_longer_selects_is_dropped(on) {
@@ -64,74 +64,74 @@ on_both! {
             ("tenants: [acme]", "tenants: [acme], events: [task.failed]"),
         ];
         for (from, to) in elsewhere {
-            let mut scene = Scene::start(on, BACKEND).await;
-            scene.hook.answers(500);
-            scene.short().await;
-            scene.until(|found| found.len() == 1 && was_tried(&found[0])).await;
+            let mut fixture = NotifyFixture::start(on, BACKEND).await;
+            fixture.hook.answers(500);
+            fixture.short().await;
+            fixture.until(|found| found.len() == 1 && was_tried(&found[0])).await;
             let clerk = "default_agent: billing\nagents:\n  clerk: { model: main }";
-            scene.app.restart_with(|yaml| yaml.replace(&format!("{from} }}"), &format!("{to} }}")).replace("agents:\n", &format!("{clerk}\n"))).await;
-            let before = scene.hook.count();
-            scene.hook.answers(200);
-            scene.leap(BEYOND_RETRIES);
-            let found = scene.counted(&[("dropped", 1)]).await;
+            fixture.app.restart_with(|yaml| yaml.replace(&format!("{from} }}"), &format!("{to} }}")).replace("agents:\n", &format!("{clerk}\n"))).await;
+            let before = fixture.hook.count();
+            fixture.hook.answers(200);
+            fixture.leap(BEYOND_RETRIES);
+            let found = fixture.counted(&[("dropped", 1)]).await;
             let problem = &found[0]["last"]["problem"];
-            assert_eq!((problem, scene.hook.count()), (&"the entry's settings no longer select this message".into(), before), "{to}");
+            assert_eq!((problem, fixture.hook.count()), (&"the entry's settings no longer select this message".into(), before), "{to}");
         }
     }
 
     async fn entry_that_now_has_groups_sends_what_waits_about_requests_of_these_groups_only(on) {
         for (groups, sent) in [("finance", 1), ("support", 0)] {
-            let mut scene = Scene::start(on, BACKEND).await;
-            scene.hook.answers(500);
-            scene.app.held().await;
-            scene.until(|found| found.len() == 2 && found.iter().all(was_tried)).await;
+            let mut fixture = NotifyFixture::start(on, BACKEND).await;
+            fixture.hook.answers(500);
+            fixture.app.held().await;
+            fixture.until(|found| found.len() == 2 && found.iter().all(was_tried)).await;
             let grouped = format!("tenants: [acme], groups: [{groups}] }}");
-            scene.app.restart_with(|yaml| yaml.replace("tenants: [acme] }", &grouped)).await;
-            let before = scene.hook.count();
-            scene.hook.answers(200);
-            scene.leap(BEYOND_RETRIES);
-            let found = scene.counted(&[("sent", sent), ("due", 0)]).await;
+            fixture.app.restart_with(|yaml| yaml.replace("tenants: [acme] }", &grouped)).await;
+            let before = fixture.hook.count();
+            fixture.hook.answers(200);
+            fixture.leap(BEYOND_RETRIES);
+            let found = fixture.counted(&[("sent", sent), ("due", 0)]).await;
             let told: Vec<_> = found.iter().filter(|one| one["state"] == "sent").map(|one| &one["type"]).collect();
             assert!(told.iter().all(|kind| *kind == "request.created"), "{told:?}");
-            assert_eq!(scene.hook.count(), before + sent);
+            assert_eq!(fixture.hook.count(), before + sent);
         }
     }
 
     async fn notices_are_cleared_by_a_process_without_entries(on) {
-        let mut scene = Scene::start(on, BACKEND).await;
-        scene.app.restart_with(|yaml| yaml.replace("notify:", "# notify:").replace("  to:", "# to:").replace("    - { name: backend", "    # - { name: backend")).await;
-        scene.short().await;
+        let mut fixture = NotifyFixture::start(on, BACKEND).await;
+        fixture.app.restart_with(|yaml| yaml.replace("notify:", "# notify:").replace("  to:", "# to:").replace("    - { name: backend", "    # - { name: backend")).await;
+        fixture.short().await;
         let sql = "insert into notice (notice_id, root_task_id, change_id, event_number)
             select task_id, task_id, task_id, 1 from agent_task";
-        scene.app.database.execute(sql).await;
-        scene.leap(Duration::from_mins(2));
-        let count = async || scene.app.database.texts("select cast(count(*) as text) from notice").await;
+        fixture.app.database.execute(sql).await;
+        fixture.leap(Duration::from_mins(2));
+        let count = async || fixture.app.database.texts("select cast(count(*) as text) from notice").await;
         while count().await != ["0"] {
             crate::support::pause().await;
         }
-        assert_eq!(scene.hook.count(), 0);
+        assert_eq!(fixture.hook.count(), 0);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_new_event_of_a_restored_backup_has_the_id_of_a_lost_one() {
-    let mut scene = Scene::start(On::Sqlite, BACKEND).await;
-    let held = scene.app.held().await;
-    scene.counted(&[("sent", 2)]).await;
-    let file = scene.app.database.file().to_owned();
+    let mut fixture = NotifyFixture::start(On::Sqlite, BACKEND).await;
+    let held = fixture.app.held().await;
+    fixture.counted(&[("sent", 2)]).await;
+    let file = fixture.app.database.file().to_owned();
     let copy = format!("{file}.copy");
-    scene
+    fixture
         .app
         .database
         .execute(&format!("vacuum into '{copy}'"))
         .await;
-    scene.approve(&held).await;
-    scene.counted(&[("sent", 4)]).await;
-    let before = scene.hook.all();
-    scene.app.restart_on_copy(&file, &copy).await;
-    scene.approve(&held).await;
-    scene.counted(&[("sent", 4)]).await;
-    let all = scene.hook.all();
+    fixture.approve(&held).await;
+    fixture.counted(&[("sent", 4)]).await;
+    let before = fixture.hook.all();
+    fixture.app.restart_on_copy(&file, &copy).await;
+    fixture.approve(&held).await;
+    fixture.counted(&[("sent", 4)]).await;
+    let all = fixture.hook.all();
     let after = &all[before.len()..];
     assert_eq!(after.len(), 2);
     let numbers = |messages: &[Received]| -> BTreeSet<i64> {

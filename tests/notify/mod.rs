@@ -55,7 +55,7 @@ macro_rules! on_both {
 pub(crate) use on_both;
 
 /// The refund agent, a receiver, and a clock that a test advances.
-pub struct Scene {
+pub struct NotifyFixture {
     pub app: TestApp,
     pub hook: FakeReceiver,
     clock: Arc<Leaping>,
@@ -72,7 +72,7 @@ pub fn yaml(entries: &str, hook: &FakeReceiver) -> String {
     format!("{refunds}{accounts}notify:\n  to:\n{notify}\n")
 }
 
-impl Scene {
+impl NotifyFixture {
     pub async fn start(on: On, entries: &str) -> Self {
         let hook = FakeReceiver::start().await;
         let clock = Leaping::new();

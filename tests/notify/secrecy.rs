@@ -1,6 +1,6 @@
 //! Tests that the secrets of receivers are in no row, answer, metric or log line.
 
-use super::{BACKEND, NEW, OLD, Scene, was_tried};
+use super::{BACKEND, NEW, NotifyFixture, OLD, was_tried};
 use crate::support::test_app::On;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -8,24 +8,24 @@ async fn secrets_and_addresses_of_receivers_are_in_no_row_answer_or_metric() {
     let entry = BACKEND
         .replace("secrets: [\"{new}\"]", "secrets: [\"{new}\", \"{old}\"], headers: { Authorization: \"Bearer header-canary-0123456789\" }")
         .replace("{hook}/backend", "{hook}/path-canary-0123456789");
-    let scene = Scene::start(On::Sqlite, &entry).await;
-    scene.hook.answers(500);
-    scene.short().await;
-    scene
+    let fixture = NotifyFixture::start(On::Sqlite, &entry).await;
+    fixture.hook.answers(500);
+    fixture.short().await;
+    fixture
         .until(|found| found.len() == 1 && was_tried(&found[0]))
         .await;
     assert_eq!(
-        scene.hook.all()[0].header("authorization"),
+        fixture.hook.all()[0].header("authorization"),
         "Bearer header-canary-0123456789"
     );
-    let texts = scene.shown().await;
+    let texts = fixture.shown().await;
     let bare = |secret: &str| secret.strip_prefix("whsec_").unwrap().to_owned();
     for canary in [
         bare(NEW),
         bare(OLD),
         "header-canary".to_owned(),
         "path-canary".to_owned(),
-        scene.hook.url.clone(),
+        fixture.hook.url.clone(),
     ] {
         assert!(texts.iter().all(|text| !text.contains(&canary)), "{canary}");
     }
@@ -33,14 +33,14 @@ async fn secrets_and_addresses_of_receivers_are_in_no_row_answer_or_metric() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn secret_of_a_receiver_in_a_result_is_redacted() {
-    let scene = Scene::start(On::Sqlite, BACKEND).await;
-    scene
+    let fixture = NotifyFixture::start(On::Sqlite, BACKEND).await;
+    fixture
         .app
         .model
         .then(crate::support::fake_chat_completions::says(&format!(
             "the secret is {NEW}"
         )));
-    let reply = scene
+    let reply = fixture
         .app
         .owner()
         .post("/v1/tasks", &serde_json::json!({"input": "hello"}))

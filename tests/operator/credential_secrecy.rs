@@ -3,12 +3,12 @@
 //! of the database, a log or a prompt, in any spelling or as a hash that could be guessed. The same
 //! holds for the values of refused answers.
 
+mod fixture;
 mod refused_answers;
-mod scene;
 
 use serde_json::json;
 
-use self::scene::{Planted, Scene};
+use self::fixture::{Planted, SecrecyFixture};
 use super::served_binary::{Served, fakes};
 use super::stored_values::everything;
 use crate::support::database::Database;
@@ -68,15 +68,15 @@ fn received(tool: &FakeTool, planted: &Planted) -> usize {
 
 /// Answers a credential request with JSON. The tool, a command and the model repeat everything that
 /// they get.
-async fn answered_as_json(scene: &mut Scene, model: &FakeModel, tool: &FakeTool) {
-    let (task, request) = scene.task("task-1", "use").await;
-    scene.refused(&request).await;
+async fn answered_as_json(fixture: &mut SecrecyFixture, model: &FakeModel, tool: &FakeTool) {
+    let (task, request) = fixture.task("task-1", "use").await;
+    fixture.refused(&request).await;
     assert!(
         tool.ledger().is_empty(),
         "the refused answers changed nothing"
     );
     let (answer, echoed) = {
-        let planted = scene.plant();
+        let planted = fixture.plant();
         let values = [&planted.long, &planted.json, &planted.percent];
         (
             planted.answer(),
@@ -97,14 +97,14 @@ async fn answered_as_json(scene: &mut Scene, model: &FakeModel, tool: &FakeTool)
         )]))
         .then(says(&echoed));
     let path = format!("/resume/{request}");
-    let done = scene.post(&path, "answer-1", &answer).await;
+    let done = fixture.post(&path, "answer-1", &answer).await;
     done.assert_status(200, "Completed");
     assert!(
         done.str("/output").contains("[secret vault.long]"),
         "{}",
         done.text
     );
-    let again = scene.post(&path, "answer-1", &answer).await;
+    let again = fixture.post(&path, "answer-1", &answer).await;
     assert_eq!(
         (again.status, again.header("idempotency-replayed")),
         (200, "true"),
@@ -112,11 +112,11 @@ async fn answered_as_json(scene: &mut Scene, model: &FakeModel, tool: &FakeTool)
         again.text
     );
     for (key, status) in [("answer-1", 422), ("late-1", 409), ("late-2", 409)] {
-        let other = scene.plant().answer();
-        assert_eq!(scene.post(&path, key, &other).await.status, status);
+        let other = fixture.plant().answer();
+        assert_eq!(fixture.post(&path, key, &other).await.status, status);
     }
-    scene.read(&task, &request).await;
-    let of_json = scene
+    fixture.read(&task, &request).await;
+    let of_json = fixture
         .planted
         .iter()
         .filter(|planted| received(tool, planted) > 0)
@@ -132,17 +132,17 @@ async fn answered_as_json(scene: &mut Scene, model: &FakeModel, tool: &FakeTool)
 /// the credential waits for approval. Returns the task, its credential request and its approval
 /// request.
 async fn answered_by_form(
-    scene: &mut Scene,
+    fixture: &mut SecrecyFixture,
     model: &FakeModel,
     tool: &FakeTool,
 ) -> (String, String, String) {
     model.then(calls(&[("request_credentials", r#"{"service":"vault"}"#)]));
-    let asked = scene
+    let asked = fixture
         .post("/v1/tasks", "task-2", &json!({"input": SEEN}))
         .await;
     let (second, asked) = (asked.str("/task_id"), asked.str("/pending/0/request_id"));
     let (path, bearer) = (format!("/resume/{asked}"), format!("Bearer {ALICE}"));
-    let shown = scene
+    let shown = fixture
         .send(
             "GET",
             &path,
@@ -151,7 +151,7 @@ async fn answered_by_form(
         )
         .await;
     let form = {
-        let planted = scene.plant();
+        let planted = fixture.plant();
         let values = [&planted.long, &planted.json, &planted.percent];
         let echoed: Vec<_> = values
             .iter()
@@ -167,7 +167,9 @@ async fn answered_by_form(
         ("accept", HTML),
         ("idempotency-key", "form-1"),
     ];
-    let typed = scene.send("POST", &path, &headers, form.into_bytes()).await;
+    let typed = fixture
+        .send("POST", &path, &headers, form.into_bytes())
+        .await;
     assert_eq!(
         (typed.status, typed.header("location")),
         (303, path.as_str()),
@@ -175,7 +177,7 @@ async fn answered_by_form(
         typed.text
     );
     let held = loop {
-        let task = scene
+        let task = fixture
             .send(
                 "GET",
                 &format!("/v1/tasks/{second}"),
@@ -187,7 +189,7 @@ async fn answered_by_form(
             break task.str("/pending/0/request_id");
         }
     };
-    scene.read(&second, &asked).await;
+    fixture.read(&second, &asked).await;
     (second, asked, held)
 }
 
@@ -214,7 +216,7 @@ async fn nothing_is_seen(on: On, level: &str) {
         ("PATH", "/usr/bin:/bin"),
     ];
     let served = Served::start(folder.path(), &yaml, &variables);
-    let mut scene = Scene {
+    let mut fixture = SecrecyFixture {
         served,
         model: model.clone(),
         planted: Vec::new(),
@@ -222,8 +224,8 @@ async fn nothing_is_seen(on: On, level: &str) {
         heard: Vec::new(),
     };
 
-    answered_as_json(&mut scene, &model, &tool).await;
-    let (second, asked, held) = answered_by_form(&mut scene, &model, &tool).await;
+    answered_as_json(&mut fixture, &model, &tool).await;
+    let (second, asked, held) = answered_by_form(&mut fixture, &model, &tool).await;
 
     // The database is searched while the credential is stored, and after a crash.
     let kept = everything(database.url(), folder.path()).await;
@@ -232,20 +234,20 @@ async fn nothing_is_seen(on: On, level: &str) {
             .any(|(table, rows)| table == "credential" && rows.contains("vault")),
         "it is kept"
     );
-    scene.is_silent("the database while it is kept", &kept, true);
-    scene.served.kill();
-    let log = scene.served.log();
+    fixture.is_silent("the database while it is kept", &kept, true);
+    fixture.served.kill();
+    let log = fixture.served.log();
     assert!(log.lines().all(|line| line.starts_with('{')), "{log}");
-    scene.is_silent("the log up to a crash", &[("log".to_owned(), log)], false);
-    scene.is_silent(
+    fixture.is_silent("the log up to a crash", &[("log".to_owned(), log)], false);
+    fixture.is_silent(
         "the database after a crash",
         &everything(database.url(), folder.path()).await,
         true,
     );
 
-    scene.served = Served::start(folder.path(), &yaml, &variables);
+    fixture.served = Served::start(folder.path(), &yaml, &variables);
     model.then(says("done"));
-    let paid = scene
+    let paid = fixture
         .post(
             &format!("/resume/{held}"),
             "approve-1",
@@ -255,27 +257,27 @@ async fn nothing_is_seen(on: On, level: &str) {
     paid.assert_status(200, "Completed");
     assert_eq!(
         (
-            received(&tool, scene.planted.last().unwrap()),
+            received(&tool, fixture.planted.last().unwrap()),
             tool.ledger().len()
         ),
         (1, 2)
     );
-    scene.read(&second, &asked).await;
-    assert!(scene.served.terminate().success());
-    let log = scene.served.log();
-    scene.is_silent("the log", &[("log".to_owned(), log)], false);
-    scene.is_silent(
+    fixture.read(&second, &asked).await;
+    assert!(fixture.served.terminate().success());
+    let log = fixture.served.log();
+    fixture.is_silent("the log", &[("log".to_owned(), log)], false);
+    fixture.is_silent(
         "the database",
         &everything(database.url(), folder.path()).await,
         true,
     );
-    scene.is_silent("answers", &scene.heard, true);
+    fixture.is_silent("answers", &fixture.heard, true);
     let sent: Vec<_> = model
         .sent()
         .iter()
         .map(|body| ("model".to_owned(), body.to_string()))
         .collect();
-    scene.is_silent("what the model was sent", &sent, true);
+    fixture.is_silent("what the model was sent", &sent, true);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -202,8 +202,8 @@ fn of<'e>(events: &'e [Event], name: &str, request: &str) -> Vec<&'e Value> {
 on_both! {
     async fn every_event_name_of_the_table_is_sent(on: On) {
         let mut seen = BTreeSet::new();
-        for scene in [a_tree(on).await, an_expiry(on).await, a_late_result(on).await, two_ends(on).await] {
-            seen.extend(scene.into_iter().map(|event| event.name));
+        for events in [a_tree(on).await, an_expiry(on).await, a_late_result(on).await, two_ends(on).await] {
+            seen.extend(events.into_iter().map(|event| event.name));
         }
         assert_eq!(seen.iter().map(String::as_str).collect::<BTreeSet<_>>(), BTreeSet::from(TABLE));
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::{ALICE, BOB, BY_MAIL, HOUR, MINUTE, Post};
-use crate::notify::{NEW, Scene, on_both};
+use crate::notify::{NEW, NotifyFixture, on_both};
 
 const AFTER: &str =
     "    - { name: still, mail: { to: approvers }, when: { after: 2h }, tenants: [acme] }";
@@ -123,34 +123,34 @@ on_both! {
     }
 
     async fn webhook_of_a_timer_has_an_id_of_its_own_and_the_request_as_it_is_then(on) {
-        let scene = Scene::start(on, HOOK).await;
-        let held = scene.app.held().await;
-        scene.counted(&[("due", 1)]).await;
-        scene.leap(2 * HOUR + Duration::from_secs(1));
-        scene.counted(&[("sent", 1)]).await;
-        let message = &scene.hook.all()[0];
+        let fixture = NotifyFixture::start(on, HOOK).await;
+        let held = fixture.app.held().await;
+        fixture.counted(&[("due", 1)]).await;
+        fixture.leap(2 * HOUR + Duration::from_secs(1));
+        fixture.counted(&[("sent", 1)]).await;
+        let message = &fixture.hook.all()[0];
         assert!(message.is_signed_with(NEW));
         assert_eq!(message.id(), format!("tmr_{}_leads", held.request));
         assert_eq!((message.kind(), &message.body["data"]["request"]["status"]), ("request.waiting", &"pending".into()));
         assert_eq!(message.body["data"]["task_status"], "Paused");
         assert!(crate::support::api_contract::is_a("WebhookMessage", &message.body), "{}", message.text);
-        let listed = scene.deliveries("").await;
+        let listed = fixture.deliveries("").await;
         assert_eq!(listed[0]["webhook_id"], message.id());
-        assert_eq!(scene.hook.count(), 1, "nothing but the timer");
+        assert_eq!(fixture.hook.count(), 1, "nothing but the timer");
     }
 
     async fn reminder_in_full_shows_the_request_as_it_is_now_under_the_type_of_the_reminder(on) {
         let full = HOOK.replace("[\"{new}\"] }", "[\"{new}\"], payload: full }");
-        let mut scene = Scene::start(on, &full).await;
+        let mut fixture = NotifyFixture::start(on, &full).await;
         let two = "{ owner: true, groups: [finance], required: 2 }";
-        scene.app.restart_with(|yaml| yaml.replace("{ owner: true, groups: [finance] }", two)).await;
-        let held = scene.app.held().await;
-        let approved = scene.app.approver().hit(&format!("/resume/{}/approve", held.request)).await;
+        fixture.app.restart_with(|yaml| yaml.replace("{ owner: true, groups: [finance] }", two)).await;
+        let held = fixture.app.held().await;
+        let approved = fixture.app.approver().hit(&format!("/resume/{}/approve", held.request)).await;
         assert_eq!(approved.status, 200, "{}", approved.text);
-        scene.counted(&[("due", 1)]).await;
-        scene.leap(2 * HOUR + Duration::from_secs(1));
-        scene.counted(&[("sent", 1)]).await;
-        let message = &scene.hook.all()[0];
+        fixture.counted(&[("due", 1)]).await;
+        fixture.leap(2 * HOUR + Duration::from_secs(1));
+        fixture.counted(&[("sent", 1)]).await;
+        let message = &fixture.hook.all()[0];
         let data = &message.body["data"];
         assert_eq!((message.kind(), &data["event"]), ("request.waiting", &"request.waiting".into()));
         let approvals = data.pointer("/request/tool_calls/0/approvals").unwrap();

@@ -11,65 +11,65 @@ use crate::support::test_app::{ALICE, BOB, On};
 on_both! {
     async fn decided_message_is_updated_with_who_decided(on) {
         for (action, said) in [("approve", "Approved by bob, "), ("reject", "Rejected by bob, ")] {
-            let (scene, slack) = rooms(on, BOT).await;
-            let held = scene.app.held().await;
+            let (fixture, slack) = rooms(on, BOT).await;
+            let held = fixture.app.held().await;
             slack.until(|all| all.len() == 1).await;
-            answer(&scene, BOB, &held, action).await;
-            scene.counted(&[("sent", 2), ("due", 0)]).await;
+            answer(&fixture, BOB, &held, action).await;
+            fixture.counted(&[("sent", 2), ("due", 0)]).await;
             let message = slack.message();
             assert!(message.text().starts_with(said) && message.text().ends_with(" UTC: refund (billing)"), "{}", message.text());
             let says = message.says();
             assert!(!says.contains("/resume/") && !says.contains("Review"), "{says}");
             assert_eq!(message.bodies.len(), 2, "it is posted once and changed once");
-            let found = scene.deliveries("").await;
+            let found = fixture.deliveries("").await;
             let changed = of(&found, "request.decided");
             assert_eq!((changed.len(), &changed[0]["channel"], &changed[0]["state"]), (1, &json!("slack"), &json!("sent")));
         }
     }
 
     async fn message_of_a_question_that_is_withdrawn_says_so(on) {
-        let (scene, slack) = rooms(on, BOT).await;
-        let held = scene.app.held().await;
+        let (fixture, slack) = rooms(on, BOT).await;
+        let held = fixture.app.held().await;
         slack.until(|all| all.len() == 1).await;
-        let reply = scene.app.owner().hit(&format!("/v1/tasks/{}/cancel", held.task)).await;
+        let reply = fixture.app.owner().hit(&format!("/v1/tasks/{}/cancel", held.task)).await;
         assert_eq!(reply.status, 200);
         slack.until(|all| all[0].text() == "Withdrawn: refund (billing)").await;
-        scene.counted(&[("sent", 2), ("due", 0)]).await;
+        fixture.counted(&[("sent", 2), ("due", 0)]).await;
     }
 
     async fn message_of_a_question_that_expires_says_so(on) {
-        let (mut scene, slack) = rooms(on, BOT).await;
-        scene.app.restart_with(|yaml| yaml.replace("decide: hold, reason", "decide: hold, expires_in: 1h, reason")).await;
-        scene.app.held().await;
+        let (mut fixture, slack) = rooms(on, BOT).await;
+        fixture.app.restart_with(|yaml| yaml.replace("decide: hold, reason", "decide: hold, expires_in: 1h, reason")).await;
+        fixture.app.held().await;
         slack.until(|all| all.len() == 1).await;
-        scene.counted(&[("sent", 1)]).await;
-        scene.leap(Duration::from_mins(61));
+        fixture.counted(&[("sent", 1)]).await;
+        fixture.leap(Duration::from_mins(61));
         let all = slack.until(|all| all[0].bodies.len() == 2).await;
         assert!(all[0].text().starts_with("Expired, "), "{}", all[0].text());
     }
 
     async fn gathered_message_shows_what_became_of_each_of_its_questions(on) {
-        let (scene, slack) = rooms(on, GATHERS).await;
-        scene.app.held().await;
+        let (fixture, slack) = rooms(on, GATHERS).await;
+        fixture.app.held().await;
         slack.until(|all| all.len() == 1).await;
-        scene.counted(&[("sent", 1)]).await;
+        fixture.counted(&[("sent", 1)]).await;
         let mut held = Vec::new();
         for _ in 0..3 {
-            held.push(scene.app.held().await);
+            held.push(fixture.app.held().await);
         }
-        scene.counted(&[("due", 3)]).await;
-        scene.leap(Duration::from_secs(61));
+        fixture.counted(&[("due", 3)]).await;
+        fixture.leap(Duration::from_secs(61));
         slack.until(|all| all.len() == 2).await;
-        answer(&scene, BOB, &held[1], "reject").await;
+        answer(&fixture, BOB, &held[1], "reject").await;
         let all = slack.until(|all| all[1].bodies.len() == 2).await;
         let says = all[1].says();
         assert_eq!(all[1].text(), "2 of 3 questions still wait");
         assert_eq!((says.matches("|Review>").count(), says.matches("/resume/").count()), (2, 2));
         assert!(says.contains("Rejected by bob, "));
         for held in [&held[0], &held[2]] {
-            answer(&scene, BOB, held, "approve").await;
+            answer(&fixture, BOB, held, "approve").await;
         }
-        scene.counted(&[("sent", 7), ("due", 0)]).await;
+        fixture.counted(&[("sent", 7), ("due", 0)]).await;
         let all = slack.messages();
         assert_eq!((all.len(), all[1].text()), (2, "None of 3 questions waits any more"));
         assert_eq!(all[1].says().matches("Approved by bob, ").count(), 2);
@@ -77,103 +77,106 @@ on_both! {
     }
 
     async fn change_is_sent_at_once_and_not_gathered(on) {
-        let (scene, slack) = rooms(on, GATHERS).await;
-        let held = scene.app.held().await;
+        let (fixture, slack) = rooms(on, GATHERS).await;
+        let held = fixture.app.held().await;
         slack.until(|all| all.len() == 1).await;
-        answer(&scene, BOB, &held, "approve").await;
+        answer(&fixture, BOB, &held, "approve").await;
         slack.until(|all| all[0].bodies.len() == 2).await;
     }
 
     async fn question_that_is_decided_before_its_message_goes_is_not_told_of(on) {
-        let (scene, slack) = rooms(on, BOT).await;
+        let (fixture, slack) = rooms(on, BOT).await;
         slack.fails("chat.postMessage", "ratelimited");
-        let held = scene.app.held().await;
-        scene.until(|found| found.len() == 1 && was_tried(&found[0])).await;
-        answer(&scene, BOB, &held, "approve").await;
+        let held = fixture.app.held().await;
+        fixture.until(|found| found.len() == 1 && was_tried(&found[0])).await;
+        answer(&fixture, BOB, &held, "approve").await;
         slack.mend();
-        scene.until(|found| of(found, "request.decided").iter().any(|one| one["state"] == "dropped")).await;
-        scene.leap(BEYOND_RETRIES);
-        scene.counted(&[("dropped", 2), ("due", 0)]).await;
+        fixture.until(|found| of(found, "request.decided").iter().any(|one| one["state"] == "dropped")).await;
+        fixture.leap(BEYOND_RETRIES);
+        fixture.counted(&[("dropped", 2), ("due", 0)]).await;
         assert_eq!(slack.messages().len(), 0);
     }
 
     async fn message_that_is_being_posted_while_its_question_is_decided_is_updated_afterwards(on) {
-        let (scene, slack) = rooms(on, BOT).await;
-        scene.hook.close();
-        let held = scene.app.held().await;
-        scene.hook.reached(1).await;
-        answer(&scene, BOB, &held, "approve").await;
-        scene.until(|found| found.len() == 2).await;
-        scene.hook.open();
+        let (fixture, slack) = rooms(on, BOT).await;
+        fixture.hook.close();
+        let held = fixture.app.held().await;
+        fixture.hook.reached(1).await;
+        answer(&fixture, BOB, &held, "approve").await;
+        fixture.until(|found| found.len() == 2).await;
+        fixture.hook.open();
         slack.until(|all| all.len() == 1).await;
-        scene.until(|found| of(found, "request.created")[0]["state"] == "sent").await;
+        fixture.until(|found| of(found, "request.created")[0]["state"] == "sent").await;
         // The change was attempted before the message had been posted, so the change waits until
         // its lease has ended.
-        scene.leap(Duration::from_secs(21));
+        fixture.leap(Duration::from_secs(21));
         let all = slack.until(|all| all[0].bodies.len() == 2).await;
         assert!(all[0].text().starts_with("Approved by bob, "));
-        scene.counted(&[("sent", 2), ("due", 0)]).await;
+        fixture.counted(&[("sent", 2), ("due", 0)]).await;
     }
 
     async fn older_change_that_arrives_last_leaves_the_newest_words(on) {
-        let (scene, slack) = rooms(on, GATHERS).await;
-        scene.app.held().await;
-        scene.counted(&[("sent", 1)]).await;
-        let held = [scene.app.held().await, scene.app.held().await];
-        scene.counted(&[("due", 2)]).await;
-        scene.leap(Duration::from_secs(61));
+        let (fixture, slack) = rooms(on, GATHERS).await;
+        fixture.app.held().await;
+        fixture.counted(&[("sent", 1)]).await;
+        let held = [fixture.app.held().await, fixture.app.held().await];
+        fixture.counted(&[("due", 2)]).await;
+        fixture.leap(Duration::from_secs(61));
         slack.until(|all| all.len() == 2).await;
-        scene.counted(&[("sent", 3)]).await;
-        let before = scene.hook.count();
+        fixture.counted(&[("sent", 3)]).await;
+        let before = fixture.hook.count();
         let older = "1 of 2 questions still wait";
-        scene.hook.close_to(move |message| message.body["text"] == older);
-        answer(&scene, BOB, &held[0], "approve").await;
-        scene.hook.reached(before + 1).await;
-        answer(&scene, BOB, &held[1], "approve").await;
+        fixture.hook.close_to(move |message| message.body["text"] == older);
+        answer(&fixture, BOB, &held[0], "approve").await;
+        fixture.hook.reached(before + 1).await;
+        answer(&fixture, BOB, &held[1], "approve").await;
         let newest = "None of 2 questions waits any more";
         slack.until(|all| all[1].text() == newest).await;
-        scene.hook.open();
-        scene.counted(&[("sent", 5), ("due", 0)]).await;
+        fixture.hook.open();
+        fixture.counted(&[("sent", 5), ("due", 0)]).await;
         let message = &slack.messages()[1];
         let said: Vec<_> = message.bodies.iter().map(|body| body["text"].as_str().unwrap()).collect();
         assert_eq!(said, ["2 questions wait", newest, older, newest]);
     }
 
     async fn message_is_kept_for_changes_while_its_question_is_open(on) {
-        let (mut scene, slack) = rooms(on, BOT).await;
-        scene.app.restart_with(|yaml| yaml.replace("decide: hold, reason", "decide: hold, expires_in: 30d, reason")).await;
-        let held = scene.app.held().await;
-        scene.counted(&[("sent", 1)]).await;
-        scene.leap(Duration::from_hours(20 * 24));
-        scene.app.restart().await;
-        scene.leap(Duration::from_mins(2));
-        scene.counted(&[("sent", 1)]).await;
-        answer(&scene, BOB, &held, "approve").await;
+        let (mut fixture, slack) = rooms(on, BOT).await;
+        fixture.app.restart_with(|yaml| yaml.replace("decide: hold, reason", "decide: hold, expires_in: 30d, reason")).await;
+        let held = fixture.app.held().await;
+        fixture.counted(&[("sent", 1)]).await;
+        fixture.leap(Duration::from_hours(20 * 24));
+        fixture.app.restart().await;
+        fixture.leap(Duration::from_mins(2));
+        fixture.counted(&[("sent", 1)]).await;
+        answer(&fixture, BOB, &held, "approve").await;
         slack.until(|all| all[0].bodies.len() == 2).await;
         // A delivery is kept for a fixed time after it is recorded as sent. So the test first waits
         // until the delivery of the change is recorded.
-        scene.counted(&[("sent", 2), ("due", 0)]).await;
-        scene.leap(Duration::from_hours(5 * 24));
-        scene.counted(&[("sent", 0), ("due", 0)]).await;
+        fixture.counted(&[("sent", 2), ("due", 0)]).await;
+        fixture.leap(Duration::from_hours(5 * 24));
+        fixture.counted(&[("sent", 0), ("due", 0)]).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn message_of_a_question_that_needs_two_approvals_counts_them() {
     let two = "{ groups: [finance], owner: true, required: 2 }";
-    let (mut scene, slack) = rooms(On::Sqlite, BOT).await;
+    let (mut fixture, slack) = rooms(On::Sqlite, BOT).await;
     let one = "{ owner: true, groups: [finance] }";
-    scene.app.restart_with(|yaml| yaml.replace(one, two)).await;
-    let held = scene.app.held().await;
-    scene.counted(&[("sent", 1)]).await;
-    answer(&scene, ALICE, &held, "approve").await;
+    fixture
+        .app
+        .restart_with(|yaml| yaml.replace(one, two))
+        .await;
+    let held = fixture.app.held().await;
+    fixture.counted(&[("sent", 1)]).await;
+    answer(&fixture, ALICE, &held, "approve").await;
     let all = slack.until(|all| all[0].bodies.len() == 2).await;
     let says = all[0].says();
     assert!(
         says.contains("1 of 2 have approved") && says.contains("|Review>"),
         "{says}"
     );
-    answer(&scene, BOB, &held, "approve").await;
+    answer(&fixture, BOB, &held, "approve").await;
     let all = slack.until(|all| all[0].bodies.len() == 3).await;
     assert!(all[0].text().starts_with("Approved by bob, "));
 }
@@ -181,23 +184,23 @@ async fn message_of_a_question_that_needs_two_approvals_counts_them() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reminder_of_a_bot_is_changed_like_any_message() {
     let entry = BOT.replace("gather: 0s", "when: { after: 2h }");
-    let (scene, slack) = rooms(On::Sqlite, &entry).await;
-    let early = scene.app.held().await;
-    answer(&scene, BOB, &early, "approve").await;
-    let held = scene.app.held().await;
-    scene.leap(Duration::from_hours(3));
+    let (fixture, slack) = rooms(On::Sqlite, &entry).await;
+    let early = fixture.app.held().await;
+    answer(&fixture, BOB, &early, "approve").await;
+    let held = fixture.app.held().await;
+    fixture.leap(Duration::from_hours(3));
     let all = slack.until(|all| all.len() == 1).await;
     assert_eq!(all[0].text(), "A question still waits: refund (billing)");
-    scene
+    fixture
         .until(|found| {
             of(found, "request.waiting")
                 .iter()
                 .any(|one| one["state"] == "sent")
         })
         .await;
-    answer(&scene, BOB, &held, "reject").await;
+    answer(&fixture, BOB, &held, "reject").await;
     let all = slack.until(|all| all[0].bodies.len() == 2).await;
     assert!(all[0].text().starts_with("Rejected by bob, "));
-    scene.counted(&[("due", 0)]).await;
+    fixture.counted(&[("due", 0)]).await;
     assert_eq!(slack.messages().len(), 1);
 }

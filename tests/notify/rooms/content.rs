@@ -12,33 +12,33 @@ const HOSTILE: &str = r#"{"order": 17, "amount": 120, "note": "agent-canary <!ch
 
 on_both! {
     async fn question_is_posted_to_the_channel_with_a_link_that_asks_to_sign_in(on) {
-        let (scene, slack) = rooms(on, BOT).await;
-        let held = scene.app.held().await;
+        let (fixture, slack) = rooms(on, BOT).await;
+        let held = fixture.app.held().await;
         slack.until(|all| all.len() == 1).await;
-        let call = &scene.hook.all()[0];
+        let call = &fixture.hook.all()[0];
         assert_eq!((call.path.as_str(), call.header("authorization")), ("/api/chat.postMessage", format!("Bearer {TOKEN}").as_str()));
         assert!(!call.text.contains(TOKEN), "the token is in the header only");
         assert_eq!(call.header("content-type"), "application/json; charset=utf-8");
         let body = &call.body;
         assert_eq!((&body["channel"], &body["text"]), (&json!(CHANNEL), &json!("A question waits: refund (billing)")));
         assert_eq!((&body["unfurl_links"], &body["unfurl_media"]), (&json!(false), &json!(false)));
-        let link = format!("<{}/resume/{}|Review>", scene.app.url(), held.request);
+        let link = format!("<{}/resume/{}|Review>", fixture.app.url(), held.request);
         assert_eq!(body.pointer("/blocks/2/text/text"), Some(&json!(link)));
         assert!(!has_word(&call.text, "120") && !call.text.contains("alice"), "{}", call.text);
-        let found = scene.counted(&[("sent", 1), ("due", 0)]).await;
+        let found = fixture.counted(&[("sent", 1), ("due", 0)]).await;
         assert_eq!((&found[0]["channel"], &found[0]["person"], &found[0]["type"]), (&json!("slack"), &json!(null), &json!("request.created")));
     }
 
     async fn incoming_webhook_and_teams_get_one_message_and_no_change(on) {
         for (entry, path, channel) in [(HOOK, "/hook", "slack"), (TEAMS, "/teams", "teams")] {
-            let (scene, _slack) = rooms(on, entry).await;
-            let held = scene.app.held().await;
-            scene.counted(&[("sent", 1)]).await;
-            answer(&scene, BOB, &held, "approve").await;
-            scene.app.held().await;
-            let found = scene.counted(&[("sent", 2), ("due", 0)]).await;
+            let (fixture, _slack) = rooms(on, entry).await;
+            let held = fixture.app.held().await;
+            fixture.counted(&[("sent", 1)]).await;
+            answer(&fixture, BOB, &held, "approve").await;
+            fixture.app.held().await;
+            let found = fixture.counted(&[("sent", 2), ("due", 0)]).await;
             assert!(found.iter().all(|one| one["channel"] == channel && one["type"] == "request.created"));
-            let all = scene.hook.all();
+            let all = fixture.hook.all();
             assert!(all.len() == 2 && all.iter().all(|call| call.path == path && call.text.contains("Review")));
             assert!(all[0].text.contains(&format!("/resume/{}", held.request)));
             assert!(all.iter().all(|call| call.header("authorization").is_empty()));
@@ -49,12 +49,12 @@ on_both! {
         for entry in [BOT, HOOK, TEAMS] {
             for summaries in [false, true] {
                 let entry = entry.replace("}, tenants", &format!(", summaries: {summaries} }}, tenants"));
-                let (mut scene, _slack) = rooms(on, &entry).await;
+                let (mut fixture, _slack) = rooms(on, &entry).await;
                 let note = "exclusiveMinimum: 0 }, note: { type: string } }";
-                scene.app.restart_with(|yaml| yaml.replace("exclusiveMinimum: 0 } }", note)).await;
-                ask_with(&scene, HOSTILE).await;
-                scene.counted(&[("sent", 1)]).await;
-                let said = &scene.hook.all()[0].text;
+                fixture.app.restart_with(|yaml| yaml.replace("exclusiveMinimum: 0 } }", note)).await;
+                ask_with(&fixture, HOSTILE).await;
+                fixture.counted(&[("sent", 1)]).await;
+                let said = &fixture.hook.all()[0].text;
                 assert!(!said.contains("canary") && !said.contains("evil"), "{said}");
                 assert_eq!(said.contains("Refund 120 for order 17"), summaries, "{said}");
             }
@@ -62,16 +62,16 @@ on_both! {
     }
 
     async fn many_questions_are_one_message_at_once_and_one_a_minute_later(on) {
-        let (scene, slack) = rooms(on, GATHERS).await;
-        scene.app.held().await;
+        let (fixture, slack) = rooms(on, GATHERS).await;
+        fixture.app.held().await;
         slack.until(|all| all.len() == 1).await;
-        scene.counted(&[("sent", 1), ("due", 0)]).await;
+        fixture.counted(&[("sent", 1), ("due", 0)]).await;
         for _ in 0..22 {
-            scene.app.held().await;
+            fixture.app.held().await;
         }
-        scene.counted(&[("sent", 1), ("due", 22)]).await;
-        scene.leap(std::time::Duration::from_secs(61));
-        scene.counted(&[("sent", 23), ("due", 0)]).await;
+        fixture.counted(&[("sent", 1), ("due", 22)]).await;
+        fixture.leap(std::time::Duration::from_secs(61));
+        fixture.counted(&[("sent", 23), ("due", 0)]).await;
         let all = slack.messages();
         assert_eq!((all.len(), all[1].text()), (2, "22 questions wait"));
         let said = all[1].says();
@@ -134,17 +134,17 @@ async fn token_and_urls_of_rooms_are_in_no_row_answer_or_metric() {
     let secret = "path-canary-0123456789";
     let urls = [HOOK, TEAMS].map(|entry| entry.replace("\" }", &format!("?{secret}\" }}")));
     for (entry, error) in [(BOT, TOKEN), (&urls[0], secret), (&urls[1], secret)] {
-        let (scene, slack) = rooms(crate::support::test_app::On::Sqlite, entry).await;
+        let (fixture, slack) = rooms(crate::support::test_app::On::Sqlite, entry).await;
         slack.fails("chat.postMessage", TOKEN);
         if entry != BOT {
-            scene.hook.answers(500);
+            fixture.hook.answers(500);
         }
-        scene.app.held().await;
-        scene
+        fixture.app.held().await;
+        fixture
             .until(|found| found.len() == 1 && was_tried(&found[0]))
             .await;
-        let texts = scene.shown().await;
-        for canary in [error, &scene.hook.url, CHANNEL] {
+        let texts = fixture.shown().await;
+        for canary in [error, &fixture.hook.url, CHANNEL] {
             assert!(texts.iter().all(|text| !text.contains(canary)), "{canary}");
         }
     }
@@ -161,17 +161,17 @@ notify:
 async fn room_never_gets_the_link_of_a_person() {
     for entry in [BOT, HOOK, TEAMS] {
         let on = crate::support::test_app::On::Sqlite;
-        let (mut scene, _slack) = rooms(on, entry).await;
-        scene
+        let (mut fixture, _slack) = rooms(on, entry).await;
+        fixture
             .app
             .restart_with(|yaml| yaml.replace("notify:\n", LINKED))
             .await;
-        let held = scene.app.held().await;
-        scene.counted(&[("sent", 1)]).await;
-        answer(&scene, BOB, &held, "approve").await;
-        scene.counted(&[("due", 0)]).await;
-        for call in scene.hook.all() {
-            let plain = format!("{}/resume/{}", scene.app.url(), held.request);
+        let held = fixture.app.held().await;
+        fixture.counted(&[("sent", 1)]).await;
+        answer(&fixture, BOB, &held, "approve").await;
+        fixture.counted(&[("due", 0)]).await;
+        for call in fixture.hook.all() {
+            let plain = format!("{}/resume/{}", fixture.app.url(), held.request);
             // The update of the message after the decision has no link at all.
             let is_change = call.path == "/api/chat.update";
             assert!(

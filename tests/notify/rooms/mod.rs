@@ -7,7 +7,7 @@ mod failures;
 
 use serde_json::{Value, json};
 
-use super::Scene;
+use super::NotifyFixture;
 use crate::support::fake_chat_completions::{calls, says};
 use crate::support::fake_slack::{CHANNEL, FakeSlack, TOKEN};
 use crate::support::test_app::{ALICE, Held, On};
@@ -24,26 +24,26 @@ pub const TEAMS: &str =
     r#"    - { name: room, teams: { url: "{hook}/teams" }, tenants: [acme], gather: 0s }"#;
 
 /// Starts a service with this entry. Returns the service, and the fake Slack to which it posts.
-pub async fn rooms(on: On, entry: &str) -> (Scene, FakeSlack) {
+pub async fn rooms(on: On, entry: &str) -> (NotifyFixture, FakeSlack) {
     let entry = entry
         .replace("{token}", TOKEN)
         .replace("{channel}", CHANNEL);
-    let scene = Scene::start(on, &entry).await;
-    let slack = FakeSlack::serve_on(&scene.hook);
-    (scene, slack)
+    let fixture = NotifyFixture::start(on, &entry).await;
+    let slack = FakeSlack::serve_on(&fixture.hook);
+    (fixture, slack)
 }
 
-pub async fn answer(scene: &Scene, key: &'static str, held: &Held, action: &str) {
-    scene.app.model.then(says("done"));
+pub async fn answer(fixture: &NotifyFixture, key: &'static str, held: &Held, action: &str) {
+    fixture.app.model.then(says("done"));
     let path = format!("/resume/{}/{action}", held.request);
-    let reply = scene.app.actor(key).post(&path, &json!({})).await;
+    let reply = fixture.app.actor(key).post(&path, &json!({})).await;
     assert!(reply.status < 300, "{}", reply.text);
 }
 
-pub async fn ask_with(scene: &Scene, arguments: &str) {
-    scene.app.model.then(calls(&[("refund", arguments)]));
+pub async fn ask_with(fixture: &NotifyFixture, arguments: &str) {
+    fixture.app.model.then(calls(&[("refund", arguments)]));
     let body = json!({"input": "please"});
-    let reply = scene.app.actor(ALICE).post("/v1/tasks", &body).await;
+    let reply = fixture.app.actor(ALICE).post("/v1/tasks", &body).await;
     assert_eq!(reply.str("/status"), "Paused", "{}", reply.text);
 }
 

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::scene::{Planted, Scene};
+use super::fixture::{Planted, SecrecyFixture};
 use super::{FORM, HTML, JSON};
 use crate::support::test_app::{ALICE, BOB, CAROL};
 
@@ -84,7 +84,7 @@ fn odd_fields(planted: &Planted) -> String {
     planted.form(&[("field.none", &planted.json), ("odd", &planted.percent)])
 }
 
-impl Scene {
+impl SecrecyFixture {
     /// Sends every kind of answer that the service refuses. The request must still be unanswered.
     pub async fn refused(&mut self, request: &str) {
         let path = format!("/resume/{request}");

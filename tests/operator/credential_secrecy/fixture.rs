@@ -51,7 +51,7 @@ impl Planted {
 
 /// The running program and its fake model; also the secret values planted in the program, the
 /// bodies that the test has sent, and the replies.
-pub struct Scene {
+pub struct SecrecyFixture {
     pub served: Served,
     pub model: FakeModel,
     pub planted: Vec<Planted>,
@@ -59,7 +59,7 @@ pub struct Scene {
     pub heard: Vec<(String, String)>,
 }
 
-impl Scene {
+impl SecrecyFixture {
     pub fn plant(&mut self) -> &Planted {
         self.planted.push(Planted::new());
         self.planted.last().unwrap()
