@@ -173,7 +173,7 @@ both! {
                 there.decide(&carol, request, rejects(Then::Continue), None),
                 sweep,
             );
-            let journal = pair.lawful(task).await;
+            let journal = pair.checked_journal(task).await;
             assert_eq!(journal.row.status, TaskStatus::Completed);
             let ran = pair.harness.executions(task, "/refund");
             let (outcome, text) = only_result(&pair.harness, task).await;

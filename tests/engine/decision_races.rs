@@ -88,7 +88,7 @@ async fn decided_at_once(pair: &Pair, round: usize, deciders: usize) -> (TaskId,
         assert!(too_late(&said, request));
     }
     pair.decided_by(request, name, *action).await;
-    let journal = pair.lawful(task).await;
+    let journal = pair.checked_journal(task).await;
     let outcome = if *action == Action::Approve {
         Outcome::Succeeded
     } else {
@@ -129,7 +129,7 @@ async fn many_decided_at_once(pair: &Pair, requests: usize, deciders: usize) {
 }
 
 async fn ended(pair: &Pair, task: TaskId) -> (TaskStatus, Vec<Outcome>, usize) {
-    let journal = pair.lawful(task).await;
+    let journal = pair.checked_journal(task).await;
     (
         journal.row.status,
         outcomes(&journal),
@@ -340,7 +340,7 @@ async fn reconcile_decision_racing_the_calls_late_result_has_one_outcome() {
             pair.harness.status(task).await != TaskStatus::Running
         };
         crate::support::until("the task does not run", has_stopped).await;
-        let journal = pair.lawful(task).await;
+        let journal = pair.checked_journal(task).await;
         let late = place(&journal, |fact| matches!(fact, Fact::LateResult(_))).is_some();
         assert_eq!(
             (journal.row.status, pair.harness.executions(task, "/refund")),

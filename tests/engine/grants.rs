@@ -20,7 +20,7 @@ use super::call_decisions::{approve, asked, each, message, places, plain, questi
 use super::engine_harness::{
     Calls, EngineHarness, alice, claimed, drive, go, person, rejects, whole,
 };
-use super::takeover::{Drop, lived};
+use super::takeover::{Drop, drive_and_drop};
 use super::two_replicas::Pair;
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -457,7 +457,7 @@ both! {
         answered(&harness, first, remembered(GrantScope::Owner, hours(4))).await;
         let (mut polls, mut started) = (0, 0);
         loop {
-            let (task, by_itself) = lived(&harness, Drop::AtOnce, polls).await;
+            let (task, by_itself) = drive_and_drop(&harness, Drop::AtOnce, polls).await;
             let journal = harness.journal(task).await;
             let starts = journal.items.iter().filter(|item| {
                 matches!(&item.fact, Fact::ToolStarted { grant: Some(used), .. } if !used.again)

@@ -94,7 +94,11 @@ pub(super) async fn appended(harness: &EngineHarness, task: TaskId) {
 /// Creates a task and suspends its driver after `polls` polls. Then the event `meanwhile` happens,
 /// the driver is resumed, and the task is driven to its end. Returns the task, and whether the
 /// driver ended before it could be suspended.
-async fn lived(harness: &EngineHarness, meanwhile: Meanwhile, polls: usize) -> (TaskId, bool) {
+async fn drive_and_suspend(
+    harness: &EngineHarness,
+    meanwhile: Meanwhile,
+    polls: usize,
+) -> (TaskId, bool) {
     let task = harness.queued().await;
     let engine = harness.engine(1);
     let mut left = polls;
@@ -128,7 +132,7 @@ async fn interrupted_everywhere(fixture: StoreFixture, meanwhile: Meanwhile) {
     let (mut polls, mut whole) = (0, 0);
     while whole < 2 {
         let asked = harness.prompt_count();
-        let (task, over) = lived(&harness, meanwhile, polls).await;
+        let (task, over) = drive_and_suspend(&harness, meanwhile, polls).await;
         polls += 1;
         whole += usize::from(over);
         let journal = harness.journal(task).await;

@@ -114,14 +114,14 @@ async fn polled<T>(work: impl Future<Output = T>, left: &mut usize) -> Option<T>
 /// Drives a new task in a process whose drivers are polled at most `left` times in all. If the task
 /// has not ended by then, other processes finish it. Returns the task, and whether the first
 /// process finished it.
-async fn lived(harness: &EngineHarness, mut left: usize) -> (TaskId, bool) {
+async fn drive_and_drop(harness: &EngineHarness, mut left: usize) -> (TaskId, bool) {
     let api = harness.engine(0);
     let task = api.create(&alice(), go(), None).await.unwrap().task_id;
-    let doomed = harness.engine(1);
+    let crashing = harness.engine(1);
     while harness.status(task).await != TaskStatus::Completed {
-        for driver in doomed.claim().await.unwrap() {
+        for driver in crashing.claim().await.unwrap() {
             if polled(driver, &mut left).await.is_none() {
-                drop(doomed);
+                drop(crashing);
                 finish(harness, task).await;
                 return (task, false);
             }
@@ -142,7 +142,7 @@ fn sent(harness: &EngineHarness, task: TaskId, path: &str) -> Vec<(String, Strin
 
 /// Scripts a model that makes these calls. The model repeats the credential in its texts, in its
 /// raw answers and in the id of a call.
-fn babbling(harness: &EngineHarness, calls: Calls) {
+fn script_leaking_model(harness: &EngineHarness, calls: Calls) {
     harness.script(move |asked| {
         let raw = json!({"n": 4_711_471_147_114_711_u64, "t": TOKEN, TOKEN: [TOKEN]});
         let text = (asked > 1).then(|| format!("It is {TOKEN}."));
@@ -177,12 +177,12 @@ async fn nobody_reads_it(harness: &EngineHarness, task: TaskId) {
 both! {
     async fn edit_credential_and_result_survive_a_driver_dropped_at_any_await(fixture) {
         let harness = set(fixture, ALL).await;
-        babbling(&harness, ALL);
+        script_leaking_model(&harness, ALL);
         let (mut whole_lives, mut polls) = (0, 0);
         // On a fast disk, the first task may complete after few polls, so the loop goes on with
         // further tasks.
         while whole_lives < 1 || polls <= 20 {
-            let (task, by_itself) = lived(&harness, polls).await;
+            let (task, by_itself) = drive_and_drop(&harness, polls).await;
             polls += 1;
             whole_lives += usize::from(by_itself);
             let journal = harness.journal(task).await;

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::credentials::{TOKEN, approve, asked, clerk, fill, jira, ran, results, times_asked};
 use super::engine_harness::{EngineHarness, alice, fills, turn};
 use super::invariants::check;
-use super::takeover::{Drop, lived};
+use super::takeover::{Drop, drive_and_drop};
 use crate::store::store_fixture::both;
 
 const FIRST_KEY: &str = r#"{ id: k1, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=" }"#;
@@ -87,7 +87,7 @@ both! {
             // On a fast disk, the first task may complete after few polls, so the loop goes on with
             // further tasks.
             while whole < 1 || polls <= 12 {
-                let (task, by_itself) = lived(&harness, when, polls).await;
+                let (task, by_itself) = drive_and_drop(&harness, when, polls).await;
                 polls += 1;
                 whole += usize::from(by_itself);
                 let journal = harness.journal(task).await;

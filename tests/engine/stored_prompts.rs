@@ -23,7 +23,7 @@ use serde_json::json;
 
 use super::call_decisions::{each, respond};
 use super::engine_harness::{EngineHarness, alice, fills, go, turn, whole};
-use super::takeover::{Drop, lived};
+use super::takeover::{Drop, drive_and_drop};
 use super::trees::harness::{Shape, one_large, said};
 use super::two_replicas::Pair;
 use super::worker_steps::WorkerSteps as _;
@@ -226,7 +226,7 @@ async fn questions(fixture: StoreFixture, questions: usize, deciders: usize) {
     let mut stored = 0;
     let mut told: BTreeMap<&str, usize> = BTreeMap::new();
     for task in tasks {
-        let journal = pair.lawful(task).await;
+        let journal = pair.checked_journal(task).await;
         stored += answers(&journal.items);
         for item in &journal.items {
             if let Fact::ToolResult(result) = &item.fact {
@@ -281,7 +281,7 @@ both! {
         // further tasks.
         while whole < 1 || polls <= 12 {
             let before = harness.prompt_count();
-            let (task, over) = lived(&harness, Drop::AtOnce, polls).await;
+            let (task, over) = drive_and_drop(&harness, Drop::AtOnce, polls).await;
             polls += 1;
             whole += usize::from(over);
             let journal = harness.journal(task).await;
@@ -300,7 +300,7 @@ both! {
         let parts = harness.parts(0);
         let root = harness.grown(&parts).await;
         harness.finish_tree(&parts, root, super::trees::harness::People::Approve).await;
-        let journals = harness.lawful(root).await;
+        let journals = harness.checked_journals(root).await;
         let stored: usize = journals.values().map(|journal| answers(&journal.items)).sum();
         assert_eq!(checker.missing(), Vec::<String>::new());
         assert_eq!(harness.prompt_count(), stored, "{}", harness.description(root).await);
@@ -313,7 +313,7 @@ both! {
             if name == super::trees::harness::LEAF { Err(holdpoint::model::ModelError::new("Model `leaf` is gone.")) } else { Ok(shape.says(one_large, name, prompt)) }
         });
         let root = harness.grown(&harness.parts(0)).await;
-        assert_eq!(harness.lawful(root).await[&root].row.status, TaskStatus::Completed);
+        assert_eq!(harness.checked_journals(root).await[&root].row.status, TaskStatus::Completed);
         assert_eq!(harness.prompt_count(), 2 + 3, "two answers of the boss, and one failure of each leaf: {}", harness.description(root).await);
     }
 

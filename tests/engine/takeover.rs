@@ -40,14 +40,18 @@ async fn polled(driver: impl Future<Output = ()>, when: Drop, left: &mut usize) 
 /// Drives a new task in a process whose drivers are polled at most `left` times in all. If the task
 /// has not ended by then, other processes finish it. Returns the task, and whether the first
 /// process finished it.
-pub(super) async fn lived(harness: &EngineHarness, when: Drop, mut left: usize) -> (TaskId, bool) {
+pub(super) async fn drive_and_drop(
+    harness: &EngineHarness,
+    when: Drop,
+    mut left: usize,
+) -> (TaskId, bool) {
     let api = harness.engine(0);
     let task = api.create(&alice(), go(), None).await.unwrap().task_id;
-    let doomed = harness.engine(1);
+    let crashing = harness.engine(1);
     while harness.status(task).await != TaskStatus::Completed {
-        for driver in doomed.claim().await.unwrap() {
+        for driver in crashing.claim().await.unwrap() {
             if !polled(driver, when, &mut left).await {
-                drop(doomed);
+                drop(crashing);
                 harness.finish(task).await;
                 return (task, false);
             }
@@ -65,7 +69,7 @@ async fn dropped_everywhere(fixture: StoreFixture, calls: Calls) {
         // Each round grants one more poll. The number of polls that a task needs varies, so the
         // rounds go on until three tasks have ended without another process.
         while whole < 3 {
-            let (task, by_itself) = lived(&harness, when, polls).await;
+            let (task, by_itself) = drive_and_drop(&harness, when, polls).await;
             polls += 1;
             whole += usize::from(by_itself);
             let journal = harness.journal(task).await;

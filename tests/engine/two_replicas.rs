@@ -126,7 +126,7 @@ impl Pair {
     }
 
     /// Checks the invariants of an ended task. Returns the task's journal.
-    pub async fn lawful(&self, task: TaskId) -> Journal {
+    pub async fn checked_journal(&self, task: TaskId) -> Journal {
         let journal = self.settled(task).await;
         assert!(journal.row.status.is_terminal(), "{:#?}", journal.items);
         assert_eq!(

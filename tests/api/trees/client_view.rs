@@ -7,8 +7,8 @@ use super::super::approval_cycle::on_both;
 use super::super::inbox_pages::timeline;
 use super::super::request_kinds::items;
 use super::{
-    approve, begin, call, done, give, id, lawful, of, only, open, outcomes, paused, pays, prompts,
-    refund, scripted_answer, statuses, still, task, text, tree, trees, turn, typed,
+    approve, assert_invariants, begin, call, done, give, id, of, only, open, outcomes, paused,
+    pays, prompts, refund, scripted_answer, statuses, still, task, text, tree, trees, turn, typed,
 };
 use crate::support::eventually;
 use crate::support::test_app::{On, TestApp};
@@ -176,7 +176,7 @@ on_both! {
         assert_eq!(ledger[0].header("holdpoint-decided-by"), "alice");
         let decided = app.owner().get(&format!("/resume/{request}")).await;
         assert_eq!((decided.str("/status"), decided.str("/decision/action")), ("resumed".to_owned(), "approve".to_owned()));
-        lawful(&app, &root_id).await;
+        assert_invariants(&app, &root_id).await;
         app.stop().await;
     }
 
@@ -260,7 +260,7 @@ on_both! {
         assert_eq!(at(&journals[2], 2), typed(&journals[2], "decision")[0]["at"]);
         assert_eq!(outcomes(&journals[0]), [("analyst", "succeeded")]);
         assert_eq!(outcomes(&journals[1]), [("clerk", "succeeded")]);
-        lawful(&app, &root_id).await;
+        assert_invariants(&app, &root_id).await;
         app.stop().await;
     }
 
@@ -375,7 +375,7 @@ async fn tree_goes_on_after_a_restart_and_on_another_replica() {
         )
     );
     assert_eq!(app.tool.ledger().len(), 1);
-    lawful(&app, &root.str("/task_id")).await;
+    assert_invariants(&app, &root.str("/task_id")).await;
     other.stop().await;
     app.stop().await;
 }

@@ -6,8 +6,8 @@ use serde_json::json;
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
-    agent_of, approve, call, give, id, lawful, of, only, open, outcomes, paused, pays, prompts,
-    results, still, trees, turn,
+    agent_of, approve, assert_invariants, call, give, id, of, only, open, outcomes, paused, pays,
+    prompts, results, still, trees, turn,
 };
 use crate::support::test_app::On;
 
@@ -66,7 +66,7 @@ on_both! {
         assert_eq!((end.str("/status"), end.str("/output")), ("Completed".to_owned(), "end".to_owned()), "{}", end.text);
         assert_eq!(outcomes(&items(&app, &root_id).await), [("scribe", "failed"), ("analyst", "succeeded")]);
         assert_eq!(app.tool.ledger().len(), 1);
-        lawful(&app, &root_id).await;
+        assert_invariants(&app, &root_id).await;
         app.stop().await;
     }
 

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::{TOKEN, filled_in, items};
-use super::{call, give, id, lawful, only, open, paused, tree, trees, turn};
+use super::{assert_invariants, call, give, id, only, open, paused, tree, trees, turn};
 use crate::support::test_app::{On, Reply, TestApp};
 
 fn comments() -> Value {
@@ -56,7 +56,7 @@ on_both! {
             said.push(format!("{task} {:?}", items(&app, &id(&task)).await));
         }
         assert!(!said.concat().contains(TOKEN));
-        lawful(&app, &root_id).await;
+        assert_invariants(&app, &root_id).await;
         app.stop().await;
     }
 
@@ -114,7 +114,7 @@ on_both! {
         let end = answer(&of_path(&below, &["supervisor", "clerk"]), filled_in("credentials")).await;
         assert_eq!((end.str("/status"), end.str("/output")), ("Completed".to_owned(), "end".to_owned()), "{}", end.text);
         assert_eq!(app.tool.ledger().len(), 2);
-        lawful(&app, &root_id).await;
+        assert_invariants(&app, &root_id).await;
         app.stop().await;
     }
 

@@ -12,8 +12,8 @@ use serde_json::json;
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
-    approve, give, id, lawful, of, only, open, outcomes, paused, pays, prompts, refund, results,
-    scripted_answer, still, task, tree, trees, turn, typed, yaml,
+    approve, assert_invariants, give, id, of, only, open, outcomes, paused, pays, prompts, refund,
+    results, scripted_answer, still, task, tree, trees, turn, typed, yaml,
 };
 use crate::support::test_app::{On, TestApp};
 
@@ -63,7 +63,7 @@ on_both! {
             assert_eq!(prompts(&app, "supervisor").len(), asked + 2, "{order:?}: the model is asked again only with all results");
             let told = results(prompts(&app, "supervisor").last().unwrap());
             assert_eq!(told, ["clerk paid 1", "analyst paid 2", "clerk paid 3"], "{order:?}: in the order of its calls");
-            lawful(&app, &root_id).await;
+            assert_invariants(&app, &root_id).await;
         }
         app.stop().await;
     }
@@ -89,7 +89,7 @@ on_both! {
         let mut ran: Vec<_> = app.tool.ledger().iter().map(|call| call.body.clone()).collect();
         ran.sort();
         assert_eq!(ran, [r#"{"amount":120,"order":3}"#, r#"{"amount":5,"order":1}"#]);
-        lawful(&app, &root_id).await;
+        assert_invariants(&app, &root_id).await;
         app.stop().await;
     }
 
@@ -107,7 +107,7 @@ on_both! {
         assert_eq!((end.str("/status"), end.str("/output")), ("Completed".to_owned(), "supervisor: both paid".to_owned()));
         assert_eq!((app.tool.ledger().len(), tree(&app, &root_id).await.len()), (2, 2));
         assert_eq!(typed(&items(&app, &root_id).await, "sub_agent_started").len(), 1);
-        lawful(&app, &root_id).await;
+        assert_invariants(&app, &root_id).await;
         app.stop().await;
     }
 
@@ -128,7 +128,7 @@ on_both! {
         assert_eq!((end.str("/status"), end.str("/output")), ("Completed".to_owned(), "end".to_owned()));
         assert_eq!(app.tool.ledger().len(), 3);
         assert_eq!(outcomes(&items(&app, &root_id).await), [("analyst", "succeeded"), ("refund", "succeeded"), ("clerk", "succeeded")]);
-        lawful(&app, &root_id).await;
+        assert_invariants(&app, &root_id).await;
         app.stop().await;
     }
 
@@ -150,7 +150,7 @@ on_both! {
         assert_eq!((end.str("/status"), end.str("/output")), ("Completed".to_owned(), "end".to_owned()));
         assert_eq!(app.tool.ledger().len(), 8);
         assert_eq!(of(&app, &root_id, "clerk").await.len() + of(&app, &root_id, "analyst").await.len(), 8);
-        lawful(&app, &root_id).await;
+        assert_invariants(&app, &root_id).await;
         app.stop().await;
     }
 }
@@ -234,6 +234,6 @@ async fn sub_agent_waits_for_days_while_its_sibling_is_done() {
             >= 9 * 24
     );
     assert_eq!(app.tool.ledger().len(), 2);
-    lawful(&app, &root_id).await;
+    assert_invariants(&app, &root_id).await;
     app.stop().await;
 }

@@ -9,9 +9,9 @@ use serde_json::json;
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
-    agent_of, approve, begin, call, done, give, id, lawful, of, only, open, outcomes, patient,
-    paused, pays, prompts, results, scripted_answer, statuses, still, task, tree, trees, turn,
-    typed,
+    agent_of, approve, assert_invariants, begin, call, done, give, id, of, only, open, outcomes,
+    patient, paused, pays, prompts, results, scripted_answer, statuses, still, task, tree, trees,
+    turn, typed,
 };
 use crate::support::eventually;
 use crate::support::test_app::{On, Reply, TestApp};
@@ -69,7 +69,7 @@ on_both! {
         let over = cancel(&app, &root_id).await;
         over.assert_code(409, "task_final");
         assert!(app.tool.ledger().is_empty());
-        lawful(&app, &root_id).await;
+        assert_invariants(&app, &root_id).await;
         app.stop().await;
     }
 
@@ -99,7 +99,7 @@ on_both! {
         assert_eq!(app.owner().get("/v1/requests").await.body["requests"], json!([]));
         assert!(app.tool.ledger().is_empty());
         assert_eq!(cancel(&app, &root_id).await.str("/status"), "Canceled");
-        lawful(&app, &root_id).await;
+        assert_invariants(&app, &root_id).await;
         app.stop().await;
     }
 
@@ -136,7 +136,7 @@ on_both! {
         assert_eq!(outcomes(&items(&app, &root_id).await), [("analyst", "failed"), ("clerk", "succeeded")]);
         let told = results(prompts(&app, "supervisor").last().unwrap());
         assert!(!told[0].is_empty() && told[1] == "clerk: fine", "{told:?}");
-        lawful(&app, &root_id).await;
+        assert_invariants(&app, &root_id).await;
         app.stop().await;
     }
 
@@ -158,7 +158,7 @@ on_both! {
         assert_eq!(tree(&app, &root_id).await.len(), 3);
         assert_eq!(app.tool.ledger().len(), 1);
         assert_eq!((prompts(&app, "analyst").len(), outcomes(&items(&app, &root_id).await)), (2, vec![("analyst", "succeeded"), ("clerk", "failed")]));
-        lawful(&app, &root_id).await;
+        assert_invariants(&app, &root_id).await;
         app.stop().await;
     }
 
@@ -182,7 +182,7 @@ on_both! {
         let last = prompts(&app, "supervisor").last().unwrap().clone();
         let told = last["messages"].as_array().unwrap().iter().filter(|message| message["role"] == "tool").count();
         assert_eq!(told, 19, "each call has its one result in the prompt");
-        lawful(&app, &root_id).await;
+        assert_invariants(&app, &root_id).await;
         app.stop().await;
     }
 
@@ -207,7 +207,7 @@ on_both! {
         let roles: Vec<_> = told.iter().map(|message| message["role"].as_str().unwrap()).collect();
         assert_eq!(roles, ["system", "user", "assistant", "tool", "tool", "user"]);
         assert!(app.tool.ledger().is_empty());
-        lawful(&app, &root_id).await;
+        assert_invariants(&app, &root_id).await;
         app.stop().await;
     }
 
@@ -247,7 +247,7 @@ on_both! {
             let end = approve(&app.owner(), &clerk).await;
             assert_eq!(end.str("/status"), "Completed", "{then}: {}", end.text);
             assert_eq!(outcomes(&items(&app, &root_id).await), [("analyst", outcome), ("clerk", "succeeded")], "{then}");
-            lawful(&app, &root_id).await;
+            assert_invariants(&app, &root_id).await;
             app.stop().await;
         }
     }

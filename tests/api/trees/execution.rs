@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
-    approve, call, done, give, id, lawful, of, only, open, outcomes, patient, paused, pays,
-    prompts, refund, results, scripted_answer, still, task, text, tree, trees, turn, typed, with,
+    approve, assert_invariants, call, done, give, id, of, only, open, outcomes, patient, paused,
+    pays, prompts, refund, results, scripted_answer, still, task, text, tree, trees, turn, typed,
+    with,
 };
 use crate::support::test_app::On;
 use crate::support::{eventually, until};
@@ -37,7 +38,7 @@ on_both! {
         let end = approve(&app.owner(), &open(&root)[0].1).await;
         assert_eq!((end.str("/status"), end.str("/output")), ("Completed".to_owned(), "end".to_owned()), "{}", end.text);
         assert_eq!(app.tool.ledger().len(), 1);
-        lawful(&app, &root_id).await;
+        assert_invariants(&app, &root_id).await;
         let deeper = done(&app, &[chain(6, &[json!("too deep")]), json!("end")]).await;
         assert_eq!(tree(&app, &deeper.str("/task_id")).await.len(), 6);
         app.stop().await;
@@ -50,7 +51,7 @@ on_both! {
         let root = done(&app, &[wide, json!("end")]).await;
         let root_id = root.str("/task_id");
         assert_eq!(root.str("/output"), "end");
-        lawful(&app, &root_id).await;
+        assert_invariants(&app, &root_id).await;
         let held = paused(&app, &[turn(&[pays("analyst", 1), pays("clerk", 2), pays("analyst", 3)]), json!("end")]).await;
         for (_, request) in open(&held) {
             assert_eq!(approve(&app.owner(), &request).await.status, 200);
@@ -78,7 +79,7 @@ on_both! {
         until("the late result is kept", is_kept).await;
         let shown = task(&app, &root).await;
         assert_eq!((shown.str("/status").as_str(), &shown.body["pending"]), ("Completed", &json!([])), "no reconcile request is open");
-        lawful(&app, &root).await;
+        assert_invariants(&app, &root).await;
         app.stop().await;
     }
 
@@ -101,7 +102,7 @@ on_both! {
                 let expected = if found["status"] == "Canceled" { "canceled" } else { "succeeded" };
                 assert_eq!(outcome, expected, "{found}");
             }
-            lawful(&app, &root).await;
+            assert_invariants(&app, &root).await;
         }
         app.stop().await;
     }
@@ -145,7 +146,7 @@ on_both! {
         assert_eq!((results.len(), results[0], results[2]), (3, ("scribe", "canceled"), ("scribe", "succeeded")));
         assert!(["canceled", "withdrawn"].contains(&results[1].1), "{results:?}");
         assert!(app.tool.ledger().is_empty());
-        lawful(&app, &root_id).await;
+        assert_invariants(&app, &root_id).await;
         app.stop().await;
     }
 }
@@ -196,7 +197,7 @@ async fn two_replicas_share_one_tree_without_repeating_a_call() {
             asked + 16,
             "no model is asked twice for one turn"
         );
-        lawful(&one, &root_id).await;
+        assert_invariants(&one, &root_id).await;
     }
     two.stop().await;
     one.stop().await;

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::{items, results_of};
 use super::{
-    begin, call, done, give, id, lawful, limited, of, only, open, outcomes, paused, pays, task,
-    tree, turn, typed, with,
+    assert_invariants, begin, call, done, give, id, limited, of, only, open, outcomes, paused,
+    pays, task, tree, turn, typed, with,
 };
 use crate::support::test_app::{On, TestApp};
 
@@ -53,7 +53,7 @@ on_both! {
         assert_eq!(tree(&app, &root_id).await.len(), 3);
         let clerk = id(&only(&app, &root_id, "clerk").await);
         assert_eq!(refused(&app, &clerk, "max_depth").await, 1);
-        lawful(&app, &root_id).await;
+        assert_invariants(&app, &root_id).await;
         app.stop().await;
     }
 
@@ -73,7 +73,7 @@ on_both! {
         assert_eq!(tree(&app, &root_id).await.len(), 5);
         let expected = [("analyst", "succeeded"), ("clerk", "succeeded"), ("clerk", "invalid")];
         assert_eq!(outcomes(&items(&app, &root_id).await), [expected, expected].concat());
-        lawful(&app, &root_id).await;
+        assert_invariants(&app, &root_id).await;
         app.stop().await;
     }
 
@@ -84,7 +84,7 @@ on_both! {
         let root_id = root.str("/task_id");
         let analyst = id(&only(&app, &root_id, "analyst").await);
         assert_eq!((refused(&app, &analyst, "max_children").await, of(&app, &root_id, "clerk").await.len()), (1, 1));
-        lawful(&app, &root_id).await;
+        assert_invariants(&app, &root_id).await;
         app.stop().await;
     }
 
@@ -96,7 +96,7 @@ on_both! {
         let root_id = root.str("/task_id");
         let analyst = id(&only(&app, &root_id, "analyst").await);
         assert_eq!((refused(&app, &analyst, "2 calls at most").await, app.tool.ledger().len()), (3, 1));
-        lawful(&app, &root_id).await;
+        assert_invariants(&app, &root_id).await;
         app.stop().await;
     }
 
@@ -123,7 +123,7 @@ on_both! {
         assert_eq!(app.model.sent().len(), 3);
         let analyst = task(&app, &id(&only(&app, &root_id, "analyst").await)).await;
         assert!(["Failed", "Canceled"].contains(&analyst.str("/status").as_str()), "{}", analyst.text);
-        lawful(&app, &root_id).await;
+        assert_invariants(&app, &root_id).await;
         app.stop().await;
     }
 
@@ -137,7 +137,7 @@ on_both! {
         assert_eq!(outcomes(&journal), [("analyst", "failed"), ("clerk", "succeeded")]);
         let told = typed(&journal, "tool_result").into_iter().find(|result| result["outcome"] == "failed").unwrap()["content"].clone();
         assert!(told.as_str().unwrap().contains("max_model_calls"), "its parent is told which: {told}");
-        lawful(&app, &root_id).await;
+        assert_invariants(&app, &root_id).await;
         app.stop().await;
     }
 
@@ -151,7 +151,7 @@ on_both! {
         assert_eq!(end.str("/error/limit"), "max_rejections");
         assert!(app.tool.ledger().is_empty());
         assert_eq!(of(&app, &root_id, "analyst").await.len(), 2);
-        lawful(&app, &root_id).await;
+        assert_invariants(&app, &root_id).await;
         app.stop().await;
     }
 
@@ -162,7 +162,7 @@ on_both! {
         let body = json!({"input": json!([[give("clerk", &[json!("c")])], "end"]).to_string()});
         let end = app.owner().post(&format!("/v1/tasks/{}/messages", failed.str("/task_id")), &body).await;
         assert_eq!((end.status, end.str("/status").as_str(), end.str("/output").as_str()), (200, "Completed", "end"), "{}", end.text);
-        lawful(&app, &failed.str("/task_id")).await;
+        assert_invariants(&app, &failed.str("/task_id")).await;
         app.stop().await;
     }
 }

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::{KINDS, TOKEN, asks, filled_in, items, results_of};
 use super::{
-    approve, call, give, id, lawful, of, only, open, paused, still, task, tree, trees, turn,
+    approve, assert_invariants, call, give, id, of, only, open, paused, still, task, tree, trees,
+    turn,
 };
 use crate::support::test_app::On;
 
@@ -64,7 +65,7 @@ on_both! {
             assert_eq!(only(&app, &root_id, "analyst").await["output"], "analyst: clerk: so be it");
             let runs = usize::from(["approval", "reconcile"].contains(&kind));
             assert_eq!(app.tool.ledger().len(), ran + runs, "{kind}");
-            lawful(&app, &root_id).await;
+            assert_invariants(&app, &root_id).await;
         }
         assert!(!format!("{:?}", app.model.sent()).contains(TOKEN));
         app.stop().await;

@@ -7,8 +7,8 @@ use serde_json::json;
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
-    approve, call, give, id, lawful, only, open, outcomes, paused, pays, scripted_answer, still,
-    task, tree, trees, turn,
+    approve, assert_invariants, call, give, id, only, open, outcomes, paused, pays,
+    scripted_answer, still, task, tree, trees, turn,
 };
 use crate::support::test_app::{On, TestApp};
 
@@ -23,7 +23,7 @@ async fn all_over(app: &TestApp, root: &str) {
         );
         assert_eq!(one["pending"], json!([]), "{one}");
     }
-    lawful(app, root).await;
+    assert_invariants(app, root).await;
 }
 
 /// Returns the number of calls that the tasks of a tree made. Calls of other trees do not count: a
@@ -155,7 +155,7 @@ on_both! {
             answered += 1;
         }
         assert_eq!(answered, 28, "each request was asked once");
-        lawful(&app, &root_id).await;
+        assert_invariants(&app, &root_id).await;
         app.stop().await;
     }
 }

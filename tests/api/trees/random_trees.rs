@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
-use super::{begin, call, give, id, lawful, limited, refund, still, tree, turn, typed, with};
+use super::{
+    assert_invariants, begin, call, give, id, limited, refund, still, tree, turn, typed, with,
+};
 use crate::support::test_app::{Actor, On, TestApp};
 
 /// A source of pseudo-random numbers, which are the same in each run.
@@ -122,7 +124,7 @@ async fn answer_until_completed(replicas: &[&TestApp], rng: &mut Lcg, root: &str
 }
 
 async fn sound(app: &TestApp, root: &str) {
-    lawful(app, root).await;
+    assert_invariants(app, root).await;
     let tasks = tree(app, root).await;
     let (mut started, mut asked, mut spent) = (BTreeSet::new(), 0, 0);
     for task in &tasks {

@@ -6,8 +6,8 @@ use serde_json::json;
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::{items, results_of};
 use super::{
-    approve, call, give, id, lawful, of, only, open, outcomes, paused, pays, prompts, results,
-    still, task, trees, turn, typed,
+    approve, assert_invariants, call, give, id, of, only, open, outcomes, paused, pays, prompts,
+    results, still, task, trees, turn, typed,
 };
 use crate::support::test_app::{On, Reply, TestApp};
 
@@ -57,7 +57,7 @@ on_both! {
         assert_eq!(told.len(), 2);
         assert!(told[0].to_lowercase().contains("cancel"), "{told:?}");
         assert_eq!(app.tool.ledger().len(), 1);
-        lawful(&app, &root_id).await;
+        assert_invariants(&app, &root_id).await;
         app.stop().await;
     }
 
@@ -79,7 +79,7 @@ on_both! {
         assert!(outcomes(&journal).iter().all(|(_, outcome)| *outcome == "canceled"), "{journal:#?}");
         assert!(app.tool.ledger().is_empty());
         assert_eq!(prompts(&app, "supervisor").len(), 1);
-        lawful(&app, &root_id).await;
+        assert_invariants(&app, &root_id).await;
         app.stop().await;
     }
 
@@ -107,7 +107,7 @@ on_both! {
             let told = app.owner().hit(&format!("/resume/{analysts}/reject")).await;
             assert_eq!((told.status, told.str("/status").as_str()), (200, root), "{on_reject}: {}", told.text);
             assert_eq!(only(&app, &held.str("/task_id"), "analyst").await["status"], analyst, "{on_reject}");
-            lawful(&app, &held.str("/task_id")).await;
+            assert_invariants(&app, &held.str("/task_id")).await;
             app.stop().await;
         }
     }
@@ -123,7 +123,7 @@ on_both! {
         let analyst = only(&app, &root_id, "analyst").await;
         assert_eq!(outcomes(&items(&app, &id(&analyst)).await), [("clerk", "canceled")]);
         assert_eq!(only(&app, &root_id, "clerk").await["status"], "Canceled");
-        lawful(&app, &root_id).await;
+        assert_invariants(&app, &root_id).await;
         app.stop().await;
     }
 
@@ -173,7 +173,7 @@ on_both! {
         assert_eq!(task(&app, &analyst).await.body["pending"], json!([]));
         let end = approve(&app.owner(), &open(&waits)[0].1).await;
         assert_eq!(end.str("/status"), "Completed", "{}", end.text);
-        lawful(&app, &root_id).await;
+        assert_invariants(&app, &root_id).await;
         app.stop().await;
     }
 }

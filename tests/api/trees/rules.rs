@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
-    approve, call, done, give, id, lawful, only, open, outcomes, paused, prompts, refund, results,
-    tree, trees, turn, typed, with,
+    approve, assert_invariants, call, done, give, id, only, open, outcomes, paused, prompts,
+    refund, results, tree, trees, turn, typed, with,
 };
 use crate::support::test_app::{On, TestApp};
 
@@ -100,7 +100,7 @@ on_both! {
         let end = approve(&app.owner(), &open(&root)[0].1).await;
         assert_eq!(end.str("/status"), "Completed", "{}", end.text);
         assert_eq!(results(prompts(&app, "supervisor").last().unwrap()), ["costly it is", "clerk: hi"]);
-        lawful(&app, &root_id).await;
+        assert_invariants(&app, &root_id).await;
         app.stop().await;
     }
 

@@ -6,8 +6,8 @@ use serde_json::json;
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
-    approve, done, give, id, lawful, of, only, open, outcomes, paused, pays, prompts, results,
-    statuses, text, trees, turn, typed,
+    approve, assert_invariants, done, give, id, of, only, open, outcomes, paused, pays, prompts,
+    results, statuses, text, trees, turn, typed,
 };
 use crate::support::test_app::{On, TestApp};
 
@@ -58,7 +58,7 @@ on_both! {
         let other = done(&app, &[turn(&[note("four")])]).await;
         assert_eq!(conversations(&app).last().unwrap(), &[task_of("four")], "another root has another conversation");
         assert_ne!(id(&only(&app, &other.str("/task_id"), "scribe").await), id(&scribe));
-        lawful(&app, &root_id).await;
+        assert_invariants(&app, &root_id).await;
         app.stop().await;
     }
 
@@ -78,7 +78,7 @@ on_both! {
         assert_eq!(typed(&items(&app, &id(&scribe)).await, "user_message").len(), 3);
         assert_eq!(typed(&items(&app, &root_id).await, "sub_agent_started").len(), 3);
         assert_eq!(app.tool.ledger().len(), 2);
-        lawful(&app, &root_id).await;
+        assert_invariants(&app, &root_id).await;
         app.stop().await;
     }
 
@@ -102,7 +102,7 @@ on_both! {
         assert_eq!((&scribe["status"], &scribe["output"], &scribe["error"]), (&json!("Completed"), &json!("after all"), &json!(null)));
         let journal = items(&app, &id(&scribe)).await;
         assert_eq!(statuses(&journal), ["Running", "Paused", "Canceled", "Running", "Failed", "Running", "Completed"]);
-        lawful(&app, &root_id).await;
+        assert_invariants(&app, &root_id).await;
         app.stop().await;
     }
 }

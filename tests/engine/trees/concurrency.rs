@@ -129,7 +129,7 @@ async fn paused_in_the_same_instant(fixture: StoreFixture, times: usize) {
                 .await;
             harness.finish_tree(&here, root, People::Approve).await;
             assert_eq!(
-                harness.lawful(root).await[&root].row.status,
+                harness.checked_journals(root).await[&root].row.status,
                 TaskStatus::Completed
             );
         }
@@ -249,7 +249,7 @@ both! {
                 let waits = if left.is_empty() { TaskStatus::Completed } else { TaskStatus::Paused };
                 assert_eq!(harness.row(root).await.status, waits, "{order:?}: {}", harness.description(root).await);
             }
-            harness.lawful(root).await;
+            harness.checked_journals(root).await;
             each_has_paid_once(&harness, root).await;
             let done = ["leaf is done with go.1", "leaf is done with go.2", "leaf is done with go.3"];
             assert_eq!(results_for_boss(&harness, began), done, "in the order of its calls");
@@ -274,7 +274,7 @@ both! {
             .await;
             assert!(said.iter().all(Result::is_ok), "no decision loses to a neighbour's: {said:?}");
             harness.finish_tree(&parts, root, People::Approve).await;
-            let journals = harness.lawful(root).await;
+            let journals = harness.checked_journals(root).await;
             assert_eq!(journals[&root].row.status, TaskStatus::Completed);
             for (place, request) in requests.iter().enumerate() {
                 let (child, no) = (request.task_id, place == 1);
@@ -304,7 +304,7 @@ both! {
         assert_eq!(harness.asked_by_tree(root).await, std::slice::from_ref(other));
         harness.answer_one(&api, other, People::Approve).await;
         TreeDriver::of(&harness, &parts, root).drive(usize::MAX).await;
-        let journals = harness.lawful(root).await;
+        let journals = harness.checked_journals(root).await;
         assert_eq!(journals[&root].row.status, TaskStatus::Completed);
         assert_eq!(harness.executions(one.task_id, "/refund"), 2);
         assert_eq!(harness.executions(other.task_id, "/refund"), 1);
@@ -322,7 +322,7 @@ both! {
         assert!(harness.engine(4).claim().await.unwrap().is_empty(), "nothing can be claimed meanwhile");
         harness.answer_one(&EngineHarness::like(&parts, 0), request, People::Approve).await;
         TreeDriver::of(&harness, &parts, root).drive(usize::MAX).await;
-        assert_eq!(harness.lawful(root).await[&root].row.status, TaskStatus::Completed, "waiting is not duration");
+        assert_eq!(harness.checked_journals(root).await[&root].row.status, TaskStatus::Completed, "waiting is not duration");
         each_has_paid_once(&harness, root).await;
         assert_eq!(results_for_boss(&harness, began), ["leaf is done with go.1", "leaf is done with go.2"]);
     }
@@ -341,7 +341,7 @@ both! {
             expired += closed;
         }
         TreeDriver::of(&harness, &parts, root).drive(usize::MAX).await;
-        let journals = harness.lawful(root).await;
+        let journals = harness.checked_journals(root).await;
         assert_eq!(journals[&root].row.status, TaskStatus::Completed, "{}", harness.description(root).await);
         for leaf in harness.of_agent(root, LEAF).await {
             assert_eq!((ended_as(&journals, leaf), harness.executions(leaf, "/refund")), (vec![Outcome::Expired], 0));
@@ -364,11 +364,11 @@ both! {
             }
             drop(driver);
             harness.later();
-            let mut doomed = TreeDriver::of(&harness, &parts, root);
-            let whole = doomed.drive_while(|driver| driver.polls < polls).await;
-            drop(doomed);
+            let mut crashing = TreeDriver::of(&harness, &parts, root);
+            let whole = crashing.drive_while(|driver| driver.polls < polls).await;
+            drop(crashing);
             harness.finish_tree(&parts, root, People::Approve).await;
-            let journals = harness.lawful(root).await;
+            let journals = harness.checked_journals(root).await;
             assert_eq!((journals.len(), journals[&root].row.status), (3, TaskStatus::Completed));
             assert_eq!(ended_as(&journals, root), [Outcome::Succeeded; 2]);
             each_has_paid_once(&harness, root).await;
@@ -392,6 +392,6 @@ both! {
             assert_eq!(last, Fact::TaskStatus { status: TaskStatus::Paused, error: None, output: None });
         }
         EngineHarness::like(&parts, 0).cancel(&alice(), root, None).await.unwrap();
-        assert_eq!(harness.lawful(root).await.len(), 4);
+        assert_eq!(harness.checked_journals(root).await.len(), 4);
     }
 }

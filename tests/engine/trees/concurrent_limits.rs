@@ -14,7 +14,7 @@ both! {
         let row = harness.row(root).await;
         let asked = (row.status, row.model_calls, harness.prompt_count());
         assert_eq!(asked, (TaskStatus::Completed, 8, 8), "{}", harness.description(root).await);
-        harness.lawful(root).await;
+        harness.checked_journals(root).await;
     }
 
     async fn three_children_that_ask_at_once_keep_the_limit_of_model_calls(fixture) {
@@ -36,7 +36,7 @@ both! {
         let limits = "sub_agents: [mid], limits: { max_tasks: 4, max_model_calls: 100 }";
         harness.configure(|yaml| yaml.replace("sub_agents: [mid]", limits));
         let root = harness.grown(&harness.parts(0)).await;
-        let journals = harness.lawful(root).await;
+        let journals = harness.checked_journals(root).await;
         assert_eq!(journals[&root].row.status, TaskStatus::Completed, "{}", harness.description(root).await);
         assert_eq!(journals.len(), 5, "the root, and four below: {}", harness.description(root).await);
     }

@@ -67,7 +67,7 @@ fn asks_and_pays(task: &str, turn: u32) -> Vec<(String, String)> {
 /// Drives a new tree in a process that dies after `moment` steps, where each commit and each
 /// executed call is a step. Then other processes finish the tree. Returns the root, and whether the
 /// tree had ended before the death.
-pub(super) async fn lived(
+pub(super) async fn drive_and_crash(
     harness: &EngineHarness,
     parts: &EngineParts,
     people: People,
@@ -99,7 +99,7 @@ async fn ends_well(
     people: People,
     (root, executed): (TaskId, usize),
 ) {
-    let journals = harness.lawful(root).await;
+    let journals = harness.checked_journals(root).await;
     assert_eq!(
         journals.len(),
         shape.tasks(),
@@ -230,7 +230,7 @@ async fn dies_at_every_moment(fixture: &StoreFixture, people: People) {
         let first = first_moment(&harness, &parts, people).await;
         for moment in (first + offset..).step_by(stride) {
             let (asked, executed) = (harness.prompt_count(), harness.tool.count());
-            let (root, whole) = lived(&harness, &parts, people, moment).await;
+            let (root, whole) = drive_and_crash(&harness, &parts, people, moment).await;
             ends_well(&harness, shape, people, (root, executed)).await;
             let prompts = harness.prompts_since(asked);
             for prompt in &prompts {

@@ -88,7 +88,7 @@ both! {
         assert_eq!(late.err(), Some(Refusal::Withdrawn(first.spec.request_id)));
         assert_eq!(harness.asked_by_tree(root).await, std::slice::from_ref(second), "its sibling waits on");
         harness.finish_tree(&parts, root, People::Approve).await;
-        let journals = harness.lawful(root).await;
+        let journals = harness.checked_journals(root).await;
         assert_eq!((journals[&root].row.status, ended_as(&journals, root)), (TaskStatus::Completed, vec![Outcome::Canceled, Outcome::Succeeded]));
         assert_eq!((harness.executions(first.task_id, "/refund"), harness.executions(second.task_id, "/refund")), (0, 1));
     }
@@ -102,7 +102,7 @@ both! {
             EngineHarness::like(&parts, 0).decide(&alice(), first.spec.request_id, rejects(then), None).await.unwrap();
             assert_eq!(ended(&harness, first.task_id).await.0, TaskStatus::Canceled);
             harness.finish_tree(&parts, root, People::Approve).await;
-            let journals = harness.lawful(root).await;
+            let journals = harness.checked_journals(root).await;
             assert_eq!(ended_as(&journals, first.task_id), [Outcome::Rejected]);
             let (ends, mine, other) = match then {
                 Then::CancelRoot => (TaskStatus::Canceled, Outcome::Canceled, Outcome::Canceled),
@@ -140,7 +140,7 @@ both! {
         }
         assert_eq!(ended_as(&[(root, harness.journal(root).await)].into(), root), [Outcome::Canceled; 2]);
         harness.finish_tree(&parts, root, People::Approve).await;
-        let journals = harness.lawful(root).await;
+        let journals = harness.checked_journals(root).await;
         assert_eq!((journals.len(), journals[&root].row.status), (9, TaskStatus::Completed), "{}", harness.description(root).await);
         let paid: usize = journals.keys().map(|task| harness.executions(*task, "/refund")).sum();
         assert_eq!(paid, 2, "only those of the second message");
@@ -232,7 +232,7 @@ both! {
         assert_eq!(kinds, [(second.task_id, RequestKind::Approval), (first.task_id, RequestKind::Reconcile)]);
         assert!(asked[0].history_uncertain && !asked[1].history_uncertain);
         harness.finish_tree(&parts, root, People::Approve).await;
-        let journals = harness.lawful(root).await;
+        let journals = harness.checked_journals(root).await;
         assert_eq!(journals[&root].row.status, TaskStatus::Completed);
         assert_eq!((harness.executions(first.task_id, "/refund"), harness.executions(second.task_id, "/refund")), (1, 1));
     }
@@ -250,7 +250,7 @@ both! {
         assert!(harness.tool.ledger().is_empty(), "no rule allows the call: {}", harness.description(root).await);
         assert_eq!(harness.row(root).await.status, TaskStatus::Paused, "{}", harness.description(root).await);
         harness.finish_tree(&parts, root, People::Approve).await;
-        let journals = harness.lawful(root).await;
+        let journals = harness.checked_journals(root).await;
         assert_eq!(journals[&root].row.status, TaskStatus::Completed);
         let paid: Vec<_> = harness.of_agent(root, LEAF).await.iter().map(|leaf| harness.executions(*leaf, "/refund")).collect();
         assert_eq!(paid, [1, 1], "when a human has said so");

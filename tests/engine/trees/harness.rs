@@ -364,7 +364,7 @@ impl EngineHarness {
     }
 
     /// Checks the invariants of an ended tree. Returns its journals.
-    pub async fn lawful(&self, root: TaskId) -> BTreeMap<TaskId, Journal> {
+    pub async fn checked_journals(&self, root: TaskId) -> BTreeMap<TaskId, Journal> {
         let mut journals = BTreeMap::new();
         for row in self.tree(root).await {
             let journal = self.journal(row.task_id).await;

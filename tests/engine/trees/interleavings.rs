@@ -97,7 +97,7 @@ impl Meanwhile {
 
 /// Suspends the drivers of a new tree after `polls` polls, lets `meanwhile` happen, and resumes the
 /// drivers. Returns the root, the canceled task, and whether the tree ended before `meanwhile`.
-async fn lived(
+async fn drive_and_suspend(
     harness: &EngineHarness,
     parts: &EngineParts,
     meanwhile: Meanwhile,
@@ -201,8 +201,8 @@ async fn interrupted_everywhere(fixture: StoreFixture, meanwhile: Meanwhile) {
     let first = usize::from(harness.fixture.is_postgres()) * step / 2;
     let (mut polls, mut times) = (first, 0);
     loop {
-        let (root, canceled, over) = lived(&harness, &parts, meanwhile, polls).await;
-        let journals: BTreeMap<TaskId, Journal> = harness.lawful(root).await;
+        let (root, canceled, over) = drive_and_suspend(&harness, &parts, meanwhile, polls).await;
+        let journals: BTreeMap<TaskId, Journal> = harness.checked_journals(root).await;
         let items = || {
             journals
                 .values()

@@ -15,7 +15,7 @@ use holdpoint::task::transcript::Message;
 
 use super::super::engine_harness::{EngineHarness, alice, outcomes};
 use super::super::two_replicas::place;
-use super::crashes::lived;
+use super::crashes::drive_and_crash;
 use super::harness::{
     LEAF, People, Shape, TreeDriver, ended_as, handed_back, hands_on, one_large, one_small, refund,
     said, speaks,
@@ -118,8 +118,8 @@ both! {
         let parts = harness.parts(0);
         for moment in 1.. {
             let began = harness.prompt_count();
-            let (root, whole) = lived(&harness, &parts, People::Approve, moment).await;
-            let journals = harness.lawful(root).await;
+            let (root, whole) = drive_and_crash(&harness, &parts, People::Approve, moment).await;
+            let journals = harness.checked_journals(root).await;
             assert_eq!(journals.len(), 2, "one task for all calls: {}", harness.description(root).await);
             let [leaf] = harness.of_agent(root, LEAF).await[..] else { panic!("one leaf") };
             assert_eq!(harness.executions(leaf, "/refund"), 3, "{}", harness.description(root).await);
@@ -159,7 +159,7 @@ both! {
         // A person is asked again about the same refund, although it has been approved once.
         assert_eq!(harness.asked_by_tree(root).await.len(), 1, "{}", harness.description(root).await);
         harness.finish_tree(&parts, root, People::Approve).await;
-        assert_eq!(harness.lawful(root).await.len(), 2);
+        assert_eq!(harness.checked_journals(root).await.len(), 2);
         assert_eq!((harness.of_agent(root, LEAF).await, harness.executions(leaf, "/refund")), (vec![leaf], 2));
     }
 
@@ -196,7 +196,7 @@ both! {
                 assert_eq!(harness.asked_by_tree(root).await.len(), 20);
             }
         }
-        let journals = harness.lawful(root).await;
+        let journals = harness.checked_journals(root).await;
         assert_eq!((seen, journals.len(), journals[&root].row.status), (24, 28, TaskStatus::Completed));
         for leaf in harness.of_agent(root, LEAF).await {
             assert_eq!(harness.executions(leaf, "/refund"), 1);
@@ -216,7 +216,7 @@ both! {
         harness.script_by_name(move |name, prompt| Ok(shape.says(one_small, name, prompt)));
         EngineHarness::like(&parts, 0).retry(&alice(), root, None).await.unwrap();
         harness.finish_tree(&parts, root, People::Approve).await;
-        let journals = harness.lawful(root).await;
+        let journals = harness.checked_journals(root).await;
         assert_eq!((journals.len(), journals[&root].row.status), (3, TaskStatus::Completed));
         for leaf in harness.of_agent(root, LEAF).await {
             assert_eq!(harness.executions(leaf, "/refund"), 1, "no finished call runs again");
@@ -249,7 +249,7 @@ both! {
         assert!(harness.asked_by_tree(root).await.is_empty());
         api.retry(&alice(), root, None).await.unwrap();
         harness.finish_tree(&parts, root, People::Approve).await;
-        let journals = harness.lawful(root).await;
+        let journals = harness.checked_journals(root).await;
         assert_eq!(journals[&root].row.status, TaskStatus::Completed, "{}", harness.description(root).await);
         assert_eq!(harness.executions(asked[0].task_id, "/refund"), 1);
     }
@@ -263,7 +263,7 @@ both! {
         });
         let parts = harness.parts(0);
         let root = harness.grown(&parts).await;
-        let journals = harness.lawful(root).await;
+        let journals = harness.checked_journals(root).await;
         assert_eq!(journals[&root].row.status, TaskStatus::Completed, "{}", harness.description(root).await);
         let failed: Vec<_> = journals.values().filter(|journal| journal.row.status == TaskStatus::Failed).collect();
         let [child] = &failed[..] else { panic!("one has failed: {}", harness.description(root).await) };
@@ -286,7 +286,7 @@ both! {
             (Shape { depth: 2, children: 2, wide: 0 }, "max_tasks: 3", 4),
         ] {
             let (harness, root) = limited(&fixture, shape, limit).await;
-            let journals = harness.lawful(root).await;
+            let journals = harness.checked_journals(root).await;
             assert_eq!(journals[&root].row.status, TaskStatus::Completed, "{limit}: {}", harness.description(root).await);
             assert_eq!(journals.len(), tasks, "{limit}: {}", harness.description(root).await);
             let refused: Vec<_> = journals.values().filter(|journal| outcomes(journal).contains(&Outcome::Invalid)).collect();
@@ -333,7 +333,7 @@ both! {
         let root = harness.grown(&parts).await;
         harness.answer_tree(&EngineHarness::like(&parts, 0), root, People::Reject).await;
         TreeDriver::of(&harness, &parts, root).drive(usize::MAX).await;
-        let journals = harness.lawful(root).await;
+        let journals = harness.checked_journals(root).await;
         assert_eq!((journals.len(), journals[&root].row.status), (3, TaskStatus::Completed), "{}", harness.description(root).await);
         let [first, second] = harness.of_agent(root, LEAF).await[..] else { panic!("two leaves") };
         assert_eq!((ended_as(&journals, first), ended_as(&journals, second)), (vec![Outcome::Rejected], vec![Outcome::Rejected]));
@@ -364,7 +364,7 @@ both! {
         assert!(request.spec.pending_tool_calls[0].reason.is_some());
         assert_eq!(harness.executions(second, "/refund"), 0);
         harness.finish_tree(&parts, root, People::Approve).await;
-        harness.lawful(root).await;
+        harness.checked_journals(root).await;
         assert_eq!((harness.executions(first, "/refund"), harness.executions(second, "/refund")), (1, 1));
     }
 }

@@ -205,7 +205,7 @@ both! {
         assert_eq!(harness.asked_by_tree(root).await.len(), 1);
         balanced(&harness, root).await;
         harness.finish_tree(&parts, root, People::Approve).await;
-        harness.lawful(root).await;
+        harness.checked_journals(root).await;
     }
 
     async fn rejection_made_while_a_siblings_model_answers_holds_for_the_sibling(fixture) {
@@ -223,7 +223,7 @@ both! {
         for leaf in harness.of_agent(root, LEAF).await {
             assert_eq!(outcomes(&harness.journal(leaf).await), [Outcome::Rejected]);
         }
-        harness.lawful(root).await;
+        harness.checked_journals(root).await;
     }
 
     async fn task_waiting_to_open_a_request_is_woken_when_one_closes_while_it_parks(fixture) {
@@ -272,7 +272,7 @@ both! {
         let api = EngineHarness::like(&parts, 0);
         api.decide(&alice(), request.spec.request_id, DecisionInput { digest: None, body }, None).await.unwrap();
         harness.finish_tree(&parts, root, People::Approve).await;
-        harness.lawful(root).await;
+        harness.checked_journals(root).await;
         let (name, prompt) = harness.prompted();
         let result = prompt.messages.iter().rev().find_map(|message| match message {
             Message::Result { content, .. } => Some(content.clone()),
@@ -341,6 +341,6 @@ both! {
         }
         looked_after(&harness, &parts, root).await;
         assert!(harness.tool.ledger().is_empty(), "{}", harness.description(root).await);
-        harness.lawful(root).await;
+        harness.checked_journals(root).await;
     }
 }
