@@ -57,7 +57,7 @@ impl Acceptor for Opened {
     }
 }
 
-struct World {
+struct Setup {
     clock: Arc<Hand>,
     connections: Connections,
     opened: mpsc::UnboundedSender<io::Result<DuplexStream>>,
@@ -70,7 +70,7 @@ struct World {
     server: JoinHandle<()>,
 }
 
-impl World {
+impl Setup {
     fn new(most: usize) -> Self {
         Self::speaking(most, None)
     }
@@ -211,113 +211,113 @@ fn just_before(time: Duration) -> Duration {
 
 #[tokio::test]
 async fn silent_connection_is_closed_10_seconds_after_its_opening() {
-    let world = World::new(10);
-    let (mut silent, mut late) = (world.open(), world.open());
+    let setup = Setup::new(10);
+    let (mut silent, mut late) = (setup.open(), setup.open());
     tokio::task::yield_now().await;
-    world.clock.leap(just_before(HEADER_TIMEOUT));
+    setup.clock.leap(just_before(HEADER_TIMEOUT));
     late.asks().await;
-    world.clock.leap(Duration::from_millis(1));
+    setup.clock.leap(Duration::from_millis(1));
     assert!(silent.is_closed().await);
     late.asks().await;
 }
 
 #[tokio::test]
 async fn partial_request_head_is_closed_after_10_seconds_however_slowly_it_arrives() {
-    let world = World::new(10);
-    let mut slow = world.open();
+    let setup = Setup::new(10);
+    let mut slow = setup.open();
     for byte in ["GET / HT", "TP/1.1\r\n", "host: h"] {
         slow.send(byte).await;
         tokio::task::yield_now().await;
-        world.clock.leap(Duration::from_secs(3));
+        setup.clock.leap(Duration::from_secs(3));
         tokio::task::yield_now().await;
     }
-    world.clock.leap(Duration::from_secs(1));
+    setup.clock.leap(Duration::from_secs(1));
     assert!(slow.is_closed().await);
     // On a kept-alive connection, the ten seconds of `HEADER_TIMEOUT` begin with the first byte of
     // the next request.
-    let mut kept = world.open();
+    let mut kept = setup.open();
     kept.asks().await;
-    world.clock.leap(Duration::from_secs(70));
+    setup.clock.leap(Duration::from_secs(70));
     kept.send("G").await;
     tokio::task::yield_now().await;
-    world.clock.leap(just_before(HEADER_TIMEOUT));
+    setup.clock.leap(just_before(HEADER_TIMEOUT));
     kept.send("ET / HTTP/1.1\r\nhost: h\r\n\r\n").await;
     assert!(kept.answer().await.0.starts_with("HTTP/1.1 200"));
     kept.send("G").await;
     tokio::task::yield_now().await;
-    world.clock.leap(HEADER_TIMEOUT);
+    setup.clock.leap(HEADER_TIMEOUT);
     assert!(kept.is_closed().await);
 }
 
 #[tokio::test]
 async fn kept_connection_is_closed_after_75_seconds_without_a_request() {
-    let world = World::new(10);
-    let mut kept = world.open();
+    let setup = Setup::new(10);
+    let mut kept = setup.open();
     for _ in 0..3 {
         kept.asks().await;
-        world.clock.leap(just_before(KEEP_ALIVE_TIMEOUT));
+        setup.clock.leap(just_before(KEEP_ALIVE_TIMEOUT));
     }
     kept.asks().await;
-    world.clock.leap(KEEP_ALIVE_TIMEOUT);
+    setup.clock.leap(KEEP_ALIVE_TIMEOUT);
     assert!(kept.is_closed().await);
 }
 
 #[tokio::test]
 async fn waiting_request_and_open_stream_are_not_idle() {
-    let world = World::new(2);
-    let (mut waits, mut watches) = (world.open(), world.open());
+    let setup = Setup::new(2);
+    let (mut waits, mut watches) = (setup.open(), setup.open());
     waits.get("/held").await;
-    world.held.notified().await;
+    setup.held.notified().await;
     watches.get("/endless").await;
     watches.answer().await;
-    let mut third = world.open();
+    let mut third = setup.open();
     third.get("/").await;
     for _ in 0..10 {
-        world.clock.leap(Duration::from_mins(10));
+        setup.clock.leap(Duration::from_mins(10));
         tokio::task::yield_now().await;
     }
     let mut first = [0; 5 + "5\r\n\r\n".len()];
     watches.0.read_exact(&mut first).await.unwrap();
-    world.leave.add_permits(1);
+    setup.leave.add_permits(1);
     assert_eq!(waits.answer().await.1, "held");
     // After its response, the connection `waits` is idle. The server closes this connection to make
     // room for `third`.
     assert!(third.answer().await.0.starts_with("HTTP/1.1 200"));
     assert!(waits.is_closed().await);
     drop(watches);
-    world.open().asks().await;
+    setup.open().asks().await;
 }
 
 #[tokio::test]
 async fn longest_idle_connection_makes_room_for_the_next() {
-    let world = World::new(3);
-    let (mut first, mut second, mut third) = (world.open(), world.open(), world.open());
+    let setup = Setup::new(3);
+    let (mut first, mut second, mut third) = (setup.open(), setup.open(), setup.open());
     for client in [&mut first, &mut second, &mut third] {
         client.asks().await;
     }
     first.asks().await;
     // `second` has been idle longest, because `first` has just sent another request.
-    world.open().asks().await;
+    setup.open().asks().await;
     assert!(second.is_closed().await);
     third.asks().await;
     // A connection with an incomplete request head counts as idle.
     for _ in 0..200 {
-        let mut half = world.open();
+        let mut half = setup.open();
         half.send("GET / HTTP/1.1\r\n").await;
         std::mem::forget(half);
     }
     for _ in 0..5 {
-        world.open().asks().await;
+        setup.open().asks().await;
     }
 }
 
 #[tokio::test]
 async fn request_on_a_connection_that_was_told_to_close_is_not_answered() {
-    let world = World::new(1);
-    let mut first = world.open();
+    let setup = Setup::new(1);
+    let mut first = setup.open();
     first.asks().await;
     // Opening `next` makes the server close `first`, which sends a request at the same time.
-    let mut next = world.open();
+    let mut next = setup.open();
     first.get("/").await;
     assert!(first.is_closed().await);
     next.asks().await;
@@ -325,67 +325,67 @@ async fn request_on_a_connection_that_was_told_to_close_is_not_answered() {
 
 #[tokio::test]
 async fn unauthenticated_request_makes_room_for_the_next_client() {
-    let world = World::new(2);
-    let mut strangers = [world.open(), world.open()];
+    let setup = Setup::new(2);
+    let mut strangers = [setup.open(), setup.open()];
     for stranger in &mut strangers {
         stranger
             .send("POST /sign-in HTTP/1.1\r\nhost: h\r\ncontent-length: 4\r\n\r\nab")
             .await;
         tokio::task::yield_now().await;
     }
-    let mut known = world.open();
+    let mut known = setup.open();
     known.get("/held").await;
-    world.held.notified().await;
+    setup.held.notified().await;
     assert!(strangers[0].is_closed().await);
     // The connection of `known` is protected, so the server closes the other stranger's connection.
-    world.open().asks().await;
+    setup.open().asks().await;
     assert!(strangers[1].is_closed().await);
-    world.leave.add_permits(1);
+    setup.leave.add_permits(1);
     assert_eq!(known.answer().await.1, "held");
 }
 
 #[tokio::test]
 async fn client_that_reads_nothing_is_closed_and_is_not_idle_before() {
-    let world = World::new(1);
-    let mut deaf = world.open();
+    let setup = Setup::new(1);
+    let mut deaf = setup.open();
     deaf.get("/large").await;
     tokio::task::yield_now().await;
-    let mut next = world.open();
+    let mut next = setup.open();
     next.get("/").await;
     for _ in 0..5 {
         // The client reads some bytes just before each timeout.
-        world.clock.leap(just_before(WRITE_TIMEOUT));
+        setup.clock.leap(just_before(WRITE_TIMEOUT));
         deaf.0.read_exact(&mut vec![0; 32 * 1024]).await.unwrap();
         tokio::task::yield_now().await;
     }
-    world.clock.leap(WRITE_TIMEOUT);
+    setup.clock.leap(WRITE_TIMEOUT);
     assert!(next.answer().await.0.starts_with("HTTP/1.1 200"));
     assert!(deaf.rest().await.len() < 1024 * 1024 - 5 * 32 * 1024);
 }
 
 #[tokio::test]
 async fn body_that_is_still_read_keeps_its_connection() {
-    let world = World::new(10);
-    let mut slow = world.open();
+    let setup = Setup::new(10);
+    let mut slow = setup.open();
     slow.send("POST /body HTTP/1.1\r\nhost: h\r\ncontent-length: 4\r\n\r\nab")
         .await;
     tokio::task::yield_now().await;
-    world.clock.leap(Duration::from_mins(2));
+    setup.clock.leap(Duration::from_mins(2));
     tokio::task::yield_now().await;
     slow.send("cd").await;
     assert_eq!(slow.answer().await.1, "4");
-    world.clock.leap(just_before(KEEP_ALIVE_TIMEOUT));
+    setup.clock.leap(just_before(KEEP_ALIVE_TIMEOUT));
     slow.asks().await;
 }
 
 #[tokio::test]
 async fn body_that_is_read_after_its_answer_keeps_its_connection() {
-    let world = World::new(10);
-    let mut slow = world.open();
+    let setup = Setup::new(10);
+    let mut slow = setup.open();
     slow.send("POST /early HTTP/1.1\r\nhost: h\r\ncontent-length: 4\r\n\r\nab")
         .await;
     assert_eq!(slow.answer().await.1, "early");
-    world.clock.leap(Duration::from_mins(2));
+    setup.clock.leap(Duration::from_mins(2));
     tokio::task::yield_now().await;
     slow.send("cd").await;
     slow.asks().await;
@@ -393,13 +393,13 @@ async fn body_that_is_read_after_its_answer_keeps_its_connection() {
 
 #[tokio::test]
 async fn http_2_is_refused_with_prior_knowledge_and_by_upgrade() {
-    let world = World::new(10);
-    let mut prior = world.open();
+    let setup = Setup::new(10);
+    let mut prior = setup.open();
     prior
         .send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\u{4}\0\0\0\0\0")
         .await;
     assert!(prior.is_closed().await, "no frame, no answer");
-    let mut upgrade = world.open();
+    let mut upgrade = setup.open();
     upgrade
         .send("GET / HTTP/1.1\r\nhost: h\r\nconnection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n\r\n")
         .await;
@@ -408,10 +408,10 @@ async fn http_2_is_refused_with_prior_knowledge_and_by_upgrade() {
 
 #[tokio::test]
 async fn head_over_64_kib_is_refused() {
-    let world = World::new(10);
+    let setup = Setup::new(10);
     let start = "GET / HTTP/1.1\r\nhost: h\r\na: ";
     let head = |size: usize| format!("{start}{}\r\n\r\n", "x".repeat(size - start.len() - 4));
-    let mut fits = world.open();
+    let mut fits = setup.open();
     fits.send(&head(MAX_HEADER_SIZE)).await;
     assert!(fits.answer().await.0.starts_with("HTTP/1.1 200"));
     for text in [
@@ -419,7 +419,7 @@ async fn head_over_64_kib_is_refused() {
         format!("{start}{}", "x".repeat(MAX_HEADER_SIZE)),
         head(5 * MAX_HEADER_SIZE),
     ] {
-        let mut large = world.open();
+        let mut large = setup.open();
         let _ = large.0.write_all(text.as_bytes()).await;
         assert!(large.rest().await.starts_with(b"HTTP/1.1 431 "));
     }
@@ -427,49 +427,49 @@ async fn head_over_64_kib_is_refused() {
 
 #[tokio::test]
 async fn shutdown_closes_idle_connections_and_answers_the_others() {
-    let world = World::new(10);
+    let setup = Setup::new(10);
     let (mut silent, mut half, mut kept, mut waits) =
-        (world.open(), world.open(), world.open(), world.open());
+        (setup.open(), setup.open(), setup.open(), setup.open());
     half.send("GET /").await;
     kept.asks().await;
     waits.get("/held").await;
-    world.held.notified().await;
-    world.closed.cancel();
+    setup.held.notified().await;
+    setup.closed.cancel();
     for client in [&mut silent, &mut half, &mut kept] {
         assert!(client.is_closed().await);
     }
-    assert!(!world.server.is_finished());
-    world.leave.add_permits(1);
+    assert!(!setup.server.is_finished());
+    setup.leave.add_permits(1);
     let (head, body) = waits.answer().await;
     assert!(
         head.contains("connection: close") && body == "held",
         "{head}"
     );
     assert!(waits.is_closed().await);
-    world.server.await.unwrap();
+    setup.server.await.unwrap();
 }
 
 #[tokio::test]
 async fn failed_accept_neither_stops_the_server_nor_spins() {
-    let world = World::new(10);
-    let mut kept = world.open();
+    let setup = Setup::new(10);
+    let mut kept = setup.open();
     kept.asks().await;
     for _ in 0..3 {
-        world
+        setup
             .opened
             .send(Err(io::ErrorKind::ConnectionAborted.into()))
             .unwrap();
     }
-    world.open().asks().await;
+    setup.open().asks().await;
     // After EMFILE (24), the accept loop closes an idle connection to free a descriptor, and pauses
     // before each new `accept`.
     for _ in 0..3 {
-        world
+        setup
             .opened
             .send(Err(io::Error::from_raw_os_error(24)))
             .unwrap();
     }
-    let mut next = world.open();
+    let mut next = setup.open();
     next.get("/").await;
     assert!(kept.is_closed().await);
     for _ in 0..3 {
@@ -481,19 +481,19 @@ async fn failed_accept_neither_stops_the_server_nor_spins() {
             futures_util::FutureExt::now_or_never(next.0.read(&mut byte)).is_none(),
             "the loop pauses"
         );
-        world.clock.leap(ACCEPT_PAUSE);
+        setup.clock.leap(ACCEPT_PAUSE);
     }
     assert!(next.answer().await.0.starts_with("HTTP/1.1 200"));
-    world.connections.close_longest_idle();
+    setup.connections.close_longest_idle();
 }
 
 #[tokio::test]
 async fn open_connection_is_answered_by_the_router_that_was_set_since() {
-    let world = World::new(10);
-    let mut client = world.open();
+    let setup = Setup::new(10);
+    let mut client = setup.open();
     client.asks().await;
     let router = Router::new().route("/", get(|| async { "new" }));
-    drop(world.router.send_replace(router));
+    drop(setup.router.send_replace(router));
     client.get("/").await;
     assert_eq!(client.answer().await.1, "new");
 }

@@ -40,15 +40,15 @@ fn field(size: usize) -> Vec<u8> {
     [&[0, 1, b'a'][..], &length, &vec![b'x'; size]].concat()
 }
 
-fn speaking_http2() -> World {
-    World::speaking(10, Some(PingTimes::default()))
+fn speaking_http2() -> Setup {
+    Setup::speaking(10, Some(PingTimes::default()))
 }
 
 struct Frames(Client);
 
 impl Frames {
-    async fn open(world: &World) -> Self {
-        let mut client = world.open();
+    async fn open(setup: &Setup) -> Self {
+        let mut client = setup.open();
         client.0.write_all(PREFACE).await.unwrap();
         Self(client)
     }
@@ -83,8 +83,8 @@ impl Frames {
 
 #[tokio::test]
 async fn limits_are_announced_and_a_stream_over_them_is_refused() {
-    let world = speaking_http2();
-    let mut client = Frames::open(&world).await;
+    let setup = speaking_http2();
+    let mut client = Frames::open(&setup).await;
     let settings = client.payload(SETTINGS).await.unwrap();
     let value = |name: u16| {
         let mut entries = settings.chunks(6);
@@ -107,8 +107,8 @@ async fn limits_are_announced_and_a_stream_over_them_is_refused() {
 
 #[tokio::test]
 async fn header_list_over_16_kib_is_refused_and_the_connection_lives() {
-    let world = speaking_http2();
-    let mut client = Frames::open(&world).await;
+    let setup = speaking_http2();
+    let mut client = Frames::open(&setup).await;
     for (stream, size, refused) in [
         (1, 15 * 1024, false),
         (3, 16_200, true),
@@ -124,8 +124,8 @@ async fn header_list_over_16_kib_is_refused_and_the_connection_lives() {
 
 #[tokio::test]
 async fn streams_that_are_reset_at_once_end_the_connection() {
-    let world = speaking_http2();
-    let mut client = Frames::open(&world).await;
+    let setup = speaking_http2();
+    let mut client = Frames::open(&setup).await;
     let mut burst = Vec::new();
     for stream in 0..200 {
         let stream = 2 * stream + 1;
@@ -141,14 +141,14 @@ async fn streams_that_are_reset_at_once_end_the_connection() {
 
 /// Sends pings and advances the clock by `time`, up to four times. Panics if the connection is
 /// still open afterwards.
-async fn closed_within(world: &World, client: &mut Frames, time: Duration) {
+async fn closed_within(setup: &Setup, client: &mut Frames, time: Duration) {
     let ping = frame(PING, 0, 0, &[7; 8]);
     for _ in 0..4 {
         let sent = client.0.0.write_all(&ping).await;
         for _ in 0..20 {
             tokio::task::yield_now().await;
         }
-        world.clock.leap(time);
+        setup.clock.leap(time);
         for _ in 0..20 {
             tokio::task::yield_now().await;
         }
@@ -161,20 +161,20 @@ async fn closed_within(world: &World, client: &mut Frames, time: Duration) {
 
 #[tokio::test]
 async fn connection_that_only_pings_is_closed_in_time() {
-    let world = speaking_http2();
-    let mut silent = Frames::open(&world).await;
+    let setup = speaking_http2();
+    let mut silent = Frames::open(&setup).await;
     silent.payload(SETTINGS).await.unwrap();
-    closed_within(&world, &mut silent, HEADER_TIMEOUT).await;
-    let mut idle = Frames::open(&world).await;
+    closed_within(&setup, &mut silent, HEADER_TIMEOUT).await;
+    let mut idle = Frames::open(&setup).await;
     idle.send(&get(1, "/", &[])).await;
     idle.payload(HEADERS).await.unwrap();
-    closed_within(&world, &mut idle, KEEP_ALIVE_TIMEOUT).await;
+    closed_within(&setup, &mut idle, KEEP_ALIVE_TIMEOUT).await;
 }
 
 #[tokio::test]
 async fn client_that_reads_nothing_is_closed() {
-    let world = speaking_http2();
-    let mut deaf = Frames::open(&world).await;
+    let setup = speaking_http2();
+    let mut deaf = Frames::open(&setup).await;
     let window = |stream: u32| frame(8, 0, stream, &[0x3f, 0, 0, 0]);
     let large = [window(0), get(1, "/large", &[]), window(1)].concat();
     deaf.send(&large).await;
@@ -183,7 +183,7 @@ async fn client_that_reads_nothing_is_closed() {
         for _ in 0..50 {
             tokio::task::yield_now().await;
         }
-        world.clock.leap(WRITE_TIMEOUT);
+        setup.clock.leap(WRITE_TIMEOUT);
         closed |= deaf
             .0
             .0
@@ -201,10 +201,10 @@ async fn client_that_answers_no_ping_is_closed_while_it_waits_for_a_response() {
         interval: short,
         timeout: short,
     };
-    let world = World::speaking(10, Some(pings));
-    let mut gone = Frames::open(&world).await;
+    let setup = Setup::speaking(10, Some(pings));
+    let mut gone = Frames::open(&setup).await;
     gone.send(&get(1, "/held", &[])).await;
-    world.held.notified().await;
+    setup.held.notified().await;
     assert!(gone.payload(PING).await.is_some());
     assert!(gone.payload(PING).await.is_none(), "it ends");
 }
