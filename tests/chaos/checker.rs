@@ -16,7 +16,7 @@ use holdpoint::task::id::{CallId, TaskId};
 use holdpoint::task::item::{Fact, Item};
 
 use self::calls::{AGENTS, one_call, one_delegation, read};
-use super::simulated_people::Deed;
+use super::simulated_people::Acknowledged;
 use super::tool_server::Execution;
 use crate::engine::invariants;
 
@@ -37,7 +37,7 @@ pub struct TaskRecord {
 pub struct Evidence<'a> {
     pub tasks: &'a [TaskRecord],
     pub ledger: &'a [Execution],
-    pub history: &'a [Deed],
+    pub history: &'a [Acknowledged],
     pub attempted: &'a BTreeMap<String, Vec<&'static str>>,
     /// Whether the database and the process of `tool_server.rs` use the same clock, so that their
     /// times can be compared.
@@ -257,9 +257,9 @@ fn acknowledged(evidence: &Evidence<'_>, found: &mut Findings) {
         });
         decisions.collect()
     };
-    for deed in evidence.history {
-        match deed {
-            Deed::Created { task } => {
+    for change in evidence.history {
+        match change {
+            Acknowledged::Created { task } => {
                 if !by_id.contains_key(task) {
                     found.add(
                         Kind::Lost,
@@ -268,7 +268,7 @@ fn acknowledged(evidence: &Evidence<'_>, found: &mut Findings) {
                     );
                 }
             }
-            Deed::Decided {
+            Acknowledged::Decided {
                 task,
                 request,
                 action,
@@ -281,7 +281,7 @@ fn acknowledged(evidence: &Evidence<'_>, found: &mut Findings) {
                     found.add(Kind::Lost, task.parse().ok(), what);
                 }
             }
-            Deed::Overruled {
+            Acknowledged::Overruled {
                 task,
                 request,
                 action,

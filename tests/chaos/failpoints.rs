@@ -385,11 +385,11 @@ async fn scenario(
     say(people, &first, &format!("doubt {number}")).await;
     people.settle(&first).await;
     // The model fails and is asked again later.
-    let ill = format!("ill {number}");
-    model.falls_ill_of(&ill);
-    say(people, &first, &ill).await;
+    let failing = format!("failing {number}");
+    model.fails_on(&failing);
+    say(people, &first, &failing).await;
     people.settle(&first).await;
-    model.heals(&ill);
+    model.succeeds_on(&failing);
     people
         .post(&format!("/v1/tasks/{first}/retry"), &Value::Null)
         .await;

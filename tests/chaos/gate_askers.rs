@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 
-use super::simulated_people::{Deed, People};
+use super::simulated_people::{Acknowledged, People};
 use crate::support::pause;
 use crate::support::postgres::unique;
 
@@ -56,7 +56,7 @@ impl People {
             let task = call["task_id"].as_str().unwrap_or_default().to_owned();
             match (status, call["decision"].as_str()) {
                 (202, _) => {
-                    self.acknowledge(Deed::Created { task: task.clone() });
+                    self.acknowledge(Acknowledged::Created { task: task.clone() });
                     self.look(&task).await;
                     pause().await;
                 }
@@ -65,7 +65,7 @@ impl People {
                     return;
                 }
                 (200, _) => {
-                    self.acknowledge(Deed::Created { task });
+                    self.acknowledge(Acknowledged::Created { task });
                     return;
                 }
                 (status, _) => {
@@ -122,7 +122,7 @@ impl People {
                 None => pause().await,
             }
         }
-        self.acknowledge(Deed::Created {
+        self.acknowledge(Acknowledged::Created {
             task: text("task_id"),
         });
     }

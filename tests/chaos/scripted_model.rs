@@ -20,7 +20,7 @@ use crate::support::fake_chat_completions::says;
 /// The model's answer: either calls of tools, each given as (name, text of the arguments), or the
 /// final text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum ScriptedAnswer {
     Calls(Vec<(&'static str, String)>),
     Text(String),
 }
@@ -32,7 +32,7 @@ pub struct Model {
 }
 
 #[derive(Default)]
-struct Victim {
+struct KillTarget {
     process: Option<Pid>,
     survived: HashSet<String>,
 }
@@ -42,8 +42,8 @@ struct Inner {
     complaints: Mutex<BTreeSet<String>>,
     prompts: Mutex<Vec<Value>>,
     /// The process that each new prompt kills; `None` if prompts kill no process.
-    victim: Mutex<Option<Victim>>,
-    ill: Mutex<HashSet<String>>,
+    target: Mutex<Option<KillTarget>>,
+    failing: Mutex<HashSet<String>>,
 }
 
 impl Model {
@@ -76,39 +76,43 @@ impl Model {
 
     /// From now on, the model kills the process named by [`Self::is_asked_by`] at each new prompt.
     pub fn kills(&self) {
-        *self.inner.victim.lock().unwrap() = Some(Victim::default());
+        *self.inner.target.lock().unwrap() = Some(KillTarget::default());
     }
 
     /// Names the process that calls the model from now on. After a call of [`Self::kills`], the
     /// model kills this process at each prompt with new messages.
     pub fn is_asked_by(&self, process: &Process) {
-        if let Some(victim) = self.inner.victim.lock().unwrap().as_mut() {
-            victim.process = process.pid();
+        if let Some(target) = self.inner.target.lock().unwrap().as_mut() {
+            target.process = process.pid();
         }
     }
 
     /// Makes the model answer with an error if the last user message of a prompt is `message`. The
-    /// errors end when `heals` is called with the same message.
-    pub fn falls_ill_of(&self, message: &str) {
-        self.inner.ill.lock().unwrap().insert(message.to_owned());
+    /// errors end when `succeeds_on` is called with the same message.
+    pub fn fails_on(&self, message: &str) {
+        self.inner
+            .failing
+            .lock()
+            .unwrap()
+            .insert(message.to_owned());
     }
 
-    pub fn heals(&self, message: &str) {
-        self.inner.ill.lock().unwrap().remove(message);
+    pub fn succeeds_on(&self, message: &str) {
+        self.inner.failing.lock().unwrap().remove(message);
     }
 }
 
 impl Inner {
     fn kills_for(&self, messages: &Value) -> bool {
-        let mut victim = self.victim.lock().unwrap();
-        let Some(victim) = victim
+        let mut target = self.target.lock().unwrap();
+        let Some(target) = target
             .as_mut()
-            .filter(|victim| !victim.survived.contains(&messages.to_string()))
+            .filter(|target| !target.survived.contains(&messages.to_string()))
         else {
             return false;
         };
-        victim.survived.insert(messages.to_string());
-        victim
+        target.survived.insert(messages.to_string());
+        target
             .process
             .is_some_and(|process| kill_process(process, Signal::KILL).is_ok())
     }
@@ -122,16 +126,16 @@ async fn answer(State(inner): State<Arc<Inner>>, Json(body): Json<Value>) -> Res
     }
     let (said, turn, complaints) = read(&messages);
     inner.complaints.lock().unwrap().extend(complaints);
-    if inner.ill.lock().unwrap().contains(&said) {
+    if inner.failing.lock().unwrap().contains(&said) {
         return (
             StatusCode::BAD_REQUEST,
-            Json(json!({"error": {"message": "ill"}})),
+            Json(json!({"error": {"message": "failing"}})),
         )
             .into_response();
     }
-    match wish(&said, turn) {
-        Wish::Text(text) => Json(says(&text)).into_response(),
-        Wish::Calls(calls) => {
+    match scripted_answer(&said, turn) {
+        ScriptedAnswer::Text(text) => Json(says(&text)).into_response(),
+        ScriptedAnswer::Calls(calls) => {
             let calls: Vec<_> = calls
                 .iter()
                 .enumerate()
@@ -164,7 +168,7 @@ fn read(messages: &[Value]) -> (String, usize, Vec<String>) {
                 (said, turn) = (user_text(message), 0);
             }
             Some("assistant") => {
-                if !same(message, &wish(&said, turn), turn) {
+                if !same(message, &scripted_answer(&said, turn), turn) {
                     wrong.push(format!("{said}: answer {turn} came back as {message}"));
                 }
                 turn += 1;
@@ -188,10 +192,10 @@ fn read(messages: &[Value]) -> (String, usize, Vec<String>) {
     (said, turn, wrong)
 }
 
-fn same(message: &Value, wish: &Wish, turn: usize) -> bool {
-    match wish {
-        Wish::Text(text) => message["content"] == text.as_str(),
-        Wish::Calls(calls) => {
+fn same(message: &Value, expected: &ScriptedAnswer, turn: usize) -> bool {
+    match expected {
+        ScriptedAnswer::Text(text) => message["content"] == text.as_str(),
+        ScriptedAnswer::Calls(calls) => {
             let calls: Vec<_> = calls
                 .iter()
                 .enumerate()
@@ -204,7 +208,7 @@ fn same(message: &Value, wish: &Wish, turn: usize) -> bool {
 
 /// Returns the answer to the user message `said`, which has the form `<plan> <number>`, after
 /// `turn` earlier answers to the same message.
-fn wish(said: &str, turn: usize) -> Wish {
+fn scripted_answer(said: &str, turn: usize) -> ScriptedAnswer {
     let (plan, number) = said.split_once(' ').unwrap_or((said, "0"));
     let number: u64 = number.parse().unwrap_or(0);
     let call = |name: &'static str, place: u64, amount: u64, fault: &str, wait: u64| {
@@ -259,9 +263,9 @@ fn wish(said: &str, turn: usize) -> Wish {
         _ => Vec::new(),
     };
     if calls.is_empty() {
-        Wish::Text(format!("done with {said}"))
+        ScriptedAnswer::Text(format!("done with {said}"))
     } else {
-        Wish::Calls(calls)
+        ScriptedAnswer::Calls(calls)
     }
 }
 

@@ -18,7 +18,7 @@ use crate::support::{http_client_builder, pause};
 
 /// A change that the service acknowledged.
 #[derive(Clone, Debug)]
-pub enum Deed {
+pub enum Acknowledged {
     Created {
         task: String,
     },
@@ -58,7 +58,7 @@ pub struct People {
     pub timeout: Duration,
     pub counts: Counts,
     http: reqwest::Client,
-    history: Mutex<Vec<Deed>>,
+    history: Mutex<Vec<Acknowledged>>,
     complaints: Mutex<Vec<String>>,
     attempted: Mutex<BTreeMap<String, Vec<&'static str>>>,
     /// The last reply from each path, which error messages show.
@@ -95,7 +95,7 @@ impl People {
         &self.http
     }
 
-    pub fn history(&self) -> Vec<Deed> {
+    pub fn history(&self) -> Vec<Acknowledged> {
         self.history.lock().unwrap().clone()
     }
 
@@ -241,7 +241,7 @@ impl People {
         self.history
             .lock()
             .unwrap()
-            .push(Deed::Created { task: task.clone() });
+            .push(Acknowledged::Created { task: task.clone() });
         task
     }
 
@@ -342,7 +342,7 @@ impl People {
             .fetch_add(u64::from(answer.tries > 1), Ordering::Relaxed);
         let (task, request) = (task.to_owned(), request.to_owned());
         match (answer.status, answer.body["code"].as_str()) {
-            (200 | 202, _) => self.history.lock().unwrap().push(Deed::Decided {
+            (200 | 202, _) => self.history.lock().unwrap().push(Acknowledged::Decided {
                 task,
                 request,
                 action,
@@ -362,7 +362,7 @@ impl People {
                     .as_str()
                     .unwrap_or_default()
                     .to_owned();
-                self.history.lock().unwrap().push(Deed::Overruled {
+                self.history.lock().unwrap().push(Acknowledged::Overruled {
                     task,
                     request,
                     action,
@@ -401,8 +401,8 @@ impl People {
         last["outcome"].as_str().map(str::to_owned)
     }
 
-    pub fn acknowledge(&self, deed: Deed) {
-        self.history.lock().unwrap().push(deed);
+    pub fn acknowledge(&self, change: Acknowledged) {
+        self.history.lock().unwrap().push(change);
     }
 
     pub async fn listed(&self) -> Vec<String> {
