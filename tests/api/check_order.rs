@@ -8,7 +8,7 @@ use super::approval_cycle::on_both;
 use crate::support::fake_chat_completions::says;
 use crate::support::test_app::{ALICE, BOB, CAROL, Held, OTHER, On, TestApp};
 
-const NOBODY: &str = "";
+const NO_KEY: &str = "";
 const NOT_THERE: &str = "/resume/00000000-0000-7000-8000-000000000000";
 const EVIL: (&str, &str) = ("origin", "https://evil.example");
 const BAD_KEY: (&str, &str) = ("idempotency-key", "a b");
@@ -30,7 +30,7 @@ struct Attempt<'a>(
 async fn tell(app: &TestApp, attempts: &[Attempt<'_>]) {
     for Attempt(method, path, key, headers, kind, body, status) in attempts {
         let mut actor = match *key {
-            NOBODY => app.nobody(),
+            NO_KEY => app.nobody(),
             ALICE => app.actor(ALICE),
             BOB => app.actor(BOB),
             CAROL => app.actor(CAROL),
@@ -70,11 +70,11 @@ on_both! {
         let other = r#"{"action":"approve","digest":"sha256:00"}"#;
         let post = Method::POST;
         tell(&app, &[
-            Attempt(Method::PUT, "/v1/nothing", NOBODY, &[EVIL], JSON, &large, 404),
-            Attempt(Method::PUT, &resume, NOBODY, &[EVIL], JSON, &large, 405),
-            Attempt(post.clone(), &resume, NOBODY, &[EVIL], JSON, &large, 403),
-            Attempt(post.clone(), &resume, NOBODY, &[SPEAKS], JSON, &large, 413),
-            Attempt(post.clone(), NOT_THERE, NOBODY, &[SPEAKS], JSON, "{", 401),
+            Attempt(Method::PUT, "/v1/nothing", NO_KEY, &[EVIL], JSON, &large, 404),
+            Attempt(Method::PUT, &resume, NO_KEY, &[EVIL], JSON, &large, 405),
+            Attempt(post.clone(), &resume, NO_KEY, &[EVIL], JSON, &large, 403),
+            Attempt(post.clone(), &resume, NO_KEY, &[SPEAKS], JSON, &large, 413),
+            Attempt(post.clone(), NOT_THERE, NO_KEY, &[SPEAKS], JSON, "{", 401),
             Attempt(post.clone(), NOT_THERE, BOB, &[SPEAKS], JSON, "{", 403),
             Attempt(post.clone(), NOT_THERE, CAROL, &[BAD_KEY], JSON, "{", 404),
             Attempt(post.clone(), &resume, OTHER, &[BAD_KEY], JSON, "{", 404),
@@ -97,7 +97,7 @@ on_both! {
             Attempt(post.clone(), &resume, BOB, &[], JSON, r#"{"action":"approve"}"#, 409),
             Attempt(post.clone(), &resume, CAROL, &[key], JSON, r#"{"action":"approve"}"#, 403),
             Attempt(post.clone(), &resume, BOB, &[key], "text/plain", "{", 422),
-            Attempt(post.clone(), &resume, NOBODY, &[key], JSON, "{", 401),
+            Attempt(post.clone(), &resume, NO_KEY, &[key], JSON, "{", 401),
         ]).await;
         let replay = app.approver().header(key.0, key.1).post(&resume, &json!({"action": "approve"})).await;
         assert_eq!((replay.status, replay.header("idempotency-replayed")), (200, "true"));

@@ -60,7 +60,7 @@ pub(super) enum Reads {
     /// The caller owns the task or is an admin, and the key may read.
     Everything,
     /// The caller reads the tree if they may decide one of its requests.
-    What(HeDecides),
+    What(Decides),
     /// The scope of the key does not include reading.
     Nothing,
     /// The task belongs to another tenant, so the status is 404.
@@ -68,7 +68,7 @@ pub(super) enum Reads {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum HeDecides {
+pub(super) enum Decides {
     /// The caller may decide with this key, under the rules that the [`Person`] lists.
     Here,
     /// The caller may not decide with this key. With another key of the same user, they may decide
@@ -83,29 +83,29 @@ pub(super) const BOB: [bool; 6] = [N, Y, N, N, N, N];
 pub(super) const FINANCE: [bool; 6] = [N, N, Y, Y, Y, N];
 pub(super) const SUPPORT: [bool; 6] = [N, N, N, N, N, Y];
 pub(super) const NONE: [bool; 6] = [N; 6];
-const HIS: Reads = Reads::What(HeDecides::Here);
+const DECIDED: Reads = Reads::What(Decides::Here);
 const WEB: &str = "web-key-0123456789ab";
 
 #[rustfmt::skip]
 pub(super) const TABLE: &[Person] = &[
     Person("the owner",                 "alice-key-0123456789",  &[],                                             ALICE,   Reads::Everything),
     Person("the owner, reads",          "alice-read-0123456789", &[],                                             NONE,    Reads::Everything),
-    Person("the owner, decides",        "alice-decide-01234567", &[],                                             ALICE,   HIS),
+    Person("the owner, decides",        "alice-decide-01234567", &[],                                             ALICE,   DECIDED),
     Person("the owner, creates",        "alice-create-01234567", &[],                                             NONE,    Reads::Nothing),
     Person("the owner by web",          WEB, &[("holdpoint-user", "alice")],                                      ALICE,   Reads::Everything),
     Person("the owner by web, groups",  WEB, &[("holdpoint-user", "alice"), ("holdpoint-groups", "finance,support")], ALICE, Reads::Everything),
-    Person("the named user",            "bob-key-0123456789ab",  &[],                                             BOB,     HIS),
-    Person("the named user by web",     WEB, &[("holdpoint-user", "bob")],                                        BOB,     HIS),
-    Person("a member",                  "fay-key-0123456789ab",  &[],                                             FINANCE, HIS),
-    Person("a member, reads",           "fay-read-0123456789",   &[],                                             NONE,    Reads::What(HeDecides::Elsewhere(FINANCE))),
-    Person("a member, decides",         "fay-decide-0123456789", &[],                                             FINANCE, HIS),
-    Person("a member by web",           WEB, &[("holdpoint-user", "zoe"), ("holdpoint-groups", "x, finance")],    FINANCE, HIS),
-    Person("fay by web, no groups",     WEB, &[("holdpoint-user", "fay")],                                        NONE,    HIS),
-    Person("of the owner's group",      "sam-key-0123456789ab",  &[],                                             SUPPORT, HIS),
+    Person("the named user",            "bob-key-0123456789ab",  &[],                                             BOB,     DECIDED),
+    Person("the named user by web",     WEB, &[("holdpoint-user", "bob")],                                        BOB,     DECIDED),
+    Person("a member",                  "fay-key-0123456789ab",  &[],                                             FINANCE, DECIDED),
+    Person("a member, reads",           "fay-read-0123456789",   &[],                                             NONE,    Reads::What(Decides::Elsewhere(FINANCE))),
+    Person("a member, decides",         "fay-decide-0123456789", &[],                                             FINANCE, DECIDED),
+    Person("a member by web",           WEB, &[("holdpoint-user", "zoe"), ("holdpoint-groups", "x, finance")],    FINANCE, DECIDED),
+    Person("fay by web, no groups",     WEB, &[("holdpoint-user", "fay")],                                        NONE,    DECIDED),
+    Person("of the owner's group",      "sam-key-0123456789ab",  &[],                                             SUPPORT, DECIDED),
     Person("an admin",                  "root-key-0123456789",   &[],                                             NONE,    Reads::Everything),
     Person("an admin, reads",           "ops-key-0123456789ab",  &[],                                             NONE,    Reads::Everything),
-    Person("a stranger",                "carol-key-0123456789",  &[],                                             NONE,    HIS),
-    Person("web itself",                WEB, &[],                                                                 NONE,    HIS),
+    Person("a stranger",                "carol-key-0123456789",  &[],                                             NONE,    DECIDED),
+    Person("web itself",                WEB, &[],                                                                 NONE,    DECIDED),
     Person("a namesake elsewhere",      "other-key-0123456789",  &[],                                             NONE,    Reads::OfAnotherTenant),
     Person("the owner's namesake",      "other-alice-012345678", &[],                                             NONE,    Reads::OfAnotherTenant),
 ];
@@ -233,8 +233,8 @@ async fn everything(app: &TestApp, people: &[Person], asked: &RequestSpec) {
         let involved = |rules: &[bool; 6]| asked.questions.iter().any(|(rule, _)| rules[*rule]);
         let may_read = match reads {
             Reads::Everything => true,
-            Reads::What(HeDecides::Here) => involved(decides),
-            Reads::What(HeDecides::Elsewhere(rules)) => involved(rules),
+            Reads::What(Decides::Here) => involved(decides),
+            Reads::What(Decides::Elsewhere(rules)) => involved(rules),
             Reads::Nothing | Reads::OfAnotherTenant => false,
         };
         let no = if *reads == Reads::OfAnotherTenant {

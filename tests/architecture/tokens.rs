@@ -192,11 +192,11 @@ pub fn tokens(text: &str) -> Vec<Token> {
     while let Some(c) = reader.next() {
         let line = reader.line;
         match c {
-            '/' if reader.eat('/') => reader.skip_line(),
-            '/' if reader.eat('*') => reader.skip_comment(),
+            '/' if reader.take_if('/') => reader.skip_line(),
+            '/' if reader.take_if('*') => reader.skip_comment(),
             '"' => reader.skip_string(),
             '\'' => reader.skip_character_or_lifetime(),
-            ':' if reader.eat(':') => tokens.push(Token {
+            ':' if reader.take_if(':') => tokens.push(Token {
                 text: "::".to_owned(),
                 line,
             }),
@@ -229,7 +229,7 @@ impl Reader<'_> {
         c
     }
 
-    fn eat(&mut self, wanted: char) -> bool {
+    fn take_if(&mut self, wanted: char) -> bool {
         let there = self.chars.peek() == Some(&wanted);
         if there {
             self.next();
@@ -259,8 +259,8 @@ impl Reader<'_> {
         let mut depth = 1;
         while depth > 0 {
             match self.next() {
-                Some('/') if self.eat('*') => depth += 1,
-                Some('*') if self.eat('/') => depth -= 1,
+                Some('/') if self.take_if('*') => depth += 1,
+                Some('*') if self.take_if('/') => depth -= 1,
                 Some(_) => {}
                 None => return,
             }
@@ -310,7 +310,7 @@ impl Reader<'_> {
     }
 
     fn skip_character_or_lifetime(&mut self) {
-        if self.eat('\\') {
+        if self.take_if('\\') {
             self.next();
             while self.next().is_some_and(|c| c != '\'') {}
         } else if self.chars.clone().nth(1) == Some('\'') {

@@ -207,7 +207,7 @@ async fn journals_match_the_ledger(
 
 /// Returns a listener whose queue is full, and the connections that fill the queue. A further
 /// `connect` hangs until the listener accepts a connection.
-async fn nobody_accepts() -> (TcpListener, Vec<TcpStream>) {
+async fn full_backlog() -> (TcpListener, Vec<TcpStream>) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = socket.listen(1).unwrap();
@@ -228,7 +228,7 @@ both! {
 
     async fn call_still_connecting_when_cancel_answers_is_not_sent(fixture) {
         let mut harness = EngineHarness::new(fixture, SMALL).await;
-        let (listener, queue) = nobody_accepts().await;
+        let (listener, queue) = full_backlog().await;
         let url = format!("http://{}", listener.local_addr().unwrap());
         harness.configure(|yaml| yaml.replace("{tool}", &url));
         let engine = Engine::new(EngineParts { clock: Arc::new(SystemClock), ..harness.parts(4) });

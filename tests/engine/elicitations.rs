@@ -302,7 +302,7 @@ async fn call_that_expires_names_the_secret_that_the_service_declined_beside_the
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn question_that_nobody_answers_in_time_ends_the_call_as_expired() {
+async fn question_without_an_answer_in_time_ends_the_call_as_expired() {
     let (harness, server) = harness(SMALL, vec![asks(&["folder"])]).await;
     let task = harness.held().await;
     harness.fixture.forward(Duration::from_hours(25));

@@ -162,7 +162,7 @@ fn script_leaking_model(harness: &EngineHarness, calls: Calls) {
     });
 }
 
-async fn nobody_reads_it(harness: &EngineHarness, task: TaskId) {
+async fn assert_not_in_journal(harness: &EngineHarness, task: TaskId) {
     let items = harness.journal(task).await.items;
     let asked = items
         .iter()
@@ -178,13 +178,13 @@ both! {
     async fn edit_credential_and_result_survive_a_driver_dropped_at_any_await(fixture) {
         let harness = set(fixture, ALL).await;
         script_leaking_model(&harness, ALL);
-        let (mut whole_lives, mut polls) = (0, 0);
+        let (mut whole_rounds, mut polls) = (0, 0);
         // On a fast disk, the first task may complete after few polls, so the loop goes on with
         // further tasks.
-        while whole_lives < 1 || polls <= 20 {
+        while whole_rounds < 1 || polls <= 20 {
             let (task, by_itself) = drive_and_drop(&harness, polls).await;
             polls += 1;
-            whole_lives += usize::from(by_itself);
+            whole_rounds += usize::from(by_itself);
             let journal = harness.journal(task).await;
             let said = || format!("dropped after {polls} polls: {:#?}", journal.items);
             check_ended(&journal.items);
@@ -198,9 +198,9 @@ both! {
             if by_itself {
                 assert_eq!((paid.len(), comments.len()), (1, 1), "{}", said());
             }
-            nobody_reads_it(&harness, task).await;
+            assert_not_in_journal(&harness, task).await;
         }
-        assert!(polls - whole_lives > 8, "only {} await points", polls - whole_lives);
+        assert!(polls - whole_rounds > 8, "only {} await points", polls - whole_rounds);
     }
 
     async fn credential_that_is_sent_is_the_one_of_the_answer_that_counts(fixture) {
@@ -241,7 +241,7 @@ both! {
         let task = harness.held().await;
         finish(&harness, task).await;
         assert_eq!(harness.status(task).await, TaskStatus::Failed);
-        nobody_reads_it(&harness, task).await;
+        assert_not_in_journal(&harness, task).await;
         let error = harness.journal(task).await.row.error.unwrap();
         assert!(error.detail.ends_with("no such word as [secret jira.token]"), "{error:?}");
     }

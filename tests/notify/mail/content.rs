@@ -6,7 +6,7 @@ use crate::support::has_word;
 use crate::support::test_app::OPS;
 
 on_both! {
-    async fn mail_of_a_question_reaches_those_who_may_decide_it_and_nobody_else(on) {
+    async fn mail_of_a_question_reaches_only_people_who_may_decide_it(on) {
         let post = Post::start(on, BY_MAIL).await;
         let held = post.app.held().await;
         let all = post.server.reached(2).await;

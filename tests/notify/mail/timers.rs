@@ -47,7 +47,7 @@ const MORE_PEOPLE: &str = r#"    - { user: erin, tenant: acme, groups: [leads], 
 "#;
 
 on_both! {
-    async fn escalation_reaches_the_members_of_its_group_who_may_decide_then_and_nobody_else(on) {
+    async fn escalation_reaches_only_the_members_of_its_group_who_may_decide_then(on) {
         let mut post = Post::with(on, LEADS, with_leads).await;
         let held = post.app.held().await;
         let waiting = post.until(|found| !found.is_empty()).await;
