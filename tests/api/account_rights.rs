@@ -84,7 +84,7 @@ on_both! {
         for (name, key, statuses) in expected {
             assert_eq!(endpoint_statuses(&app.actor(key), &held.task, &held.request).await, statuses, "{name}");
         }
-        assert_eq!(endpoint_statuses(&app.nobody(), &held.task, &held.request).await, [401; 14]);
+        assert_eq!(endpoint_statuses(&app.anonymous(), &held.task, &held.request).await, [401; 14]);
         let as_alice = app.actor(WEB).header("holdpoint-user", "alice").header("holdpoint-groups", "finance");
         assert_eq!(endpoint_statuses(&as_alice, &held.task, &held.request).await, expected[0].2, "no group makes the owner an approver");
         let as_zoe = app.actor(WEB).header("holdpoint-user", "zoe").header("holdpoint-groups", "finance");

@@ -125,7 +125,7 @@ async fn in_the_wrong_way(
         about,
     );
     is(
-        &send(&app.nobody(), path, body).await,
+        &send(&app.anonymous(), path, body).await,
         401,
         "unauthorized",
         about,

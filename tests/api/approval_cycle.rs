@@ -178,13 +178,13 @@ async fn anyone_may_decide_without_accounts() {
         .then(calls(&[("refund", r#"{"order":1,"amount":500}"#)]))
         .then(says("ok"));
     let held = app
-        .nobody()
+        .anonymous()
         .post("/v1/tasks", &json!({"input": "go"}))
         .await;
     assert_eq!(held.body["user_id"], "local");
     assert_eq!(held.body["pending"][0]["can_decide"], Value::Bool(true));
     let done = app
-        .nobody()
+        .anonymous()
         .hit(&format!(
             "/resume/{}/approve",
             held.str("/pending/0/request_id")

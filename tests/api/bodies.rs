@@ -66,9 +66,9 @@ on_both! {
         for (path, limit) in [("/v1/tasks", LARGE), (messages.as_str(), LARGE), (resume.as_str(), SMALL)] {
             let large = app.owner().send(Method::POST, path, json(limit + 1)).await;
             assert_eq!((large.status, large.str("/code").as_str()), (413, "too_large"), "{path}");
-            let none = app.nobody().send(Method::POST, path, json(limit + 1)).await;
+            let none = app.anonymous().send(Method::POST, path, json(limit + 1)).await;
             assert_eq!(none.status, 413, "the announced length is checked before the key: {path}");
-            assert_eq!(app.nobody().send(Method::POST, path, json(limit)).await.status, 401, "{path}");
+            assert_eq!(app.anonymous().send(Method::POST, path, json(limit)).await.status, 401, "{path}");
             assert_eq!(evil().send(Method::POST, path, json(limit)).await.status, 403, "{path}");
             assert_eq!(app.owner().send(Method::POST, path, json(limit)).await.str("/code"), "bad_json", "{path}");
         }

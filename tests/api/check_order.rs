@@ -30,7 +30,7 @@ struct Attempt<'a>(
 async fn tell(app: &TestApp, attempts: &[Attempt<'_>]) {
     for Attempt(method, path, key, headers, kind, body, status) in attempts {
         let mut actor = match *key {
-            NO_KEY => app.nobody(),
+            NO_KEY => app.anonymous(),
             ALICE => app.actor(ALICE),
             BOB => app.actor(BOB),
             CAROL => app.actor(CAROL),

@@ -64,7 +64,10 @@ async fn deliveries_are_listed_for_admins_of_the_tenant_only() {
         fixture.app.actor(OTHER).get("/v1/deliveries").await.status,
         403
     );
-    assert_eq!(fixture.app.nobody().get("/v1/deliveries").await.status, 401);
+    assert_eq!(
+        fixture.app.anonymous().get("/v1/deliveries").await.status,
+        401
+    );
 }
 
 #[tokio::test]

@@ -363,19 +363,19 @@ on_both! {
         let app = TestApp::with(on, &yaml()).await;
         // Without accounts, one approval is enough, even under the rule `two`, which requires two.
         for turn in [[0, 1], [3, 4], [2, 5]] {
-            let asked = ask(&app, &app.nobody(), turn).await;
-            let inbox = app.nobody().get("/v1/requests").await;
+            let asked = ask(&app, &app.anonymous(), turn).await;
+            let inbox = app.anonymous().get("/v1/requests").await;
             for (rule, request) in &asked.questions {
                 assert!(inbox.text.contains(request.as_str()), "{}", RULES[*rule].0);
-                let shown = app.nobody().get(&format!("/resume/{request}")).await;
+                let shown = app.anonymous().get(&format!("/resume/{request}")).await;
                 assert_eq!((shown.status, &shown.body["can_decide"]), (200, &json!(true)));
                 for (kind, body) in [("application/json", r#"{"zzz":1}"#), ("application/x-www-form-urlencoded", "zzz=1")] {
-                    let reply = app.nobody().send(Method::POST, &format!("/resume/{request}"), Some((kind, body.to_owned()))).await;
+                    let reply = app.anonymous().send(Method::POST, &format!("/resume/{request}"), Some((kind, body.to_owned()))).await;
                     assert_eq!(reply.status, 422, "{}", reply.text);
                 }
             }
             for (_, request) in &asked.questions {
-                assert_eq!(app.nobody().hit(&format!("/resume/{request}/approve")).await.status, 200);
+                assert_eq!(app.anonymous().hit(&format!("/resume/{request}/approve")).await.status, 200);
             }
         }
         assert_eq!(app.tool.ledger().len(), 6, "also where two approvals are required");

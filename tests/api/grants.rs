@@ -71,7 +71,7 @@ on_both! {
         for other in [app.stranger(), app.actor(OTHER)] {
             assert_eq!(listed(other).await, Vec::<Value>::new());
         }
-        assert_eq!(app.nobody().get("/v1/grants").await.status, 401);
+        assert_eq!(app.anonymous().get("/v1/grants").await.status, 401);
         app.model.then(calls(&[("refund", LARGE)]));
         app.model.then(says("done"));
         let second = app.owner().post("/v1/tasks", &json!({"input": "again"})).await;
@@ -81,7 +81,7 @@ on_both! {
         assert_eq!((&judged["verdict"], &judged["rule"], &judged["grant_id"]), (&json!("allow"), &json!("large"), &json!(id)));
         assert_eq!(listed(app.approver()).await[0]["used"], 1);
         // The owner is not an approver, and the admin's key cannot do more than read.
-        for (actor, status) in [(app.stranger(), 403), (app.owner(), 403), (app.actor(OPS), 403), (app.actor(OTHER), 404), (app.nobody(), 401)] {
+        for (actor, status) in [(app.stranger(), 403), (app.owner(), 403), (app.actor(OPS), 403), (app.actor(OTHER), 404), (app.anonymous(), 401)] {
             assert_eq!(end(&actor, id).await, status);
         }
         for actor in [app.approver(), app.actor(OPS)] {
@@ -261,20 +261,20 @@ on_both! {
         let app = TestApp::with(on, &yaml("{ groups: [finance] }")).await;
         let created = async || {
             app.model.then(calls(&[("refund", LARGE)]));
-            app.nobody().post("/v1/tasks", &json!({"input": "please"})).await
+            app.anonymous().post("/v1/tasks", &json!({"input": "please"})).await
         };
         let first = created().await;
         app.model.then(says("done"));
         let path = format!("/resume/{}", first.str("/pending/0/request_id"));
         let body = json!({"action": "approve", "remember": wish("owner", "1h")});
-        assert_eq!(app.nobody().post(&path, &body).await.str("/status"), "Completed");
+        assert_eq!(app.anonymous().post(&path, &body).await.str("/status"), "Completed");
         app.model.then(calls(&[("refund", LARGE)]));
         app.model.then(says("done"));
-        let second = app.nobody().post("/v1/tasks", &json!({"input": "again"})).await;
+        let second = app.anonymous().post("/v1/tasks", &json!({"input": "again"})).await;
         assert_eq!(second.str("/status"), "Completed");
-        let grant = listed(app.nobody()).await.remove(0);
+        let grant = listed(app.anonymous()).await.remove(0);
         assert_eq!((&grant["by"], &grant["door"], &grant["used"]), (&json!("local"), &Value::Null, &json!(1)));
-        assert_eq!(end(&app.nobody(), grant["grant_id"].as_str().unwrap()).await, 204);
+        assert_eq!(end(&app.anonymous(), grant["grant_id"].as_str().unwrap()).await, 204);
         assert_eq!(created().await.str("/status"), "Paused");
         app.stop().await;
     }

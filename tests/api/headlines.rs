@@ -187,7 +187,7 @@ on_both! {
         let held = app.held().await;
         let missing = format!("/resume/{}", held.task);
         for path in [format!("/resume/{}", held.request), format!("/resume/{}/approve", held.request), missing] {
-            let carol = app.nobody().header("cookie", &app.sign_in(CAROL).await).header("accept", "text/html");
+            let carol = app.anonymous().header("cookie", &app.sign_in(CAROL).await).header("accept", "text/html");
             let refused = carol.get(&path).await;
             assert!([403, 404].contains(&refused.status), "{}", refused.text);
             let next = path.replace('/', "%2F");
@@ -206,12 +206,12 @@ on_both! {
             let entered = carol.send(Method::POST, "/sign-in", form).await;
             assert_eq!((entered.status, entered.header("location")), (303, path.as_str()));
             let session = entered.cookie();
-            let bob = app.nobody().header("cookie", &session).header("accept", "text/html").get(&path).await;
+            let bob = app.anonymous().header("cookie", &session).header("accept", "text/html").get(&path).await;
             assert!([200, 404].contains(&bob.status) && bob.text.contains("bob"), "{}", bob.text);
             let program = app.stranger().get(&path).await;
             assert!(!program.text.contains("carol") && !program.text.contains("sign-in"), "{}", program.text);
         }
-        let alice = app.nobody().header("cookie", &app.sign_in(ALICE).await).header("accept", "text/html");
+        let alice = app.anonymous().header("cookie", &app.sign_in(ALICE).await).header("accept", "text/html");
         let reader = alice.header("accept-language", ZH).get(&format!("/resume/{}/reject", held.request)).await;
         assert_eq!(reader.status, 200);
         let link = format!("/sign-in?next=%2Fresume%2F{}%2Freject\">以其他用户身份登录", held.request);
@@ -222,14 +222,14 @@ on_both! {
     async fn wrong_account_comes_back_to_the_page_whose_form_was_refused(on: On) {
         let app = TestApp::with(on, &finance()).await;
         let held = app.held().await;
-        let carol = app.nobody().header("cookie", &app.sign_in(CAROL).await).header("accept", "text/html");
+        let carol = app.anonymous().header("cookie", &app.sign_in(CAROL).await).header("accept", "text/html");
         let page = format!("/tasks/{}", held.task);
         for (action, page) in [(format!("{page}/cancel"), page.as_str()), (format!("/grants/{}", held.task), "/grants")] {
             let refused = carol.send(Method::POST, &action, Some((FORM, String::new()))).await;
             assert!([403, 404].contains(&refused.status), "{}", refused.text);
             let link = format!("<a href=\"/sign-in?next={}\">", page.replace('/', "%2F"));
             assert!(refused.text.contains(&link), "{}", refused.text);
-            let bob = app.nobody().header("cookie", &app.sign_in(BOB).await).header("accept", "text/html");
+            let bob = app.anonymous().header("cookie", &app.sign_in(BOB).await).header("accept", "text/html");
             assert_ne!(bob.get(page).await.status, 405, "{page}");
         }
         app.stop().await;

@@ -244,7 +244,7 @@ async fn task(fixture: &HostileTextsFixture, number: usize) -> String {
     let mut all = shown(decider(), "/inbox").await;
     all += &shown(decider(), &page_of(&approval)).await;
     all += &shown(owner(), &page_of(&guidance)).await;
-    all += &shown(app.nobody(), &link("bob", &approval)).await;
+    all += &shown(app.anonymous(), &link("bob", &approval)).await;
     fixture.wait_until_notified(number).await;
     let reason = texts.of(14).replace('\0', "");
     let remember = json!({"for": "owner", "expires_in": "1h"});
@@ -261,7 +261,7 @@ async fn task(fixture: &HostileTextsFixture, number: usize) -> String {
     for path in [&page_of(&guidance), &timeline, "/tasks"] {
         all += &shown(owner(), path).await;
     }
-    all + &shown(app.nobody(), &link("bob", &approval)).await
+    all + &shown(app.anonymous(), &link("bob", &approval)).await
 }
 
 /// Asserts that a mail has only the service's own headers, has one recipient, and has no hostile

@@ -116,7 +116,7 @@ impl Post {
 }
 
 fn sender<'a>(app: &'a TestApp, key: Option<&'static str>) -> Actor<'a> {
-    key.map_or_else(|| app.nobody(), |key| app.actor(key))
+    key.map_or_else(|| app.anonymous(), |key| app.actor(key))
 }
 
 fn filled(template: &str, id: &str) -> String {

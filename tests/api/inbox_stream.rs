@@ -220,16 +220,16 @@ on_both! {
         let clock = Leaping::new();
         let app = TestApp::timed(on, &yaml("{ groups: [finance] }"), Arc::<Leaping>::clone(&clock)).await;
         let session = app.sign_in(BOB).await;
-        let mut leaves = stream(&app.nobody().header("cookie", &session), "").await;
+        let mut leaves = stream(&app.anonymous().header("cookie", &session), "").await;
         let mut stays = stream(&app.approver(), "").await;
         next(&mut leaves, "inbox").await;
         next(&mut stays, "inbox").await;
         clock.leap(Duration::from_secs(16));
         assert_eq!(leaves.said().await, Some(Said::Comment));
-        app.nobody().header("cookie", &session).hit("/sign-out").await;
+        app.anonymous().header("cookie", &session).hit("/sign-out").await;
         clock.leap(Duration::from_secs(61));
         assert!(soon(leaves.rest()).await.is_empty(), "within a minute");
-        assert_eq!(app.nobody().header("cookie", &session).get("/v1/events").await.status, 401);
+        assert_eq!(app.anonymous().header("cookie", &session).get("/v1/events").await.status, 401);
         app.held().await;
         next(&mut stays, "request.created").await;
         clock.leap(Duration::from_hours(1));
@@ -268,7 +268,7 @@ on_both! {
         let one = stream(&app.approver(), "").await;
         assert_eq!(app.approver().get("/v1/events").await.status, 429);
         drop(one);
-        assert_eq!(app.nobody().get("/v1/events").await.status, 401);
+        assert_eq!(app.anonymous().get("/v1/events").await.status, 401);
         let creates = app.actor("cron-key-0123456789ab").get("/v1/events").await;
         creates.assert_code(403, "forbidden");
         app.stop().await;

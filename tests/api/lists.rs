@@ -358,11 +358,11 @@ async fn page_of_a_filtered_list_ends_after_2000_entries_that_do_not_match() {
 async fn decided_request_is_listed_in_a_service_without_accounts_whoever_its_approvers_are() {
     let yaml = REFUNDS.replace("{approvers}", "{ groups: [finance] }");
     let app = TestApp::with(On::Sqlite, &yaml).await;
-    let held = app.held_by(&app.nobody()).await;
+    let held = app.held_by(&app.anonymous()).await;
     app.model.then(says("done"));
     let path = format!("/resume/{}/approve", held.request);
-    assert_eq!(app.nobody().hit(&path).await.status, 200);
-    let list = app.nobody().get("/v1/requests?status=resumed").await;
+    assert_eq!(app.anonymous().hit(&path).await.status, 200);
+    let list = app.anonymous().get("/v1/requests?status=resumed").await;
     assert_eq!(list.str("/requests/0/request_id"), held.request);
     app.stop().await;
 }

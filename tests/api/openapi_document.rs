@@ -53,7 +53,7 @@ fn examples(component: &str) -> Vec<Value> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn examples_of_bodies_do_what_they_say_on_the_demonstration() {
     let app = TestApp::with(On::Sqlite, DEMONSTRATION).await;
-    let user = app.nobody();
+    let user = app.anonymous();
     let [create] = &examples("CreateTask")[..] else {
         panic!("one")
     };
@@ -96,7 +96,7 @@ async fn sign_in_form_without_a_key_is_refused_with_and_without_accounts() {
         for (form, place) in [("", "/key"), ("next=%2Fdocs", "/key"), ("key=x&then=y", "")] {
             let body = Some(("application/x-www-form-urlencoded", form.to_owned()));
             let reply = app
-                .nobody()
+                .anonymous()
                 .send(reqwest::Method::POST, "/sign-in", body)
                 .await;
             assert_eq!(

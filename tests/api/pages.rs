@@ -88,7 +88,7 @@ on_both! {
             let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + if accounts { ACCOUNTS } else { "" };
             let app = TestApp::with(on, &yaml).await;
             app.model.then(calls(&[("refund", r#"{"order":1,"amount":50}"#)]));
-            let me = || if accounts { app.owner() } else { app.nobody() };
+            let me = || if accounts { app.owner() } else { app.anonymous() };
             let held = me().post("/v1/tasks", &json!({"input": "go"})).await;
             let approve = format!("/resume/{}", held.str("/pending/0/request_id"));
             for (headers, body, status) in HOSTILE {
@@ -147,21 +147,21 @@ on_both! {
         let app = TestApp::with(on, &yaml).await;
         let held = app.held().await;
         let path = format!("/resume/{}", held.request);
-        let asks = app.nobody().header("origin", "https://app.example").header("access-control-request-method", "POST")
+        let asks = app.anonymous().header("origin", "https://app.example").header("access-control-request-method", "POST")
             .header("access-control-request-headers", "authorization,content-type");
         let preflight = asks.send(Method::OPTIONS, &path, None).await;
         assert_eq!(preflight.status, 204, "{}", preflight.text);
         assert_eq!(preflight.header("access-control-allow-origin"), "https://app.example");
         assert!(preflight.header("access-control-allow-headers").to_ascii_lowercase().contains("authorization"));
         assert_eq!(preflight.header("access-control-allow-credentials"), "");
-        let foreign = app.nobody().header("origin", "https://evil.example").header("access-control-request-method", "POST");
+        let foreign = app.anonymous().header("origin", "https://evil.example").header("access-control-request-method", "POST");
         let refused = foreign.send(Method::OPTIONS, &path, None).await;
         assert_eq!((refused.status, refused.header("access-control-allow-origin")), (204, ""));
         app.model.then(says("ok"));
         let done = app.owner().header("origin", "https://app.example").post(&path, &json!({"action": "approve"})).await;
         assert_eq!(done.str("/status"), "Completed", "{}", done.text);
         assert_eq!(done.header("access-control-allow-origin"), "https://app.example");
-        let error = app.nobody().header("origin", "https://app.example").get(&path).await;
+        let error = app.anonymous().header("origin", "https://app.example").get(&path).await;
         assert_eq!((error.status, error.header("access-control-allow-origin")), (401, "https://app.example"));
         app.stop().await;
     }
@@ -169,32 +169,32 @@ on_both! {
     async fn person_with_only_a_browser_can_decide(on: On) {
         let app = TestApp::open(on).await;
         app.model.then(calls(&[("refund", r#"{"order":17,"amount":50}"#)]));
-        let held = app.nobody().post("/v1/tasks", &json!({"input": "go"})).await;
+        let held = app.anonymous().post("/v1/tasks", &json!({"input": "go"})).await;
         let path = format!("/resume/{}", held.str("/pending/0/request_id"));
-        let page = app.nobody().header("accept", "text/html").get(&path).await;
+        let page = app.anonymous().header("accept", "text/html").get(&path).await;
         assert_eq!(page.status, 200);
         assert!(page.header("content-type").starts_with("text/html"));
         assert!(page.header("content-security-policy").contains("default-src 'none'"));
         assert!(page.text.contains("Refund 50 for order 17") && page.text.contains("<form"), "{}", page.text);
         for link in [format!("{path}/approve"), format!("{path}/reject")] {
-            let page = app.nobody().get(&link).await;
+            let page = app.anonymous().get(&link).await;
             assert_eq!(page.status, 200, "{}", page.text);
             assert!(page.header("content-type").starts_with("text/html"));
             assert!(page.header("content-security-policy").contains("script-src 'self'; connect-src 'self';"));
             assert_eq!(page.text.matches("<script").count(), 1);
         }
-        assert_eq!(app.nobody().get("/follow.js").await.header("content-type"), "text/javascript; charset=utf-8");
-        assert!(!app.nobody().header("accept", "text/html").get("/sign-in").await.header("content-security-policy").contains("script-src"));
+        assert_eq!(app.anonymous().get("/follow.js").await.header("content-type"), "text/javascript; charset=utf-8");
+        assert!(!app.anonymous().header("accept", "text/html").get("/sign-in").await.header("content-security-policy").contains("script-src"));
         assert!(app.tool.ledger().is_empty(), "reading changes nothing");
         app.model.then(says("ok"));
         let digest = held.str("/pending/0/digest");
         let form = format!("digest={}", digest.replace(':', "%3A"));
-        let posted = app.nobody().header("accept", "text/html").header("origin", &app.url())
+        let posted = app.anonymous().header("accept", "text/html").header("origin", &app.url())
             .send(Method::POST, &format!("{path}/approve"), Some(("application/x-www-form-urlencoded", form))).await;
         assert_eq!(posted.status, 303, "{}", posted.text);
         assert!(posted.header("location").ends_with(&path), "{}", posted.header("location"));
         app.tool.reached(1).await;
-        let after = app.nobody().get(&format!("{path}/approve")).await;
+        let after = app.anonymous().get(&format!("{path}/approve")).await;
         assert!(after.status == 200 && !after.text.contains("<form"), "no button where the POST would be refused");
         app.stop().await;
     }
@@ -202,16 +202,16 @@ on_both! {
     async fn page_shows_the_users_message_and_after_the_decision_what_followed(on: On) {
         let app = TestApp::open(on).await;
         app.model.then(calls(&[("refund", r#"{"order":17,"amount":50}"#)]));
-        let held = app.nobody().post("/v1/tasks", &json!({"input": "<b>Refund</b> it\u{202e}, please."})).await;
+        let held = app.anonymous().post("/v1/tasks", &json!({"input": "<b>Refund</b> it\u{202e}, please."})).await;
         let path = format!("/resume/{}", held.str("/pending/0/request_id"));
-        let page = app.nobody().header("accept", "text/html").get(&path).await;
+        let page = app.anonymous().header("accept", "text/html").get(&path).await;
         let message = "<blockquote dir=\"auto\">&lt;b&gt;Refund&lt;/b&gt; it\\u{202e}, please.</blockquote>";
         assert!(page.text.find(message).unwrap() < page.text.find("<button").unwrap(), "{}", page.text);
         app.model.then(says("It is done."));
         app.tool.answers(200, r#"{"paid":true}"#);
-        let done = app.nobody().header("prefer", "wait=30").hit(&format!("{path}/approve")).await;
+        let done = app.anonymous().header("prefer", "wait=30").hit(&format!("{path}/approve")).await;
         assert_eq!(done.str("/status"), "Completed", "{}", done.text);
-        let after = app.nobody().header("accept", "text/html").get(&path).await;
+        let after = app.anonymous().header("accept", "text/html").get(&path).await;
         let (_, history) = after.text.split_once("id=\"past\"").unwrap();
         let found: Vec<usize> = ["Asked.", "Approved by local.", "refund was started.", "refund: done", "paid", "The task is completed.", "It is done."]
             .iter().map(|text| history.find(text).unwrap_or_else(|| panic!("no {text}: {history}"))).collect();
@@ -222,7 +222,7 @@ on_both! {
     async fn arguments_changed_in_the_fields_of_the_page_run(on: On) {
         let app = TestApp::open(on).await;
         app.model.then(calls(&[("refund", r#"{"order":17,"amount":50}"#)]));
-        let held = app.nobody().post("/v1/tasks", &json!({"input": "go"})).await;
+        let held = app.anonymous().post("/v1/tasks", &json!({"input": "go"})).await;
         let path = format!("/resume/{}", held.str("/pending/0/request_id"));
         let (digest, call) = (held.str("/pending/0/digest"), held.str("/pending/0/tool_calls/0/tool_call_id"));
         let edit = |amount: &str| {
@@ -234,7 +234,7 @@ on_both! {
                 (&format!("call.{call}.arguments"), r#"{"order":17,"amount":50}"#),
             ]))
         };
-        let browser = || app.nobody().header("accept", "text/html").header("origin", &app.url());
+        let browser = || app.anonymous().header("accept", "text/html").header("origin", &app.url());
         for (amount, said) in [("-3.25", "greater"), ("much", "a number")] {
             let page = browser().send(Method::POST, &path, edit(amount)).await;
             assert_eq!(page.status, 422, "{}", page.text);
@@ -246,7 +246,7 @@ on_both! {
         let done = browser().send(Method::POST, &path, edit("20.10")).await;
         assert_eq!(done.status, 303, "{}", done.text);
         app.tool.reached(1).await;
-        let after = app.nobody().header("accept", "text/html").get(&path).await;
+        let after = app.anonymous().header("accept", "text/html").get(&path).await;
         assert!(after.text.contains("{&quot;order&quot;:17,&quot;amount&quot;:20.10}"), "{}", after.text);
         app.stop().await;
     }
@@ -254,13 +254,13 @@ on_both! {
     async fn form_that_does_not_fit_comes_back_with_what_was_typed(on: On) {
         let app = TestApp::open(on).await;
         app.model.then(calls(&[("refund", r#"{"order":17,"amount":50}"#)]));
-        let held = app.nobody().post("/v1/tasks", &json!({"input": "go"})).await;
+        let held = app.anonymous().post("/v1/tasks", &json!({"input": "go"})).await;
         let path = format!("/resume/{}", held.str("/pending/0/request_id"));
         let (digest, call) = (held.str("/pending/0/digest"), held.str("/pending/0/tool_calls/0/tool_call_id"));
         let edit = |text: &str| {
             Some(form(&[("digest", &digest), (&format!("call.{call}.action"), "edit"), (&format!("call.{call}.arguments"), text)]))
         };
-        let browser = || app.nobody().header("accept", "text/html").header("origin", &app.url());
+        let browser = || app.anonymous().header("accept", "text/html").header("origin", &app.url());
         for (typed, said) in [
             (r#"{"order":17,"amount":-3.25}"#, "<code>/amount</code>"),
             ("{\"order\":17,", "unambiguous JSON"),
@@ -275,7 +275,7 @@ on_both! {
             for part in [said, "role=\"alert\"", "aria-invalid=\"true\"", shown.as_str(), digest.as_str()] {
                 assert!(page.text.contains(part), "{part}: {}", page.text);
             }
-            let program = app.nobody().send(Method::POST, &path, edit(typed)).await;
+            let program = app.anonymous().send(Method::POST, &path, edit(typed)).await;
             assert_eq!((program.status, program.header("content-type")), (422, "application/problem+json"));
         }
         let unknown = browser().send(Method::POST, &path, Some(form(&[("action", "approve"), ("<x>", "1")]))).await;
@@ -285,7 +285,7 @@ on_both! {
         let done = browser().send(Method::POST, &path, edit("{\"order\": 17,\r\n \"amount\": 20.10}")).await;
         assert_eq!(done.status, 303, "{}", done.text);
         app.tool.reached(1).await;
-        let after = app.nobody().header("accept", "text/html").get(&path).await;
+        let after = app.anonymous().header("accept", "text/html").get(&path).await;
         assert!(after.text.contains("&quot;amount&quot;:20.10"), "as it was typed: {}", after.text);
         app.stop().await;
     }
@@ -293,14 +293,14 @@ on_both! {
     async fn edit_that_holds_a_secret_comes_back_without_it(on: On) {
         let app = TestApp::open(on).await;
         app.model.then(calls(&[("refund", r#"{"order":17,"amount":50}"#)]));
-        let held = app.nobody().post("/v1/tasks", &json!({"input": "go"})).await;
+        let held = app.anonymous().post("/v1/tasks", &json!({"input": "go"})).await;
         let path = format!("/resume/{}", held.str("/pending/0/request_id"));
         let call = held.str("/pending/0/tool_calls/0/tool_call_id");
         let (action, arguments) = (format!("call.{call}.action"), format!("call.{call}.arguments"));
         let secret = "tool-secret-0123456789";
         for typed in [format!(r#"{{"order":17,"amount":1,"x":"{secret}"}}"#), format!(r#"{{"x":"{secret}""#)] {
             let edit = Some(form(&[(&action, "edit"), (&arguments, &typed)]));
-            let browser = app.nobody().header("accept", "text/html").header("origin", &app.url());
+            let browser = app.anonymous().header("accept", "text/html").header("origin", &app.url());
             let page = browser.send(Method::POST, &path, edit).await;
             assert_eq!(page.status, 422, "{}", page.text);
             assert!(!page.text.contains(secret), "{}", page.text);
@@ -313,7 +313,7 @@ on_both! {
         let app = TestApp::open(on).await;
         let amounts = [50, 60, 70].map(|amount| format!(r#"{{"order":17,"amount":{amount}}}"#));
         app.model.then(calls(&amounts.each_ref().map(|text| ("refund", text.as_str()))));
-        let held = app.nobody().post("/v1/tasks", &json!({"input": "go"})).await;
+        let held = app.anonymous().post("/v1/tasks", &json!({"input": "go"})).await;
         let path = format!("/resume/{}", held.str("/pending/0/request_id"));
         let id = |index: usize| held.str(&format!("/pending/0/tool_calls/{index}/tool_call_id"));
         let name = |index: usize, part: &str| format!("call.{}.{part}", id(index));
@@ -328,15 +328,15 @@ on_both! {
             (&name(2, "arguments"), &amounts[2]),
             ("then", "continue"),
         ]));
-        let posted = app.nobody().send(Method::POST, &path, chosen).await;
+        let posted = app.anonymous().send(Method::POST, &path, chosen).await;
         assert_eq!(posted.status, 303, "{}", posted.text);
-        let half = app.nobody().get(&path).await;
+        let half = app.anonymous().get(&path).await;
         assert_eq!(half.str("/status"), "pending");
         assert_eq!(half.str("/tool_calls/0/decision/action"), "approve");
         assert_eq!(half.str("/tool_calls/1/decision/reason"), "not this one");
         assert!(half.body["tool_calls"][2]["decision"].is_null() && app.tool.ledger().is_empty());
         app.model.then(says("ok"));
-        let rest = app.nobody().send(Method::POST, &format!("{path}/approve"), Some(form(&[("reason", "")]))).await;
+        let rest = app.anonymous().send(Method::POST, &format!("{path}/approve"), Some(form(&[("reason", "")]))).await;
         assert_eq!(rest.status, 303, "{}", rest.text);
         app.tool.reached(2).await;
         app.stop().await;

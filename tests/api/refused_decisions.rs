@@ -129,7 +129,7 @@ on_both! {
         for (key, status) in [(ALICE, 403), (CAROL, 403), (OPS, 403), (OTHER, 404), (WEB, 403)] {
             assert_eq!(app.actor(key).hit(&path).await.status, status, "{key}");
         }
-        assert_eq!(app.nobody().hit(&path).await.status, 401);
+        assert_eq!(app.anonymous().hit(&path).await.status, 401);
         for (key, status) in [(BOB, 200), (CAROL, 403), (OTHER, 404)] {
             assert_eq!(app.actor(key).get(&format!("/resume/{}", held.request)).await.status, status, "{key}");
             assert_eq!(app.actor(key).get(&format!("/v1/tasks/{}", held.task)).await.status, status, "{key}");

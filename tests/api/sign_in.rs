@@ -29,7 +29,7 @@ async fn post(actor: &Actor<'_>, path: &str, form: &str) -> Reply {
 
 /// Signs in with this key. Returns the cookie that the sign-in sets, as a browser sends it back.
 async fn cookie(app: &TestApp, key: &str) -> String {
-    let entered = post(&app.nobody(), "/sign-in", &format!("key={key}")).await;
+    let entered = post(&app.anonymous(), "/sign-in", &format!("key={key}")).await;
     assert_eq!(
         (entered.status, entered.header("location")),
         (303, "/inbox"),
@@ -40,11 +40,13 @@ async fn cookie(app: &TestApp, key: &str) -> String {
 }
 
 fn browser<'a>(app: &'a TestApp, cookie: &str) -> Actor<'a> {
-    app.nobody().header("cookie", cookie).header("accept", HTML)
+    app.anonymous()
+        .header("cookie", cookie)
+        .header("accept", HTML)
 }
 
 fn program<'a>(app: &'a TestApp, cookie: &str) -> Actor<'a> {
-    app.nobody().header("cookie", cookie)
+    app.anonymous().header("cookie", cookie)
 }
 
 /// Starts the service with this `public_url`. Members of `finance` decide.
@@ -94,10 +96,10 @@ on_both! {
         let app = TestApp::with_finance(on).await;
         let held = app.held().await;
         let path = format!("/resume/{}", held.request);
-        let asked = app.nobody().header("accept", HTML).get(&path).await;
+        let asked = app.anonymous().header("accept", HTML).get(&path).await;
         let way_in = format!("/sign-in?next={}", encoded(&path));
         assert_eq!((asked.status, asked.header("location"), asked.text.as_str()), (303, way_in.as_str(), ""));
-        let page = app.nobody().header("accept", HTML).get(&way_in).await;
+        let page = app.anonymous().header("accept", HTML).get(&way_in).await;
         assert_eq!(page.status, 200, "{}", page.text);
         assert!(page.text.contains(&format!(r#"name="next" value="{path}""#)), "{}", page.text);
         assert!(page.text.contains(r#"action="/sign-in""#) && page.text.contains(r#"type="password""#));
@@ -105,7 +107,7 @@ on_both! {
         assert_eq!(page.header("x-frame-options"), "DENY");
         assert!(page.header("content-security-policy").contains("form-action 'self'"));
 
-        let ours = || app.nobody().header("accept", HTML).header("origin", &app.url());
+        let ours = || app.anonymous().header("accept", HTML).header("origin", &app.url());
         let wrong = post(&ours(), "/sign-in", &format!("key=wrong-key-0123456789&next={}", encoded(&path))).await;
         assert_eq!((wrong.status, wrong.header("www-authenticate")), (401, "Bearer"), "{}", wrong.text);
         assert!(wrong.text.contains("This key is unknown") && wrong.text.contains(&format!(r#"value="{path}""#)));
@@ -147,16 +149,16 @@ on_both! {
         let app = at(on, "https://hold.example/base/").await;
         let held = app.held().await;
         let next = format!("/base/resume/{}", held.request);
-        let asked = app.nobody().header("accept", HTML).get(&format!("/resume/{}", held.request)).await;
+        let asked = app.anonymous().header("accept", HTML).get(&format!("/resume/{}", held.request)).await;
         assert_eq!(asked.header("location"), format!("/base/sign-in?next={}", encoded(&next)));
-        let page = app.nobody().get(&format!("/sign-in?next={}", encoded(&next))).await;
+        let page = app.anonymous().get(&format!("/sign-in?next={}", encoded(&next))).await;
         assert!(page.text.contains(r#"action="/base/sign-in""#) && page.text.contains(&format!(r#"value="{next}""#)), "{}", page.text);
-        let entered = post(&app.nobody().header("origin", "https://hold.example"), "/sign-in", &format!("key={BOB}&next={}", encoded(&next))).await;
+        let entered = post(&app.anonymous().header("origin", "https://hold.example"), "/sign-in", &format!("key={BOB}&next={}", encoded(&next))).await;
         assert_eq!((entered.status, entered.header("location")), (303, next.as_str()), "{}", entered.text);
         let set = entered.header("set-cookie");
         assert!(set.starts_with("__Secure-holdpoint_session="), "{set}");
         assert!(set.ends_with("; Path=/base; Max-Age=43200; HttpOnly; SameSite=Lax; Secure"), "{set}");
-        let elsewhere = post(&app.nobody(), "/sign-in", &format!("key={BOB}&next=%2Fneighbour")).await;
+        let elsewhere = post(&app.anonymous(), "/sign-in", &format!("key={BOB}&next=%2Fneighbour")).await;
         assert_eq!(elsewhere.header("location"), "/base/inbox", "the neighbour behind the proxy is not ours");
         let cookie = entered.cookie();
         let home = browser(&app, &cookie).get("/sign-in").await;
@@ -169,7 +171,7 @@ on_both! {
 
     async fn session_over_https_takes_only_a_cookie_of_this_host(on: On) {
         let app = at(on, "https://hold.example").await;
-        let entered = post(&app.nobody().header("origin", "https://hold.example"), "/sign-in", &format!("key={BOB}")).await;
+        let entered = post(&app.anonymous().header("origin", "https://hold.example"), "/sign-in", &format!("key={BOB}")).await;
         let set = entered.header("set-cookie");
         assert!(set.starts_with("__Host-holdpoint_session="), "{set}");
         assert!(set.ends_with("; Path=/; Max-Age=43200; HttpOnly; SameSite=Lax; Secure"), "{set}");
@@ -194,18 +196,18 @@ on_both! {
                 if name == "raw" && !next.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'%') {
                     continue;
                 }
-                let page = app.nobody().get(&format!("/sign-in?next={}", encoded(next))).await;
+                let page = app.anonymous().get(&format!("/sign-in?next={}", encoded(next))).await;
                 assert!(page.status == 200 && !page.text.contains(r#"name="next""#), "{next:?}: {}", page.text);
-                let entered = post(&app.nobody(), "/sign-in", &format!("key={ALICE}&next={value}")).await;
+                let entered = post(&app.anonymous(), "/sign-in", &format!("key={ALICE}&next={value}")).await;
                 assert_eq!((entered.status, entered.header("location")), (303, "/inbox"), "{name} {next:?}");
                 assert_eq!(entered.headers.get_all("set-cookie").iter().count(), 1);
             }
         }
         for next in ["/resume/x?a=b&c=//d", "/v1/me", "/"] {
-            let entered = post(&app.nobody(), "/sign-in", &format!("key={ALICE}&next={}", encoded(next))).await;
+            let entered = post(&app.anonymous(), "/sign-in", &format!("key={ALICE}&next={}", encoded(next))).await;
             assert_eq!(entered.header("location"), next);
         }
-        let nul = post(&app.nobody(), "/sign-in", &format!("key={ALICE}&next=%2F%00")).await;
+        let nul = post(&app.anonymous(), "/sign-in", &format!("key={ALICE}&next=%2F%00")).await;
         assert_eq!((nul.status, nul.header("set-cookie")), (422, ""));
         app.stop().await;
     }
@@ -314,7 +316,7 @@ on_both! {
             let mut seen = BTreeSet::new();
             for id in [held.request.as_str(), &held.task, "019a4b2c-7000-7000-8000-000000000002", "7", "not-an-id"] {
                 let path = format!("/resume/{id}{rest}");
-                for actor in [app.nobody().header("accept", HTML), browser(&app, &dead)] {
+                for actor in [app.anonymous().header("accept", HTML), browser(&app, &dead)] {
                     for method in [Method::GET, Method::HEAD] {
                         let reply = actor.send(method, &path, None).await;
                         assert_eq!((reply.status, reply.text.as_str()), (303, ""), "{path}");
@@ -324,7 +326,7 @@ on_both! {
                         seen.insert(format!("{headers:?}"));
                     }
                 }
-                for actor in [app.nobody(), program(&app, &dead), app.nobody().header("accept", "application/json")] {
+                for actor in [app.anonymous(), program(&app, &dead), app.anonymous().header("accept", "application/json")] {
                     let reply = actor.get(&path).await;
                     assert_eq!((reply.status, reply.header("www-authenticate")), (401, "Bearer"), "{path}");
                 }
@@ -332,7 +334,7 @@ on_both! {
             }
             assert_eq!(seen.len(), 1, "{seen:?}");
         }
-        assert_eq!(app.nobody().header("accept", HTML).get("/resume").await.status, 404, "an unknown path is no page");
+        assert_eq!(app.anonymous().header("accept", HTML).get("/resume").await.status, 404, "an unknown path is no page");
         app.stop().await;
     }
 
@@ -374,17 +376,17 @@ on_both! {
     async fn key_is_never_read_from_a_url(on: On) {
         let app = TestApp::start(on).await;
         let query = format!("key={ALICE}&api_key={ALICE}&holdpoint_session={ALICE}&authorization=Bearer%20{ALICE}");
-        let page = app.nobody().get(&format!("/sign-in?{query}")).await;
+        let page = app.anonymous().get(&format!("/sign-in?{query}")).await;
         assert!(page.status == 200 && page.header("set-cookie").is_empty() && !page.text.contains(ALICE), "{}", page.text);
-        let posted = post(&app.nobody(), &format!("/sign-in?{query}"), "").await;
+        let posted = post(&app.anonymous(), &format!("/sign-in?{query}"), "").await;
         assert_eq!((posted.status, posted.header("set-cookie")), (422, ""));
-        assert_eq!(app.nobody().get(&format!("/v1/me?{query}")).await.status, 401);
+        assert_eq!(app.anonymous().get(&format!("/v1/me?{query}")).await.status, 401);
         app.stop().await;
     }
 
     async fn key_posted_without_a_name_is_not_sent_back(on: On) {
         let app = TestApp::start(on).await;
-        for actor in [app.nobody(), app.nobody().header("accept", HTML)] {
+        for actor in [app.anonymous(), app.anonymous().header("accept", HTML)] {
             for body in [ALICE.to_owned(), format!("key=wrong-key-0123456789&{ALICE}")] {
                 let refused = post(&actor, "/sign-in", &body).await;
                 assert_eq!((refused.status, refused.header("set-cookie")), (422, ""), "{}", refused.text);
@@ -397,7 +399,7 @@ on_both! {
     async fn stored_session_reveals_neither_its_key_nor_its_token(on: On) {
         let app = TestApp::start(on).await;
         let cookie = cookie(&app, ALICE).await;
-        post(&app.nobody(), "/sign-in", "key=wrong-key-0123456789").await;
+        post(&app.anonymous(), "/sign-in", "key=wrong-key-0123456789").await;
         assert_eq!(program(&app, &cookie).get("/v1/me").await.status, 200);
         let token = cookie.strip_prefix("holdpoint_session=").unwrap();
         let bytes = BASE64_URL_SAFE_NO_PAD.decode(token).unwrap();

@@ -69,12 +69,12 @@ on_both! {
         let unknown = "0190aaaa-0000-7000-8000-000000000000";
         for (reply, status, code) in [
             (app.owner().get("/v1/nothing").await, 404, "not_found"),
-            (app.nobody().get("/v1/nothing").await, 404, "not_found"),
+            (app.anonymous().get("/v1/nothing").await, 404, "not_found"),
             (app.owner().get("/v1/tasks/not-an-id").await, 404, "not_found"),
             (app.owner().get(&format!("/v1/tasks/{unknown}")).await, 404, "not_found"),
             (app.owner().hit(&format!("/resume/{unknown}/approve")).await, 404, "not_found"),
             (app.owner().send(reqwest::Method::DELETE, "/v1/tasks", None).await, 405, "method_not_allowed"),
-            (app.nobody().get("/v1/tasks").await, 401, "unauthorized"),
+            (app.anonymous().get("/v1/tasks").await, 401, "unauthorized"),
             (app.owner().post("/v1/tasks", &json!({})).await, 422, "invalid"),
             (app.owner().post("/v1/tasks", &json!({"input": "a", "items": []})).await, 422, "invalid"),
             (app.owner().post("/v1/tasks", &json!({"input": "a", "agent": "nobody"})).await, 422, "invalid"),
@@ -90,7 +90,7 @@ on_both! {
             assert_eq!(reply.header("content-type"), "application/problem+json");
             assert_eq!(reply.str("/type"), format!("{}/problems/{code}", app.url()));
             assert_eq!(reply.str("/instance"), reply.header("x-request-id"));
-            let page = app.nobody().get(&format!("/problems/{code}")).await;
+            let page = app.anonymous().get(&format!("/problems/{code}")).await;
             assert_eq!(page.status, 200);
         }
         assert!(app.model.sent().is_empty());
@@ -185,10 +185,10 @@ on_both! {
         assert_eq!(agents.str("/agents/0/name"), "billing");
         assert_eq!(agents.body["agents"][0]["tools"][2], json!({"name": "refund", "description": "Pay an order back.", "effect": "once"}));
         for path in ["/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"] {
-            let reply = app.nobody().get(path).await;
+            let reply = app.anonymous().get(path).await;
             assert!(reply.status == 200 || reply.status == 303 || reply.status == 307, "{path}: {}", reply.status);
         }
-        let metrics = app.nobody().get("/metrics").await.text;
+        let metrics = app.anonymous().get("/metrics").await.text;
         assert!(metrics.contains("holdpoint_build_info") && !metrics.contains("alice"), "{metrics}");
         app.stop().await;
     }

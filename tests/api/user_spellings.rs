@@ -275,7 +275,7 @@ on_both! {
     async fn session_of_a_key_is_its_user_in_every_spelling(on: On) {
         let app = app(on).await;
         let cookie = app.sign_in(BOB).await;
-        let browser = || app.nobody().header("cookie", &cookie);
+        let browser = || app.anonymous().header("cookie", &cookie);
         // A proxy posted this task for `BOB`, so Bob owns the task and may not approve its request.
         let own = app.held_by(&finance(&app, "BOB")).await;
         assert_eq!(browser().hit(&format!("/resume/{}/approve", own.request)).await.status, 403);
@@ -303,13 +303,13 @@ on_both! {
             let replies = [
                 app.owner().header(header, "x").get("/v1/me").await,
                 finance(&app, "a").header(header, "x").post("/v1/tasks", &json!({"input": "go"})).await,
-                app.nobody().header(header, "x").get("/openapi.json").await,
+                app.anonymous().header(header, "x").get("/openapi.json").await,
             ];
             for reply in replies {
                 assert_eq!((reply.status, reply.str("/code").as_str()), (400, "bad_request"), "{header}");
             }
-            assert_eq!(app.nobody().header(header, "x").get("/v1/me").await.status, 401, "a key comes first");
-            assert_eq!(app.nobody().header(header, "x").get("/healthz").await.status, 200);
+            assert_eq!(app.anonymous().header(header, "x").get("/v1/me").await.status, 401, "a key comes first");
+            assert_eq!(app.anonymous().header(header, "x").get("/healthz").await.status, 200);
         }
         for header in ["holdpoint-user", "holdpoint-groups"] {
             assert_eq!(app.owner().header(header, "alice").get("/v1/me").await.status, 403, "{header}");

@@ -11,7 +11,7 @@ use crate::support::test_app::{ALICE, BOB, On, Reply, TestApp, refunds};
 
 async fn sign_in(app: &TestApp, key: &str, accept: &str) -> Reply {
     let form = ("application/x-www-form-urlencoded", format!("key={key}"));
-    app.nobody()
+    app.anonymous()
         .header("accept", accept)
         .send(Method::POST, "/sign-in", Some(form))
         .await
@@ -22,7 +22,7 @@ async fn try_key(app: &TestApp, number: u32) -> Reply {
     // Each attempt names a different forwarded address. The service must ignore that address and
     // count by socket address.
     let from = format!("198.51.100.{number}");
-    app.nobody()
+    app.anonymous()
         .header("authorization", &key)
         .header("x-forwarded-for", &from)
         .get("/v1/me")
@@ -53,12 +53,12 @@ on_both! {
         // The limit does not apply to pages, or to HTTP requests with a right key, with a session,
         // or without a key.
         assert_eq!(app.actor(ALICE).get("/v1/me").await.status, 200);
-        assert_eq!(app.nobody().header("cookie", &cookie).get("/v1/me").await.status, 200);
+        assert_eq!(app.anonymous().header("cookie", &cookie).get("/v1/me").await.status, 200);
         assert_eq!(sign_in(&app, BOB, "text/html").await.status, 303);
-        assert_eq!(app.nobody().get("/v1/me").await.status, 401);
-        assert_eq!(app.nobody().header("accept", "text/html").get("/v1/me").await.status, 303);
-        assert_eq!(app.nobody().get("/sign-in").await.status, 200);
-        assert_eq!(app.nobody().header("authorization", "Basic YTpi").hit("/sign-out").await.status, 429);
+        assert_eq!(app.anonymous().get("/v1/me").await.status, 401);
+        assert_eq!(app.anonymous().header("accept", "text/html").get("/v1/me").await.status, 303);
+        assert_eq!(app.anonymous().get("/sign-in").await.status, 200);
+        assert_eq!(app.anonymous().header("authorization", "Basic YTpi").hit("/sign-out").await.status, 429);
         clock.leap(Duration::from_mins(1));
         assert_eq!(try_key(&app, 99).await.status, 401);
         assert_eq!(sign_in(&app, "wrong-key-0123456789", "text/html").await.status, 401);
@@ -69,11 +69,11 @@ on_both! {
         let yaml = refunds("{ owner: true }");
         let app = TestApp::timed(on, &yaml, clock).await;
         for _ in 0..15 {
-            assert_eq!(app.nobody().get("/v1/me").await.status, 401);
-            assert_eq!(app.nobody().header("cookie", "holdpoint_session=nonsense").get("/v1/me").await.status, 401);
+            assert_eq!(app.anonymous().get("/v1/me").await.status, 401);
+            assert_eq!(app.anonymous().header("cookie", "holdpoint_session=nonsense").get("/v1/me").await.status, 401);
             assert_eq!(app.actor(ALICE).get("/v1/me").await.status, 200);
             assert_eq!(app.actor(ALICE).header("holdpoint-user", "bob").get("/v1/me").await.status, 403);
-            assert_eq!(app.nobody().get("/v1/nothing").await.status, 404);
+            assert_eq!(app.anonymous().get("/v1/nothing").await.status, 404);
         }
         assert_eq!(try_key(&app, 1).await.status, 401, "the first wrong one");
     }

@@ -34,15 +34,15 @@ pub fn is_refused(reply: &Reply) {
 /// ready.
 async fn is_alive_and_not_ready(app: &TestApp) {
     let began = Instant::now();
-    assert_eq!(app.nobody().get("/healthz").await.status, 200);
+    assert_eq!(app.anonymous().get("/healthz").await.status, 200);
     assert!(began.elapsed() < WORKS);
-    is_refused(&app.nobody().get("/readyz").await);
+    is_refused(&app.anonymous().get("/readyz").await);
     assert!(began.elapsed() < GIVES_UP, "{:?}", began.elapsed());
 }
 
 async fn gets_ready(app: &TestApp) {
     let began = Instant::now();
-    while app.nobody().get("/readyz").await.status != 200 {
+    while app.anonymous().get("/readyz").await.status != 200 {
         assert!(
             began.elapsed() < 2 * GIVES_UP,
             "the service does not get ready again"
@@ -254,7 +254,7 @@ async fn read_only_database_fails_no_task() {
     let running = under_way(&app).await;
     said("set default_transaction_read_only = on").await;
     app.tool.open();
-    is_refused(&app.nobody().get("/readyz").await);
+    is_refused(&app.anonymous().get("/readyz").await);
     is_refused(
         &app.owner()
             .post("/v1/tasks", &json!({"input": "new"}))

@@ -211,7 +211,7 @@ async fn http_2_is_refused() {
     let mut answer = Vec::new();
     let _ = connection.read_to_end(&mut answer).await;
     assert_eq!(answer, b"", "the connection is closed without an answer");
-    assert_eq!(app.nobody().get("/healthz").await.status, 200);
+    assert_eq!(app.anonymous().get("/healthz").await.status, 200);
     app.stop().await;
 }
 

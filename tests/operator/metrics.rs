@@ -300,7 +300,7 @@ async fn scrapes_of_15_seconds_show_tasks_as_the_first_one_counted_them() {
     let yaml = refunds("{ owner: true }");
     let app = TestApp::timed(On::Sqlite, &yaml, Arc::<Up>::clone(&clock)).await;
     let paused = async || {
-        let metrics = app.nobody().get("/metrics").await.text;
+        let metrics = app.anonymous().get("/metrics").await.text;
         let line = metrics
             .lines()
             .find_map(|line| line.strip_prefix("holdpoint_tasks{status=\"Paused\"} "));

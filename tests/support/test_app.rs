@@ -295,7 +295,7 @@ impl TestApp {
         }
     }
 
-    pub fn nobody(&self) -> Actor<'_> {
+    pub fn anonymous(&self) -> Actor<'_> {
         Actor {
             app: self,
             key: None,
@@ -307,7 +307,7 @@ impl TestApp {
     pub async fn sign_in(&self, key: &str) -> String {
         let form = ("application/x-www-form-urlencoded", format!("key={key}"));
         let entered = self
-            .nobody()
+            .anonymous()
             .send(reqwest::Method::POST, "/sign-in", Some(form))
             .await;
         assert_eq!(entered.status, 303, "{}", entered.text);

@@ -21,7 +21,7 @@ async fn cancel(app: &TestApp, task: &str) {
 }
 
 fn signed_in<'a>(app: &'a TestApp, cookie: &str) -> Actor<'a> {
-    app.nobody().header("cookie", cookie)
+    app.anonymous().header("cookie", cookie)
 }
 
 /// Asserts that these are the events of a canceled task, each once.

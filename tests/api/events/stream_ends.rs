@@ -45,15 +45,15 @@ on_both! {
         let (app, clock) = leaping(on).await;
         let Held { task, .. } = app.held().await;
         let (leaves, stays) = (app.sign_in(ALICE).await, app.sign_in(BOB).await);
-        let mut leaving = app.nobody().header("cookie", &leaves).watch(&task, None).await;
-        let mut staying = app.nobody().header("cookie", &stays).watch(&task, None).await;
+        let mut leaving = app.anonymous().header("cookie", &leaves).watch(&task, None).await;
+        let mut staying = app.anonymous().header("cookie", &stays).watch(&task, None).await;
         assert_eq!((leaving.status, staying.status), (200, 200));
         leaving.until("caught_up").await;
         staying.until("caught_up").await;
-        app.nobody().header("cookie", &leaves).hit("/sign-out").await;
+        app.anonymous().header("cookie", &leaves).hit("/sign-out").await;
         clock.leap(Duration::from_secs(61));
         assert!(leaving.rest().await.is_empty(), "it has ended");
-        assert_eq!(app.nobody().header("cookie", &leaves).watch(&task, None).await.status, 401);
+        assert_eq!(app.anonymous().header("cookie", &leaves).watch(&task, None).await.status, 401);
         assert_eq!(staying.said().await, Some(Said::Comment));
         clock.leap(Duration::from_secs(61));
         assert_eq!(staying.said().await, Some(Said::Comment), "the other stream stays open");
@@ -131,7 +131,7 @@ on_both! {
         let app = TestApp::with_finance(on).await;
         let Held { task, .. } = app.held().await;
         let path = format!("/v1/tasks/{task}/events");
-        for (actor, status) in [(app.nobody(), 401), (app.stranger(), 403), (app.actor(crate::support::test_app::OTHER), 404)] {
+        for (actor, status) in [(app.anonymous(), 401), (app.stranger(), 403), (app.actor(crate::support::test_app::OTHER), 404)] {
             let reply = actor.header("accept", "text/event-stream").get(&path).await;
             assert_eq!(reply.status, status, "{}", reply.text);
         }

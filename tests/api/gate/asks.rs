@@ -191,7 +191,7 @@ on_both! {
             let refused = ask_as(actor, &refund(5), 0).await;
             refused.assert_code(403, "forbidden");
         }
-        assert_eq!(ask_as(app.nobody(), &refund(5), 0).await.status, 401);
+        assert_eq!(ask_as(app.anonymous(), &refund(5), 0).await.status, 401);
         let held = ask(&app, &refund(120), 0).await;
         let path = format!("/v1/gate/calls/{}", held.str("/task_id"));
         assert_eq!(app.actor(AGENT).get(&path).await.status, 200);
@@ -331,8 +331,8 @@ on_both! {
         let all = yaml("");
         let open = all.split("\nauth:").next().unwrap().replace("groups: [finance]", "owner: true");
         let app = TestApp::with(on, &open).await;
-        let nobody = || app.nobody();
-        let call = ask_as(nobody(), &refund(5), 5).await;
+        let anonymous = || app.anonymous();
+        let call = ask_as(anonymous(), &refund(5), 5).await;
         assert_eq!(call_summary(&call), expected(200, "allow", "settled", "succeeded"), "{}", call.text);
         app.stop().await;
     }

@@ -146,7 +146,7 @@ on_both! {
                     if (status >= 400) != refused {
                         continue;
                     }
-                    let actor = key.map_or_else(|| app.nobody(), |key| app.actor(key));
+                    let actor = key.map_or_else(|| app.anonymous(), |key| app.actor(key));
                     let reply = send(actor, operation, &calls, number).await;
                     assert_eq!(reply.status, status, "{name}, {operation:?}: {}", reply.text);
                     let is_answered = operation != Operation::Mcp || reply.body["result"].is_object();

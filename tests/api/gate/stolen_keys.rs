@@ -39,7 +39,7 @@ on_both! {
         let approves = json!({"action": "approve"});
         let edits = json!({"decisions": {(&id): {"action": "edit", "arguments": {"command": "rm"}}}});
         let responds = json!({"decisions": {(&id): {"action": "respond", "result": "Made."}}});
-        for thief in [app.actor(AGENT), app.nobody().header("cookie", &session)] {
+        for thief in [app.actor(AGENT), app.anonymous().header("cookie", &session)] {
             let mut refused = Vec::new();
             for verb in ["approve", "reject"] {
                 refused.push(thief.hit(&format!("{path}/{verb}")).await);
@@ -162,7 +162,7 @@ on_both! {
         let session = app.sign_in(AGENT).await;
         let held = ask(&app, &refund(120), 0).await;
         let path = format!("/v1/gate/calls/{}", held.str("/task_id"));
-        assert_eq!(app.nobody().header("cookie", &session).get(&path).await.status, 200);
+        assert_eq!(app.anonymous().header("cookie", &session).get(&path).await.status, 200);
         let message = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "refund", "arguments": {"order": 17, "amount": 120}}});
         let body = Some(("application/json", message.to_string().into_bytes()));
         // The answer is a stream, whose head comes while the call waits.
@@ -176,7 +176,7 @@ on_both! {
         let (answer, ()) = tokio::join!(waiting.text(), removes);
         assert!(answer.unwrap().contains("HELD."), "the wait has ended");
         until_asker(&app, &held, |until| until == Time(0)).await;
-        let by_session = app.nobody().header("cookie", &session);
+        let by_session = app.anonymous().header("cookie", &session);
         for refused in [
             ask(&app, &refund(120), 0).await,
             app.actor(AGENT).post("/mcp/refunds", &message).await,

@@ -98,7 +98,7 @@ on_both! {
         let paths = [link("dora", &held.request), link("dora", &held.request)];
         let digest = digest(&page(&app, &paths[0]).await).replace(':', "%3A");
         for (path, replayed) in paths.iter().zip(["", "true"]) {
-            let browser = app.nobody().header("origin", &app.url()).header("idempotency-key", "k-1");
+            let browser = app.anonymous().header("origin", &app.url()).header("idempotency-key", "k-1");
             let form = ("application/x-www-form-urlencoded", format!("digest={digest}&action=approve"));
             let reply = browser.send(Method::POST, path, Some(form)).await;
             assert_eq!((reply.status, reply.header("location")), (303, path.as_str()), "{}", reply.text);

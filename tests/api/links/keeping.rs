@@ -126,7 +126,7 @@ on_both! {
         for route in ["/v1/tasks", "/v1/requests", "/v1/me", &format!("/resume/{}", held.request), &format!("/v1/tasks/{}", held.task)] {
             for header in ["authorization", "cookie"] {
                 let value = if header == "cookie" { format!("holdpoint_session={token}") } else { format!("Bearer {token}") };
-                let reply = app.nobody().header(header, &value).get(route).await;
+                let reply = app.anonymous().header(header, &value).get(route).await;
                 assert_eq!(reply.status, 401, "{header} {route}");
             }
         }
@@ -138,14 +138,14 @@ on_both! {
         let held = app.held().await;
         let path = link("dora", &held.request);
         for (header, value) in [("authorization", format!("Bearer {ALICE}")), ("authorization", "Bearer wrong".to_owned()), ("cookie", "holdpoint_session=x".to_owned())] {
-            let with = app.nobody().header("accept", "text/html").header(header, &value).get(&path).await;
+            let with = app.anonymous().header("accept", "text/html").header(header, &value).get(&path).await;
             assert_eq!(with.status, 200, "{header}");
             assert!(with.text.contains("For dora (dora@acme.example)."), "{header}: {}", with.text);
         }
         let fred = link("fred", &held.request);
         let approver = app.approver().header("accept", "text/html").get(&fred).await;
         assert_eq!(approver.status, 404, "a key opens no other person's link");
-        let spoken = app.nobody().header("holdpoint-user", "bob").get(&path).await;
+        let spoken = app.anonymous().header("holdpoint-user", "bob").get(&path).await;
         assert_eq!(spoken.status, 403, "{}", spoken.text);
         app.stop().await;
     }
@@ -161,7 +161,7 @@ on_both! {
         let body = url::form_urlencoded::Serializer::new(String::new())
             .extend_pairs([("digest", digest.as_str()), ("action", "approve")])
             .finish();
-        let client = app.nobody().header("origin", &app.url());
+        let client = app.anonymous().header("origin", &app.url());
         let reply = client.send(Method::POST, &path, Some(("application/x-www-form-urlencoded", body))).await;
         reply.assert_code(409, "request_withdrawn");
         assert!(reply.body.get("pending").is_none(), "{}", reply.text);

@@ -33,7 +33,7 @@ async fn page(app: &TestApp, path: &str) -> Reply {
 }
 
 async fn page_in(app: &TestApp, path: &str, language: &str) -> Reply {
-    let browser = app.nobody().header("accept", "text/html,*/*;q=0.8");
+    let browser = app.anonymous().header("accept", "text/html,*/*;q=0.8");
     browser.header("accept-language", language).get(path).await
 }
 
@@ -52,7 +52,7 @@ async fn press_from(app: &TestApp, path: &str, fields: &[(&str, &str)], origin: 
         .extend_pairs(fields)
         .finish();
     let kind = "application/x-www-form-urlencoded";
-    let browser = app.nobody().header("accept", "text/html,*/*;q=0.8");
+    let browser = app.anonymous().header("accept", "text/html,*/*;q=0.8");
     let browser = if origin.is_empty() {
         browser
     } else {

@@ -79,7 +79,7 @@ on_both! {
         let good = link("dora", &held.request);
         let nothing = page(&app, "/l/nothing").await.text;
         for accept in ["*/*", "application/json", "text/html;q=0", "text/event-stream"] {
-            let reader = || app.nobody().header("accept", accept);
+            let reader = || app.anonymous().header("accept", accept);
             let shown = reader().get(&good).await;
             assert_eq!((shown.status, shown.header("content-type")), (200, "text/html; charset=utf-8"), "{accept}");
             for path in ["/l/x".to_owned(), good.replace("k1.", "k2."), good[..good.len() - 9].to_owned()] {
@@ -91,7 +91,7 @@ on_both! {
             assert_eq!((looked_at.status, looked_at.header("content-type")), (404, "text/html; charset=utf-8"), "{accept}");
         }
         // An answer is sent by the form of the page, or by a program, which reads JSON.
-        app.nobody().header("origin", &app.url()).hit("/l/x").await.assert_code(404, "not_found");
+        app.anonymous().header("origin", &app.url()).hit("/l/x").await.assert_code(404, "not_found");
         app.stop().await;
     }
 
@@ -135,7 +135,7 @@ on_both! {
         let digest = first.body.pointer("/pending/0/digest").unwrap().as_str().unwrap();
         let reply = press(&app, &paths[0], &[("digest", digest), ("action", "approve")]).await;
         assert_eq!(reply.status, 410);
-        let reply = app.nobody().get(&paths[0]).await;
+        let reply = app.anonymous().get(&paths[0]).await;
         assert_eq!((reply.status, reply.header("content-type")), (410, "text/html; charset=utf-8"));
         // The setting `not_before` ends all links that were made before its time.
         let path = link("dora", &first.request);
@@ -170,7 +170,7 @@ on_both! {
             let reply = press(&app, &path, fields).await;
             assert_eq!(reply.status, status, "{fields:?}: {}", reply.text);
         }
-        let ours = app.nobody().header("origin", &app.url());
+        let ours = app.anonymous().header("origin", &app.url());
         let json = serde_json::json!({"action": "approve", "digest": digest});
         assert_eq!(ours.post(&path, &json).await.status, 415);
         assert_eq!(ours.hit(&path).await.status, 415);

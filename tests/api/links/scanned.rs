@@ -105,7 +105,7 @@ on_both! {
             for profile in PROFILES {
                 for key in [None, Some(BOB)] {
                     for method in [Method::GET, Method::HEAD] {
-                        let actor = key.map_or_else(|| app.nobody(), |key| app.actor(key));
+                        let actor = key.map_or_else(|| app.anonymous(), |key| app.actor(key));
                         let actor = profile.iter().fold(actor, |actor, (name, value)| actor.header(name, value));
                         follow(&actor, method, &path).await;
                     }

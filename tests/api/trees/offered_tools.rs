@@ -114,7 +114,7 @@ async fn documented_example_of_agents_that_call_agents_works() {
     .await;
     assert!(blocks[2].contains(r#"{"input": "Please refund 120 for order 17"}"#));
     let held = app
-        .nobody()
+        .anonymous()
         .post(
             "/v1/tasks",
             &json!({"input": "Please refund 120 for order 17"}),
@@ -127,7 +127,10 @@ async fn documented_example_of_agents_that_call_agents_works() {
         ),
         ("Paused", &json!(["desk", "refunds"]))
     );
-    let done = app.nobody().hit(&held.str("/pending/0/approval_url")).await;
+    let done = app
+        .anonymous()
+        .hit(&held.str("/pending/0/approval_url"))
+        .await;
     assert_eq!(
         done.str("/output"),
         "The refund desk says: Done: 120 was paid back for order 17.",
@@ -135,7 +138,7 @@ async fn documented_example_of_agents_that_call_agents_works() {
         done.text
     );
     let tree = app
-        .nobody()
+        .anonymous()
         .get(&format!("/v1/tasks?root_task_id={}", held.str("/task_id")))
         .await;
     assert_eq!(tree.body["tasks"].as_array().unwrap().len(), 2);

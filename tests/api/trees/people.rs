@@ -43,7 +43,7 @@ on_both! {
             assert_eq!(reads(&app.actor(OPS), task, &root_id, &request).await, [200; 5]);
             assert_eq!(reads(&app.stranger(), task, &root_id, &request).await, [403; 5]);
             assert_eq!(reads(&app.actor(OTHER), task, &root_id, &request).await, [404; 5]);
-            assert_eq!(reads(&app.nobody(), task, &root_id, &request).await, [401; 5]);
+            assert_eq!(reads(&app.anonymous(), task, &root_id, &request).await, [401; 5]);
             for (actor, status) in [(app.approver(), 403), (app.stranger(), 403), (app.actor(OTHER), 404)] {
                 assert_eq!(actor.hit(&format!("/v1/tasks/{task}/cancel")).await.status, status);
             }
