@@ -301,7 +301,7 @@ async fn error_responses_have_the_headers_of_their_code() {
 }
 
 #[tokio::test]
-async fn checks_run_in_their_order() {
+async fn request_with_several_mistakes_gets_the_status_of_the_first_check() {
     let app = app(false, &[]);
     let evil = ("origin", "https://evil.example");
     let large = ("content-length", "2000000");
@@ -386,7 +386,7 @@ async fn panic_is_an_internal_problem() {
 }
 
 #[tokio::test]
-async fn me_returns_the_caller() {
+async fn get_me_returns_the_caller() {
     let answer = ask(&app(false, &[]), "GET", "/v1/me", &[KEY], "").await;
     assert_eq!(
         answer.json(),

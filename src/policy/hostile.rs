@@ -129,7 +129,7 @@ fn unconditional_allow_does_not_pass_arguments_of_the_wrong_type() {
 }
 
 #[test]
-fn fault_is_not_absorbed() {
+fn fault_in_an_operand_holds_the_call_whatever_the_other_operand_is() {
     let args = json!({"amount": 5, "order": 1, "tags": ["a", "b"], "loose": ["x", 1]});
     for when in [
         "args.note == 'x' || args.amount <= 20.0",

@@ -166,7 +166,7 @@ both! {
         assert_eq!(given, [row.grant_id], "the commit that gives it journals it");
     }
 
-    async fn other_arguments_are_asked_about(fixture) {
+    async fn call_with_other_arguments_than_the_remembered_ones_is_asked_about(fixture) {
         let harness = harness(fixture, &[&[TAG], &[TAG_AGAIN], &[OTHER_TAG]]).await;
         let task = harness.begun().await;
         answered(&harness, task, remembered(GrantScope::Owner, hours(1))).await;
@@ -174,7 +174,7 @@ both! {
         assert_eq!(asked(&harness, task).await.own_calls().next().unwrap().arguments_text, OTHER_TAG.1);
     }
 
-    async fn another_task_owner_agent_or_tenant_is_asked(fixture) {
+    async fn call_of_another_task_owner_agent_or_tenant_is_asked_about(fixture) {
         let mut harness = harness(fixture, &[&[LARGE]]).await;
         harness.configure(|yaml| yaml.replace("policy:\n", "  other: { description: Refunds too., model: main, instructions: Refund., tools: [refund] }\ndefault_agent: billing\npolicy:\n"));
         let first = harness.begun().await;

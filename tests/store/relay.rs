@@ -148,7 +148,7 @@ async fn replica_that_joins_later_is_told_which_trees_are_wanted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn news_arrive_when_every_notification_is_lost() {
+async fn listener_learns_of_a_commit_although_every_notification_is_lost() {
     let fixture = StoreFixture::postgres().await;
     let (root, quiet) = (fixture.task().await, fixture.task().await);
     let other = replica(&fixture).await;

@@ -45,7 +45,7 @@ async fn same_caller_server_tool_args_policy_version_and_expiry_resumes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn changed_args_are_rejected() {
+async fn call_with_other_arguments_than_the_approved_ones_is_held_anew() {
     let app = gateway_app(NO_HOLD).await;
     let mut grpc = Grpc::to(&app).await;
     let first = held(&mut grpc, &bash("rm a")).await;

@@ -174,7 +174,7 @@ on_both! {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn changed_arguments_fail_closed() {
+async fn key_of_a_call_with_other_arguments_is_refused_and_runs_nothing() {
     let app = gate(On::Sqlite, "").await;
     let held = approved(&app).await;
     let changed = call(&app, "10", &keyed(130)).await;
@@ -187,7 +187,7 @@ async fn changed_arguments_fail_closed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn changed_schema_of_the_tool_fails_closed_and_is_asked_about_anew() {
+async fn call_approved_under_another_schema_runs_nothing_and_is_asked_about_anew() {
     let mut app = gate(On::Sqlite, "").await;
     let held = approved(&app).await;
     app.restart_with(|yaml| {
@@ -211,7 +211,7 @@ async fn changed_schema_of_the_tool_fails_closed_and_is_asked_about_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn changed_policy_fails_closed() {
+async fn approved_call_that_the_changed_policy_denies_is_not_run() {
     let mut app = gate(On::Sqlite, "").await;
     approved(&app).await;
     app.restart_with(|yaml| yaml.replace("[refund], decide: hold", "[refund], decide: deny"))
@@ -227,7 +227,7 @@ async fn changed_policy_fails_closed() {
 /// The test runs on `SQLite`, where the service compares the time with the clock that the test
 /// moves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn expired_approval_fails_closed() {
+async fn call_whose_approval_has_expired_is_told_so_and_not_run() {
     let clock = Leaping::new();
     let app = TestApp::timed(On::Sqlite, &yaml(""), clock.clone()).await;
     approved(&app).await;
@@ -243,7 +243,7 @@ async fn expired_approval_fails_closed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unknown_outcome_fails_closed() {
+async fn approved_call_of_unknown_outcome_is_not_repeated() {
     let app = gate(On::Sqlite, "").await;
     app.tool.answers(502, "gone");
     approved(&app).await;

@@ -125,7 +125,7 @@ on_both! {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_replicas_gather_as_one() {
+async fn questions_at_two_replicas_are_one_mail_in_an_interval() {
     let post = Post::start(On::Postgres, BOB_ONLY).await;
     let other = post.app.replica().await;
     for _ in 0..10 {
