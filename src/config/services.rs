@@ -308,10 +308,10 @@ agents:
     #[test]
     fn gate_asks_for_the_credentials_that_its_own_tools_take() {
         let config = read(&format!(
-            "{TREE}gates: {{ door: {{ tools: [comment, plain] }} }}\n"
+            "{TREE}gates: {{ coding: {{ tools: [comment, plain] }} }}\n"
         ));
         let catalog = catalog(&config.unwrap());
-        let [jira] = catalog.services("door") else {
+        let [jira] = catalog.services("coding") else {
             panic!("one credential")
         };
         assert_eq!(jira.name, "jira");

@@ -42,7 +42,7 @@ policy:
   - { name: short, tools: [short], decide: hold, approvers: { owner: true }, expires_in: 1s }
   - { name: shell, tools: [shell], decide: hold, approvers: { owner: true } }
 gates:
-  door: { tools: [refund, shell], use_within: 1h, run_within: 1h, no_lasts: 0s }
+  coding: { tools: [refund, shell], use_within: 1h, run_within: 1h, no_lasts: 0s }
 "#;
 
 /// Writes the configuration file into a folder and returns its path. `model` and `tool_server`

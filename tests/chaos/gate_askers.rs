@@ -43,7 +43,7 @@ impl People {
             90
         };
         let body = json!({
-            "gate": "door", "tool": kind.tool(), "session_id": key,
+            "gate": "coding", "tool": kind.tool(), "session_id": key,
             "arguments": {"order": 1, "amount": amount},
         });
         loop {
@@ -130,7 +130,7 @@ impl People {
     /// Ends the calls at the gate that no agent asks about any more. Returns all calls at the gate.
     /// Complains if there are fewer than `least` calls.
     pub async fn end_gate_calls(&self, least: u64) -> Vec<String> {
-        let calls = self.listed_at("&agent=door").await;
+        let calls = self.listed_at("&agent=coding").await;
         if (calls.len() as u64) < least {
             self.complain(format!("vacuous: {} calls at the gate", calls.len()));
         }

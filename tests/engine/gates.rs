@@ -35,7 +35,7 @@ use crate::support::{eventually, repetitions, until};
 const LONG: Duration = Duration::from_mins(1);
 const GATE: &str = "
 gates:
-  door: { tools: [refund, lookup, Bash], use_within: 1h, run_within: 10m }
+  coding: { tools: [refund, lookup, Bash], use_within: 1h, run_within: 10m }
 ";
 const BASH: &str = "
   Bash: { external: {}, parameters: { type: object, properties: { command: { type: string } } } }
@@ -132,7 +132,7 @@ async fn abort(asking: Asking) {
 fn every_call() -> TaskFilter {
     TaskFilter {
         tenant: "acme".to_owned(),
-        agents: vec!["door".to_owned()],
+        agents: vec!["coding".to_owned()],
         limit: 10,
         ..TaskFilter::default()
     }
@@ -346,7 +346,7 @@ both! {
             (call.state, call.decision, call.outcome),
             (GateState::Settled, GateDecision::Deny, Some(Outcome::Withdrawn))
         );
-        let message = "The call was not run (withdrawn): The configuration has no agent door.";
+        let message = "The call was not run (withdrawn): The configuration has no agent coding.";
         assert_eq!(call.message(), message);
         let refused = without.gates().ask(&agent(), &refund(1, Duration::ZERO), None).await;
         assert!(matches!(

@@ -35,7 +35,7 @@ const RULES: &str = "Not this one. }
 ";
 const GATE: &str = "
 gates:
-  door: { tools: [refund, tag, Bash, Read], use_within: 1h, run_within: 10m, no_lasts: 2m }
+  coding: { tools: [refund, tag, Bash, Read], use_within: 1h, run_within: 10m, no_lasts: 2m }
 ";
 const TOOLS: &str = "
   Bash: { external: {}, parameters: { type: object, properties: { command: { type: string } } } }

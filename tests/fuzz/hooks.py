@@ -30,7 +30,7 @@ LINKS = ["get_link_page", "decide_by_link"]
 
 # The operations at a gate, which take the key of an agent.
 GATES = ["propose_gate_call", "get_gate_call", "report_gate_outcome", "post_mcp_message"]
-FILE = {"gate": "door", "tool": "read_file", "arguments": {"path": "a"}}
+FILE = {"gate": "coding", "tool": "read_file", "arguments": {"path": "a"}}
 
 
 def is_positive(case) -> bool:
@@ -103,7 +103,7 @@ def knock(case, operation: str) -> None:
     if operation == "get_gate_call":
         case.path_parameters["task_id"] = call["task_id"]
     if operation == "post_mcp_message":
-        case.path_parameters["gate"] = "door"
+        case.path_parameters["gate"] = "coding"
     bodies = {
         "propose_gate_call": FILE,
         "report_gate_outcome": {"task_id": call and call["task_id"], "outcome": "succeeded"},

@@ -15,7 +15,7 @@ const YAML: &str = r#"
 models: { m: { provider: openai, model: x, base_url: "http://127.0.0.1:9/v1" } }
 agents: { a: { model: m } }
 mcp: { up: { url: "http://{server}/mcp" } }
-gates: { door: { description: Sums., tools: [up_sum] } }
+gates: { coding: { description: Sums., tools: [up_sum] } }
 policy: [ { name: sums, tools: [up_sum], decide: allow } ]
 auth: { api_keys: [ { user: alice, tenant: acme, key: "agent-key-0123456789", may: [gate] } ] }
 "#;
@@ -59,7 +59,7 @@ async fn result_of_an_mcp_server_reaches_the_client_byte_for_byte() {
         ("authorization", key.as_str()),
         ("content-type", "application/json"),
     ];
-    let path = "/mcp/door";
+    let path = "/mcp/coding";
     let reply = service
         .exchange("POST", path, &headers, body.to_string())
         .await;

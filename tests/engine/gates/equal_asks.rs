@@ -70,8 +70,8 @@ async fn equal_asks_that_meet_at_an_approved_call_get_one_permit_and_a_second_ca
         ("optional", "The same call ran at", Some("r1")),
     ] {
         let mut harness = harness(StoreFixture::postgres().await).await;
-        let door = format!("  door: {{ report: {report},");
-        harness.configure(|yaml| yaml.replacen("  door: {", &door, 1));
+        let gate = format!("  coding: {{ report: {report},");
+        harness.configure(|yaml| yaml.replacen("  coding: {", &gate, 1));
         let pair = Pair::of(harness).await;
         let task = approved(&pair.harness, &pair.here, &bash(Duration::ZERO)).await;
         until_at_rest(&pair.harness, task).await;

@@ -309,7 +309,7 @@ both! {
     }
 
     async fn late_report_of_a_call_of_a_removed_gate_is_kept(fixture) {
-        let optional = GATE.replacen("  door: {", "  door: { report: optional,", 1);
+        let optional = GATE.replacen("  coding: {", "  coding: { report: optional,", 1);
         let mut harness = harness(fixture).await;
         harness.configure(|yaml| yaml.replace(GATE, &optional));
         let engine = harness.engine(8);

@@ -69,7 +69,7 @@ async fn held_again(harness: &mut EngineHarness) -> (Arc<Engine>, TaskId) {
 both! {
     async fn undelivered_result_goes_to_one_of_twelve_equal_asks_on_two_replicas(fixture) {
         let mut harness = harness(fixture).await;
-        harness.configure(|yaml| yaml.replacen("  door: {", "  door: { max_open: 100,", 1));
+        harness.configure(|yaml| yaml.replacen("  coding: {", "  coding: { max_open: 100,", 1));
         let engines = [harness.engine(8), harness.engine(8)];
         for order in 1..=3 {
             let task = approved(&harness, &engines[0], &refund(order, Duration::ZERO)).await;
@@ -363,7 +363,7 @@ both! {
 
     async fn gate_that_is_not_open_to_a_user_is_unknown_to_it(fixture) {
         let mut harness = harness(fixture).await;
-        harness.configure(|yaml| yaml.replacen("  door: {", "  door: { open_to: { users: [carol] },", 1));
+        harness.configure(|yaml| yaml.replacen("  coding: {", "  coding: { open_to: { users: [carol] },", 1));
         let refused = harness.engine(8).gates().ask(&agent(), &bash(LONG), None).await;
         assert!(matches!(refused, Err(GateRefusal::Command(Refusal::Invalid(_)))));
     }
@@ -406,7 +406,7 @@ both! {
 
     async fn calls_that_are_proposed_at_once_do_not_exceed_max_open(fixture) {
         let mut harness = harness(fixture).await;
-        harness.configure(|yaml| yaml.replacen("  door: {", "  door: { max_open: 3,", 1));
+        harness.configure(|yaml| yaml.replacen("  coding: {", "  coding: { max_open: 3,", 1));
         let engine = harness.engine(8);
         let asks: Vec<_> = (1..=24)
             .map(|order| asking_by(&engine, refund(order, Duration::ZERO)))
@@ -427,7 +427,7 @@ both! {
 
     async fn permit_of_a_released_call_ends_with_the_report(fixture) {
         let mut harness = harness(fixture).await;
-        harness.configure(|yaml| yaml.replacen("  door: {", "  door: { report: optional,", 1));
+        harness.configure(|yaml| yaml.replacen("  coding: {", "  coding: { report: optional,", 1));
         let engine = harness.engine(8);
         let one = |wait| by_key("k", Some("r1"), bash(wait));
         let task = approved(&harness, &engine, &one(Duration::ZERO)).await;

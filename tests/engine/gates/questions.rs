@@ -302,7 +302,7 @@ both! {
     async fn repeatable_call_that_needs_a_credential_is_continued_by_an_equal_ask(fixture) {
         let mut harness = harness(fixture).await;
         harness.configure(|yaml| read_only(&yaml.replace("${TOOL_SECRET}", "{{credential:jira.token}}")) + CREDENTIAL);
-        harness.configure(|yaml| yaml.replacen("  door: {", "  door: { max_open: 1,", 1));
+        harness.configure(|yaml| yaml.replacen("  coding: {", "  coding: { max_open: 1,", 1));
         let engine = harness.engine(8);
         let held = asks(&engine, &small(1, Duration::ZERO)).await;
         let task = until_asked(&harness, RequestKind::Credentials).await;
