@@ -11,8 +11,8 @@ use super::endpoint_rights::{
 use super::inbox_stream::{ids, next, soon, stream};
 use crate::support::event_stream::{Said, Watch};
 use crate::support::fake_mail_server::FakeMailServer;
-use crate::support::leaping_clock::Leaping;
 use crate::support::test_app::{On, TestApp};
+use crate::support::test_clock::TestClock;
 use crate::support::until;
 
 /// The people with a mail address: the user, the tenant, the groups of a person without a key, and
@@ -72,11 +72,11 @@ async fn hears(who: &str, watch: &mut Watch, expected: &BTreeSet<&str>) {
 }
 
 /// Asserts that the streams report nothing. A stream writes a comment only if it has nothing to
-/// report. A slow machine may have given a stream the time for a comment before the clock leaps, so
-/// the function waits for several.
-async fn are_silent(streams: &mut [(&Person, Watch)], clock: &Leaping) {
+/// report. A slow machine may have given a stream the time for a comment before the clock advances,
+/// so the function waits for several.
+async fn are_silent(streams: &mut [(&Person, Watch)], clock: &TestClock) {
     for _ in 0..3 {
-        clock.leap(Duration::from_secs(16));
+        clock.advance(Duration::from_secs(16));
         for (person, watch) in &mut *streams {
             assert_eq!(
                 soon(watch.said()).await,
@@ -119,7 +119,7 @@ async fn mails(app: &TestApp, server: &FakeMailServer, all: &[(usize, String)]) 
         let own = decidable(decides, all).into_iter();
         expected.extend(own.map(|id| (address(user, tenant), format!("<{id}@acme.com>"))));
     }
-    // A leap of the clock would end an attempt, so the function waits until no mail is due.
+    // An advance of the clock would end an attempt, so the function waits until no mail is due.
     let are_sent = async || {
         let root = app.actor("root-key-0123456789");
         let listed = root.get("/v1/deliveries?limit=200").await;
@@ -137,7 +137,7 @@ async fn mails(app: &TestApp, server: &FakeMailServer, all: &[(usize, String)]) 
 
 on_both! {
     async fn only_people_who_may_decide_a_request_hear_of_it_by_stream_list_count_and_mail(on: On) {
-        let (server, clock) = (FakeMailServer::start().await, Leaping::new());
+        let (server, clock) = (FakeMailServer::start().await, TestClock::new());
         let app = TestApp::timed(on, &mailing(&server), clock.clone()).await;
         let mut streams: Vec<(&Person, Watch)> = Vec::new();
         for person in TABLE {

@@ -13,8 +13,8 @@ use tokio::time::timeout;
 use super::approval_cycle::on_both;
 use crate::support::endless_sleep::{BETWEEN_ROUNDS, EndlessSleep};
 use crate::support::event_stream::{Event, Said, Watch};
-use crate::support::leaping_clock::Leaping;
 use crate::support::test_app::{ACCOUNTS, Actor, BOB, Held, OTHER, On, REFUNDS, TestApp};
+use crate::support::test_clock::TestClock;
 
 const DECIDER: &str = "only-decides-0123456789";
 const EVE: &str = "eve-key-0123456789ab";
@@ -217,22 +217,22 @@ on_both! {
     }
 
     async fn stream_ends_with_its_session_its_hour_and_its_service(on: On) {
-        let clock = Leaping::new();
-        let app = TestApp::timed(on, &yaml("{ groups: [finance] }"), Arc::<Leaping>::clone(&clock)).await;
+        let clock = TestClock::new();
+        let app = TestApp::timed(on, &yaml("{ groups: [finance] }"), Arc::<TestClock>::clone(&clock)).await;
         let session = app.sign_in(BOB).await;
         let mut leaves = stream(&app.anonymous().header("cookie", &session), "").await;
         let mut stays = stream(&app.approver(), "").await;
         next(&mut leaves, "inbox").await;
         next(&mut stays, "inbox").await;
-        clock.leap(Duration::from_secs(16));
+        clock.advance(Duration::from_secs(16));
         assert_eq!(leaves.said().await, Some(Said::Comment));
         app.anonymous().header("cookie", &session).hit("/sign-out").await;
-        clock.leap(Duration::from_secs(61));
+        clock.advance(Duration::from_secs(61));
         assert!(soon(leaves.rest()).await.is_empty(), "within a minute");
         assert_eq!(app.anonymous().header("cookie", &session).get("/v1/events").await.status, 401);
         app.held().await;
         next(&mut stays, "request.created").await;
-        clock.leap(Duration::from_hours(1));
+        clock.advance(Duration::from_hours(1));
         assert!(soon(stays.rest()).await.is_empty(), "after an hour");
         app.stop().await;
     }
@@ -279,7 +279,7 @@ on_both! {
 /// moves. While the event is expected, the clock stands a second after the deadline.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deadline_is_told_within_a_second_although_nothing_has_closed_the_request() {
-    let clock = Leaping::new();
+    let clock = TestClock::new();
     let yaml = yaml("{ groups: [finance] }, expires_in: 10m");
     let unswept = EndlessSleep::of(clock.clone(), |time| time == BETWEEN_ROUNDS);
     let app = TestApp::timed(On::Sqlite, &yaml, unswept).await;
@@ -290,9 +290,9 @@ async fn deadline_is_told_within_a_second_although_nothing_has_closed_the_reques
     let deadline = body["pending"][0]["expires_at"].as_str().unwrap();
     let deadline = Time::parse(deadline).unwrap();
     let moment = Duration::from_millis(1);
-    clock.leap(deadline.since(clock.now()).saturating_sub(moment));
+    clock.advance(deadline.since(clock.now()).saturating_sub(moment));
     assert_eq!(watch.said().await, Some(Said::Comment));
-    clock.leap(moment + Duration::from_secs(1));
+    clock.advance(moment + Duration::from_secs(1));
     assert_eq!(clock.now().since(deadline), Duration::from_secs(1));
     let told = next(&mut watch, "request.gone").await;
     assert_eq!(told.data, gone(&request, "expired", 0));

@@ -6,8 +6,8 @@ use std::time::Duration;
 use reqwest::Method;
 
 use super::approval_cycle::on_both;
-use crate::support::leaping_clock::Leaping;
 use crate::support::test_app::{ALICE, BOB, On, Reply, TestApp, refunds};
+use crate::support::test_clock::TestClock;
 
 async fn sign_in(app: &TestApp, key: &str, accept: &str) -> Reply {
     let form = ("application/x-www-form-urlencoded", format!("key={key}"));
@@ -31,7 +31,7 @@ async fn try_key(app: &TestApp, number: u32) -> Reply {
 
 on_both! {
     async fn eleventh_wrong_key_in_a_minute_is_429_and_a_right_key_is_answered(on: On) {
-        let clock = Leaping::new();
+        let clock = TestClock::new();
         let yaml = refunds("{ owner: true }");
         let app = TestApp::timed(on, &yaml, clock.clone()).await;
         let entered = sign_in(&app, BOB, "text/html").await;
@@ -59,13 +59,13 @@ on_both! {
         assert_eq!(app.anonymous().header("accept", "text/html").get("/v1/me").await.status, 303);
         assert_eq!(app.anonymous().get("/sign-in").await.status, 200);
         assert_eq!(app.anonymous().header("authorization", "Basic YTpi").hit("/sign-out").await.status, 429);
-        clock.leap(Duration::from_mins(1));
+        clock.advance(Duration::from_mins(1));
         assert_eq!(try_key(&app, 99).await.status, 401);
         assert_eq!(sign_in(&app, "wrong-key-0123456789", "text/html").await.status, 401);
     }
 
     async fn missing_and_right_keys_are_not_counted(on: On) {
-        let clock = Leaping::new();
+        let clock = TestClock::new();
         let yaml = refunds("{ owner: true }");
         let app = TestApp::timed(on, &yaml, clock).await;
         for _ in 0..15 {

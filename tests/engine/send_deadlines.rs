@@ -24,11 +24,11 @@ use crate::store::store_fixture::{StoreFixture, both};
 
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
 
-/// A clock that leaps ahead after a given number of readings.
-struct Leaping(AtomicI64, Duration);
+/// A clock that advances after a given number of readings.
+struct StallingClock(AtomicI64, Duration);
 
 #[async_trait::async_trait]
-impl Clock for Leaping {
+impl Clock for StallingClock {
     fn now(&self) -> Time {
         SystemClock.now()
     }
@@ -53,7 +53,7 @@ async fn paused(
     pause: Duration,
 ) -> (TaskId, bool) {
     let task = harness.queued().await;
-    let clock = Arc::new(Leaping(AtomicI64::new(at), pause));
+    let clock = Arc::new(StallingClock(AtomicI64::new(at), pause));
     let parts = harness.parts(1);
     let settings = Settings {
         lease,

@@ -8,8 +8,8 @@ use crate::api::gate::AGENT;
 use crate::support::fake_chat_completions::calls;
 use crate::support::fake_mail_server::FakeMailServer;
 use crate::support::fake_receiver::FakeReceiver;
-use crate::support::leaping_clock::Leaping;
 use crate::support::test_app::{ALICE, On, TestApp};
+use crate::support::test_clock::TestClock;
 
 const MADE_UP: &str = "https://evil.example/holdpoint/approve";
 const RULES: &str = "
@@ -39,7 +39,7 @@ async fn every_channel(on: On) -> (NotifyFixture, FakeMailServer) {
     let (hook, mail, clock) = (
         FakeReceiver::start().await,
         FakeMailServer::start().await,
-        Leaping::new(),
+        TestClock::new(),
     );
     let yaml = yaml(&format!("{}\n{BY_MAIL}", entries.join("\n")), &hook)
         .replace("forbidden] }", AGENTS)

@@ -74,9 +74,9 @@ on_both! {
             fixture.short().await;
         }
         fixture.hook.reached(4).await;
-        // The leap is far shorter than the time limit of an attempt, so no attempt fails. The leap
-        // ends the sender's sleep, so the sender looks for due messages again.
-        fixture.leap(Duration::from_secs(5));
+        // The advance is far shorter than the time limit of an attempt, so no attempt fails. The
+        // advance ends the sender's sleep, so the sender looks for due messages again.
+        fixture.advance(Duration::from_secs(5));
         fixture.hook.open();
         fixture.counted(&[("sent", 10), ("due", 0)]).await;
         let counts = arrivals(&fixture.hook, "/backend");

@@ -23,7 +23,7 @@ on_both! {
         fixture.until(|found| found.len() == 1 && was_tried(&found[0])).await;
         fixture.app.restart().await;
         fixture.hook.answers(200);
-        fixture.leap(BEYOND_RETRIES);
+        fixture.advance(BEYOND_RETRIES);
         fixture.counted(&[("sent", 1)]).await;
     }
 
@@ -34,12 +34,12 @@ on_both! {
         fixture.until(|found| found.len() == 1 && was_tried(&found[0])).await;
         fixture.app.restart_with(|yaml| yaml.replace("name: backend", "name: renamed")).await;
         let before = fixture.hook.count();
-        fixture.leap(Duration::from_mins(24 * 60 - 5));
+        fixture.advance(Duration::from_mins(24 * 60 - 5));
         fixture.hook.answers(200);
         fixture.short().await;
         let found = fixture.until(|found| found[0]["state"] == "sent").await;
         assert_eq!((&found[1]["target"], &found[1]["state"]), (&"backend".into(), &"due".into()));
-        fixture.leap(Duration::from_mins(10));
+        fixture.advance(Duration::from_mins(10));
         let found = fixture.counted(&[("dropped", 1)]).await;
         assert_eq!((&found[1]["target"], &found[1]["state"]), (&"backend".into(), &"dropped".into()));
         assert_eq!(fixture.hook.count(), before + 1, "nobody sent it again");
@@ -52,7 +52,7 @@ on_both! {
         fixture.until(|found| found.len() == 1 && was_tried(&found[0])).await;
         fixture.app.database.execute("update delivery set change_id = delivery_id").await;
         let before = fixture.hook.count();
-        fixture.leap(BEYOND_RETRIES);
+        fixture.advance(BEYOND_RETRIES);
         let found = fixture.counted(&[("dead", 1)]).await;
         assert_eq!((&found[0]["last"]["problem"], fixture.hook.count()), (&"gone".into(), before));
     }
@@ -72,7 +72,7 @@ on_both! {
             fixture.app.restart_with(|yaml| yaml.replace(&format!("{from} }}"), &format!("{to} }}")).replace("agents:\n", &format!("{clerk}\n"))).await;
             let before = fixture.hook.count();
             fixture.hook.answers(200);
-            fixture.leap(BEYOND_RETRIES);
+            fixture.advance(BEYOND_RETRIES);
             let found = fixture.counted(&[("dropped", 1)]).await;
             let problem = &found[0]["last"]["problem"];
             assert_eq!((problem, fixture.hook.count()), (&"the entry's settings no longer select this message".into(), before), "{to}");
@@ -89,7 +89,7 @@ on_both! {
             fixture.app.restart_with(|yaml| yaml.replace("tenants: [acme] }", &grouped)).await;
             let before = fixture.hook.count();
             fixture.hook.answers(200);
-            fixture.leap(BEYOND_RETRIES);
+            fixture.advance(BEYOND_RETRIES);
             let found = fixture.counted(&[("sent", sent), ("due", 0)]).await;
             let told: Vec<_> = found.iter().filter(|one| one["state"] == "sent").map(|one| &one["type"]).collect();
             assert!(told.iter().all(|kind| *kind == "request.created"), "{told:?}");
@@ -104,7 +104,7 @@ on_both! {
         let sql = "insert into notice (notice_id, root_task_id, change_id, event_number)
             select task_id, task_id, task_id, 1 from agent_task";
         fixture.app.database.execute(sql).await;
-        fixture.leap(Duration::from_mins(2));
+        fixture.advance(Duration::from_mins(2));
         let count = async || fixture.app.database.texts("select cast(count(*) as text) from notice").await;
         while count().await != ["0"] {
             crate::support::pause().await;

@@ -18,8 +18,8 @@ use serde_json::{Value, json};
 
 use crate::support::fake_chat_completions::says;
 use crate::support::fake_receiver::FakeReceiver;
-use crate::support::leaping_clock::Leaping;
 use crate::support::test_app::{ACCOUNTS, Held, OPS, On, REFUNDS, TestApp};
+use crate::support::test_clock::TestClock;
 
 /// Two secrets with which messages to a receiver are signed.
 pub const NEW: &str = "whsec_bmV3LXNlY3JldC0wMTIzNDU2Nzg5LWNhbmFyeQ==";
@@ -28,8 +28,9 @@ pub const OLD: &str = "whsec_b2xkLXNlY3JldC0wMTIzNDU2Nzg5LWNhbmFyeQ==";
 /// An entry with the default events.
 pub const BACKEND: &str = r#"    - { name: backend, webhook: { url: "{hook}/backend", secrets: ["{new}"] }, tenants: [acme] }"#;
 
-/// More than the waits after the first two failed attempts at a message. A test that leaps this far
-/// does not depend on whether one attempt or two have failed, as on a slow machine.
+/// More than the waits after the first two failed attempts at a message. A test that
+/// advances the clock this far does not depend on whether one attempt or two have failed, as on a
+/// slow machine.
 pub const BEYOND_RETRIES: Duration = Duration::from_mins(8);
 
 /// Returns whether at least one attempt at the delivery has ended. On a slow machine, a second
@@ -58,7 +59,7 @@ pub(crate) use on_both;
 pub struct NotifyFixture {
     pub app: TestApp,
     pub hook: FakeReceiver,
-    clock: Arc<Leaping>,
+    clock: Arc<TestClock>,
 }
 
 /// Returns the configuration with these entries. The task's owner and the group finance may decide.
@@ -75,15 +76,15 @@ pub fn yaml(entries: &str, hook: &FakeReceiver) -> String {
 impl NotifyFixture {
     pub async fn start(on: On, entries: &str) -> Self {
         let hook = FakeReceiver::start().await;
-        let clock = Leaping::new();
+        let clock = TestClock::new();
         let app = TestApp::timed(on, &yaml(entries, &hook), clock.clone()).await;
         Self { app, hook, clock }
     }
 
     /// Advances the clocks of the service and of the database.
-    pub fn leap(&self, by: Duration) {
+    pub fn advance(&self, by: Duration) {
         self.app.store().set_clock_forward(by);
-        self.clock.leap(by);
+        self.clock.advance(by);
     }
 
     /// Creates a task, which is held, approved and completed. Returns the task's id.

@@ -37,7 +37,7 @@ on_both! {
             assert!(usual * 8 / 10 - 1 <= wait && wait <= usual * 12 / 10, "{attempts}: {wait}");
             assert_eq!(found[0]["last"]["http_status"], 503);
             assert_eq!((&found[0]["state"], &found[0]["last"]["problem"]), (&json!("due"), &json!("no 2xx")));
-            fixture.leap(Duration::from_secs(u64::try_from(wait).unwrap() + 2));
+            fixture.advance(Duration::from_secs(u64::try_from(wait).unwrap() + 2));
         }
         let dead = fixture.counted(&[("dead", 1)]).await;
         assert_eq!((&dead[0]["attempts"], dead[0]["ended_at"].is_string()), (&json!(10), true));
@@ -57,7 +57,7 @@ on_both! {
         let found = fixture.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
         assert_eq!(wait(&found[0]), 600);
         fixture.hook.answers_by(|_| (503, vec![("retry-after", "86400".to_owned())]));
-        fixture.leap(11 * MINUTE);
+        fixture.advance(11 * MINUTE);
         let found = fixture.until(|found| found[0]["attempts"] == 2).await;
         assert_eq!(wait(&found[0]), 3600);
     }
@@ -77,7 +77,7 @@ on_both! {
             if round == 11 {
                 fixture.hook.answers(200);
             }
-            fixture.leap(Duration::from_secs(38));
+            fixture.advance(Duration::from_secs(38));
         }
         fixture.counted(&[("sent", 1)]).await;
     }
@@ -96,7 +96,7 @@ on_both! {
             let found = fixture.until(|found| found[0]["attempts"] == round).await;
             assert_eq!(found[0]["state"], "due");
             assert!((30..=36).contains(&wait(&found[0])), "{}", found[0]);
-            fixture.leap(Duration::from_secs(38));
+            fixture.advance(Duration::from_secs(38));
         }
     }
 
@@ -105,11 +105,11 @@ on_both! {
         fixture.hook.answers_by(|_| (429, vec![("retry-after", "1800".to_owned())]));
         fixture.short().await;
         fixture.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
-        fixture.leap(61 * HOUR);
+        fixture.advance(61 * HOUR);
         let found = fixture.until(|found| found[0]["attempts"] == 2).await;
         assert_eq!(wait(&found[0]), 1800);
         fixture.app.database.execute("update delivery set attempts = 9").await;
-        fixture.leap(HOUR);
+        fixture.advance(HOUR);
         fixture.counted(&[("dead", 1)]).await;
     }
 
@@ -133,7 +133,7 @@ on_both! {
         let found = fixture.until(|found| found.len() == 3 && found[1]["state"] == "sent").await;
         let waiting = &found[2];
         assert_eq!((&waiting["state"], wait(waiting), &waiting["attempts"]), (&json!("due"), 600, &json!(2)));
-        fixture.leap(11 * MINUTE);
+        fixture.advance(11 * MINUTE);
         fixture.counted(&[("sent", 3)]).await;
     }
 
@@ -143,7 +143,7 @@ on_both! {
         fixture.counted(&[("sent", 1)]).await;
         let failed = "update delivery set state = 'due', ended_at = null, attempts = 2, due_at = due_at + 36000000000";
         fixture.app.database.execute(failed).await;
-        fixture.leap(Duration::from_secs(31));
+        fixture.advance(Duration::from_secs(31));
         fixture.short().await;
         fixture.counted(&[("sent", 2), ("due", 0)]).await;
     }
@@ -175,7 +175,7 @@ on_both! {
         fixture.hook.close();
         fixture.short().await;
         fixture.hook.reached(1).await;
-        fixture.leap(Duration::from_secs(16));
+        fixture.advance(Duration::from_secs(16));
         let found = fixture.until(|found| found[0]["attempts"] == 1).await;
         let last = &found[0]["last"];
         assert_eq!(last["problem"], "there was no complete answer within the timeout");
@@ -208,7 +208,7 @@ on_both! {
             found.iter().filter(|one| one["state"] == "due" && attempts(one) >= least).count() == 6
         };
         fixture.until(failed(1)).await;
-        fixture.leap(Duration::from_secs(7));
+        fixture.advance(Duration::from_secs(7));
         fixture.until(failed(2)).await;
         fixture.hook.answers(200);
         fixture.short().await;

@@ -16,7 +16,6 @@ pub mod fake_tool;
 pub mod forwarder;
 pub mod hostile_texts;
 pub mod html;
-pub mod leaping_clock;
 pub mod links;
 pub mod model_stream;
 pub mod postgres;
@@ -24,6 +23,7 @@ pub mod raw_http;
 pub mod rng;
 pub mod sqlite_file;
 pub mod test_app;
+pub mod test_clock;
 pub mod tls_front;
 
 use std::net::SocketAddr;

@@ -180,7 +180,7 @@ impl TestApp {
     pub async fn timed(on: On, yaml: &str, clock: Arc<dyn Clock>) -> Self {
         let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
         let mut app = Self::by_clock(clock, Database::of(on).await, yaml, model, tool).await;
-        // The service closes idle connections when the clock leaps, so the client keeps no idle
+        // The service closes idle connections when the clock advances, so the client keeps no idle
         // connections. Otherwise the client might reuse a connection that is just being closed.
         let http = http_client_builder().pool_max_idle_per_host(0);
         app.http = http.build().unwrap();

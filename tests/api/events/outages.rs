@@ -9,8 +9,8 @@ use super::super::inbox_stream::{next, stream};
 use crate::support::database::Database;
 use crate::support::event_stream::{Event, Said, names, numbers};
 use crate::support::forwarder::Forwarder;
-use crate::support::leaping_clock::Leaping;
 use crate::support::test_app::{ALICE, Actor, TestApp, refunds};
+use crate::support::test_clock::TestClock;
 
 /// A time in which a stream reads at least once: a read waits 3 s for a connection.
 const OUTAGE: Duration = Duration::from_secs(8);
@@ -63,11 +63,11 @@ async fn stream_goes_on_after_a_database_outage_with_every_event_once() {
 /// by then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stream_sends_no_event_before_a_check_that_an_outage_delayed() {
-    let clock = Leaping::new();
+    let clock = TestClock::new();
     let database = Database::postgres().await;
     let line = Forwarder::to(database.url()).await;
     let yaml = refunds("{ owner: true }");
-    let app = TestApp::at_timed(line.url(), &yaml, Arc::<Leaping>::clone(&clock)).await;
+    let app = TestApp::at_timed(line.url(), &yaml, Arc::<TestClock>::clone(&clock)).await;
     let other = TestApp::at(database.url()).await;
     let held = app.held().await;
     let (leaves, stays) = (app.sign_in(ALICE).await, app.sign_in(ALICE).await);
@@ -90,7 +90,7 @@ async fn stream_sends_no_event_before_a_check_that_an_outage_delayed() {
     cancel(&other, &held.task).await;
     clock.stop();
     for _ in 0..5 {
-        clock.leap(Duration::from_secs(16));
+        clock.advance(Duration::from_secs(16));
         for watch in [&mut leaving, &mut staying, &mut inbox] {
             assert_eq!(watch.said().await, Some(Said::Comment), "it stays open");
         }

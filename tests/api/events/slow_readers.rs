@@ -9,14 +9,14 @@ use tokio::net::TcpSocket;
 use tokio::time::timeout;
 
 use crate::support::fake_chat_completions::calls;
-use crate::support::leaping_clock::Leaping;
 use crate::support::test_app::{ALICE, On, TestApp, refunds};
+use crate::support::test_clock::TestClock;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stream_of_a_client_that_does_not_read_is_closed() {
-    let clock = Leaping::new();
+    let clock = TestClock::new();
     let yaml = refunds("{ owner: true }") + "\nserver: { max_streams_per_caller: 1 }\n";
-    let app = TestApp::timed(On::Sqlite, &yaml, Arc::<Leaping>::clone(&clock)).await;
+    let app = TestApp::timed(On::Sqlite, &yaml, Arc::<TestClock>::clone(&clock)).await;
     // The results exceed the buffers of a connection whose client does not read.
     app.tool.answers(200, "x".repeat(900 * 1024));
     app.model.then(calls(&[("lookup", "{}"); 16]));
@@ -48,15 +48,15 @@ async fn stream_of_a_client_that_does_not_read_is_closed() {
     // The test cannot see when the buffers are full, so it advances the clock until the service
     // closes the stream.
     let let_go = async {
-        // A leap of the clock exceeds the time limit for a request's head, so the service may also
-        // close the connection of `try_watch`. Then the loop tries again.
+        // An advance of the clock exceeds the time limit for a request's head, so the service
+        // may also close the connection of `try_watch`. Then the loop tries again.
         while app
             .owner()
             .try_watch(&task.str("/task_id"))
             .await
             .is_none_or(|watch| watch.status == 429)
         {
-            clock.leap(Duration::from_secs(31));
+            clock.advance(Duration::from_secs(31));
         }
     };
     timeout(Duration::from_mins(10), let_go)

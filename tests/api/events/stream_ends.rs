@@ -10,8 +10,8 @@ use tokio::time::timeout;
 
 use super::super::approval_cycle::on_both;
 use crate::support::event_stream::{Said, numbers};
-use crate::support::leaping_clock::Leaping;
 use crate::support::test_app::{ALICE, BOB, Held, On, TestApp, refunds};
+use crate::support::test_clock::TestClock;
 
 /// An upper bound of the time for steps that should not block, even on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
@@ -20,29 +20,29 @@ fn yaml(more: &str) -> String {
     refunds("{ groups: [finance] }") + more
 }
 
-async fn leaping(on: On) -> (TestApp, Arc<Leaping>) {
-    let clock = Leaping::new();
+async fn with_test_clock(on: On) -> (TestApp, Arc<TestClock>) {
+    let clock = TestClock::new();
     (
-        TestApp::timed(on, &yaml(""), Arc::<Leaping>::clone(&clock)).await,
+        TestApp::timed(on, &yaml(""), Arc::<TestClock>::clone(&clock)).await,
         clock,
     )
 }
 
 on_both! {
     async fn idle_stream_sends_a_comment_every_fifteen_seconds(on: On) {
-        let (app, clock) = leaping(on).await;
+        let (app, clock) = with_test_clock(on).await;
         let Held { task, .. } = app.held().await;
         let mut watch = app.owner().watch(&task, None).await;
         watch.until("caught_up").await;
         for _ in 0..3 {
-            clock.leap(Duration::from_secs(16));
+            clock.advance(Duration::from_secs(16));
             assert_eq!(watch.said().await, Some(Said::Comment));
         }
         app.stop().await;
     }
 
     async fn stream_ends_when_its_session_ends(on: On) {
-        let (app, clock) = leaping(on).await;
+        let (app, clock) = with_test_clock(on).await;
         let Held { task, .. } = app.held().await;
         let (leaves, stays) = (app.sign_in(ALICE).await, app.sign_in(BOB).await);
         let mut leaving = app.anonymous().header("cookie", &leaves).watch(&task, None).await;
@@ -51,23 +51,23 @@ on_both! {
         leaving.until("caught_up").await;
         staying.until("caught_up").await;
         app.anonymous().header("cookie", &leaves).hit("/sign-out").await;
-        clock.leap(Duration::from_secs(61));
+        clock.advance(Duration::from_secs(61));
         assert!(leaving.rest().await.is_empty(), "it has ended");
         assert_eq!(app.anonymous().header("cookie", &leaves).watch(&task, None).await.status, 401);
         assert_eq!(staying.said().await, Some(Said::Comment));
-        clock.leap(Duration::from_secs(61));
+        clock.advance(Duration::from_secs(61));
         assert_eq!(staying.said().await, Some(Said::Comment), "the other stream stays open");
         app.stop().await;
     }
 
     async fn stream_ends_after_an_hour_and_can_be_resumed(on: On) {
-        let (app, clock) = leaping(on).await;
+        let (app, clock) = with_test_clock(on).await;
         let Held { task, .. } = app.held().await;
         let mut watch = app.owner().watch(&task, None).await;
         let seen = numbers(&watch.until("caught_up").await);
-        clock.leap(Duration::from_mins(59));
+        clock.advance(Duration::from_mins(59));
         assert_eq!(watch.said().await, Some(Said::Comment));
-        clock.leap(Duration::from_mins(1));
+        clock.advance(Duration::from_mins(1));
         assert!(watch.rest().await.is_empty());
         let mut again = app.owner().watch(&task, seen.last().copied()).await;
         assert_eq!(again.until("caught_up").await.len(), 1);

@@ -11,8 +11,8 @@ use super::{
     AGENT, ask, ask_by_key, bash, call_summary, decide, decide_as, expected, gate, refund, yaml,
 };
 use crate::api::approval_cycle::on_both;
-use crate::support::leaping_clock::Leaping;
 use crate::support::test_app::{On, TestApp};
+use crate::support::test_clock::TestClock;
 
 on_both! {
     async fn administrator_chooses_which_tools_are_approved_automatically_and_which_by_a_reviewer(on: On) {
@@ -76,13 +76,13 @@ on_both! {
 /// moves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn approval_that_does_not_come_in_time_is_a_denial() {
-    let clock = Leaping::new();
+    let clock = TestClock::new();
     let rule = "name: large, tools: [refund], decide: hold,";
     let yaml = yaml("").replace(rule, &format!("{rule} expires_in: 10m,"));
     let app = TestApp::timed(On::Sqlite, &yaml, clock.clone()).await;
     let held = ask_by_key(&app, "invocation-1", &refund(120), 0).await;
     assert_eq!(held.str("/state"), "pending", "{}", held.text);
-    clock.leap(Duration::from_mins(11));
+    clock.advance(Duration::from_mins(11));
     let expired = ask_by_key(&app, "invocation-1", &refund(120), 30).await;
     assert_eq!(
         call_summary(&expired),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::*;
 use crate::support::database::Database;
 use crate::support::forwarder::Forwarder;
-use crate::support::leaping_clock::Leaping;
+use crate::support::test_clock::TestClock;
 
 async fn held(grpc: &mut Grpc, body: &Value) -> Verdict {
     // The configurations of these tests set the gate's `hold` to zero, so a check of a held call
@@ -58,7 +58,7 @@ async fn call_with_other_arguments_than_the_approved_ones_is_held_anew() {
 /// moves.
 #[tokio::test(flavor = "multi_thread")]
 async fn changed_policy_or_expired_approval_is_rejected_or_asked_anew() {
-    let clock = Leaping::new();
+    let clock = TestClock::new();
     let mut app = TestApp::timed(On::Sqlite, &gateway_yaml(NO_HOLD), clock.clone()).await;
     let mut grpc = Grpc::to(&app).await;
     let first = held(&mut grpc, &bash("rm")).await;
@@ -75,7 +75,7 @@ async fn changed_policy_or_expired_approval_is_rejected_or_asked_anew() {
     decide(&app, &second, "approve").await;
     drop(grpc);
     // An approval may be used within an hour.
-    clock.leap(Duration::from_mins(61));
+    clock.advance(Duration::from_mins(61));
     let mut grpc = Grpc::to(&app).await;
     let expired = grpc.check(&bash("make")).await;
     assert!(expired.text().contains("It has not run"), "{expired:?}");

@@ -10,9 +10,9 @@ use super::super::approval_cycle::on_both;
 use super::{answer, linked, page, page_in, press, press_from, yaml};
 use crate::support::fake_chat_completions::says;
 use crate::support::has_word;
-use crate::support::leaping_clock::Leaping;
 use crate::support::links::{Made, OTHER_KEY, SEALING_KEY, link, usual};
 use crate::support::test_app::{On, Reply, TestApp};
+use crate::support::test_clock::TestClock;
 
 /// Returns the text of a page without the id of its HTTP request.
 fn masked(reply: &Reply) -> String {
@@ -115,13 +115,13 @@ on_both! {
     }
 
     async fn link_that_is_over_says_nothing_of_its_request(on: On) {
-        let clock = Leaping::new();
+        let clock = TestClock::new();
         let mut app = TestApp::timed(on, &yaml("{ groups: [finance] }"), clock.clone()).await;
         let (first, second) = (app.held().await, app.held().await);
         let short = |request| Made { life: Duration::from_mins(1), ..usual("dora", request) }.path();
         let paths = [short(&first.request), short(&second.request)];
         assert_eq!(page(&app, &paths[0]).await.status, 200);
-        clock.leap(Duration::from_mins(2));
+        clock.advance(Duration::from_mins(2));
         for (language, words) in [("en", "This link is over."), ("zh", "此链接已失效。")] {
             let replies = [page_in(&app, &paths[0], language).await, page_in(&app, &paths[1], language).await];
             assert_eq!(replies[0].status, 410);

@@ -12,8 +12,8 @@ use super::{about, answer, call, older, post_as, post_text, refund, result_text}
 use crate::api::approval_cycle::on_both;
 use crate::api::gate::{AGENT, CAROLS_AGENT, NAMESAKES_AGENT, gate, types, yaml};
 use crate::support::eventually;
-use crate::support::leaping_clock::Leaping;
 use crate::support::test_app::{CAROL, On, Reply, TestApp};
+use crate::support::test_clock::TestClock;
 
 /// Returns the path of the request about a held call.
 fn request_path(held: &Reply) -> String {
@@ -232,7 +232,7 @@ async fn approval_is_bound_to_the_policy_revision() {
 /// moves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn approval_has_an_end_after_which_it_runs_nothing() {
-    let clock = Leaping::new();
+    let clock = TestClock::new();
     let app = TestApp::timed(On::Sqlite, &yaml(""), clock.clone()).await;
     let held = call(&app, "0", &refund(120)).await;
     answer(&app, &held, &json!({"action": "approve"})).await;
@@ -241,7 +241,7 @@ async fn approval_has_an_end_after_which_it_runs_nothing() {
     let look = app.actor(AGENT).get(&path).await;
     assert_eq!(look.str("/state"), "approved", "{}", look.text);
     assert_ne!(look.body["expires_at"], Value::Null, "{}", look.text);
-    clock.leap(Duration::from_mins(61));
+    clock.advance(Duration::from_mins(61));
     let late = call(&app, "10", &refund(120)).await;
     assert_eq!(about(&late)["outcome"], "expired", "{}", late.text);
     let anew = call(&app, "0", &refund(120)).await;

@@ -19,12 +19,12 @@ use super::{
 };
 use crate::api::approval_cycle::on_both;
 use crate::api::gate::{AGENT, gate, yaml};
-use crate::support::leaping_clock::Leaping;
 use crate::support::test_app::{On, TestApp};
+use crate::support::test_clock::TestClock;
 
 #[tokio::test]
 async fn call_is_held_with_progress_notifications_and_runs_when_it_is_approved_in_time() {
-    let clock = Leaping::new();
+    let clock = TestClock::new();
     let app = TestApp::timed(On::Sqlite, &yaml(""), clock.clone()).await;
     let mut params = refund(120);
     params["_meta"] = json!({"progressToken": "t1"});
@@ -33,7 +33,7 @@ async fn call_is_held_with_progress_notifications_and_runs_when_it_is_approved_i
     let body = Some(("application/json", body));
     let held = async {
         let request = until_held(&app).await;
-        clock.leap(Duration::from_secs(2));
+        clock.advance(Duration::from_secs(2));
         request
     };
     let (mut response, request) =
@@ -47,7 +47,7 @@ async fn call_is_held_with_progress_notifications_and_runs_when_it_is_approved_i
     let (under_way, waiting) = ("The call is under way.", "Waiting for finance to approve.");
     let mut text = String::new();
     while !text.contains(waiting) {
-        clock.leap(Duration::from_secs(16));
+        clock.advance(Duration::from_secs(16));
         let chunk = response.chunk().await.unwrap().expect("it goes on");
         text += &String::from_utf8_lossy(&chunk);
     }

@@ -17,8 +17,8 @@ use super::{
 };
 use crate::api::approval_cycle::on_both;
 use crate::api::gate::{AGENT, CAROLS_AGENT, NAMESAKES_AGENT, gate, yaml};
-use crate::support::leaping_clock::Leaping;
 use crate::support::test_app::{On, Reply, TestApp};
+use crate::support::test_clock::TestClock;
 use crate::support::{eventually, until};
 
 /// Makes a call that is held. Returns its `requestState` and its task, as [`state_of`].
@@ -228,10 +228,10 @@ async fn approved_call_that_the_changed_policy_denies_is_not_run() {
 /// moves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn call_whose_approval_has_expired_is_told_so_and_not_run() {
-    let clock = Leaping::new();
+    let clock = TestClock::new();
     let app = TestApp::timed(On::Sqlite, &yaml(""), clock.clone()).await;
     approved(&app).await;
-    clock.leap(Duration::from_mins(61));
+    clock.advance(Duration::from_mins(61));
     for _ in 0..2 {
         let expired = call(&app, "10", &keyed(120)).await;
         let (text, is_error) = result_text(&expired);

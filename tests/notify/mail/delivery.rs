@@ -38,7 +38,7 @@ on_both! {
         assert_eq!((&found[0]["state"], &found[0]["last"]["problem"]),
             (&"due".into(), &"the mail server asks to try again later (4xx)".into()));
         post.server.then(Then::Refuse(550));
-        post.leap(BEYOND_RETRIES);
+        post.advance(BEYOND_RETRIES);
         let found = post.counted(&[("dead", 1)]).await;
         assert!(found[0]["attempts"].as_i64() >= Some(2), "{}", found[0]);
         assert_eq!(found[0]["last"]["problem"], "the mail server refuses the mail (5xx)");
@@ -62,7 +62,7 @@ on_both! {
         post.until(|found| found.len() == 1 && was_tried(&found[0])).await;
         post.app.restart_with(|yaml| yaml.replace("users: [bob]", "users: [alice]")).await;
         post.server.then(Then::Take);
-        post.leap(BEYOND_RETRIES);
+        post.advance(BEYOND_RETRIES);
         post.counted(&[("dropped", 1)]).await;
         assert_eq!(post.server.all().len(), 0);
     }
@@ -72,7 +72,7 @@ on_both! {
         post.app.held().await;
         post.until(|found| found.len() == 1 && was_tried(&found[0])).await;
         post.app.restart_with(|yaml| yaml.replace(ROOM, &single())).await;
-        post.leap(BEYOND_RETRIES);
+        post.advance(BEYOND_RETRIES);
         let found = post.counted(&[("dropped", 1), ("due", 0)]).await;
         assert_eq!(found[0]["last"]["problem"], "the entry's settings no longer select this message");
         assert_eq!(post.server.all().len(), 0);
@@ -87,7 +87,7 @@ on_both! {
         post.app.restart_with(|yaml| yaml.replace(&webhook, BOB_ONLY)).await;
         // The answer is dropped only after a day, because another replica may still have an entry
         // that sends the answer.
-        post.leap(Duration::from_hours(25));
+        post.advance(Duration::from_hours(25));
         let found = post.counted(&[("dropped", 2), ("due", 0)]).await;
         for dropped in found {
             assert_eq!(dropped["last"]["problem"], "the entry's settings no longer select this message");
@@ -103,7 +103,7 @@ on_both! {
         post.app.held().await;
         post.until(|found| found.len() == 2 && found.iter().all(|one| !one["last"].is_null())).await;
         post.app.restart_with(|yaml| yaml.replace(BY_MAIL, &webhook)).await;
-        post.leap(BEYOND_RETRIES);
+        post.advance(BEYOND_RETRIES);
         post.counted(&[("dropped", 2), ("due", 0)]).await;
         assert_eq!(hook.count(), 0);
     }
@@ -114,7 +114,7 @@ on_both! {
         post.app.held().await;
         post.until(|found| found.len() == 1 && was_tried(&found[0])).await;
         post.server.then(Then::Take);
-        post.leap(BEYOND_RETRIES);
+        post.advance(BEYOND_RETRIES);
         post.counted(&[("sent", 1)]).await;
         let all = post.server.all();
         assert!(all.len() >= 2 && all.iter().all(|mail| mail.id == all[0].id));
@@ -126,12 +126,12 @@ on_both! {
         post.app.held().await;
         post.server.reached(1).await;
         post.server.then(Then::Take);
-        post.leap(Duration::from_secs(21));
+        post.advance(Duration::from_secs(21));
         let found = post.until(|found| found[0]["attempts"] == 1).await;
         let last = &found[0]["last"];
         assert_eq!(last["problem"], "the mail server did not answer in time");
         assert!(last["milliseconds"].as_i64() >= Some(20_000), "{last}");
-        post.leap(Duration::from_secs(7));
+        post.advance(Duration::from_secs(7));
         post.counted(&[("sent", 1)]).await;
         let all = post.server.all();
         assert_eq!((all.len(), &all[0].id), (2, &all[1].id));
@@ -148,7 +148,7 @@ on_both! {
             post.until(|found| found.len() == 2 && found.iter().all(was_tried)).await;
             post.app.restart_with(|yaml| yaml.replace(lost, left)).await;
             post.server.then(Then::Take);
-            post.leap(BEYOND_RETRIES);
+            post.advance(BEYOND_RETRIES);
             let found = post.counted(&[("sent", 1), ("dropped", 1)]).await;
             let dropped = found.iter().find(|one| one["state"] == "dropped").unwrap();
             assert_eq!((&dropped["person"], &dropped["last"]["problem"]), (&"bob".into(), &problem.into()));
@@ -162,7 +162,7 @@ on_both! {
         post.app.held().await;
         post.until(|found| found.len() == 1 && was_tried(&found[0])).await;
         post.server.then(Then::Take);
-        post.leap(BEYOND_RETRIES);
+        post.advance(BEYOND_RETRIES);
         post.counted(&[("sent", 1)]).await;
         assert_eq!(post.server.all().len(), 1);
     }

@@ -54,7 +54,7 @@ on_both! {
         listed_as(&post, "sent", 1).await;
         ask(post.app.store(), 999).await;
         listed_as(&post, "due", 999).await;
-        post.leap(6 * MINUTE);
+        post.advance(6 * MINUTE);
         listed_as(&post, "sent", 1000).await;
         let all = post.server.to(BOB);
         assert_eq!((all.len(), listed(&all[0]), listed(&all[1])), (2, 1, 20));
@@ -79,14 +79,14 @@ on_both! {
             post.app.held().await;
         }
         post.until(|found| found.iter().filter(|one| one["state"] == "sent").count() == early).await;
-        post.leap(4 * MINUTE);
+        post.advance(4 * MINUTE);
         // This question waits for the end of the interval.
         post.app.held().await;
         assert_eq!(post.server.all().len(), 1);
         // The second mail takes the deliveries that are stored when it is sent, so the test waits
         // until all are stored.
         post.counted(&[("sent", early), ("due", 31 - early)]).await;
-        post.leap(2 * MINUTE);
+        post.advance(2 * MINUTE);
         let found = post.counted(&[("sent", 31), ("due", 0)]).await;
         assert_eq!(found.len(), 31);
         let all = post.server.to(BOB);
@@ -116,7 +116,7 @@ on_both! {
         let open = post.app.held().await;
         post.counted(&[("due", 2)]).await;
         post.reject(&answered.request, crate::support::test_app::BOB).await;
-        post.leap(6 * MINUTE);
+        post.advance(6 * MINUTE);
         post.counted(&[("sent", 2), ("dropped", 1), ("due", 0)]).await;
         let all = post.server.all();
         assert_eq!(all.len(), 2);

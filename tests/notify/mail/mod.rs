@@ -11,8 +11,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::support::fake_mail_server::FakeMailServer;
-use crate::support::leaping_clock::Leaping;
 use crate::support::test_app::{ACCOUNTS, OPS, On, REFUNDS, TestApp};
+use crate::support::test_clock::TestClock;
 
 pub const HOUR: Duration = Duration::from_hours(1);
 pub const MINUTE: Duration = Duration::from_mins(1);
@@ -39,7 +39,7 @@ pub const ALICE: &str = "alice@acme.com";
 pub struct Post {
     pub app: TestApp,
     pub server: FakeMailServer,
-    clock: Arc<Leaping>,
+    clock: Arc<TestClock>,
 }
 
 /// Returns the configuration with these entries. `host` is the host of the mail server.
@@ -60,16 +60,16 @@ impl Post {
 
     pub async fn with(on: On, entries: &str, change: impl Fn(String) -> String) -> Self {
         let server = FakeMailServer::start().await;
-        let clock = Leaping::new();
+        let clock = TestClock::new();
         let yaml = change(yaml(entries, "127.0.0.1", &server));
         let app = TestApp::timed(on, &yaml, clock.clone()).await;
         Self { app, server, clock }
     }
 
     /// Advances the clocks of the service and of the database.
-    pub fn leap(&self, by: Duration) {
+    pub fn advance(&self, by: Duration) {
         self.app.store().set_clock_forward(by);
-        self.clock.leap(by);
+        self.clock.advance(by);
     }
 
     pub async fn deliveries(&self) -> Vec<Value> {

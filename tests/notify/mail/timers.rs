@@ -57,10 +57,10 @@ on_both! {
         // Gina leaves the group that decides.
         let left = |yaml: &str| yaml.replace("groups: [finance, leads], key: \"gina", "groups: [leads], key: \"gina");
         post.app.restart_with(left).await;
-        post.leap(119 * MINUTE);
+        post.advance(119 * MINUTE);
         post.counted(&[("due", 2)]).await;
         assert_eq!(post.server.all().len(), 0);
-        post.leap(2 * MINUTE);
+        post.advance(2 * MINUTE);
         let found = post.until(|found| found.iter().all(|one| one["state"] != "due")).await;
         let ended: BTreeSet<_> = found.iter().map(|one| (one["person"].as_str().unwrap(), one["state"].as_str().unwrap())).collect();
         assert_eq!(ended, BTreeSet::from([("bob", "sent"), ("gina", "dropped")]));
@@ -73,11 +73,11 @@ on_both! {
         let post = Post::start(on, AFTER).await;
         let held = post.app.held().await;
         post.counted(&[("due", 2)]).await;
-        post.leap(119 * MINUTE);
+        post.advance(119 * MINUTE);
         post.app.held().await;
         post.counted(&[("due", 4)]).await;
         assert_eq!(post.server.all().len(), 0);
-        post.leap(2 * MINUTE);
+        post.advance(2 * MINUTE);
         post.counted(&[("sent", 2), ("due", 2)]).await;
         let mail = &post.server.to(BOB)[0];
         assert_eq!(mail.subject, "Still waits for you: refund (billing)");
@@ -88,11 +88,11 @@ on_both! {
         let post = Post::start(on, BEFORE).await;
         post.app.held().await;
         post.counted(&[("due", 2)]).await;
-        post.leap((23 * 60 - 1) * MINUTE);
+        post.advance((23 * 60 - 1) * MINUTE);
         post.app.held().await;
         post.counted(&[("due", 4)]).await;
         assert_eq!(post.server.all().len(), 0);
-        post.leap(2 * MINUTE);
+        post.advance(2 * MINUTE);
         let found = post.counted(&[("sent", 2)]).await;
         assert!(found.iter().all(|one| one["type"] == "request.expiring"));
         assert_eq!(post.server.to(ALICE).len(), 1);
@@ -107,7 +107,7 @@ on_both! {
         post.counted(&[("sent", 2), ("due", 2)]).await;
         let path = format!("/resume/{}/approve", held.request);
         assert_eq!(post.app.approver().hit(&path).await.status, 200);
-        post.leap(2 * HOUR + MINUTE);
+        post.advance(2 * HOUR + MINUTE);
         post.counted(&[("sent", 3), ("dropped", 1), ("due", 0)]).await;
         assert_eq!((post.server.to(BOB).len(), post.server.to(ALICE).len()), (1, 2));
     }
@@ -117,7 +117,7 @@ on_both! {
         let held = post.app.held().await;
         post.counted(&[("due", 2)]).await;
         post.reject(&held.request, crate::support::test_app::BOB).await;
-        post.leap(2 * HOUR + MINUTE);
+        post.advance(2 * HOUR + MINUTE);
         post.counted(&[("dropped", 2), ("due", 0)]).await;
         assert_eq!(post.server.all().len(), 0);
     }
@@ -126,7 +126,7 @@ on_both! {
         let fixture = NotifyFixture::start(on, HOOK).await;
         let held = fixture.app.held().await;
         fixture.counted(&[("due", 1)]).await;
-        fixture.leap(2 * HOUR + Duration::from_secs(1));
+        fixture.advance(2 * HOUR + Duration::from_secs(1));
         fixture.counted(&[("sent", 1)]).await;
         let message = &fixture.hook.all()[0];
         assert!(message.is_signed_with(NEW));
@@ -148,7 +148,7 @@ on_both! {
         let approved = fixture.app.approver().hit(&format!("/resume/{}/approve", held.request)).await;
         assert_eq!(approved.status, 200, "{}", approved.text);
         fixture.counted(&[("due", 1)]).await;
-        fixture.leap(2 * HOUR + Duration::from_secs(1));
+        fixture.advance(2 * HOUR + Duration::from_secs(1));
         fixture.counted(&[("sent", 1)]).await;
         let message = &fixture.hook.all()[0];
         let data = &message.body["data"];

@@ -43,7 +43,7 @@ on_both! {
         fixture.app.held().await;
         slack.until(|all| all.len() == 1).await;
         fixture.counted(&[("sent", 1)]).await;
-        fixture.leap(Duration::from_mins(61));
+        fixture.advance(Duration::from_mins(61));
         let all = slack.until(|all| all[0].bodies.len() == 2).await;
         assert!(all[0].text().starts_with("Expired, "), "{}", all[0].text());
     }
@@ -58,7 +58,7 @@ on_both! {
             held.push(fixture.app.held().await);
         }
         fixture.counted(&[("due", 3)]).await;
-        fixture.leap(Duration::from_secs(61));
+        fixture.advance(Duration::from_secs(61));
         slack.until(|all| all.len() == 2).await;
         answer(&fixture, BOB, &held[1], "reject").await;
         let all = slack.until(|all| all[1].bodies.len() == 2).await;
@@ -92,7 +92,7 @@ on_both! {
         answer(&fixture, BOB, &held, "approve").await;
         slack.mend();
         fixture.until(|found| of(found, "request.decided").iter().any(|one| one["state"] == "dropped")).await;
-        fixture.leap(BEYOND_RETRIES);
+        fixture.advance(BEYOND_RETRIES);
         fixture.counted(&[("dropped", 2), ("due", 0)]).await;
         assert_eq!(slack.messages().len(), 0);
     }
@@ -109,7 +109,7 @@ on_both! {
         fixture.until(|found| of(found, "request.created")[0]["state"] == "sent").await;
         // The change was attempted before the message had been posted, so the change waits until
         // its lease has ended.
-        fixture.leap(Duration::from_secs(21));
+        fixture.advance(Duration::from_secs(21));
         let all = slack.until(|all| all[0].bodies.len() == 2).await;
         assert!(all[0].text().starts_with("Approved by bob, "));
         fixture.counted(&[("sent", 2), ("due", 0)]).await;
@@ -121,7 +121,7 @@ on_both! {
         fixture.counted(&[("sent", 1)]).await;
         let held = [fixture.app.held().await, fixture.app.held().await];
         fixture.counted(&[("due", 2)]).await;
-        fixture.leap(Duration::from_secs(61));
+        fixture.advance(Duration::from_secs(61));
         slack.until(|all| all.len() == 2).await;
         fixture.counted(&[("sent", 3)]).await;
         let before = fixture.hook.count();
@@ -144,16 +144,16 @@ on_both! {
         fixture.app.restart_with(|yaml| yaml.replace("decide: hold, reason", "decide: hold, expires_in: 30d, reason")).await;
         let held = fixture.app.held().await;
         fixture.counted(&[("sent", 1)]).await;
-        fixture.leap(Duration::from_hours(20 * 24));
+        fixture.advance(Duration::from_hours(20 * 24));
         fixture.app.restart().await;
-        fixture.leap(Duration::from_mins(2));
+        fixture.advance(Duration::from_mins(2));
         fixture.counted(&[("sent", 1)]).await;
         answer(&fixture, BOB, &held, "approve").await;
         slack.until(|all| all[0].bodies.len() == 2).await;
         // A delivery is kept for a fixed time after it is recorded as sent. So the test first waits
         // until the delivery of the change is recorded.
         fixture.counted(&[("sent", 2), ("due", 0)]).await;
-        fixture.leap(Duration::from_hours(5 * 24));
+        fixture.advance(Duration::from_hours(5 * 24));
         fixture.counted(&[("sent", 0), ("due", 0)]).await;
     }
 }
@@ -188,7 +188,7 @@ async fn reminder_of_a_bot_is_changed_like_any_message() {
     let early = fixture.app.held().await;
     answer(&fixture, BOB, &early, "approve").await;
     let held = fixture.app.held().await;
-    fixture.leap(Duration::from_hours(3));
+    fixture.advance(Duration::from_hours(3));
     let all = slack.until(|all| all.len() == 1).await;
     assert_eq!(all[0].text(), "A question still waits: refund (billing)");
     fixture

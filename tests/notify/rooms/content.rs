@@ -70,7 +70,7 @@ on_both! {
             fixture.app.held().await;
         }
         fixture.counted(&[("sent", 1), ("due", 22)]).await;
-        fixture.leap(std::time::Duration::from_secs(61));
+        fixture.advance(std::time::Duration::from_secs(61));
         fixture.counted(&[("sent", 23), ("due", 0)]).await;
         let all = slack.messages();
         assert_eq!((all.len(), all[1].text()), (2, "22 questions wait"));

@@ -27,7 +27,7 @@ on_both! {
             assert_eq!(problem(&found[0]), (&json!(state), &json!(said)));
             assert_eq!(found[0]["last"]["http_status"], 200);
             slack.mend();
-            fixture.leap(BEYOND_RETRIES);
+            fixture.advance(BEYOND_RETRIES);
             if state == "due" {
                 slack.until(|all| all.len() == 1).await;
             } else {
@@ -82,7 +82,7 @@ on_both! {
             fixture.app.restart_with(|yaml| yaml.replace("tenants: [acme]", "tenants: [other]")).await;
             let before = fixture.hook.count();
             fixture.hook.answers(200);
-            fixture.leap(BEYOND_RETRIES);
+            fixture.advance(BEYOND_RETRIES);
             let found = fixture.counted(&[("dropped", 1)]).await;
             assert_eq!((problem(&found[0]).1, fixture.hook.count()), (&json!("the request no longer waits for this recipient"), before));
         }
@@ -112,7 +112,7 @@ on_both! {
         assert_eq!(problem(of(&found, "request.decided")[0]), (&json!("due"), &json!("Slack had an error of its own")));
         fixture.app.restart().await;
         slack.mend();
-        fixture.leap(BEYOND_RETRIES);
+        fixture.advance(BEYOND_RETRIES);
         fixture.counted(&[("sent", 2), ("due", 0)]).await;
         assert!(slack.message().text().starts_with("Approved by bob, "));
     }
@@ -130,7 +130,7 @@ on_both! {
             let room = room.replace("{hook}", url);
             fixture.app.restart_with(|yaml| yaml.replace(&bot, &room)).await;
             let before = fixture.hook.count();
-            fixture.leap(Duration::from_hours(25));
+            fixture.advance(Duration::from_hours(25));
             let found = fixture.counted(&[("sent", 1), ("dropped", 1), ("due", 0)]).await;
             let said = "the entry's settings no longer select this message";
             assert_eq!((problem(of(&found, "request.decided")[0]).1, fixture.hook.count()), (&json!(said), before), "{room}");
@@ -147,7 +147,7 @@ on_both! {
         fixture.app.restart_with(|yaml| yaml.replace("tenants: [acme]", "tenants: [other]")).await;
         slack.mend();
         let before = fixture.hook.count();
-        fixture.leap(BEYOND_RETRIES);
+        fixture.advance(BEYOND_RETRIES);
         let found = fixture.counted(&[("sent", 1), ("dropped", 1), ("due", 0)]).await;
         let said = "the entry's settings no longer select this message";
         assert_eq!((problem(of(&found, "request.decided")[0]).1, fixture.hook.count()), (&json!(said), before));
@@ -169,10 +169,10 @@ on_both! {
         fixture.hook.close();
         fixture.app.held().await;
         fixture.hook.reached(1).await;
-        fixture.leap(Duration::from_secs(16));
+        fixture.advance(Duration::from_secs(16));
         fixture.until(|found| found[0]["attempts"] == 1).await;
         fixture.hook.open();
-        fixture.leap(Duration::from_secs(7));
+        fixture.advance(Duration::from_secs(7));
         fixture.counted(&[("sent", 1), ("due", 0)]).await;
         let all = fixture.hook.all();
         assert_eq!((all.len(), &all[0].body), (2, &all[1].body));

@@ -18,16 +18,16 @@ use super::*;
 use crate::http::server::write_timeout::WRITE_TIMEOUT;
 use crate::task::time::Time;
 
-struct Hand(watch::Sender<Duration>);
+struct ManualClock(watch::Sender<Duration>);
 
-impl Hand {
-    fn leap(&self, by: Duration) {
+impl ManualClock {
+    fn advance(&self, by: Duration) {
         self.0.send_modify(|now| *now += by);
     }
 }
 
 #[async_trait]
-impl Clock for Hand {
+impl Clock for ManualClock {
     fn now(&self) -> Time {
         Time(0)
     }
@@ -58,7 +58,7 @@ impl Acceptor for Opened {
 }
 
 struct Setup {
-    clock: Arc<Hand>,
+    clock: Arc<ManualClock>,
     connections: Connections,
     opened: mpsc::UnboundedSender<io::Result<DuplexStream>>,
     closed: CancellationToken,
@@ -76,7 +76,7 @@ impl Setup {
     }
 
     fn speaking(most: usize, http2: Option<PingTimes>) -> Self {
-        let clock = Arc::new(Hand(watch::Sender::new(Duration::ZERO)));
+        let clock = Arc::new(ManualClock(watch::Sender::new(Duration::ZERO)));
         let (opened, accepts) = mpsc::unbounded_channel();
         let (closing, leave, held) = (
             CancellationToken::new(),
@@ -115,7 +115,7 @@ impl Setup {
         let server = Server {
             router: router.subscribe(),
             connections: connections.clone(),
-            clock: Arc::<Hand>::clone(&clock),
+            clock: Arc::<ManualClock>::clone(&clock),
             http2,
         };
         let server = TaskTracker::new().spawn(server.serve(Opened(accepts), closing.clone()));
@@ -214,9 +214,9 @@ async fn silent_connection_is_closed_10_seconds_after_its_opening() {
     let setup = Setup::new(10);
     let (mut silent, mut late) = (setup.open(), setup.open());
     tokio::task::yield_now().await;
-    setup.clock.leap(just_before(HEADER_TIMEOUT));
+    setup.clock.advance(just_before(HEADER_TIMEOUT));
     late.asks().await;
-    setup.clock.leap(Duration::from_millis(1));
+    setup.clock.advance(Duration::from_millis(1));
     assert!(silent.is_closed().await);
     late.asks().await;
 }
@@ -228,24 +228,24 @@ async fn partial_request_head_is_closed_after_10_seconds_however_slowly_it_arriv
     for byte in ["GET / HT", "TP/1.1\r\n", "host: h"] {
         slow.send(byte).await;
         tokio::task::yield_now().await;
-        setup.clock.leap(Duration::from_secs(3));
+        setup.clock.advance(Duration::from_secs(3));
         tokio::task::yield_now().await;
     }
-    setup.clock.leap(Duration::from_secs(1));
+    setup.clock.advance(Duration::from_secs(1));
     assert!(slow.is_closed().await);
     // On a kept-alive connection, the ten seconds of `HEADER_TIMEOUT` begin with the first byte of
     // the next request.
     let mut kept = setup.open();
     kept.asks().await;
-    setup.clock.leap(Duration::from_secs(70));
+    setup.clock.advance(Duration::from_secs(70));
     kept.send("G").await;
     tokio::task::yield_now().await;
-    setup.clock.leap(just_before(HEADER_TIMEOUT));
+    setup.clock.advance(just_before(HEADER_TIMEOUT));
     kept.send("ET / HTTP/1.1\r\nhost: h\r\n\r\n").await;
     assert!(kept.answer().await.0.starts_with("HTTP/1.1 200"));
     kept.send("G").await;
     tokio::task::yield_now().await;
-    setup.clock.leap(HEADER_TIMEOUT);
+    setup.clock.advance(HEADER_TIMEOUT);
     assert!(kept.is_closed().await);
 }
 
@@ -255,10 +255,10 @@ async fn kept_connection_is_closed_after_75_seconds_without_a_request() {
     let mut kept = setup.open();
     for _ in 0..3 {
         kept.asks().await;
-        setup.clock.leap(just_before(KEEP_ALIVE_TIMEOUT));
+        setup.clock.advance(just_before(KEEP_ALIVE_TIMEOUT));
     }
     kept.asks().await;
-    setup.clock.leap(KEEP_ALIVE_TIMEOUT);
+    setup.clock.advance(KEEP_ALIVE_TIMEOUT);
     assert!(kept.is_closed().await);
 }
 
@@ -273,7 +273,7 @@ async fn waiting_request_and_open_stream_are_not_idle() {
     let mut third = setup.open();
     third.get("/").await;
     for _ in 0..10 {
-        setup.clock.leap(Duration::from_mins(10));
+        setup.clock.advance(Duration::from_mins(10));
         tokio::task::yield_now().await;
     }
     let mut first = [0; 5 + "5\r\n\r\n".len()];
@@ -354,11 +354,11 @@ async fn client_that_reads_nothing_is_closed_and_is_not_idle_before() {
     next.get("/").await;
     for _ in 0..5 {
         // The client reads some bytes just before each timeout.
-        setup.clock.leap(just_before(WRITE_TIMEOUT));
+        setup.clock.advance(just_before(WRITE_TIMEOUT));
         deaf.0.read_exact(&mut vec![0; 32 * 1024]).await.unwrap();
         tokio::task::yield_now().await;
     }
-    setup.clock.leap(WRITE_TIMEOUT);
+    setup.clock.advance(WRITE_TIMEOUT);
     assert!(next.answer().await.0.starts_with("HTTP/1.1 200"));
     assert!(deaf.rest().await.len() < 1024 * 1024 - 5 * 32 * 1024);
 }
@@ -370,11 +370,11 @@ async fn body_that_is_still_read_keeps_its_connection() {
     slow.send("POST /body HTTP/1.1\r\nhost: h\r\ncontent-length: 4\r\n\r\nab")
         .await;
     tokio::task::yield_now().await;
-    setup.clock.leap(Duration::from_mins(2));
+    setup.clock.advance(Duration::from_mins(2));
     tokio::task::yield_now().await;
     slow.send("cd").await;
     assert_eq!(slow.answer().await.1, "4");
-    setup.clock.leap(just_before(KEEP_ALIVE_TIMEOUT));
+    setup.clock.advance(just_before(KEEP_ALIVE_TIMEOUT));
     slow.asks().await;
 }
 
@@ -385,7 +385,7 @@ async fn body_that_is_read_after_its_answer_keeps_its_connection() {
     slow.send("POST /early HTTP/1.1\r\nhost: h\r\ncontent-length: 4\r\n\r\nab")
         .await;
     assert_eq!(slow.answer().await.1, "early");
-    setup.clock.leap(Duration::from_mins(2));
+    setup.clock.advance(Duration::from_mins(2));
     tokio::task::yield_now().await;
     slow.send("cd").await;
     slow.asks().await;
@@ -481,7 +481,7 @@ async fn failed_accept_neither_stops_the_server_nor_spins() {
             futures_util::FutureExt::now_or_never(next.0.read(&mut byte)).is_none(),
             "the loop pauses"
         );
-        setup.clock.leap(ACCEPT_PAUSE);
+        setup.clock.advance(ACCEPT_PAUSE);
     }
     assert!(next.answer().await.0.starts_with("HTTP/1.1 200"));
     setup.connections.close_longest_idle();

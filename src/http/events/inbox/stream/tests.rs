@@ -17,16 +17,16 @@ use crate::task::time::Time;
 use crate::world::{Clock, SystemClock};
 
 /// A clock that only a test advances.
-struct Hand(watch::Sender<Duration>);
+struct ManualClock(watch::Sender<Duration>);
 
-impl Hand {
+impl ManualClock {
     fn advance(&self, by: Duration) {
         self.0.send_modify(|now| *now += by);
     }
 }
 
 #[async_trait::async_trait]
-impl Clock for Hand {
+impl Clock for ManualClock {
     fn now(&self) -> Time {
         SystemClock.now()
     }
@@ -118,11 +118,11 @@ async fn stream_ends_within_a_minute_of_the_loss_of_a_right_and_goes_on_without_
     let store = Store::open(&settings, Arc::new(SystemClock)).await.unwrap();
     let quarter = Duration::from_secs(15);
     for (lost, caller, ends) in losses() {
-        let clock = Arc::new(Hand(watch::Sender::new(Duration::ZERO)));
+        let clock = Arc::new(ManualClock(watch::Sender::new(Duration::ZERO)));
         let keys = Arc::new(Keys(Mutex::new(Some(sample::approver()))));
         let http = Arc::new(Http {
             store: store.clone(),
-            clock: Arc::<Hand>::clone(&clock),
+            clock: Arc::<ManualClock>::clone(&clock),
             authenticator: Arc::<Keys>::clone(&keys),
             ..crate::http::tests::http(false, &[])
         });

@@ -148,7 +148,7 @@ async fn closed_within(setup: &Setup, client: &mut Frames, time: Duration) {
         for _ in 0..20 {
             tokio::task::yield_now().await;
         }
-        setup.clock.leap(time);
+        setup.clock.advance(time);
         for _ in 0..20 {
             tokio::task::yield_now().await;
         }
@@ -183,7 +183,7 @@ async fn client_that_reads_nothing_is_closed() {
         for _ in 0..50 {
             tokio::task::yield_now().await;
         }
-        setup.clock.leap(WRITE_TIMEOUT);
+        setup.clock.advance(WRITE_TIMEOUT);
         closed |= deaf
             .0
             .0
