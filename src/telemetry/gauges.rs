@@ -108,14 +108,14 @@ mod tests {
 
     use super::*;
 
-    struct World {
+    struct Fixture {
         clock: Arc<Mutex<Duration>>,
         counts: Arc<AtomicI64>,
         leave: Arc<Semaphore>,
         gauges: Arc<Gauges>,
     }
 
-    fn world() -> World {
+    fn fixture() -> Fixture {
         let (counts, leave) = (Arc::new(AtomicI64::new(0)), Arc::new(Semaphore::new(0)));
         let clock = Arc::new(Mutex::default());
         let (counting, waiting) = (Arc::clone(&counts), Arc::clone(&leave));
@@ -136,7 +136,7 @@ mod tests {
             Arc::new(move || *told.lock().unwrap()),
             TaskTracker::new(),
         );
-        World {
+        Fixture {
             clock,
             counts,
             leave,
@@ -153,12 +153,12 @@ mod tests {
 
     #[tokio::test]
     async fn gauges_are_counted_once_in_15_seconds_for_all_readers() {
-        let World {
+        let Fixture {
             clock,
             counts,
             leave,
             gauges,
-        } = world();
+        } = fixture();
         leave.add_permits(100);
         for _ in 0..50 {
             assert_eq!(gauges.counts().await, counted(1));
@@ -197,12 +197,12 @@ mod tests {
 
     #[tokio::test]
     async fn slow_count_runs_once_and_only_its_first_reader_waits() {
-        let World {
+        let Fixture {
             clock,
             counts,
             leave,
             gauges,
-        } = world();
+        } = fixture();
         let first = TaskTracker::new().spawn({
             let gauges = Arc::clone(&gauges);
             async move { gauges.counts().await }
