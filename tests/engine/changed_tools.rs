@@ -195,8 +195,8 @@ async fn change_that_no_comparison_has_found_refuses_an_approval_and_is_asked_ab
     // A rejection lets no call run, so it is stored without a comparison.
     let compared = server.starts.lock().unwrap().len();
     let no = whole(Action::Reject, None);
-    let door = harness.engine(0);
-    let stored = door.decide(&alice(), second.request_id, no, None).await;
+    let api = harness.engine(0);
+    let stored = api.decide(&alice(), second.request_id, no, None).await;
     stored.map(drop).unwrap();
     assert_eq!(server.starts.lock().unwrap().len(), compared);
 }
