@@ -163,7 +163,7 @@ impl<'e> Decider<'e> {
             .map(|field| (field.clone(), Value::Null))
             .collect();
         let place = (session.task_id(), spec.request_id);
-        let sealed = seal_credential(
+        let credential = seal_credential(
             sealer,
             &session.own.row.tenant,
             place,
@@ -175,7 +175,7 @@ impl<'e> Decider<'e> {
         provided.insert(&service.name, fields);
         let provided = provided.with_plain_fields(self.engine.catalog.plain_fields());
         Ok(ProvidedCredential {
-            sealed,
+            sealed: credential,
             names: Value::Object(shown),
             redactor: provided.redactor(),
         })
