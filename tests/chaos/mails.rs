@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::messages::KilledService;
+use super::messages::KilledReplica;
 use super::with_failpoints;
 use crate::notify::mail::{ALICE, BOB, BY_MAIL, yaml};
 use crate::support::fake_chat_completions::calls;
@@ -45,7 +45,7 @@ async fn killed_at_each_point(on: On, gather: &str) {
     let server = FakeMailServer::start().await;
     let entry = BY_MAIL.replace("tenants", &format!("gather: {gather}, tenants"));
     let yaml = yaml(&entry, "127.0.0.1", &server);
-    let mut service = KilledService::new(on, &yaml, refund).await;
+    let mut service = KilledReplica::new(on, &yaml, refund).await;
     service.killed_at(&POINTS).await;
     let process = service.start("").await.unwrap();
     let tasks = service.client.all("Paused").await.len();

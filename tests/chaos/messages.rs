@@ -82,7 +82,7 @@ impl Client {
 }
 
 /// A service that is killed again and again, and the service's database.
-pub struct KilledService {
+pub struct KilledReplica {
     _database: Database,
     _folder: tempfile::TempDir,
     place: Place,
@@ -92,7 +92,7 @@ pub struct KilledService {
     ahead: u32,
 }
 
-impl KilledService {
+impl KilledReplica {
     /// Creates a service with this configuration, whose model gives the same answer to each task.
     pub async fn new(on: On, yaml: &str, answer: fn() -> Value) -> Self {
         let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
@@ -162,7 +162,7 @@ async fn killed_at_each_point(on: On) {
         "tenants: [acme]",
         "tenants: [acme], events: [task.created, task.completed]",
     );
-    let mut service = KilledService::new(on, &yaml(&entry, &hook), || says("done")).await;
+    let mut service = KilledReplica::new(on, &yaml(&entry, &hook), || says("done")).await;
     service.killed_at(&POINTS).await;
     let process = service.start("").await.unwrap();
     let expected: BTreeSet<(String, &str)> = service
