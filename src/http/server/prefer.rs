@@ -55,6 +55,23 @@ impl Prefer {
         }
     }
 
+    /// Returns the time that a request may wait, and the value of `Preference-Applied`. A request
+    /// without a slot does not wait. The preference then counts as applied only if the client
+    /// prefers not to wait.
+    pub(crate) fn within_slot(
+        self,
+        has_slot: bool,
+        default: Duration,
+    ) -> (Duration, Option<String>) {
+        let wait = self.wait_or(default);
+        if has_slot {
+            (wait, self.applied())
+        } else {
+            let applied = self.applied().filter(|_| wait.is_zero());
+            (Duration::ZERO, applied)
+        }
+    }
+
     /// Returns the value of the response's header `Preference-Applied`; `None` without a
     /// preference.
     #[must_use]

@@ -46,23 +46,18 @@ pub(crate) async fn get_gate_call(
 ) -> Result<Response, Problem> {
     must_ask_at_gate(&caller)?;
     let prefer = Prefer::read(&headers);
-    let wait = prefer.wait_or(Duration::ZERO);
-    let slot = if wait.is_zero() {
+    let slot = if prefer.wait_or(Duration::ZERO).is_zero() {
         None
     } else {
         http.waiting_asks.take_slot(&caller, &http.settings, None)
     };
-    // If too many clients wait already, this client gets no slot and does not wait. The client's
-    // preference then counts as applied only if the client prefers not to wait.
-    let is_applied = slot.is_some() || wait.is_zero();
-    let wait = slot.as_ref().map_or(Duration::ZERO, |_| wait);
+    let (wait, applied) = prefer.within_slot(slot.is_some(), Duration::ZERO);
     let call = match http.engine.gates().read_call(&caller, task_id, wait).await {
         Ok(call) => call,
         Err(refusal) => return Err(refusal_problem(&http, &caller, refusal).await),
     };
     let mut response =
         Json(WireGateCall::from_call(&call, &caller, &http.settings)).into_response();
-    let applied = prefer.applied().filter(|_| is_applied);
     mark_applied(response.headers_mut(), applied);
     Ok(response)
 }

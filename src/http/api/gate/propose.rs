@@ -88,12 +88,8 @@ pub(crate) async fn propose_gate_call(
         return Err(Problem::unavailable());
     }
     let slot = http.waiting_asks.take_slot(&caller, &http.settings, None);
-    // If too many asks wait already, this ask gets no slot and does not wait. The client's
-    // preference then counts as applied only if the client prefers not to wait.
-    let wait = prefer.wait_or(http.settings.wait);
-    let is_applied = slot.is_some() || wait.is_zero();
-    proposal.wait = slot.as_ref().map_or(Duration::ZERO, |_| wait);
-    let applied = prefer.applied().filter(|_| is_applied);
+    let (wait, applied) = prefer.within_slot(slot.is_some(), http.settings.wait);
+    proposal.wait = wait;
     match timed_ask(&http, &caller, &proposal, GateSurface::Rest, None).await {
         Ok(answer) => Ok(respond(&http, &caller, answer, applied)),
         Err(refusal) => Err(gate_problem(&http, &caller, refusal).await),
