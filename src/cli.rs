@@ -184,8 +184,7 @@ fn source(
         .filter(|path| !path.is_empty())
         .map(PathBuf::from);
     let named = common.config.clone().or(variable);
-    let mut undecodable = environment.undecodable();
-    if named.is_none() && undecodable.any(|name| name == "HOLDPOINT_CONFIG") {
+    if named.is_none() && environment.is_undecodable("HOLDPOINT_CONFIG") {
         return Err(format!("HOLDPOINT_CONFIG: {NOT_UTF_8}"));
     }
     let path = named.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_FILE));

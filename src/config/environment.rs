@@ -73,6 +73,11 @@ impl Environment {
         self.undecodable.iter().map(String::as_str)
     }
 
+    /// Whether the variable has a value that is not UTF-8.
+    pub fn is_undecodable(&self, name: &str) -> bool {
+        self.undecodable.contains(name)
+    }
+
     /// Returns the text of a file. Fails if the file cannot be read or is not UTF-8.
     pub fn file(&self, path: &Path) -> std::io::Result<String> {
         match &self.files {

@@ -131,7 +131,7 @@ impl Interpolation<'_> {
             );
             return None;
         }
-        if self.environment.undecodable().any(|other| other == name) {
+        if self.environment.is_undecodable(name) {
             let detail = format!("the value of the variable `{name}` is not UTF-8");
             self.report(place, &detail);
             return None;
