@@ -209,7 +209,7 @@ fn post_of<'p>(posts: &'p [Post], template: &str) -> &'p Post {
 /// Returns a text that changes with each effect of a POST: the counts of the rows, and of the ended
 /// standing decisions.
 async fn stored(app: &TestApp) -> String {
-    let counted = [
+    let counted = &[
         "agent_task",
         "agent_task_item",
         "intervention_request",
@@ -218,9 +218,7 @@ async fn stored(app: &TestApp) -> String {
         "browser_session",
         "standing_grant where revoked_at is not null",
     ];
-    let counts = counted.map(|rows| format!("cast((select count(*) from {rows}) as text)"));
-    let sql = format!("select {}", counts.join(" || ' ' || "));
-    app.database.texts(&sql).await.remove(0)
+    app.database.row_counts(counted).await
 }
 
 on_both! {

@@ -141,6 +141,21 @@ async fn asked_about_change(harness: &EngineHarness, task: TaskId) -> RequestSpe
     asked
 }
 
+/// Drives the task. Asserts that a new request asks about the changed tool in place of `first`, and
+/// that nothing was called. Returns the new request.
+async fn asked_anew(
+    harness: &EngineHarness,
+    server: &Server,
+    task: TaskId,
+    first: &RequestSpec,
+) -> RequestSpec {
+    harness.run().await;
+    let second = asked_about_change(harness, task).await;
+    assert!(first.request_id != second.request_id && first.digest != second.digest);
+    assert_eq!(server.calls(), 0);
+    second
+}
+
 async fn approve(harness: &EngineHarness, asked: &RequestSpec) -> Result<(), Refusal> {
     let yes = whole(Action::Approve, None);
     let api = harness.engine(0);
@@ -171,10 +186,7 @@ async fn change_that_is_known_while_a_call_is_held_withdraws_its_request() {
     *server.known.lock().unwrap() = server.live.lock().unwrap().clone();
     let refused = approve(&harness, &first).await;
     assert!(refused.is_err(), "{refused:?}");
-    harness.run().await;
-    let second = asked_about_change(&harness, task).await;
-    assert!(first.request_id != second.request_id && first.digest != second.digest);
-    assert_eq!(server.calls(), 0);
+    asked_anew(&harness, &server, task, &first).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -188,10 +200,7 @@ async fn change_that_no_comparison_has_found_refuses_an_approval_and_is_asked_ab
         matches!(refused, Err(Refusal::Withdrawn(id)) if id == first.request_id),
         "{refused:?}"
     );
-    harness.run().await;
-    let second = asked_about_change(&harness, task).await;
-    assert!(first.request_id != second.request_id && first.digest != second.digest);
-    assert_eq!(server.calls(), 0);
+    let second = asked_anew(&harness, &server, task, &first).await;
     // A rejection lets no call run, so it is stored without a comparison.
     let compared = server.starts.lock().unwrap().len();
     let no = whole(Action::Reject, None);

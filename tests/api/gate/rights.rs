@@ -96,17 +96,16 @@ async fn send(actor: Actor<'_>, operation: Operation, calls: &AliceCalls, number
 /// Returns a text that changes with each commit: the counts of the rows, and the sum of the tasks'
 /// versions.
 async fn stored(app: &TestApp) -> String {
-    let tables = [
+    let tables = &[
         "agent_task",
         "agent_task_item",
         "intervention_request",
         "decision",
         "idempotency",
     ];
-    let counts = tables.map(|table| format!("cast((select count(*) from {table}) as text)"));
-    let versions = "cast((select coalesce(sum(version), 0) from agent_task) as text)";
-    let sql = format!("select {} || ' ' || {versions}", counts.join(" || ' ' || "));
-    app.database.texts(&sql).await.remove(0)
+    let counts = app.database.row_counts(tables).await;
+    let versions = "select cast(coalesce(sum(version), 0) as text) from agent_task";
+    format!("{counts} {}", app.database.texts(versions).await.remove(0))
 }
 
 async fn until_at_rest(app: &TestApp, task: &str) {
