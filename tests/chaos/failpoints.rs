@@ -368,12 +368,13 @@ async fn scenario(
     deaths: &AtomicU32,
 ) -> Vec<String> {
     // The call of the first task lasts long, so the task's lease is renewed, and the second task
-    // waits for a slot. On a busy machine, the call may end before the second task exists. Then no
-    // failpoint `queue.…` is reached, so the loop creates two more tasks.
+    // waits for a slot. No POST waits for the task, because the second task is queued only if its
+    // driver still gets no slot a moment later. On a stalled machine, the call may end before. Then
+    // no failpoint `queue.…` is reached, so the loop creates two more tasks.
     let mut tasks = Vec::new();
     let first = loop {
-        let first = people.create(&format!("long {number}")).await;
-        let second = people.create(&format!("small {number}")).await;
+        let first = people.create_waiting(&format!("long {number}"), 0).await;
+        let second = people.create_waiting(&format!("small {number}"), 0).await;
         people.settle(&second).await;
         people.settle(&first).await;
         tasks.extend([first.clone(), second]);

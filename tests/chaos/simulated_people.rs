@@ -230,7 +230,13 @@ impl People {
     }
 
     pub async fn create(&self, message: &str) -> String {
-        let answer = self.post("/v1/tasks", &json!({"input": message})).await;
+        self.create_waiting(message, 1).await
+    }
+
+    /// Like [`Self::create`], with this many seconds in `Prefer: wait`.
+    pub async fn create_waiting(&self, message: &str, seconds: u32) -> String {
+        let body = json!({"input": message});
+        let answer = self.post_waiting("/v1/tasks", &body, seconds).await;
         assert!(
             matches!(answer.status, 201 | 202),
             "{} {}",
