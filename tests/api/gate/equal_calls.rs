@@ -1,15 +1,18 @@
 //! Tests of equal calls at a gate: which proposals continue an earlier call, and which begin a new
 //! call.
 
+use std::time::Duration;
+
 use holdpoint::task::change::ASKER_UNTIL_DELIVERED;
 use serde_json::{Value, json};
 
 use super::{
     AGENT, CAROLS_AGENT, ask, ask_as, ask_by_key, bash, call_summary, decide, decide_as, expected,
-    gate, items, refund, until_asker,
+    gate, items, refund, until_asker, yaml,
 };
 use crate::api::approval_cycle::on_both;
 use crate::support::test_app::{On, Reply, TestApp};
+use crate::support::test_clock::TestClock;
 
 async fn reject(app: &TestApp, call: &Reply) {
     let path = format!("/resume/{}", call.str("/request/request_id"));
@@ -168,6 +171,15 @@ on_both! {
         app.stop().await;
     }
 
+    async fn rejection_answers_no_other_call_where_no_lasts_is_zero(on: On) {
+        let app = gate(on, "no_lasts: 0s").await;
+        let rejected = ask_by_key(&app, "k1", &refund(120), 0).await;
+        reject(&app, &rejected).await;
+        let next = ask_by_key(&app, "k2", &refund(120), 0).await;
+        assert_eq!(call_summary(&next), expected(202, "pending", "pending", Value::Null), "{}", next.text);
+        app.stop().await;
+    }
+
     async fn equal_call_of_another_session_or_user_is_a_call_of_its_own(on: On) {
         let app = gate(on, "").await;
         let first = ask(&app, &refund(120), 0).await;
@@ -225,4 +237,33 @@ on_both! {
         assert_eq!((ran, app.tool.count()), (1, 1));
         app.stop().await;
     }
+}
+
+/// The test runs on `SQLite`, where the service compares the time with the clock that the test
+/// moves.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rejection_answers_the_same_call_for_ten_minutes_and_not_longer() {
+    let clock = TestClock::new();
+    let app = TestApp::timed(On::Sqlite, &yaml(""), clock.clone()).await;
+    let rejected = ask_by_key(&app, "k1", &refund(120), 0).await;
+    reject(&app, &rejected).await;
+    clock.advance(Duration::from_mins(9));
+    let within = ask_by_key(&app, "k2", &refund(120), 5).await;
+    assert_eq!(
+        call_summary(&within),
+        expected(200, "deny", "settled", "rejected"),
+        "{}",
+        within.text
+    );
+    // The answer to the second call is no decision of a person, so it does not extend the time.
+    clock.advance(Duration::from_mins(2));
+    let after = ask_by_key(&app, "k3", &refund(120), 0).await;
+    assert_eq!(
+        call_summary(&after),
+        expected(202, "pending", "pending", Value::Null),
+        "{}",
+        after.text
+    );
+    assert_eq!(app.tool.count(), 0);
+    app.stop().await;
 }
