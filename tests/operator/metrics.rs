@@ -224,20 +224,33 @@ async fn asks_at_a_gate_are_counted_and_timed_and_those_that_wait_are_shown() {
     let yaml = r#"
 models: { m: { provider: openai, model: x, base_url: "http://127.0.0.1:9/v1" } }
 agents: { a: { model: m } }
-tools: { Bash: { external: {}, parameters: { type: object, properties: { command: { type: string } }, required: [command] } } }
-gates: { coding: { description: Agents., tools: [Bash] } }
+tools:
+  Bash: { external: {}, parameters: { type: object, properties: { command: { type: string } }, required: [command] } }
+  Read: { effect: read_only, external: {}, parameters: { type: object, properties: { path: { type: string } } } }
+gates:
+  coding: { description: Agents., tools: [Bash] }
+  busy: { description: Readers., tools: [Read], record: held }
 policy:
+  - { name: reads, tools: [Read], decide: allow }
   - { name: quick, tools: [Bash], when: "args.command == \"ls\"", decide: allow }
   - { name: never, tools: [Bash], when: "args.command == \"rm\"", decide: deny }
 "#;
     let served = Served::start(folder.path(), yaml, &[]);
-    let ask = async |command: &str, wait: &str| {
-        let body = json!({"tool": "Bash", "arguments": {"command": command}});
+    let post = async |body: Value, wait: &str| {
         let headers = [("content-type", "application/json"), ("prefer", wait)];
         let path = "/v1/gate/calls";
         let answer = served.exchange("POST", path, &headers, body.to_string());
         answer.await.str("/decision")
     };
+    let ask = async |command: &str, wait: &str| {
+        let arguments = json!({"command": command});
+        let body = json!({"gate": "coding", "tool": "Bash", "arguments": arguments});
+        post(body, wait).await
+    };
+    for path in ["a", "b"] {
+        let body = json!({"gate": "busy", "tool": "Read", "arguments": {"path": path}});
+        assert_eq!(post(body, "wait=10").await, "allow");
+    }
     assert_eq!(ask("ls", "wait=10").await, "allow");
     assert_eq!(ask("rm", "wait=10").await, "deny");
     assert_eq!(ask("make", "wait=0").await, "pending");
@@ -265,6 +278,8 @@ policy:
         ("calls_total{decision=\"allow\",gate=\"coding\"}", 1),
         ("calls_total{decision=\"deny\",gate=\"coding\"}", 2),
         ("calls_total{decision=\"pending\",gate=\"coding\"}", 1),
+        // The gate `busy` stores none of its allowed calls, but counts them.
+        ("calls_total{decision=\"allow\",gate=\"busy\"}", 2),
         ("ask_seconds_count{door=\"rest\",gate=\"coding\"}", 4),
         ("waiting", 0),
     ] {

@@ -349,7 +349,9 @@ on_both! {
     }
 
     async fn gate_that_records_held_calls_only_counts_allowed_read_only_calls(on: On) {
-        let app = gate(on, "record: held").await;
+        let rule = "name: files, tools: [Read], decide: allow";
+        let narrow = r#"name: files, tools: [Read], when: "args.path == \"a\"", decide: allow"#;
+        let app = TestApp::with(on, &yaml("record: held").replace(rule, narrow)).await;
         let call = ask(&app, &json!({"tool": "Read", "arguments": {"path": "a"}}), 5).await;
         assert_eq!(call_summary(&call), expected(200, "allow", "settled", "released"), "{}", call.text);
         assert!(call.body["permit"].is_object());
@@ -357,6 +359,9 @@ on_both! {
         assert_eq!(look(&app, &call, 0).await.status, 404);
         let kept = ask(&app, &bash("ls"), 5).await;
         assert_eq!(look(&app, &kept, 0).await.status, 200);
+        let held = ask(&app, &json!({"tool": "Read", "arguments": {"path": "b"}}), 0).await;
+        assert_eq!(call_summary(&held), expected(202, "pending", "pending", Value::Null), "{}", held.text);
+        assert_eq!(look(&app, &held, 0).await.status, 200);
         app.stop().await;
     }
 }

@@ -2,6 +2,7 @@
 //! tests' HTTP/2 client encodes its messages itself.
 
 mod approvals;
+mod counted;
 mod ext_mcp;
 mod ext_mcp_reports;
 mod frames;
