@@ -51,6 +51,17 @@ async fn call_with_other_arguments_than_the_approved_ones_is_held_anew() {
     let first = held(&mut grpc, &bash("rm a")).await;
     decide(&app, &first, "approve").await;
     held(&mut grpc, &bash("rm b")).await;
+    // The bytes of the checked request go on to the upstream. So the same arguments in other bytes
+    // are another call, too.
+    let body = bash("rm a").to_string();
+    let respelled = body.replace("\"rm a\"", "\"\\u0072m a\"");
+    assert_ne!(respelled, body);
+    let message = http_request("POST", respelled.as_bytes(), &[("x-user", "alice")]);
+    let other = verdict(&grpc.call(CHECK, EDGE, &message).await.message);
+    assert_eq!(other.state(), "pending", "{other:?}");
+    assert_ne!(meta(&other, "task_id"), meta(&first, "task_id"));
+    let passed = Verdict::Passes(Some(meta(&first, "task_id")));
+    assert_eq!(grpc.check(&bash("rm a")).await, passed);
     app.stop().await;
 }
 
