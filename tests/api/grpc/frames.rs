@@ -1,6 +1,11 @@
 //! Tests of malformed gRPC frames and messages, and of HTTP bodies that are no tool call.
 
-use http::StatusCode;
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::task::{Context, Poll};
+
+use http::{HeaderValue, StatusCode};
+use hyper::body::{Bytes, Frame};
 
 use super::*;
 
@@ -8,6 +13,43 @@ const HEADERS: [(&str, &str); 2] = [
     ("content-type", "application/grpc"),
     ("authorization", "Bearer edge-key-0123456789a"),
 ];
+
+/// A request body of the remaining frames.
+struct Frames(VecDeque<Frame<Bytes>>);
+
+impl hyper::body::Body for Frames {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.0.pop_front().map(Ok))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trailers_of_a_check_change_nothing() {
+    let app = gateway_app(ENVOY).await;
+    let mut grpc = Grpc::to(&app).await;
+    let message = framed(&checked(&bash("ls"), &[("x-user", "alice")]));
+    let mut trailers = HeaderMap::new();
+    for (name, value) in [
+        ("authorization", "Bearer nobody-key-0123456789"),
+        ("holdpoint-gate", "other"),
+        ("grpc-encoding", "gzip"),
+    ] {
+        trailers.insert(name, HeaderValue::from_static(value));
+    }
+    let frames = [Frame::data(Bytes::from(message)), Frame::trailers(trailers)];
+    let body = Body::new(Frames(VecDeque::from(frames)));
+    let answered = grpc.send(CHECK, &HEADERS, body).await.unwrap();
+    assert_eq!(answered.status, Some(0));
+    let passed = verdict(&answered.message);
+    assert!(matches!(passed, Verdict::Passes(Some(_))), "{passed:?}");
+    app.stop().await;
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn frames_that_lie_are_refused_and_the_connection_lives() {

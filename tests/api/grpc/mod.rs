@@ -70,13 +70,14 @@ impl Grpc {
         &mut self,
         path: &str,
         headers: &[(&str, &str)],
-        body: Vec<u8>,
+        body: impl Into<Body>,
     ) -> Result<Answered, hyper::Error> {
         let mut request = Request::post(format!("http://{}{path}", self.authority));
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let request = request.body(Body::from(body)).unwrap();
+        let body: Body = body.into();
+        let request = request.body(body).unwrap();
         self.sender.ready().await?;
         let (head, mut body) = self.sender.send_request(request).await?.into_parts();
         let (mut data, mut trailers) = (Vec::new(), head.headers);
