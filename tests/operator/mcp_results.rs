@@ -1,7 +1,10 @@
-//! Tests that a gate hands the result of an MCP server to its client byte for byte: from the server
-//! through the reviewed tool, the engine and the gate's own MCP server.
+//! Tests the way of a call from a gate's own MCP server to another MCP server, and back: the client
+//! gets the result byte for byte, and the server does not get the client's key.
+
+use std::sync::{Arc, Mutex};
 
 use axum::Router;
+use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 
@@ -42,10 +45,9 @@ fn answer(message: &str) -> String {
     )
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn result_of_an_mcp_server_reaches_the_client_byte_for_byte() {
-    let answers = async |message: String| ([(CONTENT_TYPE, "application/json")], answer(&message));
-    let server = serve(Router::new().fallback(answers)).await;
+/// Reviews the tool of an MCP server, and calls the tool at a gate. Returns the gate's reply.
+async fn called(server: Router) -> String {
+    let server = serve(server).await;
     let (folder, yaml) = (Folder::new(), YAML.replace("{server}", &server.to_string()));
     std::fs::write(folder.file("holdpoint.yaml"), &yaml).unwrap();
     let review = ["mcp", "lock", "--yes", "--config", "holdpoint.yaml"];
@@ -63,9 +65,34 @@ async fn result_of_an_mcp_server_reaches_the_client_byte_for_byte() {
     let reply = service
         .exchange("POST", path, &headers, body.to_string())
         .await;
+    reply.text
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn result_of_an_mcp_server_reaches_the_client_byte_for_byte() {
+    let answers = async |message: String| ([(CONTENT_TYPE, "application/json")], answer(&message));
+    let reply = called(Router::new().fallback(answers)).await;
     // A slow answer is an event of a stream, with the same text.
     let text = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{RESULT}}}"#);
-    let lines = reply.text.lines();
+    let lines = reply.lines();
     let mut told = lines.map(|line| line.strip_prefix("data: ").unwrap_or(line));
-    assert!(told.any(|line| line == text), "{}", reply.text);
+    assert!(told.any(|line| line == text), "{reply}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn key_of_an_agent_is_in_no_request_to_an_mcp_server() {
+    let requests = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&requests);
+    let answers = move |headers: HeaderMap, message: String| {
+        seen.lock().unwrap().push(format!("{headers:?} {message}"));
+        let reply = ([(CONTENT_TYPE, "application/json")], answer(&message));
+        async move { reply }
+    };
+    let reply = called(Router::new().fallback(answers)).await;
+    assert!(reply.contains("structuredContent"), "{reply}");
+    let requests = requests.lock().unwrap();
+    let is_call = |request: &String| request.contains("tools/call");
+    assert!(requests.iter().any(is_call), "{requests:?}");
+    let has_key = |request: &String| request.contains(AGENT) || request.contains("authorization");
+    assert!(!requests.iter().any(has_key), "{requests:?}");
 }
