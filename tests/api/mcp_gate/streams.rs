@@ -1,10 +1,13 @@
-//! Tests of clients that cancel a call that waits.
+//! Tests of clients that cancel a call that waits, and of clients that wait at a shutdown.
 
 use holdpoint::task::time::Time;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{about, answer, asker_until, call, older, post, post_as, refund, result_text};
+use super::{
+    about, answer, answer_task, asker_until, call, newest, older, post, post_as, refund,
+    result_text, with_state,
+};
 use crate::api::gate::{AGENT, gate};
 use crate::support::test_app::{Actor, On, TestApp};
 use crate::support::{eventually, until};
@@ -87,6 +90,40 @@ async fn cancellation_ends_no_wait_for_an_equal_id_in_another_session() {
     let (left, stayed) = (agent("leaves"), agent("stays"));
     let (_, reply, ()) = tokio::join!(post_as(left, &message), post_as(stayed, &message), leaves);
     assert_eq!(result_text(&reply), ("{\"ok\":true}".to_owned(), false));
+    assert_eq!(app.tool.count(), 1);
+    app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_of_the_newest_revision_continues_its_call_after_a_restart_of_the_service() {
+    let mut app = gate(On::Sqlite, "").await;
+    let message = newest("tools/call", refund(120));
+    let body = Some(("application/json", message.to_string().into_bytes()));
+    // The answer is a stream, whose head comes while the call waits.
+    let waiting = app
+        .actor(AGENT)
+        .header("prefer", "wait=300")
+        .header("mcp-protocol-version", "2026-07-28")
+        .header("mcp-method", "tools/call")
+        .header("mcp-name", "refund")
+        .sent(Method::POST, "/mcp/refunds", body)
+        .await;
+    let request = until_held(&app).await;
+    let (text, ()) = tokio::join!(waiting.text(), app.restart());
+    let said = messages("text/event-stream", &text.unwrap());
+    let [told] = said.as_slice() else {
+        panic!("one answer: {said:?}")
+    };
+    let result = &told["result"];
+    assert_eq!(result["resultType"], "input_required", "{told}");
+    answer_task(
+        &app,
+        request["task_id"].as_str().unwrap(),
+        &json!({"action": "approve"}),
+    )
+    .await;
+    let done = with_state(&app, &result["requestState"], 120, "10").await;
+    assert_eq!(result_text(&done), ("{\"ok\":true}".to_owned(), false));
     assert_eq!(app.tool.count(), 1);
     app.stop().await;
 }
