@@ -6,6 +6,7 @@ import hmac
 import http.client
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -226,6 +227,10 @@ def tests(ports, service_port, service):
     claims(lambda command="ls", **more: ask(call(command), ports["tokens"], **{"x-user": "mallory", "x-groups": "ops", **more}), service_port)
 
     count = len(Upstream.seen)
+    service.send_signal(signal.SIGSTOP)
+    assert ask(call("ls"), ports["slow"])[0] == 403 and len(Upstream.seen) == count
+    case("a service that does not answer before Envoy's timeout lets nothing pass")
+
     service.kill()
     service.wait()
     assert ask(call("ls"))[0] == 403 and len(Upstream.seen) == count
