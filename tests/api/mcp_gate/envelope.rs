@@ -18,6 +18,19 @@ async fn get_and_delete_are_not_allowed() {
 }
 
 #[tokio::test]
+async fn message_from_a_page_of_another_origin_is_refused() {
+    let app = gate(On::Sqlite, "").await;
+    let own = app.url();
+    for (origin, status) in [("https://evil.example", 403), (own.as_str(), 200)] {
+        let actor = app.actor(AGENT).header("origin", origin);
+        let reply = post_as(actor, &older("tools/call", &refund(5))).await;
+        assert_eq!(reply.status, status, "{origin}: {}", reply.text);
+        assert_eq!(app.tool.count(), usize::from(status == 200), "{origin}");
+    }
+    app.stop().await;
+}
+
+#[tokio::test]
 async fn compressed_body_is_refused() {
     let app = gate(On::Sqlite, "").await;
     for (encoding, status) in [

@@ -134,6 +134,11 @@ async fn message_that_readers_could_understand_differently_is_refused() {
     let app = gate(On::Sqlite, "").await;
     for (text, code) in [
         ("{", -32700),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"ping"} {}"#, -32700),
+        (
+            "\u{feff}{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}",
+            -32700,
+        ),
         ("[]", -32600),
         (r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}"#, -32600),
         (
