@@ -36,11 +36,25 @@ const POINTS: [&str; 15] = [
     "gate.delivered",
 ];
 
+/// The failpoints at the commits of the permit and of the report of a call that an agent runs
+/// itself. In a run with calls of all kinds, a call that the service runs may reach them first.
+const POINTS_ELSEWHERE: [&str; 4] = [
+    "tool_started.before",
+    "tool_started.committed",
+    "tool_result.before",
+    "tool_result.committed",
+];
+
+const ALL: &[Kind] = &Kind::ALL;
+const ELSEWHERE: &[Kind] = &[Kind::HeldTheirs];
+
 const AT_ONCE: usize = 5;
 
 async fn killed_at_each(on: On) {
     let (tool_server, model) = (Arc::new(ToolServer::start().await), Model::start().await);
-    let runs = POINTS.iter().zip(1_u64..).map(|(point, number)| {
+    let elsewhere = POINTS_ELSEWHERE.iter().map(|point| (*point, ELSEWHERE));
+    let points = POINTS.iter().map(|point| (*point, ALL)).chain(elsewhere);
+    let runs = points.zip(1_u64..).map(|((point, kinds), number)| {
         let (tool_server, model) = (Arc::clone(&tool_server), model.clone());
         let kill = Kill {
             on,
@@ -50,10 +64,13 @@ async fn killed_at_each(on: On) {
             within: Duration::from_mins(10),
         };
         async move {
-            let (wrong, _) = kill.during(tool_server, model, asked_until_it_died).await;
+            let asks = async |people: &People, deaths: &AtomicU32| {
+                asked_until_it_died(people, deaths, kinds).await
+            };
+            let (wrong, _) = kill.during(tool_server, model, asks).await;
             wrong
                 .into_iter()
-                .map(move |wrong| format!("{point} on {on:?}: {wrong}"))
+                .map(move |wrong| format!("{point} of {kinds:?} on {on:?}: {wrong}"))
         }
     });
     let runs = futures_util::stream::iter(runs).buffer_unordered(AT_ONCE);
@@ -61,12 +78,12 @@ async fn killed_at_each(on: On) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Lets agents propose calls until the service's process has died. Then ends the calls. Returns the
-/// tasks of the calls.
-async fn asked_until_it_died(people: &People, deaths: &AtomicU32) -> Vec<String> {
+/// Lets agents propose calls of these kinds until the service's process has died. Then ends the
+/// calls. Returns the tasks of the calls.
+async fn asked_until_it_died(people: &People, deaths: &AtomicU32, kinds: &[Kind]) -> Vec<String> {
     // One round may miss the failpoint, because people may reject the calls that would reach it.
     loop {
-        join_all(Kind::ALL.map(|kind| people.ask_at_gate(kind))).await;
+        join_all(kinds.iter().map(|kind| people.ask_at_gate(*kind))).await;
         if deaths.load(Ordering::Relaxed) > 0 {
             break;
         }
