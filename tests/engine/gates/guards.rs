@@ -242,6 +242,14 @@ both! {
         harness.fixture.forward(Duration::from_mins(11));
         let second = asks(&engine, &bash(LONG)).await;
         assert_eq!((second.task_id, second.permit.map(|permit| permit.attempt)), (task, Some(2)));
+        harness.fixture.forward(Duration::from_mins(11));
+        let third = asks(&engine, &bash(LONG)).await;
+        assert_eq!((third.task_id, third.permit.map(|permit| permit.attempt)), (task, Some(3)));
+        harness.fixture.forward(Duration::from_mins(11));
+        let known = Proposal { identity: Identity::Call(task), ..bash(LONG) };
+        let over = asks(&engine, &known).await;
+        assert_eq!((over.task_id, over.state, over.outcome), (task, GateState::Settled, Some(Outcome::Failed)));
+        assert_eq!(over.permit, None);
     }
 
     async fn report_after_a_persons_answer_is_kept_as_a_late_result(fixture) {
