@@ -319,6 +319,53 @@ async fn calls_at_a_gate_are_found_by_their_keys_on_sqlite() {
     }
 }
 
+/// On `SQLite`, a list for one person searches the ranges of the person's keys, one key at a time.
+/// Thus it reads none of the other people's requests.
+#[tokio::test]
+async fn requests_of_a_person_are_found_by_the_persons_keys_on_sqlite() {
+    let fixture = StoreFixture::sqlite().await;
+    let statements = Store::statements();
+    for (part, index, range) in [
+        (
+            "from inbox where tenant = $2 and kind = $4 and name = $5",
+            "inbox USING PRIMARY KEY",
+            "(tenant=? AND kind=? AND name=? AND request_id>?)",
+        ),
+        (
+            "from inbox where tenant = $1 and kind = $3 and name = $4",
+            "inbox USING PRIMARY KEY",
+            "(tenant=? AND kind=? AND name=? AND request_id>?)",
+        ),
+        (
+            "select * from (select request_id from request_approver",
+            "sqlite_autoindex_request_approver_1",
+            "(tenant=? AND kind=? AND name=? AND request_id>?)",
+        ),
+        (
+            "select * from (select distinct request_id from decision",
+            "sqlite_autoindex_decision_1",
+            "(tenant=? AND user_id=? AND request_id>?)",
+        ),
+        (
+            "from request_approver where tenant = $1 and kind = $2",
+            "sqlite_autoindex_request_approver_1",
+            "(tenant=? AND kind=? AND name=? AND request_id<?)",
+        ),
+        (
+            "from decision where tenant = $1 and user_id = $2",
+            "sqlite_autoindex_decision_1",
+            "(tenant=? AND user_id=? AND request_id<?)",
+        ),
+    ] {
+        let sql = statements.iter().find(|sql| sql.sqlite.contains(part));
+        let plan = query_plan(&fixture, sql.unwrap().sqlite);
+        assert!(plan.contains(&format!("{index} {range}")), "{plan}");
+        let scanned =
+            ["inbox", "request_approver", "decision"].map(|table| format!("SCAN {table}"));
+        assert!(!scanned.iter().any(|scan| plan.contains(scan)), "{plan}");
+    }
+}
+
 #[tokio::test]
 async fn tree_is_found_by_its_keys_on_both_engines() {
     for fixture in [StoreFixture::postgres().await, StoreFixture::sqlite().await] {
