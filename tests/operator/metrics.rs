@@ -167,6 +167,48 @@ notify:
     assert_eq!(value::<u64>(&metrics, &count("down")), None, "{metrics}");
 }
 
+/// Alerts in `docs/operations.md` need these series. Alice, who may decide, has no mail address.
+#[tokio::test(flavor = "multi_thread")]
+async fn question_that_no_approver_gets_by_mail_and_message_that_dies_are_counted() {
+    let (model, tool, folder) = fakes().await;
+    let hook = FakeReceiver::start().await;
+    hook.answers(410);
+    let yaml = format!(
+        "models: {{ m: {{ provider: openai, model: x, base_url: '{}' }} }}
+tools: {{ pay: {{ http: {{ url: '{}/pay' }} }} }}
+agents: {{ clerk: {{ model: m, tools: [pay] }} }}
+auth:
+  api_keys: [ {{ user: alice, key: alice-key-0123456789 }}, {{ user: carol, key: carol-key-0123456789 }} ]
+  people: [ {{ user: carol, email: carol@acme.com }} ]
+notify:
+  mail: {{ url: 'smtp://127.0.0.1:9', from: holdpoint@acme.com }}
+  to:
+    - {{ name: by-mail, mail: {{}} }}
+    - {{ name: backend, webhook: {{ url: '{}/backend', secrets: ['{NEW}'] }}, events: [request.created] }}
+",
+        model.base_url, tool.url, hook.url
+    );
+    let served = Served::start(folder.path(), &yaml, &[]).bearer("alice-key-0123456789");
+    model.then(calls(&[("pay", "{}")])).then(says("done"));
+    let held = served.task("go").await;
+    assert_eq!(held["status"], "Paused", "{held}");
+    let oldest = "holdpoint_request_oldest_seconds{kind=\"approval\"}";
+    let are_counted = async || {
+        let metrics = served.get("/metrics").await;
+        let counted = |series: &str| value::<u64>(&metrics, &format!("holdpoint_{series}"));
+        counted("requests_unreachable_total{target=\"by-mail\"}") == Some(1)
+            && counted("deliveries_total{outcome=\"dead\",target=\"backend\"}") == Some(1)
+            && counted("requests_open{kind=\"approval\"}") == Some(1)
+            && value::<f64>(&metrics, oldest).is_some()
+    };
+    until("they are counted", are_counted).await;
+    assert_eq!(served.approve(&held).await["status"], "Completed");
+    let metrics = served.get("/metrics").await;
+    let decided =
+        "holdpoint_requests_decided_total{action=\"approve\",door=\"key\",kind=\"approval\"}";
+    assert_eq!(value(&metrics, decided), Some(1), "{metrics}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn receiver_for_which_nothing_waits_has_gauges_of_0() {
     let folder = Folder::new();
