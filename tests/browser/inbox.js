@@ -2,7 +2,7 @@
 // CHROMIUM TOOL_PORT
 
 import assert from "node:assert/strict";
-import { asks, cancel, ended, fits, inBrowser, isLive, main, newPage, readable, refund, request, send, service, setVisibility, unfold } from "./harness.js";
+import { asks, cancel, ended, eventually, fits, inBrowser, isLive, main, newPage, readable, refund, request, send, service, setVisibility, unfold } from "./harness.js";
 
 const refundOf = (amount) => asks("refund_payment", JSON.stringify({ order: 17, amount }));
 const rows = (page) => page.locator("#inbox-rows > li");
@@ -187,8 +187,8 @@ async function losesItsStream(browser) {
   await clear();
 }
 
-// Each question that arrives while the stream is down gets one notice. Questions in the first list
-// get no notice.
+// Each question that arrives while the stream is down gets one notice, which has no summary and no
+// argument. Questions in the first list get no notice.
 async function noticesWhatItMissed(browser) {
   const { request: first } = await refundOf(101);
   const missed = ["e", "f"].map((digit) => ({ ...first, request_id: first.request_id.replaceAll(/[0-9a-f]/g, digit) }));
@@ -198,8 +198,8 @@ async function noticesWhatItMissed(browser) {
     window.noticed = [];
     window.Notification = class {
       static permission = "granted";
-      constructor(_, { tag }) {
-        noticed.push(tag);
+      constructor(title, { body, tag }) {
+        noticed.push([tag, title, body]);
       }
     };
     // Without locks, the page shows notices at once.
@@ -214,7 +214,48 @@ async function noticesWhatItMissed(browser) {
   });
   await page.goto(`${service}/inbox`);
   await page.locator("#open-heading", { hasText: /^3$/ }).waitFor();
-  assert.deepEqual(await page.evaluate(() => noticed), missed.map(({ request_id: id }) => id));
+  const expected = missed.map(({ request_id: id }) => [id, "A question waits", "approval · worker"]);
+  assert.deepEqual(await page.evaluate(() => noticed), expected);
+  assert.deepEqual(wrong, []);
+  await context.close();
+  await clear();
+}
+
+// Screen readers read the button of new questions when its text changes. The text changes at most
+// once in ten seconds, but the counts change at once. The stream's answers wait for the test.
+async function announcesOnceInTenSeconds(browser) {
+  const { request: first } = await refundOf(101);
+  const others = ["e", "f"].map((digit) => ({ ...first, request_id: first.request_id.replaceAll(/[0-9a-f]/g, digit) }));
+  const { context, page, wrong } = await newPage(browser);
+  await page.clock.install();
+  await page.addInitScript(() => {
+    window.badges = [];
+    Object.defineProperty(navigator, "setAppBadge", { value: async (count) => badges.push(count) });
+  });
+  const releases = [];
+  await page.route("**/v1/events*", async (route) => {
+    const requests = await new Promise((release) => releases.push(release));
+    const data = JSON.stringify({ open: requests.length, more: false, requests });
+    await route.fulfill({ contentType: "text/event-stream", body: `retry: 10\n\nevent: inbox\ndata: ${data}\n\n` });
+  });
+  const answer = async (count) => {
+    await eventually(() => releases.length > 0, "the page asks for its stream");
+    releases.shift()([first, ...others].slice(0, count));
+    await page.locator("#open-heading", { hasText: new RegExp(`^${count}$`) }).waitFor();
+  };
+  const news = page.locator("#inbox-new button");
+  await page.goto(`${service}/inbox`);
+  await answer(1);
+  await page.clock.pauseAt(Date.now() + 60_000);
+  await answer(2);
+  assert.equal(await news.innerText(), "1 new question: show it");
+  await answer(3);
+  assert.equal(await page.title(), "(3) Inbox – Holdpoint");
+  assert.equal(await page.evaluate(() => badges.at(-1)), 3, "the badge of the app");
+  await page.clock.runFor(9_000);
+  assert.equal(await news.innerText(), "1 new question: show it");
+  await page.clock.runFor(1_000);
+  await news.filter({ hasText: /^2 new questions: show them$/ }).waitFor();
   assert.deepEqual(wrong, []);
   await context.close();
   await clear();
@@ -386,6 +427,7 @@ await inBrowser(async (browser) => {
   await noKeyDecides(browser);
   await losesItsStream(browser);
   await noticesWhatItMissed(browser);
+  await announcesOnceInTenSeconds(browser);
   await oneHiddenTabKeepsItsStream(browser);
   await aQuestionKeepsTheFocus(browser);
   await aHostileNameIsTextEverywhere(browser);
