@@ -5,13 +5,13 @@ import assert from "node:assert/strict";
 import { asks, cancel, ended, inBrowser, main, newPage, ran, readable, refund, request, says, send, unfold } from "./harness.js";
 
 // Everything that the decision needs is in view without scrolling, and the arguments end above the
-// buttons.
+// buttons. The page's script shows times in the reader's zone, with UTC beside them.
 async function decidesFromTheFirstScreen(browser) {
   const words = "Please refund 120 euros for order 17: the parcel came broken, and the customer has waited for two weeks.";
   const { task, request: asked } = await says(words);
   for (const [width, height] of [[1280, 800], [390, 844]]) {
-    for (const colors of [{ colorScheme: "light" }, { colorScheme: "dark" }, { forcedColors: "active" }]) {
-      const { context, page, wrong } = await newPage(browser, { viewport: { width, height }, ...colors, timezoneId: "Europe/Berlin" });
+    for (const look of [{ colorScheme: "light" }, { colorScheme: "dark" }, { forcedColors: "active" }, { javaScriptEnabled: false }]) {
+      const { context, page, wrong } = await newPage(browser, { viewport: { width, height }, ...look, timezoneId: "Europe/Berlin" });
       await page.goto(asked.url);
       assert.equal(await page.title(), "Refund 120 for order 17 · Holdpoint");
       assert.match(await page.locator(".kicker").innerText(), /^worker asks · local’s task · 23 h left$/);
@@ -28,11 +28,15 @@ async function decidesFromTheFirstScreen(browser) {
       assert.match(await page.locator(".arguments").innerText(), /Order\s+17\s+Amount\s+In euros\.\s+120/);
       await unfold(page, "Details");
       const time = page.locator(".details time").first();
-      const [utc, shown] = [await time.getAttribute("title"), await time.innerText()];
+      const [title, shown] = [await time.getAttribute("title"), await time.innerText()];
+      const hasScript = look.javaScriptEnabled !== false;
+      const utc = hasScript ? title : shown;
       assert.match(utc, /^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$/);
-      assert.ok(shown.includes(`(${utc.slice(11, 16)} UTC)`) || shown.includes(`${utc.slice(11, 16)} UTC)`), `${shown}: ${utc}`);
-      assert.ok(!shown.startsWith(utc.slice(11, 16)), `${shown} is in the reader's zone`);
-      if (colors.forcedColors) await readable(page, `first screen ${width} in forced colors`);
+      if (hasScript) {
+        assert.ok(shown.includes(`(${utc.slice(11, 16)} UTC)`) || shown.includes(`${utc.slice(11, 16)} UTC)`), `${shown}: ${utc}`);
+        assert.ok(!shown.startsWith(utc.slice(11, 16)), `${shown} is in the reader's zone`);
+      }
+      if (look.forcedColors) await readable(page, `first screen ${width} in forced colors`);
       assert.deepEqual(wrong, []);
       await context.close();
     }
