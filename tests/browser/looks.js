@@ -18,11 +18,18 @@ const LOOKS = {
 };
 
 // Loading a page and running axe are slow, so two readers share the looks. Together they see both
-// languages, pages with and without scripts, a desktop, a phone, and light and dark mode.
-const READERS = [
+// languages, pages with and without scripts, a desktop, a phone, and light and dark mode. If
+// EVERY_LOOK is set, four readers see every combination of these.
+const SHARED = [
   { name: "en", locale: "en-US", lang: "en", hasScripts: true, looks: ["desktop", "phone, dark"] },
   { name: "zh", locale: "zh-CN", lang: "zh-Hans", hasScripts: false, looks: ["phone", "desktop, dark"] },
 ];
+const ofEveryLook = (reader) =>
+  [true, false].map((hasScripts) => {
+    const name = `${reader.name}, with${hasScripts ? "" : "out"} scripts`;
+    return { ...reader, name, hasScripts, looks: Object.keys(LOOKS) };
+  });
+const READERS = process.env.EVERY_LOOK ? SHARED.flatMap(ofEveryLook) : SHARED;
 
 async function signedIn(browser, reader, key) {
   const context = await browser.newContext({ locale: reader.locale, timezoneId: "UTC", viewport: DESKTOP });
