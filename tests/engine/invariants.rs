@@ -24,6 +24,17 @@ pub async fn events_have_no_gaps(fixture: &StoreFixture) {
     assert_eq!(fixture.numbers(gaps).await.unwrap(), Vec::<i64>::new());
 }
 
+/// Asserts that the inbox has a row for each approver of each open request, and no other row.
+pub async fn inbox_has_the_open_requests(fixture: &StoreFixture) {
+    let open = "select a.tenant, a.kind, a.name, a.request_id from request_approver a
+        join intervention_request r on r.request_id = a.request_id where r.status = 'pending'";
+    let listed = "select i.tenant, i.kind, i.name, i.request_id from inbox i";
+    for (these, those) in [(open, listed), (listed, open)] {
+        let others = format!("select count(*) from ({these} except {those}) x");
+        assert_eq!(fixture.numbers(&others).await.unwrap(), [0], "{others}");
+    }
+}
+
 pub fn every_call_has_one_result(journal: &[Item]) {
     let mut results: BTreeMap<CallId, u32> = BTreeMap::new();
     for item in journal {

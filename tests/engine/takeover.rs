@@ -9,7 +9,7 @@ use holdpoint::task::id::TaskId;
 use holdpoint::task::status::TaskStatus;
 
 use super::engine_harness::{Calls, EngineHarness, alice, go};
-use super::invariants::{check_ended, events_have_no_gaps};
+use super::invariants::{check_ended, events_have_no_gaps, inbox_has_the_open_requests};
 use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -83,6 +83,7 @@ async fn dropped_everywhere(fixture: StoreFixture, calls: Calls) {
         assert!(polls > 5, "only {polls} await points");
     }
     events_have_no_gaps(&harness.fixture).await;
+    inbox_has_the_open_requests(&harness.fixture).await;
 }
 
 both! {

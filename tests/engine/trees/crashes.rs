@@ -10,7 +10,7 @@ use holdpoint::task::status::TaskStatus;
 use holdpoint::task::transcript::Message;
 
 use super::super::engine_harness::{EngineHarness, alice};
-use super::super::invariants::events_have_no_gaps;
+use super::super::invariants::{events_have_no_gaps, inbox_has_the_open_requests};
 use super::harness::{
     EDITED, LEAF, People, Shape, TreeDriver, ended_as, handed_back, one_large, refund,
 };
@@ -251,6 +251,7 @@ async fn dies_at_every_moment(fixture: &StoreFixture, people: People) {
             }
         }
         events_have_no_gaps(&harness.fixture).await;
+        inbox_has_the_open_requests(&harness.fixture).await;
     }
 }
 

@@ -16,7 +16,7 @@ use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::status::TaskStatus;
 
 use super::super::engine_harness::{EngineHarness, alice};
-use super::super::invariants::events_have_no_gaps;
+use super::super::invariants::{events_have_no_gaps, inbox_has_the_open_requests};
 use super::super::two_replicas::place;
 use super::super::worker_steps::WorkerSteps as _;
 use super::harness::{People, Shape, TreeDriver, handed_back, refund};
@@ -249,6 +249,7 @@ async fn interrupted_everywhere(fixture: StoreFixture, meanwhile: Meanwhile) {
     }
     assert!(times * step > 20, "only {times} places");
     events_have_no_gaps(&harness.fixture).await;
+    inbox_has_the_open_requests(&harness.fixture).await;
 }
 
 both! {
