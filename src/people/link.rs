@@ -313,6 +313,21 @@ mod tests {
         }
     }
 
+    /// A character of base64url has six bits, so this changes each bit of the sealed bytes, too.
+    #[test]
+    fn link_with_another_character_at_any_place_is_unknown() {
+        let links = links(LinkSettings::default());
+        let token = token(&links, None).into_bytes();
+        for place in 0..token.len() {
+            for other in (b'!'..=b'~').filter(|other| token[place] != *other) {
+                let mut changed = token.clone();
+                changed[place] = other;
+                let changed = String::from_utf8(changed).unwrap();
+                assert_eq!(links.open(&changed), None, "{changed}");
+            }
+        }
+    }
+
     #[test]
     fn sealed_bytes_that_are_no_link_are_unknown() {
         let links = links(LinkSettings::default());
