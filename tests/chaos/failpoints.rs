@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::chaos_run::{configure, journals, statuses};
 use super::checker::{Evidence, TaskRecord, check, report};
-use super::process::Place;
+use super::process::Replica;
 use super::scripted_model::Model;
 use super::simulated_people::People;
 use super::tool_server::ToolServer;
@@ -105,7 +105,7 @@ async fn killed_by_each_prompt(on: On) {
     let database = Database::of(on).await;
     let (tool_server, model) = (Arc::new(ToolServer::start().await), Model::start().await);
     let folder = tempfile::tempdir().unwrap();
-    let place = Place::new(configure(
+    let replica = Replica::new(configure(
         folder.path(),
         &model.base_url,
         &tool_server.url,
@@ -113,7 +113,7 @@ async fn killed_by_each_prompt(on: On) {
         64,
     ));
     let deadline = Instant::now() + Duration::from_mins(20);
-    let people = People::new(vec![place.url()], tool_server, 1, deadline);
+    let people = People::new(vec![replica.url()], tool_server, 1, deadline);
     let deaths = AtomicU32::new(0);
     model.kills();
     let said = tokio::select! {
@@ -126,7 +126,7 @@ async fn killed_by_each_prompt(on: On) {
             people.settle(&task).await;
             statuses(&people, &[task]).await
         } => said,
-        end = restart_after_kills(&place, "", &model, &deaths, deadline) => panic!("{end}; {}", place.last_log_lines()),
+        end = restart_after_kills(&replica, "", &model, &deaths, deadline) => panic!("{end}; {}", replica.last_log_lines()),
     };
     let tasks = journals(database.url(), said).await;
     let died = deaths.load(Ordering::Relaxed);
@@ -153,7 +153,7 @@ async fn dies_after_its_claims(on: On) {
     let (tool_server, model) = (Arc::new(ToolServer::start().await), Model::start().await);
     let database = Database::of(on).await;
     let folder = tempfile::tempdir().unwrap();
-    let place = Place::new(configure(
+    let replica = Replica::new(configure(
         folder.path(),
         &model.base_url,
         &tool_server.url,
@@ -161,7 +161,7 @@ async fn dies_after_its_claims(on: On) {
         8,
     ));
     let people = People::new(
-        vec![place.url()],
+        vec![replica.url()],
         Arc::clone(&tool_server),
         1,
         Instant::now() + Duration::from_mins(20),
@@ -174,12 +174,17 @@ async fn dies_after_its_claims(on: On) {
                 "claim.committed"
             };
             let mut process =
-                place.start(&format!("lease=3s;clock={}s;{point}=abort", 120 * death));
+                replica.start(&format!("lease=3s;clock={}s;{point}=abort", 120 * death));
             let status = process.ended().await;
             let signal = std::os::unix::process::ExitStatusExt::signal(&status);
-            assert_eq!(signal, Some(9), "death {death}: {}", place.last_log_lines());
+            assert_eq!(
+                signal,
+                Some(9),
+                "death {death}: {}",
+                replica.last_log_lines()
+            );
         }
-        place.start(&format!("lease=3s;clock={}s", 120 * 21))
+        replica.start(&format!("lease=3s;clock={}s", 120 * 21))
     };
     let created = async { people.create("small 1").await };
     let (process, task) = tokio::join!(deaths, created);
@@ -272,7 +277,7 @@ impl Kill<'_> {
             }
         };
         let folder = tempfile::tempdir().unwrap();
-        let place = Place::new(configure(
+        let replica = Replica::new(configure(
             folder.path(),
             &model.base_url,
             &tool_server.url,
@@ -281,7 +286,7 @@ impl Kill<'_> {
         ));
         let deadline = Instant::now() + self.within;
         let people = People::new(
-            vec![place.url()],
+            vec![replica.url()],
             Arc::clone(&tool_server),
             self.number,
             deadline,
@@ -298,13 +303,13 @@ impl Kill<'_> {
                 statuses(&people, &tasks).await
             } => Ok(said),
             // If the branch above ends first, dropping this future kills the serving process.
-            end = restart_after_kills(&place, &armed, &model, &deaths, deadline) => Err(end),
+            end = restart_after_kills(&replica, &armed, &model, &deaths, deadline) => Err(end),
         };
         let mut wrong = people.complaints();
         let said = match said {
             Ok(said) => said,
             Err(end) => {
-                wrong.push(format!("{end}; {}", place.last_log_lines()));
+                wrong.push(format!("{end}; {}", replica.last_log_lines()));
                 return (wrong, Vec::new());
             }
         };
@@ -337,13 +342,13 @@ impl Kill<'_> {
 /// failpoint and with a later clock, so that all leases have run out. Returns when the process ends
 /// without a kill, or when the deadline passes. The returned text says which of the two happened.
 pub async fn restart_after_kills(
-    place: &Place,
+    replica: &Replica,
     armed: &str,
     model: &Model,
     deaths: &AtomicU32,
     deadline: Instant,
 ) -> String {
-    let mut process = place.start(&format!("lease=3s;{armed}"));
+    let mut process = replica.start(&format!("lease=3s;{armed}"));
     loop {
         model.is_asked_by(&process);
         let ended = tokio::time::timeout_at(deadline.into(), process.ended()).await;
@@ -354,7 +359,7 @@ pub async fn restart_after_kills(
             return format!("it ended by itself: {status}");
         }
         let died = deaths.fetch_add(1, Ordering::Relaxed) + 1;
-        process = place.start(&format!("lease=3s;clock={}s", 120 * died));
+        process = replica.start(&format!("lease=3s;clock={}s", 120 * died));
     }
 }
 

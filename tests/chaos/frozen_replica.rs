@@ -8,7 +8,7 @@ use rustix::process::Signal;
 
 use super::chaos_run::{configure, journals, statuses};
 use super::checker::{Evidence, check, report};
-use super::process::Place;
+use super::process::Replica;
 use super::scripted_model::Model;
 use super::simulated_people::People;
 use super::tool_server::ToolServer;
@@ -31,9 +31,10 @@ async fn replica_frozen_before_a_call_neither_sends_nor_overwrites_when_it_wakes
         database.url(),
         8,
     );
-    let (first, second) = (Place::new(config.clone()), Place::new(config));
+    let (first, second) = (Replica::new(config.clone()), Replica::new(config));
     let until = Instant::now() + Duration::from_mins(20);
-    let at = |place: &Place| People::new(vec![place.url()], Arc::clone(&tool_server), 0, until);
+    let at =
+        |replica: &Replica| People::new(vec![replica.url()], Arc::clone(&tool_server), 0, until);
     let (of_first, of_second) = (at(&first), at(&second));
     let armed = "lease=6s;call.before=freeze@1";
     let mut replica = first.serve(armed, of_first.http()).await;

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::process::Place;
+use super::process::Replica;
 use super::write_configuration;
 use crate::support::database::Database;
 use crate::support::fake_chat_completions::{FakeModel, calls, says};
@@ -53,7 +53,7 @@ async fn mailed_link_leads_to_a_result_although_the_replica_that_asked_is_killed
     let database = Database::postgres().await;
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("holdpoint.yaml");
-    let (asks, stays) = (Place::new(config.clone()), Place::new(config));
+    let (asks, stays) = (Replica::new(config.clone()), Replica::new(config));
     let yaml = configuration(&mail, &stays.url());
     write_configuration(folder.path(), &yaml, &model, &tool, &database);
     let browser = http_client();

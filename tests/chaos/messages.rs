@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::process::{Place, Process};
+use super::process::{Process, Replica};
 use super::{with_failpoints, write_configuration};
 use crate::notify::{BACKEND, yaml};
 use crate::support::database::Database;
@@ -85,7 +85,7 @@ impl Client {
 pub struct KilledReplica {
     _database: Database,
     _folder: tempfile::TempDir,
-    place: Place,
+    replica: Replica,
     pub client: Client,
     /// The number of seconds by which the clock of Postgres is ahead. It grows at each start, so
     /// that the leases of the killed process are over.
@@ -100,15 +100,15 @@ impl KilledReplica {
         let folder = tempfile::tempdir().unwrap();
         let config = write_configuration(folder.path(), yaml, &model, &tool, &database);
         model.otherwise(move |_| answer());
-        let place = Place::new(config);
+        let replica = Replica::new(config);
         let client = Client {
             http: http_client(),
-            url: place.url(),
+            url: replica.url(),
         };
         Self {
             _database: database,
             _folder: folder,
-            place,
+            replica,
             client,
             ahead: 0,
         }
@@ -119,13 +119,13 @@ impl KilledReplica {
     pub async fn start(&mut self, failpoints: &str) -> Option<Process> {
         self.ahead += 60;
         let mut process = self
-            .place
+            .replica
             .start(&format!("{failpoints};clock={}s", self.ahead));
         if process.ready(&self.client.http).await {
             return Some(process);
         }
         let killed = process.ended().await.signal().is_some();
-        assert!(killed, "{}", self.place.last_log_lines());
+        assert!(killed, "{}", self.replica.last_log_lines());
         None
     }
 

@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use self::process::{Place, Process};
+use self::process::{Process, Replica};
 use crate::support::database::Database;
 use crate::support::fake_chat_completions::{FakeModel, calls, says};
 use crate::support::fake_tool::FakeTool;
@@ -78,7 +78,7 @@ struct ServiceFixture {
     model: FakeModel,
     tool: FakeTool,
     _database: Database,
-    place: Place,
+    replica: Replica,
     http: reqwest::Client,
 }
 
@@ -95,24 +95,24 @@ impl ServiceFixture {
             model,
             tool,
             _database: database,
-            place: Place::new(config),
+            replica: Replica::new(config),
             http: http_client(),
         }
     }
 
     /// Starts a process with these failpoints, and returns once it is ready.
     async fn start(&self, failpoints: &str) -> Process {
-        self.place.serve(failpoints, &self.http).await
+        self.replica.serve(failpoints, &self.http).await
     }
 
     async fn post(&self, path: &str, body: &Value) -> reqwest::Result<(u16, Value)> {
-        let post = self.http.post(format!("{}{path}", self.place.url()));
+        let post = self.http.post(format!("{}{path}", self.replica.url()));
         let reply = post.bearer_auth(ALICE).json(body).send().await?;
         Ok((reply.status().as_u16(), reply.json().await?))
     }
 
     async fn get(&self, path: &str) -> Value {
-        let get = self.http.get(format!("{}{path}", self.place.url()));
+        let get = self.http.get(format!("{}{path}", self.replica.url()));
         let reply = get.bearer_auth(ALICE).send().await.unwrap();
         reply.json().await.unwrap()
     }
@@ -166,7 +166,7 @@ async fn process_killed_during_an_approved_call_opens_a_reconcile_request() {
     let path = resume_path(&held);
     let request = service
         .http
-        .post(format!("{}{path}/approve", service.place.url()))
+        .post(format!("{}{path}/approve", service.replica.url()))
         .bearer_auth(ALICE);
     let (cut, ()) = tokio::join!(request.send(), async {
         service.tool.reached(1).await;

@@ -18,7 +18,7 @@ use tokio::process::{Child, Command};
 /// The configuration, the port and the log of a replica. They stay the same when the replica's
 /// process is started again.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct Replica {
     pub config: PathBuf,
     pub port: u16,
     /// The file that receives the standard error of all processes of the replica.
@@ -31,7 +31,7 @@ pub struct Process {
     url: String,
 }
 
-impl Place {
+impl Replica {
     pub fn new(config: PathBuf) -> Self {
         let port = free_port();
         Self {

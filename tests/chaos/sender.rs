@@ -20,7 +20,7 @@ use self::checker::{Evidence, Findings, check};
 use self::evidence::{ROLES, SenderDatabase};
 use super::chaos_run::{configure, say, too_few};
 use super::hooks;
-use super::process::{Place, Process, free_port, within};
+use super::process::{Process, Replica, free_port, within};
 use super::scripted_model::{Model, seeded_number};
 use super::simulated_people::People;
 use super::tool_server::ToolServer;
@@ -142,12 +142,12 @@ async fn storm(plan: &Plan) {
     sender_database.add_roles().await;
     let folder = tempfile::tempdir().unwrap();
     let notify = notify(plan, &tool_server, mail.port);
-    let places: Vec<_> = ROLES
+    let replicas: Vec<_> = ROLES
         .iter()
         .map(|role| {
             let database = database.replace("postgres@", &format!("{role}@"));
             let folder = folder.path().join(role);
-            Place::new(configured(
+            Replica::new(configured(
                 &folder,
                 &model,
                 &tool_server,
@@ -156,7 +156,7 @@ async fn storm(plan: &Plan) {
             ))
         })
         .collect();
-    let urls = places.iter().map(Place::url).collect();
+    let urls = replicas.iter().map(Replica::url).collect();
     let people = Arc::new(People::new(
         urls,
         Arc::clone(&tool_server),
@@ -164,7 +164,7 @@ async fn storm(plan: &Plan) {
         began + plan.within,
     ));
     // The first replica migrates the schema before the storm begins.
-    places[0].serve("", people.http()).await.kill().await;
+    replicas[0].serve("", people.http()).await.kill().await;
     sender_database.audit().await;
     let injector = FaultInjector {
         plan,
@@ -179,13 +179,15 @@ async fn storm(plan: &Plan) {
         faults_over: AtomicBool::new(false),
     };
     let faults = async {
-        join_all(places.iter().map(|place| injector.disturb(place))).await;
+        join_all(replicas.iter().map(|replica| injector.disturb(replica))).await;
         injector.faults_over.store(true, Ordering::SeqCst);
         hooks::stop_faults(tool_server.folder());
         mail.then(Then::Take);
         // A clock that is ahead ends the leases of the killed replicas.
         let ahead = if plan.sleeps { LEASES } else { "clock=60s" };
-        let last = places.iter().map(|place| place.serve(ahead, people.http()));
+        let last = replicas
+            .iter()
+            .map(|replica| replica.serve(ahead, people.http()));
         let last = join_all(last).await;
         injector.creations.add_permits(Semaphore::MAX_PERMITS / 2);
         last
@@ -252,7 +254,7 @@ fn configured(
 
 impl FaultInjector<'_> {
     /// Starts and kills the processes of one replica until all faults have happened.
-    async fn disturb(&self, place: &Place) {
+    async fn disturb(&self, replica: &Replica) {
         while let Some(number) = self.next_process() {
             let draw = |what| seeded_number(self.seed.wrapping_add(number), what);
             let freezes = number % 11 == 5;
@@ -267,12 +269,12 @@ impl FaultInjector<'_> {
                 LEASES.to_owned()
             };
             let begins = Instant::now();
-            let mut process = place.start(&armed);
+            let mut process = replica.start(&armed);
             let alive = process.ready(self.people.http()).await;
             assert!(
                 alive || exact,
                 "a replica ended: {}",
-                place.last_log_lines()
+                replica.last_log_lines()
             );
             let start = begins.elapsed();
             if freezes {
@@ -287,7 +289,11 @@ impl FaultInjector<'_> {
                 within(start / 10 + start.mul_f64(part)).await;
             }
             let by_itself = process.is_over().is_some();
-            assert!(!by_itself || exact, "it ended: {}", place.last_log_lines());
+            assert!(
+                !by_itself || exact,
+                "it ended: {}",
+                replica.last_log_lines()
+            );
             self.at_points
                 .fetch_add(u64::from(by_itself), Ordering::Relaxed);
             if !by_itself {

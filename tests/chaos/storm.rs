@@ -15,7 +15,7 @@ use super::chaos_run::{configure, journals, say, statuses, too_few};
 use super::checker::{self, Evidence, Findings, check, report};
 use super::gate_askers::Kind;
 use super::inbox_rows::InboxRows;
-use super::process::{Place, Process, within};
+use super::process::{Process, Replica, within};
 use super::scripted_model::{Model, seeded_number};
 use super::simulated_people::People;
 use super::tool_server::ToolServer;
@@ -171,17 +171,17 @@ async fn storm(plan: &Plan) {
         &database,
         64,
     );
-    let places: Vec<_> = (0..plan.replicas)
-        .map(|_| Place::new(config.clone()))
+    let replicas: Vec<_> = (0..plan.replicas)
+        .map(|_| Replica::new(config.clone()))
         .collect();
-    let urls = places.iter().map(Place::url).collect();
+    let urls = replicas.iter().map(Replica::url).collect();
     let people = Arc::new(People::new(
         urls,
         Arc::clone(&tool_server),
         seed,
         began + plan.within,
     ));
-    let replicas = usize::try_from(plan.replicas).unwrap();
+    let replica_count = usize::try_from(plan.replicas).unwrap();
     let injector = FaultInjector {
         plan,
         seed,
@@ -193,13 +193,13 @@ async fn storm(plan: &Plan) {
         inbox: InboxRows::of(&database),
         over: watch::Sender::new(0),
         creations: Semaphore::new(20),
-        awake: Semaphore::new(replicas - 1),
+        awake: Semaphore::new(replica_count - 1),
     };
     // The first replica migrates the schema before the storm begins.
-    places[0].serve("", people.http()).await.kill().await;
+    replicas[0].serve("", people.http()).await.kill().await;
     let faults = async {
-        let replicas = join_all(places.iter().map(|place| injector.disturb(place, &people)));
-        let (last, ()) = tokio::join!(replicas, injector.crash(&cluster));
+        let last_processes = replicas.iter().map(|it| injector.disturb(it, &people));
+        let (last, ()) = tokio::join!(join_all(last_processes), injector.crash(&cluster));
         say(&format!(
             "storm {seed:x}: faults are over after {} s: {} kills, {} Postgres crashes, {} frozen replicas",
             began.elapsed().as_secs(),
@@ -261,7 +261,7 @@ async fn storm(plan: &Plan) {
 impl FaultInjector<'_> {
     /// Starts and kills processes of one replica until all faults have happened.
     /// Then starts one more process, which runs without faults, and returns it.
-    async fn disturb(&self, place: &Place, people: &People) -> Process {
+    async fn disturb(&self, replica: &Replica, people: &People) -> Process {
         let leases = format!("lease={}s", self.plan.lease);
         while let Some(number) = self.next_process() {
             let draw = |what| seeded_number(self.seed.wrapping_add(number), what);
@@ -276,12 +276,12 @@ impl FaultInjector<'_> {
                 leases.clone()
             };
             let begins = Instant::now();
-            let mut process = place.start(&armed);
+            let mut process = replica.start(&armed);
             let alive = process.ready(people.http()).await;
             assert!(
                 alive,
                 "a replica ended by itself: {}",
-                place.last_log_lines()
+                replica.last_log_lines()
             );
             // The process runs for about 0.1 to 3 times as long as its start took, so the time fits
             // this machine.
@@ -300,14 +300,14 @@ impl FaultInjector<'_> {
             assert!(
                 by_itself.is_none(),
                 "a replica ended by itself, {by_itself:?}: {}",
-                place.last_log_lines()
+                replica.last_log_lines()
             );
             process.kill().await;
             self.kills.fetch_add(1, Ordering::Relaxed);
             self.inbox.compare().await;
             self.is_over();
         }
-        place.serve(&leases, people.http()).await
+        replica.serve(&leases, people.http()).await
     }
 
     fn next_process(&self) -> Option<u64> {
