@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn call_with_one_of_two_approvals_stays_undecided_when_its_neighbour_cancels() {
+    fn call_with_one_of_two_approvals_stays_undecided_when_a_rejection_of_another_call_cancels() {
         let asked = asked(2, &[FIRST, SECOND]);
         let (at, rejection) = answer("carol", SECOND, Action::Reject);
         let cancels = Decision {

@@ -281,7 +281,7 @@ both! {
         assert!(seen[0] > 0 && seen[1] > 0, "both ways of winning were seen: {seen:?}");
     }
 
-    async fn decision_of_one_request_never_loses_to_that_of_its_neighbour(fixture) {
+    async fn decision_of_one_request_never_loses_to_that_of_another_request(fixture) {
         let mut harness = EngineHarness::new(fixture, BOTH).await;
         let rule = "decide: hold, approvers: { users: [bob] }, expires_in: 24h";
         harness.configure(|yaml| yaml.replace("decide: deny, reason: Not this one.", rule));

@@ -147,7 +147,7 @@ both! {
         }
     }
 
-    async fn first_answer_to_each_call_wins_and_its_neighbours_are_unaffected(fixture) {
+    async fn first_answer_to_each_call_wins_and_other_calls_are_unaffected(fixture) {
         let harness = of_two(fixture).await;
         let apis = [harness.engine(0), harness.engine(0), harness.engine(0)];
         for round in 0..10 {
@@ -305,7 +305,7 @@ both! {
         }
     }
 
-    async fn call_with_one_of_two_approvals_is_canceled_when_its_neighbour_cancels(fixture) {
+    async fn call_with_one_of_two_approvals_is_canceled_when_a_rejection_of_another_call_cancels(fixture) {
         let harness = harness(fixture, FOUR, "{ owner: true, users: [bob], required: 2 }").await;
         let (task, request, calls) = begun(&harness).await;
         let api = harness.engine(0);

@@ -18,7 +18,7 @@ both! {
         assert_eq!(fixture.store.session("one").await.unwrap(), None);
     }
 
-    async fn ended_session_is_gone_and_its_neighbour_is_not(fixture) {
+    async fn ended_session_is_gone_and_another_session_is_not(fixture) {
         for name in ["one", "two"] {
             fixture.store.begin_session(name, "binding", LIFE).await.unwrap();
         }

@@ -184,7 +184,7 @@ async fn held_call_is_told_as_held_and_its_result_comes_with_the_same_call() {
 }
 
 #[tokio::test]
-async fn newest_revision_needs_its_headers_and_gets_nine_legs() {
+async fn newest_revision_needs_its_headers_and_may_come_back_nine_times() {
     let app = gate(On::Sqlite, "").await;
     let unnamed = post_text(&app, &newest("tools/list", json!({})).to_string()).await;
     let code = &unnamed.body["error"]["code"];

@@ -272,7 +272,7 @@ both! {
                 apis[place].decide(&people[place], requests[place].spec.request_id, answer, None)
             }))
             .await;
-            assert!(said.iter().all(Result::is_ok), "no decision loses to a neighbour's: {said:?}");
+            assert!(said.iter().all(Result::is_ok), "no decision loses to another one: {said:?}");
             harness.finish_tree(&parts, root, People::Approve).await;
             let journals = harness.checked_journals(root).await;
             assert_eq!(journals[&root].row.status, TaskStatus::Completed);
