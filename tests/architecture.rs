@@ -7,6 +7,7 @@ mod http_rooms;
 mod import_table;
 mod lengths;
 mod names;
+mod permissions;
 mod request_kinds;
 mod tokens;
 mod user_ids;

@@ -1,6 +1,7 @@
 //! Checks the rights of a caller: to read a tree of tasks, to command a task, to propose calls at
-//! gates, and to decide a request. Also checks whether an earlier approval still counts. The module
-//! `http` has the checks that need nothing but the permissions of the caller's key.
+//! gates, to decide a request, and to end a standing decision. Also checks whether an earlier
+//! approval still counts. Invariant: no other module decides by the permissions of a caller
+//! (`tests/architecture`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -80,6 +81,34 @@ pub fn may_decide<'a>(
         tenant,
         owner,
     })
+}
+
+/// Whether `caller` has the permission to decide. No request waits for a caller without it.
+#[must_use]
+pub fn may_decide_any(caller: &Caller) -> bool {
+    caller.permissions.decide
+}
+
+/// Whether `caller` may end a standing decision that `giver` gave. `tenant` and `owner` are those
+/// of the tree in which it was given, and `approvers` are those of the rule that offered it, if the
+/// rule still exists. The caller needs the permission to decide. The caller must also be the giver,
+/// an admin, or a person who may now decide requests of the rule. In a service without accounts,
+/// the permission is enough.
+#[must_use]
+pub fn may_end_grant(
+    caller: &Caller,
+    tenant: &str,
+    owner: &str,
+    giver: &str,
+    approvers: Option<&Approvers>,
+) -> bool {
+    caller.tenant == tenant
+        && caller.permissions.decide
+        && (caller.admin
+            || caller.without_accounts
+            || caller.user_id.is(giver)
+            || approvers
+                .is_some_and(|approvers| may_decide(caller, tenant, owner, approvers).is_some()))
 }
 
 /// Returns the person whose inbox `caller` reads. The store lists the requests that this person may
@@ -292,6 +321,57 @@ pub fn may_read(caller: &Caller, tenant: &str, owner: &str, involved: bool) -> b
     caller.tenant == tenant
         && ((caller.permissions.read && (caller.admin || caller.user_id.is(owner)))
             || ((caller.permissions.read || caller.permissions.decide) && involved))
+}
+
+fn must(is_allowed: bool, refusal: &'static str) -> Result<(), &'static str> {
+    if is_allowed { Ok(()) } else { Err(refusal) }
+}
+
+/// Checks that `caller` has the permission to read.
+///
+/// # Errors
+/// Fails without the permission. The error is the reason, in words for the caller.
+pub fn may_read_any(caller: &Caller) -> Result<(), &'static str> {
+    must(caller.permissions.read, "This key may not read.")
+}
+
+/// Checks that `caller` has the permission to read or the permission to decide.
+///
+/// # Errors
+/// Fails without both permissions. The error is the reason, in words for the caller.
+pub fn may_read_or_decide_any(caller: &Caller) -> Result<(), &'static str> {
+    if caller.permissions.decide {
+        Ok(())
+    } else {
+        may_read_any(caller)
+    }
+}
+
+/// Checks that `caller` is an admin.
+///
+/// # Errors
+/// Fails for any other caller. The error is the reason, in words for the caller.
+pub fn may_administer(caller: &Caller) -> Result<(), &'static str> {
+    must(caller.admin, "Only an admin may see and send messages.")
+}
+
+/// Checks that `caller` may create tasks.
+///
+/// # Errors
+/// Fails without the permission. The error is the reason, in words for the caller.
+pub fn may_create(caller: &Caller) -> Result<(), &'static str> {
+    let refusal = "This key may not create, continue or cancel tasks.";
+    must(caller.permissions.create, refusal)
+}
+
+/// Checks that `caller` may look at a call at a gate. Proposals and reports need
+/// [`may_ask_at_gate`], which also refuses a key with `decide`, because such a key could approve
+/// its own call.
+///
+/// # Errors
+/// Fails without the permission `gate`. The error is the reason, in words for the caller.
+pub fn may_look_at_gate(caller: &Caller) -> Result<(), &'static str> {
+    must(caller.permissions.gate, "This key may not ask at gates.")
 }
 
 /// Checks that `caller` may propose calls at gates. A key that may decide is refused, because the

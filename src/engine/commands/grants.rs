@@ -3,7 +3,7 @@
 use super::Refusal;
 use crate::engine::Engine;
 use crate::people::Caller;
-use crate::people::authorization::may_decide;
+use crate::people::authorization::may_end_grant;
 use crate::store::GrantRow;
 use crate::task::grant::GrantEnd;
 use crate::task::id::GrantId;
@@ -45,21 +45,12 @@ impl Grants<'_> {
         (!counts).then_some(GrantEnd::Giver)
     }
 
-    /// Whether `caller` may end a standing decision. The caller needs the permission to decide. The
-    /// caller must also be the giver of the standing decision, an admin, or a person who may now
-    /// decide requests of the rule that offered it. In a service without accounts, the permission
-    /// is enough.
+    /// Whether `caller` may end a standing decision, see [`may_end_grant`].
     #[must_use]
     pub fn may_end(self, caller: &Caller, row: &GrantRow) -> bool {
-        let decides = |terms: &crate::task::verdict::Terms| {
-            may_decide(caller, &row.tenant, &row.owner, &terms.approvers).is_some()
-        };
-        caller.tenant == row.tenant
-            && caller.permissions.decide
-            && (caller.admin
-                || caller.without_accounts
-                || caller.user_id.is(&row.by.by)
-                || self.engine.policy.terms(&row.rule).is_some_and(decides))
+        let terms = self.engine.policy.terms(&row.rule);
+        let approvers = terms.map(|terms| &terms.approvers);
+        may_end_grant(caller, &row.tenant, &row.owner, &row.by.by, approvers)
     }
 
     /// Returns a standing decision that `caller` may end.

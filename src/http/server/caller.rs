@@ -1,5 +1,5 @@
-//! The caller of an HTTP request. The guard (see `guard.rs`) sets the caller, the operation reads
-//! the caller, and the functions of this module check the caller's permissions.
+//! The caller of an HTTP request. The guard (see `guard.rs`) sets the caller, and the operation
+//! reads the caller. The functions of this module turn a missing right into a problem.
 
 use axum::extract::FromRequestParts;
 use http::request::Parts;
@@ -9,6 +9,9 @@ use crate::engine::DetailCode;
 use crate::http::Http;
 use crate::people::Caller;
 use crate::people::authenticator::AuthError;
+use crate::people::authorization::{
+    may_administer, may_create, may_look_at_gate, may_read_any, may_read_or_decide_any,
+};
 use std::sync::Arc;
 
 #[derive(Clone, Debug)]
@@ -38,38 +41,22 @@ impl From<AuthError> for Problem {
     }
 }
 
-fn must(is_allowed: bool, refusal: &str) -> Result<(), Problem> {
-    if is_allowed {
-        Ok(())
-    } else {
-        Err(Problem::forbidden(refusal))
-    }
-}
-
 pub(crate) fn must_read(caller: &Caller) -> Result<(), Problem> {
-    must(caller.permissions.read, "This key may not read.")
+    may_read_any(caller).map_err(Problem::forbidden)
 }
 
 pub(crate) fn must_read_or_decide(caller: &Caller) -> Result<(), Problem> {
-    if caller.permissions.decide {
-        Ok(())
-    } else {
-        must_read(caller)
-    }
+    may_read_or_decide_any(caller).map_err(Problem::forbidden)
 }
 
 pub(crate) fn must_administer(caller: &Caller) -> Result<(), Problem> {
-    must(caller.admin, "Only an admin may see and send messages.")
+    may_administer(caller).map_err(Problem::forbidden)
 }
 
-/// Refuses a caller whose key has no permission `gate`. The operation that shows a call uses this
-/// check. Proposals and reports need `may_ask_at_gate`, which also refuses a key with `decide`,
-/// because such a key could approve its own call.
-pub(crate) fn must_ask_at_gate(caller: &Caller) -> Result<(), Problem> {
-    must(caller.permissions.gate, "This key may not ask at gates.")
+pub(crate) fn must_look_at_gate(caller: &Caller) -> Result<(), Problem> {
+    may_look_at_gate(caller).map_err(Problem::forbidden)
 }
 
 pub(crate) fn must_create(caller: &Caller) -> Result<(), Problem> {
-    let detail = "This key may not create, continue or cancel tasks.";
-    must(caller.permissions.create, detail)
+    may_create(caller).map_err(Problem::forbidden)
 }

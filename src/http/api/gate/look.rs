@@ -12,7 +12,7 @@ use http::HeaderMap;
 use crate::http::Http;
 use crate::http::api::refusal::refusal_problem;
 use crate::http::api::respond::mark_applied;
-use crate::http::server::caller::{CurrentCaller, must_ask_at_gate};
+use crate::http::server::caller::{CurrentCaller, must_look_at_gate};
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::path_id::Id;
 use crate::http::server::prefer::Prefer;
@@ -44,7 +44,7 @@ pub(crate) async fn get_gate_call(
     Id(task_id): Id<TaskId>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    must_ask_at_gate(&caller)?;
+    must_look_at_gate(&caller)?;
     let prefer = Prefer::read(&headers);
     let slot = if prefer.wait_or(Duration::ZERO).is_zero() {
         None

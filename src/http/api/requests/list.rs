@@ -19,7 +19,7 @@ use crate::http::wire::list::RequestList;
 use crate::http::wire::params::{PageQuery, RequestQuery};
 use crate::http::wire::request::InterventionRequest;
 use crate::people::Caller;
-use crate::people::authorization::{can_decide, inbox_person, may_decide};
+use crate::people::authorization::{can_decide, inbox_person, may_decide, may_decide_any};
 use crate::store::{RequestFilter, RequestRow};
 use crate::task::id::{RequestId, TaskId};
 use crate::task::status::RequestStatus;
@@ -87,7 +87,7 @@ pub(crate) async fn list_requests(
         limit,
         ..filter.open_for(&caller)
     };
-    if inbox && !caller.permissions.decide {
+    if inbox && !may_decide_any(&caller) {
         return Ok(list_response(Listing::new("requests"), None, open));
     }
     list_page(&http, &caller, filter, inbox, open).await
@@ -102,7 +102,7 @@ async fn open_requests(
     filter: &InboxFilter,
     roots: &[TaskId],
 ) -> Result<(usize, bool), Problem> {
-    if !caller.permissions.decide {
+    if !may_decide_any(caller) {
         return Ok((0, false));
     }
     if roots.is_empty() {

@@ -19,7 +19,7 @@ use crate::http::wire::inbox::{
     CHANGED, CREATED, GONE, GoneReason, INBOX, InboxEvent, InboxGoneEvent, InboxRequestEvent,
 };
 use crate::people::Caller;
-use crate::people::authorization::can_decide;
+use crate::people::authorization::{can_decide, may_decide_any};
 use crate::store::{Page, ReadError, RequestRow};
 use crate::task::id::RequestId;
 
@@ -65,7 +65,7 @@ impl InboxStream {
     /// request cannot be read. Leaves out requests that cannot be read.
     async fn write_inbox(&mut self) -> Result<(), ReadError> {
         let (http, caller) = (&self.stream.http, &self.stream.watcher.caller);
-        let read = if caller.permissions.decide {
+        let read = if may_decide_any(caller) {
             let open = self.filter.open_for(caller);
             http.store.open_requests(&open).await?
         } else {

@@ -29,7 +29,7 @@ use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::Query;
 use crate::http::wire::params::{CursorQuery, InboxQuery};
 use crate::people::Caller;
-use crate::people::authorization::can_decide;
+use crate::people::authorization::{can_decide, may_decide_any};
 use crate::store::{OpenRequest, Page, RequestRow};
 use crate::task::id::RequestId;
 use crate::task::request::RequestKind;
@@ -289,7 +289,7 @@ pub(super) async fn open_requests(
     filter: &InboxFilter,
     after: Option<RequestId>,
 ) -> Result<Page<OpenRequest>, Problem> {
-    if !caller.permissions.decide {
+    if !may_decide_any(caller) {
         return Ok(Page::empty());
     }
     let mut wanted = filter.open_for(caller);
