@@ -15,7 +15,7 @@ use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::status::TaskStatus;
 
-use self::database::{Beside, Cell};
+use self::database::{Cell, OtherConnection};
 use super::call_decisions::{approve, each, edit, question, reject_then};
 use super::engine_harness::{Calls, EngineHarness, alice, go, person, turn, whole};
 use super::worker_steps::WorkerSteps as _;
@@ -273,7 +273,7 @@ async fn scenarios() -> (EngineHarness, Vec<(Scenario, TaskId)>) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bit_flip_between_approval_and_start_lets_nothing_else_run() {
     let (harness, tasks) = scenarios().await;
-    let beside = Beside::of(&harness);
+    let beside = OtherConnection::of(&harness);
     beside.keep();
     let cells = beside.cells();
     let mut rng = Xorshift(0x9e37_79b9_7f4a_7c15);

@@ -30,13 +30,13 @@ const TIMES: usize = 334;
 
 /// The clock of a machine that stalls. A call of `uptime` may block until the service has answered
 /// the cancel commands of the current round, but for at most 5 ms.
-struct Stalling {
+struct StallingClock {
     answered: Arc<AtomicBool>,
     asked: AtomicU64,
 }
 
 #[async_trait::async_trait]
-impl Clock for Stalling {
+impl Clock for StallingClock {
     fn now(&self) -> Time {
         SystemClock.now()
     }
@@ -88,7 +88,7 @@ const SLOTS: usize = 256;
 async fn canceled_around_their_start(fixture: StoreFixture, elsewhere: bool) {
     let harness = EngineHarness::new(fixture, SMALL).await;
     let answered = Arc::new(AtomicBool::new(false));
-    let clock = Arc::new(Stalling {
+    let clock = Arc::new(StallingClock {
         answered: Arc::clone(&answered),
         asked: AtomicU64::new(0),
     });

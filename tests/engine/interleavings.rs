@@ -209,10 +209,10 @@ async fn interrupted_everywhere(fixture: StoreFixture, meanwhile: Meanwhile) {
 
 /// A clock that panics once, when its uptime is read. The field counts the remaining readings
 /// before the panic.
-struct Breaking(AtomicI64);
+struct PanickingClock(AtomicI64);
 
 #[async_trait::async_trait]
-impl Clock for Breaking {
+impl Clock for PanickingClock {
     fn now(&self) -> Time {
         SystemClock.now()
     }
@@ -246,7 +246,7 @@ both! {
         let (mut broken, mut at) = (0, 0);
         loop {
             let task = harness.queued().await;
-            let clock = Arc::new(Breaking(AtomicI64::new(-1)));
+            let clock = Arc::new(PanickingClock(AtomicI64::new(-1)));
             let engine = Engine::new(EngineParts { clock: clock.clone(), ..harness.parts(1) });
             let drivers = engine.claim().await.unwrap();
             clock.0.store(at, Ordering::SeqCst);

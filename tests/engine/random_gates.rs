@@ -141,7 +141,7 @@ struct Presence {
 }
 
 /// A result that was handed to an ask that identifies its call by the arguments (`by_bytes`).
-struct Handed {
+struct HandedResult {
     replica: usize,
     crashes: u32,
     /// The number of the first ask after the call's row said that the result was delivered; `None`
@@ -186,7 +186,7 @@ struct RunState<'h> {
     presences: Vec<Presence>,
     /// Decisions, reports and runs of drivers that go on in parallel with the next steps.
     beside: Vec<JoinHandle<()>>,
-    handed: BTreeMap<TaskId, Vec<Handed>>,
+    handed: BTreeMap<TaskId, Vec<HandedResult>>,
     /// For each permit (a task and an attempt): the runner, if any, and the number of the ask that
     /// got the permit.
     permits: BTreeMap<(TaskId, u32), (Option<&'static str>, u32)>,

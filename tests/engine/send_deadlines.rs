@@ -107,9 +107,9 @@ fn starts(journal: &Journal) -> usize {
 }
 
 /// A clock whose uptime grows by a fixed time with each reading.
-struct Advancing(Mutex<Duration>, Duration);
+struct AdvancingClock(Mutex<Duration>, Duration);
 
-impl Advancing {
+impl AdvancingClock {
     fn advance(&self, time: Duration) -> Duration {
         let mut uptime = self.0.lock().unwrap();
         *uptime += time;
@@ -118,7 +118,7 @@ impl Advancing {
 }
 
 #[async_trait::async_trait]
-impl Clock for Advancing {
+impl Clock for AdvancingClock {
     fn now(&self) -> Time {
         SystemClock.now()
     }
@@ -132,7 +132,7 @@ impl Clock for Advancing {
 
 /// A tool that needs three seconds for its connection. The first connection is made after the
 /// permit is decided.
-struct SlowToConnect(ToolSpec, Arc<Advancing>, AtomicI64);
+struct SlowToConnect(ToolSpec, Arc<AdvancingClock>, AtomicI64);
 
 #[async_trait::async_trait]
 impl Tool for SlowToConnect {
@@ -194,7 +194,7 @@ both! {
 
     async fn repeatable_call_that_is_late_three_times_is_failed_and_not_sent(fixture) {
         let harness = EngineHarness::new(fixture, &[("tag", r#"{"text":"a"}"#)]).await;
-        let clock = Arc::new(Advancing(Mutex::default(), Duration::from_secs(3)));
+        let clock = Arc::new(AdvancingClock(Mutex::default(), Duration::from_secs(3)));
         let parts = harness.parts(4);
         let settings = Settings { lease: Duration::from_hours(1), ..parts.settings };
         let engine = Engine::new(EngineParts { settings, clock, ..parts });
@@ -208,7 +208,7 @@ both! {
     async fn tool_whose_connection_came_too_late_connects_before_its_next_start_is_committed(fixture) {
         let mut harness = EngineHarness::new(fixture, SMALL).await;
         harness.script(|number| Ok(turn(if number <= 2 { SMALL } else { &[] })));
-        let clock = Arc::new(Advancing(Mutex::default(), Duration::ZERO));
+        let clock = Arc::new(AdvancingClock(Mutex::default(), Duration::ZERO));
         let shared = Arc::clone(&clock);
         harness.refund = Some(Arc::new(move |spec| {
             Arc::new(SlowToConnect(spec.clone(), Arc::clone(&shared), AtomicI64::new(0)))

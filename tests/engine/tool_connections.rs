@@ -17,14 +17,14 @@ use crate::store::store_fixture::{StoreFixture, TASKS};
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":500}"#)];
 
 /// A held refund, and another transaction that has locked the row of the refund's task.
-struct HeldUp {
+struct LockedRefund {
     harness: EngineHarness,
     task: TaskId,
     request: RequestId,
     other: PgConnection,
 }
 
-impl HeldUp {
+impl LockedRefund {
     /// Creates a held refund. The service sends the refund to the address of `listener`.
     async fn at(listener: &TcpListener) -> Self {
         let mut harness = EngineHarness::new(StoreFixture::postgres().await, LARGE).await;
@@ -64,12 +64,12 @@ async fn connected_early(listener: &TcpListener) -> TcpStream {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tool_is_connected_before_the_commit_of_the_start_and_called_after_it() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let HeldUp {
+    let LockedRefund {
         harness,
         task,
         request,
         mut other,
-    } = HeldUp::at(&listener).await;
+    } = LockedRefund::at(&listener).await;
     let (approved, ()) = tokio::join!(approve(&harness, request), async {
         let mut peer = connected_early(&listener).await;
         other.execute("rollback").await.unwrap();
@@ -86,12 +86,12 @@ async fn tool_is_connected_before_the_commit_of_the_start_and_called_after_it() 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tool_receives_nothing_when_another_commit_wins_against_the_start() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let HeldUp {
+    let LockedRefund {
         harness,
         task,
         request,
         mut other,
-    } = HeldUp::at(&listener).await;
+    } = LockedRefund::at(&listener).await;
     let (_, received) = tokio::join!(approve(&harness, request), async {
         let mut peer = connected_early(&listener).await;
         let wins = format!("update agent_task set version = version + 1 where task_id = '{task}'");

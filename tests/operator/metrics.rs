@@ -334,10 +334,10 @@ policy:
 }
 
 /// The machine's clock, but with an uptime in milliseconds that the test sets.
-struct Up(AtomicU64);
+struct UptimeClock(AtomicU64);
 
 #[async_trait::async_trait]
-impl Clock for Up {
+impl Clock for UptimeClock {
     fn now(&self) -> Time {
         SystemClock.now()
     }
@@ -353,9 +353,9 @@ impl Clock for Up {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn scrapes_of_15_seconds_show_tasks_as_the_first_one_counted_them() {
-    let clock = Arc::new(Up(AtomicU64::new(1_000_000)));
+    let clock = Arc::new(UptimeClock(AtomicU64::new(1_000_000)));
     let yaml = refunds("{ owner: true }");
-    let app = TestApp::timed(On::Sqlite, &yaml, Arc::<Up>::clone(&clock)).await;
+    let app = TestApp::timed(On::Sqlite, &yaml, Arc::<UptimeClock>::clone(&clock)).await;
     let paused = async || {
         let metrics = app.anonymous().get("/metrics").await.text;
         let line = metrics

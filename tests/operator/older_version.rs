@@ -12,7 +12,7 @@ const CONFIGURATION: &str = include_str!("data/older_version.yaml");
 const SCRIPT: &str = include_str!("data/older_version_script.yaml");
 /// The SQL dump of a database that a service of version 0.1.0 wrote, and the ids of its four tasks
 /// and two open requests. The second task was created with the idempotency key `once-only`.
-struct Older {
+struct OlderDatabase {
     dump: &'static str,
     finished: &'static str,
     held: &'static str,
@@ -25,7 +25,7 @@ struct Older {
 }
 
 /// Written by the program at commit b0c1832, then dumped by `sqlite3 holdpoint.db .dump`.
-const SQLITE: Older = Older {
+const SQLITE: OlderDatabase = OlderDatabase {
     dump: include_str!("data/older_version_sqlite.sql"),
     finished: "01a2050d-5c06-751d-9f29-1d838c490f5d",
     held: "01a2050d-5c3b-7746-849d-382da2df7325",
@@ -36,7 +36,7 @@ const SQLITE: Older = Older {
 };
 
 /// Written by the program at commit 293922e, then dumped by `pg_dump --inserts`.
-const POSTGRES: Older = Older {
+const POSTGRES: OlderDatabase = OlderDatabase {
     dump: include_str!("data/older_version_postgres.sql"),
     finished: "01a206c5-0d1b-72ed-9a2a-ead5492b4328",
     held: "01a206c5-0dec-719f-9a7b-f172531921f5",
@@ -52,7 +52,7 @@ struct Upgraded {
     _database: Option<TestDatabase>,
 }
 
-async fn serve(older: &Older) -> Upgraded {
+async fn serve(older: &OlderDatabase) -> Upgraded {
     let folder = Folder::new();
     std::fs::write(folder.file("script.yaml"), SCRIPT).unwrap();
     // An idempotency key expires after a day, so the keys of the dump get the current time.
@@ -90,7 +90,7 @@ macro_rules! on_both {
         mod $test {
             use super::*;
 
-            async fn test($older: &Older) $body
+            async fn test($older: &OlderDatabase) $body
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn on_sqlite() {

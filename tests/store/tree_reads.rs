@@ -34,13 +34,13 @@ pub const CALLED: Counters = Counters {
 
 /// A tree of four levels: a root, and three children of each task above the last level.
 #[derive(Clone)]
-pub struct Grown {
+pub struct StoredTree {
     pub root: TaskId,
     pub levels: Vec<Vec<TaskId>>,
     parents: BTreeMap<TaskId, TaskId>,
 }
 
-impl Grown {
+impl StoredTree {
     pub fn all(&self) -> impl Iterator<Item = TaskId> + '_ {
         self.levels.iter().flatten().copied()
     }
@@ -66,9 +66,9 @@ impl Grown {
 }
 
 /// Grows a tree. Each commit adds the three children of one task.
-pub async fn grown(fixture: &StoreFixture) -> Grown {
+pub async fn grown(fixture: &StoreFixture) -> StoredTree {
     let root = fixture.task().await;
-    let mut tree = Grown {
+    let mut tree = StoredTree {
         root,
         levels: vec![vec![root]],
         parents: BTreeMap::new(),
@@ -145,7 +145,7 @@ pub fn order(tree: &TreeSnapshot, after: i64) -> Vec<(TaskId, i64)> {
 /// Asserts that the snapshot is consistent and holds exactly the items of the events after `after`.
 /// Each commit to the tree must have added two items to one task, and counted one model call on
 /// this task and on each of its ancestors.
-pub fn agrees(grown: &Grown, tree: &TreeSnapshot, after: i64) {
+pub fn agrees(grown: &StoredTree, tree: &TreeSnapshot, after: i64) {
     let events: Vec<i64> = tree.items.iter().map(|item| item.event).collect();
     assert_eq!(
         events,
@@ -180,7 +180,7 @@ pub fn agrees(grown: &Grown, tree: &TreeSnapshot, after: i64) {
 
 /// Commits to one task after another until `commits` commits are stored. Each commit writes two
 /// items into the task, and counts a model call on the task and on its ancestors.
-pub async fn write_on(store: Store, grown: Grown, salt: usize, commits: usize) {
+pub async fn write_on(store: Store, grown: StoredTree, salt: usize, commits: usize) {
     let all: Vec<TaskId> = grown.all().collect();
     let (mut written, mut tried) = (0, salt * 11);
     while written < commits {

@@ -31,7 +31,7 @@ pub const PEOPLE: &str = "  people:
 pub const DECIDING: &str = "notify: { links: { may: decide } }\n";
 
 /// A link, with the parts that tests vary.
-pub struct Made<'a> {
+pub struct LinkSpec<'a> {
     pub tenant: &'a str,
     pub user: &'a str,
     pub request: &'a str,
@@ -39,7 +39,7 @@ pub struct Made<'a> {
     pub life: Duration,
 }
 
-impl Made<'_> {
+impl LinkSpec<'_> {
     pub fn path(&self) -> String {
         let key: [u8; 32] = BASE64_STANDARD
             .decode(self.key)
@@ -71,8 +71,8 @@ pub fn link(user: &str, request: &str) -> String {
 }
 
 /// Returns the link behind the path of [`link`], so that a test can vary the link's parts.
-pub fn usual<'a>(user: &'a str, request: &'a str) -> Made<'a> {
-    Made {
+pub fn usual<'a>(user: &'a str, request: &'a str) -> LinkSpec<'a> {
+    LinkSpec {
         tenant: "acme",
         user,
         request,

@@ -157,10 +157,10 @@ on_both! {
 
 /// The machine's clock, set ahead by a number of days that a test chooses.
 #[derive(Default)]
-struct Later(AtomicI64);
+struct DaysAheadClock(AtomicI64);
 
 #[async_trait::async_trait]
-impl Clock for Later {
+impl Clock for DaysAheadClock {
     fn now(&self) -> Time {
         let days = u64::try_from(self.0.load(Ordering::SeqCst)).unwrap();
         SystemClock.now() + Duration::from_hours(24 * days)
@@ -177,12 +177,12 @@ impl Clock for Later {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sub_agent_waits_for_days_while_its_sibling_is_done() {
-    let clock = Arc::new(Later::default());
+    let clock = Arc::new(DaysAheadClock::default());
     let rule = "  - { name: patient, tools: [refund], decide: hold, expires_in: never }\n";
     let app = TestApp::timed(
         On::Sqlite,
         &yaml(rule, |yaml| yaml),
-        Arc::<Later>::clone(&clock),
+        Arc::<DaysAheadClock>::clone(&clock),
     )
     .await;
     app.model.otherwise(scripted_answer);

@@ -63,9 +63,9 @@ pub const COLUMNS: [(&str, &[&str]); 4] = [
     ),
 ];
 
-pub struct Beside(Connection);
+pub struct OtherConnection(Connection);
 
-impl Beside {
+impl OtherConnection {
     pub fn of(harness: &EngineHarness) -> Self {
         let beside = Self(sqlite_file::connect(harness.fixture.settings.url.reveal()));
         // The updates simulate bits that flip on disk. The database does not check such a bit

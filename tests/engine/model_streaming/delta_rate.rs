@@ -15,12 +15,12 @@ use crate::store::store_fixture::StoreFixture;
 
 /// A clock that only the test advances. A sleep ends once the test has advanced the clock far
 /// enough.
-pub struct Paced {
+pub struct PacedClock {
     pub micros: AtomicI64,
     pub moved: Notify,
 }
 
-impl Paced {
+impl PacedClock {
     pub fn forward(&self, by: Duration) {
         self.micros
             .fetch_add(i64::try_from(by.as_micros()).unwrap(), Ordering::SeqCst);
@@ -29,7 +29,7 @@ impl Paced {
 }
 
 #[async_trait]
-impl Clock for Paced {
+impl Clock for PacedClock {
     fn now(&self) -> Time {
         Time(self.micros.load(Ordering::SeqCst))
     }
@@ -52,7 +52,7 @@ impl Clock for Paced {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 pub async fn deltas_are_limited_to_twenty_a_second() {
-    let clock = Arc::new(Paced {
+    let clock = Arc::new(PacedClock {
         micros: AtomicI64::new(1_700_000_000_000_000),
         moved: Notify::new(),
     });

@@ -16,7 +16,7 @@ use holdpoint::task::verdict::Verdict;
 
 use super::super::invariants::check_ended;
 use super::tool_server::{CHANGED, Definition};
-use super::{Ask, CALLS, Handed, RunState};
+use super::{Ask, CALLS, HandedResult, RunState};
 
 impl RunState<'_> {
     pub(super) async fn answers(&mut self) {
@@ -104,7 +104,7 @@ impl RunState<'_> {
                 self.seed
             );
         }
-        earlier.push(Handed {
+        earlier.push(HandedResult {
             replica,
             crashes,
             noted_before: None,

@@ -26,9 +26,9 @@ use crate::support::repetitions;
 /// A rendezvous of two threads. The first thread waits at most 200 ms for the second. A thread that
 /// arrives later does not wait.
 #[derive(Default)]
-struct Meeting(Mutex<usize>, Condvar);
+struct Rendezvous(Mutex<usize>, Condvar);
 
-impl Meeting {
+impl Rendezvous {
     fn arrive(&self) {
         let mut here = self.0.lock().unwrap();
         *here += 1;
@@ -60,8 +60,8 @@ fn at_once(drivers: Vec<BoxFuture<'static, ()>>) {
 async fn paused_in_the_same_instant(fixture: StoreFixture, times: usize) {
     let shape = Shape::flat(2);
     let harness = EngineHarness::of_trees(fixture, shape, one_large).await;
-    let meeting = Arc::new(Meeting::default());
-    let place = Arc::clone(&meeting);
+    let rendezvous = Arc::new(Rendezvous::default());
+    let place = Arc::clone(&rendezvous);
     harness.script_by_name(move |name, prompt| {
         if name == LEAF {
             place.arrive();
@@ -81,7 +81,7 @@ async fn paused_in_the_same_instant(fixture: StoreFixture, times: usize) {
         here.clone()
     };
     for time in 0..times {
-        meeting.is_over();
+        rendezvous.is_over();
         let mut driver = TreeDriver::start(&harness, &here).await;
         let (root, began) = (driver.root, harness.prompt_count());
         assert!(
