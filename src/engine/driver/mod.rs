@@ -5,6 +5,7 @@
 //! the last step that acted outside the journal. If that step sent calls, the journal has the
 //! starts of the calls.
 
+mod context;
 pub(in crate::engine) mod credentials;
 mod elicit;
 mod finish;
@@ -26,24 +27,14 @@ pub(in crate::engine) mod verdict;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+pub(crate) use self::context::Driver;
 use self::finish::{finish, finish_without_agent, reopen};
 use super::Engine;
 use super::recovery::damaged_task::{is_out_of_takeovers, no_progress};
 use super::session::{Stop, TaskSession};
-use crate::agent::Agent;
-use crate::task::call_state::CallState;
 use crate::task::change::LeaseChange;
-use crate::task::id::CallId;
 use crate::task::status::TaskStatus;
 use crate::task::step::{AwaitedEvent, Ending, Step, next_step};
-
-/// The context of one step: the engine, the task with its pending facts, and the version of the
-/// agent to which the task is pinned.
-pub(crate) struct Driver<'e> {
-    engine: &'e Engine,
-    session: &'e mut TaskSession,
-    agent: &'e Agent,
-}
 
 impl Engine {
     /// Drives a task until it waits, ends, or belongs to another driver. Returns the session only
@@ -95,28 +86,7 @@ async fn step(engine: &Engine, session: &mut TaskSession) -> Result<bool, Stop> 
     Driver::new(engine, session, &agent).advance().await
 }
 
-impl<'e> Driver<'e> {
-    pub(in crate::engine) fn new(
-        engine: &'e Engine,
-        session: &'e mut TaskSession,
-        agent: &'e Agent,
-    ) -> Self {
-        Self {
-            engine,
-            session,
-            agent,
-        }
-    }
-}
-
 impl Driver<'_> {
-    /// Returns the present states of these calls. Leaves out unknown calls.
-    fn states_of(&self, calls: &[CallId]) -> Vec<CallState> {
-        let progress = &self.session.own.progress;
-        let known = calls.iter().filter_map(|id| progress.call(*id));
-        known.cloned().collect()
-    }
-
     async fn advance(mut self) -> Result<bool, Stop> {
         match next_step(&self.session.own.progress, &self.step_context()) {
             Step::Judge(calls) => self.judge_calls(&calls).await?,
@@ -179,13 +149,5 @@ impl Driver<'_> {
         }
         self.save(LeaseChange::Park { wake_in }).await?;
         Ok(false)
-    }
-
-    async fn save(&mut self, lease: LeaseChange) -> Result<(), Stop> {
-        self.engine.save(self.session, lease).await
-    }
-
-    async fn finish(&mut self, ending: Ending) -> Result<bool, Stop> {
-        finish(self.engine, self.session, ending).await
     }
 }
