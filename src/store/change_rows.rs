@@ -26,6 +26,7 @@ use crate::task::status::{RequestStatus, TaskStatus};
 pub(super) fn rows(change: Change, event_filters: &EventFilters) -> Option<ChangeRows> {
     let mut rows = ChangeRows {
         gets_notice: event_filters.matches(&change),
+        is_general: false,
         root: change.root,
         tenant: change.tenant,
         change: change.id.0,

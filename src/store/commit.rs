@@ -8,6 +8,7 @@
 //! that the change was not written. The failure of one change never makes another change fail.
 
 use std::collections::{HashSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -83,6 +84,8 @@ pub(super) struct Committer {
     /// The events about which messages are sent. While this field is not set, commits write no
     /// notices.
     pub(super) event_filters: OnceLock<EventFilters>,
+    /// For tests: whether `commit_postgres.rs` writes also the changes that concern only a root.
+    pub(super) is_general_only: AtomicBool,
 }
 
 impl std::fmt::Debug for Committer {
@@ -117,6 +120,7 @@ impl Committer {
             stop,
             batch_observer: OnceLock::new(),
             event_filters: OnceLock::new(),
+            is_general_only: AtomicBool::new(false),
         });
         for number in 0..committer.writers.len() {
             tasks.spawn(Arc::clone(&committer).work(number));
@@ -129,9 +133,10 @@ impl Committer {
     /// not read the root's row. A queued change is written even if this future is dropped.
     pub(super) async fn commit(&self, change: Change, stopped: Option<StoppedTask>) -> CommitReply {
         let no_filters = EventFilters::default();
-        let Some(rows) = rows(change, self.event_filters.get().unwrap_or(&no_filters)) else {
+        let Some(mut rows) = rows(change, self.event_filters.get().unwrap_or(&no_filters)) else {
             return Err(CommitError::Refused);
         };
+        rows.is_general = self.is_general_only.load(Ordering::Relaxed);
         let (reply, mut receiver) = oneshot::channel();
         let id = rows.change;
         let Some(writer) = self.writer_of(rows.root) else {

@@ -342,6 +342,7 @@ pub(super) fn is_single(rows: &ChangeRows) -> bool {
         _ => false,
     };
     is_root
+        && !rows.is_general
         && rows.lines() <= MAX_BATCH_LINES
         && !matches!(line.task.guard, Guard::Any)
         && (line.facts > 0 || changes_presence(line))

@@ -33,6 +33,9 @@ pub(super) struct ChangeRows {
     /// Whether the change also writes a row of the table `notice`, because a message may be sent
     /// about one of its events.
     pub(super) gets_notice: bool,
+    /// Whether the general statement writes the change, whatever the change concerns. Only tests
+    /// set this.
+    pub(super) is_general: bool,
     pub(super) idempotency: Option<IdempotencyRow>,
 }
 

@@ -66,11 +66,18 @@ fn places() -> Vec<Place> {
 impl Place {
     fn of(source: &Source) -> Self {
         let file = source.path.trim_end_matches(".rs");
-        // The last four modules are created by the macros that run a test on both databases.
+        // The last five modules are created by the macros that run a test on several databases or
+        // statements.
         let modules = file
             .split('/')
             .chain(after(&source.text, "mod ", " {"))
-            .chain(["sqlite", "postgres", "on_sqlite", "on_postgres"]);
+            .chain([
+                "sqlite",
+                "postgres",
+                "on_sqlite",
+                "on_postgres",
+                "general_statement",
+            ]);
         Self {
             functions: after(&source.text, "fn ", "(").map(str::to_owned).collect(),
             modules: modules.map(str::to_owned).collect(),

@@ -148,6 +148,16 @@ async fn requests_with_sixty_four_deciders_on_two_replicas_have_one_winner_each(
     .await;
 }
 
+/// The general statement writes also the changes that usually have a shorter statement.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_with_sixty_four_deciders_have_one_winner_each_through_the_general_statement() {
+    let pair = of_finance(StoreFixture::postgres().await).await;
+    for store in [&pair.harness.fixture.store, &pair.other] {
+        store.use_general_statement();
+    }
+    many_decided_at_once(&pair, repetitions(30, 1000), 64).await;
+}
+
 both! {
     async fn approval_racing_a_rejection_has_one_winner_whose_outcome_happens(fixture) {
         many_decided_at_once(&of_finance(fixture).await, repetitions(80, 500), 2).await;

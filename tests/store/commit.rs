@@ -10,7 +10,7 @@ use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{Fact, Usage};
 use holdpoint::task::status::TaskStatus;
 
-use super::store_fixture::{both, change, child_task, fresh, new_task, said, status};
+use super::store_fixture::{change, child_task, every_statement, fresh, new_task, said, status};
 
 fn ancestor(id: TaskId, counters: Counters) -> TaskChange {
     TaskChange {
@@ -19,7 +19,7 @@ fn ancestor(id: TaskId, counters: Counters) -> TaskChange {
     }
 }
 
-both! {
+every_statement! {
     async fn change_of_many_items_is_written_whole(fixture) {
         let id = fixture.task().await;
         let mut many = fixture.next(id).await;

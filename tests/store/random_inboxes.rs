@@ -12,7 +12,7 @@ use holdpoint::task::status::RequestStatus;
 use holdpoint::task::user::Viewer;
 use holdpoint::task::verdict::{Approvers, Terms};
 
-use super::store_fixture::{StoreFixture, asked, both, decided};
+use super::store_fixture::{StoreFixture, asked, decided, every_statement};
 use crate::support::repetitions;
 use crate::support::rng::SeededRng;
 
@@ -135,7 +135,7 @@ fn ids<'a>(open: impl Iterator<Item = &'a Open>) -> Vec<RequestId> {
     ids
 }
 
-both! {
+every_statement! {
     async fn lists_hold_exactly_the_open_requests_of_a_person_after_each_commit(fixture) {
         let mut rng = SeededRng(if fixture.is_postgres() { 1 } else { 2 });
         let mut open: Vec<Open> = Vec::new();

@@ -13,7 +13,7 @@ use holdpoint::task::user::Viewer;
 use holdpoint::task::verdict::Terms;
 
 use super::store_fixture::{
-    StoreFixture, asked, both, change, child_task, decided, finance, fresh, status,
+    StoreFixture, asked, change, child_task, decided, every_statement, finance, fresh, status,
 };
 use crate::support::allocator::limit_further_bytes;
 
@@ -26,7 +26,7 @@ fn person(user: &str, groups: &[&str]) -> Viewer {
     }
 }
 
-both! {
+every_statement! {
     async fn request_is_read_with_its_question_and_its_deadline(fixture) {
         let (id, question) = fixture.paused(finance(1)).await;
         let row = fixture.request(question.request_id).await;

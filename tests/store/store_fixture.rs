@@ -43,6 +43,25 @@ macro_rules! both {
 }
 pub(crate) use both;
 
+/// Like `both`, and makes a third test of each body: on Postgres, with the general statement for
+/// all changes, also those of single tasks.
+macro_rules! every_statement {
+    ($($(#[$doc:meta])* async fn $name:ident($fixture:ident) $body:block)*) => {
+        $crate::store::store_fixture::both! {
+            $($(#[$doc])* async fn $name($fixture) $body)*
+        }
+        mod general_statement {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                let fixture = $crate::store::store_fixture::StoreFixture::postgres().await;
+                fixture.store.use_general_statement();
+                super::$name(fixture).await;
+            })*
+        }
+    };
+}
+pub(crate) use every_statement;
+
 /// A clock that advances by a microsecond with each reading, and by more if a test advances it. A
 /// sleep ends at once.
 #[derive(Debug)]
