@@ -11,9 +11,13 @@ fn root(number: u128) -> TaskId {
 }
 
 fn waiting(root: TaskId, items: usize) -> QueuedChange {
+    waiting_with(root, items, "x")
+}
+
+fn waiting_with(root: TaskId, items: usize, text: &str) -> QueuedChange {
     let part = Part {
         content_type: PartType::Text,
-        content: "x".to_owned(),
+        content: text.to_owned(),
     };
     let fact = Fact::UserMessage {
         items: vec![part],
@@ -66,6 +70,21 @@ fn batch_has_a_bounded_number_of_lines() {
     let writer = writer([(root(1), 600), (root(2), 300), (root(3), 600)]);
     assert_eq!(taken(&writer), [root(1), root(2)]);
     assert_eq!(taken(&writer), [root(3)]);
+}
+
+#[test]
+fn batch_has_a_bounded_number_of_bytes() {
+    let (half, whole) = ("x".repeat(MAX_BATCH_BYTES / 2), "x".repeat(MAX_BATCH_BYTES));
+    let writer = Writer::default();
+    let texts: [&str; 5] = [&half, &half, "x", &whole, "x"];
+    writer.queue().waiting = (1..)
+        .zip(texts)
+        .map(|(number, text)| waiting_with(root(number), 1, text))
+        .collect();
+    assert_eq!(taken(&writer), [root(1)]);
+    assert_eq!(taken(&writer), [root(2), root(3)]);
+    assert_eq!(taken(&writer), [root(4)]);
+    assert_eq!(taken(&writer), [root(5)]);
 }
 
 #[test]
