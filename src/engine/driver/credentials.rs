@@ -2,6 +2,7 @@
 //! redacts credential values in everything that is stored. Invariant: a value that was decrypted
 //! for a tool call or a model's answer is dropped once this call or answer is recorded.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::iter;
 
@@ -50,11 +51,15 @@ impl<'e> Driver<'e> {
     pub(crate) async fn redact_answer(&mut self, answer: Answer) -> Result<Answer, Stop> {
         let redactor = self.redactor().await?;
         let clean = |text: &str| redactor.redact(text).into_owned();
-        let calls = answer.calls.iter().map(|call| AnswerCall {
-            provider_id: clean(&call.provider_id),
-            name: clean(&call.name),
-            holds_secret: call.holds_secret || redactor.finds_secret_in(&call.arguments_text),
-            arguments_text: clean(&call.arguments_text),
+        let calls = answer.calls.iter().map(|call| {
+            let arguments_text = redactor.redact(&call.arguments_text);
+            AnswerCall {
+                provider_id: clean(&call.provider_id),
+                name: clean(&call.name),
+                // A text without a secret is returned as it was.
+                holds_secret: call.holds_secret || matches!(arguments_text, Cow::Owned(_)),
+                arguments_text: arguments_text.into_owned(),
+            }
         });
         Ok(Answer {
             text: answer.text.as_deref().map(clean),
