@@ -65,11 +65,20 @@ select request_id from request_approver where tenant = $1 and kind = $2 and name
     by_key: true,
 };
 
-const DECIDED: Sql = sql!(
-    "select r.request_id from intervention_request r
-      where r.tenant = $1 and r.status in ('responded', 'resumed') and r.request_id < $2
-      order by r.request_id desc limit $3"
-);
+/// Finds the requests with a final answer about one of their calls, newest first. The index
+/// `decision_final` has these answers alone, so the statement passes no request that only waits.
+///
+/// The two texts differ because `SQLite` would use the primary key, read all answers of the tenant
+/// and sort them. The sign `+` keeps `SQLite` from searching by the tenant.
+const DECIDED: Sql = Sql {
+    postgres: "
+select distinct d.request_id from decision d where d.final and d.tenant = $1 and d.request_id < $2
+ order by d.request_id desc limit $3",
+    sqlite: "
+select distinct d.request_id from decision d where d.final and +d.tenant = $1 and d.request_id < $2
+ order by d.request_id desc limit $3",
+    by_key: false,
+};
 
 pub(super) const STATEMENTS: &[Sql] = &[READ_INBOX_STATE, ANSWERED, OF_KEYS, DECIDED];
 

@@ -191,6 +191,30 @@ every_statement! {
         assert_eq!(fixture.number(joined).await, 1);
     }
 
+    async fn requests_decided_by_anyone_are_listed_newest_first_without_those_that_wait(fixture) {
+        let local = Viewer { decides_everything: true, ..person("local", &[]) };
+        let mut decided = Vec::new();
+        for by in ["bob", "carol"] {
+            let id = fixture.task().await;
+            let question = asked(RequestKind::Approval, finance(1), 2);
+            fixture.pause(id, &question).await;
+            let decide = fixture.deciding(id, &question, by, Action::Approve).await;
+            fixture.write(decide).await.unwrap();
+            decided.insert(0, question.request_id);
+            fixture.paused(finance(1)).await;
+        }
+        for (tenant, all, before, limit, expected) in [
+            ("acme", true, None, 10, &decided[..]),
+            ("acme", true, None, 1, &decided[..1]),
+            ("acme", true, Some(decided[0]), 10, &decided[1..]),
+            ("acme", false, None, 10, &decided[2..]),
+            ("globex", true, None, 10, &decided[2..]),
+        ] {
+            let listed = fixture.store.decided_requests(tenant, &local, all, before, limit).await;
+            assert_eq!(listed.unwrap(), expected, "{tenant} {all} {before:?} {limit}");
+        }
+    }
+
     async fn pending_lists_a_subtrees_open_requests_in_the_order_they_were_asked(fixture) {
         let root = fixture.task().await;
         let (left, right, below) = (TaskId(fresh()), TaskId(fresh()), TaskId(fresh()));

@@ -366,6 +366,18 @@ async fn requests_of_a_person_are_found_by_the_persons_keys_on_sqlite() {
     }
 }
 
+/// The primary key of the requests would also lead to the page, past every request that waits.
+#[tokio::test]
+async fn decided_requests_are_found_by_their_final_answers_on_sqlite() {
+    let fixture = StoreFixture::sqlite().await;
+    let statements = Store::statements();
+    let mut all = statements.iter();
+    let sql = all.find(|sql| sql.sqlite.contains("where d.final"));
+    let plan = query_plan(&fixture, sql.unwrap().sqlite);
+    let found = "SEARCH d USING INDEX decision_final (request_id<?)";
+    assert!(plan.contains(found) && !plan.contains("TEMP"), "{plan}");
+}
+
 #[tokio::test]
 async fn tree_is_found_by_its_keys_on_both_engines() {
     for fixture in [StoreFixture::postgres().await, StoreFixture::sqlite().await] {
