@@ -2,6 +2,7 @@
 //! existing pages. Every fenced block must have a language that is tested, or that is listed as
 //! untestable.
 
+mod alerts;
 mod commands;
 mod configurations;
 mod links;

@@ -1,0 +1,96 @@
+//! Checks that the alerts of the documentation use only series and labels of the table of metrics.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::configurations::parse;
+use super::{blocks, read};
+
+/// Labels that Prometheus adds to every series that it scrapes.
+const SCRAPE_LABELS: [&str; 2] = ["instance", "job"];
+
+#[test]
+fn alerts_of_the_documentation_use_documented_series_and_labels() {
+    let page = read("docs/operations.md");
+    let documented = documented_series(&page);
+    let alerts = blocks("docs/operations.md")
+        .into_iter()
+        .find(|block| block.text.starts_with("groups:"))
+        .expect("the alerts");
+    let groups = parse(&alerts.place(), &alerts.text);
+    let rules = groups["groups"][0]["rules"].as_array().expect("rules");
+    assert!(rules.len() > 10, "{rules:#?}");
+    let (mut named, mut labelled) = (0, 0);
+    for rule in rules {
+        let expression = rule["expr"].as_str().expect("an expression");
+        let grouped = grouping_labels(expression);
+        for (series, matched) in used_series(expression) {
+            let labels = documented
+                .get(series)
+                .unwrap_or_else(|| panic!("no series {series}: {expression}"));
+            for label in matched.iter().chain(&grouped) {
+                assert!(labels.contains(label), "{series} {label}: {expression}");
+                labelled += 1;
+            }
+            named += 1;
+        }
+    }
+    assert!(named > 10 && labelled > 10, "{named} {labelled}");
+}
+
+/// Returns the series of the table of metrics, each with its labels. A histogram has three series.
+fn documented_series(page: &str) -> BTreeMap<String, BTreeSet<&str>> {
+    let mut series = BTreeMap::new();
+    for row in page
+        .lines()
+        .filter(|line| line.starts_with("| `holdpoint_"))
+    {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let (name, labels) = (cells[1].trim_matches('`'), cells[3]);
+        let labels: BTreeSet<&str> = labels.split('`').skip(1).step_by(2).collect();
+        let suffixes: &[&str] = if cells[2] == "histogram" {
+            &["_bucket", "_count", "_sum"]
+        } else {
+            &[""]
+        };
+        for suffix in suffixes {
+            series.insert(format!("{name}{suffix}"), labels.clone());
+        }
+    }
+    series
+}
+
+/// Returns the service's series that an expression of `PromQL` selects, each with the labels by
+/// which it is selected.
+fn used_series(expression: &str) -> Vec<(&str, Vec<&str>)> {
+    let starts = expression.match_indices("holdpoint_").map(|(at, _)| at);
+    let series = starts.map(|at| {
+        let rest = &expression[at..];
+        let (name, rest) = rest.split_at(name_length(rest));
+        let matchers = rest
+            .strip_prefix('{')
+            .and_then(|rest| rest.split('}').next());
+        // Every second part stands in quotation marks, so it is a value.
+        let parts = matchers.unwrap_or_default().split('"').step_by(2);
+        let labels = parts.map(|part| part.trim_matches(|at: char| !is_of_name(at)));
+        (name, labels.filter(|label| !label.is_empty()).collect())
+    });
+    series.collect()
+}
+
+/// Returns the labels by which an expression groups series, except those of Prometheus.
+fn grouping_labels(expression: &str) -> Vec<&str> {
+    let lists = expression.split("by (").skip(1);
+    let labels = lists.flat_map(|rest| rest.split(')').next().unwrap_or_default().split(','));
+    labels
+        .map(str::trim)
+        .filter(|label| !SCRAPE_LABELS.contains(label))
+        .collect()
+}
+
+fn name_length(text: &str) -> usize {
+    text.find(|at: char| !is_of_name(at)).unwrap_or(text.len())
+}
+
+fn is_of_name(character: char) -> bool {
+    character.is_ascii_lowercase() || character == '_'
+}
