@@ -1,6 +1,6 @@
-//! Tests three ways to decide a request, as they occur in practice: through a frontend on another
-//! origin, through a backend that speaks for its users, and by a person with a browser and a key.
-//! The tool runs once, whichever way is used.
+//! Tests four ways to decide a request, as they occur in practice: through a frontend on another
+//! origin, through a backend that speaks for its users, by a person with a browser and a key, and by
+//! a person with a sealed link alone. The tool runs once, whichever way is used.
 
 use serde_json::{Value, json};
 
@@ -9,6 +9,7 @@ use crate::api::approval_cycle::on_both;
 use crate::support::database::Database;
 use crate::support::fake_chat_completions::{FakeModel, calls, says};
 use crate::support::fake_tool::FakeTool;
+use crate::support::links::{DECIDING, PEOPLE, SEALING_KEY, link};
 use crate::support::test_app::{ALICE, BOB, On, Reply, VARIABLES, WEB, refunds};
 
 const JSON: &str = "application/json";
@@ -27,13 +28,24 @@ struct DecisionFixture {
 
 /// Starts the refund agent. `approvers` is the YAML of the approvers of large refunds.
 async fn serve(on: On, approvers: &str) -> DecisionFixture {
+    serve_with(on, approvers, "").await
+}
+
+/// Like `serve`, with links by which people decide.
+async fn serve_with_links(on: On, approvers: &str) -> DecisionFixture {
+    let keys = format!("secrets: {{ keys: [ {{ id: k1, key: '{SEALING_KEY}' }} ] }}");
+    serve_with(on, approvers, &format!("{PEOPLE}{keys}\n{DECIDING}")).await
+}
+
+/// `after_accounts` is YAML that follows the accounts.
+async fn serve_with(on: On, approvers: &str, after_accounts: &str) -> DecisionFixture {
     let (model, tool, folder) = fakes().await;
     let database = Database::of(on).await;
     let yaml = refunds(approvers)
         .replace("{model}", &model.base_url)
         .replace("{tool}", &tool.url);
     let more = format!(
-        "\nserver: {{ cors_origins: ['{APP}'] }}\ndatabase: {{ url: '{}' }}\n",
+        "{after_accounts}\nserver: {{ cors_origins: ['{APP}'] }}\ndatabase: {{ url: '{}' }}\n",
         database.url()
     );
     let served = Served::start(folder.path(), &(yaml + &more), &VARIABLES);
@@ -81,6 +93,18 @@ impl DecisionFixture {
             (calls[0].uri.as_str(), calls[0].body.as_str()),
             ("/refund", r#"{"order": 17, "amount": 120}"#)
         );
+    }
+
+    /// Asserts that the metric counts one approval, under the name of this door.
+    async fn assert_counted_under(&self, door: &str) {
+        let metrics = self.served.get("/metrics").await;
+        let series = metrics
+            .lines()
+            .filter(|line| line.starts_with("holdpoint_requests_decided_total{"));
+        let expected = format!(
+            "holdpoint_requests_decided_total{{action=\"approve\",door=\"{door}\",kind=\"approval\"}} 1"
+        );
+        assert_eq!(series.collect::<Vec<_>>(), [expected]);
     }
 
     async fn inbox(&self, headers: &[(&str, &str)]) -> usize {
@@ -218,10 +242,29 @@ on_both! {
         fixture.tool.reached(1).await;
         let request = fixture.as_("GET", &path, &[("authorization", &alice), ("prefer", "wait=5")], &Value::Null).await;
         assert_eq!((request.str("/decision/by"), request.str("/decision/reason")), ("bob".to_owned(), "looks right".to_owned()));
+        fixture.assert_counted_under("session").await;
 
         let left = fixture.served.exchange("POST", "/sign-out", &posts, "").await;
         assert_eq!((left.status, left.header("location")), (303, "/sign-in"), "{}", left.text);
         assert_eq!(fixture.served.exchange("GET", &path, &browser[..2], "").await.status, 303, "the session is over");
+        fixture.ran_once();
+    }
+
+    async fn person_with_a_sealed_link_and_no_key_decides(on: On) {
+        let fixture = serve_with_links(on, "{ groups: [finance] }").await;
+        let (path, _) = fixture.held(&[("authorization", &bearer(ALICE))]).await;
+        let link = link("dora", path.strip_prefix("/resume/").unwrap());
+        let browser = [("accept", HTML)];
+        let shown = fixture.served.exchange("GET", &link, &browser, "").await;
+        assert!(shown.status == 200 && shown.text.contains("Refund 120 for order 17"), "{}", shown.text);
+        let body = form(&[("digest", &hidden(&shown.text, "digest")), ("action", "approve")]);
+        let origin = format!("http://{}", fixture.served.address);
+        let posts = [browser[0], ("content-type", FORM), ("origin", origin.as_str())];
+        let decided = fixture.served.exchange("POST", &link, &posts, body).await;
+        assert_eq!((decided.status, decided.header("location")), (303, link.as_str()), "{}", decided.text);
+        fixture.tool.reached(1).await;
+        assert_eq!(fixture.tool.ledger()[0].header("holdpoint-decided-by"), "dora");
+        fixture.assert_counted_under("link").await;
         fixture.ran_once();
     }
 
