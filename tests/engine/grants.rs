@@ -24,8 +24,8 @@ use super::takeover::{Drop, drive_and_drop};
 use super::two_replicas::Pair;
 use crate::store::store_fixture::{StoreFixture, both};
 
-const LARGE: (&str, &str) = ("refund", r#"{"order":1,"amount":120}"#);
-const OTHER: (&str, &str) = ("refund", r#"{"order":2,"amount":121}"#);
+pub(super) const LARGE: (&str, &str) = ("refund", r#"{"order":1,"amount":120}"#);
+pub(super) const OTHER: (&str, &str) = ("refund", r#"{"order":2,"amount":121}"#);
 const HUGE: (&str, &str) = ("refund", r#"{"order":2,"amount":900}"#);
 const TAG: (&str, &str) = ("tag", r#"{"text":"paid"}"#);
 const TAG_AGAIN: (&str, &str) = ("tag", r#"{ "text" : "paid" }"#);
@@ -38,7 +38,7 @@ const BY_BOB: &str = "approvers: { users: [bob] }";
 /// Creates a harness whose model makes the calls in `turns`, turn by turn, and then finishes. Bob
 /// decides about large refunds and may remember an approval. Calls of `tag` are also held, and an
 /// approval of them can be remembered for the same arguments.
-async fn harness(fixture: StoreFixture, turns: &'static [Calls]) -> EngineHarness {
+pub(super) async fn harness(fixture: StoreFixture, turns: &'static [Calls]) -> EngineHarness {
     let mut harness = EngineHarness::new(fixture, &[]).await;
     harness.script_turns(turns);
     harness.configure(|yaml| {
@@ -51,12 +51,12 @@ async fn harness(fixture: StoreFixture, turns: &'static [Calls]) -> EngineHarnes
     harness
 }
 
-fn hours(hours: u64) -> Duration {
+pub(super) fn hours(hours: u64) -> Duration {
     Duration::from_hours(hours)
 }
 
 /// Returns an approval of all calls of a request, with `remember`.
-fn remembered(scope: GrantScope, expires_in: Duration) -> DecisionInput {
+pub(super) fn remembered(scope: GrantScope, expires_in: Duration) -> DecisionInput {
     let mut answer = whole(Action::Approve, None);
     if let DecisionBody::Whole { remember, .. } = &mut answer.body {
         *remember = Some(GrantRequest { scope, expires_in });
@@ -72,7 +72,7 @@ async fn begun_by(harness: &EngineHarness, caller: &Caller) -> TaskId {
 }
 
 /// Answers the open request as Bob. Then a new process drives the task on.
-async fn answered(harness: &EngineHarness, task: TaskId, answer: DecisionInput) {
+pub(super) async fn answered(harness: &EngineHarness, task: TaskId, answer: DecisionInput) {
     let (request, _) = question(harness, task).await;
     let engine = harness.engine(0);
     engine
@@ -82,7 +82,7 @@ async fn answered(harness: &EngineHarness, task: TaskId, answer: DecisionInput) 
     harness.run().await;
 }
 
-async fn judgements(harness: &EngineHarness, task: TaskId) -> Vec<Judgement> {
+pub(super) async fn judgements(harness: &EngineHarness, task: TaskId) -> Vec<Judgement> {
     let items = harness.journal(task).await.items.into_iter();
     items
         .filter_map(|item| {
@@ -103,7 +103,7 @@ async fn grants(harness: &EngineHarness) -> Vec<GrantRow> {
     harness.fixture.store.grants(&filter).await.unwrap().rows
 }
 
-async fn grant(harness: &EngineHarness) -> GrantRow {
+pub(super) async fn grant(harness: &EngineHarness) -> GrantRow {
     let mut all = grants(harness).await;
     assert_eq!(all.len(), 1, "{all:?}");
     all.remove(0)
@@ -111,7 +111,7 @@ async fn grant(harness: &EngineHarness) -> GrantRow {
 
 /// Asserts that the task waits for an answer, and that the tool at `path` was called `after` times
 /// before.
-async fn asks(harness: &EngineHarness, task: TaskId, path: &str, after: usize) {
+pub(super) async fn asks(harness: &EngineHarness, task: TaskId, path: &str, after: usize) {
     let seen = (harness.status(task).await, harness.executions(task, path));
     assert_eq!(
         seen,
@@ -121,7 +121,7 @@ async fn asks(harness: &EngineHarness, task: TaskId, path: &str, after: usize) {
     );
 }
 
-async fn ran(harness: &EngineHarness, task: TaskId, path: &str, calls: usize) {
+pub(super) async fn ran(harness: &EngineHarness, task: TaskId, path: &str, calls: usize) {
     let seen = (harness.status(task).await, harness.executions(task, path));
     assert_eq!(
         seen,

@@ -19,6 +19,7 @@ mod elicitations;
 mod engine_harness;
 mod gates;
 mod grants;
+mod grants_and_rejections;
 mod interleavings;
 pub mod invariants;
 mod late_answers;
