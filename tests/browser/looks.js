@@ -2,6 +2,7 @@
 // scripts, on a desktop and on a phone, in light and dark mode.
 
 import assert from "node:assert/strict";
+import fs from "node:fs";
 import { signIn } from "./accounts.js";
 import { axe, fits, readable, service, shot, watched } from "./harness.js";
 
@@ -30,6 +31,41 @@ const ofEveryLook = (reader) =>
     return { ...reader, name, hasScripts, looks: Object.keys(LOOKS) };
   });
 const READERS = process.env.EVERY_LOOK ? SHARED.flatMap(ofEveryLook) : SHARED;
+
+// Returns the names in a part of the OpenAPI document: of members, parameters, values and operations.
+function namesIn(part) {
+  if (part === null || typeof part !== "object") return [];
+  const { example, examples, ...others } = part;
+  const values = Array.isArray(part.enum) ? part.enum : [part.const];
+  const names = [...Object.keys(part.properties ?? {}), ...values, part.operationId, part.in && part.name];
+  return [...names, ...Object.values(others).flatMap(namesIn)];
+}
+
+// The names of the API that are no words of a language (`request_withdrawn`), and its paths.
+const API = (() => {
+  const names = namesIn(JSON.parse(fs.readFileSync("openapi/openapi.json", "utf8")));
+  const marked = new Set(names.filter((name) => typeof name === "string" && name.includes("_")));
+  assert.ok(["request_withdrawn", "tool_call_id", "get_inbox"].every((name) => marked.has(name)), "the names of the API");
+  return `\\b(?:${[...marked].map((name) => name.replaceAll(".", "\\.")).join("|")})\\b|/resume/|/v1/`;
+})();
+
+// Asserts that a page speaks to a person: no text names a part of the API, except in the details and
+// in the section for support.
+async function isForPeople(page, name) {
+  const named = await page.evaluate((pattern) => {
+    const parts = [...document.querySelectorAll("details")];
+    const isTechnical = (part) => /^(Details|For support|详细信息|技术支持信息)$/.test(part.querySelector("summary")?.textContent.trim());
+    const technical = parts.filter(isTechnical);
+    const texts = [document.title];
+    const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    while (walker.nextNode()) {
+      const { data, parentElement: element } = walker.currentNode;
+      if (element.checkVisibility() && !technical.some((part) => part.contains(element))) texts.push(data);
+    }
+    return texts.filter((text) => new RegExp(pattern).test(text));
+  }, API);
+  assert.deepEqual(named, [], `${name} names parts of the API`);
+}
 
 async function signedIn(browser, reader, key) {
   const context = await browser.newContext({ locale: reader.locale, timezoneId: "UTC", viewport: DESKTOP });
@@ -77,6 +113,7 @@ async function looksRight({ page, wrong, looks: taken, name, isOwn }, state, mad
     // On a phone, opens the folded parts of the page, so that they are checked, too.
     if (viewport === PHONE) await page.evaluate(() => document.querySelectorAll("details").forEach((folded) => (folded.open = true)));
     await readable(page, `${name}, ${look}`);
+    await isForPeople(page, `${name}, ${look}`);
     await shot(page, `${name}, ${look}`);
   }
   await page.setViewportSize(NARROW);
