@@ -1,7 +1,8 @@
-// A Teams workflow. It parses and renders the card of one message with the library `adaptivecards`.
-// The card must give no warning, have no unknown member, and have one action, which opens the page
-// of the request.
+// A Teams workflow. It parses and renders the card of each message with the library `adaptivecards`.
+// A card must give no warning, have no unknown member, and have an action for each question, which
+// opens the page of the request. The program ends once it has a card with several questions.
 import assert from "node:assert/strict";
+import { writeFileSync } from "node:fs";
 import { createServer } from "node:http";
 import { createRequire } from "node:module";
 
@@ -19,7 +20,8 @@ type Message = { type: string; attachments: { contentType: string; content: { ve
 
 let cards = 0;
 
-function check(message: Message): void {
+// Checks a message. Returns the number of its questions.
+function check(message: Message): number {
   assert.equal(message.type, "message");
   const [attachment, ...others] = message.attachments;
   assert(attachment && others.length === 0);
@@ -31,22 +33,30 @@ function check(message: Message): void {
   assert.equal(context.eventCount, 0);
   assert.deepEqual(card.validateProperties().validationEvents, []);
   assert.deepEqual(JSON.parse(JSON.stringify(card.toJSON())), attachment.content);
-  assert.equal(card.getActionCount(), 1);
-  assert.match(card.getActionAt(0).url, /^http:\/\/127\.0\.0\.1:\d+\/resume\/[0-9a-f-]{36}$/);
+  const count: number = card.getActionCount();
+  assert(count > 0);
+  for (let at = 0; at < count; at += 1) {
+    const { title, url } = card.getActionAt(at);
+    assert.equal(title, count === 1 ? "Review" : `Review ${at + 1}`);
+    assert.match(url, /^http:\/\/127\.0\.0\.1:\d+\/resume\/[0-9a-f-]{36}$/);
+  }
   const rendered = card.render();
-  assert.match(rendered.textContent, /A question waits: .+ \(demo\)/);
+  const heading = count === 1 ? /A question waits: .+ \(demo\)/ : new RegExp(`${count} questions wait`);
+  assert.match(rendered.textContent, heading);
   assert.equal(rendered.querySelectorAll("a, img").length, 0);
   cards += 1;
+  return count;
 }
 
 const server = createServer((request, response) => {
   const chunks: Buffer[] = [];
   request.on("data", (chunk: Buffer) => chunks.push(chunk));
   request.on("end", () => {
-    check(JSON.parse(Buffer.concat(chunks).toString("utf8")) as Message);
+    const questions = check(JSON.parse(Buffer.concat(chunks).toString("utf8")) as Message);
     response.writeHead(202).end();
-    if (cards === 1) {
-      console.log("adaptivecards: the card is rendered");
+    writeFileSync(process.env["TEAMS_POSTED"] ?? "", "");
+    if (questions > 1) {
+      console.log(`adaptivecards: ${cards} cards are rendered, the last with ${questions} questions`);
       server.close();
       server.closeAllConnections();
       window.happyDOM.abort();
