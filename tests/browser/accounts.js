@@ -1,11 +1,11 @@
 // People and agents with keys, in a service with accounts. The environment has their keys: Alice and
 // Bob are in the group finance, Eve is in no group, the key of Alice's agent may only ask at gates,
-// and Mute's key may only create tasks.
+// Mute's key may only create tasks, and the key of Ops, an admin, may only read.
 
 import { execFileSync } from "node:child_process";
 import { REFUND, ended as endedFor, says, send, service } from "./harness.js";
 
-export const { AGENT_KEY, ALICE_KEY, BOB_KEY, EVE_KEY, MUTE_KEY, SEALING_KEY, LINK } = process.env;
+export const { AGENT_KEY, ALICE_KEY, BOB_KEY, EVE_KEY, MUTE_KEY, OPS_KEY, SEALING_KEY, LINK } = process.env;
 
 export const as = (key) => ({ authorization: `Bearer ${key}`, "content-type": "application/json" });
 
@@ -35,5 +35,5 @@ export async function signIn(page, key) {
   return send(page, page.locator('form[action$="/sign-in"] button'));
 }
 
-export const linkTo = ({ request_id: id }, { sealingKey = SEALING_KEY, hours = 72 } = {}) =>
-  `${service}/l/${execFileSync("python3", [LINK, sealingKey, "default", "alice", id, String(hours)]).toString().trim()}`;
+export const linkTo = ({ request_id: id }, { sealingKey = SEALING_KEY, user = "alice", hours = 72 } = {}) =>
+  `${service}/l/${execFileSync("python3", [LINK, sealingKey, "default", user, id, String(hours)]).toString().trim()}`;

@@ -3,7 +3,7 @@
 // Environment: see accounts.js.
 
 import assert from "node:assert/strict";
-import { ALICE_KEY, BOB_KEY, EVE_KEY, MUTE_KEY, approve, as, asked, call, cancel, ended, linkTo, proposed, signIn } from "./accounts.js";
+import { ALICE_KEY, BOB_KEY, EVE_KEY, MUTE_KEY, OPS_KEY, approve, as, asked, call, cancel, ended, linkTo, proposed, signIn } from "./accounts.js";
 import { after, inEveryLook } from "./looks.js";
 import { eventually, inBrowser, isLive, send } from "./harness.js";
 
@@ -48,6 +48,15 @@ const eve = {
   "for others": { ask: () => asked(PAYMENT, EVE_KEY), at, shows: "main:not(:has(#answers button)) .approvals" },
   "the question of another": { ask: () => asked(), at, status: 403, shows: "h1" },
   "the task of another": { ask: () => asked(), at: ({ task }) => `/tasks/${task.task_id}`, status: 403, shows: "h1" },
+};
+
+// An admin sees the tasks of all users, each with its owner.
+const ops = {
+  "everybody's tasks": {
+    ask: () => asked(PAYMENT, EVE_KEY),
+    at: "/tasks",
+    shows: (page) => page.locator(".tasks td bdi").filter({ hasText: /^eve$/ }),
+  },
 };
 
 const mute = { "may not read": { at: "/inbox", status: 403, shows: "h1" } };
@@ -111,6 +120,10 @@ const links = {
     ...linked(() => asked(), "main:not(:has(form)) h1", { status: 404 }),
     at: ({ request }) => linkTo(request, { sealingKey: Buffer.alloc(32, 7).toString("base64") }),
   },
+  "of a person who has left": {
+    ...linked(() => asked(), "main:not(:has(form)) h1", { status: 404 }),
+    at: ({ request }) => linkTo(request, { user: "dave" }),
+  },
   "decided meanwhile": late((asking) => approve(asking)),
   "withdrawn meanwhile": late((asking) => cancel(asking)),
 };
@@ -119,6 +132,7 @@ await inBrowser(async (browser) => {
   await inEveryLook(browser, { ...strangers, ...links });
   await inEveryLook(browser, { ...alice, ...gate }, ALICE_KEY);
   await inEveryLook(browser, eve, EVE_KEY);
+  await inEveryLook(browser, ops, OPS_KEY);
   await inEveryLook(browser, mute, MUTE_KEY);
   console.log("browser: every state of people, gates and links was readable in every look");
 });
