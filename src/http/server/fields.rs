@@ -1,6 +1,8 @@
 //! Reads the members of a body one by one, and collects every mistake with its JSON pointer. An
 //! unknown member is also a mistake.
 
+use serde::de::DeserializeOwned;
+use serde::de::value::{Error as WordError, StrDeserializer};
 use serde_json::{Map, Value};
 
 use super::problem::Problem;
@@ -25,6 +27,12 @@ pub(crate) fn pointer(at: &str, name: &str) -> String {
     } else {
         place
     }
+}
+
+/// Returns the variant of an enum of the API that has this word; `None` if no variant has it.
+#[must_use]
+pub(crate) fn variant<T: DeserializeOwned>(word: &str) -> Option<T> {
+    T::deserialize(StrDeserializer::<WordError>::new(word)).ok()
 }
 
 #[derive(Debug, Default)]

@@ -1,12 +1,13 @@
-//! Request bodies, described for the OpenAPI document. The operations do not parse bodies into
-//! these types. Instead, an operation reads the members one by one (`server/fields.rs`), so that it
-//! can report the place of every mistake.
+//! Request bodies, which are also components of the OpenAPI document. An operation reads the
+//! members one by one (`server/fields.rs`), so that it can report the place of every mistake.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
+
+use crate::task::time::Time;
 
 /// A new task. Exactly one of `input` and `items` is set.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -47,21 +48,21 @@ pub(crate) struct SendMessage {
 }
 
 /// Selects the deliveries of one receiver that are to be sent again.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ResendDeliveries {
     /// The name of the receiver in the configuration.
     pub target: String,
     /// Only messages about events from this time on, and messages that were made due again from
     /// this time on. Default: all.
-    #[schema(format = DateTime)]
-    pub since: Option<String>,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub since: Option<Time>,
     /// Only deliveries in this state. Default: `dead`.
     pub state: Option<ResentState>,
 }
 
 /// A state in which a delivery has ended. A delivery in any of these states can be sent again.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ResentState {
     /// The last attempt failed, or the receiver wants no more attempts.

@@ -6,15 +6,14 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
-use serde_json::Value;
 
 use super::keyed::resend;
 use crate::http::Http;
 use crate::http::server::body::PostRequest;
-use crate::http::server::fields::Fields;
+use crate::http::server::fields::{Errors, Fields, variant};
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::problem::{Code, Problem};
-use crate::http::wire::body::ResendDeliveries;
+use crate::http::wire::body::{ResendDeliveries, ResentState};
 use crate::http::wire::delivery::ResentDeliveries;
 use crate::http::wire::params::KeyHeader;
 use crate::store::{DeliveryFilter, DeliveryState, ResendFilter, ResendTarget};
@@ -47,11 +46,13 @@ pub(crate) async fn resend_deliveries(
     State(http): State<Arc<Http>>,
     posted: PostRequest,
 ) -> Result<Response, Problem> {
-    let tenant = posted.caller.tenant.clone();
     let target = async {
-        let filter = posted
-            .json(&http.body_parser, move |body, _| parse(body, tenant))
+        let selection = posted
+            .json(&http.body_parser, |body, _| {
+                Fields::read(body, ResendDeliveries::read)
+            })
             .await?;
+        let filter = selection.into_filter(posted.caller.tenant.clone());
         check_receiver(&http, &filter).await?;
         Ok::<_, Problem>(ResendTarget::All(filter))
     };
@@ -89,34 +90,49 @@ async fn check_receiver(http: &Http, filter: &ResendFilter) -> Result<(), Proble
     Ok(())
 }
 
-fn parse(body: Value, tenant: String) -> Result<ResendFilter, Problem> {
-    Fields::read(body, |fields, errors| {
+impl ResendDeliveries {
+    fn read(fields: &mut Fields, errors: &mut Errors) -> Option<Self> {
         let target = fields.text("target", errors);
         if target.is_none() && errors.0.is_empty() {
             errors.add("/target", "the name of a receiver");
         }
-        let state = match fields.text("state", errors) {
-            None => Some(DeliveryState::Dead),
-            Some(word) => {
-                let state = DeliveryState::parse(&word);
-                state.filter(|state| *state != DeliveryState::Due)
+        let state = fields.text("state", errors).and_then(|word| {
+            let state = variant(&word);
+            if state.is_none() {
+                errors.add("/state", "`dead`, `dropped` or `sent`");
             }
-        };
-        if state.is_none() {
-            errors.add("/state", "`dead`, `dropped` or `sent`");
-        }
-        let since = fields.text("since", errors).map(|text| {
-            let read = Time::parse(&text);
-            if read.is_none() {
+            state
+        });
+        let since = fields.text("since", errors).and_then(|text| {
+            let time = Time::parse(&text);
+            if time.is_none() {
                 errors.add("/since", "a time such as `2026-11-22T09:00:00Z`");
             }
-            read.unwrap_or_default()
+            time
         });
-        Some(ResendFilter {
-            tenant,
+        Some(Self {
             target: target?,
-            state: state?,
             since,
+            state,
         })
-    })
+    }
+
+    fn into_filter(self, tenant: String) -> ResendFilter {
+        ResendFilter {
+            tenant,
+            target: self.target,
+            state: self.state.map_or(DeliveryState::Dead, Into::into),
+            since: self.since,
+        }
+    }
+}
+
+impl From<ResentState> for DeliveryState {
+    fn from(state: ResentState) -> Self {
+        match state {
+            ResentState::Dead => Self::Dead,
+            ResentState::Dropped => Self::Dropped,
+            ResentState::Sent => Self::Sent,
+        }
+    }
 }
