@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use crate::task::time::Time;
 
 /// A new task. Exactly one of `input` and `items` is set.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CreateTask {
     /// The name of the agent (`GET /v1/agents`). Default: the agent with `default: true`.
@@ -28,11 +28,12 @@ pub(crate) struct CreateTask {
     /// Data about the user, shown to the model before the message; at most 16 KiB.
     pub user_context: Option<BTreeMap<String, String>>,
     /// Data for the caller and for rules, never shown to the model; at most 16 KiB.
-    pub metadata: Option<BTreeMap<String, Value>>,
+    #[schema(value_type = Option<BTreeMap<String, Value>>)]
+    pub metadata: Option<String>,
 }
 
 /// The user's next message. Exactly one of `input` and `items` is set.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SendMessage {
     /// The message, as text.
@@ -74,7 +75,7 @@ pub(crate) enum ResentState {
 }
 
 /// A part of a user's message: a text or an image.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewMessageItem {
     /// Whether `content` is text or an image.

@@ -24,8 +24,8 @@ pub(crate) mod task;
 #[cfg(test)]
 mod tests_shapes;
 
-/// Declares an enum of the API with the variants of an internal enum, and the conversion from the
-/// internal enum.
+/// Declares an enum of the API with the variants of an internal enum, and the conversions between
+/// the two.
 macro_rules! wire_enum {
     ($(#[$doc:meta])* $name:ident as $schema:ident from $from:ty, $rename:tt { $($variant:ident),* $(,)? }) => {
         $(#[$doc])*
@@ -37,6 +37,12 @@ macro_rules! wire_enum {
         impl From<$from> for $name {
             fn from(from: $from) -> Self {
                 match from { $(<$from>::$variant => Self::$variant),* }
+            }
+        }
+
+        impl From<$name> for $from {
+            fn from(from: $name) -> Self {
+                match from { $($name::$variant => Self::$variant),* }
             }
         }
     };

@@ -163,7 +163,8 @@ fn read(
             context: fields
                 .text_within("context", MAX_CONTEXT_BYTES, errors)
                 .unwrap_or_default(),
-            metadata: message_body::metadata(text, fields, errors),
+            metadata: message_body::metadata(text, fields, errors)
+                .unwrap_or_else(message_body::no_metadata),
             identity: Identity::Value,
             runner: None,
             wait: Duration::ZERO,

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
-use serde_json::Value;
 
 use super::message_body;
 use crate::engine::TaskInput;
@@ -14,7 +13,7 @@ use crate::http::api::submit::submit;
 use crate::http::events::opening;
 use crate::http::server::body::PostRequest;
 use crate::http::server::caller::must_create;
-use crate::http::server::fields::Fields;
+use crate::http::server::fields::{Errors, Fields};
 use crate::http::server::operation::{AuthClass, LARGE_BODY, Op, Surface};
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::body::CreateTask;
@@ -59,25 +58,46 @@ pub(crate) async fn create_task(
         &http,
         &posted,
         async { must_create(&posted.caller) },
-        |()| posted.json(&http.body_parser, read),
+        |()| {
+            posted.json(&http.body_parser, |body, text| {
+                Fields::read(body, |fields, errors| {
+                    CreateTask::read(text, fields, errors)
+                })
+                .map(TaskInput::from)
+            })
+        },
         |engine, caller, task, key| async move { engine.create(&caller, task, key).await },
     )
     .await?;
     respond(&http, posted, accepted, SuccessStatus::Created, permit).await
 }
 
-/// Reads the input of a new task. `text` is the unparsed body, from which `metadata` is copied
-/// unchanged.
-fn read(body: Value, text: &[u8]) -> Result<TaskInput, Problem> {
-    Fields::read(body, |fields, errors| {
-        Some(TaskInput {
-            agent: fields.text("agent", errors),
-            items: message_body::message(fields, errors),
+impl CreateTask {
+    /// `text` is the unparsed body, from which `metadata` is copied unchanged.
+    fn read(text: &[u8], fields: &mut Fields, errors: &mut Errors) -> Option<Self> {
+        let agent = fields.text("agent", errors);
+        let (input, items) = message_body::message(fields, errors);
+        Some(Self {
+            agent,
+            input,
+            items,
             session_id: message_body::session_id(fields, errors),
             user_context: message_body::user_context(fields, errors),
-            client: ClientColumns {
-                metadata: message_body::metadata(text, fields, errors),
-            },
+            metadata: message_body::metadata(text, fields, errors),
         })
-    })
+    }
+}
+
+impl From<CreateTask> for TaskInput {
+    fn from(body: CreateTask) -> Self {
+        Self {
+            agent: body.agent,
+            items: message_body::into_parts(body.input, body.items),
+            session_id: body.session_id,
+            user_context: body.user_context,
+            client: ClientColumns {
+                metadata: body.metadata.unwrap_or_else(message_body::no_metadata),
+            },
+        }
+    }
 }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
-use serde_json::Value;
 
 use super::message_body;
 use crate::engine::MessageInput;
@@ -13,7 +12,7 @@ use crate::http::api::respond::{SuccessStatus, respond};
 use crate::http::api::submit::{may_command, submit};
 use crate::http::events::opening;
 use crate::http::server::body::PostRequest;
-use crate::http::server::fields::Fields;
+use crate::http::server::fields::{Errors, Fields};
 use crate::http::server::operation::{AuthClass, LARGE_BODY, Op, Surface};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
@@ -66,7 +65,11 @@ pub(crate) async fn send_message(
         &http,
         &posted,
         may_command(&http, &posted.caller, id, Command::Message),
-        |()| posted.json(&http.body_parser, |body, _| parse(body)),
+        |()| {
+            posted.json(&http.body_parser, |body, _| {
+                Fields::read(body, SendMessage::read).map(MessageInput::from)
+            })
+        },
         move |engine, caller, message, key| async move {
             engine.message(&caller, id, message, key).await
         },
@@ -75,12 +78,24 @@ pub(crate) async fn send_message(
     respond(&http, posted, accepted, SuccessStatus::Ok, permit).await
 }
 
-fn parse(body: Value) -> Result<MessageInput, Problem> {
-    Fields::read(body, |fields, errors| {
-        Some(MessageInput {
-            items: message_body::message(fields, errors),
+impl SendMessage {
+    fn read(fields: &mut Fields, errors: &mut Errors) -> Option<Self> {
+        let (input, items) = message_body::message(fields, errors);
+        Some(Self {
+            input,
+            items,
             user_context: message_body::user_context(fields, errors),
-            supersede: fields.flag("supersede", errors).unwrap_or(false),
+            supersede: fields.flag("supersede", errors),
         })
-    })
+    }
+}
+
+impl From<SendMessage> for MessageInput {
+    fn from(body: SendMessage) -> Self {
+        Self {
+            items: message_body::into_parts(body.input, body.items),
+            user_context: body.user_context,
+            supersede: body.supersede.unwrap_or(false),
+        }
+    }
 }

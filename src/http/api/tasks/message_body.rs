@@ -7,32 +7,52 @@ use base64::Engine as _;
 use serde_json::Value;
 
 use crate::engine::DetailCode;
-use crate::http::server::fields::{Errors, Fields, pointer};
+use crate::http::server::fields::{Errors, Fields, pointer, variant};
 use crate::http::server::json;
+use crate::http::wire::body::NewMessageItem;
+use crate::http::wire::item::ContentType;
 use crate::task::item::{Part, PartType};
 use crate::task::limits::{MAX_CONTEXT_BYTES, MAX_MESSAGE_PARTS};
 
-/// Reads the message from `input` or `items`. If both or neither is present, adds a mistake.
-pub(crate) fn message(fields: &mut Fields, errors: &mut Errors) -> Vec<Part> {
+/// Reads the members `input` and `items`, of which exactly one has the message. If both or neither
+/// is present, adds a mistake.
+pub(crate) fn message(
+    fields: &mut Fields,
+    errors: &mut Errors,
+) -> (Option<String>, Option<Vec<NewMessageItem>>) {
     let before = errors.0.len();
     let input = fields.text("input", errors);
     let items = fields.take("items");
-    match (input, items) {
-        (Some(content), None) => vec![Part {
-            content_type: PartType::Text,
-            content,
-        }],
-        (None, Some(items)) => parts(items, &fields.pointer("items"), errors),
-        (None, None) | (Some(_), Some(_)) => {
-            if errors.0.len() == before {
-                errors.add("", "exactly one of `input` and `items`");
-            }
-            Vec::new()
+    if input.is_some() == items.is_some() && errors.0.len() == before {
+        errors.add("", "exactly one of `input` and `items`");
+    }
+    let items = items
+        .filter(|_| input.is_none())
+        .map(|items| read_items(items, &fields.pointer("items"), errors));
+    (input, items)
+}
+
+/// Returns the parts of a message that [`message`] has read.
+#[must_use]
+pub(crate) fn into_parts(input: Option<String>, items: Option<Vec<NewMessageItem>>) -> Vec<Part> {
+    let text = input.map(|content| Part {
+        content_type: PartType::Text,
+        content,
+    });
+    let items = items.into_iter().flatten().map(Part::from);
+    text.into_iter().chain(items).collect()
+}
+
+impl From<NewMessageItem> for Part {
+    fn from(item: NewMessageItem) -> Self {
+        Self {
+            content_type: item.content_type.into(),
+            content: item.content,
         }
     }
 }
 
-fn parts(items: Value, at: &str, errors: &mut Errors) -> Vec<Part> {
+fn read_items(items: Value, at: &str, errors: &mut Errors) -> Vec<NewMessageItem> {
     let Value::Array(items) = items else {
         errors.add(at, "a list of items");
         return Vec::new();
@@ -46,38 +66,38 @@ fn parts(items: Value, at: &str, errors: &mut Errors) -> Vec<Part> {
         .enumerate()
         .filter_map(|(index, item)| {
             let mut fields = Fields::from_value(item, &pointer(at, &index.to_string()), errors)?;
-            let part = part(&mut fields, errors);
+            let item = NewMessageItem::read(&mut fields, errors);
             fields.finish(errors);
-            part
+            item
         })
         .collect()
 }
 
-fn part(fields: &mut Fields, errors: &mut Errors) -> Option<Part> {
-    let content_type = match fields.raw("content_type").as_ref().and_then(Value::as_str) {
-        Some("text") => Some(PartType::Text),
-        Some("image") => Some(PartType::Image),
-        Some(_) | None => {
+impl NewMessageItem {
+    fn read(fields: &mut Fields, errors: &mut Errors) -> Option<Self> {
+        let word = fields.raw("content_type");
+        let content_type: Option<ContentType> =
+            word.as_ref().and_then(Value::as_str).and_then(variant);
+        if content_type.is_none() {
             errors.add(&fields.pointer("content_type"), "`text` or `image`");
-            None
         }
-    };
-    let content = fields.raw("content");
-    let place = fields.pointer("content");
-    let Some(Value::String(content)) = content else {
-        errors.add(&place, DetailCode::Text);
-        return None;
-    };
-    if content_type == Some(PartType::Image) && !is_image(&content) {
-        errors.add(
-            &place,
-            "a base64 `data:` URI of png, jpeg, gif or webp, or an `https:` URL",
-        );
+        let content = fields.raw("content");
+        let place = fields.pointer("content");
+        let Some(Value::String(content)) = content else {
+            errors.add(&place, DetailCode::Text);
+            return None;
+        };
+        if content_type == Some(ContentType::Image) && !is_image(&content) {
+            errors.add(
+                &place,
+                "a base64 `data:` URI of png, jpeg, gif or webp, or an `https:` URL",
+            );
+        }
+        Some(Self {
+            content_type: content_type?,
+            content,
+        })
     }
-    Some(Part {
-        content_type: content_type?,
-        content,
-    })
 }
 
 fn is_image(content: &str) -> bool {
@@ -127,20 +147,24 @@ pub(crate) fn user_context(
     Some(context)
 }
 
-/// Reads the member `metadata`, which must be an object, and returns its JSON text. If the body has
-/// no such member, returns `{}`. `body` is the whole body as it was sent.
-pub(crate) fn metadata(body: &[u8], fields: &mut Fields, errors: &mut Errors) -> String {
-    let member = fields.object("metadata", errors);
-    let text = member
-        .and_then(|_| json::member(body, "metadata"))
-        .unwrap_or_else(|| "{}".to_owned());
+/// Reads the member `metadata`, which must be an object, and returns its JSON text. `body` is the
+/// whole body as it was sent.
+pub(crate) fn metadata(body: &[u8], fields: &mut Fields, errors: &mut Errors) -> Option<String> {
+    fields.object("metadata", errors)?;
+    let text = json::member(body, "metadata")?;
     if text.len() > MAX_CONTEXT_BYTES {
         errors.add(
             &fields.pointer("metadata"),
             format!("at most {MAX_CONTEXT_BYTES} bytes of JSON"),
         );
     }
-    text
+    Some(text)
+}
+
+/// Returns the metadata of a body without the member `metadata`.
+#[must_use]
+pub(crate) fn no_metadata() -> String {
+    "{}".to_owned()
 }
 
 /// The form of a session id, as the detail of a mistake describes it.
