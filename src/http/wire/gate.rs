@@ -1,7 +1,5 @@
 //! A gate call as the API shows it, and the bodies of the gate operations.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -152,7 +150,7 @@ impl WireGateCall {
 }
 
 /// A proposed call. Exactly one of `arguments` and `arguments_text` is set.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewGateCall {
     /// The name of the gate. It may be left out if only one gate is open to the caller.
@@ -163,7 +161,8 @@ pub(crate) struct NewGateCall {
     pub tool: String,
     /// The arguments, as a JSON object. The service judges, shows and runs exactly the bytes that
     /// the body has for this member.
-    pub arguments: Option<BTreeMap<String, Value>>,
+    #[schema(value_type = Option<BTreeMap<String, Value>>)]
+    pub arguments: Option<String>,
     /// The arguments as JSON text, in place of `arguments`.
     pub arguments_text: Option<String>,
     /// The caller's name for the conversation: 1 to 128 of `A-Z a-z 0-9 . _ : -`. Default: `gate`.
@@ -172,7 +171,8 @@ pub(crate) struct NewGateCall {
     /// The agent's own words about the call, shown to people as unverified; at most 16 KiB.
     pub context: Option<String>,
     /// Data for rules and for the caller; at most 16 KiB.
-    pub metadata: Option<BTreeMap<String, Value>>,
+    #[schema(value_type = Option<BTreeMap<String, Value>>)]
+    pub metadata: Option<String>,
     /// Whether the proposal may continue an earlier call with the same session, tool and arguments.
     /// Default: false with an `Idempotency-Key`, else true.
     pub attach: Option<bool>,

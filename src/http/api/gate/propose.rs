@@ -9,7 +9,6 @@ use axum::extract::State;
 use axum::response::Response;
 use http::header::{CONTENT_TYPE, LOCATION, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, StatusCode};
-use serde_json::Value;
 
 use super::{GateSurface, MAX_TOOL_NAME_BYTES, gate_problem, timed_ask};
 use crate::engine::gate::{AskProgress, GateAnswer, GateDecision, Identity, Proposal};
@@ -71,10 +70,14 @@ pub(crate) async fn propose_gate_call(
     let key = posted.key()?.map(|key| key.key);
     let runner = runner(&posted.headers)?;
     let prefer = Prefer::read(&posted.headers);
-    let (mut proposal, attach) = posted
-        .json_with_raw_member(&http.body_parser, "arguments", read)
+    let call = posted
+        .json_with_raw_member(&http.body_parser, "arguments", |body, arguments, text| {
+            Fields::read(body, |fields, errors| {
+                NewGateCall::read(arguments, text, fields, errors)
+            })
+        })
         .await?;
-    proposal.identity = match (key, attach) {
+    let identity = match (key, call.attach) {
         (Some(key), attach) => Identity::Key {
             key,
             attach: attach == Some(true),
@@ -82,7 +85,7 @@ pub(crate) async fn propose_gate_call(
         (None, Some(false)) => Identity::New,
         (None, _) => Identity::Value,
     };
-    proposal.runner = runner;
+    let mut proposal = call.into_proposal(identity, runner);
     let caller = posted.into_caller();
     if http.shutdown.is_cancelled() {
         return Err(Problem::unavailable());
@@ -141,58 +144,69 @@ pub(crate) fn runner(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     }
 }
 
-/// Reads a proposal and the member `attach`. `propose_gate_call` replaces the placeholders in
-/// `identity`, `runner` and `wait` by values from the headers.
-fn read(
-    body: Value,
-    arguments: Option<String>,
-    text: &[u8],
-) -> Result<(Proposal, Option<bool>), Problem> {
-    Fields::read(body, |fields, errors| {
-        let arguments_text = arguments_text(arguments, fields, errors);
+impl NewGateCall {
+    /// `arguments` is the unparsed member `arguments`, and `text` the unparsed body, from which
+    /// `metadata` is copied unchanged.
+    fn read(
+        arguments: Option<String>,
+        text: &[u8],
+        fields: &mut Fields,
+        errors: &mut Errors,
+    ) -> Option<Self> {
+        let (arguments, arguments_text) = read_arguments(arguments, fields, errors);
         let tool = fields.text_within("tool", MAX_TOOL_NAME_BYTES, errors);
         if tool.as_ref().is_none_or(String::is_empty) && errors.0.is_empty() {
             errors.add("/tool", "the name of a tool");
         }
         let attach = fields.flag("attach", errors);
-        let proposal = Proposal {
+        Some(Self {
             gate: fields.text("gate", errors),
             tool: tool.unwrap_or_default(),
+            arguments,
             arguments_text,
             session_id: message_body::session_id(fields, errors),
-            context: fields
-                .text_within("context", MAX_CONTEXT_BYTES, errors)
-                .unwrap_or_default(),
-            metadata: message_body::metadata(text, fields, errors)
-                .unwrap_or_else(message_body::no_metadata),
-            identity: Identity::Value,
-            runner: None,
+            context: fields.text_within("context", MAX_CONTEXT_BYTES, errors),
+            metadata: message_body::metadata(text, fields, errors),
+            attach,
+        })
+    }
+
+    /// Returns the proposal of a client that does not wait. `propose_gate_call` sets the `wait`.
+    fn into_proposal(self, identity: Identity, runner: Option<String>) -> Proposal {
+        Proposal {
+            gate: self.gate,
+            tool: self.tool,
+            // Exactly one of the two members is set.
+            arguments_text: self.arguments.or(self.arguments_text).unwrap_or_default(),
+            session_id: self.session_id,
+            context: self.context.unwrap_or_default(),
+            metadata: self.metadata.unwrap_or_else(message_body::no_metadata),
+            identity,
+            runner,
             wait: Duration::ZERO,
             run_wait: Duration::ZERO,
             returns_within: Duration::ZERO,
             progress: AskProgress::default(),
-        };
-        Some((proposal, attach))
-    })
-}
-
-/// Returns the arguments as text: the bytes of the member `arguments`, or the string
-/// `arguments_text`. Adds a mistake to `errors` if both or neither of these members is present, or
-/// if `arguments` is not an object.
-fn arguments_text(arguments: Option<String>, fields: &mut Fields, errors: &mut Errors) -> String {
-    let written = fields.text("arguments_text", errors);
-    let arguments = arguments.filter(|text| text != "null");
-    match (arguments, written) {
-        (Some(arguments), None) => {
-            if !arguments.starts_with('{') {
-                errors.add("/arguments", "an object");
-            }
-            arguments
-        }
-        (None, Some(text)) => text,
-        (None, None) | (Some(_), Some(_)) => {
-            errors.add("", "exactly one of `arguments` and `arguments_text`");
-            String::new()
         }
     }
+}
+
+/// Returns `arguments`, and the member `arguments_text`. Adds a mistake to `errors` if both or
+/// neither of these members is present, or if `arguments` is not an object.
+fn read_arguments(
+    arguments: Option<String>,
+    fields: &mut Fields,
+    errors: &mut Errors,
+) -> (Option<String>, Option<String>) {
+    let arguments_text = fields.text("arguments_text", errors);
+    let arguments = arguments.filter(|text| text != "null");
+    if arguments.is_some() == arguments_text.is_some() {
+        errors.add("", "exactly one of `arguments` and `arguments_text`");
+    } else if arguments
+        .as_ref()
+        .is_some_and(|text| !text.starts_with('{'))
+    {
+        errors.add("/arguments", "an object");
+    }
+    (arguments, arguments_text)
 }
