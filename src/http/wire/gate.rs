@@ -1,7 +1,6 @@
 //! A gate call as the API shows it, and the bodies of the gate operations.
 
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::item::WireOutcome;
@@ -10,6 +9,7 @@ use super::wire_enum;
 use crate::engine::gate;
 use crate::http::Settings;
 use crate::people::Caller;
+use crate::task::id::TaskId;
 
 wire_enum! {
     /// The verdict for the client that proposed the call (the asker): `allow` (the call may run
@@ -22,6 +22,11 @@ wire_enum! {
     /// the client that proposed it asks again), `started` (the call runs), `doubtful` (a person is
     /// asked about the outcome) or `settled` (the call has ended).
     WireGateState as GateState from gate::GateState, "snake_case" { Pending, Approved, Started, Doubtful, Settled }
+}
+wire_enum! {
+    /// The outcome of a call as its caller reports it: `succeeded` (the call ran and answered),
+    /// `failed` (the call failed, or was not made) or `unknown` (the call may have run).
+    GateOutcome as GateOutcome from gate::ReportedOutcome, "snake_case" { Succeeded, Failed, Unknown }
 }
 
 /// A call at a gate, as the client that proposed the call (its asker) sees it.
@@ -180,12 +185,12 @@ pub(crate) struct NewGateCall {
 
 /// A report of the outcome of a call that the caller ran. Exactly one of `task_id` and `key` is
 /// set.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ReportGateOutcome {
     /// The id of the call's task.
-    #[schema(format = Uuid)]
-    pub task_id: Option<String>,
+    #[schema(value_type = Option<String>, format = Uuid)]
+    pub task_id: Option<TaskId>,
     /// The `Idempotency-Key` with which the call was proposed.
     #[schema(min_length = 1, max_length = 255, pattern = "^[!-~]+$")]
     pub key: Option<String>,
@@ -197,15 +202,6 @@ pub(crate) struct ReportGateOutcome {
     pub outcome: GateOutcome,
     /// The result: a text, or any other JSON value. At most 1 MiB; a text is measured without its
     /// JSON escapes.
-    pub content: Option<Value>,
-}
-
-/// The outcome of a call as its caller reports it: `succeeded` (the call ran and answered),
-/// `failed` (the call failed, or was not made) or `unknown` (the call may have run).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum GateOutcome {
-    Succeeded,
-    Failed,
-    Unknown,
+    #[schema(value_type = Option<Value>)]
+    pub content: Option<String>,
 }

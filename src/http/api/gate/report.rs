@@ -8,11 +8,11 @@ use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 
 use super::gate_problem;
-use crate::engine::gate::{OutcomeReport, ReportedOutcome};
+use crate::engine::gate::OutcomeReport;
 use crate::http::Http;
 use crate::http::api::respond::mark_replayed;
 use crate::http::server::body::PostRequest;
-use crate::http::server::fields::{Errors, Fields};
+use crate::http::server::fields::{Errors, Fields, variant};
 use crate::http::server::json;
 use crate::http::server::operation::{AuthClass, Op, Surface};
 use crate::http::server::problem::{Code, Problem};
@@ -56,7 +56,14 @@ pub(crate) async fn report_gate_outcome(
 ) -> Result<Response, Problem> {
     may_ask_at_gate(&posted.caller).map_err(Problem::forbidden)?;
     let key = posted.key()?;
-    let report = posted.json(&http.body_parser, read).await?;
+    let report = posted
+        .json(&http.body_parser, |body, text| {
+            Fields::read(body, |fields, errors| {
+                ReportGateOutcome::read(text, fields, errors)
+            })
+            .map(OutcomeReport::from)
+        })
+        .await?;
     posted.release_body();
     if http.shutdown.is_cancelled() {
         return Err(Problem::unavailable());
@@ -78,49 +85,53 @@ pub(crate) async fn report_gate_outcome(
     }
 }
 
-fn read(body: Value, text: &[u8]) -> Result<OutcomeReport, Problem> {
-    Fields::read(body, |fields, errors| {
+impl ReportGateOutcome {
+    /// `text` is the unparsed body, from which a `content` that is not a text is copied.
+    fn read(text: &[u8], fields: &mut Fields, errors: &mut Errors) -> Option<Self> {
         let (task, key) = (fields.text("task_id", errors), fields.text("key", errors));
-        let call = match (task, key) {
-            (Some(task), None) => {
-                let task = task.parse().ok();
-                if task.is_none() {
-                    errors.add("/task_id", "a UUID");
-                }
-                task.map(Ok)
-            }
-            (None, Some(key)) => Some(Err(key)),
-            (None, None) | (Some(_), Some(_)) => {
-                errors.add("", "exactly one of `task_id` and `key`");
-                None
-            }
-        };
+        let task_id = task.as_ref().and_then(|id| id.parse().ok());
+        if task.is_some() == key.is_some() {
+            errors.add("", "exactly one of `task_id` and `key`");
+        } else if task.is_some() && task_id.is_none() {
+            errors.add("/task_id", "a UUID");
+        }
         let attempt = attempt(fields, errors);
         let outcome = fields.text("outcome", errors);
-        let outcome = match outcome.as_deref() {
-            Some("succeeded") => Some(ReportedOutcome::Succeeded),
-            Some("failed") => Some(ReportedOutcome::Failed),
-            Some("unknown") => Some(ReportedOutcome::Unknown),
-            Some(_) | None => {
-                errors.add("/outcome", "`succeeded`, `failed` or `unknown`");
-                None
-            }
-        };
+        let outcome = outcome.as_deref().and_then(variant);
+        if outcome.is_none() {
+            errors.add("/outcome", "`succeeded`, `failed` or `unknown`");
+        }
         let content = match fields.take("content") {
-            Some(Value::String(text)) => text,
-            Some(_) => json::member(text, "content").unwrap_or_default(),
-            None => String::new(),
+            Some(Value::String(text)) => Some(text),
+            Some(_) => json::member(text, "content"),
+            None => None,
         };
-        if content.len() > MAX_CONTENT_BYTES {
+        if content
+            .as_ref()
+            .is_some_and(|content| content.len() > MAX_CONTENT_BYTES)
+        {
             errors.add("/content", format!("at most {MAX_CONTENT_BYTES} bytes"));
         }
-        Some(OutcomeReport {
-            call: call?,
+        Some(Self {
+            task_id,
+            key,
             attempt,
             outcome: outcome?,
             content,
         })
-    })
+    }
+}
+
+impl From<ReportGateOutcome> for OutcomeReport {
+    fn from(body: ReportGateOutcome) -> Self {
+        Self {
+            // Without a `task_id`, the body has a `key`.
+            call: body.task_id.ok_or(body.key.unwrap_or_default()),
+            attempt: body.attempt,
+            outcome: body.outcome.into(),
+            content: body.content.unwrap_or_default(),
+        }
+    }
 }
 
 fn attempt(fields: &mut Fields, errors: &mut Errors) -> Option<u32> {
