@@ -2,11 +2,13 @@
 //! members one by one (`server/fields.rs`), so that it can report the place of every mistake.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde::Deserialize;
 use utoipa::ToSchema;
 
+use crate::secret::Secret;
+use crate::task::decision::Action;
 use crate::task::time::Time;
 
 /// A new task. Exactly one of `input` and `items` is set.
@@ -85,12 +87,8 @@ pub(crate) struct NewMessageItem {
 }
 
 /// A decision: one answer for the whole request, or answers for single calls.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, ToSchema)]
 #[serde(untagged)]
-#[expect(
-    dead_code,
-    reason = "only documents the body, which is read member by member"
-)]
 pub(crate) enum DecisionBody {
     /// One answer for the whole request.
     Whole(WholeDecision),
@@ -99,7 +97,7 @@ pub(crate) enum DecisionBody {
 }
 
 /// One answer for the whole request; `action` tells the variants apart.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, ToSchema)]
 #[serde(untagged)]
 #[schema(discriminator(property_name = "action", mapping(
     ("approve" = "#/components/schemas/ApproveDecision"),
@@ -107,10 +105,6 @@ pub(crate) enum DecisionBody {
     ("respond" = "#/components/schemas/RespondDecision"),
     ("retry" = "#/components/schemas/RetryDecision"),
 )))]
-#[expect(
-    dead_code,
-    reason = "only documents the body, which is read member by member"
-)]
 pub(crate) enum WholeDecision {
     /// Every undecided call runs as shown.
     Approve(ApproveDecision),
@@ -123,11 +117,12 @@ pub(crate) enum WholeDecision {
 }
 
 /// The approval of a request: every undecided call runs as shown.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ApproveDecision {
     /// Always `approve`.
-    pub action: String,
+    #[schema(value_type = String)]
+    pub action: Action,
     /// The reason for the approval, kept with the decision; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
@@ -140,11 +135,12 @@ pub(crate) struct ApproveDecision {
 }
 
 /// The rejection of a request: no undecided call runs.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RejectDecision {
     /// Always `reject`.
-    pub action: String,
+    #[schema(value_type = String)]
+    pub action: Action,
     /// The consequence for the task. Default: if all calls of an approval request are rejected, the
     /// rule's `on_reject`; else `continue`.
     pub then: Option<super::decision::ThenAction>,
@@ -158,16 +154,19 @@ pub(crate) struct RejectDecision {
 
 /// The answer to a question (`response`), or the result of a call (`result`). Exactly one of the
 /// two is set.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RespondDecision {
     /// Always `respond`.
-    pub action: String,
+    #[schema(value_type = String)]
+    pub action: Action,
     /// The values that the request's `form` asks for. A field of a `credentials` request takes at
     /// most 8 KiB.
-    pub response: Option<BTreeMap<String, Value>>,
+    #[schema(value_type = Option<BTreeMap<String, Value>>)]
+    pub response: Option<Secret<String>>,
     /// The result of the call, any JSON. A string is passed on as text.
-    pub result: Option<Value>,
+    #[schema(value_type = Option<Value>)]
+    pub result: Option<String>,
     /// The reason for the answer, kept with the decision; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
@@ -177,11 +176,12 @@ pub(crate) struct RespondDecision {
 }
 
 /// An answer to a `reconcile` request: the call, whose outcome is unknown, runs again.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RetryDecision {
     /// Always `retry`.
-    pub action: String,
+    #[schema(value_type = String)]
+    pub action: Action,
     /// The reason for the retry, kept with the decision; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
@@ -191,7 +191,7 @@ pub(crate) struct RetryDecision {
 }
 
 /// Answers for some or all calls of the request.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PerCallDecision {
     /// The answers, by `tool_call_id`. Calls without an answer stay open.
@@ -202,7 +202,7 @@ pub(crate) struct PerCallDecision {
 }
 
 /// The answer to one call; `action` tells the variants apart.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, ToSchema)]
 #[serde(untagged)]
 #[schema(discriminator(property_name = "action", mapping(
     ("approve" = "#/components/schemas/ApproveCall"),
@@ -222,11 +222,12 @@ pub(crate) enum NewCallDecision {
 }
 
 /// The approval of one call: the call runs as shown.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ApproveCall {
     /// Always `approve`.
-    pub action: String,
+    #[schema(value_type = String)]
+    pub action: Action,
     /// The reason for the approval, kept with the decision; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
@@ -236,23 +237,24 @@ pub(crate) struct ApproveCall {
 }
 
 /// A standing decision to give with an approval.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewRemember {
     /// The tasks in which the standing decision counts.
     pub r#for: super::decision::WireGrantScope,
     /// How long the standing decision counts, such as `30m`, `4h` or `1d`; at most the `most` in
     /// the call's member `remember`.
-    #[schema(pattern = "^[0-9]+(ms|s|m|h|d)$")]
-    pub expires_in: String,
+    #[schema(value_type = String, pattern = "^[0-9]+(ms|s|m|h|d)$")]
+    pub expires_in: Duration,
 }
 
 /// The rejection of one call: the call does not run.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RejectCall {
     /// Always `reject`.
-    pub action: String,
+    #[schema(value_type = String)]
+    pub action: Action,
     /// The consequence for the task. Default: if every call of the request is rejected, the rule's
     /// `on_reject`; else `continue`.
     pub then: Option<super::decision::ThenAction>,
@@ -262,33 +264,37 @@ pub(crate) struct RejectCall {
 }
 
 /// The edit of one call: the call runs with other arguments.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct EditCall {
     /// Always `edit`.
-    pub action: String,
+    #[schema(value_type = String)]
+    pub action: Action,
     /// The new arguments, which replace all arguments of the call.
-    pub arguments: BTreeMap<String, Value>,
+    #[schema(value_type = BTreeMap<String, Value>)]
+    pub arguments: String,
     /// The reason for the edit, kept with the decision; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
 }
 
 /// A result in place of one call: the tool does not run, and the model gets this result.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RespondCall {
     /// Always `respond`.
-    pub action: String,
+    #[schema(value_type = String)]
+    pub action: Action,
     /// The result of the call, any JSON. A string is passed on as text.
-    pub result: Value,
+    #[schema(value_type = Value)]
+    pub result: String,
     /// The reason for the answer, kept with the decision; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
 }
 
 /// The body of `POST /resume/{request_id}/approve`; it may be empty.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ApproveBody {
     /// The reason for the approval, kept with the decision; at most 4 KiB.
@@ -303,7 +309,7 @@ pub(crate) struct ApproveBody {
 }
 
 /// The body of `POST /resume/{request_id}/reject`; it may be empty.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RejectBody {
     /// The consequence for the task. Default: if all calls of an approval request are rejected, the

@@ -8,12 +8,14 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::engine::{CallReply, DecisionBody, DecisionInput, DetailCode};
-use crate::http::server::fields::{Errors, Fields, pointer};
+use crate::http::server::fields::{Errors, Fields, pointer, variant};
 use crate::http::server::json::{member, members};
 use crate::http::server::problem::Problem;
+use crate::http::wire::body as wire;
+use crate::http::wire::decision::ThenAction;
 use crate::secret::Secret;
-use crate::task::decision::{Action, Then};
-use crate::task::grant::{GrantRequest, GrantScope};
+use crate::task::decision::Action;
+use crate::task::grant::GrantRequest;
 use crate::task::units::parse_duration;
 
 const MAX_REASON_BYTES: usize = 4 * 1024;
@@ -28,53 +30,58 @@ pub(crate) fn read(
     text: &[u8],
     path_action: Option<Action>,
 ) -> Result<DecisionInput, Problem> {
-    Fields::read(body, |fields, errors| {
+    let answer = Fields::read(body, |fields, errors| {
         let digest = fields.text("digest", errors);
-        let body = match path_action {
-            Some(action) => read_whole(action, fields, text, errors),
-            None => read_answer(fields, text, errors)?,
-        };
-        Some(DecisionInput { digest, body })
-    })
+        match path_action {
+            Some(action) => wire::WholeDecision::read(action, digest, text, fields, errors)
+                .map(wire::DecisionBody::Whole),
+            None => wire::DecisionBody::read(digest, text, fields, errors),
+        }
+    })?;
+    Ok(answer.into())
 }
 
-fn read_answer(fields: &mut Fields, text: &[u8], errors: &mut Errors) -> Option<DecisionBody> {
-    let (action, decisions) = (fields.take("action"), fields.take("decisions"));
-    match (action, decisions) {
-        (Some(word), None) => {
-            let known = [
-                Action::Approve,
-                Action::Reject,
-                Action::Respond,
-                Action::Retry,
-            ];
-            let found = action_among(&known, &word);
-            if found.is_none() {
-                let detail = if word.as_str() == Some(Action::Edit.as_str()) {
-                    DecisionBody::per_call_hint(Action::Edit)
-                } else {
-                    "`approve`, `reject`, `respond` or `retry`".to_owned()
+impl wire::DecisionBody {
+    fn read(
+        digest: Option<String>,
+        text: &[u8],
+        fields: &mut Fields,
+        errors: &mut Errors,
+    ) -> Option<Self> {
+        let (action, decisions) = (fields.take("action"), fields.take("decisions"));
+        match (action, decisions) {
+            (Some(word), None) => {
+                let known = [
+                    Action::Approve,
+                    Action::Reject,
+                    Action::Respond,
+                    Action::Retry,
+                ];
+                let Some(action) = action_among(&known, &word) else {
+                    let detail = if word.as_str() == Some(Action::Edit.as_str()) {
+                        DecisionBody::per_call_hint(Action::Edit)
+                    } else {
+                        "`approve`, `reject`, `respond` or `retry`".to_owned()
+                    };
+                    errors.add(&fields.pointer("action"), detail);
+                    return None;
                 };
-                errors.add(&fields.pointer("action"), detail);
+                wire::WholeDecision::read(action, digest, text, fields, errors).map(Self::Whole)
             }
-            found.map(|action| read_whole(action, fields, text, errors))
-        }
-        (None, Some(decisions)) => {
-            let text = member(text, "decisions").unwrap_or_default();
-            read_per_call(
-                decisions,
-                text.as_bytes(),
-                &fields.pointer("decisions"),
-                errors,
-            )
-        }
-        (None, None) => {
-            errors.add("", "`action` or `decisions`");
-            None
-        }
-        (Some(_), Some(_)) => {
-            errors.add(&fields.pointer("action"), "no `action` beside `decisions`");
-            None
+            (None, Some(decisions)) => {
+                let text = member(text, "decisions").unwrap_or_default();
+                let at = fields.pointer("decisions");
+                let decisions = read_call_decisions(decisions, text.as_bytes(), &at, errors)?;
+                Some(Self::PerCall(wire::PerCallDecision { decisions, digest }))
+            }
+            (None, None) => {
+                errors.add("", "`action` or `decisions`");
+                None
+            }
+            (Some(_), Some(_)) => {
+                errors.add(&fields.pointer("action"), "no `action` beside `decisions`");
+                None
+            }
         }
     }
 }
@@ -84,97 +91,198 @@ fn action_among(known: &[Action], word: &Value) -> Option<Action> {
     known.find(|action| word.as_str() == Some(action.as_str()))
 }
 
-fn read_whole(
-    action: Action,
-    fields: &mut Fields,
-    text: &[u8],
-    errors: &mut Errors,
-) -> DecisionBody {
-    let reason = fields.text_within("reason", MAX_REASON_BYTES, errors);
-    let then = read_then(action, fields, errors);
-    let remember = read_remember(action, fields, errors);
-    let (mut response, mut result) = (None, None);
-    if action == Action::Respond {
+impl wire::WholeDecision {
+    /// Reads an answer with this action. Returns `None` for an action that no answer for a whole
+    /// request can have.
+    fn read(
+        action: Action,
+        digest: Option<String>,
+        text: &[u8],
+        fields: &mut Fields,
+        errors: &mut Errors,
+    ) -> Option<Self> {
+        match action {
+            Action::Approve => {
+                let body = wire::ApproveBody::read(digest, fields, errors);
+                Some(Self::Approve(body.into()))
+            }
+            Action::Reject => {
+                let body = wire::RejectBody::read(digest, fields, errors);
+                Some(Self::Reject(body.into()))
+            }
+            Action::Respond => {
+                let body = wire::RespondDecision::read(digest, text, fields, errors);
+                Some(Self::Respond(body))
+            }
+            Action::Retry => {
+                let body = wire::RetryDecision::read(digest, fields, errors);
+                Some(Self::Retry(body))
+            }
+            Action::Edit | Action::Mixed => None,
+        }
+    }
+}
+
+impl wire::ApproveBody {
+    fn read(digest: Option<String>, fields: &mut Fields, errors: &mut Errors) -> Self {
+        let reason = read_reason(fields, errors);
+        refuse_then(fields, errors);
+        Self {
+            reason,
+            digest,
+            remember: read_remember(fields, errors),
+        }
+    }
+}
+
+impl From<wire::ApproveBody> for wire::ApproveDecision {
+    fn from(body: wire::ApproveBody) -> Self {
+        Self {
+            action: Action::Approve,
+            reason: body.reason,
+            digest: body.digest,
+            remember: body.remember,
+        }
+    }
+}
+
+impl wire::RejectBody {
+    fn read(digest: Option<String>, fields: &mut Fields, errors: &mut Errors) -> Self {
+        let reason = read_reason(fields, errors);
+        let then = read_then(fields, errors);
+        refuse_remember(fields, errors);
+        Self {
+            then,
+            reason,
+            digest,
+        }
+    }
+}
+
+impl From<wire::RejectBody> for wire::RejectDecision {
+    fn from(body: wire::RejectBody) -> Self {
+        Self {
+            action: Action::Reject,
+            then: body.then,
+            reason: body.reason,
+            digest: body.digest,
+        }
+    }
+}
+
+impl wire::RespondDecision {
+    fn read(digest: Option<String>, text: &[u8], fields: &mut Fields, errors: &mut Errors) -> Self {
+        let reason = read_reason(fields, errors);
+        refuse_then(fields, errors);
+        refuse_remember(fields, errors);
         // A `result` of `null` is a value; a `response` of `null` counts as absent.
-        response = fields
+        let response = fields
             .take("response")
             .and_then(|_| member(text, "response"))
             .map(Secret::new);
-        result = fields.raw("result").and_then(|_| member(text, "result"));
+        let result = fields.raw("result").and_then(|_| member(text, "result"));
         if response.is_some() == result.is_some() {
             errors.add(
                 &fields.pointer("response"),
                 "exactly one of `response` and `result`",
             );
         }
+        Self {
+            action: Action::Respond,
+            response,
+            result,
+            reason,
+            digest,
+        }
     }
-    DecisionBody::Whole {
-        action,
-        reason,
-        then,
-        response,
-        result,
-        remember,
+}
+
+impl wire::RetryDecision {
+    fn read(digest: Option<String>, fields: &mut Fields, errors: &mut Errors) -> Self {
+        let reason = read_reason(fields, errors);
+        refuse_then(fields, errors);
+        refuse_remember(fields, errors);
+        Self {
+            action: Action::Retry,
+            reason,
+            digest,
+        }
     }
+}
+
+fn read_reason(fields: &mut Fields, errors: &mut Errors) -> Option<String> {
+    fields.text_within("reason", MAX_REASON_BYTES, errors)
 }
 
 /// Reads `remember`, which asks for a standing decision together with an approval.
-fn read_remember(action: Action, fields: &mut Fields, errors: &mut Errors) -> Option<GrantRequest> {
+fn read_remember(fields: &mut Fields, errors: &mut Errors) -> Option<wire::NewRemember> {
     let pointer = fields.pointer("remember");
     let value = fields.take("remember")?;
-    if action != Action::Approve {
-        errors.add(&pointer, "`remember` only beside `approve`");
-        return None;
-    }
     let mut members = Fields::from_value(value, &pointer, errors)?;
-    let scope = members.take("for");
-    let scope = scope.as_ref().and_then(Value::as_str);
-    let scope = scope.and_then(GrantScope::parse);
-    if scope.is_none() {
-        errors.add(&members.pointer("for"), "`task` or `owner`");
-    }
-    let time = members.take("expires_in");
-    let time = time
-        .as_ref()
-        .and_then(Value::as_str)
-        .and_then(parse_duration);
-    let time = time.filter(|time| !time.is_zero());
-    if time.is_none() {
-        let detail = "a time longer than 0, such as `30m` or `4h`";
-        errors.add(&members.pointer("expires_in"), detail);
-    }
+    let remember = wire::NewRemember::read(&mut members, errors);
     members.finish(errors);
-    Some(GrantRequest {
-        scope: scope?,
-        expires_in: time?,
-    })
+    remember
 }
 
-fn read_then(action: Action, fields: &mut Fields, errors: &mut Errors) -> Option<Then> {
+/// Adds a mistake if an answer that is not an approval has the member `remember`.
+fn refuse_remember(fields: &mut Fields, errors: &mut Errors) {
+    if fields.take("remember").is_some() {
+        errors.add(
+            &fields.pointer("remember"),
+            "`remember` only beside `approve`",
+        );
+    }
+}
+
+impl wire::NewRemember {
+    fn read(fields: &mut Fields, errors: &mut Errors) -> Option<Self> {
+        let scope = fields.take("for");
+        let scope = scope.as_ref().and_then(Value::as_str).and_then(variant);
+        if scope.is_none() {
+            errors.add(&fields.pointer("for"), "`task` or `owner`");
+        }
+        let time = fields.take("expires_in");
+        let time = time
+            .as_ref()
+            .and_then(Value::as_str)
+            .and_then(parse_duration);
+        let time = time.filter(|time| !time.is_zero());
+        if time.is_none() {
+            let detail = "a time longer than 0, such as `30m` or `4h`";
+            errors.add(&fields.pointer("expires_in"), detail);
+        }
+        Some(Self {
+            r#for: scope?,
+            expires_in: time?,
+        })
+    }
+}
+
+fn read_then(fields: &mut Fields, errors: &mut Errors) -> Option<ThenAction> {
     let word = fields.take("then")?;
-    let found = match word.as_str() {
-        Some("continue") => Some(Then::Continue),
-        Some("cancel") => Some(Then::Cancel),
-        Some("cancel_root") => Some(Then::CancelRoot),
-        Some(_) | None => None,
-    };
-    if action != Action::Reject {
-        errors.add(&fields.pointer("then"), DetailCode::ThenWithoutReject);
-    } else if found.is_none() {
+    let then = word.as_str().and_then(variant);
+    if then.is_none() {
         errors.add(
             &fields.pointer("then"),
             "`continue`, `cancel` or `cancel_root`",
         );
     }
-    found
+    then
 }
 
-fn read_per_call(
+/// Adds a mistake if an answer that is not a rejection has the member `then`.
+fn refuse_then(fields: &mut Fields, errors: &mut Errors) {
+    if fields.take("then").is_some() {
+        errors.add(&fields.pointer("then"), DetailCode::ThenWithoutReject);
+    }
+}
+
+fn read_call_decisions(
     decisions: Value,
     text: &[u8],
     at: &str,
     errors: &mut Errors,
-) -> Option<DecisionBody> {
+) -> Option<BTreeMap<String, wire::NewCallDecision>> {
     let Value::Object(decisions) = decisions else {
         errors.add(at, "an object: one answer by `tool_call_id`");
         return None;
@@ -195,287 +303,170 @@ fn read_per_call(
         let Some(mut fields) = Fields::from_value(answer, &place, errors) else {
             continue;
         };
-        let answer = read_call_reply(&mut fields, text.as_bytes(), errors);
+        let answer = wire::NewCallDecision::read(text.as_bytes(), &mut fields, errors);
         fields.finish(errors);
         if let Some(answer) = answer {
             answers.insert(call, answer);
         }
     }
-    Some(DecisionBody::PerCall(answers))
+    Some(answers)
 }
 
-fn read_call_reply(fields: &mut Fields, text: &[u8], errors: &mut Errors) -> Option<CallReply> {
-    let word = fields.take("action").unwrap_or_default();
-    let known = [
-        Action::Approve,
-        Action::Reject,
-        Action::Edit,
-        Action::Respond,
-    ];
-    let Some(action) = action_among(&known, &word) else {
-        errors.add(&fields.pointer("action"), DetailCode::CallAction);
-        return None;
-    };
-    let reason = fields.text_within("reason", MAX_REASON_BYTES, errors);
-    let then = read_then(action, fields, errors);
-    let remember = read_remember(action, fields, errors);
-    let (mut arguments, mut result) = (None, None);
-    if action == Action::Edit {
-        let replacement = fields.take("arguments").filter(Value::is_object);
-        arguments = replacement.and_then(|_| member(text, "arguments"));
-        if arguments.is_none() {
-            errors.add(&fields.pointer("arguments"), DetailCode::ObjectReplacement);
+impl wire::NewCallDecision {
+    fn read(text: &[u8], fields: &mut Fields, errors: &mut Errors) -> Option<Self> {
+        let word = fields.take("action").unwrap_or_default();
+        let known = [
+            Action::Approve,
+            Action::Reject,
+            Action::Edit,
+            Action::Respond,
+        ];
+        let Some(action) = action_among(&known, &word) else {
+            errors.add(&fields.pointer("action"), DetailCode::CallAction);
+            return None;
+        };
+        let reason = read_reason(fields, errors);
+        let then = if action == Action::Reject {
+            read_then(fields, errors)
+        } else {
+            refuse_then(fields, errors);
+            None
+        };
+        let remember = if action == Action::Approve {
+            read_remember(fields, errors)
+        } else {
+            refuse_remember(fields, errors);
+            None
+        };
+        match action {
+            Action::Approve => Some(Self::Approve(wire::ApproveCall {
+                action,
+                reason,
+                remember,
+            })),
+            Action::Reject => Some(Self::Reject(wire::RejectCall {
+                action,
+                then,
+                reason,
+            })),
+            Action::Edit => Some(Self::Edit(wire::EditCall {
+                action,
+                arguments: read_arguments(text, fields, errors)?,
+                reason,
+            })),
+            Action::Respond => Some(Self::Respond(wire::RespondCall {
+                action,
+                result: read_result(text, fields, errors)?,
+                reason,
+            })),
+            Action::Retry | Action::Mixed => None,
         }
     }
-    if action == Action::Respond {
-        result = fields.raw("result").and_then(|_| member(text, "result"));
-        if result.is_none() {
-            errors.add(&fields.pointer("result"), "the result");
+}
+
+fn read_arguments(text: &[u8], fields: &mut Fields, errors: &mut Errors) -> Option<String> {
+    let replacement = fields.take("arguments").filter(Value::is_object);
+    let arguments = replacement.and_then(|_| member(text, "arguments"));
+    if arguments.is_none() {
+        errors.add(&fields.pointer("arguments"), DetailCode::ObjectReplacement);
+    }
+    arguments
+}
+
+fn read_result(text: &[u8], fields: &mut Fields, errors: &mut Errors) -> Option<String> {
+    let result = fields.raw("result").and_then(|_| member(text, "result"));
+    if result.is_none() {
+        errors.add(&fields.pointer("result"), "the result");
+    }
+    result
+}
+
+impl From<wire::DecisionBody> for DecisionInput {
+    fn from(answer: wire::DecisionBody) -> Self {
+        match answer {
+            wire::DecisionBody::Whole(decision) => decision.into(),
+            wire::DecisionBody::PerCall(decision) => {
+                let answers = decision.decisions.into_iter();
+                let replies = answers.map(|(call, answer)| (call, CallReply::from(answer)));
+                Self {
+                    digest: decision.digest,
+                    body: DecisionBody::PerCall(replies.collect()),
+                }
+            }
         }
     }
-    Some(CallReply {
-        action,
-        reason,
-        then,
-        arguments,
-        result,
-        remember,
-    })
+}
+
+impl From<wire::WholeDecision> for DecisionInput {
+    fn from(decision: wire::WholeDecision) -> Self {
+        let (mut then, mut response, mut result, mut remember) = (None, None, None, None);
+        let (action, reason, digest) = match decision {
+            wire::WholeDecision::Approve(body) => {
+                remember = body.remember.map(GrantRequest::from);
+                (body.action, body.reason, body.digest)
+            }
+            wire::WholeDecision::Reject(body) => {
+                then = body.then.map(Into::into);
+                (body.action, body.reason, body.digest)
+            }
+            wire::WholeDecision::Respond(body) => {
+                (response, result) = (body.response, body.result);
+                (body.action, body.reason, body.digest)
+            }
+            wire::WholeDecision::Retry(body) => (body.action, body.reason, body.digest),
+        };
+        let body = DecisionBody::Whole {
+            action,
+            reason,
+            then,
+            response,
+            result,
+            remember,
+        };
+        Self { digest, body }
+    }
+}
+
+impl From<wire::NewCallDecision> for CallReply {
+    fn from(decision: wire::NewCallDecision) -> Self {
+        let (mut then, mut arguments, mut result, mut remember) = (None, None, None, None);
+        let (action, reason) = match decision {
+            wire::NewCallDecision::Approve(call) => {
+                remember = call.remember.map(GrantRequest::from);
+                (call.action, call.reason)
+            }
+            wire::NewCallDecision::Reject(call) => {
+                then = call.then.map(Into::into);
+                (call.action, call.reason)
+            }
+            wire::NewCallDecision::Edit(call) => {
+                arguments = Some(call.arguments);
+                (call.action, call.reason)
+            }
+            wire::NewCallDecision::Respond(call) => {
+                result = Some(call.result);
+                (call.action, call.reason)
+            }
+        };
+        Self {
+            action,
+            reason,
+            then,
+            arguments,
+            result,
+            remember,
+        }
+    }
+}
+
+impl From<wire::NewRemember> for GrantRequest {
+    fn from(remember: wire::NewRemember) -> Self {
+        Self {
+            scope: remember.r#for.into(),
+            expires_in: remember.expires_in,
+        }
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn read(body: Value, path_action: Option<Action>) -> Result<DecisionInput, Problem> {
-        let text = body.to_string();
-        super::read(body, text.as_bytes(), path_action)
-    }
-
-    fn places(body: Value) -> Vec<String> {
-        let errors = read(body, None).unwrap_err().errors;
-        errors.into_iter().map(|error| error.pointer).collect()
-    }
-
-    #[test]
-    fn every_form_of_answer_is_read() {
-        let read_whole = |action, then| DecisionBody::Whole {
-            action,
-            reason: None,
-            then,
-            response: None,
-            result: None,
-            remember: None,
-        };
-        let body = |body| read(body, None).unwrap().body;
-        assert_eq!(
-            body(json!({"action": "approve"})),
-            read_whole(Action::Approve, None)
-        );
-        assert_eq!(
-            body(json!({"action": "reject", "then": "cancel_root"})),
-            read_whole(Action::Reject, Some(Then::CancelRoot))
-        );
-        assert_eq!(
-            body(json!({"action": "retry", "reason": null})),
-            read_whole(Action::Retry, None)
-        );
-        assert_eq!(
-            read(json!({}), Some(Action::Approve)).unwrap().body,
-            read_whole(Action::Approve, None)
-        );
-        let DecisionBody::Whole { result, .. } = body(json!({"action": "respond", "result": null}))
-        else {
-            panic!()
-        };
-        assert_eq!(result.as_deref(), Some("null"));
-        assert_eq!(
-            read(json!({"action": "approve", "digest": "d"}), None)
-                .unwrap()
-                .digest
-                .as_deref(),
-            Some("d")
-        );
-        let DecisionBody::PerCall(answers) = body(json!({"decisions": {
-            "a": {"action": "approve"}, "b": {"action": "reject", "reason": "no", "then": "continue"},
-            "c": {"action": "edit", "arguments": {"x": 1}}, "d": {"action": "respond", "result": "done"}}}))
-        else {
-            panic!()
-        };
-        assert_eq!(answers.len(), 4);
-        assert_eq!(answers["b"].then, Some(Then::Continue));
-        assert_eq!(answers["c"].arguments.as_deref(), Some(r#"{"x":1}"#));
-    }
-
-    #[test]
-    fn remember_is_read_whole_or_refused() {
-        let wish = |body| match read(body, None).map(|input| input.body) {
-            Ok(DecisionBody::Whole { remember, .. }) => Ok(remember),
-            Ok(DecisionBody::PerCall(replies)) => Ok(replies["a"].remember),
-            Err(problem) => Err(problem.errors[0].pointer.clone()),
-        };
-        let hour = GrantRequest {
-            scope: GrantScope::Task,
-            expires_in: std::time::Duration::from_hours(1),
-        };
-        let said = json!({"for": "task", "expires_in": "1h"});
-        for (body, expected) in [
-            (
-                json!({"action": "approve", "remember": said}),
-                Ok(Some(hour)),
-            ),
-            (
-                json!({"decisions": {"a": {"action": "approve", "remember": said}}}),
-                Ok(Some(hour)),
-            ),
-            (json!({"action": "approve", "remember": null}), Ok(None)),
-            (
-                json!({"action": "reject", "remember": said}),
-                Err("/remember"),
-            ),
-            (
-                json!({"decisions": {"a": {"action": "edit", "arguments": {}, "remember": said}}}),
-                Err("/decisions/a/remember"),
-            ),
-            (
-                json!({"action": "approve", "remember": true}),
-                Err("/remember"),
-            ),
-            (
-                json!({"action": "approve", "remember": {"for": "session", "expires_in": "1h"}}),
-                Err("/remember/for"),
-            ),
-            (
-                json!({"action": "approve", "remember": {"for": "task"}}),
-                Err("/remember/expires_in"),
-            ),
-            (
-                json!({"action": "approve", "remember": {"for": "task", "expires_in": "0h"}}),
-                Err("/remember/expires_in"),
-            ),
-            (
-                json!({"action": "approve", "remember": {"for": "task", "expires_in": "1h", "uses": 9}}),
-                Err("/remember/uses"),
-            ),
-        ] {
-            assert_eq!(
-                wish(body.clone()),
-                expected.map_err(str::to_owned),
-                "{body}"
-            );
-        }
-    }
-
-    #[test]
-    fn edited_arguments_and_results_keep_every_digit() {
-        let text = r#"{"decisions": {"c": {"action": "edit", "arguments": {"x": 1.10, "y": 12345678901234567890123}},
-            "d\u0061": {"action": "respond", "result": [1E2, "a b"]}}}"#;
-        let body = crate::http::server::json::parse(text.as_bytes()).unwrap();
-        let DecisionBody::PerCall(answers) = super::read(body, text.as_bytes(), None).unwrap().body
-        else {
-            panic!()
-        };
-        assert_eq!(
-            answers["c"].arguments.as_deref(),
-            Some(r#"{"x":1.10,"y":12345678901234567890123}"#)
-        );
-        assert_eq!(answers["da"].result.as_deref(), Some(r#"[1E2,"a b"]"#));
-        let text = r#"{"action": "respond", "result": 12345678901234567890123}"#;
-        let body = crate::http::server::json::parse(text.as_bytes()).unwrap();
-        let DecisionBody::Whole { result, .. } =
-            super::read(body, text.as_bytes(), None).unwrap().body
-        else {
-            panic!()
-        };
-        assert_eq!(result.as_deref(), Some("12345678901234567890123"));
-    }
-
-    #[test]
-    fn answer_below_a_name_that_is_too_long_is_refused_without_the_name() {
-        for name in ["n".repeat(1024 * 1024), "~".repeat(1000)] {
-            let answer = json!({"action": "edit", "x": 1, "y": 2});
-            let places = places(json!({"decisions": {name: answer}}));
-            assert_eq!(places, ["/decisions"]);
-        }
-    }
-
-    #[test]
-    fn body_that_cannot_be_understood_is_no_answer() {
-        for (body, expected) in [
-            (json!({}), ""),
-            (json!([]), ""),
-            (json!("approve"), ""),
-            (json!(null), ""),
-            (json!({"action": null}), ""),
-            (json!({"action": "Approve"}), "/action"),
-            (json!({"action": "aprove"}), "/action"),
-            (json!({"action": "mixed"}), "/action"),
-            (json!({"action": "edit"}), "/action"),
-            (json!({"action": ["approve"]}), "/action"),
-            (json!({"action": true}), "/action"),
-            (
-                json!({"action": "approve", "decisions": {"a": {"action": "reject"}}}),
-                "/action",
-            ),
-            (json!({"action": "approve", "then": "continue"}), "/then"),
-            (json!({"action": "reject", "then": "stop"}), "/then"),
-            (json!({"action": "reject", "then": 1}), "/then"),
-            (json!({"action": "approve", "reason": 1}), "/reason"),
-            (
-                json!({"action": "approve", "reason": "x".repeat(4097)}),
-                "/reason",
-            ),
-            (json!({"action": "approve", "digest": 1}), "/digest"),
-            (json!({"action": "approve", "arguments": {}}), "/arguments"),
-            (json!({"action": "approve", "result": 1}), "/result"),
-            (json!({"action": "approve", "response": {}}), "/response"),
-            (json!({"action": "respond"}), "/response"),
-            (
-                json!({"action": "respond", "response": {}, "result": 1}),
-                "/response",
-            ),
-            (json!({"decisions": {}}), "/decisions"),
-            (json!({"decisions": []}), "/decisions"),
-            (json!({"decisions": {"a": "approve"}}), "/decisions/a"),
-            (json!({"decisions": {"a": {}}}), "/decisions/a/action"),
-            (
-                json!({"decisions": {"a": {"action": "retry"}}}),
-                "/decisions/a/action",
-            ),
-            (
-                json!({"decisions": {"a": {"action": "edit"}}}),
-                "/decisions/a/arguments",
-            ),
-            (
-                json!({"decisions": {"a": {"action": "edit", "arguments": "x"}}}),
-                "/decisions/a/arguments",
-            ),
-            (
-                json!({"decisions": {"a": {"action": "respond"}}}),
-                "/decisions/a/result",
-            ),
-            (
-                json!({"decisions": {"a": {"action": "approve", "then": "continue"}}}),
-                "/decisions/a/then",
-            ),
-            (
-                json!({"decisions": {"a": {"action": "approve", "arguments": {}}}}),
-                "/decisions/a/arguments",
-            ),
-            (
-                json!({"decisions": {"a": {"action": "approve"}}, "reason": "x"}),
-                "/reason",
-            ),
-            (json!({"approve": true}), ""),
-        ] {
-            assert_eq!(
-                places(body.clone()).first().map(String::as_str),
-                Some(expected),
-                "{body}"
-            );
-        }
-        assert!(read(json!({"action": "approve"}), Some(Action::Approve)).is_err());
-        assert!(read(json!({"then": "continue"}), Some(Action::Approve)).is_err());
-    }
-}
+mod tests;
