@@ -1,5 +1,6 @@
-//! Request bodies, which are also components of the OpenAPI document. An operation reads the
-//! members one by one (`server/fields.rs`), so that it can report the place of every mistake.
+//! Request bodies, which are also components of the OpenAPI document. An operation builds the type
+//! of its body from the members one by one (`server/fields.rs`), so that it can report the place of
+//! every mistake. A member whose digits or order count is kept as JSON text.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
