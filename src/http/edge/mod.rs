@@ -7,9 +7,9 @@
 //! gives up after any status but 200 (WHATWG HTML, "Server-sent events"). The log line of a request
 //! omits path and query, because a path may contain a sealed link.
 
+mod known_paths;
 mod problem_page;
 pub(crate) mod starting;
-mod unknown_path;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -30,7 +30,6 @@ use crate::http::pages::layout;
 use crate::http::server::accept::{wants_html, wants_stream};
 use crate::http::server::caller::CurrentCaller;
 use crate::http::server::drain_body;
-use crate::http::server::link;
 use crate::http::server::operation::{AuthClass, OperationSlot, Surface};
 use crate::http::server::origin::{Origins, refusal_without_accounts};
 use crate::http::server::problem::{Code, Problem, RenderedError};
@@ -122,7 +121,7 @@ impl RequestContext {
     fn surface(&self) -> Surface {
         match self.operation.get() {
             Some(op) => op.surface,
-            None => unknown_path::surface(self.path.split('?').next().unwrap_or_default()),
+            None => known_paths::surface(self.path.split('?').next().unwrap_or_default()),
         }
     }
 
@@ -136,7 +135,7 @@ impl RequestContext {
 
     /// Returns whether the path is a sealed link from a message.
     fn is_link(&self) -> bool {
-        self.path.starts_with(link::PATH_PREFIX)
+        known_paths::is_link(&self.path)
     }
 
     /// Returns the id that the page of a problem shows. `None` for a link that does not work: the

@@ -4,10 +4,11 @@ use maud::Markup;
 use uuid::Uuid;
 
 use super::RequestContext;
+use super::known_paths::{page_path, start_of};
 use crate::http::pages::layout;
 use crate::http::pages::link::sign_in_paragraph;
-use crate::http::pages::page_path;
-use crate::http::pages::sign_in::sign_in_again;
+use crate::http::pages::resume;
+use crate::http::pages::sign_in::{self, sign_in_again};
 use crate::http::server::caller::CurrentCaller;
 use crate::http::server::problem::{Code, Problem, path_prefix};
 use crate::http::server::session::next::local_path;
@@ -44,7 +45,9 @@ fn sign_in_link(
     // a `NotFound` has the same offer, so the page does not reveal whether the resource exists.
     if matches!(problem.code, Code::Forbidden | Code::NotFound) {
         caller.map(|CurrentCaller(caller)| sign_in_again(&caller, &path, prefix, context.language))
-    } else if problem.code == Code::LinkExpired || context.path == "/sign-in" {
+    } else if problem.code == Code::LinkExpired
+        || start_of(&sign_in::show::OP) == Some(context.path.as_str())
+    {
         Some(sign_in_to(&format!("{prefix}/inbox")))
     } else if problem.code == Code::Unauthorized {
         // The session may have ended while the person had a form open.
@@ -68,8 +71,9 @@ fn back_path(context: &RequestContext, problem: &Problem, prefix: &str) -> Optio
     if context.is_link() {
         return Some(format!("{prefix}{}", context.path));
     }
-    let rest = context.path.strip_prefix("/resume/")?;
+    let start = start_of(&resume::show::OP)?;
+    let rest = context.path.strip_prefix(start)?;
     let id = rest.split(['/', '?']).next()?;
     let id = Uuid::parse_str(id).ok()?;
-    Some(format!("{prefix}/resume/{id}"))
+    Some(format!("{prefix}{start}{id}"))
 }

@@ -21,17 +21,6 @@ use super::server::operation::{Operation, operation};
 use super::server::problem::Problem;
 use crate::store::ReadError;
 
-/// Returns the path of the page to which a reader can return from a problem at `path`. If `path`
-/// has no page, because only a form posts to it, returns the path of the page with the form.
-pub(super) fn page_path(path: &str) -> &str {
-    if path.starts_with("/grants/") {
-        return "/grants";
-    }
-    let task = path.strip_suffix("/cancel");
-    task.filter(|task| task.starts_with("/tasks/"))
-        .unwrap_or(path)
-}
-
 /// Returns the data that was read; `None` if the stored data is corrupt, so that a page can leave
 /// the data out.
 fn unless_corrupt<T>(read: Result<T, ReadError>) -> Result<Option<T>, Problem> {

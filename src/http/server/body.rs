@@ -24,7 +24,7 @@ use self::budget::{BodyBudget, BodyReservation};
 use super::caller::CurrentCaller;
 use super::fields::{Errors, NOT_UTF8, is_encoded_utf8, refuse_nul};
 use super::json;
-use super::link::{self, CurrentLink};
+use super::link::CurrentLink;
 use super::operation::Op;
 use super::problem::{Code, Problem};
 use crate::engine::IdempotencyKey;
@@ -267,12 +267,10 @@ pub(crate) fn check_key(headers: &HeaderMap) -> Result<(), Problem> {
     }
 }
 
-/// Returns the path that is stored with an idempotency key. A sealed link gives the right to decide
-/// and must not be stored, so the stored path has the id of the link's request in place of the
-/// link.
+/// Returns the path that is stored with an idempotency key.
 fn stored_path(parts: &Parts) -> String {
     match parts.extensions.get::<CurrentLink>() {
-        Some(link) => format!("{}{}", link::PATH_PREFIX, link.request_id),
+        Some(link) => link.stored_path.clone(),
         None => parts.uri.path().to_owned(),
     }
 }

@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Weak};
 
-use axum::extract::{Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 use http::header::ORIGIN;
@@ -15,8 +15,8 @@ use http::{Extensions, HeaderMap, Method};
 use super::body::{content_length, too_large};
 use super::caller::CurrentCaller;
 use super::connections::ConnectionSlot;
-use super::link::{self, CurrentLink};
-use super::operation::{AuthClass, Op, OperationSlot};
+use super::link::CurrentLink;
+use super::operation::{AuthClass, Op, OperationSlot, fixed_start};
 use super::problem::{Code, Problem, path_prefix};
 use super::session::{self, cookie, redirect_to_sign_in, wants_page};
 use super::wrong_keys::ClientNetwork;
@@ -64,7 +64,7 @@ pub(crate) async fn guard(
         }
         AuthClass::Link => {
             refuse_headers_beside_link(request.headers())?;
-            let (caller, link) = caller_of_link(&http, request.uri().path())?;
+            let (caller, link) = caller_of_link(&http, &request)?;
             protect_connection(request.extensions());
             request.extensions_mut().insert(CurrentCaller(caller));
             request.extensions_mut().insert(link);
@@ -88,8 +88,11 @@ pub(crate) async fn guard(
 /// # Errors
 /// `not_found` for a text that is not a link of this service, and for a link whose person is no
 /// longer in the configuration; `link_expired` when the link has ended.
-fn caller_of_link(http: &Http, path: &str) -> Result<(Caller, CurrentLink), Problem> {
-    let token = path.strip_prefix(link::PATH_PREFIX).unwrap_or_default();
+fn caller_of_link(http: &Http, request: &Request) -> Result<(Caller, CurrentLink), Problem> {
+    let path = request.uri().path();
+    let route = request.extensions().get::<MatchedPath>();
+    let start = route.map_or("", |route| fixed_start(route.as_str()));
+    let token = path.strip_prefix(start).unwrap_or_default();
     let links = http.settings.links.as_ref();
     let opened = links.and_then(|links| Some((links, links.open(token)?)));
     let (links, link) = opened.ok_or_else(Problem::not_found)?;
@@ -103,6 +106,7 @@ fn caller_of_link(http: &Http, path: &str) -> Result<(Caller, CurrentLink), Prob
         expires_at: link.expires_at,
         email: person.email.clone(),
         path: format!("{}{path}", path_prefix(&http.settings.public_url)),
+        stored_path: format!("{start}{}", link.request_id),
     };
     Ok((caller, current))
 }

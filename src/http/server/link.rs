@@ -10,8 +10,6 @@ use crate::http::Http;
 use crate::task::id::RequestId;
 use crate::task::time::Time;
 
-pub(crate) const PATH_PREFIX: &str = "/l/";
-
 /// The content of the sealed link in the path of an HTTP request. The guard (`server/guard.rs`)
 /// opens the link and stores this struct for the operation.
 #[derive(Clone, Debug)]
@@ -22,6 +20,9 @@ pub(crate) struct CurrentLink {
     pub email: Option<String>,
     /// The path of the link's page, including the path of `public_url`.
     pub path: String,
+    /// The path that is stored with an idempotency key. A sealed link gives the right to decide and
+    /// must not be stored, so this path has the id of the link's request in place of the link.
+    pub stored_path: String,
 }
 
 impl FromRequestParts<Arc<Http>> for CurrentLink {

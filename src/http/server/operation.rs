@@ -98,6 +98,7 @@ pub(crate) struct Operation {
     pub op: &'static Op,
     /// Returns the path and the handler.
     pub route: fn() -> (String, MethodRouter<Arc<Http>>),
+    pub methods: fn() -> Vec<HttpMethod>,
     /// Returns the path and the handler, with their part of the OpenAPI document. The router is
     /// built without this part: the schemas of all operations take much time and memory, and most
     /// processes never show the document.
@@ -118,11 +119,17 @@ macro_rules! operation {
                     $crate::http::server::operation::method_router(&methods, $($handler)+),
                 )
             },
+            methods: || utoipa_axum::routes!(@path [methods()] of $($handler)+),
             documented: || utoipa_axum::routes!($($handler)+),
         }
     };
 }
 pub(crate) use operation;
+
+/// Returns the part of a route's path before its first parameter.
+pub(crate) fn fixed_start(route: &str) -> &str {
+    route.split('{').next().unwrap_or_default()
+}
 
 /// Routes requests with these methods to a handler.
 pub(crate) fn method_router<T: 'static>(

@@ -1,0 +1,197 @@
+//! The paths of the operations, read from the table of operations. `edge/` compares the path of a
+//! request with them where it cannot ask the operation: before the request reaches its operation,
+//! and where no operation runs (an unknown path, a known path with an unknown method, and any path
+//! while the service starts).
+
+use std::iter::successors;
+use std::sync::LazyLock;
+
+use utoipa::openapi::HttpMethod;
+
+use crate::http::server::operation::{AuthClass, Op, Surface, fixed_start};
+
+struct KnownPath {
+    /// The path of the operation's route, with the parameters' names in braces.
+    route: String,
+    op: &'static Op,
+    has_get: bool,
+}
+
+static KNOWN: LazyLock<Vec<KnownPath>> = LazyLock::new(|| {
+    let operations = crate::http::operations().into_iter();
+    operations
+        .map(|operation| KnownPath {
+            route: (operation.route)().0,
+            op: operation.op,
+            has_get: (operation.methods)().contains(&HttpMethod::Get),
+        })
+        .collect()
+});
+
+/// Returns the surface of the operations whose paths have the same first segment as `path`;
+/// `Public` if no operation has this segment. Returns `Stream` only if a stream's path also has the
+/// same last segment as `path`.
+pub(super) fn surface(path: &str) -> Surface {
+    let (first, last) = ends(path);
+    let beside = || {
+        KNOWN
+            .iter()
+            .filter(move |known| ends(&known.route).0 == first)
+    };
+    let is_stream =
+        beside().any(|known| known.op.surface == Surface::Stream && ends(&known.route).1 == last);
+    if is_stream {
+        return Surface::Stream;
+    }
+    beside()
+        .map(|known| known.op.surface)
+        .find(|surface| *surface != Surface::Stream)
+        .unwrap_or(Surface::Public)
+}
+
+/// Returns whether `path` begins like the paths of sealed links.
+pub(super) fn is_link(path: &str) -> bool {
+    let links = KNOWN
+        .iter()
+        .filter(|known| known.op.auth == AuthClass::Link);
+    links
+        .map(|known| fixed_start(&known.route))
+        .any(|start| path.starts_with(start))
+}
+
+/// Returns the path of `op` up to its first parameter; `None` if `op` is not in the table.
+pub(super) fn start_of(op: &Op) -> Option<&'static str> {
+    let known = KNOWN.iter().find(|known| known.op.id == op.id);
+    known.map(|known| fixed_start(&known.route))
+}
+
+/// Returns the path of the page to which a reader can return from a problem at `path` (with its
+/// query). If `path` has no page, because only a form posts to it, returns the path of the nearest
+/// page above it, which has the form.
+pub(super) fn page_path(path: &str) -> &str {
+    let own = path.split('?').next().unwrap_or_default();
+    if is_page(own) {
+        return path;
+    }
+    let mut paths_above = successors(parent(own), |path| parent(path));
+    paths_above.find(|path| is_page(path)).unwrap_or(path)
+}
+
+/// Returns the path without its last segment; `None` for a path of one segment.
+fn parent(path: &str) -> Option<&str> {
+    let (parent, _) = path.rsplit_once('/')?;
+    (!parent.is_empty()).then_some(parent)
+}
+
+fn is_page(path: &str) -> bool {
+    KNOWN.iter().any(|known| {
+        known.has_get && known.op.surface == Surface::Page && matches_route(path, &known.route)
+    })
+}
+
+/// Returns whether `path` has the segments of `route`, where a parameter stands for any segment.
+fn matches_route(path: &str, route: &str) -> bool {
+    path.split('/').count() == route.split('/').count()
+        && path
+            .split('/')
+            .zip(route.split('/'))
+            .all(|(found, known)| known.starts_with('{') || known == found)
+}
+
+/// Returns the first and the last segment of a path.
+fn ends(path: &str) -> (&str, &str) {
+    let first = path.split('/').nth(1).unwrap_or_default();
+    (first, path.rsplit('/').next().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_below_the_same_segment_have_the_same_surface() {
+        for operation in crate::http::operations() {
+            let (path, _) = (operation.route)();
+            assert_eq!(surface(&path), operation.op.surface, "{path}");
+        }
+    }
+
+    #[test]
+    fn unknown_path_has_the_surface_of_the_paths_beside_it() {
+        for (path, expected) in [
+            ("/v1", Surface::Api),
+            ("/v1/", Surface::Api),
+            ("/v1/nothing", Surface::Api),
+            ("/v1/nothing/events", Surface::Stream),
+            ("/v1/events/", Surface::Api),
+            ("/mcp", Surface::Api),
+            ("/mcp/gate/events", Surface::Api),
+            ("/resume", Surface::Page),
+            ("/resume/a/b", Surface::Page),
+            ("/l", Surface::Page),
+            ("/l/", Surface::Page),
+            ("/sign-in/x", Surface::Page),
+            ("/sign-out/x", Surface::Page),
+            ("/inbox/nothing", Surface::Page),
+            ("/tasks/a/b", Surface::Page),
+            ("/grants/a/b", Surface::Page),
+            ("/v10", Surface::Public),
+            ("/inboxes", Surface::Public),
+            ("/inbox.js", Surface::Public),
+            ("/docs/nothing", Surface::Public),
+            ("/nowhere", Surface::Public),
+            ("//v1", Surface::Public),
+            ("/", Surface::Public),
+            ("*", Surface::Public),
+            ("", Surface::Public),
+        ] {
+            assert_eq!(surface(path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn only_paths_below_the_segment_of_links_are_links() {
+        for (path, expected) in [
+            ("/l/k1.abc", true),
+            ("/l/", true),
+            ("/l/a/b?c", true),
+            ("/l", false),
+            ("/l?c", false),
+            ("/link/x", false),
+            ("/v1/l/x", false),
+            ("*", false),
+            ("", false),
+        ] {
+            assert_eq!(is_link(path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn problem_of_a_form_leads_to_the_page_with_the_form() {
+        for (path, expected) in [
+            ("/grants/a", "/grants"),
+            ("/grants/a?b=/c", "/grants"),
+            ("/tasks/a/cancel", "/tasks/a"),
+            ("/tasks/a", "/tasks/a"),
+            ("/tasks?status=paused", "/tasks?status=paused"),
+            ("/resume/a", "/resume/a"),
+            ("/resume/a/approve", "/resume/a/approve"),
+            ("/resume/a?b=/c/d", "/resume/a?b=/c/d"),
+            ("/l/a", "/l/a"),
+            ("/sign-out", "/sign-out"),
+            ("/nowhere/a", "/nowhere/a"),
+            ("/", "/"),
+            ("", ""),
+        ] {
+            assert_eq!(page_path(path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn start_of_a_path_ends_before_its_first_parameter() {
+        use crate::http::pages::{resume, sign_in};
+
+        assert_eq!(start_of(&resume::show::OP), Some("/resume/"));
+        assert_eq!(start_of(&sign_in::show::OP), Some("/sign-in"));
+    }
+}
