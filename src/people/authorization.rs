@@ -347,6 +347,13 @@ pub fn may_read_or_decide_any(caller: &Caller) -> Result<(), &'static str> {
     }
 }
 
+/// Whether `caller` sees the tasks, gates and standing decisions of every user of the tenant in
+/// lists.
+#[must_use]
+pub fn sees_whole_tenant(caller: &Caller) -> bool {
+    caller.admin
+}
+
 /// Checks that `caller` is an admin.
 ///
 /// # Errors

@@ -14,7 +14,7 @@ use crate::http::server::query::{Query, cursor_of};
 use crate::http::wire::grant::{Grant, GrantList};
 use crate::http::wire::params::PageQuery;
 use crate::people::Caller;
-use crate::people::authorization::inbox_person;
+use crate::people::authorization::{inbox_person, sees_whole_tenant};
 use crate::store::{GrantFilter, GrantRow, Page};
 use crate::task::id::GrantId;
 
@@ -68,7 +68,7 @@ pub(crate) async fn read(
 ) -> Result<Page<GrantRow>, Problem> {
     let filter = GrantFilter {
         tenant: caller.tenant.clone(),
-        person: (!caller.admin).then(|| inbox_person(caller)),
+        person: (!sees_whole_tenant(caller)).then(|| inbox_person(caller)),
         before,
         limit,
     };

@@ -21,6 +21,7 @@ use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::{Query, cursor_of};
 use crate::http::wire::params::{CursorQuery, TasksPageQuery};
 use crate::people::Caller;
+use crate::people::authorization::sees_whole_tenant;
 use crate::store::TaskFilter;
 use crate::task::change::TaskRow;
 use crate::task::id::TaskId;
@@ -53,7 +54,7 @@ pub(crate) async fn get_tasks_page(
     must_read(&caller)?;
     let mut query = Query::from_uri(&uri);
     query.drop_empty();
-    let own = (!caller.admin).then(|| caller.user_id.clone());
+    let own = (!sees_whole_tenant(&caller)).then(|| caller.user_id.clone());
     let agents = query.texts("agent");
     let filter = TaskFilter {
         tenant: caller.tenant.clone(),
@@ -113,7 +114,8 @@ fn tasks_page(
 fn gates_to_choose(http: &Http, caller: &Caller) -> Vec<String> {
     let gates = http.engine.agents().gates();
     let open = gates.filter(|(gate, _)| {
-        caller.admin || gate.is_open_to(&caller.tenant, &caller.user_id, &caller.groups)
+        sees_whole_tenant(caller)
+            || gate.is_open_to(&caller.tenant, &caller.user_id, &caller.groups)
     });
     open.map(|(gate, _)| gate.name.clone()).collect()
 }
@@ -166,7 +168,7 @@ fn filter_form(site: &Site<'_>, address: &str, filter: &TaskFilter, gates: &[Str
 
 fn table(site: &Site<'_>, rows: &[TaskRow]) -> Markup {
     let texts = site.texts();
-    let all = site.caller.admin;
+    let all = sees_whole_tenant(site.caller);
     html! {
         table.tasks {
             thead {
