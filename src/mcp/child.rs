@@ -17,7 +17,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::reader::{MAX_MESSAGE_BYTES, MAX_QUEUED_REQUESTS};
 use super::wire::{
-    Answer, Message, is_list_change, raw_result, readable, reply, unreadable_answer_id,
+    Message, RpcAnswer, is_list_change, raw_result, readable, reply, unreadable_answer_id,
 };
 use crate::secret::{Redactor, StreamRedactor};
 use crate::task::text::cut;
@@ -49,7 +49,7 @@ pub(super) struct Child {
 
 /// Maps the id of each pending request to a channel for the answer. If the answer is a result, the
 /// channel also carries the text of the result exactly as the server wrote it.
-type PendingAnswers = BTreeMap<String, oneshot::Sender<(Answer, Option<String>)>>;
+type PendingAnswers = BTreeMap<String, oneshot::Sender<(RpcAnswer, Option<String>)>>;
 
 /// The state shared by a [`Child`], its pending requests and the reader of its output.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ struct Shared {
 /// `pending_answers`, so that a late answer is ignored.
 pub(super) struct Pending {
     id: String,
-    answer: oneshot::Receiver<(Answer, Option<String>)>,
+    answer: oneshot::Receiver<(RpcAnswer, Option<String>)>,
     /// The result exactly as the server wrote it. `None` before the answer, or if the answer is an
     /// error.
     pub(super) raw: Option<String>,
@@ -244,7 +244,7 @@ impl Child {
 
 impl Pending {
     /// Waits for the answer. Returns `None` if the child ended without an answer.
-    pub(super) async fn answer(&mut self) -> Option<Answer> {
+    pub(super) async fn answer(&mut self) -> Option<RpcAnswer> {
         let (answer, raw) = tokio::select! {
             biased;
             answer = &mut self.answer => answer.ok(),
@@ -300,7 +300,7 @@ impl Shared {
                 // method has this result, so the caller treats the answer like any other invalid
                 // result.
                 if let Some(id) = unreadable_answer_id(line) {
-                    self.settle(&id, Answer::Result(Value::Null), line);
+                    self.settle(&id, RpcAnswer::Result(Value::Null), line);
                 }
             }
         }
@@ -308,7 +308,7 @@ impl Shared {
 
     /// Ends the pending request `id` with its answer, which is in `line`. If the request is no
     /// longer pending, the late answer is dropped.
-    fn settle(&self, id: &str, answer: Answer, line: &str) {
+    fn settle(&self, id: &str, answer: RpcAnswer, line: &str) {
         self.touch();
         let answer_sender = self.lock().remove(id);
         if let Some(answer_sender) = answer_sender {

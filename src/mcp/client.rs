@@ -14,7 +14,7 @@ use super::lock::tool_name;
 use super::settings::Transport;
 use super::stdio::Stdio;
 use super::streamable::Streamable;
-use super::wire::{Answer, Request, Revision};
+use super::wire::{Request, Revision, RpcAnswer};
 use crate::net::Net;
 use crate::secret::Redactor;
 use crate::task::elicitation::{Elicitation, Resume, ServerState, all_declined, declined_note};
@@ -167,7 +167,12 @@ impl McpCall<'_> {
 
     /// Stores the text of the result in `self.raw`, exactly as the server wrote it. Stores nothing
     /// if the answer is not a complete result, or if the text contains a secret.
-    pub(super) fn store_raw_result(&self, answer: &Answer, raw: Option<&str>, redactor: &Redactor) {
+    pub(super) fn store_raw_result(
+        &self,
+        answer: &RpcAnswer,
+        raw: Option<&str>,
+        redactor: &Redactor,
+    ) {
         let raw = raw.filter(|raw| answer.is_complete() && !redactor.finds_secret_in(raw));
         if let Some(raw) = raw {
             self.raw.put(raw.into());

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::client::Outcome;
 use super::elicitation::{self, InputRequest, Question};
-use super::wire::{Answer, NOT_EXECUTED};
+use super::wire::{NOT_EXECUTED, RpcAnswer};
 use crate::secret::Redactor;
 use crate::task::text::cut;
 use crate::tool::output;
@@ -14,9 +14,9 @@ use crate::tool::output;
 const MAX_ERROR_BYTES: usize = 2 * 1024;
 const MAX_METHOD_BYTES: usize = 64;
 
-pub(super) fn outcome(answer: Answer, redactor: &Redactor) -> Outcome {
+pub(super) fn outcome(answer: RpcAnswer, redactor: &Redactor) -> Outcome {
     match answer {
-        Answer::Error { code, message } => {
+        RpcAnswer::Error { code, message } => {
             let message = redactor.redact(&message).into_owned();
             let text = format!(
                 "The server reported error {code}: {}",
@@ -28,7 +28,7 @@ pub(super) fn outcome(answer: Answer, redactor: &Redactor) -> Outcome {
                 Outcome::Suspect(text)
             }
         }
-        Answer::Result(result) => match result.get("resultType").and_then(Value::as_str) {
+        RpcAnswer::Result(result) => match result.get("resultType").and_then(Value::as_str) {
             None | Some("complete") => complete(&result, redactor),
             Some("input_required") => match input_request(&result, redactor) {
                 Ok(input_request) => match elicitation::check(input_request, redactor) {
@@ -176,7 +176,7 @@ mod tests {
     use crate::task::elicitation::ServerState;
 
     fn of(result: Value) -> Outcome {
-        outcome(Answer::Result(result), &Redactor::default())
+        outcome(RpcAnswer::Result(result), &Redactor::default())
     }
 
     #[test]
@@ -213,7 +213,7 @@ mod tests {
                 json!({"type": "image", "mimeType": kind}),
                 json!({"type": kind}),
             ] {
-                let result = Answer::Result(json!({"content": [block]}));
+                let result = RpcAnswer::Result(json!({"content": [block]}));
                 let Outcome::Succeeded(text) = outcome(result, &redactor) else {
                     panic!("no success")
                 };
@@ -245,7 +245,7 @@ mod tests {
         let task = json!({"resultType": "task", "task": {}});
         assert_eq!(of(task), Outcome::NeedsTasks);
         for code in NOT_EXECUTED {
-            let error = Answer::Error {
+            let error = RpcAnswer::Error {
                 code,
                 message: "no".to_owned(),
             };
@@ -256,7 +256,7 @@ mod tests {
             );
         }
         for code in [-32603, -32000, -32042, 1] {
-            let error = Answer::Error {
+            let error = RpcAnswer::Error {
                 code,
                 message: String::new(),
             };

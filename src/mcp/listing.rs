@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::client::Listing;
-use super::wire::{Answer, Revision};
+use super::wire::{Revision, RpcAnswer};
 
 const MAX_PAGES: usize = 100;
 const MAX_TOOLS: usize = 1000;
@@ -34,10 +34,10 @@ impl Pages {
     ///
     /// # Errors
     /// Fails if the list cannot be used. The error is the reason.
-    pub(super) fn add(&mut self, page: Answer) -> Result<bool, String> {
+    pub(super) fn add(&mut self, page: RpcAnswer) -> Result<bool, String> {
         let page = match page {
-            Answer::Result(page) => page,
-            Answer::Error { code, .. } => {
+            RpcAnswer::Result(page) => page,
+            RpcAnswer::Error { code, .. } => {
                 return Err(format!("it reported error {code} when asked for its tools"));
             }
         };

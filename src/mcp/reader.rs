@@ -6,7 +6,7 @@ use reqwest::header::{HeaderMap, HeaderValue};
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
-use super::wire::{Answer, Message, is_list_change, raw_result, readable};
+use super::wire::{Message, RpcAnswer, is_list_change, raw_result, readable};
 use crate::net::ResponseSink;
 use crate::net::sse::{Decoder, is_event_stream};
 
@@ -18,7 +18,7 @@ pub(super) struct Reply {
     /// The value of `Mcp-Session-Id`, if the server began a session.
     pub(super) session: Option<HeaderValue>,
     /// The JSON-RPC answer; `None` if the body holds no answer to the request.
-    pub(super) answer: Option<Answer>,
+    pub(super) answer: Option<RpcAnswer>,
     /// The result exactly as the server wrote it; `None` if the answer is missing or is an error.
     pub(super) raw: Option<String>,
     /// Whether the answer carries the id of the request, which proves that the server read the
@@ -83,7 +83,7 @@ impl Reader {
             && let Some(Message::Answer(id, answer)) = Message::read(&text)
         {
             // A server that could not parse the request answers with the id `null`.
-            let is_unparsed = id.is_null() && matches!(answer, Answer::Error { .. });
+            let is_unparsed = id.is_null() && matches!(answer, RpcAnswer::Error { .. });
             if id == self.id || is_unparsed {
                 self.reply.has_request_id = !is_unparsed;
                 self.reply.raw = raw_result(&text);

@@ -16,7 +16,7 @@ use super::child::{Child, Pending};
 use super::client::{ClientError, LIST_TIMED_OUT, LIST_TIMEOUT, Listing, McpCall, Outcome};
 use super::content::outcome;
 use super::listing::Pages;
-use super::wire::{Answer, Request, Revision, initialized, is_stateless, server_info};
+use super::wire::{Request, Revision, RpcAnswer, initialized, is_stateless, server_info};
 use crate::net::{NO_ANSWER_IN_TIME, NOT_PERMITTED};
 use crate::secret::{Redactor, Secret};
 use crate::task::elicitation::Resume;
@@ -414,7 +414,7 @@ impl Stdio {
         session: &Session,
         request: Request<'_>,
         within: Duration,
-    ) -> Result<Answer, String> {
+    ) -> Result<RpcAnswer, String> {
         let id = format!(
             "{}-{}",
             request.method,

@@ -30,7 +30,7 @@ use super::reader::{MAX_QUEUED_REQUESTS, Reader, Reply};
 use super::refusal::{is_gateway, refusal, without_answer};
 use super::settings::OAuth;
 use super::wire::{
-    Answer, Request, Revision, initialized, is_stateless, is_unsupported, reply, server_info,
+    Request, Revision, RpcAnswer, initialized, is_stateless, is_unsupported, reply, server_info,
 };
 use crate::net::{self, Net, ResponseSink as _, SendPermit};
 use crate::task::elicitation::Resume;
@@ -153,10 +153,10 @@ impl Streamable {
             let status = reply.status;
             // The call is sent again only if the server certainly did not execute it. The server
             // may have executed the call if the status is 400, or if it answered the request with
-            // anything but a refusal (`Answer::is_refusal`).
+            // anything but a refusal (`RpcAnswer::is_refusal`).
             let renewal = self.renew(&call.headers, &context, status).await;
             let was_read =
-                reply.has_request_id && !reply.answer.as_ref().is_some_and(Answer::is_refusal);
+                reply.has_request_id && !reply.answer.as_ref().is_some_and(RpcAnswer::is_refusal);
             let is_unexecuted = !was_read && status != StatusCode::BAD_REQUEST;
             if is_unexecuted && renewal.is_some_and(|renewal| renewed.insert(renewal)) {
                 let decided = call.permit.decided().await;
@@ -166,11 +166,11 @@ impl Streamable {
             }
             let redactor = with_token_redacted(call.redactor, context.token.as_ref());
             return match reply.answer {
-                Some(answer @ Answer::Result(_)) if status.is_success() => {
+                Some(answer @ RpcAnswer::Result(_)) if status.is_success() => {
                     call.store_raw_result(&answer, reply.raw.as_deref(), &redactor);
                     outcome(answer, &redactor)
                 }
-                Some(answer @ Answer::Error { .. }) if !is_gateway(status) => {
+                Some(answer @ RpcAnswer::Error { .. }) if !is_gateway(status) => {
                     outcome(answer, &redactor)
                 }
                 Some(_) | None => without_answer(status, reply.is_event_stream, &context.headers),
@@ -317,7 +317,7 @@ impl Streamable {
 
     /// Returns the server's answer to `server/discover`; `None` if no JSON-RPC answer arrives in
     /// time.
-    async fn probe(&self, context: &Context) -> Result<Option<Answer>, ClientError> {
+    async fn probe(&self, context: &Context) -> Result<Option<RpcAnswer>, ClientError> {
         match self
             .ask(
                 context,

@@ -99,7 +99,7 @@ impl<'r> Request<'r> {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Message {
     /// The answer to the request with this id.
-    Answer(Value, Answer),
+    Answer(Value, RpcAnswer),
     /// A request of the server, with its id and method.
     Request(Value, String),
     /// A notification, with its method.
@@ -108,7 +108,7 @@ pub(super) enum Message {
 
 /// The answer to a request: a result or a JSON-RPC error.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Answer {
+pub(super) enum RpcAnswer {
     Result(Value),
     Error { code: i64, message: String },
 }
@@ -135,7 +135,7 @@ fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Value>, D
     Value::deserialize(from).map(Some)
 }
 
-impl Answer {
+impl RpcAnswer {
     /// Whether the answer is a complete result: neither an error, nor an MCP task, nor a request for
     /// input.
     pub(super) fn is_complete(&self) -> bool {
@@ -169,9 +169,9 @@ impl Message {
         match (envelope.method, envelope.result, envelope.error) {
             (Some(method), None, None) if id.is_null() => Some(Self::Notification(method)),
             (Some(method), None, None) if is_short(&id) => Some(Self::Request(id, method)),
-            (None, Some(result), None) => Some(Self::Answer(id, Answer::Result(result))),
+            (None, Some(result), None) => Some(Self::Answer(id, RpcAnswer::Result(result))),
             (None, None, Some(ErrorObject { code, message })) => {
-                Some(Self::Answer(id, Answer::Error { code, message }))
+                Some(Self::Answer(id, RpcAnswer::Error { code, message }))
             }
             _ => None,
         }
@@ -236,14 +236,14 @@ pub(super) fn is_list_change(method: &str) -> bool {
 pub(super) const NOT_EXECUTED: [i64; 7] = [-32700, -32600, -32601, -32602, -32020, -32021, -32022];
 
 /// Whether the answer is the error of a server that does not support the revision of the request.
-pub(super) fn is_unsupported(answer: &Answer) -> bool {
-    matches!(answer, Answer::Error { code: -32022, .. })
+pub(super) fn is_unsupported(answer: &RpcAnswer) -> bool {
+    matches!(answer, RpcAnswer::Error { code: -32022, .. })
 }
 
 /// Whether the answer to `server/discover` says that the server speaks the stateless revision
 /// (2026-07-28).
-pub(super) fn is_stateless(answer: &Answer) -> bool {
-    let Answer::Result(result) = answer else {
+pub(super) fn is_stateless(answer: &RpcAnswer) -> bool {
+    let RpcAnswer::Result(result) = answer else {
         return false;
     };
     let versions = result.get("supportedVersions").and_then(Value::as_array);
@@ -252,8 +252,8 @@ pub(super) fn is_stateless(answer: &Answer) -> bool {
 }
 
 /// Returns the server's `serverInfo` in the answer to `server/discover`; `Null` if there is none.
-pub(super) fn server_info(answer: &Answer) -> Value {
-    let Answer::Result(result) = answer else {
+pub(super) fn server_info(answer: &RpcAnswer) -> Value {
+    let RpcAnswer::Result(result) = answer else {
         return Value::Null;
     };
     let meta = result.get("_meta");
@@ -263,10 +263,10 @@ pub(super) fn server_info(answer: &Answer) -> Value {
 
 /// Returns the revision and the `serverInfo` in a server's answer to `initialize`. Fails with the
 /// reason if the answer is an error, or if its revision is unknown or is the stateless revision.
-pub(super) fn initialized(answer: Answer) -> Result<(Revision, Value), String> {
+pub(super) fn initialized(answer: RpcAnswer) -> Result<(Revision, Value), String> {
     let result = match answer {
-        Answer::Result(result) => result,
-        Answer::Error { code, .. } => {
+        RpcAnswer::Result(result) => result,
+        RpcAnswer::Error { code, .. } => {
             return Err(format!("it refused to begin, with error {code}"));
         }
     };
@@ -307,12 +307,12 @@ mod tests {
         let result = json!({"a": [{"b": -1.5}, {"b": "x"}], "b": null});
         assert_eq!(
             Message::read(plain),
-            Some(Message::Answer(json!(1), Answer::Result(result)))
+            Some(Message::Answer(json!(1), RpcAnswer::Result(result)))
         );
         let empty = Message::read(r#"{"jsonrpc":"2.0","id":"a","result":null}"#);
         assert_eq!(
             empty,
-            Some(Message::Answer(json!("a"), Answer::Result(Value::Null)))
+            Some(Message::Answer(json!("a"), RpcAnswer::Result(Value::Null)))
         );
     }
 
@@ -322,7 +322,7 @@ mod tests {
         let result = json!({"a": "b\u{FFFD}\\ud83d \u{1F600}\u{FFFD}"});
         assert_eq!(
             Message::read(message),
-            Some(Message::Answer(json!(1), Answer::Result(result)))
+            Some(Message::Answer(json!(1), RpcAnswer::Result(result)))
         );
         let raw = raw_result(message);
         let kept = "{ \"a\":\"b\\ufffd\\\\ud83d \\ud83d\\ude00\u{FFFD}\"}";

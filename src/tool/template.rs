@@ -6,10 +6,10 @@ use super::credential::{self, Credentials};
 use crate::secret::Secret;
 
 #[derive(Clone, Debug)]
-pub(super) struct Template(Vec<Piece>);
+pub(super) struct Template(Vec<TemplatePart>);
 
 #[derive(Clone, Debug)]
-enum Piece {
+enum TemplatePart {
     Text(Secret<String>),
     /// The credential's name and the field's name.
     Credential(String, String),
@@ -21,25 +21,25 @@ impl Template {
     /// # Errors
     /// Fails if a reference has a mistake. The error describes the mistake.
     pub(super) fn read(text: &str) -> Result<Self, String> {
-        let mut pieces = Vec::new();
+        let mut parts = Vec::new();
         let mut rest = text;
         while let Some((before, after)) = rest
             .find(credential::REFERENCE_START)
             .and_then(|at| rest.split_at_checked(at))
         {
             let ((name, field), tail) = credential::split_reference(after)?;
-            pieces.push(Piece::Text(Secret::new(before.to_owned())));
-            pieces.push(Piece::Credential(name.to_owned(), field.to_owned()));
+            parts.push(TemplatePart::Text(Secret::new(before.to_owned())));
+            parts.push(TemplatePart::Credential(name.to_owned(), field.to_owned()));
             rest = tail;
         }
-        pieces.push(Piece::Text(Secret::new(rest.to_owned())));
-        Ok(Self(pieces))
+        parts.push(TemplatePart::Text(Secret::new(rest.to_owned())));
+        Ok(Self(parts))
     }
 
     pub(super) fn credential_names(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().filter_map(|piece| match piece {
-            Piece::Text(_) => None,
-            Piece::Credential(name, _) => Some(name.as_str()),
+        self.0.iter().filter_map(|part| match part {
+            TemplatePart::Text(_) => None,
+            TemplatePart::Credential(name, _) => Some(name.as_str()),
         })
     }
 
@@ -50,10 +50,12 @@ impl Template {
     /// and the reason, and never contains the value.
     pub(super) fn fill(&self, credentials: &Credentials) -> Result<Secret<String>, String> {
         let mut text = String::new();
-        for piece in &self.0 {
-            match piece {
-                Piece::Text(literal) => text.push_str(literal.reveal()),
-                Piece::Credential(name, field) => text.push_str(credentials.value(name, field)?),
+        for part in &self.0 {
+            match part {
+                TemplatePart::Text(literal) => text.push_str(literal.reveal()),
+                TemplatePart::Credential(name, field) => {
+                    text.push_str(credentials.value(name, field)?)
+                }
             }
         }
         Ok(Secret::new(text))

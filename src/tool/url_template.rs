@@ -20,7 +20,7 @@ const SEGMENT_ESCAPES: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'~');
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Piece {
+enum UrlPart {
     Text(String),
     Argument(String),
     /// The credential's name and the field's name.
@@ -33,8 +33,8 @@ pub(crate) struct UrlTemplate {
     pub origin: String,
     /// The text before the path. The URL of each call begins with this text.
     start: String,
-    path: Vec<Piece>,
-    query: Option<Vec<Piece>>,
+    path: Vec<UrlPart>,
+    query: Option<Vec<UrlPart>>,
 }
 
 impl UrlTemplate {
@@ -79,9 +79,9 @@ impl UrlTemplate {
         if path.split('/').any(has_dots) {
             add("has a segment `.` or `..`");
         }
-        let path = parse_pieces(path, mistakes);
-        let query = query.map(|query| parse_pieces(query, mistakes));
-        if !query.iter().all(|pieces| credentials_are_values(pieces)) {
+        let path = parse_parts(path, mistakes);
+        let query = query.map(|query| parse_parts(query, mistakes));
+        if !query.iter().all(|parts| credentials_are_values(parts)) {
             let detail = "has a credential in its query that is not a value behind a `=`";
             mistakes.push(detail.to_owned());
         }
@@ -95,30 +95,30 @@ impl UrlTemplate {
 
     /// Returns the name of each argument.
     pub(crate) fn arguments(&self) -> impl Iterator<Item = &str> {
-        self.pieces().filter_map(|piece| match piece {
-            Piece::Argument(name) => Some(name.as_str()),
-            Piece::Text(_) | Piece::Credential(..) => None,
+        self.parts().filter_map(|part| match part {
+            UrlPart::Argument(name) => Some(name.as_str()),
+            UrlPart::Text(_) | UrlPart::Credential(..) => None,
         })
     }
 
     pub(crate) fn credential_names(&self) -> impl Iterator<Item = &str> {
-        self.pieces().filter_map(|piece| match piece {
-            Piece::Credential(name, _) => Some(name.as_str()),
-            Piece::Text(_) | Piece::Argument(_) => None,
+        self.parts().filter_map(|part| match part {
+            UrlPart::Credential(name, _) => Some(name.as_str()),
+            UrlPart::Text(_) | UrlPart::Argument(_) => None,
         })
     }
 
-    fn pieces(&self) -> impl Iterator<Item = &Piece> {
+    fn parts(&self) -> impl Iterator<Item = &UrlPart> {
         self.path.iter().chain(self.query.iter().flatten())
     }
 
     /// Returns the names of the parameters in the template's query, folded (see [`folded`]).
     pub(crate) fn query_names(&self) -> BTreeSet<String> {
         let mut text = String::new();
-        for piece in self.query.iter().flatten() {
-            match piece {
-                Piece::Text(literal) => text.push_str(literal),
-                Piece::Argument(_) | Piece::Credential(..) => text.push('x'),
+        for part in self.query.iter().flatten() {
+            match part {
+                UrlPart::Text(literal) => text.push_str(literal),
+                UrlPart::Argument(_) | UrlPart::Credential(..) => text.push('x'),
             }
         }
         url::form_urlencoded::parse(text.as_bytes())
@@ -161,12 +161,12 @@ impl UrlTemplate {
         extras_in_query: bool,
         credential: CredentialLookup<'_>,
     ) -> Result<Url, String> {
-        let path = fill_pieces(&self.path, arguments, credential, true)?;
+        let path = fill_parts(&self.path, arguments, credential, true)?;
         if path.split('/').any(has_dots) {
             return Err("a filled-in text would make `.` or `..` a segment of the path".to_owned());
         }
         let mut query = match &self.query {
-            Some(pieces) => Some(fill_pieces(pieces, arguments, credential, false)?),
+            Some(parts) => Some(fill_parts(parts, arguments, credential, false)?),
             None => None,
         };
         for (name, text) in if extras_in_query {
@@ -210,9 +210,8 @@ impl UrlTemplate {
     /// appears as `{name}`.
     pub(crate) fn display_address(&self, arguments: &Value) -> String {
         let none = |_: &str, _: &str| Err(String::new());
-        let piece =
-            |piece: &Piece| fill_pieces(std::slice::from_ref(piece), arguments, &none, true);
-        self.address(piece)
+        let part = |part: &UrlPart| fill_parts(std::slice::from_ref(part), arguments, &none, true);
+        self.address(part)
             .or_else(|| self.address(|_| Err(String::new())))
             .unwrap_or_else(|| self.origin.clone())
     }
@@ -220,7 +219,7 @@ impl UrlTemplate {
     /// Returns the address, with each argument replaced by the text that `fill` returns for the
     /// argument. Credentials, and arguments for which `fill` fails, stay placeholders. `None` if
     /// the filled-in texts would change the origin or the number of segments.
-    fn address(&self, fill: impl Fn(&Piece) -> Result<String, String>) -> Option<String> {
+    fn address(&self, fill: impl Fn(&UrlPart) -> Result<String, String>) -> Option<String> {
         // Parsing the URL would percent-encode the braces of a placeholder. Therefore a mark (a
         // number between quotes) takes the place of each placeholder until the URL is parsed. No
         // other text in the path can look like a mark: each `'` in a filled-in value is encoded,
@@ -229,20 +228,20 @@ impl UrlTemplate {
         while self
             .path
             .iter()
-            .any(|piece| matches!(piece, Piece::Text(text) if text.contains(&mark_quotes)))
+            .any(|part| matches!(part, UrlPart::Text(text) if text.contains(&mark_quotes)))
         {
             mark_quotes.push('\'');
         }
         let mark = |index: usize| format!("{mark_quotes}{index}{mark_quotes}");
         let (mut path, mut kept) = (String::new(), Vec::new());
-        for (index, piece) in self.path.iter().enumerate() {
-            match piece {
-                Piece::Text(literal) => path.push_str(literal),
-                Piece::Argument(name) => {
-                    path.push_str(&fill(piece).unwrap_or_else(|_| mark(index)));
+        for (index, part) in self.path.iter().enumerate() {
+            match part {
+                UrlPart::Text(literal) => path.push_str(literal),
+                UrlPart::Argument(name) => {
+                    path.push_str(&fill(part).unwrap_or_else(|_| mark(index)));
                     kept.push((mark(index), format!("{{{name}}}")));
                 }
-                Piece::Credential(name, field) => {
+                UrlPart::Credential(name, field) => {
                     path.push_str(&mark(index));
                     kept.push((
                         mark(index),
@@ -314,31 +313,31 @@ fn scalar_text(value: &Value) -> Option<String> {
 }
 
 /// Whether each credential in the query is in the value of a pair, after the `=`.
-fn credentials_are_values(query: &[Piece]) -> bool {
+fn credentials_are_values(query: &[UrlPart]) -> bool {
     let mut in_value = false;
-    query.iter().all(|piece| {
-        if let Piece::Text(literal) = piece {
+    query.iter().all(|part| {
+        if let UrlPart::Text(literal) = part {
             let last = literal.rsplit('&').next().unwrap_or_default();
             in_value = last.contains('=') || (in_value && !literal.contains('&'));
         }
-        in_value || !matches!(piece, Piece::Credential(..))
+        in_value || !matches!(part, UrlPart::Credential(..))
     })
 }
 
 /// Returns the value of a credential's field, by the names of the credential and the field.
 type CredentialLookup<'c> = &'c dyn Fn(&str, &str) -> Result<&'c str, String>;
 
-fn fill_pieces(
-    pieces: &[Piece],
+fn fill_parts(
+    parts: &[UrlPart],
     arguments: &Value,
     credential: CredentialLookup<'_>,
     in_path: bool,
 ) -> Result<String, String> {
     let mut text = String::new();
-    for piece in pieces {
-        match piece {
-            Piece::Text(literal) => text.push_str(literal),
-            Piece::Credential(name, field) => {
+    for part in parts {
+        match part {
+            UrlPart::Text(literal) => text.push_str(literal),
+            UrlPart::Credential(name, field) => {
                 let value = credential(name, field)?;
                 if in_path && (value.is_empty() || has_dots(value)) {
                     return Err(format!(
@@ -347,7 +346,7 @@ fn fill_pieces(
                 }
                 text.push_str(&percent_encoded(value));
             }
-            Piece::Argument(name) => {
+            UrlPart::Argument(name) => {
                 let Some(value) = arguments.get(name) else {
                     return Err(format!(
                         "the argument `{name}`, which its URL needs, is missing"
@@ -398,26 +397,26 @@ fn has_dots(segment: &str) -> bool {
         .any(|part| matches!(part, b"." | b".."))
 }
 
-/// Splits a text into its pieces. At the first mistake, adds a description of the mistake to
-/// `mistakes`, and returns the pieces before this mistake.
-fn parse_pieces(text: &str, mistakes: &mut Vec<String>) -> Vec<Piece> {
-    let mut pieces = Vec::new();
+/// Splits a text into its parts. At the first mistake, adds a description of the mistake to
+/// `mistakes`, and returns the parts before this mistake.
+fn parse_parts(text: &str, mistakes: &mut Vec<String>) -> Vec<UrlPart> {
+    let mut parts = Vec::new();
     let mut rest = text;
     while let Some(at) = rest.find(['{', '}']) {
         let (before, after) = rest.split_at(at);
         if !before.is_empty() {
-            pieces.push(Piece::Text(before.to_owned()));
+            parts.push(UrlPart::Text(before.to_owned()));
         }
         if after.starts_with(credential::REFERENCE_START) {
             match credential::split_reference(after) {
                 Ok(((name, field), tail)) => {
-                    pieces.push(Piece::Credential(name.to_owned(), field.to_owned()));
+                    parts.push(UrlPart::Credential(name.to_owned(), field.to_owned()));
                     rest = tail;
                     continue;
                 }
                 Err(detail) => {
                     mistakes.push(detail);
-                    return pieces;
+                    return parts;
                 }
             }
         }
@@ -427,15 +426,15 @@ fn parse_pieces(text: &str, mistakes: &mut Vec<String>) -> Vec<Piece> {
         let Some((name, tail)) = name.filter(|(name, _)| !name.is_empty() && !name.contains('{'))
         else {
             mistakes.push("has a `{` or `}` that is not part of a `{name}`".to_owned());
-            return pieces;
+            return parts;
         };
-        pieces.push(Piece::Argument(name.to_owned()));
+        parts.push(UrlPart::Argument(name.to_owned()));
         rest = tail;
     }
     if !rest.is_empty() {
-        pieces.push(Piece::Text(rest.to_owned()));
+        parts.push(UrlPart::Text(rest.to_owned()));
     }
-    pieces
+    parts
 }
 
 #[cfg(test)]
