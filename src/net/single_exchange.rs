@@ -36,7 +36,8 @@ pub(super) type Connector =
 pub const NOT_PERMITTED: &str =
     "it was no longer permitted, because its start was stored too long ago or it was canceled";
 
-/// The permit to send a request.
+/// Decides, after the connection is made and before the first byte, whether the request may still
+/// be sent.
 pub struct SendPermit {
     /// Decides whether the request may be sent. The exchange awaits this future after the
     /// connection is made. The output is the time of the decision, or `None` if the request must

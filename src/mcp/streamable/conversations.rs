@@ -68,8 +68,8 @@ impl Context {
         }
     }
 
-    /// Returns the part that the server refuses with `status`. Returns `None` if `status` refuses
-    /// neither the session nor the token, or if the context does not have the refused part.
+    /// Returns which of the two, session or token, the server refuses with `status`. Returns `None`
+    /// if `status` refuses neither, or if the request carried no such session or token.
     pub(super) fn refused_part(&self, status: StatusCode) -> Option<Renewal> {
         match status {
             // Many servers answer an unknown session with 400 instead of 404.
