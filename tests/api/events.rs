@@ -13,7 +13,7 @@ mod subtrees;
 use serde_json::json;
 
 use super::approval_cycle::on_both;
-use crate::support::event_stream::{Said, durable, names, numbers};
+use crate::support::event_stream::{StreamBlock, durable, names, numbers};
 use crate::support::fake_chat_completions::says;
 use crate::support::test_app::{On, TestApp};
 
@@ -25,7 +25,7 @@ on_both! {
         assert_eq!((watch.status, watch.header("content-type")), (200, "text/event-stream"));
         assert_eq!(watch.header("cache-control"), "no-store, no-transform");
         assert_eq!(watch.header("x-accel-buffering"), "no");
-        assert_eq!(watch.said().await, Some(Said::Retry(1000)));
+        assert_eq!(watch.said().await, Some(StreamBlock::Retry(1000)));
         let before = watch.until("caught_up").await;
         let expected = [
             "task.created",

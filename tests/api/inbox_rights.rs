@@ -9,7 +9,7 @@ use super::endpoint_rights::{
     ALICE, BOB, FINANCE, NONE, PEOPLE, Person, Reads, SUPPORT, TABLE, TURNS, actor, ask, yaml,
 };
 use super::inbox_stream::{ids, next, soon, stream};
-use crate::support::event_stream::{Said, Watch};
+use crate::support::event_stream::{StreamBlock, Watch};
 use crate::support::fake_mail_server::FakeMailServer;
 use crate::support::test_app::{On, TestApp};
 use crate::support::test_clock::TestClock;
@@ -80,7 +80,7 @@ async fn are_silent(streams: &mut [(&Person, Watch)], clock: &TestClock) {
         for (person, watch) in &mut *streams {
             assert_eq!(
                 soon(watch.said()).await,
-                Some(Said::Comment),
+                Some(StreamBlock::Comment),
                 "{}",
                 person.0
             );

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::approval_cycle::on_both;
 use crate::support::endless_sleep::{BETWEEN_ROUNDS, EndlessSleep};
-use crate::support::event_stream::{Event, Said, Watch};
+use crate::support::event_stream::{Event, StreamBlock, Watch};
 use crate::support::test_app::{ACCOUNTS, Actor, BOB, Held, OTHER, On, REFUNDS, TestApp};
 use crate::support::test_clock::TestClock;
 
@@ -75,7 +75,7 @@ on_both! {
         let mut watch = stream(&app.approver(), "").await;
         assert_eq!((watch.status, watch.header("content-type")), (200, "text/event-stream"));
         assert_eq!(watch.header("cache-control"), "no-store, no-transform");
-        assert_eq!(watch.said().await, Some(Said::Retry(1000)));
+        assert_eq!(watch.said().await, Some(StreamBlock::Retry(1000)));
         let inbox = next(&mut watch, "inbox").await;
         assert_eq!(ids(&inbox), [first.request.as_str()]);
         assert_eq!((&inbox.data["open"], &inbox.data["more"]), (&json!(1), &json!(false)));
@@ -225,7 +225,7 @@ on_both! {
         next(&mut leaves, "inbox").await;
         next(&mut stays, "inbox").await;
         clock.advance(Duration::from_secs(16));
-        assert_eq!(leaves.said().await, Some(Said::Comment));
+        assert_eq!(leaves.said().await, Some(StreamBlock::Comment));
         app.anonymous().header("cookie", &session).hit("/sign-out").await;
         clock.advance(Duration::from_secs(61));
         assert!(soon(leaves.rest()).await.is_empty(), "within a minute");
@@ -291,7 +291,7 @@ async fn deadline_is_told_within_a_second_although_nothing_has_closed_the_reques
     let deadline = Time::parse(deadline).unwrap();
     let moment = Duration::from_millis(1);
     clock.advance(deadline.since(clock.now()).saturating_sub(moment));
-    assert_eq!(watch.said().await, Some(Said::Comment));
+    assert_eq!(watch.said().await, Some(StreamBlock::Comment));
     clock.advance(moment + Duration::from_secs(1));
     assert_eq!(clock.now().since(deadline), Duration::from_secs(1));
     let told = next(&mut watch, "request.gone").await;

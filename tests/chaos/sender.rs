@@ -25,7 +25,7 @@ use super::scripted_model::{Model, seeded_number};
 use super::simulated_people::People;
 use super::tool_server::ToolServer;
 use crate::notify::{NEW, OLD};
-use crate::support::fake_mail_server::{FakeMailServer, Then};
+use crate::support::fake_mail_server::{FakeMailServer, MailBehaviour};
 use crate::support::pause;
 use crate::support::postgres::{PrivateCluster, unique};
 
@@ -182,7 +182,7 @@ async fn storm(plan: &Plan) {
         join_all(replicas.iter().map(|replica| injector.disturb(replica))).await;
         injector.faults_over.store(true, Ordering::SeqCst);
         hooks::stop_faults(tool_server.folder());
-        mail.then(Then::Take);
+        mail.then(MailBehaviour::Take);
         // A clock that is ahead ends the leases of the killed replicas.
         let ahead = if plan.sleeps { LEASES } else { "clock=60s" };
         let last = replicas
@@ -338,14 +338,19 @@ impl FaultInjector<'_> {
 
     /// Keeps changing the behavior of the mail server until all faults have happened.
     async fn disturb_mail_server(&self, mail: &FakeMailServer) {
-        let behaviors = [Then::Cut, Then::Refuse(451), Then::Take, Then::Hang];
+        let behaviors = [
+            MailBehaviour::Cut,
+            MailBehaviour::Refuse(451),
+            MailBehaviour::Take,
+            MailBehaviour::Hang,
+        ];
         for round in 0.. {
             if self.faults_over.load(Ordering::SeqCst) {
                 return;
             }
             // In most rounds the mail server takes mails.
             let draw = usize::try_from(seeded_number(self.seed, 1_000 + round) % 16).unwrap();
-            mail.then(behaviors.get(draw).copied().unwrap_or(Then::Take));
+            mail.then(behaviors.get(draw).copied().unwrap_or(MailBehaviour::Take));
             within(Duration::from_millis(200)).await;
         }
     }

@@ -20,13 +20,13 @@ use crate::store::store_fixture::StoreFixture;
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
 
 /// A tool that answers no attempt in time. The test sends the answers later.
-struct Late(
+struct LateTool(
     ToolSpec,
     Arc<Mutex<VecDeque<oneshot::Receiver<ToolAnswer>>>>,
 );
 
 #[async_trait]
-impl Tool for Late {
+impl Tool for LateTool {
     fn spec(&self) -> &ToolSpec {
         &self.0
     }
@@ -53,7 +53,7 @@ async fn unknown<const N: usize>() -> (EngineHarness, TaskId, [oneshot::Sender<T
     });
     let shared = Arc::new(Mutex::new(answers));
     harness.refund = Some(Arc::new(move |spec| {
-        Arc::new(Late(spec.clone(), Arc::clone(&shared)))
+        Arc::new(LateTool(spec.clone(), Arc::clone(&shared)))
     }));
     let task = harness.held().await;
     let asked = harness.asked(task).await.remove(0);

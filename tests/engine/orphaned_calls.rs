@@ -23,7 +23,7 @@ use holdpoint::task::transcript::Message;
 use holdpoint::task::verdict::{Terms, Verdict};
 use serde_json::Value;
 
-use self::past_calls::{Past, asks, history, large, lookup, refund};
+use self::past_calls::{PastCall, asks, history, large, lookup, refund};
 use super::engine_harness::{EngineHarness, alice, drive, outcomes, turn, whole};
 use super::invariants::check_ended;
 use crate::store::store_fixture::{
@@ -127,7 +127,7 @@ impl OrphanHarness {
 
     /// Returns a request of this kind about a call, with the content that the service would have
     /// given it.
-    fn asked(&self, task: TaskId, kind: RequestKind, call: &Past) -> RequestSpec {
+    fn asked(&self, task: TaskId, kind: RequestKind, call: &PastCall) -> RequestSpec {
         let spec = &self.parts().catalog.get(call.name).unwrap().spec.clone();
         let mut question = asked(kind, Terms::default(), 1);
         let shown = &mut question.pending_tool_calls[0];
@@ -154,7 +154,7 @@ impl OrphanHarness {
 
     /// Checks that the task has ended and every prompt was well-formed. Returns the outcomes of
     /// these calls.
-    async fn over(&self, task: TaskId, calls: &[&Past]) -> Vec<Option<Outcome>> {
+    async fn over(&self, task: TaskId, calls: &[&PastCall]) -> Vec<Option<Outcome>> {
         let journal = self.harness.journal(task).await;
         assert!(
             journal.row.status.is_terminal(),
@@ -166,7 +166,7 @@ impl OrphanHarness {
         for prompt in self.recorder.0.lock().unwrap().iter() {
             well_formed(&prompt.messages);
         }
-        let result = |call: &&Past| {
+        let result = |call: &&PastCall| {
             journal.items.iter().find_map(|item| {
                 let Fact::ToolResult(result) = &item.fact else {
                     return None;
@@ -177,7 +177,7 @@ impl OrphanHarness {
         calls.iter().map(result).collect()
     }
 
-    fn shown(&self, call: &Past) -> String {
+    fn shown(&self, call: &PastCall) -> String {
         let prompts = self.recorder.0.lock().unwrap();
         let messages = &prompts.last().expect("the model was asked").messages;
         let found = messages.iter().find_map(|message| {

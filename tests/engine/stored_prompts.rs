@@ -310,7 +310,7 @@ both! {
         let shape = Shape::flat(3);
         let harness = EngineHarness::of_trees(fixture, shape, one_large).await;
         harness.script_by_name(move |name, prompt| {
-            if name == super::trees::harness::LEAF { Err(holdpoint::model::ModelError::new("Model `leaf` is gone.")) } else { Ok(shape.says(one_large, name, prompt)) }
+            if name == super::trees::harness::LEAF { Err(holdpoint::model::ModelError::new("Model `leaf` is gone.")) } else { Ok(shape.answer(one_large, name, prompt)) }
         });
         let root = harness.grown(&harness.parts(0)).await;
         assert_eq!(harness.checked_journals(root).await[&root].row.status, TaskStatus::Completed);

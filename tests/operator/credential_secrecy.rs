@@ -8,7 +8,7 @@ mod refused_answers;
 
 use serde_json::json;
 
-use self::fixture::{Planted, SecrecyFixture};
+use self::fixture::{PlantedSecrets, SecrecyFixture};
 use super::served_binary::{Served, fakes};
 use super::stored_values::everything;
 use crate::support::database::Database;
@@ -39,7 +39,7 @@ policy:
 
 /// Returns how often the tool received the planted values. Asserts that the values arrived
 /// unchanged.
-fn received(tool: &FakeTool, planted: &Planted) -> usize {
+fn received(tool: &FakeTool, planted: &PlantedSecrets) -> usize {
     let long = |call: &crate::support::fake_tool::Execution| call.header("x-long") == planted.long;
     let calls = tool.ledger();
     for call in calls

@@ -20,13 +20,13 @@ use crate::support::postgres::run;
 
 /// A proxy to the server. For each of the next `swallow` marked commits, the proxy drops the reply
 /// and cuts the connection.
-pub(crate) struct Lossy {
+pub(crate) struct LossyProxy {
     url: String,
     pub(crate) swallow: Arc<AtomicUsize>,
     listener: tokio::task::JoinHandle<()>,
 }
 
-impl Lossy {
+impl LossyProxy {
     /// Opens a store whose connections lead through the proxy.
     pub(crate) async fn store(&self, clock: Arc<dyn Clock>) -> Store {
         let settings = Settings {
@@ -41,7 +41,7 @@ impl Lossy {
 const MARK: &[u8] = b"the text that marks the commit";
 
 /// Starts a proxy that may lose the replies to commits that contain `mark`.
-pub(crate) async fn lossy(fixture: &StoreFixture, mark: &'static [u8]) -> Lossy {
+pub(crate) async fn lossy(fixture: &StoreFixture, mark: &'static [u8]) -> LossyProxy {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let (socket, name) = {
@@ -100,7 +100,7 @@ pub(crate) async fn lossy(fixture: &StoreFixture, mark: &'static [u8]) -> Lossy 
             });
         }
     });
-    Lossy {
+    LossyProxy {
         url: format!("postgres://postgres@127.0.0.1:{port}/{name}"),
         swallow,
         listener,

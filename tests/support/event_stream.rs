@@ -21,7 +21,7 @@ pub struct Event {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Said {
+pub enum StreamBlock {
     Event(Event),
     Comment,
     Retry(u64),
@@ -32,7 +32,7 @@ pub struct Watch {
     pub headers: HeaderMap,
     response: reqwest::Response,
     bytes: Vec<u8>,
-    said: VecDeque<Said>,
+    said: VecDeque<StreamBlock>,
     /// The component of the API document that describes the events.
     described_by: &'static str,
 }
@@ -67,7 +67,7 @@ impl Watch {
 
     /// Returns the next event, comment or `retry` of the stream, or `None` at the end of the
     /// stream.
-    pub async fn said(&mut self) -> Option<Said> {
+    pub async fn said(&mut self) -> Option<StreamBlock> {
         loop {
             if let Some(said) = self.said.pop_front() {
                 return Some(said);
@@ -99,8 +99,8 @@ impl Watch {
     pub async fn event(&mut self) -> Option<Event> {
         loop {
             match self.said().await? {
-                Said::Event(event) => return Some(event),
-                Said::Comment | Said::Retry(_) => {}
+                StreamBlock::Event(event) => return Some(event),
+                StreamBlock::Comment | StreamBlock::Retry(_) => {}
             }
         }
     }
@@ -151,12 +151,12 @@ pub fn names(events: &[Event]) -> Vec<&str> {
     events.iter().map(|event| event.name.as_str()).collect()
 }
 
-fn block_of(block: &str, described_by: &str) -> Said {
+fn block_of(block: &str, described_by: &str) -> StreamBlock {
     let (mut id, mut name, mut data) = (None, None, Vec::new());
     for line in block.trim_end_matches('\n').split('\n') {
         match line.split_once(':').unwrap() {
-            ("", _) => return Said::Comment,
-            ("retry", time) => return Said::Retry(time.trim().parse().unwrap()),
+            ("", _) => return StreamBlock::Comment,
+            ("retry", time) => return StreamBlock::Retry(time.trim().parse().unwrap()),
             ("id", number) => id = Some(number.trim().parse().unwrap()),
             ("event", word) => name = Some(word.trim().to_owned()),
             ("data", text) => data.push(text.strip_prefix(' ').unwrap_or(text)),
@@ -168,5 +168,5 @@ fn block_of(block: &str, described_by: &str) -> Said {
         serde_json::from_str(&data.join("\n")).unwrap(),
     );
     api_contract::is_an_event(described_by, &name, &data);
-    Said::Event(Event { id, name, data })
+    StreamBlock::Event(Event { id, name, data })
 }

@@ -54,7 +54,7 @@ impl Mail {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Then {
+pub enum MailBehaviour {
     Take,
     /// The mail is accepted, and the connection ends before the reply.
     Cut,
@@ -75,7 +75,7 @@ pub struct FakeMailServer {
 }
 
 struct Inner {
-    then: Mutex<Then>,
+    then: Mutex<MailBehaviour>,
     offers_tls: Mutex<bool>,
     heard: Mutex<Vec<String>>,
     after_starttls: Mutex<Vec<u8>>,
@@ -88,7 +88,7 @@ impl FakeMailServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let inner = Arc::new(Inner {
-            then: Mutex::new(Then::Take),
+            then: Mutex::new(MailBehaviour::Take),
             offers_tls: Mutex::new(false),
             heard: Mutex::default(),
             after_starttls: Mutex::default(),
@@ -104,7 +104,7 @@ impl FakeMailServer {
         Self { port, inner }
     }
 
-    pub fn then(&self, then: Then) {
+    pub fn then(&self, then: MailBehaviour) {
         *self.inner.then.lock().unwrap() = then;
     }
 
@@ -155,7 +155,7 @@ impl Inner {
             let then = *self.then.lock().unwrap();
             let answer = match (word.as_str(), then) {
                 ("EHLO", _) if *self.offers_tls.lock().unwrap() => "250-fake\r\n250 STARTTLS\r\n",
-                ("EHLO", Then::OfferCramMd5) => "250-fake\r\n250 AUTH CRAM-MD5\r\n",
+                ("EHLO", MailBehaviour::OfferCramMd5) => "250-fake\r\n250 AUTH CRAM-MD5\r\n",
                 ("EHLO", _) => "250-fake\r\n250 AUTH PLAIN\r\n",
                 ("STARTTLS", _) => {
                     let answers = "220 go on\r\n250 fake\r\n250 fine\r\n250 fine\r\n354 go on\r\n250 taken\r\n";
@@ -165,12 +165,12 @@ impl Inner {
                         self.after_starttls.lock().unwrap().push(byte);
                     }
                 }
-                ("AUTH", Then::RefuseSignIn) => {
+                ("AUTH", MailBehaviour::RefuseSignIn) => {
                     say(&mut stream, &format!("535 no: {line}\r\n")).await?;
                     continue;
                 }
                 ("AUTH", _) => "235 welcome\r\n",
-                ("RCPT", Then::Refuse(code)) => {
+                ("RCPT", MailBehaviour::Refuse(code)) => {
                     say(&mut stream, &format!("{code} no: {line}\r\n")).await?;
                     continue;
                 }
@@ -192,9 +192,12 @@ impl Inner {
                     let mail = Mail::of(&to, &raw);
                     self.ledger.send_modify(|all| all.push(mail));
                     match then {
-                        Then::Cut => return None,
-                        Then::Hang => std::future::pending::<()>().await,
-                        Then::Take | Then::Refuse(_) | Then::RefuseSignIn | Then::OfferCramMd5 => {}
+                        MailBehaviour::Cut => return None,
+                        MailBehaviour::Hang => std::future::pending::<()>().await,
+                        MailBehaviour::Take
+                        | MailBehaviour::Refuse(_)
+                        | MailBehaviour::RefuseSignIn
+                        | MailBehaviour::OfferCramMd5 => {}
                     }
                     "250 taken\r\n"
                 }

@@ -27,7 +27,7 @@ pub(super) struct Case {
 }
 
 pub(super) struct Step {
-    says: Says,
+    added: AddedMessages,
     pub(super) means: Means,
     /// The expected number of `Piece::Reset`s. A reset voids the pieces that were emitted so far.
     pub(super) resets: usize,
@@ -36,7 +36,7 @@ pub(super) struct Step {
 }
 
 /// The messages that are added to the conversation before the model is asked.
-enum Says {
+enum AddedMessages {
     User(&'static str),
     /// A user message with context data about the user, and with three parts: a text and two
     /// images.
@@ -63,15 +63,15 @@ pub(super) enum Means {
 impl Step {
     /// Returns the messages to add to the conversation; `ids` are the ids of the last turn's calls.
     pub(super) fn said(&self, ids: &[String]) -> Vec<Message> {
-        match &self.says {
-            Says::User(text) => vec![user(text)],
-            Says::Richly => vec![richly()],
-            Says::Results(given) => results(given, ids),
-            Says::ResultsAndUser(given, text) => results(given, ids)
+        match &self.added {
+            AddedMessages::User(text) => vec![user(text)],
+            AddedMessages::Richly => vec![richly()],
+            AddedMessages::Results(given) => results(given, ids),
+            AddedMessages::ResultsAndUser(given, text) => results(given, ids)
                 .into_iter()
                 .chain([user(text)])
                 .collect(),
-            Says::Stored(provider) => match provider {
+            AddedMessages::Stored(provider) => match provider {
                 Provider::OpenAi => stored::by_openai(),
                 Provider::Responses => stored::by_responses(),
                 Provider::Anthropic => stored::by_anthropic(),
@@ -144,9 +144,9 @@ pub(super) fn instructions_and_tools() -> (Option<String>, Vec<OfferedTool>) {
     )
 }
 
-fn step(says: Says, means: Means) -> Step {
+fn step(added: AddedMessages, means: Means) -> Step {
     Step {
-        says,
+        added,
         means,
         resets: 0,
         told: true,
@@ -154,14 +154,14 @@ fn step(says: Says, means: Means) -> Step {
 }
 
 /// Returns a step in which the endpoint does not stream, so no pieces are expected.
-fn plainly(said: Says, text: &'static str) -> Step {
+fn plainly(said: AddedMessages, text: &'static str) -> Step {
     Step {
         told: false,
-        ..step(said, says(text))
+        ..step(said, text_answer(text))
     }
 }
 
-fn says(text: &'static str) -> Means {
+fn text_answer(text: &'static str) -> Means {
     Means::Answer {
         text: Some(text),
         calls: Vec::new(),
@@ -193,7 +193,7 @@ fn case<const N: usize>(name: &'static str, steps: [Step; N]) -> Case {
 fn in_the_end(name: &'static str, text: &'static str, resets: usize) -> Case {
     let step = Step {
         resets,
-        ..step(Says::User("Hi"), says(text))
+        ..step(AddedMessages::User("Hi"), text_answer(text))
     };
     Case {
         waits: None,
@@ -211,7 +211,7 @@ pub(super) fn cases() -> Vec<Case> {
 
 /// Returns the cases of the protocols that send the model's reasoning back to the endpoint.
 fn of_reasoners() -> Vec<Case> {
-    use Says::{Results, User};
+    use AddedMessages::{Results, User};
     let both_have = |case| Case {
         of: &[Provider::Responses, Provider::Anthropic],
         ..case
@@ -229,13 +229,16 @@ fn of_reasoners() -> Vec<Case> {
             "stale_thoughts",
             [
                 step(User("Go."), pays(None)),
-                step(paid(), says("Done.")),
-                step(User("Thanks."), says("Bye.")),
+                step(paid(), text_answer("Done.")),
+                step(User("Thanks."), text_answer("Bye.")),
             ],
         )),
         both_have(case(
             "cut_thought",
-            [step(User("Go."), cut), step(User("Again."), says("Bye."))],
+            [
+                step(User("Go."), cut),
+                step(User("Again."), text_answer("Bye.")),
+            ],
         )),
         Case {
             of: &[Provider::Anthropic],
@@ -243,7 +246,7 @@ fn of_reasoners() -> Vec<Case> {
                 "other_blocks",
                 [
                     step(User("Cats?"), pays(Some("So: They purr."))),
-                    step(paid(), says("Done.")),
+                    step(paid(), text_answer("Done.")),
                 ],
             )
         },
@@ -252,7 +255,7 @@ fn of_reasoners() -> Vec<Case> {
 }
 
 fn of_responses() -> Vec<Case> {
-    use Says::{Results, User};
+    use AddedMessages::{Results, User};
     let only = |case| Case {
         of: &[Provider::Responses],
         ..case
@@ -274,34 +277,40 @@ fn of_responses() -> Vec<Case> {
                 "exact_reasoning",
                 [
                     step(User("Go."), pays(None)),
-                    step(paid(), says("Done.")),
-                    step(User("Thanks."), says("Bye.")),
+                    step(paid(), text_answer("Done.")),
+                    step(User("Thanks."), text_answer("Bye.")),
                 ],
             )
         }),
         only(case(
             "lost_thoughts",
-            [step(User("Go."), pays(None)), step(paid(), says("Done."))],
+            [
+                step(User("Go."), pays(None)),
+                step(paid(), text_answer("Done.")),
+            ],
         )),
         only(case(
             "other_items",
             [
                 step(User("Cats?"), pays(Some("They purr."))),
-                step(paid(), says("Done.")),
+                step(paid(), text_answer("Done.")),
             ],
         )),
         only(case(
             "half_refusal",
             [
                 step(User("Go."), filtered("Half of it. The rest I refuse.")),
-                step(Results(vec![("It was refused.", false)]), says("Sorry.")),
+                step(
+                    Results(vec![("It was refused.", false)]),
+                    text_answer("Sorry."),
+                ),
             ],
         )),
         only(case(
             "filtered",
             [
                 step(User("Go."), filtered("On it.")),
-                step(Results(vec![("It was cut.", false)]), says("Sorry.")),
+                step(Results(vec![("It was cut.", false)]), text_answer("Sorry.")),
             ],
         )),
         only(Case {
@@ -324,7 +333,7 @@ fn of_all() -> Vec<Case> {
 }
 
 fn answers_of_all() -> Vec<Case> {
-    use Says::{Results, ResultsAndUser, User};
+    use AddedMessages::{Results, ResultsAndUser, User};
     let paid = || Results(vec![("paid", true)]);
     let cut = |text, calls, finish| Means::Answer {
         text: Some(text),
@@ -343,16 +352,16 @@ fn answers_of_all() -> Vec<Case> {
         &[("look", "{\"n\":1}"), ("pay", "{\"n\":2}"), ("look", "{}")],
     );
     let outcomes = vec![("one", true), ("refused", false), ("", true)];
-    let one = |says, text: Option<&'static str>| step(says, calls(text, &[("pay", "{\"n\":1}")]));
+    let one = |added, text: Option<&'static str>| step(added, calls(text, &[("pay", "{\"n\":1}")]));
     vec![
-        case("text", [step(User("Hi"), says("Grüße, 世界 😀."))]),
+        case("text", [step(User("Hi"), text_answer("Grüße, 世界 😀."))]),
         Case {
             exact: vec![formatted],
             ..case(
                 "one_call",
                 [
                     step(User("Pay it back."), calls(None, &[("pay", formatted)])),
-                    step(paid(), says("Done.")),
+                    step(paid(), text_answer("Done.")),
                 ],
             )
         },
@@ -360,36 +369,36 @@ fn answers_of_all() -> Vec<Case> {
             "parallel_calls",
             [
                 step(User("All of them."), several),
-                step(ResultsAndUser(outcomes, "Go on."), says("Fine.")),
+                step(ResultsAndUser(outcomes, "Go on."), text_answer("Fine.")),
             ],
         ),
         case(
             "text_and_call",
             [
                 one(User("Go."), Some("On it, sir.")),
-                step(paid(), says("Done.")),
+                step(paid(), text_answer("Done.")),
             ],
         ),
         case(
             "thoughts",
             [
                 one(User("Go."), None),
-                step(paid(), says("Done.")),
-                step(User("Thanks."), says("Bye.")),
+                step(paid(), text_answer("Done.")),
+                step(User("Thanks."), text_answer("Bye.")),
             ],
         ),
         case(
             "refusal",
             [
                 step(User("Do harm."), harm),
-                step(User("Then not."), says("Good.")),
+                step(User("Then not."), text_answer("Good.")),
             ],
         ),
         case(
             "length",
             [
                 step(User("Go."), half),
-                step(Results(vec![("It was cut.", false)]), says("Sorry.")),
+                step(Results(vec![("It was cut.", false)]), text_answer("Sorry.")),
             ],
         ),
         Case {
@@ -405,7 +414,7 @@ fn answers_of_all() -> Vec<Case> {
 /// Returns the cases with a refused key, with unusual content, with a conversation that began with
 /// another provider, and with an endpoint that does not stream.
 fn hard_answers_of_all() -> Vec<Case> {
-    use Says::{Results, Richly, Stored, User};
+    use AddedMessages::{Results, Richly, Stored, User};
     let paid = || Results(vec![("paid", true)]);
     let odd = r#"{"a":1,"a":2,"n":20.000000000000000001,"s":"\ud83d\ude00","t":"\u0041"}"#;
     let hidden = [("pay", r#"{"k":"[secret KEY]\ufffd"}"#)];
@@ -416,7 +425,7 @@ fn hard_answers_of_all() -> Vec<Case> {
         case("bad_key", [step(User("Hi"), refused)]),
         Case {
             has_tools: true,
-            ..case("everything", [step(Richly, says("A cat."))])
+            ..case("everything", [step(Richly, text_answer("A cat."))])
         },
         case(
             "unshowable",
@@ -425,7 +434,7 @@ fn hard_answers_of_all() -> Vec<Case> {
                     User("Hi"),
                     calls(Some("The key is [secret KEY]\u{FFFD}."), &hidden),
                 ),
-                step(paid(), says("Done.")),
+                step(paid(), text_answer("Done.")),
             ],
         ),
         Case {
@@ -434,21 +443,21 @@ fn hard_answers_of_all() -> Vec<Case> {
                 "odd_arguments",
                 [
                     step(User("Go."), calls(None, &[("pay", odd)])),
-                    step(Results(vec![("Not so.", false)]), says("Sorry.")),
+                    step(Results(vec![("Not so.", false)]), text_answer("Sorry.")),
                 ],
             )
         },
         case(
             "from_openai",
-            [step(Stored(Provider::OpenAi), says("Hello."))],
+            [step(Stored(Provider::OpenAi), text_answer("Hello."))],
         ),
         case(
             "from_responses",
-            [step(Stored(Provider::Responses), says("Hello."))],
+            [step(Stored(Provider::Responses), text_answer("Hello."))],
         ),
         case(
             "from_anthropic",
-            [step(Stored(Provider::Anthropic), says("Hello."))],
+            [step(Stored(Provider::Anthropic), text_answer("Hello."))],
         ),
         case(
             "no_streams",

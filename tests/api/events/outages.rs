@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use super::super::inbox_stream::{next, stream};
 use crate::support::database::Database;
-use crate::support::event_stream::{Event, Said, names, numbers};
+use crate::support::event_stream::{Event, StreamBlock, names, numbers};
 use crate::support::forwarder::Forwarder;
 use crate::support::test_app::{ALICE, Actor, TestApp, refunds};
 use crate::support::test_clock::TestClock;
@@ -76,7 +76,7 @@ async fn stream_sends_no_event_before_a_check_that_an_outage_delayed() {
     let mut inbox = stream(&signed_in(&app, &stays), "").await;
     leaving.until("caught_up").await;
     staying.until("caught_up").await;
-    assert_eq!(inbox.said().await, Some(Said::Retry(1000)));
+    assert_eq!(inbox.said().await, Some(StreamBlock::Retry(1000)));
     next(&mut inbox, "inbox").await;
     line.cut();
     signed_in(&other, &leaves).hit("/sign-out").await;
@@ -92,7 +92,11 @@ async fn stream_sends_no_event_before_a_check_that_an_outage_delayed() {
     for _ in 0..5 {
         clock.advance(Duration::from_secs(16));
         for watch in [&mut leaving, &mut staying, &mut inbox] {
-            assert_eq!(watch.said().await, Some(Said::Comment), "it stays open");
+            assert_eq!(
+                watch.said().await,
+                Some(StreamBlock::Comment),
+                "it stays open"
+            );
         }
     }
     line.mend();

@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use super::super::approval_cycle::on_both;
-use crate::support::event_stream::{Said, numbers};
+use crate::support::event_stream::{StreamBlock, numbers};
 use crate::support::test_app::{ALICE, BOB, Held, On, TestApp, refunds};
 use crate::support::test_clock::TestClock;
 
@@ -36,7 +36,7 @@ on_both! {
         watch.until("caught_up").await;
         for _ in 0..3 {
             clock.advance(Duration::from_secs(16));
-            assert_eq!(watch.said().await, Some(Said::Comment));
+            assert_eq!(watch.said().await, Some(StreamBlock::Comment));
         }
         app.stop().await;
     }
@@ -54,9 +54,9 @@ on_both! {
         clock.advance(Duration::from_secs(61));
         assert!(leaving.rest().await.is_empty(), "it has ended");
         assert_eq!(app.anonymous().header("cookie", &leaves).watch(&task, None).await.status, 401);
-        assert_eq!(staying.said().await, Some(Said::Comment));
+        assert_eq!(staying.said().await, Some(StreamBlock::Comment));
         clock.advance(Duration::from_secs(61));
-        assert_eq!(staying.said().await, Some(Said::Comment), "the other stream stays open");
+        assert_eq!(staying.said().await, Some(StreamBlock::Comment), "the other stream stays open");
         app.stop().await;
     }
 
@@ -66,7 +66,7 @@ on_both! {
         let mut watch = app.owner().watch(&task, None).await;
         let seen = numbers(&watch.until("caught_up").await);
         clock.advance(Duration::from_mins(59));
-        assert_eq!(watch.said().await, Some(Said::Comment));
+        assert_eq!(watch.said().await, Some(StreamBlock::Comment));
         clock.advance(Duration::from_mins(1));
         assert!(watch.rest().await.is_empty());
         let mut again = app.owner().watch(&task, seen.last().copied()).await;

@@ -78,7 +78,7 @@ pub struct Row {
 /// A change of a delivery that the trigger recorded: a claim, the result of an attempt, or the end
 /// of a lease.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Audited {
+pub struct RecordedChange {
     pub delivery_id: String,
     pub who: String,
     pub what: String,
@@ -90,7 +90,7 @@ pub struct Audited {
 pub struct Stored {
     pub events: Vec<Event>,
     pub deliveries: Vec<Row>,
-    pub audit: Vec<Audited>,
+    pub audit: Vec<RecordedChange>,
 }
 
 /// The database of one run. The test connects with a role that no replica uses.

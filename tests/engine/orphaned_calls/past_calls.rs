@@ -11,28 +11,28 @@ use super::TURNS;
 use crate::store::store_fixture::{fresh, said, status};
 
 #[derive(Clone)]
-pub struct Past {
+pub struct PastCall {
     pub id: CallId,
     pub name: &'static str,
     pub arguments: &'static str,
     pub provider_id: String,
 }
 
-pub fn refund() -> Past {
+pub fn refund() -> PastCall {
     past("refund", r#"{"order":1,"amount":5}"#)
 }
 
-pub fn large() -> Past {
+pub fn large() -> PastCall {
     past("refund", r#"{"order":1,"amount":120}"#)
 }
 
-pub fn lookup() -> Past {
+pub fn lookup() -> PastCall {
     past("lookup", r#"{"order":1}"#)
 }
 
-pub fn past(name: &'static str, arguments: &'static str) -> Past {
+pub fn past(name: &'static str, arguments: &'static str) -> PastCall {
     let id = CallId(fresh());
-    Past {
+    PastCall {
         id,
         name,
         arguments,
@@ -40,7 +40,7 @@ pub fn past(name: &'static str, arguments: &'static str) -> Past {
     }
 }
 
-impl Past {
+impl PastCall {
     pub fn known_as(mut self, provider_id: &str) -> Self {
         provider_id.clone_into(&mut self.provider_id);
         self
@@ -98,7 +98,7 @@ impl Past {
     }
 }
 
-pub fn asks(number: u32, calls: &[&Past]) -> Fact {
+pub fn asks(number: u32, calls: &[&PastCall]) -> Fact {
     let tool_calls = calls.iter().map(|call| ToolCall {
         tool_call_id: call.id,
         name: call.name.to_owned(),

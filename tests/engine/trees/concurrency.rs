@@ -66,7 +66,7 @@ async fn paused_in_the_same_instant(fixture: StoreFixture, times: usize) {
         if name == LEAF {
             place.arrive();
         }
-        Ok(shape.says(one_large, name, prompt))
+        Ok(shape.answer(one_large, name, prompt))
     });
     let here = harness.parts(0);
     let there = if harness.fixture.is_postgres() {

@@ -123,7 +123,7 @@ both! {
             if name == "boss" && said(&prompt) != "go" {
                 prompt.turn -= 1;
             }
-            Ok(FORK.says(one_large, name, &prompt))
+            Ok(FORK.answer(one_large, name, &prompt))
         });
         let root = harness.grown(&parts).await;
         let asked = harness.asked_by_tree(root).await;

@@ -54,7 +54,7 @@ pub struct Shape {
 /// The script of the leaves' model. `task` is the text of a leaf's task, and `turn` counts from 1.
 /// Returns the calls of the model's answer in that turn: for each call, the tool's name and the
 /// JSON arguments. An answer without calls is the leaf's last answer.
-pub type Says = fn(task: &str, turn: u32) -> Vec<(String, String)>;
+pub type LeafScript = fn(task: &str, turn: u32) -> Vec<(String, String)>;
 
 impl Shape {
     /// Returns the shape of a tree in which the root's agent (`boss`) starts this many leaves.
@@ -119,7 +119,7 @@ impl Shape {
 
     /// Returns the scripted answer of the model of the agent `name` to the prompt. A leaf's answer
     /// has the calls that `leaf` returns.
-    pub fn says(self, leaf: Says, name: &str, prompt: &Prompt) -> model::Answer {
+    pub fn answer(self, leaf: LeafScript, name: &str, prompt: &Prompt) -> model::Answer {
         let task = said(prompt);
         if name == LEAF {
             return speaks(name, &task, &leaf(&task, prompt.turn));
@@ -226,10 +226,10 @@ pub enum People {
 pub const EDITED: u32 = 130;
 
 impl EngineHarness {
-    pub async fn of_trees(fixture: StoreFixture, shape: Shape, leaf: Says) -> Self {
+    pub async fn of_trees(fixture: StoreFixture, shape: Shape, leaf: LeafScript) -> Self {
         let mut harness = Self::new(fixture, &[]).await;
         harness.configure(|yaml| shape.agents(yaml));
-        harness.script_by_name(move |name, prompt| Ok(shape.says(leaf, name, prompt)));
+        harness.script_by_name(move |name, prompt| Ok(shape.answer(leaf, name, prompt)));
         harness
     }
 

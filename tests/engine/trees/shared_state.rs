@@ -208,12 +208,12 @@ both! {
         let harness = EngineHarness::of_trees(fixture, shape, one_small).await;
         let parts = harness.parts(0);
         harness.script_by_name(move |name, prompt| {
-            if name == "boss" && prompt.turn == 2 { fails() } else { Ok(shape.says(one_small, name, prompt)) }
+            if name == "boss" && prompt.turn == 2 { fails() } else { Ok(shape.answer(one_small, name, prompt)) }
         });
         let root = harness.grown(&parts).await;
         let row = harness.row(root).await;
         assert_eq!((row.status, row.error.map(|error| error.code)), (TaskStatus::Failed, Some(FailureCode::ModelFailed)));
-        harness.script_by_name(move |name, prompt| Ok(shape.says(one_small, name, prompt)));
+        harness.script_by_name(move |name, prompt| Ok(shape.answer(one_small, name, prompt)));
         EngineHarness::like(&parts, 0).retry(&alice(), root, None).await.unwrap();
         harness.finish_tree(&parts, root, People::Approve).await;
         let journals = harness.checked_journals(root).await;
@@ -259,7 +259,7 @@ both! {
         let harness = EngineHarness::of_trees(fixture, shape, one_small).await;
         harness.script_by_name(move |name, prompt| {
             let fallen = name == LEAF && said(prompt).starts_with("go.1");
-            if fallen { fails() } else { Ok(shape.says(one_small, name, prompt)) }
+            if fallen { fails() } else { Ok(shape.answer(one_small, name, prompt)) }
         });
         let parts = harness.parts(0);
         let root = harness.grown(&parts).await;

@@ -63,7 +63,7 @@ on_both! {
 
     async fn address_of_a_person_is_in_no_row_and_no_answer(on) {
         let post = Post::start(on, BY_MAIL).await;
-        post.server.then(crate::support::fake_mail_server::Then::Refuse(451));
+        post.server.then(crate::support::fake_mail_server::MailBehaviour::Refuse(451));
         post.app.held().await;
         post.until(|found| found.len() == 2 && found.iter().all(was_tried)).await;
         for path in ["/v1/deliveries", "/metrics", "/v1/agents"] {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{ALICE, BOB, BOB_ONLY, BY_MAIL, Post, yaml};
 use crate::notify::{BACKEND, BEYOND_RETRIES, NEW, on_both, was_tried};
-use crate::support::fake_mail_server::{FakeMailServer, Then};
+use crate::support::fake_mail_server::{FakeMailServer, MailBehaviour};
 use crate::support::fake_receiver::FakeReceiver;
 use crate::support::test_app::{On, TestApp};
 
@@ -32,12 +32,12 @@ fn webhook(url: &str) -> String {
 on_both! {
     async fn refusal_for_now_is_tried_again_and_a_final_one_is_not(on) {
         let post = Post::start(on, &single()).await;
-        post.server.then(Then::Refuse(451));
+        post.server.then(MailBehaviour::Refuse(451));
         post.app.held().await;
         let found = post.until(|found| found.len() == 1 && was_tried(&found[0])).await;
         assert_eq!((&found[0]["state"], &found[0]["last"]["problem"]),
             (&"due".into(), &"the mail server asks to try again later (4xx)".into()));
-        post.server.then(Then::Refuse(550));
+        post.server.then(MailBehaviour::Refuse(550));
         post.advance(BEYOND_RETRIES);
         let found = post.counted(&[("dead", 1)]).await;
         assert!(found[0]["attempts"].as_i64() >= Some(2), "{}", found[0]);
@@ -48,7 +48,7 @@ on_both! {
     async fn server_without_a_known_sign_in_is_named_as_the_problem(on) {
         let sign_in = |yaml: String| yaml.replace(", from: \"Holdpoint", ", user: holdpoint, password: mail-canary, from: \"Holdpoint");
         let post = Post::with(on, &single(), sign_in).await;
-        post.server.then(Then::OfferCramMd5);
+        post.server.then(MailBehaviour::OfferCramMd5);
         post.app.held().await;
         let found = post.until(|found| found.len() == 1 && was_tried(&found[0])).await;
         assert_eq!(found[0]["last"]["problem"], "the mail server offers no sign-in that the service can use (PLAIN, LOGIN)");
@@ -57,11 +57,11 @@ on_both! {
 
     async fn waiting_mail_of_a_person_whom_the_entry_no_longer_includes_is_dropped(on) {
         let mut post = Post::start(on, BOB_ONLY).await;
-        post.server.then(Then::Refuse(451));
+        post.server.then(MailBehaviour::Refuse(451));
         post.app.held().await;
         post.until(|found| found.len() == 1 && was_tried(&found[0])).await;
         post.app.restart_with(|yaml| yaml.replace("users: [bob]", "users: [alice]")).await;
-        post.server.then(Then::Take);
+        post.server.then(MailBehaviour::Take);
         post.advance(BEYOND_RETRIES);
         post.counted(&[("dropped", 1)]).await;
         assert_eq!(post.server.all().len(), 0);
@@ -99,7 +99,7 @@ on_both! {
         let hook = FakeReceiver::start().await;
         let webhook = webhook(&hook.url);
         let mut post = Post::start(on, BY_MAIL).await;
-        post.server.then(Then::Refuse(451));
+        post.server.then(MailBehaviour::Refuse(451));
         post.app.held().await;
         post.until(|found| found.len() == 2 && found.iter().all(|one| !one["last"].is_null())).await;
         post.app.restart_with(|yaml| yaml.replace(BY_MAIL, &webhook)).await;
@@ -110,10 +110,10 @@ on_both! {
 
     async fn mail_whose_end_is_unknown_is_sent_again_under_its_id(on) {
         let post = Post::start(on, &single()).await;
-        post.server.then(Then::Cut);
+        post.server.then(MailBehaviour::Cut);
         post.app.held().await;
         post.until(|found| found.len() == 1 && was_tried(&found[0])).await;
-        post.server.then(Then::Take);
+        post.server.then(MailBehaviour::Take);
         post.advance(BEYOND_RETRIES);
         post.counted(&[("sent", 1)]).await;
         let all = post.server.all();
@@ -122,10 +122,10 @@ on_both! {
 
     async fn server_that_hangs_after_data_costs_twenty_seconds_and_no_slot(on) {
         let post = Post::start(on, BOB_ONLY).await;
-        post.server.then(Then::Hang);
+        post.server.then(MailBehaviour::Hang);
         post.app.held().await;
         post.server.reached(1).await;
-        post.server.then(Then::Take);
+        post.server.then(MailBehaviour::Take);
         post.advance(Duration::from_secs(21));
         let found = post.until(|found| found[0]["attempts"] == 1).await;
         let last = &found[0]["last"];
@@ -143,11 +143,11 @@ on_both! {
         let key = "groups: [finance], key: \"bob-key";
         for (lost, left, problem) in [(key, "groups: [support], key: \"bob-key", over), (", email: bob@acme.com", "", unreached)] {
             let mut post = Post::start(on, BY_MAIL).await;
-            post.server.then(Then::Refuse(451));
+            post.server.then(MailBehaviour::Refuse(451));
             post.app.held().await;
             post.until(|found| found.len() == 2 && found.iter().all(was_tried)).await;
             post.app.restart_with(|yaml| yaml.replace(lost, left)).await;
-            post.server.then(Then::Take);
+            post.server.then(MailBehaviour::Take);
             post.advance(BEYOND_RETRIES);
             let found = post.counted(&[("sent", 1), ("dropped", 1)]).await;
             let dropped = found.iter().find(|one| one["state"] == "dropped").unwrap();
@@ -158,10 +158,10 @@ on_both! {
 
     async fn gathered_mail_that_failed_is_sent_once_the_server_is_back(on) {
         let post = Post::start(on, BOB_ONLY).await;
-        post.server.then(Then::Refuse(451));
+        post.server.then(MailBehaviour::Refuse(451));
         post.app.held().await;
         post.until(|found| found.len() == 1 && was_tried(&found[0])).await;
-        post.server.then(Then::Take);
+        post.server.then(MailBehaviour::Take);
         post.advance(BEYOND_RETRIES);
         post.counted(&[("sent", 1)]).await;
         assert_eq!(post.server.all().len(), 1);

@@ -10,13 +10,13 @@ use crate::support::test_app::{ALICE, Reply};
 
 /// The secret values that one answer enters into the fields of a credential. No two answers share a
 /// value.
-pub struct Planted {
+pub struct PlantedSecrets {
     pub long: String,
     pub json: String,
     pub percent: String,
 }
 
-impl Planted {
+impl PlantedSecrets {
     pub fn new() -> Self {
         let fresh = || crate::support::postgres::unique();
         Self {
@@ -54,14 +54,14 @@ impl Planted {
 pub struct SecrecyFixture {
     pub served: Served,
     pub model: FakeModel,
-    pub planted: Vec<Planted>,
+    pub planted: Vec<PlantedSecrets>,
     pub bodies: Vec<Vec<u8>>,
     pub heard: Vec<(String, String)>,
 }
 
 impl SecrecyFixture {
-    pub fn plant(&mut self) -> &Planted {
-        self.planted.push(Planted::new());
+    pub fn plant(&mut self) -> &PlantedSecrets {
+        self.planted.push(PlantedSecrets::new());
         self.planted.last().unwrap()
     }
 

@@ -3,17 +3,17 @@
 
 use serde_json::{Value, json};
 
-use super::fixture::{Planted, SecrecyFixture};
+use super::fixture::{PlantedSecrets, SecrecyFixture};
 use super::{FORM, HTML, JSON};
 use crate::support::test_app::{ALICE, BOB, CAROL};
 
 /// Puts one defect into the body of an answer.
-type Change = fn(&mut Value, &Planted);
+type Change = fn(&mut Value, &PlantedSecrets);
 /// The path, the headers, the body and the expected status of an answer.
 type Case<'c> = (
     &'c str,
     &'c [(&'c str, &'c str)],
-    &'c dyn Fn(&Planted) -> String,
+    &'c dyn Fn(&PlantedSecrets) -> String,
     u16,
 );
 
@@ -52,35 +52,35 @@ const DEFECTS: [(Change, u16); 9] = [
         412,
     ),
 ];
-fn whole(planted: &Planted) -> String {
+fn whole(planted: &PlantedSecrets) -> String {
     planted.answer().to_string()
 }
 
-fn cut(planted: &Planted) -> String {
+fn cut(planted: &PlantedSecrets) -> String {
     whole(planted).trim_end_matches('}').to_owned()
 }
 
-fn twice(planted: &Planted) -> String {
+fn twice(planted: &PlantedSecrets) -> String {
     format!(r#"{{"action":{0},"action":{0}}}"#, json!(planted.json))
 }
 
-fn large(planted: &Planted) -> String {
+fn large(planted: &PlantedSecrets) -> String {
     format!("{}{}", planted.answer(), " ".repeat(1 << 20))
 }
 
-fn stale_form(planted: &Planted) -> String {
+fn stale_form(planted: &PlantedSecrets) -> String {
     planted.form(&[("digest", "sha256:0")])
 }
 
-fn repeated_field(planted: &Planted) -> String {
+fn repeated_field(planted: &PlantedSecrets) -> String {
     planted.form(&[("field.long", &planted.json)])
 }
 
-fn missing_field(planted: &Planted) -> String {
+fn missing_field(planted: &PlantedSecrets) -> String {
     planted.form(&[]).replace("field.long=", "field.gone=")
 }
 
-fn odd_fields(planted: &Planted) -> String {
+fn odd_fields(planted: &PlantedSecrets) -> String {
     planted.form(&[("field.none", &planted.json), ("odd", &planted.percent)])
 }
 
