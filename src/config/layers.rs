@@ -258,7 +258,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn over(text: &str, variables: &[(&str, &str)]) -> (serde_json::Value, Vec<String>) {
+    fn with_variables(text: &str, variables: &[(&str, &str)]) -> (serde_json::Value, Vec<String>) {
         let mut mistakes = Mistakes::default();
         let mut node = tree::parse(text, None, &mut mistakes).unwrap();
         let known = ["server", "public_url", "listen", "api_key"].map(str::to_owned);
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn variable_overrides_a_key_with_a_yaml_value() {
-        let (json, mistakes) = over(
+        let (json, mistakes) = with_variables(
             "server: {listen: a, cors_origins: [x]}\ntools: {Lookup-Order: {http: {timeout: 1s}}}\n",
             &[
                 ("HOLDPOINT_SERVER__LISTEN", "b:1"),
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn new_variable_of_a_command_or_header_is_added_in_the_spelling_of_its_kind() {
-        let (json, mistakes) = over(
+        let (json, mistakes) = with_variables(
             "tools: {T: {shell: {env: {Path: a}}}}\n",
             &[
                 ("HOLDPOINT_TOOLS__T__SHELL__ENV__API_KEY", "b"),
@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn list_elements_are_addressed_by_name_or_index_and_sections_are_created() {
-        let (json, mistakes) = over(
+        let (json, mistakes) = with_variables(
             "policy: [{name: reads, decide: allow}, {name: small-refund, decide: allow}]\nauth: {api_keys: [{user: bob}]}\n",
             &[
                 ("HOLDPOINT_POLICY__SMALL_REFUND__DECIDE", "deny"),
@@ -379,14 +379,14 @@ mod tests {
             .zip(&values)
             .map(|(name, value)| (name.as_str(), value.as_str()))
             .collect();
-        let (json, mistakes) = over("", &variables);
+        let (json, mistakes) = with_variables("", &variables);
         assert_eq!(mistakes, Vec::<String>::new());
         assert_eq!(json, json!({"server": {"cors_origins": values}}));
     }
 
     #[test]
     fn override_without_a_place_is_reported_by_its_variable() {
-        let (_, mistakes) = over(
+        let (_, mistakes) = with_variables(
             "policy: []\na-b: 1\na_b: 2\nmodels: {m: text}\n",
             &[
                 ("HOLDPOINT_POLICY__GONE__DECIDE", "x"),

@@ -5,7 +5,7 @@ use reqwest::Method;
 use serde_json::json;
 
 use super::approval_cycle::on_both;
-use crate::support::fake_chat_completions::{calls, says};
+use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::test_app::{
     ACCOUNTS, ALICE, Actor, BOB, CAROL, OPS, OTHER, On, REFUNDS, TestApp, WEB,
 };
@@ -115,7 +115,7 @@ on_both! {
             list.body["requests"].as_array().unwrap().len()
         };
         assert_eq!(by_a_key_that_reads().await, 0, "a key that may not decide lists no question");
-        app.model.then(says("done"));
+        app.model.then(text_answer("done"));
         assert_eq!(app.approver().hit(&format!("/resume/{}/approve", held.request)).await.status, 200);
         assert_eq!(by_a_key_that_reads().await, 1, "bob has decided it");
         for (query, count) in [("", 0), ("?status=resumed", 1), ("?status=pending", 0)] {
@@ -135,7 +135,7 @@ on_both! {
             assert_eq!(dora.get(&path).await.status, 200);
             assert_eq!(app.actor("dora-decides-0123456").get(&path).await.status, 403, "{path}");
         }
-        app.model.then(says("done"));
+        app.model.then(text_answer("done"));
         assert_eq!(app.approver().hit(&format!("/resume/{}/approve", held.request)).await.status, 200);
         for (actor, count) in [(&dora, 0), (&app.approver(), 1)] {
             let list = actor.get("/v1/requests?status=resumed").await;

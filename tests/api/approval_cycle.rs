@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::fake_chat_completions::{calls, says};
+use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::test_app::{On, TestApp};
 
 /// Turns each function into two tests: one on SQLite, one on Postgres.
@@ -46,7 +46,7 @@ on_both! {
         assert_eq!(call["reason"], "Refunds above 20 need a look.");
         assert_eq!(held.body["pending"][0]["approval_url"], format!("{}/resume/{}/approve", app.url(), held.request));
 
-        app.model.then(says("refunded"));
+        app.model.then(text_answer("refunded"));
         let url = held.body["pending"][0]["approval_url"].as_str().unwrap().to_owned();
         let done = app.owner().hit(&url).await;
         done.assert_status(200, "Completed");
@@ -96,7 +96,7 @@ on_both! {
     async fn rejection_with_continue_tells_the_model_and_goes_on(on: On) {
         let app = TestApp::start(on).await;
         let held = app.held().await;
-        app.model.then(says("then not"));
+        app.model.then(text_answer("then not"));
         let body = json!({"action": "reject", "then": "continue", "reason": "too much"});
         let done = app.owner().post(&format!("/resume/{}", held.request), &body).await;
         assert_eq!((done.str("/status"), done.str("/output")), ("Completed".to_owned(), "then not".to_owned()));
@@ -113,7 +113,7 @@ on_both! {
         app.restart().await;
         let shown = app.owner().get(&format!("/v1/tasks/{}", held.task)).await;
         assert_eq!(shown.str("/pending/0/request_id"), held.request);
-        app.model.then(says("refunded"));
+        app.model.then(text_answer("refunded"));
         let done = app.owner().hit(&format!("/resume/{}/approve", held.request)).await;
         assert_eq!(done.str("/status"), "Completed", "{}", done.text);
         assert_eq!(app.tool.ledger().len(), 1);
@@ -124,7 +124,7 @@ on_both! {
         let app = TestApp::start(on).await;
         app.model
             .then(calls(&[("refund", r#"{"order":1,"amount":20}"#), ("forbidden", "{}"), ("lookup", r#"{"order":1}"#)]))
-            .then(says("ok"));
+            .then(text_answer("ok"));
         let done = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
         done.assert_status(201, "Completed");
         let ran: Vec<_> = app.tool.ledger().iter().map(|execution| execution.uri.clone()).collect();
@@ -141,7 +141,7 @@ on_both! {
 
     async fn message_to_a_completed_task_continues_the_conversation(on: On) {
         let app = TestApp::start(on).await;
-        app.model.then(says("hello")).then(says("again"));
+        app.model.then(text_answer("hello")).then(text_answer("again"));
         let task = app.owner().post("/v1/tasks", &json!({"input": "one"})).await;
         let path = format!("/v1/tasks/{}/messages", task.str("/task_id"));
         let done = app.owner().post(&path, &json!({"input": "two"})).await;
@@ -158,7 +158,7 @@ async fn task_created_on_one_replica_is_approved_on_another() {
     let app = TestApp::start(On::Postgres).await;
     let other = app.replica().await;
     let held = app.held().await;
-    app.model.then(says("refunded"));
+    app.model.then(text_answer("refunded"));
     let done = other
         .owner()
         .hit(&format!("/resume/{}/approve", held.request))
@@ -176,7 +176,7 @@ async fn anyone_may_decide_without_accounts() {
     let app = TestApp::open(On::Sqlite).await;
     app.model
         .then(calls(&[("refund", r#"{"order":1,"amount":500}"#)]))
-        .then(says("ok"));
+        .then(text_answer("ok"));
     let held = app
         .anonymous()
         .post("/v1/tasks", &json!({"input": "go"}))

@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use super::approval_cycle::on_both;
-use crate::support::fake_chat_completions::{calls, says};
+use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::raw_http;
 use crate::support::test_app::{On, TestApp};
 
@@ -26,7 +26,7 @@ async fn large_body_of_a_post_that_waits_leaves_room_for_the_next() {
     app.model.otherwise(|messages| {
         let called = messages.to_string().contains("tool_call_id");
         if called {
-            says("done")
+            text_answer("done")
         } else {
             calls(&[("lookup", r#"{"order":1}"#)])
         }
@@ -184,7 +184,7 @@ on_both! {
         }
         let after = app.owner().get(&format!("/v1/tasks/{}", held.task)).await;
         assert_eq!(before.text, after.text, "nothing changed");
-        app.model.then(says("ok"));
+        app.model.then(text_answer("ok"));
         let taken = app.owner().bytes(&resume, respond.replace('X', &zeros(100_000 - 5)).into()).await;
         assert_eq!((taken.status, taken.str("/status").as_str()), (200, "Completed"), "100,000 values are taken");
         app.stop().await;

@@ -5,7 +5,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::approval_cycle::on_both;
-use crate::support::fake_chat_completions::says;
+use crate::support::fake_chat_completions::text_answer;
 use crate::support::test_app::{ALICE, BOB, CAROL, Held, OTHER, On, TestApp};
 
 const NO_KEY: &str = "";
@@ -87,7 +87,7 @@ on_both! {
             Attempt(post.clone(), &resume, BOB, &[], JSON, other, 412),
         ]).await;
         assert_eq!(updated(&app, &held).await, held.body["updated_at"], "nothing changed");
-        app.model.then(says("done"));
+        app.model.then(text_answer("done"));
         let key = ("idempotency-key", "first");
         let first = app.approver().header(key.0, key.1).post(&resume, &json!({"action": "approve"})).await;
         assert_eq!(first.status, 200, "{}", first.text);

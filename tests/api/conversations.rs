@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::approval_cycle::on_both;
-use crate::support::fake_chat_completions::{calls, says};
+use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::test_app::{On, TestApp};
 
 const SAFE: (&str, &str) = ("lookup", r#"{"order":1}"#);
@@ -37,7 +37,7 @@ on_both! {
         for turn in turns {
             for action in [json!({"action": "approve"}), json!({"action": "reject", "then": "continue", "reason": "not now"})] {
                 let before = (app.model.sent().len(), app.tool.ledger().len());
-                app.model.then(calls(&turn)).then(says("ok"));
+                app.model.then(calls(&turn)).then(text_answer("ok"));
                 let task = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
                 assert_eq!(task.str("/status"), "Paused", "{}", task.text);
                 assert_eq!(task.body["pending"].as_array().unwrap().len(), 1, "one request for all of equal terms");
@@ -70,7 +70,7 @@ on_both! {
         let mut twice = calls(&[SAFE, SAFE, SAFE]);
         twice["choices"][0]["message"]["tool_calls"][1]["id"] = json!("call_0");
         twice["choices"][0]["message"]["tool_calls"][2]["id"] = json!("");
-        app.model.then(calls(&[SAFE])).then(twice).then(says("ok"));
+        app.model.then(calls(&[SAFE])).then(twice).then(text_answer("ok"));
         let done = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
         assert_eq!(done.str("/status"), "Completed", "{}", done.text);
         let last = app.model.sent().pop().unwrap();
@@ -90,7 +90,7 @@ on_both! {
         turn["choices"][0]["message"]["content"] = json!("I will refund it.");
         turn["choices"][0]["message"]["reasoning_signature"] = json!({"opaque": [1, 2.5, "x"]});
         let message = turn["choices"][0]["message"].clone();
-        app.model.then(turn).then(says("ok"));
+        app.model.then(turn).then(text_answer("ok"));
         let body = json!({
             "items": [{"content_type": "text", "content": "see"}, {"content_type": "image", "content": "https://example.com/a.png"}],
             "user_context": {"locale": "de"}, "metadata": {"secret": "for us"}
@@ -112,7 +112,7 @@ on_both! {
         let app = TestApp::start(on).await;
         let mut cut = calls(&[SAFE]);
         cut["choices"][0]["finish_reason"] = json!("length");
-        app.model.then(cut).then(says("ok"));
+        app.model.then(cut).then(text_answer("ok"));
         let done = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
         assert_eq!(done.str("/status"), "Completed", "{}", done.text);
         assert!(app.tool.ledger().is_empty());
@@ -127,7 +127,7 @@ on_both! {
         assert_eq!(failed.str("/error/code"), "model_failed");
         let path = format!("/v1/tasks/{}", failed.str("/task_id"));
         assert_eq!(app.owner().hit(&format!("{path}/cancel")).await.str("/code"), "task_final");
-        app.model.then(says("ok"));
+        app.model.then(text_answer("ok"));
         let done = app.owner().hit(&format!("{path}/retry")).await;
         done.assert_status(200, "Completed");
         assert_eq!(app.tool.ledger().len(), 1, "no finished call runs again");
@@ -145,7 +145,7 @@ on_both! {
         assert!(task.body["pending"][0]["details"]["problem"].is_string());
         assert_eq!(app.tool.ledger().len(), 1, "the calls after an unknown outcome wait");
         app.tool.answers(200, "ok");
-        app.model.then(says("ok"));
+        app.model.then(text_answer("ok"));
         let path = format!("/resume/{}", task.str("/pending/0/request_id"));
         assert_eq!(app.owner().hit(&format!("{path}/approve")).await.status, 422);
         let done = app.owner().post(&path, &json!({"action": "retry"})).await;
@@ -159,7 +159,7 @@ on_both! {
     async fn repeatable_call_is_repeated_with_the_same_key(on: On) {
         let app = TestApp::start(on).await;
         app.tool.answers(504, "");
-        app.model.then(calls(&[SAFE])).then(says("ok"));
+        app.model.then(calls(&[SAFE])).then(text_answer("ok"));
         let done = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
         assert_eq!(done.str("/status"), "Completed", "{}", done.text);
         let ledger = app.tool.ledger();

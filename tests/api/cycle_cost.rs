@@ -11,7 +11,7 @@ use super::gate;
 use crate::notify::{BACKEND, yaml};
 use crate::support::database::Database;
 use crate::support::endless_sleep::EndlessSleep;
-use crate::support::fake_chat_completions::says;
+use crate::support::fake_chat_completions::text_answer;
 use crate::support::fake_receiver::FakeReceiver;
 use crate::support::forwarder::Forwarder;
 use crate::support::test_app::{TestApp, refunds};
@@ -29,7 +29,7 @@ async fn unpolled(url: &str, yaml: &str) -> TestApp {
 
 async fn cycle(app: &TestApp) {
     let held = app.held().await;
-    app.model.then(says("done"));
+    app.model.then(text_answer("done"));
     let path = format!("/resume/{}/approve", held.request);
     let reply = app.owner().post(&path, &json!({})).await;
     assert_eq!(reply.str("/status"), "Completed", "{}", reply.text);
@@ -67,7 +67,7 @@ async fn repeated_post_takes_a_refused_commit_and_two_reads() {
     let database = Database::postgres().await;
     let line = Forwarder::to(database.url()).await;
     let app = unpolled(line.url(), &refunds("{ owner: true }")).await;
-    app.model.then(says("done"));
+    app.model.then(text_answer("done"));
     let post = async |app: &TestApp| {
         let owner = app.owner().header("idempotency-key", "a");
         let body = json!({"agent": "billing", "input": "Refund order 17."});

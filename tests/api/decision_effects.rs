@@ -4,14 +4,14 @@
 use serde_json::{Value, json};
 
 use super::approval_cycle::on_both;
-use crate::support::fake_chat_completions::{calls, says};
+use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::test_app::{On, TestApp};
 
 on_both! {
     async fn edited_arguments_are_what_runs_and_what_the_model_is_told(on: On) {
         let app = TestApp::start(on).await;
         let held = app.held().await;
-        app.model.then(says("ok"));
+        app.model.then(text_answer("ok"));
         let text = r#"{"amount":20.10,"order":17}"#;
         let body = format!(r#"{{"decisions":{{"{}":{{"action":"edit","arguments":{text}}}}}}}"#, held.call);
         let done = app.owner().bytes(&format!("/resume/{}", held.request), body.into_bytes()).await;

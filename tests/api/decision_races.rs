@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::approval_cycle::on_both;
 use super::request_kinds::{ask, asking, items, last_tool_results, results_of};
-use crate::support::fake_chat_completions::{calls, says};
+use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::repetitions;
 use crate::support::test_app::{On, TestApp};
 
@@ -17,7 +17,7 @@ async fn approved_by_all_at_once(app: &TestApp, other: Option<&TestApp>, times: 
     app.model.otherwise(|body| {
         let last = body["messages"].as_array().unwrap().last().unwrap().clone();
         if last["role"] == "tool" {
-            says("done")
+            text_answer("done")
         } else {
             calls(&[("refund", r#"{"order":1,"amount":50}"#)])
         }
@@ -94,7 +94,7 @@ on_both! {
         let app = TestApp::start(on).await;
         app.model.otherwise(|body| {
             let last = body["messages"].as_array().unwrap().last().unwrap().clone();
-            if last["role"] == "tool" { says("done") } else { calls(&[("refund", r#"{"order":1,"amount":50}"#)]) }
+            if last["role"] == "tool" { text_answer("done") } else { calls(&[("refund", r#"{"order":1,"amount":50}"#)]) }
         });
         for _ in 0..25 {
             let before = app.tool.ledger().len();
@@ -147,7 +147,7 @@ on_both! {
         let app = TestApp::start(on).await;
         let held = app.held().await;
         app.tool.close();
-        app.model.then(says("paid"));
+        app.model.then(text_answer("paid"));
         let (owner, path) = (app.owner(), format!("/resume/{}/approve", held.request));
         tokio::select! {
             reply = owner.hit(&path) => panic!("it waits for the call: {}", reply.text),

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::approval_cycle::on_both;
 use crate::support::event_stream::{StreamBlock, durable, names, numbers};
-use crate::support::fake_chat_completions::says;
+use crate::support::fake_chat_completions::text_answer;
 use crate::support::test_app::{On, TestApp};
 
 on_both! {
@@ -40,7 +40,7 @@ on_both! {
         assert_eq!(numbers(&before), [1, 2, 3, 4, 5, 6]);
         assert_eq!(before.last().unwrap().data, json!({"event": "caught_up", "after": 6}));
 
-        app.model.then(says("All done."));
+        app.model.then(text_answer("All done."));
         app.owner().post(&format!("/resume/{}", held.request), &json!({"action": "approve"})).await;
         let after = durable(&watch.rest().await);
         let expected =
@@ -64,7 +64,7 @@ on_both! {
     async fn stream_resumes_after_every_event_number(on: On) {
         let app = TestApp::start(on).await;
         let held = app.held().await;
-        app.model.then(says("All done."));
+        app.model.then(text_answer("All done."));
         app.owner().post(&format!("/resume/{}", held.request), &json!({"action": "approve"})).await;
         let whole = durable(&app.owner().events(&held.task, None).await);
         for after in 0..12_usize {

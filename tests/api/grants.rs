@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::approval_cycle::on_both;
 use super::pages::form;
-use crate::support::fake_chat_completions::{calls, says};
+use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::test_app::{ACCOUNTS, Actor, OPS, OTHER, On, REFUNDS, Reply, TestApp};
 
 const LARGE: &str = r#"{"order": 17, "amount": 120}"#;
@@ -31,7 +31,7 @@ fn wish(scope: &str, time: &str) -> Value {
 /// standing decision. Returns the reply to the approval.
 async fn remembered(app: &TestApp, scope: &str) -> Reply {
     let held = app.held().await;
-    app.model.then(says("done"));
+    app.model.then(text_answer("done"));
     let body = json!({"action": "approve", "remember": wish(scope, "1h")});
     let path = format!("/resume/{}", held.request);
     let reply = app.approver().post(&path, &body).await;
@@ -73,7 +73,7 @@ on_both! {
         }
         assert_eq!(app.anonymous().get("/v1/grants").await.status, 401);
         app.model.then(calls(&[("refund", LARGE)]));
-        app.model.then(says("done"));
+        app.model.then(text_answer("done"));
         let second = app.owner().post("/v1/tasks", &json!({"input": "again"})).await;
         assert_eq!((second.str("/status").as_str(), app.tool.count()), ("Completed", 2));
         let items = app.owner().get(&format!("/v1/tasks/{}/items", second.str("/task_id"))).await;
@@ -109,7 +109,7 @@ on_both! {
             let refused = app.approver().post(&path, &body).await;
             assert_eq!((refused.status, refused.str("/errors/0/pointer").as_str()), (422, place), "{}", refused.text);
         }
-        app.model.then(says("done"));
+        app.model.then(text_answer("done"));
         let approved = app.approver().post(&format!("{path}/approve"), &json!({"remember": wish("task", "30m")})).await;
         assert_eq!(approved.status, 200, "{}", approved.text);
         let decision = app.approver().get(&path).await.body["decision"].clone();
@@ -145,7 +145,7 @@ on_both! {
         for runs in 0..2 {
             let held = app.held().await;
             assert_eq!((app.tool.count(), listed(app.owner()).await), (runs, Vec::new()));
-            app.model.then(says("done"));
+            app.model.then(text_answer("done"));
             let approved = app.owner().hit(&format!("/resume/{}/approve", held.request)).await;
             assert_eq!((approved.str("/status").as_str(), app.tool.count()), ("Completed", runs + 1));
         }
@@ -168,7 +168,7 @@ on_both! {
     async fn replayed_answer_gives_no_second_standing_decision(on: On) {
         let app = finance(on).await;
         let held = app.held().await;
-        app.model.then(says("done"));
+        app.model.then(text_answer("done"));
         let body = json!({"action": "approve", "remember": wish("owner", "1h")});
         for _ in 0..2 {
             let actor = app.approver().header("idempotency-key", "once");
@@ -215,7 +215,7 @@ on_both! {
         let ticked = [&unticked[..], &[("remember", "yes")]].concat();
         let rejected = app.approver().send(Method::POST, &format!("{path}/reject"), Some(form(&ticked))).await;
         assert_eq!(rejected.status, 422, "{}", rejected.text);
-        app.model.then(says("done"));
+        app.model.then(text_answer("done"));
         let approved = app.approver().send(Method::POST, &format!("{path}/approve"), Some(form(&unticked))).await;
         assert_eq!((approved.status, listed(app.approver()).await.len()), (303, 0), "{}", approved.text);
         // The service answers the POST of a form before the task goes on, so the test waits for the
@@ -228,7 +228,7 @@ on_both! {
         let beyond = [&ticked[..2], &[("remember.expires_in", "7d"), ("remember", "yes")]].concat();
         let refused = app.approver().send(Method::POST, &format!("{path}/approve"), Some(form(&beyond))).await;
         assert!(refused.status == 422 && refused.text.contains("4h at most"), "{}", refused.text);
-        app.model.then(says("done"));
+        app.model.then(text_answer("done"));
         let approved = app.approver().send(Method::POST, &format!("{path}/approve"), Some(form(ticked))).await;
         assert_eq!((approved.status, listed(app.approver()).await.len()), (303, 1), "{}", approved.text);
         app.stop().await;
@@ -264,12 +264,12 @@ on_both! {
             app.anonymous().post("/v1/tasks", &json!({"input": "please"})).await
         };
         let first = created().await;
-        app.model.then(says("done"));
+        app.model.then(text_answer("done"));
         let path = format!("/resume/{}", first.str("/pending/0/request_id"));
         let body = json!({"action": "approve", "remember": wish("owner", "1h")});
         assert_eq!(app.anonymous().post(&path, &body).await.str("/status"), "Completed");
         app.model.then(calls(&[("refund", LARGE)]));
-        app.model.then(says("done"));
+        app.model.then(text_answer("done"));
         let second = app.anonymous().post("/v1/tasks", &json!({"input": "again"})).await;
         assert_eq!(second.str("/status"), "Completed");
         let grant = listed(app.anonymous()).await.remove(0);

@@ -5,7 +5,7 @@ use reqwest::Method;
 use serde_json::json;
 
 use super::approval_cycle::on_both;
-use crate::support::fake_chat_completions::{calls, says};
+use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::test_app::{ALICE, BOB, CAROL, Held, On, TestApp, refunds};
 
 const FORM: &str = "application/x-www-form-urlencoded";
@@ -76,7 +76,7 @@ on_both! {
             assert_eq!(headline(&app, &held.request).await, ["", ""]);
             app.tool.answers(status, "{}").close();
             let before = app.tool.count();
-            app.model.then(says("ok"));
+            app.model.then(text_answer("ok"));
             approve(&app, &held).await;
             app.tool.reached(before + 1).await;
             assert_eq!(headline(&app, &held.request).await, ["Approved by bob. It is running.", "bob 已批准，正在执行。"]);
@@ -100,7 +100,7 @@ on_both! {
         assert_eq!(said, ["Approved by bob. Its outcome is not known: a person is asked.", "bob 已批准，但其结果未知，正在请人核实。"]);
         let task = app.owner().get(&format!("/v1/tasks/{}", held.task)).await;
         let asked = task.str("/pending/0/request_id");
-        app.model.then(says("ok"));
+        app.model.then(text_answer("ok"));
         app.tool.answers(200, "{}");
         let again = app.approver().post(&format!("/resume/{asked}"), &json!({"action": "retry"})).await;
         assert_eq!(again.str("/status"), "Completed", "{}", again.text);
@@ -118,7 +118,7 @@ on_both! {
         let said = headline(&app, &held.request).await;
         assert_eq!(said, ["Rejected by bob. The task was canceled.", "bob 已拒绝，任务已取消。"]);
         let held = app.held().await;
-        app.model.then(says("understood"));
+        app.model.then(text_answer("understood"));
         let told = app.approver().post(&reject(&held), &json!({"then": "continue"})).await;
         assert_eq!(told.str("/status"), "Completed", "{}", told.text);
         assert_eq!(headline(&app, &held.request).await, ["Rejected by bob. The agent was told.", "bob 已拒绝，并已告知智能体。"]);
@@ -132,7 +132,7 @@ on_both! {
         let said = headline(&app, &held.request).await;
         assert_eq!(said, ["Withdrawn: the task was canceled.", "已撤回：任务已取消。"]);
         let held = app.held().await;
-        app.model.then(says("something else"));
+        app.model.then(text_answer("something else"));
         let body = json!({"input": "never mind", "supersede": true});
         let next = app.owner().post(&format!("/v1/tasks/{}/messages", held.task), &body).await;
         assert_eq!(next.str("/status"), "Completed", "{}", next.text);
@@ -147,14 +147,14 @@ on_both! {
         let task = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
         let request = task.str("/pending/0/request_id");
         let id = |index: usize| task.str(&format!("/pending/0/tool_calls/{index}/tool_call_id"));
-        app.model.then(says("ok"));
+        app.model.then(text_answer("ok"));
         let decisions = json!({"decisions": {(id(0)): {"action": "edit", "arguments": {"order": 1, "amount": 40}}, (id(1)): {"action": "reject"}}});
         let done = app.approver().post(&format!("/resume/{request}"), &decisions).await;
         assert_eq!(done.str("/status"), "Completed", "{}", done.text);
         let said = headline(&app, &request).await;
         assert_eq!(said, ["Decided by bob: 1 ran, 1 rejected.", "bob 已作出决定：1 个已执行、1 个已拒绝。"]);
         let held = app.held().await;
-        app.model.then(says("ok"));
+        app.model.then(text_answer("ok"));
         let decisions = json!({"decisions": {(held.call.clone()): {"action": "edit", "arguments": {"order": 1, "amount": 40}}}});
         app.approver().post(&format!("/resume/{}", held.request), &decisions).await;
         assert_eq!(headline(&app, &held.request).await[0], "Changed and approved by bob, and it ran.");
@@ -175,7 +175,7 @@ on_both! {
         let page = app.approver().header("accept", "text/html").get(&request).await;
         assert!(page.text.contains(&format!("POST {}{path}<", app.tool.url)), "{}", page.text);
         assert!(!page.text.contains("secret-query") && !held.text.contains("secret-query"));
-        app.model.then(says("ok"));
+        app.model.then(text_answer("ok"));
         let done = app.approver().hit(&format!("{request}/approve")).await;
         assert_eq!(done.str("/status"), "Completed", "{}", done.text);
         assert_eq!(app.tool.ledger()[0].uri, format!("{path}?k=secret-query"), "shown as it is sent");
@@ -258,7 +258,7 @@ on_both! {
             assert_eq!(app.approver().hit(&format!("/resume/{}/{action}", held.request)).await.status, 409);
         }
         let held = app.held().await;
-        app.model.then(says("ok"));
+        app.model.then(text_answer("ok"));
         assert_eq!(app.approver().hit(&format!("/resume/{}/approve", held.request)).await.status, 200);
         for action in ["approve", "reject"] {
             let (buttons, why) = page(BOB, &held, action).await;

@@ -5,7 +5,7 @@ use futures_util::future::join_all;
 use serde_json::json;
 
 use super::approval_cycle::on_both;
-use crate::support::fake_chat_completions::{calls, says};
+use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::test_app::{ACCOUNTS, On, REFUNDS, TestApp};
 
 /// Arguments that do not fit `{order: integer, amount: number > 0}`, or that can be read in two
@@ -51,7 +51,7 @@ on_both! {
             let (head, _) = REFUNDS.split_once("policy:").unwrap();
             let app = TestApp::with(on, &format!("{head}{policy}{ACCOUNTS}")).await;
             for arguments in HOSTILE {
-                app.model.then(calls(&[("refund", arguments)])).then(says("I see"));
+                app.model.then(calls(&[("refund", arguments)])).then(text_answer("I see"));
                 let done = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
                 assert_eq!(done.str("/status"), "Completed", "{arguments}: {}", done.text);
                 let items = app.owner().get(&format!("/v1/tasks/{}/items", done.str("/task_id"))).await;
@@ -67,7 +67,7 @@ on_both! {
         let mut yaml_names = vec!["Refund", "refund ", "refund\u{200b}", "REFUND", "lookup\n", "", "shell", "../refund"];
         yaml_names.push("refund\u{0}");
         for name in yaml_names {
-            app.model.then(calls(&[(name, r#"{"order":1,"amount":5}"#)])).then(says("I see"));
+            app.model.then(calls(&[(name, r#"{"order":1,"amount":5}"#)])).then(text_answer("I see"));
             let done = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
             assert_eq!(done.str("/status"), "Completed", "{name:?}: {}", done.text);
         }
@@ -80,7 +80,7 @@ on_both! {
         app.tool.answers(200, b"a\0b\xff\xfec".to_vec());
         app.model.otherwise(|body| {
             let last = body["messages"].as_array().unwrap().last().unwrap().clone();
-            if last["role"] == "tool" { says("end\u{0}") } else { calls(&[("refund", r#"{"order":1,"amount":5}"#), ("re\u{0}fund", "{\"a\": \"\u{0}\"}")]) }
+            if last["role"] == "tool" { text_answer("end\u{0}") } else { calls(&[("refund", r#"{"order":1,"amount":5}"#), ("re\u{0}fund", "{\"a\": \"\u{0}\"}")]) }
         });
         let innocent = json!({"input": "go"});
         let owner = app.owner().header("prefer", "wait=60");
@@ -110,7 +110,7 @@ on_both! {
     async fn secrets_in_responses_are_redacted(on: On) {
         let app = TestApp::start(on).await;
         app.tool.answers(200, "your key was tool-secret-0123456789, yes");
-        app.model.then(calls(&[("refund", r#"{"order":1,"amount":5}"#)])).then(says("the key is sk-model-key-0123456789"));
+        app.model.then(calls(&[("refund", r#"{"order":1,"amount":5}"#)])).then(text_answer("the key is sk-model-key-0123456789"));
         let done = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
         let items = app.owner().get(&format!("/v1/tasks/{}/items", done.str("/task_id"))).await;
         for text in [&done.text, &items.text, &app.model.sent()[1].to_string()] {
@@ -134,7 +134,7 @@ on_both! {
             let types: Vec<_> = items.body["items"].as_array().unwrap().iter().map(|item| item["type"].clone()).collect();
             assert_eq!(types, ["task_status", "user_message", "task_status"], "{}", items.text);
 
-            app.model.then(lookups(256)).then(says("done"));
+            app.model.then(lookups(256)).then(text_answer("done"));
             let done = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
             assert_eq!(done.str("/status"), "Completed", "{}", done.text);
         }

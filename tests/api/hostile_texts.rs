@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::support::fake_chat_completions::{calls, says};
+use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::fake_mail_server::{FakeMailServer, Mail};
 use crate::support::fake_receiver::FakeReceiver;
 use crate::support::fake_slack::{CHANNEL, FakeSlack, TOKEN};
@@ -251,7 +251,7 @@ async fn task(fixture: &HostileTextsFixture, number: usize) -> String {
     let answer = json!({"action": "approve", "reason": reason, "remember": remember});
     let approved = decider().post(&page_of(&approval), &answer).await;
     assert_eq!(approved.status, 200, "{}", approved.text);
-    app.model.then(says(&texts.of(16)));
+    app.model.then(text_answer(&texts.of(16)));
     let answer = json!({"action": "respond", "response": {"answer": "go on"}});
     let done = owner().post(&page_of(&guidance), &answer).await;
     assert_eq!(done.str("/status"), "Completed", "{}", done.text);

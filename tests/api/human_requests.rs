@@ -9,7 +9,7 @@ use super::request_kinds::{
     ASKING, KINDS, Question, TOKEN, ask, asking, asks, begin, each_has_one_result, filled_in,
     items, last_tool_results, request, results_of,
 };
-use crate::support::fake_chat_completions::{calls, says};
+use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::test_app::{ACCOUNTS, BOB, On, Reply, TestApp};
 
 const BIG: &str = "12345678901234567890123";
@@ -121,7 +121,7 @@ on_both! {
         let question = Question::of(&asked, "approval");
         app.restart().await;
         app.tool.answers(502, "");
-        app.model.then(says("never asked"));
+        app.model.then(text_answer("never asked"));
         let edit = json!({"decisions": {&question.call: {"action": "edit", "arguments": {"order": 17, "amount": 5}}}});
         let asked = answer(&app, &question, &edit).await;
         let ran = app.tool.ledger();

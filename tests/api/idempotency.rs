@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::approval_cycle::on_both;
 use super::gate::{self, AGENT, refund};
-use crate::support::fake_chat_completions::{calls, says};
+use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::links::{DECIDING, PEOPLE, SEALING_KEY, link};
 use crate::support::test_app::{ALICE, Actor, BOB, CAROL, OPS, OTHER, On, REFUNDS, Reply, TestApp};
 
@@ -142,7 +142,7 @@ fn every_feature() -> String {
 /// operation.
 async fn every_post(app: &TestApp) -> Vec<Post> {
     let remembered = app.held().await;
-    app.model.then(says("done"));
+    app.model.then(text_answer("done"));
     let wish = json!({"action": "approve", "remember": {"for": "task", "expires_in": "1h"}});
     let path = format!("/resume/{}", remembered.request);
     let approved = app.approver().post(&path, &wish).await;
@@ -310,7 +310,7 @@ on_both! {
             app.model.then_fails(400);
             at_once(&format!("/resume/{}", held.str("/pending/0/request_id")), &json!({"action": "approve"})).await;
             let task = format!("/v1/tasks/{}", held.str("/task_id"));
-            app.model.then(says("refunded"));
+            app.model.then(text_answer("refunded"));
             at_once(&format!("{task}/retry"), &json!({})).await;
             app.model.then(calls(&[("refund", r#"{"order":2,"amount":50}"#)]));
             at_once(&format!("{task}/messages"), &json!({"input": "more"})).await;
@@ -330,7 +330,7 @@ on_both! {
         let task = format!("/v1/tasks/{}", held.str("/task_id"));
         let refused = owner().post(&format!("{task}/messages"), &json!({"input": "more"})).await;
         assert_eq!(refused.status, 409);
-        app.model.then(says("refunded"));
+        app.model.then(text_answer("refunded"));
         let request = format!("/resume/{}", held.str("/pending/0/request_id"));
         assert_eq!(owner().post(&request, &json!({"action": "aprove"})).await.status, 422);
         twice(&owner(), &request, &json!({"action": "approve"})).await;
@@ -344,7 +344,7 @@ on_both! {
         app.model.then_fails(400);
         let failed = app.owner().post("/v1/tasks", &json!({"input": "fail"})).await;
         assert_eq!(failed.str("/status"), "Failed");
-        app.model.then(says("now"));
+        app.model.then(text_answer("now"));
         let retry = format!("/v1/tasks/{}/retry", failed.str("/task_id"));
         assert_eq!(twice(&owner(), &retry, &json!({})).await.str("/status"), "Completed");
         assert_eq!(app.tool.ledger().len(), 1);
@@ -355,7 +355,7 @@ on_both! {
     async fn repeated_post_waits_with_the_first(on: On) {
         let app = TestApp::start(on).await;
         app.tool.close();
-        app.model.then(calls(&[("refund", r#"{"order":1,"amount":5}"#)])).then(says("paid"));
+        app.model.then(calls(&[("refund", r#"{"order":1,"amount":5}"#)])).then(text_answer("paid"));
         let owner = || app.owner().header(KEY, "k");
         let body = json!({"input": "go"});
         let first = async { owner().post("/v1/tasks", &body).await };
@@ -379,11 +379,11 @@ on_both! {
     async fn repeated_post_of_a_caller_who_lost_the_right_is_refused(on: On) {
         let mut app = TestApp::with(on, &(REFUNDS.replace("{approvers}", "{ groups: [finance] }") + NARROWED)).await;
         let held = app.held().await;
-        app.model.then(says("paid"));
+        app.model.then(text_answer("paid"));
         let path = format!("/resume/{}/approve", held.request);
         assert_eq!(app.actor(BOB).header(KEY, "k").hit(&path).await.status, 200);
         let created = json!({"input": "mine"});
-        app.model.then(says("hello"));
+        app.model.then(text_answer("hello"));
         assert_eq!(app.actor(BOB).header(KEY, "c").post("/v1/tasks", &created).await.status, 201);
         let narrow = r#"key: "bob-key-0123456789ab", may: [read]"#;
         app.restart_with(|yaml| yaml.replace(r#"key: "bob-key-0123456789ab""#, narrow)).await;
@@ -401,7 +401,7 @@ on_both! {
         let key = || app.owner().header(KEY, "again");
         assert_eq!(key().hit(&format!("{path}/cancel")).await.status, 200);
         app.tool.close();
-        app.model.then(calls(&[("lookup", r#"{"order":1}"#)])).then(says("hello"));
+        app.model.then(calls(&[("lookup", r#"{"order":1}"#)])).then(text_answer("hello"));
         let reopened = app.owner().header("prefer", "respond-async");
         assert_eq!(reopened.post(&format!("{path}/messages"), &json!({"input": "go on"})).await.status, 202);
         let repeated = key().hit(&format!("{path}/cancel")).await;

@@ -6,7 +6,7 @@ use serde_json::json;
 use super::approval_cycle::on_both;
 use super::pages::form;
 use super::request_kinds::{ask, asking};
-use crate::support::fake_chat_completions::{calls, says};
+use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::test_app::{
     ACCOUNTS, Actor, BOB, Held, OTHER, On, REFUNDS, Reply, TestApp, refunds,
 };
@@ -219,7 +219,7 @@ on_both! {
         let app = finance(on).await;
         let (first, second) = (refund(&app, 120).await, refund(&app, 80).await);
         for held in [&second, &first] {
-            app.model.then(says("done"));
+            app.model.then(text_answer("done"));
             let reply = app.approver().post(&format!("/resume/{}/approve", held.request), &json!({})).await;
             assert_eq!(reply.status, 200, "{}", reply.text);
         }
@@ -234,7 +234,7 @@ on_both! {
     async fn timeline_of_a_task_is_its_journal_in_order(on: On) {
         let app = finance(on).await;
         let held = refund(&app, 120).await;
-        app.model.then(says("<i>done</i>"));
+        app.model.then(text_answer("<i>done</i>"));
         app.approver().post(&format!("/resume/{}/approve", held.request), &json!({"reason": "ok"})).await;
         let path = format!("/tasks/{}", held.task);
         let shown = page(app.owner(), &path).await;
@@ -260,7 +260,7 @@ on_both! {
     async fn timeline_of_a_long_journal_is_paged_back_without_a_gap_or_a_repetition(on: On) {
         let yaml = REFUNDS.replace("{approvers}", "{ groups: [finance] }").replace("forbidden] }", "forbidden], limits: { max_calls: 200 } }");
         let app = TestApp::with(on, &(yaml + ACCOUNTS)).await;
-        app.model.then(calls(&[("forbidden", "{}"); 200])).then(says("done"));
+        app.model.then(calls(&[("forbidden", "{}"); 200])).then(text_answer("done"));
         let task = app.owner().header("prefer", "wait=60").post("/v1/tasks", &json!({"input": "go"})).await;
         assert_eq!(task.str("/status"), "Completed", "{}", task.text);
         let path = format!("/tasks/{}", task.str("/task_id"));
@@ -349,7 +349,7 @@ on_both! {
     async fn tasks_are_listed_for_their_owner_and_the_tenants_for_an_admin(on: On) {
         let app = finance(on).await;
         let held = refund(&app, 120).await;
-        app.model.then(says("Hello."));
+        app.model.then(text_answer("Hello."));
         app.actor("web-key-0123456789ab").header("holdpoint-user", "<b>zoe").post("/v1/tasks", &json!({"input": "hi"})).await;
         let mine = page(app.owner(), "/tasks").await;
         let link = format!("href=\"/tasks/{}\"", held.task);

@@ -14,7 +14,7 @@ use super::request_kinds::{ASKING, ask, short};
 use crate::store::store_fixture::{asked, change, fresh, new_task, status};
 use crate::support::allocator::limit_further_bytes;
 use crate::support::database::Database;
-use crate::support::fake_chat_completions::{calls, says};
+use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::postgres::copy_request;
 use crate::support::test_app::{ACCOUNTS, Actor, On, REFUNDS, Reply, TestApp, refunds};
 
@@ -359,7 +359,7 @@ async fn decided_request_is_listed_in_a_service_without_accounts_whoever_its_app
     let yaml = REFUNDS.replace("{approvers}", "{ groups: [finance] }");
     let app = TestApp::with(On::Sqlite, &yaml).await;
     let held = app.held_by(&app.anonymous()).await;
-    app.model.then(says("done"));
+    app.model.then(text_answer("done"));
     let path = format!("/resume/{}/approve", held.request);
     assert_eq!(app.anonymous().hit(&path).await.status, 200);
     let list = app.anonymous().get("/v1/requests?status=resumed").await;

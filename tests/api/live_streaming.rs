@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::approval_cycle::on_both;
 use crate::support::event_stream::{Event, Watch};
-use crate::support::fake_chat_completions::{calls, says};
+use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::model_stream::Stream;
 use crate::support::test_app::{On, TestApp};
 
@@ -115,7 +115,7 @@ on_both! {
         let first = events.iter().find(|event| event.name == "tool_call.named").unwrap();
         assert_eq!(first.data["tool_call_id"], *asked, "the request is for the call that was named");
 
-        app.model.then(says("All is paid."));
+        app.model.then(text_answer("All is paid."));
         app.owner().hit(&format!("/resume/{}/approve", request["request_id"].as_str().unwrap())).await;
         let rest = watch.rest().await;
         assert_eq!(put_together(&rest), stored(&rest));
@@ -144,7 +144,7 @@ on_both! {
         let app = TestApp::start(on).await;
         let broken = Stream::of(&calls(&[("forbidden", "{}"), ("refund", r#"{"order": 1}"#)])).unwrap();
         app.model.then_streams(broken.hold_after(2).lost_after(3));
-        app.model.then(says("On second thought, no."));
+        app.model.then(text_answer("On second thought, no."));
         let body = json!({"input": "Refund 120 for order 17"});
         let mut watch = app.owner().post_and_watch("/v1/tasks", &body).await;
         let mut events = watch.until("tool_call.named").await;
@@ -159,7 +159,7 @@ on_both! {
 
     async fn delta_never_shows_a_secret(on: On) {
         let app = TestApp::start(on).await;
-        let mut watch = watched(&app, Stream::of(&says("The key is sk-model-key-0123456789, is it not?")).unwrap().byte_by_byte()).await;
+        let mut watch = watched(&app, Stream::of(&text_answer("The key is sk-model-key-0123456789, is it not?")).unwrap().byte_by_byte()).await;
         let events = watch.rest().await;
         assert_eq!(put_together(&events)[&1].0, "The key is [secret MODEL_KEY], is it not?");
         assert!(events.iter().all(|event| !event.data.to_string().contains("model-key")));
@@ -168,7 +168,7 @@ on_both! {
 
     async fn answer_without_streaming_is_taken_as_an_answer(on: On) {
         let app = TestApp::start(on).await;
-        app.model.streaming(false).then(calls(&[REFUND])).then(says("All is paid."));
+        app.model.streaming(false).then(calls(&[REFUND])).then(text_answer("All is paid."));
         let mut watch = app.owner().post_and_watch("/v1/tasks", &json!({"input": "Refund 120 for order 17"})).await;
         let events = watch.until("task.paused").await;
         let request = events.iter().find(|event| event.name == "request.created").unwrap();
@@ -211,7 +211,7 @@ async fn reader_on_another_replica_sees_the_same_stream() {
         .unwrap()
         .data["request_id"]
         .clone();
-    let paid = says("All is paid, and everybody has been told of it.");
+    let paid = text_answer("All is paid, and everybody has been told of it.");
     app.model
         .then_streams(Stream::of(&paid).unwrap().hold_after(3));
     app.owner()

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::fake_chat_completions::{FakeModel, calls, says};
+use crate::support::fake_chat_completions::{FakeModel, calls, text_answer};
 use crate::support::fake_tool::FakeTool;
 use crate::support::http_client;
 use crate::support::test_app::{ALICE, refunds};
@@ -118,7 +118,7 @@ async fn log_holds_nothing_that_was_sent() {
             (MARK, MARK),
             ("tag", &json!({"text": MARK}).to_string()),
         ]))
-        .then(says(MARK));
+        .then(text_answer(MARK));
     let task = json!({"input": MARK, "metadata": {MARK: MARK}, "user_context": {MARK: MARK}, "session_id": MARK});
     let (status, held) = send(Method::POST, "/v1/tasks", Some(task)).await;
     assert_eq!((status, &held["status"]), (201, &json!("Paused")), "{held}");

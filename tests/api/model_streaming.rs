@@ -4,7 +4,7 @@
 use serde_json::json;
 
 use super::approval_cycle::on_both;
-use crate::support::fake_chat_completions::{calls, says};
+use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::model_stream::Stream;
 use crate::support::test_app::{On, TestApp};
 
@@ -14,7 +14,7 @@ const HELD: (&str, &str) = ("refund", r#"{"order":1,"amount":50}"#);
 on_both! {
     async fn call_streamed_byte_by_byte_is_held_and_runs_as_it_was_written(on: On) {
         let app = TestApp::start(on).await;
-        app.model.then_streams(Stream::of(&calls(&[SAFE, HELD])).unwrap().byte_by_byte()).then(says("paid"));
+        app.model.then_streams(Stream::of(&calls(&[SAFE, HELD])).unwrap().byte_by_byte()).then(text_answer("paid"));
         let paused = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
         assert_eq!(paused.str("/status"), "Paused", "{}", paused.text);
         assert_eq!(paused.str("/pending/0/tool_calls/1/arguments_text"), HELD.1);
@@ -33,7 +33,7 @@ on_both! {
             let cut = if whole { SAFE.1 } else { r#"{"order":1"# };
             let mut answer = calls(&[SAFE, (SAFE.0, cut)]);
             answer["choices"][0]["finish_reason"] = json!(reason);
-            app.model.then_streams(Stream::of(&answer).unwrap()).then(says("ok"));
+            app.model.then_streams(Stream::of(&answer).unwrap()).then(text_answer("ok"));
             let done = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
             assert_eq!(done.str("/status"), "Completed", "{}", done.text);
             assert!(app.tool.ledger().is_empty());
@@ -51,7 +51,7 @@ on_both! {
         for lost in [1, 3, chunks - 3] {
             for void in [stream().lost_after(lost), stream().cut_after(lost)] {
                 let app = TestApp::start(on).await;
-                app.model.then_streams(void.clone()).then(calls(&[SAFE])).then(says("ok"));
+                app.model.then_streams(void.clone()).then(calls(&[SAFE])).then(text_answer("ok"));
                 let done = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
                 assert_eq!(done.str("/output"), "ok", "{}", done.text);
                 assert_eq!((app.tool.ledger().len(), app.model.sent().len()), (1, 3), "{lost}");
@@ -68,7 +68,7 @@ on_both! {
         let app = TestApp::start(on).await;
         let stream = Stream::of(&calls(&[SAFE])).unwrap();
         let before_its_end = stream.len() - 3;
-        app.model.then_streams(stream.hold_after(before_its_end)).then(says("ok"));
+        app.model.then_streams(stream.hold_after(before_its_end)).then(text_answer("ok"));
         let running = app.owner().header("Prefer", "wait=0").post("/v1/tasks", &json!({"input": "go"})).await;
         assert_eq!(running.status, 202, "{}", running.text);
         app.model.holds().await;
@@ -84,7 +84,7 @@ on_both! {
 
     async fn endpoint_that_does_not_stream_works_the_same(on: On) {
         let app = TestApp::start(on).await;
-        app.model.streaming(false).then(calls(&[SAFE])).then(says("ok"));
+        app.model.streaming(false).then(calls(&[SAFE])).then(text_answer("ok"));
         let done = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
         assert_eq!((done.str("/output").as_str(), app.tool.ledger().len()), ("ok", 1), "{}", done.text);
         app.stop().await;

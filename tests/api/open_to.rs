@@ -4,7 +4,7 @@
 use serde_json::json;
 
 use super::approval_cycle::on_both;
-use crate::support::fake_chat_completions::{calls, says};
+use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::test_app::{ACCOUNTS, Actor, On, REFUNDS, TestApp, WEB};
 
 const ADMIN: &str = "admin-key-0123456789";
@@ -59,7 +59,7 @@ on_both! {
         }
         assert_eq!(app.model.sent().len(), 2);
         assert_eq!(app.owner().hit(&format!("/v1/tasks/{held}/cancel")).await.str("/status"), "Canceled");
-        app.model.then(says("done"));
+        app.model.then(text_answer("done"));
         let retried = app.actor(ADMIN).hit(&format!("/v1/tasks/{failed}/retry")).await;
         assert_eq!((retried.status, retried.str("/status").as_str()), (200, "Completed"), "an admin may retry: {}", retried.text);
         let path = format!("/v1/tasks/{failed}/messages");
@@ -69,7 +69,7 @@ on_both! {
     async fn groups_of_the_message_decide_not_those_of_the_first_one(on: On) {
         let app = app(on).await;
         let named = |user: &str, groups: &str| app.actor(WEB).header("holdpoint-user", user).header("holdpoint-groups", groups);
-        app.model.then(says("one")).then(says("two")).then(says("three"));
+        app.model.then(text_answer("one")).then(text_answer("two")).then(text_answer("three"));
         let task = named("max", "support").post("/v1/tasks", &json!({"input": "go"})).await.str("/task_id");
         let path = format!("/v1/tasks/{task}");
         assert_eq!(command_statuses(&named("max", "sales"), &path).await, [403, 403]);
@@ -85,7 +85,7 @@ on_both! {
 
     async fn removed_agent_takes_no_message_of_its_owner(on: On) {
         let mut app = app(on).await;
-        app.model.then_fails(400).then(says("done"));
+        app.model.then_fails(400).then(text_answer("done"));
         let failed = app.owner().post("/v1/tasks", &json!({"input": "go"})).await.str("/task_id");
         let done = app.owner().post("/v1/tasks", &json!({"input": "go"})).await.str("/task_id");
         app.restart_with(|yaml| yaml.replace("  billing:", "  invoicing:").replace("default_agent: billing", "default_agent: desk")).await;
@@ -98,7 +98,7 @@ on_both! {
 
     async fn replay_is_403_after_the_agent_was_closed(on: On) {
         let mut app = app(on).await;
-        app.model.then(says("one")).then(says("two"));
+        app.model.then(text_answer("one")).then(text_answer("two"));
         let task = app.owner().header("idempotency-key", "k").post("/v1/tasks", &json!({"input": "go"})).await.str("/task_id");
         let path = format!("/v1/tasks/{task}/messages");
         assert_eq!(app.owner().header("idempotency-key", "k").post(&path, &json!({"input": "more"})).await.status, 200);

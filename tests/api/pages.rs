@@ -5,7 +5,7 @@ use reqwest::Method;
 use serde_json::json;
 
 use super::approval_cycle::on_both;
-use crate::support::fake_chat_completions::{calls, says};
+use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::raw_http;
 use crate::support::test_app::{ACCOUNTS, On, REFUNDS, TestApp, refunds};
 
@@ -135,7 +135,7 @@ on_both! {
             let now = me().get(&format!("/v1/tasks/{}", held.str("/task_id"))).await;
             assert_eq!(now.body["updated_at"], held.body["updated_at"], "nothing changed");
             assert!(app.tool.ledger().is_empty());
-            app.model.then(says("ok"));
+            app.model.then(text_answer("ok"));
             let same = me().header("origin", &app.url()).hit(&format!("{approve}/approve")).await;
             assert_eq!(same.str("/status"), "Completed", "our own page may: {}", same.text);
             app.stop().await;
@@ -157,7 +157,7 @@ on_both! {
         let foreign = app.anonymous().header("origin", "https://evil.example").header("access-control-request-method", "POST");
         let refused = foreign.send(Method::OPTIONS, &path, None).await;
         assert_eq!((refused.status, refused.header("access-control-allow-origin")), (204, ""));
-        app.model.then(says("ok"));
+        app.model.then(text_answer("ok"));
         let done = app.owner().header("origin", "https://app.example").post(&path, &json!({"action": "approve"})).await;
         assert_eq!(done.str("/status"), "Completed", "{}", done.text);
         assert_eq!(done.header("access-control-allow-origin"), "https://app.example");
@@ -186,7 +186,7 @@ on_both! {
         assert_eq!(app.anonymous().get("/follow.js").await.header("content-type"), "text/javascript; charset=utf-8");
         assert!(!app.anonymous().header("accept", "text/html").get("/sign-in").await.header("content-security-policy").contains("script-src"));
         assert!(app.tool.ledger().is_empty(), "reading changes nothing");
-        app.model.then(says("ok"));
+        app.model.then(text_answer("ok"));
         let digest = held.str("/pending/0/digest");
         let form = format!("digest={}", digest.replace(':', "%3A"));
         let posted = app.anonymous().header("accept", "text/html").header("origin", &app.url())
@@ -207,7 +207,7 @@ on_both! {
         let page = app.anonymous().header("accept", "text/html").get(&path).await;
         let message = "<blockquote dir=\"auto\">&lt;b&gt;Refund&lt;/b&gt; it\\u{202e}, please.</blockquote>";
         assert!(page.text.find(message).unwrap() < page.text.find("<button").unwrap(), "{}", page.text);
-        app.model.then(says("It is done."));
+        app.model.then(text_answer("It is done."));
         app.tool.answers(200, r#"{"paid":true}"#);
         let done = app.anonymous().header("prefer", "wait=30").hit(&format!("{path}/approve")).await;
         assert_eq!(done.str("/status"), "Completed", "{}", done.text);
@@ -242,7 +242,7 @@ on_both! {
             assert!(page.text.contains(&field) && page.text.contains(&format!("value=\"{amount}\"")), "{said}: {}", page.text);
         }
         assert!(app.tool.ledger().is_empty(), "nothing was stored");
-        app.model.then(says("ok"));
+        app.model.then(text_answer("ok"));
         let done = browser().send(Method::POST, &path, edit("20.10")).await;
         assert_eq!(done.status, 303, "{}", done.text);
         app.tool.reached(1).await;
@@ -281,7 +281,7 @@ on_both! {
         let unknown = browser().send(Method::POST, &path, Some(form(&[("action", "approve"), ("<x>", "1")]))).await;
         assert!(unknown.status == 422 && unknown.text.contains("/&lt;x&gt;"), "{}", unknown.text);
         assert!(app.tool.ledger().is_empty(), "nothing was stored");
-        app.model.then(says("ok"));
+        app.model.then(text_answer("ok"));
         let done = browser().send(Method::POST, &path, edit("{\"order\": 17,\r\n \"amount\": 20.10}")).await;
         assert_eq!(done.status, 303, "{}", done.text);
         app.tool.reached(1).await;
@@ -335,7 +335,7 @@ on_both! {
         assert_eq!(half.str("/tool_calls/0/decision/action"), "approve");
         assert_eq!(half.str("/tool_calls/1/decision/reason"), "not this one");
         assert!(half.body["tool_calls"][2]["decision"].is_null() && app.tool.ledger().is_empty());
-        app.model.then(says("ok"));
+        app.model.then(text_answer("ok"));
         let rest = app.anonymous().send(Method::POST, &format!("{path}/approve"), Some(form(&[("reason", "")]))).await;
         assert_eq!(rest.status, 303, "{}", rest.text);
         app.tool.reached(2).await;
@@ -398,7 +398,7 @@ on_both! {
         assert!(same.headers.get_all("vary").iter().any(|vary| vary == "Accept-Language"));
         let json = app.owner().header("accept-language", "zh").get(&path).await;
         assert!(!json.headers.get_all("vary").iter().any(|vary| vary == "Accept-Language"));
-        app.model.then(says("ok"));
+        app.model.then(text_answer("ok"));
         assert_eq!(app.approver().send(Method::POST, &approve, Some(form(&[]))).await.status, 303);
         let late = app.approver().header("accept", "text/html").send(Method::POST, &approve, Some(form(&[]))).await;
         assert!(late.status == 409 && late.text.contains("The first decision counts: bob approved at "), "{}", late.text);

@@ -68,7 +68,7 @@ impl ProviderFixture {
             Chat => {
                 let mut held = chat::calls(&[("refund", ARGUMENTS)]);
                 held["choices"][0]["message"]["content"] = json!("On it.");
-                self.app.model.then(held).then(chat::says("Paid."));
+                self.app.model.then(held).then(chat::text_answer("Paid."));
             }
             Responses => {
                 self.responses.then("held").then("paid");
@@ -77,27 +77,27 @@ impl ProviderFixture {
                 let thinks = fake_messages::thinks("Hm.", SIGNATURE);
                 let held = [
                     thinks,
-                    fake_messages::says("On it."),
+                    fake_messages::text_block("On it."),
                     fake_messages::calls("toolu_01", "refund", ARGUMENTS),
                 ];
                 self.messages
                     .then(&held, "tool_use")
-                    .then(&[fake_messages::says("Paid.")], "end_turn");
+                    .then(&[fake_messages::text_block("Paid.")], "end_turn");
             }
         }
     }
 
-    fn says(&self) {
+    fn script_text(&self) {
         match self.now {
             Chat => {
-                self.app.model.then(chat::says("It is paid."));
+                self.app.model.then(chat::text_answer("It is paid."));
             }
             Responses => {
                 self.responses.then("says");
             }
             Messages => {
                 self.messages
-                    .then(&[fake_messages::says("It is paid.")], "end_turn");
+                    .then(&[fake_messages::text_block("It is paid.")], "end_turn");
             }
         }
     }
@@ -127,7 +127,7 @@ impl ProviderFixture {
     }
 
     async fn asks(&self, task: &str, text: &str) {
-        self.says();
+        self.script_text();
         let path = format!("/v1/tasks/{task}/messages");
         let reply = self.app.owner().post(&path, &json!({"input": text})).await;
         assert_eq!(reply.str("/output"), "It is paid.", "{}", reply.text);
@@ -140,7 +140,7 @@ fn called(name: &Value, arguments: &str) -> String {
 }
 
 /// Returns each text of `content` with `role` before it. `content` is one text or a list of parts.
-fn says(role: &Value, content: &Value) -> Vec<String> {
+fn texts_by_role(role: &Value, content: &Value) -> Vec<String> {
     let who = role.as_str().unwrap();
     let parts = content.as_array().into_iter().flatten();
     let texts = parts.map(|part| part["text"].as_str().unwrap());
@@ -164,7 +164,7 @@ fn of_chat(message: &Value) -> Vec<String> {
         let function = &call["function"];
         called(&function["name"], function["arguments"].as_str().unwrap())
     });
-    says(&message["role"], &message["content"])
+    texts_by_role(&message["role"], &message["content"])
         .into_iter()
         .chain(calls)
         .collect()
@@ -177,7 +177,7 @@ fn of_responses(item: &Value) -> Vec<String> {
             vec![called(&item["name"], item["arguments"].as_str().unwrap())]
         }
         Some("function_call_output") => vec!["result".to_owned()],
-        _ => says(&item["role"], &item["content"]),
+        _ => texts_by_role(&item["role"], &item["content"]),
     }
 }
 
@@ -187,7 +187,7 @@ fn of_messages(message: &Value) -> Vec<String> {
         Some("thinking") => Vec::new(),
         Some("tool_use") => vec![called(&block["name"], &block["input"].to_string())],
         Some("tool_result") => vec!["result".to_owned()],
-        _ => says(&message["role"], &json!([block])),
+        _ => texts_by_role(&message["role"], &json!([block])),
     });
     told.collect()
 }

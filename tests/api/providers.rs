@@ -37,7 +37,7 @@ async fn held(app: &TestApp, fake: &FakeMessages) -> (String, String) {
         &[
             fake_messages::thinks(THOUGHT, SIGNATURE),
             redacted,
-            fake_messages::says("On it."),
+            fake_messages::text_block("On it."),
             call,
         ],
         "tool_use",
@@ -60,7 +60,7 @@ on_both! {
         let mut app = TestApp::with(on, &yaml(&fake)).await;
         let (_, request) = held(&app, &fake).await;
         app.restart().await;
-        fake.then(&[fake_messages::says("Paid.")], "end_turn");
+        fake.then(&[fake_messages::text_block("Paid.")], "end_turn");
         let done = app.owner().hit(&format!("/resume/{request}/approve")).await;
         assert_eq!((done.str("/status").as_str(), done.str("/output").as_str()), ("Completed", "Paid."), "{}", done.text);
         assert_eq!(done.body["usage"]["prompt_tokens"], 20);
@@ -90,7 +90,7 @@ on_both! {
         let fake = FakeMessages::start().await;
         let app = TestApp::with(on, &yaml(&fake)).await;
         let (_, request) = held(&app, &fake).await;
-        fake.then(&[fake_messages::says("Then not.")], "end_turn");
+        fake.then(&[fake_messages::text_block("Then not.")], "end_turn");
         let body = json!({"action": "reject", "then": "continue", "reason": "too much"});
         let done = app.owner().post(&format!("/resume/{request}"), &body).await;
         assert_eq!(done.str("/output"), "Then not.", "{}", done.text);
@@ -104,14 +104,14 @@ on_both! {
         let fake = FakeMessages::start().await;
         let mut app = TestApp::with(on, &yaml(&fake)).await;
         let (task, request) = held(&app, &fake).await;
-        fake.then(&[fake_messages::says("Paid.")], "end_turn");
+        fake.then(&[fake_messages::text_block("Paid.")], "end_turn");
         app.owner().hit(&format!("/resume/{request}/approve")).await;
         let url = app.model.base_url.clone();
         app.restart_with(|yaml| {
             let anthropic = format!(r#"provider: anthropic, base_url: "{}""#, fake.base_url);
             yaml.replace(&anthropic, &format!(r#"provider: openai, base_url: "{url}""#))
         }).await;
-        app.model.then(fake_chat_completions::calls(&[("lookup", r#"{"order":17}"#)])).then(fake_chat_completions::says("It is paid."));
+        app.model.then(fake_chat_completions::calls(&[("lookup", r#"{"order":17}"#)])).then(fake_chat_completions::text_answer("It is paid."));
         let path = format!("/v1/tasks/{task}/messages");
         let reply = app.owner().post(&path, &json!({"input": "Is it?"})).await;
         assert_eq!(reply.str("/output"), "It is paid.", "{}", reply.text);
@@ -125,7 +125,7 @@ on_both! {
             let openai = format!(r#"provider: openai, base_url: "{url}""#);
             yaml.replace(&openai, &format!(r#"provider: anthropic, base_url: "{}""#, fake.base_url))
         }).await;
-        fake.then(&[fake_messages::says("Yes.")], "end_turn");
+        fake.then(&[fake_messages::text_block("Yes.")], "end_turn");
         let reply = app.owner().post(&path, &json!({"input": "Sure?"})).await;
         assert_eq!(reply.str("/output"), "Yes.", "{}", reply.text);
         let said = fake.sent().last().unwrap().body()["messages"].clone();

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::approval_cycle::on_both;
-use crate::support::fake_chat_completions::{calls, says};
+use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::test_app::{ALICE, BOB, CAROL, OPS, OTHER, On, TestApp, WEB};
 
 /// Returns bodies that the service must refuse, each with its expected status.
@@ -100,7 +100,7 @@ on_both! {
         assert_eq!(now.body["updated_at"], held.body["updated_at"]);
         assert_eq!(now.str("/pending/0/status"), "pending");
         assert!(app.tool.ledger().is_empty());
-        app.model.then(says("refunded"));
+        app.model.then(text_answer("refunded"));
         let digest = held.body["pending"][0]["digest"].clone();
         let done = app.owner().post(&path, &json!({"action": "approve", "digest": digest})).await;
         assert_eq!(done.str("/status"), "Completed", "{}", done.text);
@@ -137,7 +137,7 @@ on_both! {
         let inbox = app.approver().get("/v1/requests").await;
         assert_eq!(inbox.str("/requests/0/request_id"), held.request, "{}", inbox.text);
         assert_eq!(app.owner().get("/v1/requests").await.body["requests"], json!([]));
-        app.model.then(says("refunded"));
+        app.model.then(text_answer("refunded"));
         let web = app.actor(WEB).header("holdpoint-user", "zoe").header("holdpoint-groups", "finance");
         let done = web.hit(&path).await;
         assert_eq!(done.str("/status"), "Completed", "{}", done.text);
@@ -150,7 +150,7 @@ on_both! {
     async fn second_answer_is_refused_and_told_the_first(on: On) {
         let app = TestApp::start(on).await;
         let held = app.held().await;
-        app.model.then(says("refunded"));
+        app.model.then(text_answer("refunded"));
         let path = format!("/resume/{}", held.request);
         assert_eq!(app.owner().post(&path, &json!({"action": "approve"})).await.status, 200);
         for body in [json!({"action": "approve"}), json!({"action": "reject"})] {
@@ -166,7 +166,7 @@ on_both! {
     async fn late_answer_to_a_call_is_told_its_decision_while_the_request_is_open_and_after(on: On) {
         let app = TestApp::with_finance(on).await;
         let as_user = |user: &str| app.actor(WEB).header("holdpoint-user", user).header("holdpoint-groups", "finance");
-        app.model.then(calls(&[("refund", r#"{"order":1,"amount":50}"#), ("refund", r#"{"order":2,"amount":60}"#)])).then(says("done"));
+        app.model.then(calls(&[("refund", r#"{"order":1,"amount":50}"#), ("refund", r#"{"order":2,"amount":60}"#)])).then(text_answer("done"));
         let asked = app.owner().post("/v1/tasks", &json!({"input": "please"})).await;
         let path = format!("/resume/{}", asked.str("/pending/0/request_id"));
         let [first, second] = [0, 1].map(|place| asked.str(&format!("/pending/0/tool_calls/{place}/tool_call_id")));
@@ -190,7 +190,7 @@ on_both! {
 
     async fn repeated_post_with_the_same_key_does_nothing_more(on: On) {
         let app = TestApp::start(on).await;
-        app.model.then(calls(&[("refund", r#"{"order":1,"amount":50}"#)])).then(says("done"));
+        app.model.then(calls(&[("refund", r#"{"order":1,"amount":50}"#)])).then(text_answer("done"));
         let body = json!({"input": "go"});
         let first = app.owner().header("idempotency-key", "k1").post("/v1/tasks", &body).await;
         let again = app.owner().header("idempotency-key", "k1").post("/v1/tasks", &body).await;
@@ -220,7 +220,7 @@ on_both! {
         let anew = refused.str("/pending/0/request_id");
         assert_ne!(anew, held.request);
         assert!(app.tool.ledger().is_empty());
-        app.model.then(says("refunded"));
+        app.model.then(text_answer("refunded"));
         let done = app.owner().hit(&format!("/resume/{anew}/approve")).await;
         assert_eq!(done.str("/status"), "Completed", "{}", done.text);
         assert_eq!(app.tool.ledger()[0].uri, "/refund-all");
@@ -231,7 +231,7 @@ on_both! {
         let mut app = TestApp::start(on).await;
         let held = app.held().await;
         app.restart_with(|yaml| yaml.replace("name: large, tools: [refund], decide: hold", "name: large, tools: [refund], decide: deny")).await;
-        app.model.then(says("I see"));
+        app.model.then(text_answer("I see"));
         let done = app.owner().hit(&format!("/resume/{}/approve", held.request)).await;
         assert_eq!(done.str("/output"), "I see", "{}", done.text);
         assert!(app.tool.ledger().is_empty(), "an approval does not outlive the rule");
@@ -247,7 +247,7 @@ on_both! {
         assert!(app.tool.ledger().is_empty());
         let path = format!("/resume/{}/approve", asked.str("/pending/0/request_id"));
         assert_eq!(app.owner().hit(&path).await.status, 403);
-        app.model.then(says("refunded"));
+        app.model.then(text_answer("refunded"));
         let done = app.approver().hit(&path).await;
         assert_eq!(done.str("/status"), "Completed", "{}", done.text);
         assert_eq!(app.tool.ledger().len(), 1);

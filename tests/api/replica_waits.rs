@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use crate::support::fake_chat_completions::{calls, says};
+use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::test_app::{On, TestApp};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -17,7 +17,7 @@ async fn wait_shows_the_commit_that_another_replica_made_before_it() {
     let held = keyed.post("/v1/tasks", &body).await;
     assert_eq!(held.str("/status"), "Paused", "{}", held.text);
     let (task, request) = (held.str("/task_id"), held.str("/pending/0/request_id"));
-    app.model.then(says("done"));
+    app.model.then(text_answer("done"));
     let path = format!("/resume/{request}/approve");
     let approved = other.owner().post(&path, &json!({})).await;
     assert_eq!(approved.str("/status"), "Completed", "{}", approved.text);
@@ -58,7 +58,7 @@ async fn wait_shows_no_pause_that_another_replica_has_ended() {
     let waits = app.owner().header("prefer", "wait=1");
     let shown = waits.get(&path).await;
     assert_eq!(shown.str("/status"), "Running", "{}", shown.text);
-    app.model.then(says("done"));
+    app.model.then(text_answer("done"));
     app.tool.open();
     other.stop().await;
     app.stop().await;

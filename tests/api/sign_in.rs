@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::approval_cycle::on_both;
-use crate::support::fake_chat_completions::says;
+use crate::support::fake_chat_completions::text_answer;
 use crate::support::test_app::{ALICE, Actor, BOB, OPS, OTHER, On, Reply, TestApp, WEB, refunds};
 
 const FORM: &str = "application/x-www-form-urlencoded";
@@ -128,7 +128,7 @@ on_both! {
         let home = browser(&app, cookie).get("/sign-in").await;
         assert!(home.text.contains("bob") && home.text.contains(r#"action="/sign-out""#), "{}", home.text);
 
-        app.model.then(says("ok"));
+        app.model.then(text_answer("ok"));
         let digest = encoded(held.body["pending"][0]["digest"].as_str().unwrap());
         let decided = post(&browser(&app, cookie).header("origin", &app.url()), &format!("{path}/approve"), &format!("digest={digest}")).await;
         assert_eq!((decided.status, decided.header("location")), (303, path.as_str()), "{}", decided.text);
@@ -355,7 +355,7 @@ on_both! {
         }
         assert!(app.tool.ledger().is_empty());
         assert_eq!(program(&app, &cookie).get("/v1/me").await.status, 200, "the session still holds");
-        app.model.then(says("ok"));
+        app.model.then(text_answer("ok"));
         let own = browser(&app, &cookie).header("origin", &app.url()).header("sec-fetch-site", "same-origin");
         assert_eq!(post(&own, &approve, "").await.status, 303);
         app.stop().await;

@@ -5,7 +5,7 @@
 use serde_json::json;
 
 use super::approval_cycle::on_both;
-use crate::support::fake_chat_completions::{calls, says};
+use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::test_app::{On, TestApp};
 
 const KEYS: &str =
@@ -36,13 +36,13 @@ on_both! {
     async fn post_body_is_kept_as_a_keyed_hash_and_recognized_after_a_key_change(on: On) {
         let mut app = TestApp::start(on).await;
         let body = json!({"input": "go"});
-        app.model.then(says("hello"));
+        app.model.then(text_answer("hello"));
         let first = app.owner().header("idempotency-key", "1").post("/v1/tasks", &body).await;
         app.restart_with(|yaml| format!("{yaml}{KEYS}")).await;
-        app.model.then(says("hello"));
+        app.model.then(text_answer("hello"));
         let second = app.owner().header("idempotency-key", "2").post("/v1/tasks", &body).await;
         app.restart_with(|yaml| yaml.replace(KEYS, ANEW)).await;
-        app.model.then(calls(&[("refund", r#"{"order":1,"amount":50}"#)])).then(says("done"));
+        app.model.then(calls(&[("refund", r#"{"order":1,"amount":50}"#)])).then(text_answer("done"));
         let third = app.owner().header("idempotency-key", "3").post("/v1/tasks", &body).await;
         let path = format!("/resume/{}", third.str("/pending/0/request_id"));
         let answer = app.owner().header("idempotency-key", "4").post(&path, &json!({"action": "approve"})).await;

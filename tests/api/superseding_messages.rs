@@ -8,7 +8,7 @@ use super::request_kinds::{
     ASKING, KINDS, Question, ask, asks, each_has_one_result, filled_in, items, request, results_of,
     since_last_turn,
 };
-use crate::support::fake_chat_completions::{calls, says};
+use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::test_app::{ACCOUNTS, On, Reply, TestApp};
 
 async fn app(on: On) -> TestApp {
@@ -18,7 +18,7 @@ async fn app(on: On) -> TestApp {
 /// Sends a superseding message as the user; the model then says "I see". Asserts that the task
 /// completes.
 async fn supersede(app: &TestApp, task: &str) -> Reply {
-    app.model.then(says("I see"));
+    app.model.then(text_answer("I see"));
     let body = json!({"input": "never mind", "supersede": true});
     let reply = app
         .owner()

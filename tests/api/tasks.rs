@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::approval_cycle::on_both;
-use crate::support::fake_chat_completions::{calls, says};
+use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::test_app::{CAROL, OPS, OTHER, On, TestApp, WEB};
 
 fn members(value: &Value) -> Vec<String> {
@@ -124,7 +124,7 @@ on_both! {
         let refused = app.owner().post(&path, &json!({"input": "else"})).await;
         refused.assert_code(409, "task_paused");
         assert_eq!(refused.str("/pending/0/request_id"), held.request);
-        app.model.then(says("fine"));
+        app.model.then(text_answer("fine"));
         let done = app.owner().post(&path, &json!({"input": "else", "supersede": true})).await;
         assert_eq!(done.str("/status"), "Completed", "{}", done.text);
         let late = app.owner().hit(&format!("/resume/{}/approve", held.request)).await;
@@ -140,7 +140,7 @@ on_both! {
     async fn lists_page_by_cursor_and_filter(on: On) {
         let app = TestApp::start(on).await;
         for place in 0..5 {
-            app.model.then(says("ok"));
+            app.model.then(text_answer("ok"));
             app.owner().post("/v1/tasks", &json!({"input": "go", "session_id": format!("s{}", place % 2)})).await;
         }
         let mut seen = Vec::new();
@@ -164,7 +164,7 @@ on_both! {
     async fn post_waits_as_its_prefer_header_says(on: On) {
         let app = TestApp::start(on).await;
         app.tool.close();
-        app.model.then(calls(&[("lookup", r#"{"order":1}"#)])).then(says("ok"));
+        app.model.then(calls(&[("lookup", r#"{"order":1}"#)])).then(text_answer("ok"));
         let task = app.owner().header("prefer", "wait=0").post("/v1/tasks", &json!({"input": "go"})).await;
         task.assert_status(202, "Running");
         assert!(task.header("location").ends_with(&format!("/v1/tasks/{}", task.str("/task_id"))));

@@ -22,7 +22,7 @@ mod sessions;
 use serde_json::{Value, json};
 
 use super::request_kinds::items;
-use crate::support::fake_chat_completions::{calls, says};
+use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::test_app::{ACCOUNTS, Actor, On, Reply, TestApp};
 
 /// The configuration of a supervisor with three sub-agents: an analyst, a clerk and a scribe. The
@@ -116,14 +116,14 @@ fn limited(agent: &'static str, limits: &'static str) -> impl Fn(String) -> Stri
 fn scripted_answer(body: &Value) -> Value {
     let since = since_user(body);
     let Ok(turns) = serde_json::from_str::<Vec<Value>>(&text(&since[0])) else {
-        return says("what?");
+        return text_answer("what?");
     };
     let turn = since
         .iter()
         .filter(|message| message["role"] == "assistant")
         .count();
     match turns.get(turn) {
-        Some(Value::String(text)) => says(text),
+        Some(Value::String(text)) => text_answer(text),
         Some(Value::Array(list)) => {
             let list: Vec<_> = list
                 .iter()
@@ -137,7 +137,7 @@ fn scripted_answer(body: &Value) -> Value {
             )
         }
         Some(_) => json!({"error": {"message": "no"}}),
-        None => says(&format!(
+        None => text_answer(&format!(
             "{}: {}",
             agent_of(body),
             results(body).join(" | ")
@@ -238,7 +238,7 @@ pub(super) async fn paused(app: &TestApp, turns: &[Value]) -> Reply {
 }
 
 /// Does the same as `begin`, and asserts that the task completes.
-async fn done(app: &TestApp, turns: &[Value]) -> Reply {
+async fn completed(app: &TestApp, turns: &[Value]) -> Reply {
     let reply = begin(app, turns).await;
     reply.assert_status(201, "Completed");
     reply

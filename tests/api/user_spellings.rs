@@ -5,7 +5,7 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 use super::approval_cycle::on_both;
-use crate::support::fake_chat_completions::{calls, says};
+use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::test_app::{ACCOUNTS, Actor, BOB, Held, On, REFUNDS, Reply, TestApp, WEB};
 
 const HTML: &str = "text/html";
@@ -122,7 +122,7 @@ on_both! {
             let page = finance(&app, twin).header("accept", HTML).get(&path).await;
             assert!(page.status == 200 && !page.text.contains("<button"), "{}", page.text);
             assert_eq!(app.tool.ledger().len(), round);
-            app.model.then(says("refunded"));
+            app.model.then(text_answer("refunded"));
             // The rule names the approver `Eve`. This HTTP request spells the name differently and
             // names no group.
             let second = answer(&app.actor(WEB).header("holdpoint-user", "eVE"), &held, &approval()).await;
@@ -165,7 +165,7 @@ on_both! {
         assert_eq!(answer(&app.approver(), &again, &approval()).await.status, 200);
         assert_eq!(answer(&finance(&app, "BOB"), &again, &approval()).await.status, 409);
         assert!(app.tool.ledger().is_empty());
-        app.model.then(says("refunded"));
+        app.model.then(text_answer("refunded"));
         assert_eq!(answer(&finance(&app, "eve"), &again, &approval()).await.str("/status"), "Completed");
         assert_eq!(app.tool.ledger().len(), 1);
     }
@@ -182,7 +182,7 @@ on_both! {
             let expected = if one == "alice" { "alice" } else { one };
             assert_eq!((shown.status, shown.str("/user_id").as_str()), (200, expected), "{}", shown.text);
             assert_eq!(ids(&twin.get("/v1/tasks?session_id=desk").await), [task.as_str()], "{other}");
-            app.model.then(says("done"));
+            app.model.then(text_answer("done"));
             assert_eq!(twin.hit(&format!("{path}/retry")).await.str("/status"), "Completed");
             app.model.then(calls(&[("refund", r#"{"order": 1, "amount": 50}"#)]));
             assert_eq!(twin.post(&format!("{path}/messages"), &json!({"input": "more"})).await.str("/status"), "Paused");
@@ -236,7 +236,7 @@ on_both! {
 
     async fn key_over_a_day_old_is_as_new_in_every_spelling_of_its_user(on: On) {
         let app = app(on).await;
-        app.model.otherwise(|_| says("done"));
+        app.model.otherwise(|_| text_answer("done"));
         let body = json!({"input": "go"});
         for (one, other) in ONE_PERSON {
             let keyed = |user: &str| finance(&app, user).header("idempotency-key", "k");
@@ -253,7 +253,7 @@ on_both! {
 
     async fn sixteen_spellings_at_once_create_one_task(on: On) {
         let app = app(on).await;
-        app.model.otherwise(|_| says("done"));
+        app.model.otherwise(|_| text_answer("done"));
         for round in 0..4 {
             let name = |number: usize| -> String {
                 "maxi".chars().enumerate().map(|(at, c)| if number >> at & 1 == 1 { c.to_ascii_uppercase() } else { c }).collect()
@@ -339,7 +339,7 @@ on_both! {
         let shown = finance(&app, "eve").get(&format!("/resume/{}", other.request)).await;
         assert_eq!((&shown.body["status"], &shown.body["can_decide"]), (&json!("pending"), &json!(true)));
         assert!(app.tool.ledger().is_empty());
-        app.model.then(says("refunded"));
+        app.model.then(text_answer("refunded"));
         let last = answer(&finance(&app, "Eve"), &other, &approval()).await;
         assert_eq!(last.str("/status"), "Completed", "{}", last.text);
         assert_eq!(app.tool.ledger().len(), 1);

@@ -8,7 +8,7 @@ use serde_json::json;
 use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
 
 use crate::support::database::Database;
-use crate::support::fake_chat_completions::{calls, says};
+use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::forwarder::Forwarder;
 use crate::support::postgres::{PrivateCluster, run};
 use crate::support::test_app::{ALICE, Reply, TestApp, refunds};
@@ -166,7 +166,7 @@ async fn connection_cut_at_any_byte_loses_no_answer_and_repeats_no_effect() {
     app.model.otherwise(|body| {
         let last = body["messages"].as_array().unwrap().last().unwrap();
         if last["role"] == "tool" {
-            says("done")
+            text_answer("done")
         } else {
             calls(&[("refund", r#"{"order":1,"amount":5}"#)])
         }
@@ -298,7 +298,7 @@ async fn database_sessions_terminated_repeatedly_cause_only_503() {
     app.model.otherwise(|body| {
         let last = body["messages"].as_array().unwrap().last().unwrap();
         if last["role"] == "tool" {
-            says("done")
+            text_answer("done")
         } else {
             calls(&[("refund", r#"{"order":1,"amount":50}"#)])
         }

@@ -4,7 +4,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::{LARGE, ServiceFixture, resume_path};
-use crate::support::fake_chat_completions::{calls, says};
+use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::pause;
 use crate::support::test_app::On;
 
@@ -20,7 +20,7 @@ async fn killed_during_a_call(on: On) {
     let (model, tool) = (&service.model, &service.tool);
     let process = service.start("").await;
     model.then(calls(&[("refund", LARGE)]));
-    model.then(says("done"));
+    model.then(text_answer("done"));
     let held = service.post("/v1/tasks", &json!({"input": "go"})).await;
     let (_, held) = held.unwrap();
     let answer = json!({"action": "approve", "remember": {"for": "owner", "expires_in": "1h"}});
@@ -49,13 +49,13 @@ async fn killed_during_a_call(on: On) {
     };
     let question = &asked["pending"][0];
     assert_eq!(question["kind"], "reconcile", "never silently run again");
-    model.then(says("done"));
+    model.then(text_answer("done"));
     let answer = json!({"action": "respond", "result": "it was paid"});
     let (_, done) = service.post(&resume_path(&asked), &answer).await.unwrap();
     assert_eq!(done["status"], "Completed", "{done}");
     for (expected, runs) in [("Completed", 3), ("Paused", 3)] {
         model.then(calls(&[("refund", LARGE)]));
-        model.then(says("done"));
+        model.then(text_answer("done"));
         let task = service.post("/v1/tasks", &json!({"input": "more"})).await;
         let seen = (task.unwrap().1["status"].clone(), tool.ledger().len());
         assert_eq!(seen, (json!(expected), runs));

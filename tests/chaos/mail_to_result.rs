@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::process::Replica;
 use super::write_configuration;
 use crate::support::database::Database;
-use crate::support::fake_chat_completions::{FakeModel, calls, says};
+use crate::support::fake_chat_completions::{FakeModel, calls, text_answer};
 use crate::support::fake_mail_server::FakeMailServer;
 use crate::support::fake_tool::FakeTool;
 use crate::support::links::SEALING_KEY;
@@ -77,7 +77,7 @@ async fn mailed_link_leads_to_a_result_although_the_replica_that_asked_is_killed
     assert!(page.contains("Refund 120 for order 17"), "{page}");
     assert_eq!(tool.count(), 0);
 
-    model.then(says("Paid back."));
+    model.then(text_answer("Paid back."));
     let press = browser
         .post(&link)
         .header("origin", stays.url())

@@ -12,7 +12,7 @@ use super::process::{Process, Replica};
 use super::{with_failpoints, write_configuration};
 use crate::notify::{BACKEND, yaml};
 use crate::support::database::Database;
-use crate::support::fake_chat_completions::{FakeModel, says};
+use crate::support::fake_chat_completions::{FakeModel, text_answer};
 use crate::support::fake_receiver::FakeReceiver;
 use crate::support::fake_tool::FakeTool;
 use crate::support::test_app::{ALICE, On};
@@ -162,7 +162,7 @@ async fn killed_at_each_point(on: On) {
         "tenants: [acme]",
         "tenants: [acme], events: [task.created, task.completed]",
     );
-    let mut service = KilledReplica::new(on, &yaml(&entry, &hook), || says("done")).await;
+    let mut service = KilledReplica::new(on, &yaml(&entry, &hook), || text_answer("done")).await;
     service.killed_at(&POINTS).await;
     let process = service.start("").await.unwrap();
     let expected: BTreeSet<(String, &str)> = service

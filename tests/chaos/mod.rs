@@ -32,7 +32,7 @@ use serde_json::{Value, json};
 
 use self::process::{Process, Replica};
 use crate::support::database::Database;
-use crate::support::fake_chat_completions::{FakeModel, calls, says};
+use crate::support::fake_chat_completions::{FakeModel, calls, text_answer};
 use crate::support::fake_tool::FakeTool;
 use crate::support::http_client;
 use crate::support::test_app::{ALICE, On, VARIABLES, refunds};
@@ -133,7 +133,7 @@ async fn killed_in_the_pause(on: On) {
     assert_eq!((status, &held["status"]), (201, &json!("Paused")), "{held}");
     process.kill().await;
     let process = service.start("").await;
-    service.model.then(says("done"));
+    service.model.then(text_answer("done"));
     let yes = json!({"action": "approve"});
     let (status, done) = service.post(&resume_path(&held), &yes).await.unwrap();
     assert_eq!(
@@ -187,7 +187,7 @@ async fn process_killed_during_an_approved_call_opens_a_reconcile_request() {
     };
     assert_eq!(asked["pending"][0]["kind"], "reconcile", "{asked}");
     assert_eq!(service.tool.ledger().len(), 1, "never silently run again");
-    service.model.then(says("done"));
+    service.model.then(text_answer("done"));
     let answer = json!({"action": "respond", "result": "it was paid"});
     let (_, done) = service.post(&resume_path(&asked), &answer).await.unwrap();
     assert_eq!(done["status"], "Completed", "{done}");

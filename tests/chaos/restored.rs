@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use self::process::{Process, id};
 use crate::support::database::Database;
-use crate::support::fake_chat_completions::{FakeModel, calls, says};
+use crate::support::fake_chat_completions::{FakeModel, calls, text_answer};
 use crate::support::fake_tool::FakeTool;
 use crate::support::postgres::Cluster;
 use crate::support::test_app::{VARIABLES, refunds};
@@ -66,7 +66,7 @@ impl RestoreFixture {
                 "large" => calls(&[("refund", large)]),
                 "two small" => calls(&[("refund", small), ("refund", other)]),
                 "two large" => calls(&[("refund", large), ("refund", larger)]),
-                _ => says("done"),
+                _ => text_answer("done"),
             }
         });
         let folder = tempfile::tempdir().unwrap();

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::process::Process;
 use super::stored_prompts::user_text;
-use crate::support::fake_chat_completions::says;
+use crate::support::fake_chat_completions::text_answer;
 
 /// The model's answer: either calls of tools, each given as (name, text of the arguments), or the
 /// final text.
@@ -134,12 +134,12 @@ async fn answer(State(inner): State<Arc<Inner>>, Json(body): Json<Value>) -> Res
             .into_response();
     }
     match scripted_answer(&said, turn) {
-        ScriptedAnswer::Text(text) => Json(says(&text)).into_response(),
+        ScriptedAnswer::Text(text) => Json(text_answer(&text)).into_response(),
         ScriptedAnswer::Calls(calls) => {
             let calls: Vec<_> = calls
                 .iter()
                 .enumerate()
-                .map(|(place, call)| tool_call(turn, place, call))
+                .map(|(index, call)| tool_call(turn, index, call))
                 .collect();
             let message = json!({"role": "assistant", "content": null, "tool_calls": calls});
             Json(json!({
@@ -152,9 +152,9 @@ async fn answer(State(inner): State<Arc<Inner>>, Json(body): Json<Value>) -> Res
     }
 }
 
-fn tool_call(turn: usize, place: usize, (name, arguments): &(&str, String)) -> Value {
+fn tool_call(turn: usize, index: usize, (name, arguments): &(&str, String)) -> Value {
     let function = json!({"name": name, "arguments": arguments});
-    json!({"id": format!("call_{turn}_{place}"), "type": "function", "function": function})
+    json!({"id": format!("call_{turn}_{index}"), "type": "function", "function": function})
 }
 
 /// Returns the last user message, the number of the model's answers since that message, and the
@@ -199,7 +199,7 @@ fn same(message: &Value, expected: &ScriptedAnswer, turn: usize) -> bool {
             let calls: Vec<_> = calls
                 .iter()
                 .enumerate()
-                .map(|(place, call)| tool_call(turn, place, call))
+                .map(|(index, call)| tool_call(turn, index, call))
                 .collect();
             message["tool_calls"] == json!(calls)
         }
@@ -211,21 +211,21 @@ fn same(message: &Value, expected: &ScriptedAnswer, turn: usize) -> bool {
 fn scripted_answer(said: &str, turn: usize) -> ScriptedAnswer {
     let (plan, number) = said.split_once(' ').unwrap_or((said, "0"));
     let number: u64 = number.parse().unwrap_or(0);
-    let call = |name: &'static str, place: u64, amount: u64, fault: &str, wait: u64| {
+    let call = |name: &'static str, index: u64, amount: u64, fault: &str, wait: u64| {
         // No two calls of a task are equal, so the rejection of one call does not apply to another.
-        let order = number * 100 + turn as u64 * 10 + place;
+        let order = number * 100 + turn as u64 * 10 + index;
         (
             name,
             format!(r#"{{"order":{order},"amount":{amount},"fault":"{fault}","wait":{wait}}}"#),
         )
     };
     // Each message to a sub-agent has a unique number.
-    let to = |agent: &'static str, place: u64, plan: &str| {
+    let to = |agent: &'static str, index: u64, plan: &str| {
         (
             agent,
             format!(
                 r#"{{"task":"{plan} {}"}}"#,
-                number * 100 + turn as u64 * 10 + place
+                number * 100 + turn as u64 * 10 + index
             ),
         )
     };
@@ -282,24 +282,24 @@ fn storm(
         return Vec::new();
     }
     let draw = |what: u64| seeded_number(number.wrapping_mul(1_000) + turn as u64, what);
-    let one = |place: u64| {
-        let wait = 20 + draw(place * 10) % 180;
-        let fault = match draw(place * 10 + 1) % 100 {
+    let one = |index: u64| {
+        let wait = 20 + draw(index * 10) % 180;
+        let fault = match draw(index * 10 + 1) % 100 {
             0..3 => "drop",
             3..6 => "fail",
             6..7 => "hang",
             _ => "",
         };
-        match draw(place * 10 + 2) % 8 {
-            0..2 => call("lookup", place, 0, fault, wait),
-            2..4 => call("tag", place, 0, fault, wait),
-            4..6 => call("refund", place, 1 + draw(place * 10 + 3) % 20, fault, wait),
-            6 => call("refund", place, 50, fault, wait),
+        match draw(index * 10 + 2) % 8 {
+            0..2 => call("lookup", index, 0, fault, wait),
+            2..4 => call("tag", index, 0, fault, wait),
+            4..6 => call("refund", index, 1 + draw(index * 10 + 3) % 20, fault, wait),
+            6 => call("refund", index, 50, fault, wait),
             _ => call(
                 "refund",
-                place,
+                index,
                 60,
-                if draw(place * 10 + 4) % 2 == 0 {
+                if draw(index * 10 + 4) % 2 == 0 {
                     "no"
                 } else {
                     fault

@@ -45,7 +45,7 @@ struct Plan {
 impl Plan {
     /// Returns the plan of the present run: a fifth of this plan in a normal test run, the whole
     /// plan in `scripts/chaos counts`.
-    fn usual(self) -> Self {
+    fn scaled(self) -> Self {
         let part = |all: u64| all * repetitions(1, 5) as u64 / 5;
         Self {
             tasks: part(self.tasks),
@@ -57,7 +57,7 @@ impl Plan {
     }
 }
 
-/// A usual run does a fifth of this plan ([`Plan::usual`]). `scripts/chaos counts` does all of it.
+/// A usual run does a fifth of this plan ([`Plan::scaled`]). `scripts/chaos counts` does all of it.
 const SHORT: Plan = Plan {
     says: "storm",
     tasks: 500,
@@ -94,11 +94,11 @@ const TREES: Plan = Plan {
 
 with_failpoints! {
     async fn random_kills_lose_nothing_of_a_tree_and_start_no_sub_agent_twice() {
-        storm(&TREES.usual()).await;
+        storm(&TREES.scaled()).await;
     }
 
     async fn random_kills_lose_nothing_and_repeat_nothing() {
-        storm(&SHORT.usual()).await;
+        storm(&SHORT.scaled()).await;
     }
 }
 

@@ -94,7 +94,7 @@ async fn harness(fixture: StoreFixture, approvers: &str) -> EngineHarness {
     harness
 }
 
-async fn begun(harness: &EngineHarness) -> (TaskId, RequestId, CallId) {
+async fn held_call(harness: &EngineHarness) -> (TaskId, RequestId, CallId) {
     let task = harness.held().await;
     let (request, calls) = question(harness, task).await;
     (task, request, calls[0])
@@ -150,7 +150,7 @@ both! {
         let carol = account("carol", &["finance"]);
         let before = known([bob(), carol.clone()]);
         for (why, mut accounts) in table {
-            let (task, request, _) = begun(&harness).await;
+            let (task, request, _) = held_call(&harness).await;
             let yes = whole(Action::Approve, None);
             process(&harness, &before, 0).decide(&keyed("bob", &["finance"]), request, yes.clone(), None).await.unwrap();
             accounts.push(carol.clone());
@@ -163,7 +163,7 @@ both! {
             driven(&harness, &now).await;
             ran(&harness, task).await;
         }
-        let (task, request, _) = begun(&harness).await;
+        let (task, request, _) = held_call(&harness).await;
         process(&harness, &before, 0).decide(&keyed("bob", &["finance"]), request, whole(Action::Approve, None), None).await.unwrap();
         driven(&harness, &known([account("bob", &["finance", "more"])])).await;
         ran(&harness, task).await;
@@ -173,7 +173,7 @@ both! {
         let harness = harness(fixture, "{ groups: [finance] }").await;
         let (bob, carol) = (account("bob", &["finance"]), account("carol", &["finance"]));
         let (before, now) = (known([bob, carol.clone()]), known([carol]));
-        let (task, request, _) = begun(&harness).await;
+        let (task, request, _) = held_call(&harness).await;
         harness.tool.answers(502, "");
         process(&harness, &before, 0).decide(&keyed("bob", &["finance"]), request, whole(Action::Approve, None), None).await.unwrap();
         driven(&harness, &before).await;
@@ -206,7 +206,7 @@ both! {
             (vec![account("bob", &["finance"])], false),
         ];
         for (accounts, counts) in table {
-            let (task, request, _) = begun(&harness).await;
+            let (task, request, _) = held_call(&harness).await;
             harness.engine(0).decide(&vouched("bob"), request, whole(Action::Approve, None), None).await.unwrap();
             let what = format!("{accounts:?}");
             driven(&harness, &Roster::new(Some(directory(accounts.into_iter())))).await;
@@ -224,7 +224,7 @@ both! {
         let (bob, carol) = (account("bob", &["finance"]), account("carol", &["finance"]));
         let before = known([bob.clone(), carol.clone(), account("dave", &["finance"])]);
         for (now, stands) in [(known([bob.clone(), carol.clone()]), true), (known([bob, account("dave", &["finance"])]), false)] {
-            let (task, request, _) = begun(&harness).await;
+            let (task, request, _) = held_call(&harness).await;
             for user in ["bob", "carol"] {
                 process(&harness, &before, 0).decide(&keyed(user, &["finance"]), request, whole(Action::Approve, None), None).await.unwrap();
             }
@@ -246,7 +246,7 @@ both! {
     async fn edit_of_a_person_who_is_gone_is_held_with_its_bytes(fixture) {
         let harness = harness(fixture, "{ groups: [finance] }").await;
         let carol = account("carol", &["finance"]);
-        let (task, request, call) = begun(&harness).await;
+        let (task, request, call) = held_call(&harness).await;
         let before = known([account("bob", &["finance"]), carol.clone()]);
         process(&harness, &before, 0).decide(&keyed("bob", &["finance"]), request, each([(call, edit(EDITED))]), None).await.unwrap();
         let now = known([carol]);
@@ -269,7 +269,7 @@ both! {
         ];
         for (approvers, stands) in table {
             let mut harness = harness(StoreFixture::like(&fixture).await, "{ groups: [finance] }").await;
-            let (task, request, _) = begun(&harness).await;
+            let (task, request, _) = held_call(&harness).await;
             harness.engine(0).decide(&vouched("bob"), request, whole(Action::Approve, None), None).await.unwrap();
             harness.configure(|yaml| yaml.replace("{ groups: [finance] }", approvers));
             harness.run().await;
@@ -285,7 +285,7 @@ both! {
 
     async fn rule_that_denies_since_the_approval_denies_the_call(fixture) {
         let mut harness = harness(fixture, "{ owner: true }").await;
-        let (task, request, call) = begun(&harness).await;
+        let (task, request, call) = held_call(&harness).await;
         harness.configure(|yaml| yaml.replace("policy:\n", "policy:\n  - { name: stop, tools: [refund], decide: deny, reason: Not today. }\n"));
         harness.engine(0).decide(&alice(), request, whole(Action::Approve, None), None).await.unwrap();
         harness.run().await;
@@ -295,7 +295,7 @@ both! {
 
     async fn owner_does_not_count_as_a_member_of_a_group(fixture) {
         let harness = harness(fixture, "{ groups: [finance], users: [alice] }").await;
-        let (task, ..) = begun(&harness).await;
+        let (task, ..) = held_call(&harness).await;
         let api = harness.engine(0);
         for action in [Action::Approve, Action::Reject] {
             assert!(matches!(refused(&harness, &api, &vouched("alice"), task, whole(action, None)).await, Refusal::Forbidden(_)));
@@ -310,7 +310,7 @@ both! {
 
     async fn second_answer_of_one_person_is_refused_and_one_rejection_decides(fixture) {
         let harness = harness(fixture, "{ groups: [finance], required: 3 }").await;
-        let (task, request, call) = begun(&harness).await;
+        let (task, request, call) = held_call(&harness).await;
         let api = harness.engine(0);
         api.decide(&vouched("bob"), request, whole(Action::Approve, None), None).await.unwrap();
         for again in [whole(Action::Approve, None), whole(Action::Reject, None), each([(call, approve())]), each([(call, edit(EDITED))])] {
@@ -349,7 +349,7 @@ both! {
         }
         // Approvals given in a service with accounts do not count in a service without accounts,
         // and vice versa.
-        let (task, request, _) = begun(&harness).await;
+        let (task, request, _) = held_call(&harness).await;
         for user in ["bob", "carol"] {
             harness.engine(0).decide(&vouched(user), request, whole(Action::Approve, None), None).await.unwrap();
         }

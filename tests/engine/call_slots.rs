@@ -120,7 +120,7 @@ async fn call_that_waits_for_a_slot_while_its_process_stops_is_left_to_another_p
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_of_one_turn_that_exceed_the_slots_start_one_after_the_other() {
     let (harness, _) = harness(TWO).await;
-    let task = harness.begun().await;
+    let task = harness.stopped().await;
     let words = ["judged", "judged", "started", "result", "started", "result"];
     assert_eq!(progress(&harness, task).await, words);
     let all = outcomes(&harness.journal(task).await);

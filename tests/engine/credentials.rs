@@ -149,7 +149,7 @@ fn bearer(token: &str) -> String {
 both! {
     async fn credential_requested_by_the_agent_reaches_the_tool_and_stays_out_of_the_journal(fixture) {
         let harness = clerk(fixture, &[&[("request_credentials", r#"{"service":"jira","reason":"to comment"}"#)], &[("comment", "{}")]]).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         let asked = asked(&harness, task).await;
         assert_eq!((asked.question.as_deref(), asked.details.as_ref()), (Some("to comment"), Some(&json!({"service": "jira"}))));
         let form = asked.form.clone().unwrap();
@@ -179,7 +179,7 @@ both! {
 
     async fn credential_repeated_in_the_reason_of_its_answer_stays_out_of_the_journal(fixture) {
         let harness = clerk(fixture, &[&[("request_credentials", r#"{"service":"jira"}"#)]]).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         let request = asked(&harness, task).await.request_id;
         let mut answer = fills(&jira(TOKEN));
         if let DecisionBody::Whole { reason, .. } = &mut answer.body {
@@ -194,7 +194,7 @@ both! {
 
     async fn unknown_credential_is_not_asked_for_and_one_that_no_tool_takes_is_sent_nowhere(fixture) {
         let harness = clerk(fixture, &[&[("request_credentials", r#"{"service":"spare"}"#), ("request_credentials", r#"{"service":"mail"}"#)], &[("plain", "{}")]]).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         let form = asked(&harness, task).await.form.unwrap();
         assert_eq!((&form["title"], &form["x-receivers"]), (&json!("spare"), &json!([])));
         fill(&harness, task, &json!({"x": "spare-0123456789"})).await;
@@ -206,7 +206,7 @@ both! {
 
     async fn call_without_its_credential_asks_for_it_then_runs_once(fixture) {
         let harness = clerk(fixture, &[&[("comment", "{}"), ("comment", "{}")]]).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         let asked = asked(&harness, task).await;
         assert_eq!((asked.question.as_deref(), asked.details.as_ref()), (None, Some(&json!({"service": "jira"}))));
         assert_eq!(asked.pending_tool_calls.len(), 1);
@@ -218,7 +218,7 @@ both! {
 
     async fn held_call_asks_for_a_credential_after_its_approval_and_keeps_the_approval(fixture) {
         let harness = clerk(fixture, &[&[("pay", "{}")]]).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         approve(&harness, task).await;
         assert_eq!(harness.tool.ledger().len(), 0);
         let request = asked(&harness, task).await.request_id;
@@ -232,7 +232,7 @@ both! {
 
     async fn calls_that_lack_the_same_credential_ask_for_it_once(fixture) {
         let harness = clerk(fixture, &[&[("look", "{}"), ("peek", "{}"), ("plain", "{}")]]).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         fill(&harness, task, &json!({"key": "crm-key-0123456789"})).await;
         for path in ["/look", "/peek"] {
             ran(&harness, task, path, ("x-key", "crm-key-0123456789"), 1).await;
@@ -242,7 +242,7 @@ both! {
 
     async fn call_that_needs_two_credentials_asks_for_both_and_sends_them_in_path_and_query(fixture) {
         let harness = clerk(fixture, &[&[("find", "{}")]]).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         for _ in 0..2 {
             assert_eq!(harness.tool.ledger().len(), 0);
             let service = asked(&harness, task).await.details.unwrap()["service"].clone();
@@ -260,7 +260,7 @@ both! {
 
     async fn declined_credential_rejects_its_call_and_others_go_on(fixture) {
         let harness = clerk(fixture, &[&[("comment", "{}"), ("plain", "{}")]]).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         let request = asked(&harness, task).await.request_id;
         let refused = harness.engine(0).decide(&alice(), request, whole(Action::Approve, None), None).await;
         assert!(matches!(refused, Err(Refusal::Invalid(_))), "{refused:?}");
@@ -268,7 +268,7 @@ both! {
         harness.run().await;
         assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Rejected, Outcome::Succeeded]);
         assert_eq!((harness.status(task).await, harness.executions(task, "/comment")), (TaskStatus::Completed, 0));
-        let other = harness.begun().await;
+        let other = harness.stopped().await;
         let request = asked(&harness, other).await.request_id;
         harness.engine(0).decide(&alice(), request, rejects(Then::Cancel), None).await.unwrap();
         assert_eq!(harness.status(other).await, TaskStatus::Canceled);
@@ -277,7 +277,7 @@ both! {
 
     async fn unanswered_credential_request_expires(fixture) {
         let harness = clerk(fixture, &[&[("request_credentials", r#"{"service":"jira"}"#)], &[("comment", "{}"), ("plain", "{}")]]).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         for _ in 0..2 {
             let request = asked(&harness, task).await.request_id;
             harness.fixture.forward(Duration::from_hours(25));
@@ -294,7 +294,7 @@ both! {
     async fn credential_answer_that_does_not_fit_is_refused_by_place_without_its_value(fixture) {
         const VALUE: &str = "val-0123456789";
         let harness = clerk(fixture, &[&[("comment", "{}")]]).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         let request = asked(&harness, task).await.request_id;
         let token = |token: Value| json!({"email": "a@acme.com", "token": token});
         let cases = [
@@ -330,7 +330,7 @@ both! {
 
     async fn credential_of_one_letter_and_the_maximum_length_is_sent(fixture) {
         let harness = clerk(fixture, &[&[("comment", "{}")]]).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         let token = "a".repeat(8192);
         fill(&harness, task, &jira(&token)).await;
         ran(&harness, task, "/comment", ("authorization", &bearer(&token)), 1).await;
@@ -338,7 +338,7 @@ both! {
 
     async fn first_of_two_credential_answers_is_stored_and_sent(fixture) {
         let harness = clerk(fixture, &[&[("comment", "{}")]]).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         let request = asked(&harness, task).await.request_id;
         let (one, other) = (harness.engine(0), harness.engine(0));
         let caller = alice();
@@ -356,7 +356,7 @@ both! {
 
     async fn expired_credential_is_asked_for_again(fixture) {
         let harness = clerk(fixture, &[&[("request_credentials", r#"{"service":"jira"}"#)], &[("pay", "{}")]]).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         fill(&harness, task, &jira("old-0123456789")).await;
         harness.fixture.forward(Duration::from_hours(9));
         approve(&harness, task).await;
@@ -367,7 +367,7 @@ both! {
 
     async fn reopened_task_asks_for_its_credential_again(fixture) {
         let harness = clerk(fixture, &[&[("comment", "{}")], &[], &[("comment", "{}")]]).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         fill(&harness, task, &jira("old-0123456789")).await;
         assert_eq!(harness.status(task).await, TaskStatus::Completed);
         assert_eq!(harness.fixture.number("select count(*) from credential").await, 0);
@@ -382,7 +382,7 @@ both! {
 
     async fn message_to_a_running_task_keeps_its_credentials(fixture) {
         let harness = clerk(fixture, &[&[("request_credentials", r#"{"service":"jira"}"#)], &[("pay", "{}")], &[("comment", "{}")]]).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         fill(&harness, task, &jira(TOKEN)).await;
         let message = MessageInput { items: go().items, user_context: None, supersede: true };
         harness.engine(0).message(&alice(), task, message, None).await.unwrap();
@@ -393,10 +393,10 @@ both! {
 
     async fn credential_of_one_task_is_not_used_by_another_of_the_same_user(fixture) {
         let harness = clerk(fixture, &[&[("request_credentials", r#"{"service":"jira"}"#)], &[("pay", "{}")]]).await;
-        let first = harness.begun().await;
+        let first = harness.stopped().await;
         fill(&harness, first, &jira("first-0123456789")).await;
         harness.script_turns(&[&[("comment", "{}")]]);
-        let second = harness.begun().await;
+        let second = harness.stopped().await;
         assert_eq!(harness.tool.ledger().len(), 0, "what the other task was given is not sent for this one");
         fill(&harness, second, &jira("second-0123456789")).await;
         ran(&harness, second, "/comment", ("authorization", &bearer("second-0123456789")), 1).await;
@@ -415,7 +415,7 @@ both! {
             for (from, to) in [MORE, RECEIVER, ("expires_in: 8h", "expires_in: 80h")] {
                 harness.configure(|_| before.clone());
                 harness.script(move |asked| Ok(turn(if asked == 1 { calls } else { &[] })));
-                let task = harness.begun().await;
+                let task = harness.stopped().await;
                 let old = asked(&harness, task).await;
                 harness.configure(|yaml| yaml.replacen(from, to, 1));
                 let refused = harness.engine(0).decide(&alice(), old.request_id, fills(&jira(TOKEN)), None).await;
@@ -436,7 +436,7 @@ both! {
 
     async fn credential_request_with_only_other_wording_is_not_withdrawn(fixture) {
         let mut harness = clerk(fixture, &[&[("comment", "{}")]]).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         harness.configure(|yaml| yaml.replace("Login of your Jira.", "The Jira login.").replace("From your profile.", "A token."));
         fill(&harness, task, &jira(TOKEN)).await;
         ran(&harness, task, "/comment", ("authorization", &bearer(TOKEN)), 1).await;
@@ -444,7 +444,7 @@ both! {
 
     async fn call_that_no_longer_needs_a_credential_withdraws_the_request_and_runs(fixture) {
         let mut harness = clerk(fixture, &[&[("find", "{}")]]).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         harness.configure(|yaml| yaml.replace("{tool}/find/{{credential:crm.key}}?as={{credential:jira.email}}&all=1", "{tool}/find"));
         let old = asked(&harness, task).await;
         let refused = harness.engine(0).decide(&alice(), old.request_id, fills(&json!({"key": "k"})), None).await;

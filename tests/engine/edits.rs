@@ -54,7 +54,7 @@ pub(super) async fn harness(fixture: StoreFixture, approvers: &str) -> EngineHar
 /// Terms that require the approvals of two people among Alice (the owner), Bob and Carol.
 pub(super) const TWO: &str = "{ owner: true, users: [bob, carol], required: 2 }";
 
-pub(super) async fn begun(harness: &EngineHarness) -> (TaskId, RequestId, CallId, Arc<Engine>) {
+pub(super) async fn held_call(harness: &EngineHarness) -> (TaskId, RequestId, CallId, Arc<Engine>) {
     let task = harness.held().await;
     let (request, calls) = question(harness, task).await;
     (task, request, calls[0], harness.engine(0))
@@ -66,7 +66,7 @@ pub(super) async fn rewritten(
     harness: &EngineHarness,
     text: &str,
 ) -> (TaskId, RequestId, CallId, Arc<Engine>) {
-    let (task, request, call, api) = begun(harness).await;
+    let (task, request, call, api) = held_call(harness).await;
     api.decide(&person("bob"), request, each([(call, edit(text))]), None)
         .await
         .unwrap();
@@ -135,7 +135,7 @@ async fn digests(harness: &EngineHarness, task: TaskId) -> (Vec<String>, Vec<Str
 both! {
     async fn edited_arguments_are_read_as_strictly_as_a_models(fixture) {
         let harness = harness(fixture, "{ owner: true }").await;
-        let (task, _, call, api) = begun(&harness).await;
+        let (task, _, call, api) = held_call(&harness).await;
         let blanks = " ".repeat(256 * 1024);
         let long = format!(r#"{{"order":1,"amount":50{blanks}}}"#);
         let cases = [
@@ -166,7 +166,7 @@ both! {
 
     async fn edited_arguments_run_byte_for_byte(fixture) {
         let harness = harness(fixture, "{ owner: true }").await;
-        let (task, request, call, api) = begun(&harness).await;
+        let (task, request, call, api) = held_call(&harness).await;
         api.decide(&alice(), request, each([(call, edit(EDITED))]), None).await.unwrap();
         harness.run().await;
         assert_eq!(harness.status(task).await, TaskStatus::Completed);
@@ -187,21 +187,21 @@ both! {
 
     async fn edited_arguments_are_judged_by_the_rules(fixture) {
         let harness = harness(fixture, "{ owner: true }").await;
-        let (task, _, call, api) = begun(&harness).await;
+        let (task, _, call, api) = held_call(&harness).await;
         let denied = refused(&harness, &api, &alice(), task, each([(call, edit(r#"{"order":666,"amount":5}"#))])).await;
         assert_eq!(places(&denied), [format!("/decisions/{call}/arguments")]);
         assert!(format!("{denied:?}").contains("Not that order"), "{denied:?}");
         // A rule allows the amount 5. The request's own rule holds 77.70, and another rule with
         // equal terms holds 700.0.
         for text in [r#"{"order":1,"amount":5}"#, r#"{"order":1,"amount":77.70}"#, r#"{"order":1,"amount":700.0}"#] {
-            let (task, request, call, api) = begun(&harness).await;
+            let (task, request, call, api) = held_call(&harness).await;
             api.decide(&alice(), request, each([(call, edit(text))]), None).await.unwrap();
             harness.run().await;
             assert_eq!((harness.status(task).await, bodies(&harness, task, "/refund")), (TaskStatus::Completed, vec![(call.to_string(), text.to_owned())]));
         }
         // A rule with other approvers holds these arguments.
         let text = r#"{"order":1,"amount":5000.00}"#;
-        let (task, request, call, api) = begun(&harness).await;
+        let (task, request, call, api) = held_call(&harness).await;
         api.decide(&alice(), request, each([(call, edit(text))]), None).await.unwrap();
         harness.run().await;
         assert_eq!(harness.executions(task, "/refund"), 0);
@@ -229,19 +229,19 @@ both! {
             later.clone()
         };
         let harness = harness(StoreFixture::like(&fixture).await, "{ owner: true }").await;
-        let (task, request, call, api) = begun(&harness).await;
+        let (task, request, call, api) = held_call(&harness).await;
         let before = harness.journal(task).await.items;
         assert_eq!(refusals(&api, request, call, Some("sha256:00")).await, Refusal::DigestMismatch(request));
         assert_eq!(harness.journal(task).await.items, before);
         api.decide(&alice(), request, each([(call, reject())]), None).await.unwrap();
         let later = refusals(&api, request, call, None).await;
         assert_eq!(later, Refusal::AlreadyDecided { request, call: Some(call) });
-        let (_, request, call, api) = begun(&harness).await;
+        let (_, request, call, api) = held_call(&harness).await;
         harness.fixture.forward(Duration::from_hours(25));
         assert_eq!(refusals(&api, request, call, None).await, Refusal::Expired(request));
 
         let harness = super::edits::harness(fixture, TWO).await;
-        let (_, request, call, api) = begun(&harness).await;
+        let (_, request, call, api) = held_call(&harness).await;
         api.decide(&alice(), request, each([(call, approve())]), None).await.unwrap();
         let later = refusals(&api, request, call, None).await;
         assert_eq!(later, Refusal::AlreadyDecided { request, call: Some(call) });
@@ -301,7 +301,7 @@ both! {
 
     async fn rule_that_requires_two_offers_no_respond_and_no_edit_that_leaves_too_few(fixture) {
         let harness = harness(StoreFixture::like(&fixture).await, "{ users: [bob, carol], required: 2 }").await;
-        let (task, _, call, api) = begun(&harness).await;
+        let (task, _, call, api) = held_call(&harness).await;
         assert_eq!(offered(&harness, task, &person("bob")).await, [Action::Approve, Action::Reject]);
         for reply in [edit(EDITED), respond("1")] {
             let refusal = refused(&harness, &api, &person("bob"), task, each([(call, reply)])).await;
@@ -310,7 +310,7 @@ both! {
         // The rule names three people. If Bob edits the arguments, the two others must approve
         // them, so Bob may edit if Dave has a key.
         let harness = super::edits::harness(fixture, "{ users: [bob, carol, dave], required: 2 }").await;
-        let (task, ..) = begun(&harness).await;
+        let (task, ..) = held_call(&harness).await;
         let asked = asked(&harness, task).await;
         for (known, left) in [(&["bob", "carol"][..], false), (&["bob", "carol", "dave"], true)] {
             let roster = Roster::new(Some(super::approval_rights::directory(known.iter().map(|user| super::approval_rights::account(user, &[])))));
@@ -328,7 +328,7 @@ both! {
 
     async fn stored_edit_that_was_changed_in_the_database_does_not_run(fixture) {
         let harness = harness(fixture, "{ owner: true }").await;
-        let (task, request, call, api) = begun(&harness).await;
+        let (task, request, call, api) = held_call(&harness).await;
         api.decide(&alice(), request, each([(call, edit(EDITED))]), None).await.unwrap();
         tampered(&harness, task, "decision", "41.10", "41.20").await;
         harness.run().await;
@@ -337,7 +337,7 @@ both! {
 
     async fn decision_that_lost_its_edit_is_asked_for_again(fixture) {
         let harness = harness(fixture, "{ owner: true }").await;
-        let (task, request, call, api) = begun(&harness).await;
+        let (task, request, call, api) = held_call(&harness).await;
         api.decide(&alice(), request, each([(call, edit(EDITED))]), None).await.unwrap();
         tampered(&harness, task, "decision", "\"edit\":{", "\"edjt\":{").await;
         harness.run().await;
@@ -349,7 +349,7 @@ both! {
     async fn required_approvals_cannot_change_while_their_request_is_open(fixture) {
         let harness = harness(fixture, TWO).await;
         for approved in [false, true] {
-            let (task, request, _, api) = begun(&harness).await;
+            let (task, request, _, api) = held_call(&harness).await;
             if approved {
                 for user in ["alice", "bob"] {
                     api.decide(&person(user), request, whole(Action::Approve, None), None).await.unwrap();
@@ -374,7 +374,7 @@ both! {
         while whole_rounds < 2 || (doubts == 0 && rounds < 400) {
             let polls = 1 + rounds % 16;
             rounds += 1;
-            let (task, request, call, api) = begun(&harness).await;
+            let (task, request, call, api) = held_call(&harness).await;
             api.decide(&alice(), request, each([(call, edit(EDITED))]), None).await.unwrap();
             let driver = harness.engine(1).claim().await.unwrap().pop().unwrap();
             {
@@ -408,7 +408,7 @@ both! {
     async fn lost_attempt_of_an_edited_call_is_asked_about_or_repeated_with_the_edit(fixture) {
         let harness = harness(StoreFixture::like(&fixture).await, "{ owner: true }").await;
         harness.tool.answers(502, "");
-        let (task, request, call, api) = begun(&harness).await;
+        let (task, request, call, api) = held_call(&harness).await;
         api.decide(&alice(), request, each([(call, edit(EDITED))]), None).await.unwrap();
         harness.run().await;
         let doubt = asked(&harness, task).await;
@@ -422,7 +422,7 @@ both! {
         let mut harness = EngineHarness::new(fixture, TAG).await;
         harness.configure(|yaml| yaml.replace("tools: [lookup, tag], decide: allow", "tools: [lookup, tag], decide: hold"));
         harness.tool.answers(502, "");
-        let (task, request, call, api) = begun(&harness).await;
+        let (task, request, call, api) = held_call(&harness).await;
         api.decide(&alice(), request, each([(call, edit(TAGGED))]), None).await.unwrap();
         harness.run().await;
         assert_eq!(bodies(&harness, task, "/tag"), vec![(call.to_string(), TAGGED.to_owned()); 3]);
@@ -448,7 +448,7 @@ both! {
         for (now, asked_again) in [("decide: deny", false), ("decide: hold, approvers: { users: [carol] }", true)] {
             let mut harness = harness(StoreFixture::like(&fixture).await, "{ owner: true }").await;
             harness.script(|asked| Ok(turn(if asked == 1 { LARGE } else { &[] })));
-            let (task, request, call, api) = begun(&harness).await;
+            let (task, request, call, api) = held_call(&harness).await;
             api.decide(&alice(), request, each([(call, edit(EDITED))]), None).await.unwrap();
             let rule = format!("policy:\n  - {{ name: late, tools: [refund], when: \"args.order == 2\", {now} }}\n");
             harness.configure(|yaml| yaml.replace("policy:\n", &rule));

@@ -7,7 +7,7 @@ use holdpoint::task::decision::Action;
 use holdpoint::task::status::TaskStatus;
 
 use super::call_decisions::{approve, asked, bodies, each, edit, places, question, refused};
-use super::edits::{TWO, begun, harness, offered, rewritten};
+use super::edits::{TWO, harness, held_call, offered, rewritten};
 use super::engine_harness::{EngineHarness, alice, person, whole};
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -61,7 +61,7 @@ both! {
 
     async fn edit_that_too_few_others_could_approve_is_refused(fixture) {
         let harness = harness(fixture, TWO).await;
-        let (task, _, call, api) = begun(&harness).await;
+        let (task, _, call, api) = held_call(&harness).await;
         // Only Carol may approve refunds over 1000, but no person may approve their own arguments.
         let huge = each([(call, edit(r#"{"order":1,"amount":2000}"#))]);
         let no = refused(&harness, &api, &person("carol"), task, huge.clone()).await;

@@ -330,7 +330,7 @@ impl EngineHarness {
     }
 
     /// Creates a task and drives it until it stops. Returns the task's id.
-    pub async fn begun(&self) -> TaskId {
+    pub async fn stopped(&self) -> TaskId {
         let task = self.queued().await;
         self.run().await;
         task
@@ -360,7 +360,7 @@ impl EngineHarness {
 
     /// Creates a task and drives it until it waits for an approval. Returns the task's id.
     pub async fn held(&self) -> TaskId {
-        let task = self.begun().await;
+        let task = self.stopped().await;
         assert_eq!(self.status(task).await, TaskStatus::Paused);
         task
     }

@@ -134,7 +134,7 @@ pub(super) async fn ran(harness: &EngineHarness, task: TaskId, path: &str, calls
 both! {
     async fn approval_without_remember_remembers_nothing(fixture) {
         let harness = harness(fixture, &[&[LARGE], &[LARGE]]).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         answered(&harness, task, whole(Action::Approve, None)).await;
         asks(&harness, task, "/refund", 1).await;
         assert_eq!(grants(&harness).await, []);
@@ -145,7 +145,7 @@ both! {
 
     async fn remembered_approval_lets_later_calls_of_its_rule_through_and_says_so(fixture) {
         let harness = harness(fixture, &[&[LARGE], &[OTHER], &[HUGE]]).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         answered(&harness, task, remembered(GrantScope::Task, hours(1))).await;
         asks(&harness, task, "/refund", 2).await;
         let judged = judgements(&harness, task).await;
@@ -168,7 +168,7 @@ both! {
 
     async fn call_with_other_arguments_than_the_remembered_ones_is_asked_about(fixture) {
         let harness = harness(fixture, &[&[TAG], &[TAG_AGAIN], &[OTHER_TAG]]).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         answered(&harness, task, remembered(GrantScope::Owner, hours(1))).await;
         asks(&harness, task, "/tag", 2).await;
         assert_eq!(asked(&harness, task).await.own_calls().next().unwrap().arguments_text, OTHER_TAG.1);
@@ -177,13 +177,13 @@ both! {
     async fn call_of_another_task_owner_agent_or_tenant_is_asked_about(fixture) {
         let mut harness = harness(fixture, &[&[LARGE]]).await;
         harness.configure(|yaml| yaml.replace("policy:\n", "  other: { description: Refunds too., model: main, instructions: Refund., tools: [refund] }\ndefault_agent: billing\npolicy:\n"));
-        let first = harness.begun().await;
+        let first = harness.stopped().await;
         answered(&harness, first, remembered(GrantScope::Task, hours(1))).await;
         ran(&harness, first, "/refund", 1).await;
-        let second = harness.begun().await;
+        let second = harness.stopped().await;
         asks(&harness, second, "/refund", 0).await;
         answered(&harness, second, remembered(GrantScope::Owner, hours(1))).await;
-        let third = harness.begun().await;
+        let third = harness.stopped().await;
         ran(&harness, third, "/refund", 1).await;
         let spelled = begun_by(&harness, &person("ALICE")).await;
         ran(&harness, spelled, "/refund", 1).await;
@@ -199,7 +199,7 @@ both! {
 
     async fn standing_decision_of_a_task_counts_in_the_tree_that_both_its_row_and_the_journal_name(fixture) {
         let harness = harness(fixture, &[&[LARGE], &[TAG], &[LARGE]]).await;
-        let (first, second) = (harness.begun().await, harness.begun().await);
+        let (first, second) = (harness.stopped().await, harness.stopped().await);
         answered(&harness, first, remembered(GrantScope::Task, hours(1))).await;
         asks(&harness, first, "/refund", 1).await;
         // Damages the row of the standing decision: the row now names the other tree.
@@ -217,7 +217,7 @@ both! {
 
     async fn next_message_of_the_user_ends_what_was_remembered_for_the_task(fixture) {
         let harness = harness(fixture, &[&[LARGE], &[LARGE], &[], &[LARGE]]).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         answered(&harness, task, remembered(GrantScope::Task, hours(1))).await;
         ran(&harness, task, "/refund", 2).await;
         harness.engine(0).message(&alice(), task, message(), None).await.unwrap();
@@ -229,7 +229,7 @@ both! {
 
     async fn rejection_beats_a_standing_decision(fixture) {
         let harness = harness(fixture, &[&[LARGE, OTHER], &[OTHER], &[LARGE]]).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         let (request, calls) = question(&harness, task).await;
         let yes = CallReply { remember: Some(GrantRequest { scope: GrantScope::Owner, expires_in: hours(1) }), ..approve() };
         let no = plain(Action::Reject);
@@ -242,15 +242,15 @@ both! {
 
     async fn deny_and_the_hold_of_another_rule_beat_a_standing_decision(fixture) {
         let mut harness = harness(fixture, &[&[LARGE]]).await;
-        let first = harness.begun().await;
+        let first = harness.stopped().await;
         answered(&harness, first, remembered(GrantScope::Owner, hours(1))).await;
         let before = harness.yaml();
         harness.configure(|yaml| yaml.replace("policy:\n", "policy:\n  - { name: watch, tools: [refund], decide: hold, approvers: { users: [carol] } }\n"));
-        let second = harness.begun().await;
+        let second = harness.stopped().await;
         asks(&harness, second, "/refund", 0).await;
         assert_eq!(asked(&harness, second).await.terms.approvers.users, ["carol"]);
         harness.configure(|_| before.replace("policy:\n", "policy:\n  - { name: stop, tools: [refund], decide: deny }\n"));
-        let third = harness.begun().await;
+        let third = harness.stopped().await;
         ran(&harness, third, "/refund", 0).await;
     }
 
@@ -271,7 +271,7 @@ both! {
             ("its history", same, 0, true, false),
         ] {
             let mut harness = harness(StoreFixture::like(&fixture).await, &[&[LARGE]]).await;
-            let first = harness.begun().await;
+            let first = harness.stopped().await;
             answered(&harness, first, remembered(GrantScope::Owner, hours(1))).await;
             harness.configure(change);
             harness.fixture.forward(Duration::from_mins(later));
@@ -280,7 +280,7 @@ both! {
                 harness.fixture.numbers(doubt).await.unwrap();
                 harness.fixture.forward(Duration::from_secs(1));
             }
-            let second = harness.begun().await;
+            let second = harness.stopped().await;
             let row = grant(&harness).await;
             let end = harness.engine(0).grants().ended(&row);
             assert_eq!((harness.executions(second, "/refund"), end.is_none()), (usize::from(counts), counts), "{what}: {end:?}");
@@ -289,7 +289,7 @@ both! {
 
     async fn standing_decision_ends_with_the_right_of_its_giver(fixture) {
         let harness = harness(fixture, &[&[LARGE]]).await;
-        let first = harness.begun().await;
+        let first = harness.stopped().await;
         answered(&harness, first, remembered(GrantScope::Owner, hours(1))).await;
         let nobody = holdpoint::people::authorization::Roster::new(Some(directory([account("web", &[])].into_iter())));
         let parts = holdpoint::engine::EngineParts { roster: nobody, ..harness.parts(4) };
@@ -302,7 +302,7 @@ both! {
 
     async fn standing_decision_that_is_ended_before_the_start_does_not_count(fixture) {
         let harness = harness(fixture, &[&[LARGE], &[LARGE, TAG]]).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         answered(&harness, task, remembered(GrantScope::Task, hours(1))).await;
         // The standing decision allows the refund, but the refund waits until the request about the
         // tag is answered.
@@ -326,7 +326,7 @@ both! {
 
     async fn calls_of_one_turn_use_no_more_than_is_left(fixture) {
         let harness = harness(fixture, &[&[TAG], &[TAG, TAG, TAG]]).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         answered(&harness, task, remembered(GrantScope::Task, hours(1))).await;
         asks(&harness, task, "/tag", 1).await;
         assert_eq!(question(&harness, task).await.1.len(), 1, "two are let through");
@@ -337,7 +337,7 @@ both! {
 
     async fn tasks_of_two_replicas_use_no_more_than_is_left(fixture) {
         let harness = harness(fixture, &[&[LARGE]]).await;
-        let first = harness.begun().await;
+        let first = harness.stopped().await;
         answered(&harness, first, remembered(GrantScope::Owner, hours(1))).await;
         let pair = Pair::of(harness).await;
         let begin = async |round: usize| pair.turned(round).0.create(&alice(), go(), None).await.unwrap().task_id;
@@ -360,7 +360,7 @@ both! {
 
     async fn tool_in_doubt_is_asked_about_by_the_approvers_of_the_rule(fixture) {
         let harness = harness(fixture, &[&[LARGE], &[OTHER], &[LARGE]]).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         harness.tool.answers(500, "");
         answered(&harness, task, remembered(GrantScope::Task, hours(1))).await;
         asks(&harness, task, "/refund", 1).await;
@@ -372,7 +372,7 @@ both! {
 
     async fn wish_beyond_the_offer_is_refused(fixture) {
         let mut harness = harness(fixture, &[&[LARGE, TAG], &[HUGE]]).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         let open = harness.asked(task).await;
         assert_eq!(open.len(), 1, "the terms are the same");
         let (request, calls) = question(&harness, task).await;
@@ -413,7 +413,7 @@ both! {
     async fn scope_that_is_not_offered_is_refused(fixture) {
         let mut harness = harness(fixture, &[&[LARGE]]).await;
         harness.configure(|yaml| yaml.replace("for: [task, owner], most: 4h", "for: [task], most: 4h"));
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         let (api, wish) = (harness.engine(0), remembered(GrantScope::Owner, hours(1)));
         let said = refused(&harness, &api, &person("bob"), task, wish).await;
         assert_eq!(places(&said), ["/remember/for"]);
@@ -421,7 +421,7 @@ both! {
 
     async fn replayed_approval_gives_no_second_standing_decision(fixture) {
         let harness = harness(fixture, &[&[LARGE]]).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         let (request, _) = question(&harness, task).await;
         let engine = harness.engine(0);
         let once = remembered(GrantScope::Owner, hours(1));
@@ -433,7 +433,7 @@ both! {
 
     async fn retried_attempt_counts_once(fixture) {
         let harness = harness(fixture, &[&[TAG]]).await;
-        let first = harness.begun().await;
+        let first = harness.stopped().await;
         answered(&harness, first, remembered(GrantScope::Owner, hours(1))).await;
         harness.tool.close();
         let second = harness.queued().await;
@@ -453,7 +453,7 @@ both! {
     async fn call_that_is_let_through_runs_at_most_once_wherever_its_driver_is_dropped(fixture) {
         let mut harness = harness(fixture, &[&[LARGE]]).await;
         harness.configure(|yaml| yaml.replace("uses: 3", "uses: 1000"));
-        let first = harness.begun().await;
+        let first = harness.stopped().await;
         answered(&harness, first, remembered(GrantScope::Owner, hours(4))).await;
         let (mut polls, mut started) = (0, 0);
         loop {

@@ -43,7 +43,7 @@ fn message(text: &str) -> TaskInput {
     }
 }
 
-fn says(prompt: &Prompt, text: &str) -> bool {
+fn prompt_contains(prompt: &Prompt, text: &str) -> bool {
     format!("{:?}", prompt.messages).contains(text)
 }
 
@@ -87,11 +87,11 @@ impl Gated {
 impl ModelClient for Gated {
     async fn answer(&self, prompt: &Prompt, _: &dyn PieceSink) -> Result<Answer, ModelError> {
         self.shown.fetch_add(1, Ordering::SeqCst);
-        if says(prompt, POISON) {
+        if prompt_contains(prompt, POISON) {
             self.asked.add_permits(1);
             self.gate.acquire().await.unwrap().forget();
         }
-        let looks = says(prompt, LOOK) && prompt.turn == 1;
+        let looks = prompt_contains(prompt, LOOK) && prompt.turn == 1;
         Ok(turn(if looks {
             &[("lookup", r#"{"order":1}"#)]
         } else {

@@ -154,7 +154,7 @@ impl OrphanHarness {
 
     /// Checks that the task has ended and every prompt was well-formed. Returns the outcomes of
     /// these calls.
-    async fn over(&self, task: TaskId, calls: &[&PastCall]) -> Vec<Option<Outcome>> {
+    async fn outcomes_at_end(&self, task: TaskId, calls: &[&PastCall]) -> Vec<Option<Outcome>> {
         let journal = self.harness.journal(task).await;
         assert!(
             journal.row.status.is_terminal(),
@@ -258,7 +258,7 @@ both! {
             }
             orphans.imported(task, &[history(), facts]).await;
             assert_eq!(orphans.driven(task).await, TaskStatus::Completed);
-            assert_eq!(orphans.over(task, &[&one, &other]).await, [Some(Outcome::Succeeded); 2]);
+            assert_eq!(orphans.outcomes_at_end(task, &[&one, &other]).await, [Some(Outcome::Succeeded); 2]);
             assert_eq!(orphans.ran(task), (1, 1));
         }
     }
@@ -273,7 +273,7 @@ both! {
         assert_eq!(orphans.ran(task), (0, 0));
         orphans.harness.answer_all(&orphans.harness.engine(0), task).await;
         assert_eq!(orphans.driven(task).await, TaskStatus::Completed);
-        assert_eq!((orphans.over(task, &[&one]).await, orphans.ran(task)), (vec![Some(Outcome::Succeeded)], (1, 0)));
+        assert_eq!((orphans.outcomes_at_end(task, &[&one]).await, orphans.ran(task)), (vec![Some(Outcome::Succeeded)], (1, 0)));
     }
 
     async fn started_calls_are_asked_about_or_repeated_by_their_effect(fixture) {
@@ -289,7 +289,7 @@ both! {
         let paid = whole(Action::Respond, Some(Value::from("it was paid")));
         orphans.harness.engine(0).decide(&alice(), request, paid, None).await.unwrap();
         assert_eq!(orphans.driven(task).await, TaskStatus::Completed);
-        let ended = orphans.over(task, &[&once, &read, &spent]).await;
+        let ended = orphans.outcomes_at_end(task, &[&once, &read, &spent]).await;
         assert_eq!(ended, [Some(Outcome::Responded), Some(Outcome::Succeeded), Some(Outcome::Failed)]);
         assert_eq!((orphans.ran(task), orphans.shown(&once)), ((0, 1), "it was paid".to_owned()));
     }
@@ -312,7 +312,7 @@ both! {
                 orphans.harness.answer_all(&orphans.harness.engine(0), task).await;
             }
             assert_eq!(orphans.driven(task).await, TaskStatus::Completed, "{approved}");
-            assert_eq!((orphans.over(task, &[&one]).await, orphans.ran(task)), (vec![Some(Outcome::Succeeded)], (1, 0)));
+            assert_eq!((orphans.outcomes_at_end(task, &[&one]).await, orphans.ran(task)), (vec![Some(Outcome::Succeeded)], (1, 0)));
         }
     }
 
@@ -335,7 +335,7 @@ both! {
                 Then::Cancel | Then::CancelRoot => (TaskStatus::Canceled, Outcome::Canceled),
             };
             assert_eq!(orphans.driven(task).await, end);
-            assert_eq!(orphans.over(task, &[&one, &beside]).await, [Some(Outcome::Rejected), Some(second)]);
+            assert_eq!(orphans.outcomes_at_end(task, &[&one, &beside]).await, [Some(Outcome::Rejected), Some(second)]);
             assert_eq!(orphans.ran(task).0, usize::from(then == Then::Continue));
         }
     }
@@ -348,7 +348,7 @@ both! {
         ];
         orphans.imported(task, &[history(), facts]).await;
         assert_eq!(orphans.driven(task).await, TaskStatus::Completed);
-        assert_eq!(orphans.over(task, &[&new, &allowed, &read]).await, [Some(Outcome::Withdrawn); 3]);
+        assert_eq!(orphans.outcomes_at_end(task, &[&new, &allowed, &read]).await, [Some(Outcome::Withdrawn); 3]);
         assert_eq!(orphans.ran(task), (0, 0));
     }
 
@@ -372,7 +372,7 @@ both! {
                 orphans.harness.answer_all(&orphans.harness.engine(0), task).await;
                 orphans.driven(task).await;
             }
-            assert_eq!((orphans.over(task, &[&one]).await, orphans.ran(task)), (vec![Some(Outcome::Withdrawn)], (0, 0)), "{approved}");
+            assert_eq!((orphans.outcomes_at_end(task, &[&one]).await, orphans.ran(task)), (vec![Some(Outcome::Withdrawn)], (0, 0)), "{approved}");
         }
     }
 
@@ -386,7 +386,7 @@ both! {
         assert!(orphans.recorder.0.lock().unwrap().is_empty(), "before the model is asked");
         orphans.harness.answer_all(&orphans.harness.engine(0), task).await;
         assert_eq!(orphans.driven(task).await, TaskStatus::Completed);
-        assert_eq!((orphans.over(task, &[&one]).await, orphans.ran(task)), (vec![Some(Outcome::Responded)], (0, 0)));
+        assert_eq!((orphans.outcomes_at_end(task, &[&one]).await, orphans.ran(task)), (vec![Some(Outcome::Responded)], (0, 0)));
     }
 
     async fn orphaned_calls_of_several_turns_are_all_repaired(fixture) {
@@ -402,7 +402,7 @@ both! {
         assert_eq!(orphans.ran(task), (0, 0));
         orphans.harness.answer_all(&orphans.harness.engine(0), task).await;
         assert_eq!(orphans.driven(task).await, TaskStatus::Completed);
-        let ended = orphans.over(task, &[&doubtful, &read, &last]).await;
+        let ended = orphans.outcomes_at_end(task, &[&doubtful, &read, &last]).await;
         assert_eq!(ended, [Some(Outcome::Responded), Some(Outcome::Succeeded), Some(Outcome::Succeeded)]);
         assert_eq!(orphans.ran(task), (1, 1));
     }
@@ -417,7 +417,7 @@ both! {
             facts.extend(if early { [late, unknown] } else { [unknown, late] });
             orphans.imported(task, &[history(), facts]).await;
             assert_eq!(orphans.driven(task).await, TaskStatus::Completed);
-            assert_eq!((orphans.over(task, &[&one]).await, orphans.ran(task)), (vec![Some(Outcome::Unknown)], (0, 0)));
+            assert_eq!((orphans.outcomes_at_end(task, &[&one]).await, orphans.ran(task)), (vec![Some(Outcome::Unknown)], (0, 0)));
             assert_eq!(orphans.shown(&one), "paid after all", "{early}");
         }
     }
@@ -431,11 +431,11 @@ both! {
         for call in &calls {
             facts.extend([call.judged(Verdict::Allow), call.started(1)]);
         }
-        facts.extend([calls[1].done(), asks(TURNS + 2, &[&again])]);
+        facts.extend([calls[1].succeeded(), asks(TURNS + 2, &[&again])]);
         orphans.imported(task, &[history(), facts]).await;
         assert_eq!(orphans.driven(task).await, TaskStatus::Completed);
-        assert_eq!(orphans.over(task, &calls.each_ref()).await, [Some(Outcome::Succeeded); 4]);
-        assert_eq!(orphans.over(task, &[&again]).await, [Some(Outcome::Succeeded)]);
+        assert_eq!(orphans.outcomes_at_end(task, &calls.each_ref()).await, [Some(Outcome::Succeeded); 4]);
+        assert_eq!(orphans.outcomes_at_end(task, &[&again]).await, [Some(Outcome::Succeeded)]);
         assert_eq!(orphans.ran(task), (0, 4), "what had its result is not repeated");
         let journal = orphans.harness.journal(task).await;
         assert_eq!(outcomes(&journal).len(), 205);

@@ -38,7 +38,7 @@ async fn of_two(fixture: StoreFixture) -> EngineHarness {
     harness(fixture, FOUR, "{ owner: true, users: [bob] }").await
 }
 
-async fn begun(harness: &EngineHarness) -> (TaskId, RequestId, [CallId; 4]) {
+async fn held_calls(harness: &EngineHarness) -> (TaskId, RequestId, [CallId; 4]) {
     let task = harness.held().await;
     let (request, calls) = question(harness, task).await;
     (task, request, calls.try_into().unwrap())
@@ -108,7 +108,7 @@ both! {
         let harness = of_two(fixture).await;
         let api = harness.engine(0);
         for number in 0..24_usize {
-            let (task, request, calls) = begun(&harness).await;
+            let (task, request, calls) = held_calls(&harness).await;
             let mut left = mixture(calls).to_vec();
             for (place, choices) in [(0, 4), (1, 3), (2, 2), (3, 1)] {
                 let which = [number / 6, number / 2 % 3, number % 2, 0][place] % choices;
@@ -128,7 +128,7 @@ both! {
     async fn calls_are_decided_in_one_body_or_several_now_or_later(fixture) {
         let harness = of_two(fixture).await;
         for at in 0..5 {
-            let (task, request, calls) = begun(&harness).await;
+            let (task, request, calls) = held_calls(&harness).await;
             let (now, later) = mixture(calls).into_iter().enumerate().partition::<Vec<_>, _>(|(place, _)| *place < at);
             for part in [now, later] {
                 waits(&harness, task, request).await;
@@ -151,7 +151,7 @@ both! {
         let harness = of_two(fixture).await;
         let apis = [harness.engine(0), harness.engine(0), harness.engine(0)];
         for round in 0..10 {
-            let (task, request, calls) = begun(&harness).await;
+            let (task, request, calls) = held_calls(&harness).await;
             let mut answers = Vec::new();
             for (place, api) in apis.iter().enumerate() {
                 for (number, call) in calls.iter().enumerate() {
@@ -185,9 +185,9 @@ both! {
     async fn body_that_names_a_decided_call_is_refused_as_a_whole(fixture) {
         let harness = of_two(fixture).await;
         let api = harness.engine(0);
-        let (task, request, [first, second, third, _]) = begun(&harness).await;
+        let (task, request, [first, second, third, _]) = held_calls(&harness).await;
         for decided in [approve(), reject(), edit(EDITED), respond("1")] {
-            let (task, request, [first, second, ..]) = begun(&harness).await;
+            let (task, request, [first, second, ..]) = held_calls(&harness).await;
             api.decide(&alice(), request, each([(first, decided)]), None).await.unwrap();
             for reply in [approve(), reject_then(Then::Cancel), edit(EDITED), respond("2")] {
                 let answer = each([(first, reply.clone()), (second, approve())]);
@@ -203,7 +203,7 @@ both! {
     async fn approve_covers_every_undecided_call_this_person_has_not_answered(fixture) {
         let harness = harness(fixture, FOUR, "{ owner: true, users: [bob], required: 2 }").await;
         let api = harness.engine(0);
-        let (task, request, calls) = begun(&harness).await;
+        let (task, request, calls) = held_calls(&harness).await;
         let yes = || whole(Action::Approve, None);
         api.decide(&alice(), request, each([(calls[1], approve())]), None).await.unwrap();
         api.decide(&person("bob"), request, each([(calls[0], reject())]), None).await.unwrap();
@@ -223,7 +223,7 @@ both! {
     async fn reject_covers_every_undecided_call(fixture) {
         let harness = of_two(fixture).await;
         let api = harness.engine(0);
-        let (task, request, calls) = begun(&harness).await;
+        let (task, request, calls) = held_calls(&harness).await;
         api.decide(&alice(), request, each([(calls[2], approve())]), None).await.unwrap();
         api.decide(&person("bob"), request, whole(Action::Reject, None), None).await.unwrap();
         harness.run().await;
@@ -237,7 +237,7 @@ both! {
             let terms = if rule.is_empty() { "{ owner: true }".to_owned() } else { format!("{{ owner: true }}, on_reject: {rule}") };
             let harness = harness(StoreFixture::like(&fixture).await, FOUR, &terms).await;
             for bodies in [1, 2] {
-                let (task, request, [first, second, third, fourth]) = begun(&harness).await;
+                let (task, request, [first, second, third, fourth]) = held_calls(&harness).await;
                 let api = harness.engine(0);
                 if bodies == 2 {
                     api.decide(&alice(), request, each([(second, reject())]), None).await.unwrap();
@@ -259,7 +259,7 @@ both! {
 
     async fn continue_with_one_rejection_holds_for_all(fixture) {
         let harness = of_two(fixture).await;
-        let (task, request, calls) = begun(&harness).await;
+        let (task, request, calls) = held_calls(&harness).await;
         let api = harness.engine(0);
         api.decide(&alice(), request, each([(calls[3], reject_then(Then::Continue))]), None).await.unwrap();
         waits(&harness, task, request).await;
@@ -307,7 +307,7 @@ both! {
 
     async fn call_with_one_of_two_approvals_is_canceled_when_a_rejection_of_another_call_cancels(fixture) {
         let harness = harness(fixture, FOUR, "{ owner: true, users: [bob], required: 2 }").await;
-        let (task, request, calls) = begun(&harness).await;
+        let (task, request, calls) = held_calls(&harness).await;
         let api = harness.engine(0);
         let both = each([(calls[0], approve()), (calls[1], reject_then(Then::Cancel))]);
         api.decide(&alice(), request, both, None).await.unwrap();
@@ -323,7 +323,7 @@ both! {
         for (on_expiry, end) in [("continue", TaskStatus::Completed), ("cancel", TaskStatus::Canceled)] {
             let terms = format!("{{ owner: true, users: [bob] }}, expires_in: 1h, on_expiry: {on_expiry}");
             let harness = harness(StoreFixture::like(&fixture).await, FOUR, &terms).await;
-            let (task, request, calls) = begun(&harness).await;
+            let (task, request, calls) = held_calls(&harness).await;
             let api = harness.engine(0);
             let some = each([(calls[0], approve()), (calls[1], reject()), (calls[3], respond("\"so\""))]);
             api.decide(&alice(), request, some, None).await.unwrap();
@@ -344,7 +344,7 @@ both! {
 
     async fn changed_tool_keeps_decided_calls_and_asks_about_the_rest(fixture) {
         let mut harness = of_two(fixture).await;
-        let (task, request, calls) = begun(&harness).await;
+        let (task, request, calls) = held_calls(&harness).await;
         let some = each([(calls[0], reject_then(Then::Continue)), (calls[1], respond("1"))]);
         harness.engine(0).decide(&alice(), request, some, None).await.unwrap();
         harness.configure(|yaml| yaml.replace("exclusiveMinimum: 0", "minimum: 1"));
@@ -400,7 +400,7 @@ both! {
 
     async fn two_consequences_in_one_answer_are_refused_at_a_call_that_names_one(fixture) {
         let harness = of_two(fixture).await;
-        let (task, _, [first, second, third, fourth]) = begun(&harness).await;
+        let (task, _, [first, second, third, fourth]) = held_calls(&harness).await;
         let (goes_on, ends) = (reject_then(Then::Continue), reject_then(Then::Cancel));
         let answer = each([(first, goes_on), (second, ends), (third, reject()), (fourth, approve())]);
         let refusal = refused(&harness, &harness.engine(0), &alice(), task, answer).await;
@@ -425,7 +425,7 @@ both! {
 
     async fn message_keeps_answered_calls_and_withdraws_the_rest(fixture) {
         let harness = of_two(fixture).await;
-        let (task, request, calls) = begun(&harness).await;
+        let (task, request, calls) = held_calls(&harness).await;
         let api = harness.engine(0);
         let some = each([(calls[0], approve()), (calls[1], reject_then(Then::Continue)), (calls[2], respond("1"))]);
         api.decide(&alice(), request, some, None).await.unwrap();

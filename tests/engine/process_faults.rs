@@ -220,7 +220,7 @@ both! {
             clock.forward(std::time::Duration::from_mins(11));
             Ok(turn(&[("unknown", "{}")]))
         });
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         let error = harness.journal(task).await.row.error.unwrap();
         assert_eq!((error.code, error.limit.as_deref()), (FailureCode::LimitReached, Some("max_duration")));
         assert_eq!(harness.prompt_count(), 1);

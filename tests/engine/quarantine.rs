@@ -81,7 +81,7 @@ async fn is_held(harness: &EngineHarness, task: TaskId, paid: usize) {
 both! {
     async fn tool_that_failed_with_5xx_is_held_until_one_call_of_it_is_approved(fixture) {
         let harness = harness(fixture, 3, 500).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         is_held(&harness, task, 1).await;
         let reason = reason(&harness, task).await;
         let items = harness.journal(task).await.items;
@@ -103,7 +103,7 @@ both! {
             2 => Ok(turn(&[("refund", r#"{"order":1,"amount":120}"#)])),
             _ => Ok(turn(&[])),
         });
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         is_held(&harness, task, 1).await;
         let reason = reason(&harness, task).await;
         let (rule, doubt) = reason.split_once(". An earlier call of this tool (").unwrap();
@@ -119,7 +119,7 @@ both! {
             2 => Ok(turn(&[("refund", r#"{"order":1,"amount":120}"#)])),
             _ => Ok(turn(&[])),
         });
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         is_held(&harness, task, 1).await;
         let (request, call) = question(&harness, task).await;
         let smaller = edit(r#"{"order":1,"amount":110}"#);
@@ -134,25 +134,25 @@ both! {
 
     async fn tool_that_failed_with_4xx_or_is_repeatable_is_not_quarantined(fixture) {
         let harness = harness(fixture, 3, 422).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         assert_eq!((harness.status(task).await, harness.executions(task, "/refund")), (TaskStatus::Completed, 3));
         harness.tool.answers(500, "");
         harness.script(|asked| Ok(turn(if asked <= 2 { &[("tag", r#"{"text":"paid"}"#)] } else { &[] })));
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         assert_eq!((harness.status(task).await, harness.executions(task, "/tag")), (TaskStatus::Completed, 2));
     }
 
     async fn second_call_of_the_same_turn_is_held_after_a_5xx(fixture) {
         let harness = harness(fixture, 1, 503).await;
         harness.script(|asked| Ok(turn(if asked == 1 { &[SMALL, SMALL] } else { &[] })));
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         is_held(&harness, task, 1).await;
     }
 
     async fn decision_about_an_unknown_call_lifts_the_quarantine(fixture) {
         for action in [Action::Respond, Action::Reject] {
             let harness = &harness(StoreFixture::like(&fixture).await, 2, 502).await;
-            let task = harness.begun().await;
+            let task = harness.stopped().await;
             assert_eq!(asked(harness, task).await.1, RequestKind::Reconcile);
             harness.tool.answers(200, "paid");
             answered(harness, task, action).await;
@@ -162,7 +162,7 @@ both! {
 
     async fn expired_reconcile_request_does_not_lift_the_quarantine(fixture) {
         let harness = harness(fixture, 2, 502).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         harness.tool.answers(200, "paid");
         harness.fixture.forward(Duration::from_hours(25));
         harness.engine(0).worker().expire().await.unwrap();
@@ -172,7 +172,7 @@ both! {
 
     async fn quarantine_outlives_a_cancel_and_a_message(fixture) {
         let harness = harness(fixture, 2, 502).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         harness.tool.answers(200, "paid");
         let api = harness.engine(0);
         api.cancel(&alice(), task, None).await.unwrap();
@@ -199,7 +199,7 @@ both! {
                 1 => Ok(turn(&[SMALL])),
                 _ => Err(holdpoint::model::ModelError::new("no")),
             });
-            let task = harness.begun().await;
+            let task = harness.stopped().await;
             let now = format!("refund:\n    effect: {effect}\n");
             harness.configure(|yaml| yaml.replace("refund:\n", &now));
             harness.script(|asked| Ok(turn(if asked <= 2 { &[SMALL] } else { &[] })));
@@ -232,7 +232,7 @@ both! {
             1 => Ok(turn(&[SMALL])),
             _ => Err(holdpoint::model::ModelError::new("no")),
         });
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         assert_eq!(harness.status(task).await, TaskStatus::Failed);
         harness.script(|asked| Ok(turn(if asked == 2 { &[SMALL] } else { &[] })));
         harness.engine(0).retry(&alice(), task, None).await.unwrap();
@@ -243,7 +243,7 @@ both! {
     async fn edit_that_other_people_must_approve_leaves_the_tool_in_quarantine(fixture) {
         let mut harness = harness(fixture, 3, 500).await;
         harness.configure(|yaml| yaml.replace("{ owner: true }", "{ users: [bob] }"));
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         is_held(&harness, task, 1).await;
         let (request, call) = question(&harness, task).await;
         let large = edit(r#"{"order":1,"amount":120}"#);

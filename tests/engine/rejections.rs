@@ -115,7 +115,7 @@ both! {
             &[("refund", r#" { "amount" : 1.2e2 , "order" : 1 } "#)],
             &[("refund", r#"{"\u006frder":1,"amount":120.00}"#), LARGE],
         ]).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         no(&harness, task).await;
         refused_unasked(&harness, task, 1).await;
         assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Rejected; 4]);
@@ -130,7 +130,7 @@ both! {
         harness.configure(|yaml| {
             yaml.replace("decide: deny", "decide: hold").replace("forbidden: { http", "forbidden: { parameters: { type: object }, http")
         });
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         for asked in 1..4 {
             asked_again(&harness, task, asked).await;
             no(&harness, task).await;
@@ -141,7 +141,7 @@ both! {
     async fn call_without_arguments_equals_one_with_an_empty_object(fixture) {
         let mut harness = harness(fixture, &[&[("forbidden", "")], &[("forbidden", "")], &[("forbidden", " {} ")], &[("forbidden", " \n")]]).await;
         harness.configure(|yaml| yaml.replace("decide: deny", "decide: hold"));
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         no(&harness, task).await;
         refused_unasked(&harness, task, 1).await;
         assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Rejected; 4]);
@@ -149,7 +149,7 @@ both! {
 
     async fn rejected_call_is_refused_even_where_a_rule_allows_it_now(fixture) {
         let mut harness = harness(fixture, &[&[LARGE], &[LARGE], &[OTHER]]).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         let (request, _) = question(&harness, task).await;
         harness.engine(0).decide(&alice(), request, rejects(Then::Continue), None).await.unwrap();
         harness.configure(|yaml| yaml.replace("args.amount <= 20.0", "args.amount <= 2000.0"));
@@ -160,7 +160,7 @@ both! {
 
     async fn later_approval_of_such_a_call_lifts_its_rejection(fixture) {
         let harness = harness(fixture, &[&[LARGE], &[OTHER], &[LARGE]]).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         no(&harness, task).await;
         // A person edits a call into the very call that was rejected.
         let (request, calls) = question(&harness, task).await;
@@ -174,7 +174,7 @@ both! {
     async fn last_decision_of_two_equal_calls_in_one_request_stands(fixture) {
         let harness = harness(fixture, &[&[LARGE, LARGE], &[LARGE]]).await;
         for first_no in [true, false] {
-            let task = harness.begun().await;
+            let task = harness.stopped().await;
             let (request, calls) = question(&harness, task).await;
             let api = harness.engine(0);
             for (call, yes) in [(calls[0], !first_no), (calls[1], first_no)] {
@@ -188,7 +188,7 @@ both! {
         // Both answers are in one body, so neither is later than the other, and the rejection takes
         // precedence.
         for first_no in [true, false] {
-            let task = harness.begun().await;
+            let task = harness.stopped().await;
             let (request, calls) = question(&harness, task).await;
             let (no, yes) = if first_no { (calls[0], calls[1]) } else { (calls[1], calls[0]) };
             harness.engine(0).decide(&alice(), request, each([(no, reject()), (yes, approve())]), None).await.unwrap();
@@ -201,7 +201,7 @@ both! {
     async fn incomplete_approval_does_not_lift_a_rejection(fixture) {
         let mut harness = harness(fixture, &[&[LARGE, LARGE], &[LARGE]]).await;
         harness.configure(|yaml| yaml.replace("{ owner: true }", "{ owner: true, users: [bob], required: 2 }"));
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         let (request, calls) = question(&harness, task).await;
         let api = harness.engine(0);
         api.decide(&alice(), request, each([(calls[0], reject())]), None).await.unwrap();
@@ -215,7 +215,7 @@ both! {
 
     async fn next_message_of_the_user_lifts_a_rejection(fixture) {
         let harness = harness(fixture, &[&[LARGE], &[LARGE], &[], &[LARGE]]).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         no(&harness, task).await;
         refused_unasked(&harness, task, 1).await;
         harness.engine(0).message(&alice(), task, message(), None).await.unwrap();
@@ -225,7 +225,7 @@ both! {
 
     async fn expired_request_does_not_count_as_a_rejection(fixture) {
         let harness = harness(fixture, &[&[LARGE], &[LARGE]]).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         harness.fixture.forward(Duration::from_hours(25));
         harness.engine(0).worker().expire().await.unwrap();
         harness.run().await;
@@ -234,7 +234,7 @@ both! {
 
     async fn withdrawn_request_does_not_count_as_a_rejection(fixture) {
         let mut harness = harness(fixture, &[&[LARGE]]).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         harness.configure(|yaml| yaml.replace("exclusiveMinimum: 0", "minimum: 1"));
         let (request, _) = question(&harness, task).await;
         harness.engine(0).decide(&alice(), request, rejects(Then::Continue), None).await.unwrap_err();
@@ -257,7 +257,7 @@ both! {
             harness.script(move |asked| Ok(turn(if asked <= 2 { calls } else { &[] })));
             harness.configure(change);
             harness.tool.answers(502, "");
-            let task = harness.begun().await;
+            let task = harness.stopped().await;
             for asked_before in [1, 2] {
                 assert_eq!((asked(&harness, task).await.kind, questions(&harness, task).await), (kind, asked_before));
                 answered(&harness, task, whole(Action::Reject, None)).await;
@@ -271,7 +271,7 @@ both! {
         const WRITTEN: (&str, &str) = ("refund", r#"{"order":9,"amount":130}"#);
         let mut harness = harness(fixture, &[&[LARGE], &[WRITTEN], &[LARGE]]).await;
         harness.configure(|yaml| yaml.replace("{ owner: true }", "{ owner: true, users: [bob, carol], required: 2 }"));
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         let (request, calls) = question(&harness, task).await;
         harness.engine(0).decide(&person("bob"), request, each([(calls[0], edit(r#"{"amount":130.0,"order":9}"#))]), None).await.unwrap();
         harness.run().await;
@@ -287,7 +287,7 @@ both! {
         let mut harness = EngineHarness::new(fixture, &[]).await;
         harness.script(|_| Ok(turn(&[LARGE])));
         harness.configure(|yaml| yaml.replace("tools: [lookup, tag, refund, forbidden] }", "tools: [lookup, tag, refund, forbidden], limits: { max_rejections: 2 } }"));
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         no(&harness, task).await;
         let limited = async |refusals: usize| {
             let journal = harness.journal(task).await;
@@ -308,7 +308,7 @@ both! {
 
     async fn repeated_calls_within_max_rejections_do_not_fail_the_task(fixture) {
         let harness = harness(fixture, &[&[LARGE], &[LARGE], &[LARGE], &[LARGE]]).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         no(&harness, task).await;
         refused_unasked(&harness, task, 1).await;
         assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Rejected; 4]);
@@ -316,7 +316,7 @@ both! {
 
     async fn single_rejection_among_several_calls_goes_on_and_is_kept(fixture) {
         let harness = harness(fixture, &[&[LARGE, OTHER], &[OTHER, LARGE]]).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         let (request, calls) = question(&harness, task).await;
         let some = each([(calls[0], approve()), (calls[1], reject_because("too much"))]);
         harness.engine(0).decide(&alice(), request, some, None).await.unwrap();

@@ -212,7 +212,7 @@ both! {
     async fn later_calls_wait_after_an_unknown_outcome(fixture) {
         let harness = EngineHarness::new(fixture, &[("refund", r#"{"order":1,"amount":5}"#), ("lookup", r#"{"order":1}"#)]).await;
         harness.tool.answers(504, "");
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         assert_eq!((harness.executions(task, "/refund"), harness.executions(task, "/lookup")), (1, 0));
         harness.tool.answers(200, "found");
         harness.answer_all(&harness.engine(0), task).await;
@@ -223,7 +223,7 @@ both! {
     async fn repeatable_call_fails_after_three_attempts(fixture) {
         let harness = EngineHarness::new(fixture, &[("tag", r#"{"text":"x"}"#)]).await;
         harness.tool.answers(502, "");
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         let journal = harness.journal(task).await;
         assert_eq!((journal.row.status, outcomes(&journal)), (TaskStatus::Completed, vec![Outcome::Failed]));
         let keys: std::collections::BTreeSet<_> =

@@ -180,7 +180,7 @@ async fn driver_waiting_for_its_model_during_a_restore_starts_nothing() {
         thread.join().unwrap();
         Ok(turn(SMALL))
     });
-    let task = harness.begun().await;
+    let task = harness.stopped().await;
     // Waits until the pool has replaced the connections that the simulated restore has cut.
     let is_ready = async || harness.fixture.store.ready().await;
     crate::support::until("the database answers again", is_ready).await;

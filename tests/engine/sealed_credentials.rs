@@ -25,7 +25,7 @@ const ASKS_THEN_PAYS: &[&[(&str, &str)]] = &[
 
 /// Returns a task that has `token` as its login for Jira, and whose payment waits for approval.
 async fn given(harness: &EngineHarness, token: &str) -> TaskId {
-    let task = harness.begun().await;
+    let task = harness.stopped().await;
     fill(harness, task, &jira(token)).await;
     task
 }
@@ -67,7 +67,7 @@ fn texts(value: &Value) -> Vec<String> {
 both! {
     async fn crash_after_a_credential_answer_loses_nothing_and_asks_nothing_twice(fixture) {
         let harness = clerk(fixture, &[&[("comment", "{}")]]).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         let request = asked(&harness, task).await.request_id;
         // This process has no slot to drive the task. It only stores the answer, and then ends.
         let api = harness.engine(0);
@@ -184,7 +184,7 @@ both! {
         for status in [200, 400] {
             for spelled in &spellings {
                 harness.tool.answers(status, format!("<{spelled}>"));
-                let task = harness.begun().await;
+                let task = harness.stopped().await;
                 fill(&harness, task, &jira(TOKEN)).await;
                 let results = results(&harness, task).await;
                 assert!(results[0].2.contains("<[secret jira.token]>"), "{spelled}: {results:?}");
@@ -222,7 +222,7 @@ both! {
                 }
                 Ok(answer)
             });
-            let task = harness.begun().await;
+            let task = harness.stopped().await;
             fill(&harness, task, &jira(token)).await;
             let journal = harness.journal(task).await;
             assert_eq!(journal.row.status, TaskStatus::Completed, "{:#?}", journal.items);
@@ -246,7 +246,7 @@ both! {
             1 => Ok(turn(&[("comment", "{}")])),
             _ => Err(ModelError::new(format!("Model `main` gave no usable answer: {TOKEN} is odd"))),
         });
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         fill(&harness, task, &jira(TOKEN)).await;
         let journal = harness.journal(task).await;
         assert_eq!(journal.row.status, TaskStatus::Failed);
@@ -258,13 +258,13 @@ both! {
     async fn credential_shorter_than_twelve_characters_is_used_but_not_redacted(fixture) {
         let harness = clerk(fixture, &[&[("look", "{}"), ("plain", "{}")]]).await;
         harness.tool.answers(200, "abc12345678");
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         fill(&harness, task, &json!({"key": "abc12345678"})).await;
         ran(&harness, task, "/look", ("x-key", "abc12345678"), 1).await;
         assert!(results(&harness, task).await.iter().all(|(_, outcome, text)| *outcome == Outcome::Succeeded && text == "abc12345678"));
         harness.tool.answers(200, "abc123456789");
         harness.script_turns(&[&[("look", "{}")]]);
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         fill(&harness, task, &json!({"key": "abc123456789"})).await;
         assert_eq!(results(&harness, task).await[0].2, "[secret crm.key]");
     }

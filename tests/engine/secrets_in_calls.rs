@@ -86,7 +86,7 @@ async fn given_by(
             _ => &[],
         }))
     });
-    let task = harness.begun().await;
+    let task = harness.stopped().await;
     fill(&harness, task, login).await;
     (harness, task)
 }
@@ -266,7 +266,7 @@ both! {
         for spelled in [bytes.replace('%', "%25"), bytes.replace('%', "\\u0025"), json(&json(WORD)), wrapped.clone(), json(&wrapped)] {
             harness.tool.answers(200, spelled.clone());
             harness.script_turns(&[&[("comment", "{}")]]);
-            let task = harness.begun().await;
+            let task = harness.stopped().await;
             fill(&harness, task, &jira(WORD)).await;
             let content = &results(&harness, task).await[0].2;
             assert!(content.contains("[secret jira.token]"), "{spelled}: {content}");
@@ -294,7 +294,7 @@ both! {
         let mut harness = EngineHarness::new(fixture, &[]).await;
         harness.configure(|_| TOOLS.to_owned() + ACCOUNTS);
         harness.script(|asked| Ok(if asked == 1 { turn(&[("note", r#"{"to":"sk-model-key-0123456789"}"#)]) } else { turn(&[]) }));
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         assert_eq!(results(&harness, task).await[0].1, Outcome::Invalid);
         assert!(harness.tool.ledger().is_empty() && !seen(&harness, task).await.contains(MODEL_KEY));
     }

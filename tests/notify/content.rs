@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{BACKEND, NEW, NotifyFixture, OLD, on_both};
 use crate::support::api_contract;
-use crate::support::fake_chat_completions::says;
+use crate::support::fake_chat_completions::text_answer;
 use crate::support::fake_receiver::Received;
 use crate::support::has_word;
 
@@ -88,7 +88,7 @@ on_both! {
 
     async fn message_over_256_kib_is_in_brief_and_says_so(on) {
         let fixture = NotifyFixture::start(on, FULL).await;
-        fixture.app.model.then(says(&"x".repeat(257 * 1024)));
+        fixture.app.model.then(text_answer(&"x".repeat(257 * 1024)));
         let reply = fixture.app.owner().post("/v1/tasks", &json!({"input": "hello"})).await;
         assert_eq!(reply.str("/status"), "Completed");
         fixture.hook.reached(1).await;

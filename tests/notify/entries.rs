@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::json;
 
 use super::{BACKEND, NotifyFixture, on_both};
-use crate::support::fake_chat_completions::{calls, says};
+use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::fake_receiver::{FakeReceiver, Received};
 use crate::support::test_app::{BOB, OPS, OTHER, TestApp};
 
@@ -41,7 +41,7 @@ on_both! {
 
     async fn entry_gets_the_events_of_its_tenants_only(on) {
         let fixture = NotifyFixture::start(on, BACKEND).await;
-        fixture.app.model.then(says("done"));
+        fixture.app.model.then(text_answer("done"));
         let reply = fixture.app.actor(OTHER).post("/v1/tasks", &json!({"input": "hello"})).await;
         assert_eq!(reply.str("/status"), "Completed");
         let own = fixture.short().await;
@@ -99,7 +99,7 @@ on_both! {
         let clerk = "clerk: { description: Looks orders up., model: main, tools: [lookup] }\ndefault_agent: billing";
         let yaml = super::yaml(&named, &hook).replace("forbidden] }", &format!("forbidden], sub_agents: [clerk] }}\n  {clerk}"));
         let app = TestApp::with(on, &yaml).await;
-        app.model.then(calls(&[("clerk", r#"{"task":"look"}"#)])).then(says("looked")).then(says("done"));
+        app.model.then(calls(&[("clerk", r#"{"task":"look"}"#)])).then(text_answer("looked")).then(text_answer("done"));
         let done = app.owner().post("/v1/tasks", &json!({"input": "please"})).await;
         assert_eq!(done.str("/status"), "Completed", "{}", done.text);
         hook.reached(1).await;
@@ -139,7 +139,7 @@ async fn two_answers_to_one_request_are_two_messages() {
         .post("/v1/tasks", &json!({"input": "please"}))
         .await;
     let path = format!("/resume/{}/approve", held.str("/pending/0/request_id"));
-    app.model.then(says("done"));
+    app.model.then(text_answer("done"));
     assert_eq!(app.owner().hit(&path).await.status, 200);
     assert_eq!(app.actor(BOB).hit(&path).await.str("/status"), "Completed");
     hook.reached(5).await;

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::fake_chat_completions::says;
+use crate::support::fake_chat_completions::text_answer;
 use crate::support::fake_receiver::FakeReceiver;
 use crate::support::test_app::{ACCOUNTS, Held, OPS, On, REFUNDS, TestApp};
 use crate::support::test_clock::TestClock;
@@ -95,7 +95,7 @@ impl NotifyFixture {
     }
 
     pub async fn approve(&self, held: &Held) {
-        self.app.model.then(says("done"));
+        self.app.model.then(text_answer("done"));
         let path = format!("/resume/{}/approve", held.request);
         let reply = self.app.owner().post(&path, &json!({})).await;
         assert_eq!(reply.str("/status"), "Completed", "{}", reply.text);
@@ -104,7 +104,7 @@ impl NotifyFixture {
     /// Creates a task that completes at once. An entry with the default events gets one message
     /// about the task. Returns the task's id.
     pub async fn short(&self) -> String {
-        self.app.model.then(says("done"));
+        self.app.model.then(text_answer("done"));
         let reply = self
             .app
             .owner()

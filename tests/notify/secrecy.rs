@@ -37,9 +37,9 @@ async fn secret_of_a_receiver_in_a_result_is_redacted() {
     fixture
         .app
         .model
-        .then(crate::support::fake_chat_completions::says(&format!(
-            "the secret is {NEW}"
-        )));
+        .then(crate::support::fake_chat_completions::text_answer(
+            &format!("the secret is {NEW}"),
+        ));
     let reply = fixture
         .app
         .owner()

@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::served_binary::{Served, fakes};
-use crate::support::fake_chat_completions::{FakeModel, calls, says};
+use crate::support::fake_chat_completions::{FakeModel, calls, text_answer};
 use crate::support::fake_tool::FakeTool;
 use crate::support::raw_http;
 use crate::support::test_app::{On, TestApp, refunds};
@@ -78,7 +78,9 @@ async fn idle_connections_without_a_key_stop_neither_answers_nor_outbound_calls(
         (&160.into(), &48.into()),
         "the soft limit was raised: {shared}"
     );
-    model.then(calls(&[("pay", "{}")])).then(says("paid"));
+    model
+        .then(calls(&[("pay", "{}")]))
+        .then(text_answer("paid"));
     let task = served.task("pay").await;
     let held = flood(&served.address).await;
     assert_eq!(served.status("/readyz").await, 200);
@@ -135,7 +137,7 @@ async fn stream_of_a_known_caller_outlives_strangers_and_their_requests_make_roo
         stranger.write_all(half.as_bytes()).await.unwrap();
         strangers.push(stranger);
     }
-    app.model.then(says("done"));
+    app.model.then(text_answer("done"));
     let path = format!("/resume/{}/approve", held.request);
     assert_eq!(owner().hit(&path).await.status, 200);
     let events = watch.rest().await;
@@ -173,7 +175,7 @@ async fn streams_leave_a_connection_to_other_requests() {
     // keeps the client from reusing the connection of the refused stream.
     let refused = app.owner().header("connection", "close");
     assert_eq!(refused.watch(&held.task, None).await.status, 429);
-    app.model.then(says("done"));
+    app.model.then(text_answer("done"));
     let decided = app
         .owner()
         .hit(&format!("/resume/{}/approve", held.request))

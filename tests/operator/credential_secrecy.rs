@@ -12,7 +12,7 @@ use self::fixture::{PlantedSecrets, SecrecyFixture};
 use super::served_binary::{Served, fakes};
 use super::stored_values::everything;
 use crate::support::database::Database;
-use crate::support::fake_chat_completions::{FakeModel, calls, says};
+use crate::support::fake_chat_completions::{FakeModel, calls, text_answer};
 use crate::support::fake_tool::FakeTool;
 use crate::support::test_app::{ACCOUNTS, ALICE, On};
 
@@ -95,7 +95,7 @@ async fn answered_as_json(fixture: &mut SecrecyFixture, model: &FakeModel, tool:
             &echoed[..200],
             &json!({"x": echoed}).to_string(),
         )]))
-        .then(says(&echoed));
+        .then(text_answer(&echoed));
     let path = format!("/resume/{request}");
     let done = fixture.post(&path, "answer-1", &answer).await;
     done.assert_status(200, "Completed");
@@ -246,7 +246,7 @@ async fn nothing_is_seen(on: On, level: &str) {
     );
 
     fixture.served = Served::start(folder.path(), &yaml, &variables);
-    model.then(says("done"));
+    model.then(text_answer("done"));
     let paid = fixture
         .post(
             &format!("/resume/{held}"),

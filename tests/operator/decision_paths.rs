@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::served_binary::{Folder, Served, fakes};
 use crate::api::approval_cycle::on_both;
 use crate::support::database::Database;
-use crate::support::fake_chat_completions::{FakeModel, calls, says};
+use crate::support::fake_chat_completions::{FakeModel, calls, text_answer};
 use crate::support::fake_tool::FakeTool;
 use crate::support::links::{DECIDING, PEOPLE, SEALING_KEY, link};
 use crate::support::test_app::{ALICE, BOB, On, Reply, VARIABLES, WEB, refunds};
@@ -79,7 +79,7 @@ impl DecisionFixture {
             .as_("POST", "/v1/tasks", headers, &json!({"input": "please"}))
             .await;
         task.assert_status(201, "Paused");
-        self.model.then(says("Refunded."));
+        self.model.then(text_answer("Refunded."));
         (
             format!("/resume/{}", task.str("/pending/0/request_id")),
             task,

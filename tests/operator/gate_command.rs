@@ -190,6 +190,6 @@ fn permission(output: &Output) -> Value {
 }
 
 /// Runs `work` on a thread that it may block.
-async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+async fn on_blocking_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.unwrap()
 }

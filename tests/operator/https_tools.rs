@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::served_binary::{Served, fakes};
-use crate::support::fake_chat_completions::{FakeModel, calls, says};
+use crate::support::fake_chat_completions::{FakeModel, calls, text_answer};
 use crate::support::tls_front::{self, AUTHORITY, OTHER_AUTHORITY};
 
 fn paying(model: &FakeModel, url: &str) -> String {
@@ -36,7 +36,9 @@ async fn tool_behind_tls_is_called_if_the_machine_trusts_its_certificate_and_onl
             &paying(&model, &url),
             &[("SSL_CERT_FILE", "trusted.pem")],
         );
-        model.then(calls(&[("pay", "{}")])).then(says("done"));
+        model
+            .then(calls(&[("pay", "{}")]))
+            .then(text_answer("done"));
         let task = served.task("pay").await;
         assert_eq!(task["status"], "Completed", "{task}");
         let sent = model.sent();

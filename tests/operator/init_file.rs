@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::holdpoint;
 use super::served_binary::{Folder, Served, fakes};
-use crate::support::fake_chat_completions::{calls, says};
+use crate::support::fake_chat_completions::{calls, text_answer};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn file_written_by_init_works_as_init_says() {
@@ -58,7 +58,7 @@ async fn file_written_by_init_works_as_init_says() {
     );
     model
         .then(calls(&[("orders", r#"{"id": "a/b 17"}"#)]))
-        .then(says("It is on its way."));
+        .then(text_answer("It is on its way."));
     tool.answers(200, "shipped");
     let paused = served.task("Where is my order?").await;
     assert_eq!(paused["status"], "Paused", "no rule matches: {paused}");

@@ -9,7 +9,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::served_binary::{Folder, Served, fakes};
-use crate::support::fake_chat_completions::{FakeModel, calls, says};
+use crate::support::fake_chat_completions::{FakeModel, calls, text_answer};
 use crate::support::fake_tool::FakeTool;
 use crate::support::postgres::PrivateCluster;
 
@@ -57,7 +57,7 @@ async fn log_tells_pauses_decisions_and_failures_by_ids_and_names() {
     tool.answers(500, body.as_str());
     model
         .then(calls(&[("pay", &arguments), (MARK, &arguments)]))
-        .then(says(MARK));
+        .then(text_answer(MARK));
     let held = served.task(MARK).await;
     let approved = served.approve(&held).await;
     assert_eq!(

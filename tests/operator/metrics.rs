@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 
 use super::served_binary::{Folder, Served, fakes};
 use crate::notify::NEW;
-use crate::support::fake_chat_completions::{FakeModel, calls, says};
+use crate::support::fake_chat_completions::{FakeModel, calls, text_answer};
 use crate::support::fake_receiver::FakeReceiver;
 use crate::support::test_app::{On, TestApp, refunds};
 use crate::support::{eventually, until};
@@ -38,7 +38,7 @@ tools: {{ pay: {{ http: {{ url: '{}/pay' }} }} }}
     model
         .then(calls(&[("pay", "{}")]))
         .then(calls(&[("pay", "{}")]))
-        .then(says("done"));
+        .then(text_answer("done"));
     let done = served.task("pay").await;
     let open = served.task("and another one, which stays open").await;
     // A client opens the event stream of the open task and keeps it open.
@@ -189,7 +189,9 @@ notify:
         model.base_url, tool.url, hook.url
     );
     let served = Served::start(folder.path(), &yaml, &[]).bearer("alice-key-0123456789");
-    model.then(calls(&[("pay", "{}")])).then(says("done"));
+    model
+        .then(calls(&[("pay", "{}")]))
+        .then(text_answer("done"));
     let held = served.task("go").await;
     assert_eq!(held["status"], "Paused", "{held}");
     let oldest = "holdpoint_request_oldest_seconds{kind=\"approval\"}";
@@ -244,7 +246,7 @@ policy:
     let served = Served::start(folder.path(), &yaml, &[]);
     for _ in 0..3 {
         let refund = calls(&[("refund", r#"{"amount":120}"#)]);
-        model.then(refund).then(says("done"));
+        model.then(refund).then(text_answer("done"));
     }
     let held = served.task("go").await;
     let request = held["pending"][0]["request_id"].as_str().unwrap();

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::served_binary::{Folder, Served};
 use super::variable_secrecy::spellings;
 use crate::notify::{NEW, OLD};
-use crate::support::fake_chat_completions::{FakeModel, calls, says};
+use crate::support::fake_chat_completions::{FakeModel, calls, text_answer};
 use crate::support::fake_mail_server::{FakeMailServer, Then};
 use crate::support::fake_receiver::FakeReceiver;
 use crate::support::fake_slack::{CHANNEL, FakeSlack, TOKEN};
@@ -91,7 +91,9 @@ async fn secrets_of_receivers_are_in_no_log_line_row_answer_or_metric() {
         let yaml = yaml(&model, &tool, &hook, &backend, &mail);
         let mut served = Served::start(folder.path(), &yaml, &VARIABLES).bearer(ALICE);
         let repeated = format!("{TOKEN} {PASSWORD} {NEW} {OLD} {BEARER} {PATH}");
-        model.then(calls(&[("pay", "{}")])).then(says(&repeated));
+        model
+            .then(calls(&[("pay", "{}")]))
+            .then(text_answer(&repeated));
         let held = served.task("go").await;
         let mut shown = vec![held.to_string(), attempted(&served).await];
         shown.push(served.approve(&held).await.to_string());

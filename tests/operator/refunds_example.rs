@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 
 use super::served_binary::Folder;
-use crate::support::fake_chat_completions::{FakeModel, calls, says};
+use crate::support::fake_chat_completions::{FakeModel, calls, text_answer};
 use crate::support::postgres::database;
 
 /// A shell and its child processes, which are killed when the value is dropped.
@@ -164,7 +164,9 @@ async fn example_runs_as_its_readme_says_from_a_held_refund_to_the_payment() {
             &format!(r#"{{"order": 17, "amount": {amount}}}"#),
         )])
     };
-    model.then(refund("120")).then(says("Refund R-1 is paid."));
+    model
+        .then(refund("120"))
+        .then(text_answer("Refund R-1 is paid."));
     let held = run(&here(asks), folder.path());
     assert_eq!(
         (&held["status"], &held["user_id"]),
@@ -198,7 +200,9 @@ async fn example_runs_as_its_readme_says_from_a_held_refund_to_the_payment() {
     let result: Value = serde_json::from_str(result.as_str().unwrap()).unwrap();
     assert_eq!(result, json!({"refund": "R-1", "amount": 120, "order": 17}));
 
-    model.then(refund("12")).then(says("Refund R-2 is paid."));
+    model
+        .then(refund("12"))
+        .then(text_answer("Refund R-2 is paid."));
     let small = run(&here(asks), folder.path());
     assert_eq!(
         small["status"], "Completed",

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::served_binary::{Folder, Served, fakes};
 use crate::api::approval_cycle::on_both;
 use crate::support::database::Database;
-use crate::support::fake_chat_completions::{FakeModel, calls, says};
+use crate::support::fake_chat_completions::{FakeModel, calls, text_answer};
 use crate::support::fake_tool::FakeTool;
 use crate::support::test_app::On;
 
@@ -105,7 +105,7 @@ on_both! {
         assert_eq!(model.sent().len(), 1, "no new effect began");
 
         let again = Served::start(folder.path(), &yaml, &[]);
-        model.otherwise(|_| says("done"));
+        model.otherwise(|_| text_answer("done"));
         let task = ended(&again, &answer).await;
         assert_eq!(task["status"], "Completed", "the result was kept: {task}");
         assert_eq!(tool.ledger().len(), 1, "the call did not run again");
@@ -142,7 +142,7 @@ async fn sighup_lets_a_call_end_although_a_closed_terminal_sends_it_twice() {
     tool.open();
     assert_eq!(served.process.wait().unwrap().code(), Some(0));
     let again = Served::start(folder.path(), &yaml, &[]);
-    model.otherwise(|_| says("done"));
+    model.otherwise(|_| text_answer("done"));
     assert_eq!(ended(&again, &answer).await["status"], "Completed");
     assert_eq!(tool.ledger().len(), 1, "the call did not run again");
 }
@@ -158,7 +158,7 @@ async fn released_task_continues_at_once_on_another_replica() {
     tool.close();
     let answer = stopped_during_a_call(&served, &tool, 1).await;
     let other = Served::start(other.path(), &yaml, &[]);
-    model.otherwise(|_| says("done"));
+    model.otherwise(|_| text_answer("done"));
     tool.open();
     let began = Instant::now();
     assert_eq!(ended(&other, &answer).await["status"], "Completed");
@@ -201,7 +201,7 @@ async fn hanging_call_delays_shutdown_only_for_its_time_and_its_task_is_released
         "{taken:?}"
     );
     let third = Served::start(folder.path(), &yaml, &[]);
-    model.otherwise(|_| says("done"));
+    model.otherwise(|_| text_answer("done"));
     tool.open();
     let began = Instant::now();
     assert_eq!(

@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use super::holdpoint;
 use super::served_binary::{Folder, Served};
 use crate::chaos::process::free_port;
-use crate::support::fake_chat_completions::{FakeModel, says};
+use crate::support::fake_chat_completions::{FakeModel, text_answer};
 use crate::support::postgres::PrivateCluster;
 
 const SMALL: &str = "models: { m: { provider: scripted, script: 'builtin:refunds' } }\nagents: { a: { model: m } }\n";
@@ -153,7 +153,7 @@ async fn connection_of_the_start_is_served_on_once_the_database_is_open() {
         FakeModel::start().await,
         Folder::new(),
     );
-    model.otherwise(|_| says("done"));
+    model.otherwise(|_| text_answer("done"));
     let yaml = format!(
         "models: {{ m: {{ provider: openai, model: x, base_url: '{}' }} }}\nagents: {{ a: {{ model: m }} }}\n",
         model.base_url

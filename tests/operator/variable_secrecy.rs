@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::holdpoint;
 use super::served_binary::{Served, fakes};
-use crate::support::fake_chat_completions::{FakeModel, calls, says};
+use crate::support::fake_chat_completions::{FakeModel, calls, text_answer};
 use crate::support::fake_tool::FakeTool;
 
 const MODEL_KEY: &str = "sk-model/0123456789+ab";
@@ -87,7 +87,7 @@ async fn filled_in_value_is_never_shown_logged_counted_or_stored() {
     tool.answers(200, echoed.join(" | "));
     let shell = json!({"command": "echo $VALUE; printf '%s' \"$VALUE\" | base64; echo $VALUE >&2; tr '\\0' '\\n' </proc/$PPID/environ"});
     model.then(calls(&[("look", "{}"), ("sh", &shell.to_string())]));
-    model.then(says(&echoed.join(" ")));
+    model.then(text_answer(&echoed.join(" ")));
     model.then_fails_with(
         401,
         json!({"error": {"message": format!("bad key {}", echoed.join(" "))}}),

@@ -42,7 +42,7 @@ impl FakeModel {
     pub async fn start() -> Self {
         let inner = Arc::new(Inner {
             answers: Mutex::default(),
-            rule: Mutex::new(Box::new(|_| says("done"))),
+            rule: Mutex::new(Box::new(|_| text_answer("done"))),
             sent: Mutex::default(),
             streaming: AtomicBool::new(true),
             gate: Arc::default(),
@@ -135,7 +135,7 @@ async fn answer(State(inner): State<Arc<Inner>>, Json(body): Json<Value>) -> Res
     }
 }
 
-pub fn says(text: &str) -> Value {
+pub fn text_answer(text: &str) -> Value {
     json!({
         "id": "chatcmpl-1", "object": "chat.completion", "model": "fake",
         "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],

@@ -105,7 +105,7 @@ async fn answer(State(inner): State<Arc<Inner>>, headers: HeaderMap, text: Strin
         .into_response()
 }
 
-pub fn says(text: &str) -> (Value, Vec<Value>) {
+pub fn text_block(text: &str) -> (Value, Vec<Value>) {
     (
         json!({"type": "text", "text": ""}),
         vec![json!({"type": "text_delta", "text": text})],

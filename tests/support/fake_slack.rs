@@ -22,7 +22,7 @@ pub struct Posted {
 }
 
 impl Posted {
-    pub fn says(&self) -> String {
+    pub fn last_body(&self) -> String {
         self.bodies.last().unwrap().to_string()
     }
 

@@ -67,11 +67,11 @@ impl LinkSpec<'_> {
 
 /// Returns the path of a link that opens a request for this user of the tenant acme.
 pub fn link(user: &str, request: &str) -> String {
-    usual(user, request).path()
+    link_spec(user, request).path()
 }
 
 /// Returns the link behind the path of [`link`], so that a test can vary the link's parts.
-pub fn usual<'a>(user: &'a str, request: &'a str) -> LinkSpec<'a> {
+pub fn link_spec<'a>(user: &'a str, request: &'a str) -> LinkSpec<'a> {
     LinkSpec {
         tenant: "acme",
         user,

@@ -135,7 +135,7 @@ impl Cluster {
             "--no-locale",
             "-D",
         ]);
-        done(init.arg(folder.join("data")));
+        must_succeed(init.arg(folder.join("data")));
         Self::resume(folder, options, watched)
     }
 
@@ -158,7 +158,7 @@ impl Cluster {
     fn up(&self) {
         let options = fs::read_to_string(self.folder.join("options")).unwrap();
         let mut start = self.control();
-        done(
+        must_succeed(
             start
                 .args(["-w", "-t", "120", "-l"])
                 .arg(self.folder.join("log"))
@@ -226,7 +226,7 @@ impl PrivateCluster {
     /// Stops the server at once (`-m immediate`). This cuts every session and writes no checkpoint.
     /// The confirmed commits are in the write-ahead log.
     pub fn crash(&self) {
-        done(self.cluster.control().args(["-m", "immediate", "stop"]));
+        must_succeed(self.cluster.control().args(["-m", "immediate", "stop"]));
     }
 
     /// Starts the server after a crash. Returns once the server accepts connections.
@@ -288,16 +288,16 @@ impl Cluster {
         if standby {
             backup.arg("-R");
         }
-        done(&mut backup);
+        must_succeed(&mut backup);
     }
 
     /// Stops the server as a power cut would.
     pub fn cut(&self) {
-        done(self.control().args(["-w", "-m", "immediate", "stop"]));
+        must_succeed(self.control().args(["-w", "-m", "immediate", "stop"]));
     }
 
     pub fn promote(&self) {
-        done(self.control().args(["-w", "promote"]));
+        must_succeed(self.control().args(["-w", "promote"]));
     }
 
     /// Creates a user without privileges and a database that this user owns. Returns the database's
@@ -394,7 +394,7 @@ fn command(program: &Path, folder: &Path, user: Option<(u32, u32)>) -> Command {
     command
 }
 
-fn done(command: &mut Command) {
+fn must_succeed(command: &mut Command) {
     // The output goes into a file and not into a pipe, because the server inherits the descriptor
     // and would keep a pipe open.
     let said = tempfile::tempfile().unwrap();

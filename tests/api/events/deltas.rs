@@ -26,7 +26,7 @@ struct Asking<'s> {
 }
 
 impl Asking<'_> {
-    fn says(&self, said: DeltaContent) {
+    fn publish(&self, said: DeltaContent) {
         self.store.publish_delta(Delta {
             root_task_id: TaskId(self.root.parse().unwrap()),
             task_id: TaskId(self.task.parse().unwrap()),
@@ -40,7 +40,7 @@ impl Asking<'_> {
     }
 
     fn text(&self, offset: u64, delta: &str) {
-        self.says(DeltaContent::Text {
+        self.publish(DeltaContent::Text {
             offset,
             delta: delta.to_owned(),
         });
@@ -91,9 +91,9 @@ on_both! {
         let (model, call) = (asking(&app, &held, 6), CallId(Uuid::from_u128(7)));
         model.text(0, "Grüße ");
         model.text(6, "an alle\nhier");
-        model.says(DeltaContent::Named { tool_call_id: call, name: "refund".to_owned() });
-        model.says(DeltaContent::Arguments { tool_call_id: call, offset: 0, delta: "{".to_owned() });
-        model.says(DeltaContent::Reset);
+        model.publish(DeltaContent::Named { tool_call_id: call, name: "refund".to_owned() });
+        model.publish(DeltaContent::Arguments { tool_call_id: call, offset: 0, delta: "{".to_owned() });
+        model.publish(DeltaContent::Reset);
         let (task_id, agent_path, at) = (&held.task, ["billing"], "1970-01-01T00:00:00.000000Z");
         for (name, data) in [
             (TEXT, json!({"event": TEXT, "turn": 2, "offset": 0, "delta": "Grüße ", "task_id": task_id, "agent_path": agent_path, "at": at})),
@@ -133,14 +133,14 @@ on_both! {
         let second = Asking { which: 2, ..asking(&app, &held, 6) };
         // The stream has sent no delta of the first model call, so the stream drops this call's
         // reset.
-        first.says(DeltaContent::Reset);
+        first.publish(DeltaContent::Reset);
         first.text(0, "one");
         second.text(0, "two");
         // When the second model call began, the stream sent a reset of the first. So the stream
         // drops this second reset.
-        first.says(DeltaContent::Reset);
+        first.publish(DeltaContent::Reset);
         second.text(3, "three");
-        second.says(DeltaContent::Reset);
+        second.publish(DeltaContent::Reset);
         second.text(0, "end");
         let expected =
             [(TEXT, "one"), ("message.reset", ""), (TEXT, "two"), (TEXT, "three"), ("message.reset", ""), (TEXT, "end")];

@@ -9,7 +9,7 @@ use super::super::approval_cycle::on_both;
 use super::super::request_kinds::{ASKING, asking, begin, short};
 use super::super::trees;
 use crate::support::event_stream::{Event, durable, names};
-use crate::support::fake_chat_completions::{calls, says};
+use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::test_app::{ACCOUNTS, Actor, On, Reply, TestApp, refunds};
 
 const TABLE: [&str; 23] = [
@@ -103,7 +103,7 @@ async fn a_tree(on: On) -> Vec<Event> {
 
 async fn an_expiry(on: On) -> Vec<Event> {
     let app = asking(on, &short("1s", "")).await;
-    app.model.otherwise(|_| says("nobody came"));
+    app.model.otherwise(|_| text_answer("nobody came"));
     let root = begin(
         &app,
         &[("request_confirmation", r#"{"action":"Close the shop."}"#)],

@@ -6,13 +6,13 @@ use serde_json::json;
 use super::super::approval_cycle::on_both;
 use super::super::trees::{begin, give, id, only, pays, trees, turn};
 use crate::support::event_stream::{durable, names, numbers};
-use crate::support::fake_chat_completions::{calls, says};
+use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::test_app::{ACCOUNTS, Held, On, REFUNDS, TestApp, refunds};
 
 on_both! {
     async fn new_task_is_answered_with_its_stream(on: On) {
         let app = TestApp::start(on).await;
-        app.model.then(says("Hello."));
+        app.model.then(text_answer("Hello."));
         let mut watch = app.owner().post_and_watch("/v1/tasks", &json!({"input": "hi"})).await;
         assert_eq!((watch.status, watch.header("content-type")), (200, "text/event-stream"));
         assert_eq!(watch.header("cache-control"), "no-store, no-transform");
@@ -38,7 +38,7 @@ on_both! {
         assert_eq!((numbers(&told)[0], names(&told)[0], *names(&told).last().unwrap()), (7, "request.decided", "task.failed"));
         let after = *numbers(&told).last().unwrap();
 
-        app.model.then(says("Again."));
+        app.model.then(text_answer("Again."));
         let told = durable(&app.owner().post_and_watch(&format!("/v1/tasks/{task}/retry"), &json!({})).await.rest().await);
         assert_eq!(names(&told), ["task.resumed", "message.completed", "task.completed"]);
         assert_eq!(numbers(&told), [after + 1, after + 2, after + 3]);
@@ -116,7 +116,7 @@ on_both! {
 
     async fn client_that_drops_its_stream_stops_nothing(on: On) {
         let app = TestApp::start(on).await;
-        app.model.then(calls(&[("lookup", r#"{"order":1}"#)])).then(says("Done."));
+        app.model.then(calls(&[("lookup", r#"{"order":1}"#)])).then(text_answer("Done."));
         app.tool.close();
         let mut watch = app.owner().post_and_watch("/v1/tasks", &json!({"input": "hi"})).await;
         let task = watch.until("tool.started").await[0].data["task_id"].as_str().unwrap().to_owned();
@@ -129,7 +129,7 @@ on_both! {
     async fn caller_who_may_only_create_sees_the_stream_of_that_post(on: On) {
         let accounts = ACCOUNTS.replace("{ user: carol, tenant: acme,", "{ user: carol, tenant: acme, may: [create],");
         let app = TestApp::with(on, &(REFUNDS.replace("{approvers}", "{ owner: true }") + &accounts)).await;
-        app.model.then(says("Hello."));
+        app.model.then(text_answer("Hello."));
         let told = app.stranger().post_and_watch("/v1/tasks", &json!({"input": "hi"})).await.rest().await;
         let told = durable(&told);
         let task = told[0].data["task_id"].as_str().unwrap();

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::super::approval_cycle::on_both;
 use crate::support::event_stream::{Event, durable};
-use crate::support::fake_chat_completions::{calls, says};
+use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::test_app::{On, TestApp, refunds};
 
 /// Sets the model's answers: a conversation of many turns, with a held call in the middle.
@@ -19,7 +19,7 @@ fn talks(app: &TestApp) {
         match answers {
             11 => calls(&[("refund", r#"{"order":1,"amount":120}"#)]),
             0..=22 => calls(&[("lookup", r#"{"order":1}"#)]),
-            _ => says("All done."),
+            _ => text_answer("All done."),
         }
     });
 }

@@ -10,7 +10,7 @@ use super::super::approval_cycle::on_both;
 use crate::support::database::Database;
 use crate::support::endless_sleep::EndlessSleep;
 use crate::support::event_stream::durable;
-use crate::support::fake_chat_completions::{calls, says};
+use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::forwarder::Forwarder;
 use crate::support::test_app::{ALICE, Held, On, TestApp, refunds};
 
@@ -90,7 +90,7 @@ on_both! {
         let mut third = app.owner().watch(&held.task, Some(4)).await;
         let mut late = second.until("caught_up").await;
         let mut part = third.until("caught_up").await;
-        app.model.then(says("All done."));
+        app.model.then(text_answer("All done."));
         let task = app.owner().get(&format!("/v1/tasks/{}", held.task)).await;
         let path = format!("/resume/{}/approve", task.str("/pending/0/request_id"));
         assert_eq!(app.approver().hit(&path).await.str("/status"), "Completed");
@@ -133,7 +133,7 @@ async fn slow_stream_beside_a_fast_one_misses_no_event() {
     app.tool.answers(200, "x".repeat(900 * 1024));
     app.model
         .then(calls(&[("lookup", "{}"); 16]))
-        .then(says("All done."));
+        .then(text_answer("All done."));
     let mut fast = app.owner().watch(&held.task, None).await;
     fast.until("caught_up").await;
     let path = format!("/resume/{}/approve", held.request);

@@ -11,7 +11,7 @@ use super::{
     expected, gate, items, refund, types, until_asker, yaml,
 };
 use crate::api::approval_cycle::on_both;
-use crate::support::fake_chat_completions::says;
+use crate::support::fake_chat_completions::text_answer;
 use crate::support::test_app::{On, TestApp};
 
 on_both! {
@@ -281,7 +281,7 @@ on_both! {
         body["context"] = json!("The parcel broke.");
         let held = ask(&app, &body, 0).await;
         assert_eq!(ask(&app, &refund(5), 5).await.status, 200);
-        app.model.then(says("Done."));
+        app.model.then(text_answer("Done."));
         let task = app.owner().post("/v1/tasks", &json!({"input": "Look it up."})).await.str("/task_id");
         app.restart_with(|yaml| {
             let (start, rest) = yaml.split_once("\ngates:").unwrap();

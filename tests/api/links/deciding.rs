@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::{ASKING, ask, items};
 use super::{answer, digest, ended, linked, page, press, yaml};
-use crate::support::fake_chat_completions::says;
+use crate::support::fake_chat_completions::text_answer;
 use crate::support::links::{DECIDING, OTHER_KEY, PEOPLE, SEALING_KEY, link};
 use crate::support::test_app::{ACCOUNTS, On, TestApp};
 
@@ -23,7 +23,7 @@ on_both! {
         let app = linked(on, "{ groups: [finance] }").await;
         for user in ["dora", "bob"] {
             let held = app.held().await;
-            app.model.then(says("done"));
+            app.model.then(text_answer("done"));
             let path = link(user, &held.request);
             let reply = answer(&app, &path, "approve", &[("reason", "fine")]).await;
             assert_eq!((reply.status, reply.header("location")), (303, path.as_str()), "{}", reply.text);
@@ -42,7 +42,7 @@ on_both! {
         for (then, status) in [("cancel", "Canceled"), ("continue", "Completed")] {
             let held = app.held().await;
             if then == "continue" {
-                app.model.then(says("done"));
+                app.model.then(text_answer("done"));
             }
             let path = link("dora", &held.request);
             let reply = answer(&app, &path, "reject", &[("then", then)]).await;
@@ -64,7 +64,7 @@ on_both! {
             ("confirmation", &[("confirmed", "true"), ("comment", "go")]),
         ] {
             let question = ask(&app, kind).await;
-            app.model.then(says("done"));
+            app.model.then(text_answer("done"));
             let reply = answer(&app, &link("alice", &question.id), "respond", fields).await;
             assert_eq!(reply.status, 303, "{kind}: {}", reply.text);
             let decision = &decisions(&app, &question.task).await[0];
@@ -77,7 +77,7 @@ on_both! {
     async fn hundred_presses_of_one_link_are_one_decision(on: On) {
         let app = linked(on, "{ groups: [finance] }").await;
         let held = app.held().await;
-        app.model.then(says("done"));
+        app.model.then(text_answer("done"));
         let path = link("dora", &held.request);
         let digest = digest(&page(&app, &path).await);
         let fields = [("digest", digest.as_str()), ("action", "approve")];
@@ -94,7 +94,7 @@ on_both! {
     async fn link_posted_with_an_idempotency_key_is_stored_in_no_column(on: On) {
         let app = linked(on, "{ groups: [finance] }").await;
         let held = app.held().await;
-        app.model.then(says("done"));
+        app.model.then(text_answer("done"));
         let paths = [link("dora", &held.request), link("dora", &held.request)];
         let digest = digest(&page(&app, &paths[0]).await).replace(':', "%3A");
         for (path, replayed) in paths.iter().zip(["", "true"]) {
@@ -128,7 +128,7 @@ on_both! {
             assert_eq!(reply.status, 409, "{}", reply.text);
         }
         assert_eq!(app.tool.ledger().len(), 0);
-        app.model.then(says("done"));
+        app.model.then(text_answer("done"));
         assert_eq!(answer(&app, &link("emil", &held.request), "approve", &[]).await.status, 303);
         let task = app.owner().header("prefer", "wait=20").get(&format!("/v1/tasks/{}", held.task)).await;
         assert_eq!((task.str("/status").as_str(), app.tool.ledger().len()), ("Completed", 1));
@@ -174,7 +174,7 @@ async fn vote_by_link_counts_while_its_person_does() {
     let dora = link("dora", &held.request);
     assert_eq!(answer(&app, &dora, "approve", &[]).await.status, 303);
     app.restart().await;
-    app.model.then(says("done"));
+    app.model.then(text_answer("done"));
     let approve = format!("/resume/{}/approve", held.request);
     let reply = app.approver().post(&approve, &json!({})).await;
     assert_eq!(reply.str("/status"), "Completed", "{}", reply.text);
@@ -190,7 +190,7 @@ async fn link_sealed_with_an_old_key_decides_while_the_key_is_configured() {
     let newer = format!("keys: [ {{ id: k2, key: \"{OTHER_KEY}\" }}, ");
     app.restart_with(|yaml| yaml.replace("keys: [ ", &newer))
         .await;
-    app.model.then(says("done"));
+    app.model.then(text_answer("done"));
     assert_eq!(answer(&app, &path, "approve", &[]).await.status, 303);
     let waits = app.owner().header("prefer", "wait=60");
     let done = waits.get(&format!("/v1/tasks/{}", held.task)).await;

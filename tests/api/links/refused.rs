@@ -8,9 +8,9 @@ use reqwest::Method;
 
 use super::super::approval_cycle::on_both;
 use super::{answer, linked, page, page_in, press, press_from, yaml};
-use crate::support::fake_chat_completions::says;
+use crate::support::fake_chat_completions::text_answer;
 use crate::support::has_word;
-use crate::support::links::{LinkSpec, OTHER_KEY, SEALING_KEY, link, usual};
+use crate::support::links::{LinkSpec, OTHER_KEY, SEALING_KEY, link, link_spec};
 use crate::support::test_app::{On, Reply, TestApp};
 use crate::support::test_clock::TestClock;
 
@@ -38,7 +38,7 @@ on_both! {
         let app = linked(on, "{ groups: [finance] }").await;
         let held = app.held().await;
         let nowhere = uuid::Uuid::from_u128(7).to_string();
-        let made = |tenant, user, key, request| LinkSpec { tenant, user, key, ..usual("", request) }.path();
+        let made = |tenant, user, key, request| LinkSpec { tenant, user, key, ..link_spec("", request) }.path();
         let (key, request) = (SEALING_KEY, held.request.as_str());
         let good = link("dora", request);
         let mut bad = vec![
@@ -118,7 +118,7 @@ on_both! {
         let clock = TestClock::new();
         let mut app = TestApp::timed(on, &yaml("{ groups: [finance] }"), clock.clone()).await;
         let (first, second) = (app.held().await, app.held().await);
-        let short = |request| LinkSpec { life: Duration::from_mins(1), ..usual("dora", request) }.path();
+        let short = |request| LinkSpec { life: Duration::from_mins(1), ..link_spec("dora", request) }.path();
         let paths = [short(&first.request), short(&second.request)];
         assert_eq!(page(&app, &paths[0]).await.status, 200);
         clock.advance(Duration::from_mins(2));
@@ -175,7 +175,7 @@ on_both! {
         assert_eq!(ours.post(&path, &json).await.status, 415);
         assert_eq!(ours.hit(&path).await.status, 415);
         assert_eq!(app.tool.ledger().len(), 0);
-        app.model.then(says("done"));
+        app.model.then(text_answer("done"));
         assert_eq!(answer(&app, &path, "approve", &[]).await.status, 303);
         app.stop().await;
     }

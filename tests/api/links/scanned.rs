@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::super::approval_cycle::on_both;
 use super::{answer, linked};
-use crate::support::fake_chat_completions::says;
+use crate::support::fake_chat_completions::text_answer;
 use crate::support::links::link;
 use crate::support::test_app::{Actor, BOB, Held, On, TestApp};
 
@@ -116,7 +116,7 @@ on_both! {
             assert_eq!(rows(&app, on).await, before, "{path}");
         }
         assert_eq!(app.tool.ledger().len(), 0);
-        app.model.then(says("done"));
+        app.model.then(text_answer("done"));
         let pressed = answer(&app, &link("dora", &held.request), "approve", &[]).await;
         assert_eq!(pressed.status, 303);
         assert_ne!(rows(&app, on).await, before, "the hashes see a decision");

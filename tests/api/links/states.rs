@@ -3,7 +3,7 @@
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{answer, digest, ended, linked, page, page_in, press};
-use crate::support::fake_chat_completions::says;
+use crate::support::fake_chat_completions::text_answer;
 use crate::support::links::link;
 use crate::support::test_app::{On, TestApp};
 
@@ -46,7 +46,7 @@ on_both! {
         let held = app.held().await;
         let path = link("dora", &held.request);
         let digest = digest(&page(&app, &path).await);
-        app.model.then(says("done"));
+        app.model.then(text_answer("done"));
         app.approver().hit(&format!("/resume/{}/approve", held.request)).await;
         says_in_both(&app, &path, [&["Approved by bob"], &["bob 已批准"]], false).await;
         says_no_end(&app, &path).await;
@@ -67,7 +67,7 @@ on_both! {
         let held = app.held().await;
         let path = link("dora", &held.request);
         let digest = digest(&page(&app, &path).await);
-        app.model.then(says("done"));
+        app.model.then(text_answer("done"));
         app.database.execute("update intervention_request set expires_at = 1").await;
         ended(&app, &held.task, "Completed").await;
         says_in_both(&app, &path, [&["No answer came in time"], &["逾期无人答复"]], false).await;
@@ -135,7 +135,7 @@ async fn sign_in_page_is_not_told_the_link_that_leads_to_it() {
     let app = linked(On::Sqlite, "{ groups: [finance] }").await;
     let held = app.held().await;
     let open = page(&app, &link("dora", &held.request)).await;
-    app.model.then(says("done"));
+    app.model.then(text_answer("done"));
     app.approver()
         .hit(&format!("/resume/{}/reject", held.request))
         .await;

@@ -7,7 +7,7 @@ use super::super::approval_cycle::on_both;
 use super::super::inbox_pages::timeline;
 use super::super::request_kinds::items;
 use super::{
-    approve, assert_invariants, begin, call, done, give, id, of, only, open, outcomes, paused,
+    approve, assert_invariants, begin, call, completed, give, id, of, only, open, outcomes, paused,
     pays, prompts, refund, scripted_answer, statuses, still, task, text, tree, trees, turn, typed,
 };
 use crate::support::eventually;
@@ -266,7 +266,7 @@ on_both! {
 
     async fn lists_show_only_roots_unless_a_tree_is_asked_for(on: On) {
         let app = trees(on, "").await;
-        let (one, other) = (paused(&app, &analyst_asks()).await, done(&app, &[json!("nothing")]).await);
+        let (one, other) = (paused(&app, &analyst_asks()).await, completed(&app, &[json!("nothing")]).await);
         let listed = app.owner().get("/v1/tasks").await;
         let ids: Vec<_> = listed.body["tasks"].as_array().unwrap().iter().map(id).collect();
         assert_eq!(ids, [other.str("/task_id"), one.str("/task_id")]);

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::fake_chat_completions::says;
+use crate::support::fake_chat_completions::text_answer;
 use crate::support::test_app::{ACCOUNTS, On, TestApp};
 
 /// The configuration of a supervisor with two sub-agents, one of them without a description.
@@ -24,7 +24,7 @@ policy:
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn model_is_offered_each_sub_agent_as_a_tool_with_a_task() {
     let app = TestApp::with(On::Sqlite, &(OFFERED.to_owned() + ACCOUNTS)).await;
-    app.model.then(says("no need"));
+    app.model.then(text_answer("no need"));
     let done = app
         .owner()
         .post("/v1/tasks", &json!({"input": "hello"}))

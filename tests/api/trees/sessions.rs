@@ -6,8 +6,8 @@ use serde_json::json;
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
-    approve, assert_invariants, done, give, id, of, only, open, outcomes, paused, pays, prompts,
-    results, statuses, text, trees, turn, typed,
+    approve, assert_invariants, completed, give, id, of, only, open, outcomes, paused, pays,
+    prompts, results, statuses, text, trees, turn, typed,
 };
 use crate::support::test_app::{On, TestApp};
 
@@ -35,7 +35,7 @@ fn task_of(what: &str) -> String {
 on_both! {
     async fn later_call_continues_the_same_conversation(on: On) {
         let app = trees(on, "").await;
-        let root = done(&app, &[turn(&[note("one")]), turn(&[note("two")]), json!("noted")]).await;
+        let root = completed(&app, &[turn(&[note("one")]), turn(&[note("two")]), json!("noted")]).await;
         let root_id = root.str("/task_id");
         let scribe = only(&app, &root_id, "scribe").await;
         assert_eq!((&scribe["status"], &scribe["output"]), (&json!("Completed"), &json!("two")));
@@ -55,7 +55,7 @@ on_both! {
         assert_eq!(again.str("/output"), "noted again", "{}", again.text);
         assert_eq!(of(&app, &root_id, "scribe").await.len(), 1, "across the messages of one root, too");
         assert_eq!(conversations(&app).last().unwrap().len(), 5);
-        let other = done(&app, &[turn(&[note("four")])]).await;
+        let other = completed(&app, &[turn(&[note("four")])]).await;
         assert_eq!(conversations(&app).last().unwrap(), &[task_of("four")], "another root has another conversation");
         assert_ne!(id(&only(&app, &other.str("/task_id"), "scribe").await), id(&scribe));
         assert_invariants(&app, &root_id).await;
@@ -85,7 +85,7 @@ on_both! {
     async fn each_calling_task_has_a_conversation_of_its_own(on: On) {
         let app = trees(on, "").await;
         let below = give("analyst", &[turn(&[note("below")]), json!("analyst: noted")]);
-        let root = done(&app, &[turn(&[note("above")]), turn(&[below]), json!("end")]).await;
+        let root = completed(&app, &[turn(&[note("above")]), turn(&[below]), json!("end")]).await;
         assert_eq!(of(&app, &root.str("/task_id"), "scribe").await.len(), 2);
         assert_eq!(conversations(&app), [[task_of("above")], [task_of("below")]]);
         app.stop().await;

@@ -70,11 +70,11 @@ impl OtherConnection {
         let beside = Self(sqlite_file::connect(harness.fixture.settings.url.reveal()));
         // The updates simulate bits that flip on disk. The database does not check such a bit
         // against its constraints, so the constraints are off.
-        beside.does("pragma foreign_keys = off; pragma ignore_check_constraints = on");
+        beside.execute("pragma foreign_keys = off; pragma ignore_check_constraints = on");
         beside
     }
 
-    fn does(&self, sql: &str) {
+    fn execute(&self, sql: &str) {
         self.0
             .execute_batch(sql)
             .unwrap_or_else(|why| panic!("{why}: {sql:.300}"));
@@ -85,7 +85,7 @@ impl OtherConnection {
     pub fn changes(&self, updates: &str) {
         let guard = "select sql from sqlite_master where name = 'intervention_request_end'";
         let guard: String = self.0.query_row(guard, [], |row| row.get(0)).unwrap();
-        self.does(&format!(
+        self.execute(&format!(
             "begin immediate; drop trigger intervention_request_end; {updates} {guard}; commit;"
         ));
     }
@@ -99,7 +99,7 @@ impl OtherConnection {
             )
             .unwrap();
         }
-        self.does(&sql);
+        self.execute(&sql);
     }
 
     pub fn bring_back(&self) {
@@ -114,7 +114,7 @@ impl OtherConnection {
             )
             .unwrap();
         }
-        self.does(&(sql + "commit;"));
+        self.execute(&(sql + "commit;"));
     }
 
     /// Returns, for each task, the values in which a bit may flip: the bodies of the task's items,

@@ -93,7 +93,7 @@ impl PastCall {
         }
     }
 
-    pub fn done(&self) -> Fact {
+    pub fn succeeded(&self) -> Fact {
         Fact::ToolResult(self.result(Outcome::Succeeded, "ok"))
     }
 }
@@ -123,7 +123,11 @@ pub fn history() -> Vec<Fact> {
         let calls: Vec<_> = (0..5).map(|_| lookup()).collect();
         facts.push(asks(number, &calls.iter().collect::<Vec<_>>()));
         for call in &calls {
-            facts.extend([call.judged(Verdict::Allow), call.started(1), call.done()]);
+            facts.extend([
+                call.judged(Verdict::Allow),
+                call.started(1),
+                call.succeeded(),
+            ]);
         }
         if number.is_multiple_of(8) {
             facts.push(said("go on"));

@@ -217,7 +217,7 @@ async fn each_has_paid_once(harness: &EngineHarness, root: TaskId) {
     }
 }
 
-async fn done(harness: &EngineHarness, root: TaskId) -> usize {
+async fn completed_leaves(harness: &EngineHarness, root: TaskId) -> usize {
     let rows = harness.tree(root).await.into_iter();
     rows.filter(|row| row.agent == LEAF && row.status == TaskStatus::Completed)
         .count()
@@ -358,7 +358,7 @@ both! {
             let root = driver.root;
             // Drives until both children have completed. Their parent has not stored their results
             // yet.
-            while done(&harness, root).await < 2 {
+            while completed_leaves(&harness, root).await < 2 {
                 let moment = driver.moment();
                 assert!(!driver.drive(moment + 1).await);
             }

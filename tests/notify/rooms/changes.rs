@@ -18,7 +18,7 @@ on_both! {
             fixture.counted(&[("sent", 2), ("due", 0)]).await;
             let message = slack.message();
             assert!(message.text().starts_with(said) && message.text().ends_with(" UTC: refund (billing)"), "{}", message.text());
-            let says = message.says();
+            let says = message.last_body();
             assert!(!says.contains("/resume/") && !says.contains("Review"), "{says}");
             assert_eq!(message.bodies.len(), 2, "it is posted once and changed once");
             let found = fixture.deliveries("").await;
@@ -62,7 +62,7 @@ on_both! {
         slack.until(|all| all.len() == 2).await;
         answer(&fixture, BOB, &held[1], "reject").await;
         let all = slack.until(|all| all[1].bodies.len() == 2).await;
-        let says = all[1].says();
+        let says = all[1].last_body();
         assert_eq!(all[1].text(), "2 of 3 questions still wait");
         assert_eq!((says.matches("|Review>").count(), says.matches("/resume/").count()), (2, 2));
         assert!(says.contains("Rejected by bob, "));
@@ -72,7 +72,7 @@ on_both! {
         fixture.counted(&[("sent", 7), ("due", 0)]).await;
         let all = slack.messages();
         assert_eq!((all.len(), all[1].text()), (2, "None of 3 questions waits any more"));
-        assert_eq!(all[1].says().matches("Approved by bob, ").count(), 2);
+        assert_eq!(all[1].last_body().matches("Approved by bob, ").count(), 2);
         assert_eq!(all[0].bodies.len(), 1, "nothing became of the other message's question");
     }
 
@@ -171,7 +171,7 @@ async fn message_of_a_question_that_needs_two_approvals_counts_them() {
     fixture.counted(&[("sent", 1)]).await;
     answer(&fixture, ALICE, &held, "approve").await;
     let all = slack.until(|all| all[0].bodies.len() == 2).await;
-    let says = all[0].says();
+    let says = all[0].last_body();
     assert!(
         says.contains("1 of 2 have approved") && says.contains("|Review>"),
         "{says}"

@@ -74,7 +74,7 @@ on_both! {
         fixture.counted(&[("sent", 23), ("due", 0)]).await;
         let all = slack.messages();
         assert_eq!((all.len(), all[1].text()), (2, "22 questions wait"));
-        let said = all[1].says();
+        let said = all[1].last_body();
         assert_eq!((said.matches("|Review>").count(), said.contains("and 2 more")), (20, true));
     }
 }
@@ -118,7 +118,7 @@ async fn hostile_names_and_messages_stay_text() {
             .replace('>', "&gt;");
         assert!(text["text"].as_str().unwrap().contains(&escaped), "{text}");
         app.model
-            .then(crate::support::fake_chat_completions::says("done"));
+            .then(crate::support::fake_chat_completions::text_answer("done"));
         let path = format!("/resume/{}/approve", held.request);
         assert_eq!(app.actor(BOB).hit(&path).await.status, 200);
         let all = slack

@@ -8,7 +8,7 @@ mod failures;
 use serde_json::{Value, json};
 
 use super::NotifyFixture;
-use crate::support::fake_chat_completions::{calls, says};
+use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::fake_slack::{CHANNEL, FakeSlack, TOKEN};
 use crate::support::test_app::{ALICE, Held, On};
 
@@ -34,7 +34,7 @@ pub async fn rooms(on: On, entry: &str) -> (NotifyFixture, FakeSlack) {
 }
 
 pub async fn answer(fixture: &NotifyFixture, key: &'static str, held: &Held, action: &str) {
-    fixture.app.model.then(says("done"));
+    fixture.app.model.then(text_answer("done"));
     let path = format!("/resume/{}/{action}", held.request);
     let reply = fixture.app.actor(key).post(&path, &json!({})).await;
     assert!(reply.status < 300, "{}", reply.text);

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{ServedGate, begin, beside, run, text};
+use super::{ServedGate, begin, on_blocking_thread, run, text};
 
 const LS: &str = r#"{"command":"ls"}"#;
 const MAKE: &str = r#"{"command":"make"}"#;
@@ -72,7 +72,7 @@ async fn command_runs_once_it_is_approved_and_its_exit_is_reported() {
     assert_eq!((held.status.code(), text(&held.stdout)), (Some(11), ""));
     let child = begin(service.gate(&command, "30s"), b"");
     service.decide(&json!({"action": "approve"})).await;
-    let ran = beside(move || child.wait_with_output().unwrap()).await;
+    let ran = on_blocking_thread(move || child.wait_with_output().unwrap()).await;
     assert_eq!(ran.status.code(), Some(3), "{}", text(&ran.stderr));
     assert!(
         text(&ran.stdout).starts_with("built 0"),
@@ -136,7 +136,7 @@ async fn command_that_is_denied_changed_or_missing_does_not_run() {
     let call = request["tool_calls"][0]["tool_call_id"].as_str().unwrap();
     let edit = json!({"action": "edit", "arguments": {"command": "make x"}});
     service.decide(&json!({"decisions": {call: edit}})).await;
-    let changed = beside(move || child.wait_with_output().unwrap()).await;
+    let changed = on_blocking_thread(move || child.wait_with_output().unwrap()).await;
     assert_eq!(
         (changed.status.code(), text(&changed.stdout)),
         (Some(2), ""),

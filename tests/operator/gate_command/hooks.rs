@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{ServedGate, before, begin, beside, permission, run, text};
+use super::{ServedGate, before, begin, on_blocking_thread, permission, run, text};
 
 const HOSTS: [&str; 2] = ["claude-code", "codex"];
 
@@ -19,7 +19,7 @@ async fn decided(
             .to_string()
             .as_bytes(),
     );
-    let waits = beside(move || child.wait_with_output().unwrap());
+    let waits = on_blocking_thread(move || child.wait_with_output().unwrap());
     let (output, _) = tokio::join!(waits, service.decide(&decision));
     output
 }
@@ -126,7 +126,8 @@ async fn changed_and_supplied_answers_reach_the_host() {
             );
             let request = service.open().await;
             decision(&request, action.clone()).await;
-            let told = permission(&beside(move || child.wait_with_output().unwrap()).await);
+            let told =
+                permission(&on_blocking_thread(move || child.wait_with_output().unwrap()).await);
             match (host, action["action"].as_str()) {
                 ("claude-code", Some("edit")) => {
                     assert_eq!(told["permissionDecision"], "allow", "{told}");
@@ -197,7 +198,7 @@ async fn parallel_hooks_run_one_approved_call_once() {
     service.decide(&json!({"action": "approve"})).await;
     let mut allowed = 0;
     for child in children {
-        let told = permission(&beside(move || child.wait_with_output().unwrap()).await);
+        let told = permission(&on_blocking_thread(move || child.wait_with_output().unwrap()).await);
         allowed += usize::from(told["permissionDecision"] == "allow");
     }
     assert_eq!(allowed, 1);

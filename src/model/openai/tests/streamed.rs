@@ -26,13 +26,13 @@ fn chunk(text: &str) -> String {
 }
 
 /// Returns a stream of these events, without the end of its body.
-fn begun(events: &[&str]) -> String {
+fn open_stream(events: &[&str]) -> String {
     head("text/event-stream; charset=utf-8")
         + &events.iter().map(|event| chunk(event)).collect::<String>()
 }
 
 fn streamed() -> String {
-    begun(&HELLO) + &chunk(DONE) + END
+    open_stream(&HELLO) + &chunk(DONE) + END
 }
 
 /// Starts an endpoint that answers each connection with one text, and leaves the connection open
@@ -109,7 +109,7 @@ async fn answer_is_reported_while_it_comes() {
 
 #[tokio::test]
 async fn answer_is_complete_at_the_end_marker_before_the_body_ends() {
-    let endpoint = patient(vec![begun(&HELLO) + &chunk(DONE)]).await;
+    let endpoint = patient(vec![open_stream(&HELLO) + &chunk(DONE)]).await;
     let (model, _) = client(Settings {
         timeout: Duration::from_hours(1),
         ..settings(&endpoint.url)
@@ -193,10 +193,10 @@ async fn mislabelled_body_is_recognized_by_its_content() {
 
 #[tokio::test]
 async fn lost_stream_is_reset_and_retried() {
-    let lost = begun(&HELLO[..2]);
-    let lost_after_finish = begun(&HELLO[..3]);
-    let ended_early = begun(&HELLO[..2]) + END;
-    let broken = begun(&[
+    let lost = open_stream(&HELLO[..2]);
+    let lost_after_finish = open_stream(&HELLO[..3]);
+    let ended_early = open_stream(&HELLO[..2]) + END;
+    let broken = open_stream(&[
         HELLO[0],
         "data: {\"error\":{\"message\":\"overloaded\",\"code\":529}}\n\n",
     ]) + END;
@@ -210,7 +210,7 @@ async fn lost_stream_is_reset_and_retried() {
             "{void}"
         );
     }
-    let silent = begun(&[]);
+    let silent = open_stream(&[]);
     let (answer, heard, _) = heard(vec![silent, streamed()]).await;
     assert!(answer.is_ok());
     assert_eq!(
@@ -226,7 +226,7 @@ async fn stream_that_only_lacks_its_usage_is_an_answer() {
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n{}",
         HELLO[..3].concat() + DONE
     );
-    for whole in [begun(&HELLO[..3]) + &chunk(DONE) + END, closed] {
+    for whole in [open_stream(&HELLO[..3]) + &chunk(DONE) + END, closed] {
         let (answer, heard, endpoint) = heard(vec![whole]).await;
         let answer = answer.unwrap();
         heard.assert_adds_up_to(&answer);
@@ -240,7 +240,7 @@ async fn stream_that_only_lacks_its_usage_is_an_answer() {
 
 #[tokio::test]
 async fn reported_text_is_reset_when_there_is_no_answer_in_the_end() {
-    let endpoint = Endpoint::new(vec![begun(&HELLO[..2]); 2]).await;
+    let endpoint = Endpoint::new(vec![open_stream(&HELLO[..2]); 2]).await;
     let (model, _) = client(Settings {
         retries: 1,
         ..settings(&endpoint.url)
@@ -259,7 +259,7 @@ async fn reported_text_is_reset_when_there_is_no_answer_in_the_end() {
 
 #[tokio::test]
 async fn stalled_stream_is_given_up_after_the_timeout() {
-    let endpoint = patient(vec![begun(&HELLO[..2])]).await;
+    let endpoint = patient(vec![open_stream(&HELLO[..2])]).await;
     let (model, _) = client(Settings {
         retries: 0,
         // The endpoint must send the first pieces within this time, even on a busy machine.
@@ -292,7 +292,7 @@ impl PieceSink for Slow {
 #[tokio::test]
 async fn answer_may_take_longer_than_the_timeout_but_not_without_end() {
     let parts = vec![
-        begun(&HELLO[..1]),
+        open_stream(&HELLO[..1]),
         chunk(HELLO[1]),
         chunk(&(HELLO[2..].concat() + DONE)) + END,
     ];
@@ -317,7 +317,7 @@ async fn endless_answer_is_given_up() {
         "x".repeat(1 << 20)
     );
     let one = format!("data: {}", "x".repeat(9 << 20));
-    for endless in [begun(&[event.as_str(); 9]), begun(&[&one])] {
+    for endless in [open_stream(&[event.as_str(); 9]), open_stream(&[&one])] {
         let endpoint = patient(vec![endless]).await;
         let (model, _) = client(settings(&endpoint.url));
         let detail = failure(&model, &DiscardingSink).await;

@@ -31,13 +31,13 @@ fn call(id: &str, arguments: &str) -> String {
         .to_string()
 }
 
-fn says(text: &str) -> String {
+fn text_item(text: &str) -> String {
     json!({"type": "message", "content": [{"type": "output_text", "text": text}]}).to_string()
 }
 
 #[test]
 fn finish_reason_is_read_and_calls_are_kept_beside_any_reason() {
-    let (call, text) = (call("a", "{}"), says("Hi"));
+    let (call, text) = (call("a", "{}"), text_item("Hi"));
     let refusal = r#"{"type":"message","content":[{"type":"refusal","refusal":"no"}]}"#;
     let cut = r#"{"type":"message","status":"incomplete","content":[]}"#;
     for (items, end, read) in [
@@ -138,7 +138,7 @@ fn items_are_kept_as_they_came_and_redacted_only_where_they_hold_a_secret() {
 fn text_is_that_of_all_messages_and_unknown_items_and_parts_are_kept_unseen() {
     let odd = r#"{"type":"message","content":[{"type":"later","text":"x"},{"type":"output_text","text":"b"}]}"#;
     let later = r#"{"type":"computer_call","content":[{"type":"output_text","text":"no"}]}"#;
-    let answer = of(&[&says("a"), later, odd]);
+    let answer = of(&[&text_item("a"), later, odd]);
     assert_eq!(answer.text.as_deref(), Some("ab"));
     assert_eq!(answer.raw["items"].as_array().unwrap().len(), 3);
     assert_eq!(of(&[]).text.as_deref(), Some(""));
