@@ -5,6 +5,7 @@
 mod alerts;
 mod commands;
 mod configurations;
+mod elsewhere;
 mod links;
 
 use std::fs;
@@ -31,7 +32,7 @@ impl Block {
     }
 
     /// Returns whether the shell block needs more than this machine, for example a cluster, Docker
-    /// or a remote database.
+    /// or a remote database. `elsewhere.rs` lists the tests of such blocks.
     fn is_no_run(&self) -> bool {
         self.options == "no-run"
     }
