@@ -14,6 +14,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use utoipa_swagger_ui::{Config, SwaggerFile, serve};
 
 use super::openapi_json;
+use crate::http::pages::layout::HtmlPage;
 use crate::http::server::accept::takes_gzip;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::problem::{Code, Problem};
@@ -67,7 +68,7 @@ pub(crate) async fn get_openapi() -> Response {
 /// Browse the OpenAPI document
 #[utoipa::path(
     get, path = "/docs", operation_id = "get_docs", tag = "service", security(()),
-    responses((status = 200, body = String, content_type = "text/html", description = "The page"))
+    responses(HtmlPage)
 )]
 pub(crate) async fn get_docs() -> Result<Response, Problem> {
     let page = String::from_utf8_lossy(&decompressed(asset("index.html")?)?)

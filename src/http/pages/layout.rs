@@ -10,6 +10,7 @@ use http::HeaderValue;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
+use utoipa::IntoResponses;
 use uuid::Uuid;
 
 use super::error_texts::{self, localized, untranslated};
@@ -18,6 +19,14 @@ use super::translations::{Translations, fill};
 use crate::engine::FieldError;
 use crate::http::server::problem::{Code, Problem};
 pub(crate) use crate::task::text_safety::visible;
+
+/// The successful response of an operation that only returns a page.
+#[derive(IntoResponses)]
+#[expect(dead_code, reason = "only documents the response")]
+pub(crate) enum HtmlPage {
+    #[response(status = 200, description = "The page", content_type = "text/html")]
+    Page(String),
+}
 
 const STYLE: &str = concat!(
     include_str!("layout.css"),

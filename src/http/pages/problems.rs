@@ -4,7 +4,7 @@
 use maud::{Markup, PreEscaped};
 use pulldown_cmark::{Options, Parser, html::push_html};
 
-use super::layout::english_page;
+use super::layout::{HtmlPage, english_page};
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::Code;
@@ -65,7 +65,7 @@ pages! {
 #[utoipa::path(
     get, path = "/problems/{code}", operation_id = "get_problem_page", tag = "service", security(()),
     params(("code" = Code, Path, description = "The problem's code")),
-    responses((status = 200, body = String, content_type = "text/html", description = "The page"))
+    responses(HtmlPage)
 )]
 pub(crate) async fn get_problem_page(Id(code): Id<Code>) -> Markup {
     page(code)

@@ -11,7 +11,7 @@ use maud::{Markup, html};
 use crate::http::Http;
 use crate::http::api::grants::list::read;
 use crate::http::pages::follow;
-use crate::http::pages::layout::{time_tag, visible};
+use crate::http::pages::layout::{HtmlPage, time_tag, visible};
 use crate::http::pages::site::{NavPage, Site};
 use crate::http::pages::site_texts::SiteTexts;
 use crate::http::pages::translations::fill;
@@ -41,8 +41,12 @@ const MAX_ROWS: i64 = 50;
 ///
 /// A parameter without a value counts as left out.
 #[utoipa::path(
-    get, path = "/grants", operation_id = "get_grants_page", tag = "pages", params(CursorQuery),
-    responses((status = 200, body = String, content_type = "text/html", description = "The page"))
+    get,
+    path = "/grants",
+    operation_id = "get_grants_page",
+    tag = "pages",
+    params(CursorQuery),
+    responses(HtmlPage)
 )]
 pub(crate) async fn get_grants_page(
     State(http): State<Arc<Http>>,

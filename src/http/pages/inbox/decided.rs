@@ -17,7 +17,7 @@ use super::rows::request_link;
 use crate::http::Http;
 use crate::http::events::inbox::filter::InboxFilter;
 use crate::http::pages::follow;
-use crate::http::pages::layout::{time_tag, visible};
+use crate::http::pages::layout::{HtmlPage, time_tag, visible};
 use crate::http::pages::request::deadline::duration_text;
 use crate::http::pages::site::{NavPage, Site};
 use crate::http::pages::site_texts::SiteTexts;
@@ -57,8 +57,12 @@ const MAX_READS: usize = 40;
 ///
 /// A parameter without a value counts as left out.
 #[utoipa::path(
-    get, path = "/inbox/decided", operation_id = "get_decided", tag = "pages", params(DecidedQuery, InboxQuery, CursorQuery),
-    responses((status = 200, body = String, content_type = "text/html", description = "The page"))
+    get,
+    path = "/inbox/decided",
+    operation_id = "get_decided",
+    tag = "pages",
+    params(DecidedQuery, InboxQuery, CursorQuery),
+    responses(HtmlPage)
 )]
 pub(crate) async fn get_decided(
     State(http): State<Arc<Http>>,

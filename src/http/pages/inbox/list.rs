@@ -19,7 +19,7 @@ use crate::http::events::inbox::MAX_COUNTED;
 use crate::http::events::inbox::filter::InboxFilter;
 use crate::http::pages::follow;
 use crate::http::pages::language::named_texts;
-use crate::http::pages::layout::{utc_text, visible};
+use crate::http::pages::layout::{HtmlPage, utc_text, visible};
 use crate::http::pages::request::kind::kind_word;
 use crate::http::pages::site::{NavPage, Site};
 use crate::http::pages::translations::fill;
@@ -56,8 +56,12 @@ const MAX_SEARCHED_FOR_URGENT: usize = 200;
 ///
 /// A parameter without a value counts as left out.
 #[utoipa::path(
-    get, path = "/inbox", operation_id = "get_inbox", tag = "pages", params(InboxQuery, CursorQuery),
-    responses((status = 200, body = String, content_type = "text/html", description = "The page"))
+    get,
+    path = "/inbox",
+    operation_id = "get_inbox",
+    tag = "pages",
+    params(InboxQuery, CursorQuery),
+    responses(HtmlPage)
 )]
 pub(crate) async fn get_inbox(
     State(http): State<Arc<Http>>,

@@ -10,6 +10,7 @@ use http::HeaderMap;
 use super::linked_request;
 use crate::http::Http;
 use crate::http::pages::language::Language;
+use crate::http::pages::layout::HtmlPage;
 use crate::http::pages::request::{View, request_page};
 use crate::http::server::caller::CurrentCaller;
 use crate::http::server::link::CurrentLink;
@@ -31,7 +32,7 @@ pub(crate) const OP: Op = Op {
 #[utoipa::path(
     get, path = "/l/{token}", operation_id = "get_link_page", tag = "requests",
     params(("token" = String, Path, description = "The sealed link of a message")),
-    responses((status = 200, body = String, content_type = "text/html", description = "The page"))
+    responses(HtmlPage)
 )]
 pub(crate) async fn get_link_page(
     State(http): State<Arc<Http>>,

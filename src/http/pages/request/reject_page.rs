@@ -8,6 +8,7 @@ use axum::response::Response;
 use http::HeaderMap;
 
 use crate::http::Http;
+use crate::http::pages::layout::HtmlPage;
 use crate::http::server::caller::CurrentCaller;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::path_id::Id;
@@ -30,7 +31,7 @@ pub(crate) const OP: Op = Op {
 #[utoipa::path(
     get, path = "/resume/{request_id}/reject", operation_id = "get_reject_page", tag = "requests",
     params(("request_id" = String, Path, format = Uuid, description = "The request")),
-    responses((status = 200, body = String, content_type = "text/html", description = "The page"))
+    responses(HtmlPage)
 )]
 pub(crate) async fn get_reject_page(
     State(http): State<Arc<Http>>,

@@ -10,6 +10,7 @@ use maud::Markup;
 use super::page;
 use crate::http::Http;
 use crate::http::pages::language::Language;
+use crate::http::pages::layout::HtmlPage;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::problem::{Code, Problem, path_prefix};
 use crate::http::server::session::{self, next};
@@ -29,7 +30,7 @@ pub(crate) const OP: Op = Op {
 #[utoipa::path(
     get, path = "/sign-in", operation_id = "get_sign_in", tag = "sign-in", security(()),
     params(("next" = Option<String>, Query, description = "The path of this service to open afterwards")),
-    responses((status = 200, body = String, content_type = "text/html", description = "The page"))
+    responses(HtmlPage)
 )]
 pub(crate) async fn get_sign_in(
     State(http): State<Arc<Http>>,

@@ -12,7 +12,7 @@ use uuid::Uuid;
 use crate::http::Http;
 use crate::http::api::tasks::list::page_of_tasks;
 use crate::http::pages::follow;
-use crate::http::pages::layout::{time_tag, visible};
+use crate::http::pages::layout::{HtmlPage, time_tag, visible};
 use crate::http::pages::site::{NavPage, Site};
 use crate::http::pages::site_texts::SiteTexts;
 use crate::http::server::caller::{CurrentCaller, must_read};
@@ -42,8 +42,12 @@ pub(crate) const OP: Op = Op {
 ///
 /// A parameter without a value counts as left out.
 #[utoipa::path(
-    get, path = "/tasks", operation_id = "get_tasks_page", tag = "pages", params(TasksPageQuery, CursorQuery),
-    responses((status = 200, body = String, content_type = "text/html", description = "The page"))
+    get,
+    path = "/tasks",
+    operation_id = "get_tasks_page",
+    tag = "pages",
+    params(TasksPageQuery, CursorQuery),
+    responses(HtmlPage)
 )]
 pub(crate) async fn get_tasks_page(
     State(http): State<Arc<Http>>,

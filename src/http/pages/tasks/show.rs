@@ -16,7 +16,7 @@ use crate::http::Http;
 use crate::http::access;
 use crate::http::pages::follow;
 use crate::http::pages::inbox::rows::summary;
-use crate::http::pages::layout::{force_left_to_right, time_tag, visible};
+use crate::http::pages::layout::{HtmlPage, force_left_to_right, time_tag, visible};
 use crate::http::pages::request::kind::kind_word;
 use crate::http::pages::request::live::script_texts;
 use crate::http::pages::site::{NavPage, Site};
@@ -47,7 +47,7 @@ pub(crate) const OP: Op = Op {
 #[utoipa::path(
     get, path = "/tasks/{task_id}", operation_id = "get_task_page", tag = "pages",
     params(("task_id" = String, Path, format = Uuid, description = "The task"), TimelineQuery),
-    responses((status = 200, body = String, content_type = "text/html", description = "The page"))
+    responses(HtmlPage)
 )]
 pub(crate) async fn get_task_page(
     State(http): State<Arc<Http>>,
