@@ -22,7 +22,7 @@ both! {
         let mut harness = harness(fixture, &[&[LARGE], &[LARGE], &[OTHER], &[], &[LARGE]]).await;
         harness.configure(|yaml| yaml.replace("uses: 3", "uses: 9"));
         // Both tasks ask before there is a standing decision.
-        let (first, second) = (harness.begun().await, harness.begun().await);
+        let (first, second) = (harness.stopped().await, harness.stopped().await);
         answered(&harness, first, remembered(GrantScope::Owner, hours(1))).await;
         ran(&harness, first, "/refund", 3).await;
         answered(&harness, second, rejects(Then::Continue)).await;
@@ -38,7 +38,7 @@ both! {
 
     async fn later_rejection_in_the_same_request_beats_a_standing_decision(fixture) {
         let harness = harness(fixture, &[&[LARGE, OTHER], &[OTHER], &[LARGE]]).await;
-        let task = harness.begun().await;
+        let task = harness.stopped().await;
         let (request, calls) = question(&harness, task).await;
         let wish = GrantRequest { scope: GrantScope::Task, expires_in: hours(1) };
         let yes = CallReply { remember: Some(wish), ..approve() };

@@ -10,7 +10,7 @@ use super::served_binary::{Folder, Served};
 use super::variable_secrecy::spellings;
 use crate::notify::{NEW, OLD};
 use crate::support::fake_chat_completions::{FakeModel, calls, text_answer};
-use crate::support::fake_mail_server::{FakeMailServer, Then};
+use crate::support::fake_mail_server::{FakeMailServer, MailBehaviour};
 use crate::support::fake_receiver::FakeReceiver;
 use crate::support::fake_slack::{CHANNEL, FakeSlack, TOKEN};
 use crate::support::fake_tool::FakeTool;
@@ -82,7 +82,7 @@ async fn secrets_of_receivers_are_in_no_log_line_row_answer_or_metric() {
         let backend = FakeReceiver::start().await;
         if fails {
             slack.fails("chat.postMessage", TOKEN);
-            mail.then(Then::RefuseSignIn);
+            mail.then(MailBehaviour::RefuseSignIn);
             let repeated = format!("{NEW} {OLD} {BEARER} {PATH}");
             backend.replies(move |_| {
                 (StatusCode::INTERNAL_SERVER_ERROR, repeated.clone()).into_response()

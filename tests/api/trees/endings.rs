@@ -9,9 +9,9 @@ use serde_json::json;
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
-    agent_of, approve, assert_invariants, begin, call, done, give, id, of, only, open, outcomes,
-    patient, paused, pays, prompts, results, scripted_answer, statuses, still, task, tree, trees,
-    turn, typed,
+    agent_of, approve, assert_invariants, begin, call, completed, give, id, of, only, open,
+    outcomes, patient, paused, pays, prompts, results, scripted_answer, statuses, still, task,
+    tree, trees, turn, typed,
 };
 use crate::support::eventually;
 use crate::support::test_app::{On, Reply, TestApp};
@@ -128,7 +128,7 @@ on_both! {
 
     async fn failed_sub_agent_is_reported_to_its_parent(on: On) {
         let app = trees(on, "").await;
-        let end = done(&app, &[turn(&[give("analyst", &[json!(0)]), give("clerk", &[json!("clerk: fine")])]), json!("supervisor: so what")]).await;
+        let end = completed(&app, &[turn(&[give("analyst", &[json!(0)]), give("clerk", &[json!("clerk: fine")])]), json!("supervisor: so what")]).await;
         let root_id = end.str("/task_id");
         assert_eq!(end.str("/output"), "supervisor: so what");
         let analyst = task(&app, &id(&only(&app, &root_id, "analyst").await)).await;
@@ -165,7 +165,7 @@ on_both! {
     async fn next_message_goes_on_after_many_sub_agents_and_an_orphaned_call(on: On) {
         let app = trees(on, "").await;
         let three = turn(&[give("analyst", &[json!("a")]), give("clerk", &[json!("b")]), give("analyst", &[json!("c")])]);
-        let root = done(&app, &[three.clone(), json!("first")]).await;
+        let root = completed(&app, &[three.clone(), json!("first")]).await;
         let root_id = root.str("/task_id");
         for round in 2..=5 {
             let end = message(&app, &root_id, &[three.clone(), json!(format!("round {round}"))], false).await;

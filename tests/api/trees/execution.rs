@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
-    approve, assert_invariants, call, done, give, id, of, only, open, outcomes, patient, paused,
-    pays, prompts, refund, results, scripted_answer, still, task, text, tree, trees, turn, typed,
-    with,
+    approve, assert_invariants, call, completed, give, id, of, only, open, outcomes, patient,
+    paused, pays, prompts, refund, results, scripted_answer, still, task, text, tree, trees, turn,
+    typed, with,
 };
 use crate::support::test_app::On;
 use crate::support::{eventually, until};
@@ -39,7 +39,7 @@ on_both! {
         assert_eq!((end.str("/status"), end.str("/output")), ("Completed".to_owned(), "end".to_owned()), "{}", end.text);
         assert_eq!(app.tool.ledger().len(), 1);
         assert_invariants(&app, &root_id).await;
-        let deeper = done(&app, &[chain(6, &[json!("too deep")]), json!("end")]).await;
+        let deeper = completed(&app, &[chain(6, &[json!("too deep")]), json!("end")]).await;
         assert_eq!(tree(&app, &deeper.str("/task_id")).await.len(), 6);
         app.stop().await;
     }
@@ -48,7 +48,7 @@ on_both! {
         let app = with(on, "", |yaml| yaml.replace("wait: 60s }", "wait: 60s, max_running: 1 }")).await;
         let three = turn(&[give("clerk", &[looks(1)]), give("clerk", &[looks(2)]), give("scribe", &[looks(3)])]);
         let wide = turn(&[give("analyst", &[three]), give("clerk", &[looks(4)]), give("analyst", &[turn(&[give("clerk", &[looks(5)])])])]);
-        let root = done(&app, &[wide, json!("end")]).await;
+        let root = completed(&app, &[wide, json!("end")]).await;
         let root_id = root.str("/task_id");
         assert_eq!(root.str("/output"), "end");
         assert_invariants(&app, &root_id).await;
@@ -109,7 +109,7 @@ on_both! {
 
     async fn sub_agent_may_return_an_empty_output(on: On) {
         let app = trees(on, "").await;
-        let root = done(&app, &[turn(&[give("analyst", &[json!("")])]), json!("end")]).await;
+        let root = completed(&app, &[turn(&[give("analyst", &[json!("")])]), json!("end")]).await;
         let journal = items(&app, &root.str("/task_id")).await;
         assert_eq!(outcomes(&journal), [("analyst", "succeeded")]);
         assert_eq!(typed(&journal, "tool_result")[0]["content"], "");
@@ -119,7 +119,7 @@ on_both! {
     async fn long_output_of_a_sub_agent_is_kept_whole_and_cut_for_the_model(on: On) {
         let app = trees(on, "").await;
         let long = "é".repeat(100_000);
-        let root = done(&app, &[turn(&[give("analyst", &[json!(long)])]), json!("end")]).await;
+        let root = completed(&app, &[turn(&[give("analyst", &[json!(long)])]), json!("end")]).await;
         let root_id = root.str("/task_id");
         assert_eq!(only(&app, &root_id, "analyst").await["output"], long);
         assert_eq!(typed(&items(&app, &root_id).await, "tool_result")[0]["content"], long);

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::{items, results_of};
 use super::{
-    assert_invariants, begin, call, done, give, id, limited, of, only, open, outcomes, paused,
+    assert_invariants, begin, call, completed, give, id, limited, of, only, open, outcomes, paused,
     pays, task, tree, turn, typed, with,
 };
 use crate::support::test_app::{On, TestApp};
@@ -48,7 +48,7 @@ on_both! {
         let app = with(on, "", limited("supervisor", "max_depth: 2")).await;
         let deepest = give("analyst", &[json!("too deep")]);
         let clerk = give("clerk", &[turn(&[deepest]), json!("clerk: alone")]);
-        let root = done(&app, &[turn(&[give("analyst", &[turn(&[clerk])])]), json!("end")]).await;
+        let root = completed(&app, &[turn(&[give("analyst", &[turn(&[clerk])])]), json!("end")]).await;
         let root_id = root.str("/task_id");
         assert_eq!(tree(&app, &root_id).await.len(), 3);
         let clerk = id(&only(&app, &root_id, "clerk").await);
@@ -59,7 +59,7 @@ on_both! {
 
     async fn max_depth_of_0_starts_no_sub_agent(on: On) {
         let app = with(on, "", limited("supervisor", "max_depth: 0")).await;
-        let root = done(&app, &[turn(&[give("analyst", &[json!("x")])]), json!("end")]).await;
+        let root = completed(&app, &[turn(&[give("analyst", &[json!("x")])]), json!("end")]).await;
         assert_eq!((refused(&app, &root.str("/task_id"), "max_depth").await, tree(&app, &root.str("/task_id")).await.len()), (1, 1));
         app.stop().await;
     }
@@ -67,7 +67,7 @@ on_both! {
     async fn turn_starts_no_more_sub_agents_than_its_limit(on: On) {
         let app = with(on, "", limited("supervisor", "max_children: 2")).await;
         let three = turn(&[give("analyst", &[json!("a")]), give("clerk", &[json!("b")]), give("clerk", &[json!("c")])]);
-        let root = done(&app, &[three.clone(), three, json!("end")]).await;
+        let root = completed(&app, &[three.clone(), three, json!("end")]).await;
         let root_id = root.str("/task_id");
         assert_eq!(refused(&app, &root_id, "max_children").await, 2, "one in each turn");
         assert_eq!(tree(&app, &root_id).await.len(), 5);
@@ -80,7 +80,7 @@ on_both! {
     async fn turn_of_a_sub_agent_starts_no_more_sub_agents_than_the_root_allows(on: On) {
         let app = with(on, "", limited("supervisor", "max_children: 1")).await;
         let two = turn(&[give("clerk", &[json!("b")]), give("clerk", &[json!("c")])]);
-        let root = done(&app, &[turn(&[give("analyst", &[two, json!("a")])]), json!("end")]).await;
+        let root = completed(&app, &[turn(&[give("analyst", &[two, json!("a")])]), json!("end")]).await;
         let root_id = root.str("/task_id");
         let analyst = id(&only(&app, &root_id, "analyst").await);
         assert_eq!((refused(&app, &analyst, "max_children").await, of(&app, &root_id, "clerk").await.len()), (1, 1));
@@ -92,7 +92,7 @@ on_both! {
         let app = with(on, "", limited("supervisor", "max_calls: 2")).await;
         let look = |order: u32| call("lookup", &json!({"order": order}));
         let three = turn(&[look(1), look(2), look(3)]);
-        let root = done(&app, &[turn(&[give("analyst", &[three, looks(4), json!("a")])]), json!("end")]).await;
+        let root = completed(&app, &[turn(&[give("analyst", &[three, looks(4), json!("a")])]), json!("end")]).await;
         let root_id = root.str("/task_id");
         let analyst = id(&only(&app, &root_id, "analyst").await);
         assert_eq!((refused(&app, &analyst, "2 calls at most").await, app.tool.ledger().len()), (3, 1));
@@ -104,7 +104,7 @@ on_both! {
         let app = with(on, "", limited("supervisor", "max_tasks: 2")).await;
         let below = give("analyst", &[turn(&[give("clerk", &[json!("deep")])]), json!("a")]);
         let program = [turn(&[below]), turn(&[give("clerk", &[json!("one too many")])]), json!("end")];
-        let root = done(&app, &program).await;
+        let root = completed(&app, &program).await;
         let root_id = root.str("/task_id");
         assert_eq!((tree(&app, &root_id).await.len(), refused(&app, &root_id, "max_tasks").await), (3, 1));
         let body = json!({"input": json!([[give("clerk", &[json!("again")])], "end"]).to_string()});
@@ -129,7 +129,7 @@ on_both! {
 
     async fn limit_of_a_sub_agent_ends_it_alone(on: On) {
         let app = with(on, "", limited("analyst", "max_model_calls: 2")).await;
-        let root = done(&app, &[turn(&[give("analyst", &[looks(1), looks(2), json!("a")]), give("clerk", &[looks(1), looks(2), json!("c")])]), json!("end")]).await;
+        let root = completed(&app, &[turn(&[give("analyst", &[looks(1), looks(2), json!("a")]), give("clerk", &[looks(1), looks(2), json!("c")])]), json!("end")]).await;
         let root_id = root.str("/task_id");
         let analyst = task(&app, &id(&only(&app, &root_id, "analyst").await)).await;
         assert_eq!((analyst.str("/status"), analyst.str("/error/code"), analyst.str("/error/limit")), ("Failed".to_owned(), "limit_reached".to_owned(), "max_model_calls".to_owned()));

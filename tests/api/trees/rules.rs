@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
-    approve, assert_invariants, call, done, give, id, only, open, outcomes, paused, prompts,
+    approve, assert_invariants, call, completed, give, id, only, open, outcomes, paused, prompts,
     refund, results, tree, trees, turn, typed, with,
 };
 use crate::support::test_app::{On, TestApp};
@@ -25,7 +25,7 @@ on_both! {
         let rules = "  - { name: top, tools: [refund], when: \"agent.name == 'supervisor'\", decide: deny, reason: Not the supervisor. }\n  \
                      - { name: leaf, tools: [refund], when: \"agent.name == 'analyst'\", decide: allow }\n";
         let app = trees(on, rules).await;
-        let root = done(&app, &[turn(&[give("analyst", &[turn(&[refund(1)]), json!("analyst: no")])])]).await;
+        let root = completed(&app, &[turn(&[give("analyst", &[turn(&[refund(1)]), json!("analyst: no")])])]).await;
         assert_eq!(judged(&app, &root.str("/task_id")).await, (json!("deny"), json!("top"), json!("denied")));
         assert!(results(prompts(&app, "analyst").last().unwrap())[0].contains("Not the supervisor."));
         assert!(app.tool.ledger().is_empty());
@@ -63,10 +63,10 @@ on_both! {
         let rules = "  - { name: leaf, tools: [refund], when: \"agent.name == 'analyst'\", decide: allow }\n  \
                      - { name: others, tools: [refund], when: \"agent.name == 'clerk'\", decide: deny }\n";
         let app = with(on, rules, |yaml| yaml.replace("  - { name: held, tools: [refund], decide: hold, reason: Refunds need a look. }\n", "")).await;
-        let root = done(&app, &[turn(&[give("analyst", &[turn(&[refund(1)]), json!("paid")])])]).await;
+        let root = completed(&app, &[turn(&[give("analyst", &[turn(&[refund(1)]), json!("paid")])])]).await;
         assert_eq!(judged(&app, &root.str("/task_id")).await, (json!("allow"), json!("leaf"), json!("succeeded")));
         let deep = give("analyst", &[turn(&[refund(2)]), json!("not paid")]);
-        let root = done(&app, &[turn(&[give("clerk", &[turn(&[deep])])])]).await;
+        let root = completed(&app, &[turn(&[give("clerk", &[turn(&[deep])])])]).await;
         assert_eq!(judged(&app, &root.str("/task_id")).await, (json!("deny"), json!("others"), json!("denied")));
         app.stop().await;
     }
@@ -75,7 +75,7 @@ on_both! {
         let rules = "  - { name: only-below, tools: [refund], when: \"agent.path.size() > 2\", decide: deny, reason: Too deep. }\n";
         let app = trees(on, rules).await;
         let clerk = give("clerk", &[turn(&[refund(1)]), json!("clerk: no")]);
-        let root = done(&app, &[turn(&[give("analyst", &[turn(&[clerk])])])]).await;
+        let root = completed(&app, &[turn(&[give("analyst", &[turn(&[clerk])])])]).await;
         let journal = items(&app, &id(&only(&app, &root.str("/task_id"), "clerk").await)).await;
         assert_eq!(outcomes(&journal), [("refund", "denied")]);
         let held = paused(&app, &[turn(&[give("analyst", &[turn(&[refund(1)])])])]).await;
@@ -87,7 +87,7 @@ on_both! {
         let rules = "  - { name: no-deletes, tools: [analyst], when: \"args.task.contains('delete')\", decide: deny, reason: Nothing is deleted. }\n  \
                      - { name: costly, tools: [analyst], when: \"args.task.contains('costly')\", decide: hold, reason: That costs. }\n";
         let app = trees(on, rules).await;
-        let root = done(&app, &[turn(&[give("analyst", &[json!("delete it")])]), json!("then not")]).await;
+        let root = completed(&app, &[turn(&[give("analyst", &[json!("delete it")])]), json!("then not")]).await;
         assert_eq!(outcomes(&items(&app, &root.str("/task_id")).await), [("analyst", "denied")]);
         assert_eq!(tree(&app, &root.str("/task_id")).await.len(), 1);
 
@@ -143,7 +143,7 @@ on_both! {
             call("analyst", &json!({"task": "x", "agent": "clerk"})),
             call("Analyst", &json!({"task": "x"})),
         ];
-        let root = done(&app, &[turn(&wrong), json!("end")]).await;
+        let root = completed(&app, &[turn(&wrong), json!("end")]).await;
         let outcomes_of = items(&app, &root.str("/task_id")).await;
         assert!(outcomes(&outcomes_of).iter().all(|(_, outcome)| *outcome == "invalid"), "{outcomes_of:#?}");
         assert_eq!((outcomes(&outcomes_of).len(), tree(&app, &root.str("/task_id")).await.len()), (5, 1));
