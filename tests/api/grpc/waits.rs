@@ -1,4 +1,5 @@
-//! Tests of checks that wait for a person: how many may wait at once, and clients that leave.
+//! Tests of checks that wait for a person: how many may wait at once, clients that leave, and a
+//! shutdown of the service.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use holdpoint::world::{Clock as _, SystemClock};
 use tokio::time::timeout;
 
 use super::*;
-use crate::support::test_app::{Actor, Reply};
+use crate::support::test_app::Reply;
 
 /// The time limit for steps that must not block, even on a busy machine.
 const SOON: Duration = Duration::from_secs(50);
@@ -30,13 +31,13 @@ async fn patient_with(mut grpc: Grpc, message: Vec<u8>) -> Verdict {
     verdict(&answered.message)
 }
 
-/// Waits until the person sees a request in their list, and returns the first request.
-async fn first_request(actor: impl Fn() -> Actor<'static>) -> Value {
+/// Waits until Alice sees a request in her list, and returns the first request.
+async fn first_request(app: &TestApp) -> Value {
     let first = async || {
-        let list = actor().get("/v1/requests").await;
+        let list = app.owner().get("/v1/requests").await;
         list.body.pointer("/requests/0").cloned()
     };
-    crate::support::eventually("the person sees a request", first).await
+    crate::support::eventually("Alice sees a request", first).await
 }
 
 /// Returns the stored time until which a client counts as waiting for the call of this request.
@@ -76,7 +77,7 @@ async fn waits_of_all_surfaces_count_together_and_a_further_one_is_pending_at_on
         Box::leak(Box::new(gate::bash("cargo"))),
         300,
     ));
-    first_request(|| app.owner()).await;
+    first_request(app).await;
     // The call proposed over REST takes the only place for a waiting client.
     assert_eq!(patient(grpc.clone(), "make").await.state(), "pending");
     rest.abort();
@@ -133,7 +134,7 @@ async fn gateway_that_resets_its_stream_has_left_and_a_later_approval_waits() {
     let app: &'static TestApp = Box::leak(Box::new(gateway_app(LONG).await));
     let mut grpc = Grpc::to(app).await;
     let waits = TaskTracker::new().spawn(patient(grpc.clone(), "make"));
-    let request = first_request(|| app.owner()).await;
+    let request = first_request(app).await;
     let until = async |present: bool| {
         let is_so = async || is_present(app, &request).await == present;
         crate::support::until("the presence is as expected", is_so).await;
@@ -149,4 +150,28 @@ async fn gateway_that_resets_its_stream_has_left_and_a_later_approval_waits() {
     // call.
     let passed = grpc.check(&bash("make")).await;
     assert!(matches!(passed, Verdict::Passes(Some(_))), "{passed:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn check_that_waits_at_a_shutdown_is_pending_and_passes_after_the_restart_once_approved() {
+    let mut app = gateway_app(LONG).await;
+    let waiting = TaskTracker::new().spawn(patient(Grpc::to(&app).await, "make"));
+    let request = first_request(&app).await;
+    let waits = async || waits_for_minutes(&app, &request).await;
+    crate::support::until("the check waits", waits).await;
+    let (told, ()) = tokio::join!(waiting, app.restart());
+    let told = told.unwrap();
+    assert_eq!(told.state(), "pending");
+    assert!(told.text().starts_with("HELD."), "{told:?}");
+    let Verdict::Denied(_, body) = &told else {
+        panic!("{told:?}")
+    };
+    let gate = &body["result"]["_meta"]["holdpoint/gate"];
+    assert_eq!(gate["task_id"], request["task_id"]);
+    assert_eq!(gate["request_id"], request["request_id"]);
+    approve(&app, &request).await;
+    let passed = Grpc::to(&app).await.check(&bash("make")).await;
+    let task = request["task_id"].as_str().unwrap().to_owned();
+    assert_eq!(passed, Verdict::Passes(Some(task)));
+    app.stop().await;
 }
