@@ -1,10 +1,11 @@
-//! Tests of HTTP/2: the limits of a connection, and clients that keep a connection open without a
-//! request.
+//! Tests of HTTP/2: the limits of a connection, slow clients, and clients that keep a connection open
+//! without a request.
 
 use super::*;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 // The types of frames (RFC 9113, section 6).
+const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
@@ -17,18 +18,29 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&head, payload].concat()
 }
 
-/// Returns a HEADERS frame with a GET request for `path`, which must be shorter than 127 bytes.
-/// `more` is appended; it contains further header fields in the encoding of HPACK.
-fn get(stream: u32, path: &str, more: &[u8]) -> Vec<u8> {
+/// Returns a HEADERS frame with a request for `path`, which must be shorter than 127 bytes. `method`
+/// is an index into the static table of HPACK. `more` is appended; it contains further header fields
+/// in the encoding of HPACK.
+fn request(method: u8, flags: u8, stream: u32, path: &str, more: &[u8]) -> Vec<u8> {
     let length = u8::try_from(path.len()).unwrap();
     let block = [
-        &[0x82, 0x86, 0x41, 1, b'h', 0x04, length],
+        &[0x80 | method, 0x86, 0x41, 1, b'h', 0x04, length],
         path.as_bytes(),
         more,
     ]
     .concat();
+    frame(HEADERS, flags, stream, &block)
+}
+
+fn get(stream: u32, path: &str, more: &[u8]) -> Vec<u8> {
     // 0x05 sets the flags END_STREAM and END_HEADERS.
-    frame(HEADERS, 0x05, stream, &block)
+    request(2, 0x05, stream, path, more)
+}
+
+/// Returns the head of a POST request, whose body follows in DATA frames.
+fn post(stream: u32, path: &str) -> Vec<u8> {
+    // 0x04 sets the flag END_HEADERS alone.
+    request(3, 0x04, stream, path, &[])
 }
 
 /// Returns a header field `a` with a value of `size` bytes, in the encoding of HPACK. The field
@@ -67,6 +79,14 @@ impl Frames {
         self.0.0.read_exact(&mut payload).await.ok()?;
         let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
         Some((head[3], head[4], stream, payload))
+    }
+
+    /// Sends `GET /`, and checks that the response is 200 and complete.
+    async fn asks(&mut self, stream: u32) {
+        self.send(&get(stream, "/", &[])).await;
+        // 0x88 is the static entry `:status: 200`.
+        assert_eq!(self.payload(HEADERS).await.unwrap()[0], 0x88);
+        assert_eq!(self.payload(DATA).await.unwrap(), b"127.0.0.1:4711");
     }
 
     /// Returns the payload of the next frame of type `kind`; `None` if the connection ends first.
@@ -137,6 +157,119 @@ async fn streams_that_are_reset_at_once_end_the_connection() {
     assert_eq!(payload[4..8], [0, 0, 0, 11], "ENHANCE_YOUR_CALM");
     assert!(client.payload(GOAWAY).await.is_none(), "it ends");
     speaking_http2().open().asks().await;
+}
+
+/// Sends the parts, and advances the clock by 3 seconds after each of them.
+async fn send_slowly<'p>(
+    setup: &Setup,
+    client: &mut Client,
+    parts: impl IntoIterator<Item = &'p [u8]>,
+) {
+    for part in parts {
+        client.0.write_all(part).await.unwrap();
+        tokio::task::yield_now().await;
+        setup.clock.advance(Duration::from_secs(3));
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn partial_preface_or_request_head_is_closed_in_time_however_slowly_it_arrives() {
+    let setup = speaking_http2();
+    let mut preface = setup.open();
+    send_slowly(&setup, &mut preface, PREFACE[..18].chunks(6)).await;
+    setup.clock.advance(Duration::from_secs(1));
+    assert!(preface.is_closed().await);
+
+    let head = get(1, "/", &[]);
+    let (most, last) = head.split_at(head.len() - 1);
+    let parts = || most.chunks(most.len().div_ceil(3));
+    let mut in_time = Frames::open(&setup).await;
+    send_slowly(&setup, &mut in_time.0, parts()).await;
+    in_time.send(last).await;
+    assert!(in_time.payload(HEADERS).await.is_some());
+    let mut late = Frames::open(&setup).await;
+    send_slowly(&setup, &mut late.0, parts()).await;
+    setup.clock.advance(Duration::from_secs(1));
+    assert!(late.payload(HEADERS).await.is_none());
+
+    // Between two requests, the 75 seconds of `KEEP_ALIVE_TIMEOUT` include the time for the head.
+    let mut kept = Frames::open(&setup).await;
+    kept.asks(1).await;
+    tokio::task::yield_now().await;
+    setup.clock.advance(just_before(KEEP_ALIVE_TIMEOUT));
+    kept.send(&get(3, "/", &[])[..most.len()]).await;
+    tokio::task::yield_now().await;
+    setup.clock.advance(Duration::from_millis(1));
+    assert!(kept.payload(HEADERS).await.is_none());
+}
+
+#[tokio::test]
+async fn body_that_is_still_read_keeps_its_connection() {
+    let setup = speaking_http2();
+    let mut slow = Frames::open(&setup).await;
+    slow.send(&post(1, "/body")).await;
+    slow.send(&frame(DATA, 0, 1, b"ab")).await;
+    tokio::task::yield_now().await;
+    setup.clock.advance(Duration::from_mins(2));
+    tokio::task::yield_now().await;
+    // 1 is the flag END_STREAM.
+    slow.send(&frame(DATA, 1, 1, b"cd")).await;
+    assert_eq!(slow.payload(DATA).await.unwrap(), b"4");
+    tokio::task::yield_now().await;
+    setup.clock.advance(just_before(KEEP_ALIVE_TIMEOUT));
+    slow.asks(3).await;
+}
+
+#[tokio::test]
+async fn longest_idle_connection_makes_room_for_the_next() {
+    let setup = Setup::speaking(3, Some(PingTimes::default()));
+    let mut first = Frames::open(&setup).await;
+    let mut second = Frames::open(&setup).await;
+    let mut third = Frames::open(&setup).await;
+    for client in [&mut first, &mut second, &mut third] {
+        client.asks(1).await;
+    }
+    first.asks(3).await;
+    // `second` has been idle longest, because `first` has just sent another request.
+    Frames::open(&setup).await.asks(1).await;
+    assert!(second.payload(HEADERS).await.is_none());
+    third.asks(3).await;
+    // A connection that serves a request of an authenticated caller stays open.
+    first.send(&get(5, "/held", &[])).await;
+    setup.held.notified().await;
+    let mut more = Vec::new();
+    for _ in 0..3 {
+        let mut client = Frames::open(&setup).await;
+        client.asks(1).await;
+        more.push(client);
+    }
+    assert!(third.payload(HEADERS).await.is_none());
+    setup.leave.add_permits(1);
+    assert_eq!(first.payload(DATA).await.unwrap(), b"held");
+    // A connection with an incomplete preface or request head counts as idle.
+    for _ in 0..50 {
+        let mut half = setup.open();
+        half.send("PRI * HTTP/2.0\r\n").await;
+        std::mem::forget(half);
+        let mut half = Frames::open(&setup).await;
+        half.send(&get(1, "/", &[])[..12]).await;
+        std::mem::forget(half);
+    }
+    for _ in 0..5 {
+        Frames::open(&setup).await.asks(1).await;
+    }
+}
+
+#[tokio::test]
+async fn unauthenticated_request_with_a_slow_body_makes_room_for_the_next_client() {
+    let setup = Setup::speaking(1, Some(PingTimes::default()));
+    let mut stranger = Frames::open(&setup).await;
+    stranger.send(&post(1, "/sign-in")).await;
+    stranger.send(&frame(DATA, 0, 1, b"ab")).await;
+    tokio::task::yield_now().await;
+    Frames::open(&setup).await.asks(1).await;
+    assert!(stranger.payload(HEADERS).await.is_none());
 }
 
 /// Sends pings and advances the clock by `time`, up to four times. Panics if the connection is
