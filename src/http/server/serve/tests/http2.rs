@@ -159,6 +159,24 @@ async fn streams_that_are_reset_at_once_end_the_connection() {
     speaking_http2().open().asks().await;
 }
 
+/// The server answers a malformed request with RST_STREAM.
+#[tokio::test]
+async fn client_that_makes_the_server_reset_over_1024_streams_is_closed() {
+    let setup = speaking_http2();
+    let mut client = Frames::open(&setup).await;
+    // The field `content-length: 1`, although the request has no body.
+    let malformed = [0x0f, 0x0d, 1, b'1'];
+    for number in 0..1024 {
+        client.send(&get(2 * number + 1, "/", &malformed)).await;
+        let reason = client.payload(RST_STREAM).await.unwrap();
+        assert_eq!(reason, [0, 0, 0, 1], "PROTOCOL_ERROR");
+    }
+    client.send(&get(2049, "/", &malformed)).await;
+    let payload = client.payload(GOAWAY).await.unwrap();
+    assert_eq!(payload[4..8], [0, 0, 0, 11], "ENHANCE_YOUR_CALM");
+    assert!(client.payload(GOAWAY).await.is_none(), "it ends");
+}
+
 /// Sends the parts, and advances the clock by 3 seconds after each of them.
 async fn send_slowly<'p>(
     setup: &Setup,
