@@ -1,12 +1,14 @@
-//! Tests of the memory that an ask holds while it waits, over REST and over MCP.
+//! Tests of the memory that an ask holds while it waits, over REST and over MCP, and of the Tokio
+//! tasks that a held call needs without an ask.
 
 use std::time::Duration;
 
 use holdpoint::task::id::TaskId;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
+use tokio::runtime::Handle;
 
-use super::{AGENT, yaml};
+use super::{AGENT, ask_as, gate, refund, yaml};
 use crate::support::allocator::allocated_bytes;
 use crate::support::test_app::{On, TestApp};
 use crate::support::{eventually, pause, raw_http, until};
@@ -121,5 +123,26 @@ async fn ask_that_waits_over_mcp_holds_neither_its_session_nor_its_request() {
     }
     assert_little_is_held(before).await;
     drop(streams);
+    app.stop().await;
+}
+
+/// The service runs in the test's runtime. A timer of Tokio is part of a task, so a held call
+/// without a task has no timer either.
+#[tokio::test]
+async fn held_call_whose_asker_has_left_needs_no_tokio_task() {
+    let app = gate(On::Sqlite, "").await;
+    let hold = async |amount: u32| {
+        // The tasks of a kept connection would count.
+        let actor = app.actor(AGENT).header("connection", "close");
+        let reply = ask_as(actor, &refund(amount), 0).await;
+        assert_eq!(reply.str("/decision"), "pending", "{}", reply.text);
+    };
+    let alive = || Handle::current().metrics().num_alive_tasks();
+    hold(100).await;
+    let before = alive();
+    for amount in (101..).take(ASKS) {
+        hold(amount).await;
+    }
+    until("no task is left", async || alive() <= before).await;
     app.stop().await;
 }
