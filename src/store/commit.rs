@@ -94,30 +94,25 @@ impl std::fmt::Debug for Committer {
     }
 }
 
-/// Returns the number of writers on Postgres. A small number is best: changes that are queued
-/// during a write share the next statement, whose cost hardly depends on the number of its changes.
-pub(super) fn writers() -> u32 {
-    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    if processors > 2 { 2 } else { 1 }
-}
-
 impl Committer {
+    /// Starts the writers: `writers` of them on Postgres, a single one on `SQLite`.
     pub(super) fn start(
-        db: Arc<Db>,
-        feed: Arc<Feed>,
-        stop: CancellationToken,
+        db: &Arc<Db>,
+        feed: &Arc<Feed>,
+        writers: u32,
+        stop: &CancellationToken,
         tasks: &TaskTracker,
     ) -> Arc<Self> {
         let writers = match &db.engine {
-            Engine::Postgres { .. } => writers(),
+            Engine::Postgres { .. } => writers,
             Engine::Sqlite(_) => 1,
         };
         let committer = Arc::new(Self {
-            db,
-            feed,
+            db: Arc::clone(db),
+            feed: Arc::clone(feed),
             writers: (0..writers).map(|_| Writer::default()).collect(),
             tasks: tasks.clone(),
-            stop,
+            stop: stop.clone(),
             batch_observer: OnceLock::new(),
             event_filters: OnceLock::new(),
             is_general_only: AtomicBool::new(false),

@@ -224,7 +224,7 @@ impl Store {
             TaskTracker::new(),
             CancellationToken::new(),
         );
-        let committer = Committer::start(Arc::clone(&db), Arc::clone(&feed), stop.clone(), &tasks);
+        let committer = Committer::start(&db, &feed, settings.writers, &stop, &tasks);
         let muted = Arc::new(AtomicBool::new(false));
         if let Some(relay) = relay::Relay::new(
             Arc::clone(&db),

@@ -13,7 +13,6 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, SqlStr};
 
 use super::asker_lock::AskerLock;
-use super::commit::writers;
 use super::connections::{ConnectionFailures, Pool, PostgresConnector, timed_out};
 use super::db::{Db, Engine, Sql, sql};
 use super::identity::{self, UncertainUntil};
@@ -129,7 +128,7 @@ async fn postgres(
     let lists = (settings.max_connections / 4).max(1);
     let keyed = settings
         .max_connections
-        .saturating_sub(lists + writers() + 2)
+        .saturating_sub(lists + settings.writers + 2)
         .max(1);
     let pool = |options: PgConnectOptions, size: u32| {
         let connect = PostgresConnector {
@@ -149,7 +148,7 @@ async fn postgres(
         // A change that exceeds this `lock_timeout` is sent again on `keyed`, which waits longer.
         writers: pool(
             planned_once().options([("lock_timeout", "500ms")]),
-            writers(),
+            settings.writers,
         )?,
         keyed: pool(planned_once(), keyed)?,
         lists: pool(planned_anew(), lists)?,

@@ -43,6 +43,10 @@ pub struct Settings {
     /// limit migrations.
     #[serde(skip)]
     pub open_timeout: Duration,
+    /// The number of writers on Postgres, at least 1. Only tests choose another number than the
+    /// default.
+    #[serde(skip)]
+    pub writers: u32,
 }
 
 impl Default for Settings {
@@ -56,8 +60,17 @@ impl Default for Settings {
             unsafe_ok: false,
             restored: false,
             open_timeout: Duration::MAX,
+            writers: default_writers(),
         }
     }
+}
+
+/// Returns the number of writers on Postgres that suits this machine. A small number is best:
+/// changes that are queued during a write share the next statement, whose cost hardly depends on the
+/// number of its changes.
+fn default_writers() -> u32 {
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    if processors > 2 { 2 } else { 1 }
 }
 
 /// How long this process waits beyond the server's statement timeout, for an answer that may still

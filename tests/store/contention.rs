@@ -5,7 +5,21 @@ use holdpoint::store::{CommitError, Store};
 use holdpoint::task::change::{Counters, Guard, TaskChange};
 use holdpoint::task::id::TaskId;
 
-use super::store_fixture::{both, change, child_task, fresh, said};
+use super::store_fixture::{StoreFixture, both, change, child_task, fresh, said};
+
+/// Like `both`, and makes a third test of each body: on Postgres with two writers. The default
+/// number of writers depends on the machine.
+macro_rules! every_number_of_writers {
+    ($($(#[$doc:meta])* async fn $name:ident($fixture:ident) $body:block)*) => {
+        both! {
+            $($(#[$doc])* async fn $name($fixture) $body)*
+        }
+        mod two_writers {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() { super::$name(super::StoreFixture::with_writers(2).await).await })*
+        }
+    };
+}
 
 /// Submits one commit per round, based on freshly read versions. Each commit adds two items and a
 /// model call to every child of one tree, and counts these model calls on the root. Returns the
@@ -50,7 +64,7 @@ async fn write_on(
     written
 }
 
-both! {
+every_number_of_writers! {
     async fn contended_batches_leave_no_gap_no_partial_change_and_no_deadlock(fixture) {
         let mut trees = Vec::new();
         for _ in 0..6 {

@@ -125,16 +125,26 @@ pub struct StoreFixture {
 impl StoreFixture {
     pub async fn sqlite() -> Self {
         let (folder, url) = sqlite_file::database().await;
-        Self::on(url, KeptDatabase::Folder { _kept: folder }).await
+        let settings = Settings {
+            url: Secret::new(url),
+            ..Settings::default()
+        };
+        Self::on(settings, KeptDatabase::Folder { _kept: folder }).await
     }
 
     pub async fn postgres() -> Self {
+        Self::with_writers(Settings::default().writers).await
+    }
+
+    /// Returns a fixture on Postgres whose store has this number of writers.
+    pub async fn with_writers(writers: u32) -> Self {
         let database = database().await;
-        Self::on(
-            database.url.clone(),
-            KeptDatabase::Postgres { _kept: database },
-        )
-        .await
+        let settings = Settings {
+            url: Secret::new(database.url.clone()),
+            writers,
+            ..Settings::default()
+        };
+        Self::on(settings, KeptDatabase::Postgres { _kept: database }).await
     }
 
     pub async fn like(other: &Self) -> Self {
@@ -145,11 +155,7 @@ impl StoreFixture {
         }
     }
 
-    async fn on(url: String, kept: KeptDatabase) -> Self {
-        let settings = Settings {
-            url: Secret::new(url),
-            ..Settings::default()
-        };
+    async fn on(settings: Settings, kept: KeptDatabase) -> Self {
         let clock = Arc::new(ManualClock::at(1_700_000_000_000_000));
         let store = Store::open(&settings, clock.clone()).await.unwrap();
         Self {
