@@ -289,3 +289,84 @@ impl Drop for CheckedOut {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use deadpool::managed::Manager as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    // Messages of the protocol of Postgres.
+    const AUTHENTICATION_OK: &[u8] = b"R\0\0\0\x08\0\0\0\0";
+    const READY_FOR_QUERY: &[u8] = b"Z\0\0\0\x05I";
+    const SYNC: &[u8; 5] = b"S\0\0\0\x04";
+
+    const SHORT: Duration = Duration::from_secs(9);
+    const LONG: Duration = Duration::from_secs(11);
+
+    /// Connects to a server that the test plays. Returns the pool's connector, the connection, and the
+    /// server's end of the connection.
+    async fn connected() -> (PostgresConnector, PgConnection, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let url = format!("postgres://u@{address}/d?sslmode=disable");
+        let options: PgConnectOptions = url.parse().unwrap();
+        let accepts = async {
+            let (mut server, _) = listener.accept().await.unwrap();
+            let length = server.read_u32().await.unwrap();
+            let mut startup = vec![0; usize::try_from(length).unwrap() - 4];
+            server.read_exact(&mut startup).await.unwrap();
+            let answer = [AUTHENTICATION_OK, READY_FOR_QUERY].concat();
+            server.write_all(&answer).await.unwrap();
+            server
+        };
+        let (connection, server) = tokio::join!(options.connect(), accepts);
+        let connector = PostgresConnector {
+            options,
+            connection_failures: Arc::default(),
+            uncertain_until: UncertainUntil::default(),
+        };
+        (connector, connection.unwrap(), server)
+    }
+
+    fn idle_for(time: Duration) -> Metrics {
+        Metrics {
+            recycled: std::time::Instant::now().checked_sub(time),
+            ..Metrics::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn connection_that_was_idle_for_over_10_seconds_is_pinged_before_use() {
+        let (connector, mut connection, mut server) = connected().await;
+        // The server does not answer yet, so a ping would fail.
+        let used = connector.recycle(&mut connection, &idle_for(SHORT)).await;
+        assert!(used.is_ok());
+        let long = idle_for(LONG);
+        let pongs = async {
+            let mut ping = [0; SYNC.len()];
+            server.read_exact(&mut ping).await.unwrap();
+            assert_eq!(&ping, SYNC);
+            server.write_all(READY_FOR_QUERY).await.unwrap();
+        };
+        let (used, ()) = tokio::join!(connector.recycle(&mut connection, &long), pongs);
+        assert!(used.is_ok());
+    }
+
+    #[tokio::test]
+    async fn idle_connection_that_the_server_has_closed_is_not_used_and_has_the_others_pinged() {
+        let (connector, mut connection, server) = connected().await;
+        drop(server);
+        let used = connector.recycle(&mut connection, &idle_for(SHORT)).await;
+        assert!(used.is_ok(), "it is not pinged yet");
+        let used = connector.recycle(&mut connection, &idle_for(LONG)).await;
+        assert!(used.is_err());
+        // The failure is recent, so a connection that was idle for a shorter time is pinged, too.
+        let (_, mut other, server) = connected().await;
+        drop(server);
+        let used = connector.recycle(&mut other, &idle_for(SHORT)).await;
+        assert!(used.is_err());
+    }
+}
