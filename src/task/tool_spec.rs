@@ -96,13 +96,13 @@ impl ToolKind {
                 without_rule: Verdict::Allow,
                 performed_elsewhere: true,
                 asks_person: false,
-                receiver: Some("nobody"),
+                receiver: Some("no receiver"),
             },
             Self::Human => ToolKindProperties {
                 without_rule: Verdict::Human,
                 performed_elsewhere: false,
                 asks_person: true,
-                receiver: Some("nobody"),
+                receiver: Some("no receiver"),
             },
         }
     }
