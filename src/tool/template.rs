@@ -54,7 +54,7 @@ impl Template {
             match part {
                 TemplatePart::Text(literal) => text.push_str(literal.reveal()),
                 TemplatePart::Credential(name, field) => {
-                    text.push_str(credentials.value(name, field)?)
+                    text.push_str(credentials.value(name, field)?);
                 }
             }
         }

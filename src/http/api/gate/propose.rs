@@ -73,7 +73,7 @@ pub(crate) async fn propose_gate_call(
     let call = posted
         .json_with_raw_member(&http.body_parser, "arguments", |body, arguments, text| {
             Fields::read(body, |fields, errors| {
-                NewGateCall::read(arguments, text, fields, errors)
+                Some(NewGateCall::read(arguments, text, fields, errors))
             })
         })
         .await?;
@@ -152,14 +152,14 @@ impl NewGateCall {
         text: &[u8],
         fields: &mut Fields,
         errors: &mut Errors,
-    ) -> Option<Self> {
+    ) -> Self {
         let (arguments, arguments_text) = read_arguments(arguments, fields, errors);
         let tool = fields.text_within("tool", MAX_TOOL_NAME_BYTES, errors);
         if tool.as_ref().is_none_or(String::is_empty) && errors.0.is_empty() {
             errors.add("/tool", "the name of a tool");
         }
         let attach = fields.flag("attach", errors);
-        Some(Self {
+        Self {
             gate: fields.text("gate", errors),
             tool: tool.unwrap_or_default(),
             arguments,
@@ -168,7 +168,7 @@ impl NewGateCall {
             context: fields.text_within("context", MAX_CONTEXT_BYTES, errors),
             metadata: message_body::metadata(text, fields, errors),
             attach,
-        })
+        }
     }
 
     /// Returns the proposal of a client that does not wait. `propose_gate_call` sets the `wait`.

@@ -61,7 +61,7 @@ pub(crate) async fn create_task(
         |()| {
             posted.json(&http.body_parser, |body, text| {
                 Fields::read(body, |fields, errors| {
-                    CreateTask::read(text, fields, errors)
+                    Some(CreateTask::read(text, fields, errors))
                 })
                 .map(TaskInput::from)
             })
@@ -74,17 +74,17 @@ pub(crate) async fn create_task(
 
 impl CreateTask {
     /// `text` is the unparsed body, from which `metadata` is copied unchanged.
-    fn read(text: &[u8], fields: &mut Fields, errors: &mut Errors) -> Option<Self> {
+    fn read(text: &[u8], fields: &mut Fields, errors: &mut Errors) -> Self {
         let agent = fields.text("agent", errors);
         let (input, items) = message_body::message(fields, errors);
-        Some(Self {
+        Self {
             agent,
             input,
             items,
             session_id: message_body::session_id(fields, errors),
             user_context: message_body::user_context(fields, errors),
             metadata: message_body::metadata(text, fields, errors),
-        })
+        }
     }
 }
 

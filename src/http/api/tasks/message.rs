@@ -67,7 +67,10 @@ pub(crate) async fn send_message(
         may_command(&http, &posted.caller, id, Command::Message),
         |()| {
             posted.json(&http.body_parser, |body, _| {
-                Fields::read(body, SendMessage::read).map(MessageInput::from)
+                Fields::read(body, |fields, errors| {
+                    Some(SendMessage::read(fields, errors))
+                })
+                .map(MessageInput::from)
             })
         },
         move |engine, caller, message, key| async move {
@@ -79,14 +82,14 @@ pub(crate) async fn send_message(
 }
 
 impl SendMessage {
-    fn read(fields: &mut Fields, errors: &mut Errors) -> Option<Self> {
+    fn read(fields: &mut Fields, errors: &mut Errors) -> Self {
         let (input, items) = message_body::message(fields, errors);
-        Some(Self {
+        Self {
             input,
             items,
             user_context: message_body::user_context(fields, errors),
             supersede: fields.flag("supersede", errors),
-        })
+        }
     }
 }
 
