@@ -205,8 +205,8 @@ impl Sender {
                 self.start_expected_attempts().await;
             }
             if self.clock.uptime() >= cleanup_at {
-                self.clean().await;
                 cleanup_at = self.clock.uptime() + CLEANUP_INTERVAL;
+                self.clean().await;
             }
             was_notified = false;
             tokio::select! {
