@@ -23,8 +23,8 @@ pub struct Settings {
     pub instructions: String,
     /// The names of the tools that the model is offered.
     pub tools: Vec<String>,
-    /// The kinds of question that the model may ask a person. Each kind offers the model a tool:
-    /// `request_human_guidance`, `request_credentials`, `request_confirmation`.
+    /// The kinds of question that the model may ask a person.
+    #[schemars(extend("description" = human_description()))]
     pub human: Vec<HumanKind>,
     /// The agents that the model may call. The model sees each of them as a tool with the agent's
     /// name.
@@ -33,6 +33,15 @@ pub struct Settings {
     pub open_to: Option<OpenTo>,
     /// The limits of the agent's tasks.
     pub limits: Limits,
+}
+
+/// Describes the key `human` with the tool of every kind.
+fn human_description() -> String {
+    let tools = HumanKind::ALL.map(|kind| format!("`{}`", kind.tool()));
+    format!(
+        "The kinds of question that the model may ask a person. Each kind offers the model a tool: {}.",
+        tools.join(", ")
+    )
 }
 
 /// An agent that another agent may call. In the configuration, the entry is either the name of the

@@ -4,7 +4,6 @@ use super::*;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::gate::WireGateCall;
 use crate::http::wire::task::AgentTask;
-use crate::task::request_kind::HumanKind;
 use std::collections::BTreeSet;
 
 /// Returns a validator for one component. References resolve in the whole document.
@@ -57,16 +56,6 @@ fn decision_body_variants_are_told_apart() {
         json!({ "action": "approve", "decisions": {} }),
     ] {
         assert!(!validator.is_valid(&wrong), "{wrong}");
-    }
-}
-
-#[test]
-fn description_of_an_agents_human_names_every_kind_of_question() {
-    let document = document();
-    let human = &document["components"]["schemas"]["Agent"]["properties"]["human"];
-    let about = human["description"].as_str().unwrap();
-    for kind in HumanKind::ALL {
-        assert!(about.contains(&format!("`{}`", kind.as_str())), "{about}");
     }
 }
 

@@ -63,8 +63,8 @@ pub(crate) struct WireAgent {
     pub tools: Vec<AgentTool>,
     /// The names of the agents that the agent may start as sub-agents.
     pub sub_agents: Vec<String>,
-    /// The kinds of questions that the agent may ask a person: `guidance`, `credentials`,
-    /// `confirmation`.
+    /// The kinds of questions that the agent may ask a person, each the kind of the request that
+    /// the question opens.
     pub human: Vec<String>,
 }
 
