@@ -1,4 +1,4 @@
-// Takes the pictures of docs/approvers.md. Run: node pictures.js URL CHROMIUM TOOL_PORT FOLDER
+// Takes the pictures of docs/pages.md. Run: node pictures.js URL CHROMIUM TOOL_PORT FOLDER
 // Environment: the keys ALICE_KEY, BOB_KEY and DANA_KEY. Bob and Dana are in the group finance. SEALING_KEY is the
 // sealing key, LINK the program that makes links.
 
