@@ -266,8 +266,9 @@ impl Config {
     /// although they are not configured under `tools`.
     #[must_use]
     pub fn other_tools(&self) -> Vec<ToolSpec> {
-        // A sub-agent that is not configured gets a spec, too. The check of agents reports the
-        // sub-agent, so the check of rules must not also report each rule that names the sub-agent.
+        // A sub-agent that is not configured gets a spec, too, so that the check of rules knows its
+        // name. The check of agents already reports the sub-agent; otherwise each rule that names it
+        // would be reported as well.
         let agents = self.agents.values().flat_map(|agent| &agent.sub_agents);
         let subs: BTreeSet<&str> = agents.map(|sub| sub.agent.as_str()).collect();
         let mut specs: Vec<ToolSpec> = subs

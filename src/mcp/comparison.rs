@@ -126,7 +126,7 @@ pub(super) struct Difference {
     /// The digest of the present definition. `gone` if the server does not list the tool, and
     /// `twice` if it lists two tools of this name.
     pub(super) digest: String,
-    /// A sentence about the difference, such as the names of the members that differ.
+    /// A sentence that describes the difference, for example by the members that differ.
     pub(super) detail: String,
 }
 

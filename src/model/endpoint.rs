@@ -71,7 +71,7 @@ struct RequestForm {
 }
 
 impl RequestForm {
-    /// Returns the form of the next request, which leaves out or simplifies the refused part.
+    /// Returns the form for the next attempt: this form with the refused part left out or simplified.
     fn without(self, refused: RefusedPart) -> Self {
         match refused {
             RefusedPart::EarlierThinking => Self {

@@ -84,8 +84,8 @@ impl OpenConnection {
             let response = sent.map_err(|_| Failure::Lost(CONNECTION_LOST))?;
             read(response.map(Body::wrap).into(), sink).await
         };
-        // One Tokio task drives the connection and waits for the answer, so no other task delays
-        // the write after the permit.
+        // One Tokio task drives the connection and waits for the answer, so no other task can delay
+        // the write once the permit to send is given.
         match select(pin!(answered), driver).await {
             Either::Left((read, _)) => read,
             Either::Right((_, answered)) => {

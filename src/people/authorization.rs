@@ -131,8 +131,8 @@ pub fn is_approver(caller: &Caller, tenant: &str, owner: &str, approvers: &Appro
 }
 
 /// Whether `caller` can answer the request now. The request must be open, and `caller` must have
-/// the right to decide the request and to take at least one action on it. A call of the request
-/// must be undecided, without an answer of `caller`.
+/// the right to decide the request and to take at least one action on it. At least
+/// one call of the request must be undecided and not yet answered by `caller`.
 #[must_use]
 pub fn can_decide(caller: &Caller, tenant: &str, owner: &str, state: &RequestState<'_>) -> bool {
     state.is_open()

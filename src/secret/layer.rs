@@ -15,7 +15,7 @@ pub(super) struct Layer<'p> {
     parent: Option<&'p Layer<'p>>,
     /// The text at this level; it may be invalid UTF-8.
     pub bytes: Cow<'p, [u8]>,
-    /// The parts of `bytes` with their places in the parent, in ascending order. Empty for the
+    /// The parts of `bytes`, each with its position in the parent layer, ascending. Empty for the
     /// outermost layer.
     runs: Vec<Run>,
     /// The offset in the parent where this layer's text ends. It is less than the parent's length
@@ -299,8 +299,8 @@ fn json(text: &[u8]) -> Escape {
     }
 }
 
-/// Parses `rest`, the second escape of a surrogate pair. `first` is the code unit that the first
-/// escape encodes.
+/// Parses the second escape of a surrogate pair, with which `rest` begins. `first` is the code unit
+/// that the first escape encodes.
 fn pair(first: u32, rest: &[u8]) -> Escape {
     match rest {
         [] | [b'\\'] => Escape::Incomplete,

@@ -49,8 +49,8 @@ const KEY_OF_CALL: Sql = sql!(
 /// Removes expired keys, except the keys that `KEY_OF_CALL` still finds. A scalar subquery reads
 /// the task of a key, because for an `exists` Postgres might read all tasks.
 ///
-/// The two texts differ because `SQLite` has no row locks. Postgres skips rows that a commit is
-/// reusing or another replica is removing.
+/// The text for Postgres skips locked rows: a commit that reuses the key has locked them, or another
+/// replica that removes them. `SQLite` has no row locks, so its text is another.
 const REMOVE: Sql = Sql {
     postgres: "
 with spent as materialized (

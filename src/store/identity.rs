@@ -253,12 +253,12 @@ async fn restore(db: &Db) -> Result<(), Failure> {
 }
 
 impl Store {
-    /// Returns the time up to which the history is uncertain; `None` if the history is certain.
-    /// Needs no query, because each new connection updates the value. The value increases when this
-    /// process notices a restore or a promotion. After an increase, a call may have run although
-    /// its task's journal does not show the call. So before a driver starts a tool call, the driver
-    /// must compare the value with the value at the time when it read the journal. If the value has
-    /// increased, the driver must read the journal again.
+    /// Returns the time up to which the history is uncertain; `None` if the history is certain. A
+    /// restore or the promotion of a standby makes it uncertain: calls that ran before this time may
+    /// be missing in their tasks' journals. The time increases when this process notices such an
+    /// event. A driver therefore remembers the time when it reads a journal, and reads the journal
+    /// again if the time has increased before the driver starts a tool call. This method makes no
+    /// query: each new connection updates the time.
     #[must_use]
     pub fn history_uncertain_until(&self) -> Option<Time> {
         self.db().uncertain_until.get()

@@ -120,7 +120,7 @@ pub struct NewDelivery {
     pub notice: Notice,
     /// The tenant of the tree that the message is about.
     pub tenant: String,
-    /// The name of the entry that receives the message.
+    /// The name of the entry of `notify.to` that sends the message.
     pub target: String,
     /// How the message is sent.
     pub channel: DeliveryChannel,

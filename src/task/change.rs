@@ -134,7 +134,8 @@ impl ClientColumns {
     }
 }
 
-/// The identity of a gate call. The service compares only calls of the same user and session.
+/// The identity of a gate call, by which a proposal is recognized as one that was made before. The
+/// service compares a proposal only with calls of the same user and session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyedCall {
     /// Name of the called tool.

@@ -100,7 +100,8 @@ pub enum Fact {
         tool_call_id: CallId,
         /// Name of the called tool.
         name: String,
-        /// Digest of the call with the arguments that run, see `call_digest`.
+        /// Digest of the call as it runs, with edited arguments if a person edited them. See
+        /// `call_digest`.
         digest: String,
         /// Number of the attempt at this call: 1, 2, 3 …
         attempt: u32,

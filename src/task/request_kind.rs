@@ -90,8 +90,8 @@ pub struct RequestKindProperties {
     /// since the request was opened, an answer that depends on the definition withdraws the request
     /// instead of deciding it.
     pub depends_on_tool: bool,
-    /// Whether an answer to a request of this kind ends the quarantine of the call's tool. False if
-    /// the answer only gives the call something that the call needs, or refuses to.
+    /// Whether an answer to a request of this kind ends the quarantine of the call's tool. False for
+    /// a kind whose answer only supplies an input of the call, such as a login, or declines to.
     pub lifts_quarantine: bool,
 }
 

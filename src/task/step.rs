@@ -1,5 +1,5 @@
 //! Decides the next step of a task. The decision is a pure and total function: it reads no clock,
-//! does no I/O and keeps no state. After a crash, another call of [`next_step`] continues the task.
+//! does no I/O and keeps no state, so [`next_step`] decides the same again after a crash.
 
 use std::collections::BTreeSet;
 

@@ -131,7 +131,7 @@ on_both! {
         };
         let held = asks(r#""requires_approval": false"#).await;
         assert_eq!((held.str("/status").as_str(), held.str("/pending/0/tool_calls/0/rule").as_str()), ("Paused", "large"));
-        // The tool declares no such member, so the call is invalid.
+        // The tool's parameters do not declare a member `remember`, so the call is invalid.
         let wished = asks(r#""remember": {"for": "owner", "expires_in": "4h"}"#).await;
         let task = wished.str("/task_id");
         let ended = app.owner().header("prefer", "wait=60").get(&format!("/v1/tasks/{task}")).await;

@@ -21,7 +21,7 @@ pub fn stored(tasks: &[TaskRecord]) -> HashSet<String> {
     stored
 }
 
-/// Returns an error for each prompt that is none of the conversations in `stored`.
+/// Returns an error for each prompt that equals no conversation in `stored`.
 pub fn missing(prompts: &[Value], stored: &HashSet<String>) -> Vec<String> {
     let shown: HashSet<_> = prompts.iter().map(of_prompt).collect();
     shown

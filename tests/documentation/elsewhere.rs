@@ -48,7 +48,8 @@ const COVERED: [(&str, &str, &str); 15] = [
         "HOLDPOINT_DATABASE__URL=",
         "tests/operator/commands.rs",
     ),
-    // No Docker and no systemd: the test reads the files that the commands use.
+    // The test does not run these commands, which need Docker or systemd. It reads the files that the
+    // commands use.
     (
         "docs/deployment.md",
         "sudo install holdpoint",

@@ -435,7 +435,8 @@ impl Waiter<'_> {
     }
 }
 
-/// Returns the runner's name if the ask named or proposed its call when it began, else `""`.
+/// Returns `runner` if the ask has a call from its beginning: one that it named by id, or one that
+/// it proposed. Otherwise returns `""`.
 fn permit_runner(runner: &str, has_call: bool) -> String {
     let name = if has_call { runner } else { "" };
     name.to_owned()
