@@ -17,8 +17,8 @@ const OTHER_VARIABLES: &[&str] = &[
     "HOLDPOINT_GATE",
     "HOLDPOINT_WAIT",
 ];
-/// The variable that arms failpoints. `None` in a build without failpoints, which warns that the
-/// variable is ignored.
+/// The variable that arms failpoints; `None` in a build without failpoints. Such a build warns of the
+/// variable and ignores it.
 const FAILPOINTS_VARIABLE: Option<&str> = if cfg!(any(debug_assertions, feature = "failpoints")) {
     Some("HOLDPOINT_FAILPOINTS")
 } else {

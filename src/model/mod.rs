@@ -57,8 +57,8 @@ pub trait PieceSink: Send + Sync {
 }
 
 /// A piece of an answer, emitted before the whole answer has arrived. Secrets in a piece are
-/// redacted. The pieces after the last `Reset` add up to the texts of the redacted answer. `call`
-/// is the call's index in [`Answer::calls`].
+/// redacted. The pieces after the last `Reset` add up to the texts of the redacted answer. In
+/// each variant, `call` is the index of the call in [`Answer::calls`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
     /// The next part of the text.

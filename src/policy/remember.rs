@@ -1,9 +1,11 @@
 //! The standing decisions that rules offer: the settings, their checks, and the offer for one call.
 //!
-//! Invariant: a call gets an offer only if this service performs the call itself. The rules judge
-//! the call once for each agent on the path from the root to the task. If a rule could not be
-//! evaluated for one of these agents, the call gets no offer. The call may be held for several of
-//! the agents. Then it gets an offer only if the same rule makes the same offer for each of them.
+//! The rules judge a call once for each agent on the path from the root to the task. Invariants:
+//!
+//! - A call gets an offer only if this service performs the call itself.
+//! - If a rule could not be evaluated for one of these agents, the call gets no offer.
+//! - If the judgements for several of these agents hold the call, it gets an offer only if the same
+//!   rule makes the same offer in each of them.
 
 use std::time::Duration;
 

@@ -18,7 +18,7 @@ pub enum DeliveryState {
     Due,
     /// The receiver, mail server or chat service has accepted the message.
     Sent,
-    /// The message is not sent again: the last permitted attempt failed, an attempt failed for a
+    /// No further attempt is made: the last permitted attempt failed, an attempt failed for a
     /// reason that does not pass, or no message could be made.
     Dead,
     /// The message was not sent, because it no longer has a recipient.

@@ -9,7 +9,7 @@ pub(super) trait Record: Sized + Send + 'static {
     fn from_sqlite(row: &rusqlite::Row<'_>) -> rusqlite::Result<Self>;
 }
 
-/// A record that belongs to a group of rows.
+/// A record that belongs to a group of rows, such as an item to its task.
 pub(super) trait Keyed: Record {
     /// Returns the key of the record's group.
     fn key(&self) -> Uuid;

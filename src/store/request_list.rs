@@ -18,8 +18,8 @@ use crate::task::user::Viewer;
 /// Finds the open requests that a person may decide. Each of them has a row in `inbox` under one of
 /// the person's keys (see `Store::keys`).
 ///
-/// The two texts differ because `SQLite` has no lateral join. So on `SQLite` the statement runs
-/// once for each key.
+/// The text for `SQLite` is another, because `SQLite` has no lateral join: it takes one key, and runs
+/// once for each of them.
 const INBOX: Sql = Sql {
     postgres: "
 select distinct x.request_id

@@ -160,7 +160,7 @@ impl Store {
         }
     }
 
-    /// Reads the waiting requests, batch after batch, until no request waits.
+    /// Reads the requests in the queue, batch after batch, until the queue is empty.
     async fn read_waiting(&self) {
         loop {
             let batch = self.inner.request_queue.take();

@@ -57,7 +57,7 @@ pub struct Offer {
     pub scopes: Vec<GrantScope>,
     /// The longest lifetime that a person may choose.
     pub most: Duration,
-    /// Number of calls that the standing decision lets through.
+    /// The maximum number of calls that the standing decision lets through.
     pub uses: u32,
 }
 
@@ -80,7 +80,7 @@ pub struct Grant {
     pub scope: GrantScope,
     /// Lifetime of the standing decision, from the commit of the approval.
     pub expires_in: Duration,
-    /// Number of calls that the standing decision lets through.
+    /// The maximum number of calls that the standing decision lets through.
     pub uses: u32,
     /// The tool of the calls that the standing decision covers. Not on the wire.
     pub tool: String,

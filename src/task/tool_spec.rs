@@ -45,18 +45,18 @@ impl Effect {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolKind {
-    /// By an HTTP request.
+    /// An HTTP request performs the call.
     #[default]
     Http,
-    /// By a command on this host.
+    /// A command on this host performs the call.
     Shell,
-    /// By a server of the Model Context Protocol.
+    /// A server of the Model Context Protocol performs the call.
     Mcp,
-    /// By the API's client, which posts the result.
+    /// The API's client performs the call and posts the result.
     External,
-    /// By a sub-agent.
+    /// A sub-agent performs the call.
     Agent,
-    /// By a person: the three `request_…` tools.
+    /// A person answers the call, which is one of the `request_…` tools.
     Human,
 }
 

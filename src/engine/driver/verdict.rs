@@ -147,8 +147,8 @@ fn restrict_if_changed(judgement: Judgement, change: Option<DefinitionChange>) -
     }
 }
 
-/// Parses the arguments of a call. A tool treats an empty text as an empty object. Returns `None`
-/// if [`arguments::parse`] refuses the text; such a call never runs.
+/// Parses the arguments of a call. Like the tools, takes an empty text for an empty object. Returns
+/// `None` if [`arguments::parse`] refuses the text; such a call never runs.
 pub(in crate::engine) fn parse_arguments(text: &str) -> Option<Value> {
     let is_blank = text.trim_matches([' ', '\t', '\n', '\r']).is_empty();
     arguments::parse(if is_blank { "{}" } else { text }).ok()

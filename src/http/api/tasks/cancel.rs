@@ -40,8 +40,8 @@ pub(crate) const OP: Op = Op {
 
 /// Cancel a task
 ///
-/// After the response no call of the tree starts. A repetition changes nothing. A sub-agent's task
-/// may be canceled alone: its parent is told and continues.
+/// After the response, no call of the task or of its sub-agents starts. Canceling a task again
+/// changes nothing. A sub-agent's task may be canceled alone: its parent is told and continues.
 #[utoipa::path(
     post, path = "/v1/tasks/{task_id}/cancel", operation_id = "cancel_task", tag = "tasks",
     params(("task_id" = String, Path, format = Uuid, description = "The task"), KeyHeader),
