@@ -1,4 +1,5 @@
-//! Checks that the alerts of the documentation use only series and labels of the table of metrics.
+//! Checks that the table of metrics names every metric, and that the alerts of the documentation use
+//! only series and labels of this table.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,6 +36,31 @@ fn alerts_of_the_documentation_use_documented_series_and_labels() {
         }
     }
     assert!(named > 10 && labelled > 10, "{named} {labelled}");
+}
+
+#[test]
+fn table_of_metrics_names_every_metric_of_the_service_and_no_other() {
+    let page = read("docs/operations.md");
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
+    let documented: BTreeSet<&str> = rows
+        .filter(|row| row.starts_with("holdpoint_"))
+        .filter_map(|row| row.split('`').next())
+        .collect();
+    let files = [
+        "src/telemetry.rs",
+        "src/telemetry/deliveries.rs",
+        "src/telemetry/gates.rs",
+        "src/telemetry/requests.rs",
+    ];
+    let sources: String = files.map(read).concat();
+    let literals = sources
+        .split('"')
+        .filter(|text| text.starts_with("holdpoint_"));
+    let registered: BTreeSet<&str> = literals
+        .filter(|text| text.chars().all(is_of_name))
+        .collect();
+    assert!(registered.len() > 20, "{registered:?}");
+    assert_eq!(documented, registered);
 }
 
 /// Returns the series of the table of metrics, each with its labels. A histogram has three series.
