@@ -20,7 +20,7 @@ use tokio_util::task::TaskTracker;
 
 use super::change_rows::rows;
 use super::commit_single::{MAX_BATCH_LINES, is_single};
-use super::db::{Db, Engine, Failure, Sql, Value, sql};
+use super::db::{DatabaseEngine, Db, Failure, Sql, Value, sql};
 use super::feed::Feed;
 use super::notices::EventFilters;
 use super::record::record;
@@ -104,8 +104,8 @@ impl Committer {
         tasks: &TaskTracker,
     ) -> Arc<Self> {
         let writers = match &db.engine {
-            Engine::Postgres { .. } => writers,
-            Engine::Sqlite(_) => 1,
+            DatabaseEngine::Postgres { .. } => writers,
+            DatabaseEngine::Sqlite(_) => 1,
         };
         let committer = Arc::new(Self {
             db: Arc::clone(db),
@@ -290,7 +290,7 @@ impl Committer {
         batch: Vec<Arc<ChangeRows>>,
         repeated: bool,
     ) -> Result<Vec<Option<i64>>, Failure> {
-        if let Engine::Sqlite(_) = &self.db.engine {
+        if let DatabaseEngine::Sqlite(_) = &self.db.engine {
             return commit_sqlite::write(&self.db, batch).await;
         }
         let batch: Vec<&ChangeRows> = batch.iter().map(|rows| &**rows).collect();

@@ -47,7 +47,7 @@ pub(super) enum Value {
 }
 
 #[derive(Debug)]
-pub(super) enum Engine {
+pub(super) enum DatabaseEngine {
     /// Each statement is its own transaction.
     Postgres {
         /// The pool of the committer, with one connection for each writer. Statements are planned
@@ -68,7 +68,7 @@ pub(super) enum Engine {
 }
 
 pub(super) struct Db {
-    pub(super) engine: Engine,
+    pub(super) engine: DatabaseEngine,
     pub(super) clock: Arc<dyn Clock>,
     /// The offset that tests add to Postgres' clock, in microseconds.
     pub(super) offset: AtomicI64,
@@ -89,7 +89,7 @@ pub(super) struct Db {
 
 impl std::fmt::Debug for Db {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if matches!(self.engine, Engine::Postgres { .. }) {
+        f.write_str(if matches!(self.engine, DatabaseEngine::Postgres { .. }) {
             "Db(Postgres)"
         } else {
             "Db(Sqlite)"
@@ -110,11 +110,11 @@ impl Db {
         values: Vec<Value>,
     ) -> Result<Vec<R>, Failure> {
         match &self.engine {
-            Engine::Postgres { keyed, lists, .. } => {
+            DatabaseEngine::Postgres { keyed, lists, .. } => {
                 let pool = if sql.by_key { keyed } else { lists };
                 decoded(&self.read_postgres(pool, sql.postgres, values).await?)
             }
-            Engine::Sqlite(file) => {
+            DatabaseEngine::Sqlite(file) => {
                 self.read_sqlite(file, sql.sqlite, values, sqlite::decoded)
                     .await
             }
@@ -130,7 +130,7 @@ impl Db {
         values: Vec<Value>,
     ) -> Result<Vec<(H, Vec<R>)>, Failure> {
         match &self.engine {
-            Engine::Postgres { keyed, lists, .. } => {
+            DatabaseEngine::Postgres { keyed, lists, .. } => {
                 let pool = if sql.by_key { keyed } else { lists };
                 let rows = self.read_postgres(pool, sql.postgres, values).await?;
                 let mut groups = Vec::new();
@@ -142,7 +142,7 @@ impl Db {
                 }
                 Ok(groups)
             }
-            Engine::Sqlite(file) => {
+            DatabaseEngine::Sqlite(file) => {
                 self.read_sqlite(file, sql.sqlite, values, |rows| {
                     let mut groups = Vec::new();
                     while let Some(row) = rows.next()? {
@@ -168,10 +168,10 @@ impl Db {
     pub(super) async fn probe<R: Record>(&self, sql: Sql) -> Option<R> {
         let rows = async {
             match &self.engine {
-                Engine::Postgres { probe, .. } => {
+                DatabaseEngine::Postgres { probe, .. } => {
                     decoded(&self.read_postgres(probe, sql.postgres, Vec::new()).await?)
                 }
-                Engine::Sqlite(file) => {
+                DatabaseEngine::Sqlite(file) => {
                     self.read_sqlite(file, sql.sqlite, Vec::new(), sqlite::decoded)
                         .await
                 }
@@ -192,7 +192,7 @@ impl Db {
         values: Vec<Value>,
     ) -> Result<Vec<R>, Failure> {
         match &self.engine {
-            Engine::Postgres { keyed, lists, .. } => {
+            DatabaseEngine::Postgres { keyed, lists, .. } => {
                 let pool = if sql.by_key { keyed } else { lists };
                 decoded(
                     &self.record_reachability(
@@ -200,7 +200,7 @@ impl Db {
                     )?,
                 )
             }
-            Engine::Sqlite(file) => {
+            DatabaseEngine::Sqlite(file) => {
                 let values = self.sqlite_values(values).map_err(Failure::unsent)?;
                 let job = move |transaction: &Transaction<'_>| {
                     sqlite::records(transaction, sql.sqlite, &values)
@@ -239,12 +239,12 @@ impl Db {
         job: impl FnOnce(&Transaction<'_>, i64) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, Failure> {
         match &self.engine {
-            Engine::Sqlite(file) => {
+            DatabaseEngine::Sqlite(file) => {
                 let clock = Arc::clone(&self.clock);
                 let job = move |transaction: &Transaction<'_>| job(transaction, clock.now().0);
                 self.record_reachability(file.write(job).await)
             }
-            Engine::Postgres { .. } => Err(Failure::unsent(sqlx::Error::Protocol(
+            DatabaseEngine::Postgres { .. } => Err(Failure::unsent(sqlx::Error::Protocol(
                 "one statement is one transaction here".to_owned(),
             ))),
         }
@@ -260,13 +260,13 @@ impl Db {
         repeated: bool,
     ) -> Result<Vec<R>, Failure> {
         match &self.engine {
-            Engine::Postgres { writers, keyed, .. } => {
+            DatabaseEngine::Postgres { writers, keyed, .. } => {
                 let writers = if repeated { keyed } else { writers };
                 decoded(
                     &self.record_reachability(self.run_on_postgres(writers, sql, values).await)?,
                 )
             }
-            Engine::Sqlite(_) => Err(Failure::unsent(sqlx::Error::Protocol(
+            DatabaseEngine::Sqlite(_) => Err(Failure::unsent(sqlx::Error::Protocol(
                 "a batch is a transaction here".to_owned(),
             ))),
         }
@@ -361,7 +361,7 @@ impl Db {
 
     pub(super) async fn close(&self) {
         match &self.engine {
-            Engine::Postgres {
+            DatabaseEngine::Postgres {
                 writers,
                 keyed,
                 lists,
@@ -373,7 +373,7 @@ impl Db {
                 lists.close().await;
                 probe.close().await;
             }
-            Engine::Sqlite(file) => file.close().await,
+            DatabaseEngine::Sqlite(file) => file.close().await,
         }
         self.lock
             .lock()

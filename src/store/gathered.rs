@@ -15,7 +15,7 @@ use rusqlite::Transaction;
 use uuid::Uuid;
 
 use super::change_rows::micros;
-use super::db::{Engine, Sql, Value, sql};
+use super::db::{DatabaseEngine, Sql, Value, sql};
 use super::deliveries::{ClaimRecord, ClaimedDelivery};
 use super::record::record;
 use super::sql::request_changes;
@@ -188,7 +188,7 @@ impl Store {
         lease: Duration,
         pause: Duration,
     ) -> Result<Vec<Vec<ClaimedDelivery>>, ReadError> {
-        let claimed: Vec<ClaimRecord> = if let Engine::Sqlite(_) = self.db().engine {
+        let claimed: Vec<ClaimRecord> = if let DatabaseEngine::Sqlite(_) = self.db().engine {
             let target = target.to_owned();
             let (lease, pause) = (micros(lease), micros(pause));
             let job = move |transaction: &Transaction<'_>, at| {

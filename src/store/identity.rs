@@ -15,7 +15,7 @@ use sqlx::query::Query;
 use sqlx::{Connection as _, PgConnection};
 
 use super::Store;
-use super::db::{Db, Engine, Failure, Sql, Value, sql};
+use super::db::{DatabaseEngine, Db, Failure, Sql, Value, sql};
 use super::record::{Record as _, record};
 use super::settings::OpenError;
 use crate::task::time::Time;
@@ -236,7 +236,7 @@ pub(super) async fn load_uncertain_until(db: &Db, restored: bool) -> Result<(), 
 
 #[expect(clippy::disallowed_methods, reason = "as `execute_without_time_limit`")]
 async fn restore(db: &Db) -> Result<(), Failure> {
-    let Engine::Postgres { lists, .. } = &db.engine else {
+    let DatabaseEngine::Postgres { lists, .. } = &db.engine else {
         return db
             .write::<UncertainUntilRecord>(MARK_RESTORED, vec![Value::Now])
             .await

@@ -90,7 +90,7 @@ pub use self::settings::{OpenError, Settings};
 
 use self::commit::Committer;
 pub use self::damaged_task::DamagedTask;
-use self::db::{Db, Engine, Value, sql};
+use self::db::{DatabaseEngine, Db, Value, sql};
 pub use self::events::{Event, Events, MessageEvent, ReadLimit, Subtree};
 pub use self::failure::{CommitError, ReadError};
 use self::feed::Feed;
@@ -187,7 +187,7 @@ impl Store {
     /// that exists at the start belongs to an earlier process.
     #[must_use]
     pub fn is_sole(&self) -> bool {
-        matches!(self.inner.db.engine, Engine::Sqlite(_))
+        matches!(self.inner.db.engine, DatabaseEngine::Sqlite(_))
     }
 
     /// Opens the database. Locks a `SQLite` file. Without `unsafe_ok`, refuses a Postgres server
@@ -207,7 +207,7 @@ impl Store {
         };
         let db = Arc::new(open::open(settings, schema, clock).await?);
         identity::load_uncertain_until(&db, settings.restored).await?;
-        if matches!(db.engine, Engine::Sqlite(_)) {
+        if matches!(db.engine, DatabaseEngine::Sqlite(_)) {
             for (over, values) in [
                 (open::EXPIRE_LEASES, Vec::new()),
                 (open::END_PRESENCE, vec![Value::Now]),

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use rusqlite::Transaction;
 use uuid::Uuid;
 
-use super::db::{Engine, Sql, Value, sql};
+use super::db::{DatabaseEngine, Sql, Value, sql};
 use super::delivery_list::DeliveryChannel;
 use super::record::record;
 use super::sqlite::count_written;
@@ -330,7 +330,7 @@ impl Store {
         deliveries: Vec<NewDelivery>,
     ) -> Result<usize, ReadError> {
         let ids: Vec<Uuid> = notices.iter().map(|notice| notice.id).collect();
-        if let Engine::Sqlite(_) = self.db().engine {
+        if let DatabaseEngine::Sqlite(_) = self.db().engine {
             let job = move |transaction: &Transaction<'_>, at| {
                 let mut inserted = 0;
                 for id in ids {

@@ -14,10 +14,10 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, S
 
 use super::asker_lock::AskerLock;
 use super::connections::{ConnectionFailures, Pool, PostgresConnector, timed_out};
-use super::db::{Db, Engine, Sql, sql};
+use super::db::{DatabaseEngine, Db, Sql, sql};
 use super::identity::{self, UncertainUntil};
 use super::outage::{self, Outage};
-use super::settings::{Address, OpenError, Settings};
+use super::settings::{DatabaseAddress, OpenError, Settings};
 use super::sqlite_open;
 use crate::world::Clock;
 
@@ -45,7 +45,7 @@ pub(super) async fn open(
     let outage = Outage::new(settings, Arc::clone(&clock));
     let asker_lock = AskerLock::new()?;
     let (engine, lock) = match settings.address() {
-        Some(Address::Postgres(url)) => (
+        Some(DatabaseAddress::Postgres(url)) => (
             postgres(
                 options(url, &asker_lock)?,
                 settings,
@@ -58,7 +58,7 @@ pub(super) async fn open(
             .await?,
             None,
         ),
-        Some(Address::Sqlite(file)) => {
+        Some(DatabaseAddress::Sqlite(file)) => {
             let (engine, lock) = sqlite_open::open(Path::new(file), settings, schema).await?;
             (engine, Some(lock))
         }
@@ -118,7 +118,7 @@ async fn postgres(
     outage: &Outage,
     connection_failures: &Arc<ConnectionFailures>,
     uncertain_until: &UncertainUntil,
-) -> Result<Engine, OpenError> {
+) -> Result<DatabaseEngine, OpenError> {
     prepare_postgres(&options, settings, schema, clock, outage, uncertain_until).await?;
     let timeout = settings.statement_timeout.as_millis().to_string();
     let options = options
@@ -144,7 +144,7 @@ async fn postgres(
             .clone()
             .options([("plan_cache_mode", "force_custom_plan")])
     };
-    Ok(Engine::Postgres {
+    Ok(DatabaseEngine::Postgres {
         // A change that exceeds this `lock_timeout` is sent again on `keyed`, which waits longer.
         writers: pool(
             planned_once().options([("lock_timeout", "500ms")]),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
 
-use super::settings::{Address, OpenError, Settings};
+use super::settings::{DatabaseAddress, OpenError, Settings};
 use crate::world::Clock;
 
 /// The minimum time between two lines about failures, even of different outages. So a database that
@@ -95,14 +95,14 @@ impl Settings {
     /// the URL, which may hold a password.
     fn location(&self) -> String {
         match self.address() {
-            Some(Address::Postgres(url)) => match url.parse::<PgConnectOptions>() {
+            Some(DatabaseAddress::Postgres(url)) => match url.parse::<PgConnectOptions>() {
                 Ok(options) => match options.get_socket() {
                     Some(socket) => socket.display().to_string(),
                     None => format!("{}:{}", options.get_host(), options.get_port()),
                 },
                 Err(_) => "postgres".to_owned(),
             },
-            Some(Address::Sqlite(file)) => file.to_owned(),
+            Some(DatabaseAddress::Sqlite(file)) => file.to_owned(),
             None => "none".to_owned(),
         }
     }

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::db::{Db, Engine, Sql, Value, sql};
+use super::db::{DatabaseEngine, Db, Sql, Value, sql};
 use super::feed::{Feed, Outgoing, SUBSCRIPTION_TTL};
 use super::identity::require_recorded;
 use super::record::record;
@@ -128,7 +128,7 @@ impl Relay {
 
     pub(super) async fn run(mut self) {
         let (db, stop) = (Arc::clone(&self.db), self.stop.clone());
-        let Engine::Postgres { relay, .. } = &db.engine else {
+        let DatabaseEngine::Postgres { relay, .. } = &db.engine else {
             return;
         };
         self.feed.relay_started();

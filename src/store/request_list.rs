@@ -7,7 +7,7 @@ use std::slice;
 
 use uuid::Uuid;
 
-use super::db::{Engine, Sql, Value, sql};
+use super::db::{DatabaseEngine, Sql, Value, sql};
 use super::page::{IdsFirst, MAX_PAGE_BYTES, Page};
 use super::record::{Record, record};
 use super::requests::RequestRecord;
@@ -220,7 +220,7 @@ impl Store {
             let values = head.iter().cloned().chain(key);
             values.chain(end.iter().cloned()).collect()
         };
-        if matches!(self.db().engine, Engine::Postgres { .. }) {
+        if matches!(self.db().engine, DatabaseEngine::Postgres { .. }) {
             let column = |place: usize| {
                 let names = keys.iter().filter_map(|key| key.get(place).cloned());
                 Value::Texts(names.collect())

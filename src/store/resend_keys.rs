@@ -9,7 +9,7 @@
 use rusqlite::Transaction;
 use uuid::Uuid;
 
-use super::db::{Engine, Sql, Value, sql};
+use super::db::{DatabaseEngine, Sql, Value, sql};
 use super::delivery_list::{RESEND, RESEND_ALL, ResendFilter};
 use super::record::record;
 use super::sqlite::count_written;
@@ -299,14 +299,14 @@ impl Store {
         key: &ResendKey,
     ) -> Result<Option<usize>, ReadError> {
         let written = match &self.db().engine {
-            Engine::Postgres { .. } => {
+            DatabaseEngine::Postgres { .. } => {
                 let (statement, rest) = target.on_postgres();
                 let mut values = key.values(Value::Now, target.least());
                 values.extend(rest);
                 let found = self.db().write::<Counted>(statement, values).await;
                 found.map(|found| found.first().map_or(0, |counted| counted.count))
             }
-            Engine::Sqlite(_) => {
+            DatabaseEngine::Sqlite(_) => {
                 let (target, key) = (target.clone(), key.clone());
                 let job = move |transaction: &Transaction<'_>, at: i64| {
                     resend_on_sqlite(transaction, at, &target, &key)

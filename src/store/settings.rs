@@ -81,7 +81,7 @@ const NETWORK_ALLOWANCE: Duration = Duration::from_secs(2);
 /// 2^31.
 const MAX_STATEMENT_TIMEOUT: Duration = Duration::from_hours(24 * 24);
 
-pub(super) enum Address<'a> {
+pub(super) enum DatabaseAddress<'a> {
     /// The whole URL.
     Postgres(&'a str),
     /// The path of the file.
@@ -93,7 +93,7 @@ impl Settings {
     /// because it may hold a password.
     pub fn check(&self, mistakes: &mut Mistakes) {
         match self.address() {
-            Some(Address::Postgres(url)) => match url.parse::<PgConnectOptions>() {
+            Some(DatabaseAddress::Postgres(url)) => match url.parse::<PgConnectOptions>() {
                 Ok(options) if !is_verified(&options) => {
                     let detail = "this server is off loopback, and nothing proves that it is the one you mean: \
                                       end the URL in `?sslmode=verify-full`";
@@ -102,7 +102,7 @@ impl Settings {
                 Ok(_) => {}
                 Err(_) => mistakes.add(&["database", "url"], "is not a valid postgres:// URL"),
             },
-            Some(Address::Sqlite(file)) => {
+            Some(DatabaseAddress::Sqlite(file)) => {
                 if file.is_empty() || file.starts_with(':') || file.contains('?') {
                     mistakes.add(
                         &["database", "url"],
@@ -136,15 +136,15 @@ impl Settings {
         self.statement_timeout + NETWORK_ALLOWANCE
     }
 
-    pub(super) fn address(&self) -> Option<Address<'_>> {
+    pub(super) fn address(&self) -> Option<DatabaseAddress<'_>> {
         let url = self.url.reveal();
         if url.starts_with("postgres://") || url.starts_with("postgresql://") {
-            return Some(Address::Postgres(url));
+            return Some(DatabaseAddress::Postgres(url));
         }
         let file = url
             .strip_prefix("sqlite://")
             .or_else(|| url.strip_prefix("sqlite:"))?;
-        Some(Address::Sqlite(file))
+        Some(DatabaseAddress::Sqlite(file))
     }
 }
 

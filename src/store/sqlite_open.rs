@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{OptionalExtension as _, TransactionBehavior};
 
-use super::db::Engine;
+use super::db::DatabaseEngine;
 use super::open::{SQLITE, Schema, is_older, migrations};
 use super::settings::{OpenError, Settings};
 use super::sqlite::SqliteFile;
@@ -18,7 +18,7 @@ pub(super) async fn open(
     file: &Path,
     settings: &Settings,
     schema: Schema,
-) -> Result<(Engine, File), OpenError> {
+) -> Result<(DatabaseEngine, File), OpenError> {
     let shown = file.display().to_string();
     let failed = |why: String| OpenError::File {
         file: shown.clone(),
@@ -33,7 +33,7 @@ pub(super) async fn open(
         .with_writer(move |connection| Ok(migrate_sqlite(connection, schema)))
         .await
         .map_err(|failure| failed(failure.error.to_string()))??;
-    Ok((Engine::Sqlite(opened), lock))
+    Ok((DatabaseEngine::Sqlite(opened), lock))
 }
 
 /// Migrates the file's schema if it is older than this binary needs. Refuses an older schema if

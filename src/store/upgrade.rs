@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::db::{Engine, Sql, Value};
+use super::db::{DatabaseEngine, Sql, Value};
 use super::record::record;
 use super::{ReadError, Store};
 
@@ -100,7 +100,7 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer.
     pub async fn upgrade(&self, cursor: &mut UpgradeCursor) -> Result<bool, ReadError> {
-        if matches!(self.db().engine, Engine::Sqlite(_)) {
+        if matches!(self.db().engine, DatabaseEngine::Sqlite(_)) {
             return Ok(false);
         }
         let uptime = self.db().clock.uptime();
