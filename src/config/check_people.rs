@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Config;
-use super::tree::{Entry, Node};
+use super::tree::{MapEntry, Node};
 use crate::people::directory::{Directory, hash_key, is_valid_user_id};
 use crate::people::person::is_email;
 use crate::people::settings::{ApiKey, PersonSettings, Settings, parse_hex};
@@ -232,7 +232,7 @@ pub(super) fn replace_unreadable_keys(config: &mut Config, root: &Node) {
 /// Whether a name, a right or an address of an account or person could not be read. Keys do not
 /// count: see [`replace_unreadable_keys`].
 pub(super) fn are_accounts_unreadable(root: &Node) -> bool {
-    let is_part_broken = |entry: &Entry| {
+    let is_part_broken = |entry: &MapEntry| {
         !matches!(entry.key.as_str(), "key" | "key_sha256") && has_broken(&entry.node)
     };
     let is_unreadable =

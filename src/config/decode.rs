@@ -11,7 +11,7 @@ use serde::de::{
 };
 use serde::forward_to_deserialize_any;
 
-use super::tree::{Entry, Kind, Node};
+use super::tree::{Kind, MapEntry, Node};
 use crate::world::Mistakes;
 
 /// Reads a node as `T`, and reports every mistake below it. Nodes with mistakes are marked as
@@ -271,8 +271,8 @@ impl<'de> de::SeqAccess<'de> for Elements<'de> {
 
 /// Iterates over the entries of a map, without the broken entries.
 struct Entries<'n> {
-    entries: std::slice::Iter<'n, Entry>,
-    value: Option<&'n Entry>,
+    entries: std::slice::Iter<'n, MapEntry>,
+    value: Option<&'n MapEntry>,
 }
 
 impl<'de> de::MapAccess<'de> for Entries<'de> {

@@ -3,7 +3,7 @@
 //! variable or flag.
 
 use super::environment::Environment;
-use super::tree::{self, Entry, Kind, Node, Origin};
+use super::tree::{self, Kind, MapEntry, Node, Origin};
 use crate::world::Mistakes;
 
 const PREFIX: &str = "HOLDPOINT_";
@@ -202,7 +202,7 @@ fn element<'n>(elements: &'n mut [Node], step: &str) -> Result<&'n mut Node, Str
 }
 
 fn entry<'n>(
-    entries: &'n mut Vec<Entry>,
+    entries: &'n mut Vec<MapEntry>,
     step: &str,
     known: &[String],
     origin: Origin,
@@ -225,7 +225,7 @@ fn entry<'n>(
                 .find(|key| is_same_name(key, step))
                 .cloned()
                 .unwrap_or_else(|| step.to_owned());
-            entries.push(Entry {
+            entries.push(MapEntry {
                 key,
                 origin: origin.clone(),
                 node: Node::new(origin, Kind::Null),

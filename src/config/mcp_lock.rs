@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::environment::Environment;
 use super::layers::{self, Flags};
 use super::report::Report;
-use super::tree::{self, Entry, Kind, Node, Origin};
+use super::tree::{self, Kind, MapEntry, Node, Origin};
 use super::{
     Config, Source, complete_servers, expand, lock_path, mcp_tools, read_sections, required,
     schema, secret_values,
@@ -61,7 +61,7 @@ pub fn load_mcp(
     mistakes.found.extend(found);
     layers::apply_flags(&mut root, flags);
     if let Kind::Map(entries) = &mut root.kind {
-        entries.retain(|Entry { key, .. }| matches!(key.as_str(), "mcp" | "mcp_lock"));
+        entries.retain(|MapEntry { key, .. }| matches!(key.as_str(), "mcp" | "mcp_lock"));
     } else {
         root.kind = Kind::Map(Vec::new());
     }

@@ -40,11 +40,11 @@ pub enum Kind {
     Text(String),
     List(Vec<Node>),
     /// The entries in the order of the document.
-    Map(Vec<Entry>),
+    Map(Vec<MapEntry>),
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
+pub struct MapEntry {
     pub key: String,
     /// The origin of the key. `node` has the origin of the value.
     pub origin: Origin,
@@ -63,7 +63,7 @@ impl Node {
 
     /// Returns the entries of a map; empty for other kinds.
     #[must_use]
-    pub fn entries(&self) -> &[Entry] {
+    pub fn entries(&self) -> &[MapEntry] {
         if let Kind::Map(entries) = &self.kind {
             entries
         } else {
@@ -410,7 +410,7 @@ impl Builder<'_> {
         } else if entries.iter().any(|entry| entry.key == key) {
             format!("the key `{key}` occurs twice")
         } else {
-            entries.push(Entry { key, origin, node });
+            entries.push(MapEntry { key, origin, node });
             return Some(());
         };
         let mut path = self.path();

@@ -26,14 +26,14 @@ pub(crate) const TIME_TO_WIRE: Duration = Duration::from_millis(100);
 /// while two drivers try to start it; only one driver can commit the start.
 #[derive(Debug, Default)]
 pub(crate) struct InFlightCalls {
-    entries: Locked<BTreeMap<u64, Entry>>,
+    entries: Locked<BTreeMap<u64, RegisteredAttempt>>,
     registered: AtomicU64,
     /// The tools that missed the send window in an earlier call (see [`InFlightCalls::mark_late`]).
     late_tools: Locked<BTreeSet<String>>,
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct RegisteredAttempt {
     call: CallId,
     /// The uptime at which the permit was given; `None` until then.
     sent: Option<Duration>,
@@ -53,7 +53,7 @@ impl InFlightCalls {
     /// Registers a call whose start is about to be committed.
     pub(crate) fn register(self: &Arc<Self>, call: CallId) -> InFlightCall {
         let number = self.registered.fetch_add(1, Ordering::Relaxed);
-        let entry = Entry {
+        let entry = RegisteredAttempt {
             call,
             sent: None,
             canceled: false,

@@ -13,7 +13,7 @@ use crate::task::id::TaskId;
 /// uptime. The uptime also counts the time in which the machine is suspended.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
-    entries: Locked<BTreeMap<TaskId, Entry>>,
+    entries: Locked<BTreeMap<TaskId, LeaseEnd>>,
     holders: AtomicU64,
 }
 
@@ -21,7 +21,7 @@ pub(crate) struct Leases {
 /// claim that starts the driver. Later holders have greater numbers. Because of the number, a
 /// driver that ends does not drop the lease of the task's next driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
+struct LeaseEnd {
     holder: u64,
     until: Duration,
 }
@@ -35,7 +35,7 @@ impl Leases {
     /// same task.
     pub(crate) fn hold(self: &Arc<Self>, task: TaskId, until: Duration) -> Lease {
         let holder = self.next_holder();
-        self.entries.lock().insert(task, Entry { holder, until });
+        self.entries.lock().insert(task, LeaseEnd { holder, until });
         self.lease(task, holder)
     }
 
@@ -60,7 +60,7 @@ impl Leases {
             return None;
         }
         let holder = claim;
-        entries.insert(task, Entry { holder, until });
+        entries.insert(task, LeaseEnd { holder, until });
         Some(self.lease(task, holder))
     }
 
