@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use super::clean::Cleaner;
 use super::{Answer, Piece, PieceSink, Prompt};
-use crate::net::sse::Event;
+use crate::net::sse::SseEvent;
 
 pub(super) trait Protocol: Send + Sync + 'static {
     type StreamReader: StreamReader;
@@ -63,7 +63,7 @@ pub(super) trait StreamReader: Send {
     /// attempt.
     fn read_event(
         &mut self,
-        event: &Event,
+        event: &SseEvent,
         emitter: &mut PieceEmitter<'_>,
     ) -> Result<StreamState, AttemptOutcome>;
 

@@ -6,7 +6,7 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap};
 use crate::task::text::from_bytes;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Event {
+pub(crate) struct SseEvent {
     /// Empty if the event has no name.
     pub(crate) name: String,
     /// The values of the `data` lines, joined by line feeds.
@@ -62,7 +62,7 @@ impl Decoder {
     ///
     /// # Errors
     /// Fails if an incomplete event exceeds the decoder's limit.
-    pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<Vec<Event>, TooLong> {
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<Vec<SseEvent>, TooLong> {
         let mut events = Vec::new();
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -88,7 +88,7 @@ impl Decoder {
         Ok(events)
     }
 
-    fn end_line(&mut self) -> Option<Event> {
+    fn end_line(&mut self) -> Option<SseEvent> {
         let mut line = std::mem::take(&mut self.line);
         if std::mem::take(&mut self.first) && line.starts_with(b"\xEF\xBB\xBF") {
             line.drain(..3);
@@ -99,7 +99,7 @@ impl Decoder {
                 std::mem::take(&mut self.data),
             );
             let has_data = std::mem::take(&mut self.has_data);
-            return has_data.then(|| Event {
+            return has_data.then(|| SseEvent {
                 name: from_bytes(&name),
                 data: from_bytes(&data),
             });

@@ -95,7 +95,7 @@ pub(crate) struct OutputHeader {
     pub(super) complete: bool,
 }
 
-enum Event {
+enum GuardSignal {
     InputClosed,
     Exited,
     Drained,
@@ -175,9 +175,9 @@ pub(super) fn guard(
     let mut drained = 0;
     let timed_out = loop {
         match events.recv_timeout(timeout.saturating_sub(began.elapsed())) {
-            Ok(Event::Drained) => drained += 1,
-            Ok(Event::Exited) => break false,
-            Ok(Event::InputClosed) => {
+            Ok(GuardSignal::Drained) => drained += 1,
+            Ok(GuardSignal::Exited) => break false,
+            Ok(GuardSignal::InputClosed) => {
                 end_group(pid, &mut child)?;
                 return Ok(());
             }
@@ -188,8 +188,8 @@ pub(super) fn guard(
     let until = Instant::now() + DRAIN_TIMEOUT;
     while drained < 2 {
         match events.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Ok(Event::Drained) => drained += 1,
-            Ok(Event::Exited | Event::InputClosed) => {}
+            Ok(GuardSignal::Drained) => drained += 1,
+            Ok(GuardSignal::Exited | GuardSignal::InputClosed) => {}
             Err(_) => break,
         }
     }
@@ -254,7 +254,7 @@ fn let_run(child: &mut Child) -> io::Result<()> {
 
 /// The events of a command, and the kept parts of its standard output and standard error.
 type WatchHandles = (
-    Receiver<Event>,
+    Receiver<GuardSignal>,
     Arc<Mutex<CapturedOutput>>,
     Arc<Mutex<CapturedOutput>>,
 );
@@ -271,11 +271,11 @@ fn watch(
     let exited = sender.clone();
     thread::Builder::new().spawn(move || {
         wait_for_exit(pid);
-        let _ = exited.send(Event::Exited);
+        let _ = exited.send(GuardSignal::Exited);
     })?;
     thread::Builder::new().spawn(move || {
         let _ = io::copy(&mut input, &mut io::sink());
-        let _ = sender.send(Event::InputClosed);
+        let _ = sender.send(GuardSignal::InputClosed);
     })?;
     Ok((events, stdout, stderr))
 }
@@ -290,7 +290,7 @@ fn wait_for_exit(pid: Pid) {
 fn drain(
     from: Option<impl Read + Send + 'static>,
     keep: usize,
-    done: Sender<Event>,
+    done: Sender<GuardSignal>,
 ) -> io::Result<Arc<Mutex<CapturedOutput>>> {
     let kept = Arc::new(Mutex::new(CapturedOutput::default()));
     let shared = Arc::clone(&kept);
@@ -310,7 +310,7 @@ fn drain(
                 .extend_from_slice(read.get(..kept_len).unwrap_or_default());
             kept.is_truncated |= kept_len < read.len();
         }
-        let _ = done.send(Event::Drained);
+        let _ = done.send(GuardSignal::Drained);
     })?;
     Ok(kept)
 }

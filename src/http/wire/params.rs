@@ -126,7 +126,7 @@ pub(crate) struct EventQuery {
 
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Header)]
-pub(crate) struct EventHeader {
+pub(crate) struct LastEventIdHeader {
     /// Only events after this number; takes precedence over `after`. An `EventSource` sends this
     /// header when it reconnects.
     #[param(rename = "Last-Event-ID", minimum = 0)]

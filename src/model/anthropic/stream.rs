@@ -16,7 +16,7 @@ use crate::model::protocol::{
     AttemptOutcome, MAX_CALLS, PieceEmitter, StreamReader, StreamState, byte_length, retryable,
     too_many_calls,
 };
-use crate::net::sse::Event;
+use crate::net::sse::SseEvent;
 use crate::task::text::{InvalidEscape, replace_escapes};
 
 pub(in crate::model) struct MessageStreamReader {
@@ -285,7 +285,7 @@ impl StreamReader for MessageStreamReader {
 
     fn read_event(
         &mut self,
-        event: &Event,
+        event: &SseEvent,
         emitter: &mut PieceEmitter<'_>,
     ) -> Result<StreamState, AttemptOutcome> {
         self.take_event(&event.data, emitter)

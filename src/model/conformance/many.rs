@@ -13,7 +13,7 @@ use crate::model::protocol::{
     AttemptOutcome, PieceEmitter, Protocol, StreamReader as _, StreamState,
 };
 use crate::model::test_sinks::CollectingSink;
-use crate::net::sse::Event;
+use crate::net::sse::SseEvent;
 use crate::secret::{Redactor, Secret};
 
 const TOO_MANY: &str = "it asked for more than 256 calls";
@@ -102,7 +102,7 @@ fn streamed<P: Protocol>(provider: Provider, calls: usize) -> (usize, Result<usi
     let mut emitter = PieceEmitter::new(&heard);
     let mut take = |data: String, emitter: &mut PieceEmitter<'_>| {
         reading.read_event(
-            &Event {
+            &SseEvent {
                 name: String::new(),
                 data,
             },
@@ -165,7 +165,7 @@ fn chunk_with_60000_calls_is_read_up_to_call_257() {
         CollectingSink::default(),
         <ChatCompletions as Protocol>::StreamReader::new(&cleaner()),
     );
-    let event = Event {
+    let event = SseEvent {
         name: String::new(),
         data: chunk.to_string(),
     };

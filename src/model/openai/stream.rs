@@ -13,7 +13,7 @@ use crate::model::protocol::{
     AttemptOutcome, MAX_CALLS, PieceEmitter, StreamReader, StreamState, byte_length, retryable,
     too_many_calls,
 };
-use crate::net::sse::Event;
+use crate::net::sse::SseEvent;
 use crate::task::text::{InvalidEscape, replace_escapes};
 
 const END_MARKER: &str = "[DONE]";
@@ -211,7 +211,7 @@ impl StreamReader for ChatStreamReader {
 
     fn read_event(
         &mut self,
-        event: &Event,
+        event: &SseEvent,
         emitter: &mut PieceEmitter<'_>,
     ) -> Result<StreamState, AttemptOutcome> {
         let data = event.data.trim();

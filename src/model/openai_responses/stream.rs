@@ -16,7 +16,7 @@ use crate::model::problem::{classify_error, is_non_empty};
 use crate::model::protocol::{
     AttemptOutcome, MAX_CALLS, PieceEmitter, StreamReader, StreamState, retryable, too_many_calls,
 };
-use crate::net::sse::Event;
+use crate::net::sse::SseEvent;
 use crate::task::text::{InvalidEscape, replace_escapes};
 
 pub(in crate::model) struct ResponseStreamReader {
@@ -303,7 +303,7 @@ impl StreamReader for ResponseStreamReader {
 
     fn read_event(
         &mut self,
-        event: &Event,
+        event: &SseEvent,
         emitter: &mut PieceEmitter<'_>,
     ) -> Result<StreamState, AttemptOutcome> {
         let data = event.data.trim();

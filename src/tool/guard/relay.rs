@@ -18,7 +18,7 @@ use super::{DRAIN_TIMEOUT, GuardLine, Order, end_group, pid_of, wait_for_exit, w
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 const SIGTERM_TIMEOUT: Duration = Duration::from_secs(3);
 
-enum Event {
+enum RelaySignal {
     InputClosed,
     Exited,
 }
@@ -86,14 +86,14 @@ fn connect(
     child: &mut Child,
     pid: Pid,
     mut input: impl Read + Send + 'static,
-) -> io::Result<(Receiver<Event>, Receiver<()>)> {
+) -> io::Result<(Receiver<RelaySignal>, Receiver<()>)> {
     let (sender, events) = channel();
     let (drained, passed_on) = channel::<()>();
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
     let (exited, closed) = (sender.clone(), sender.clone());
     thread::Builder::new().spawn(move || {
         wait_for_exit(pid);
-        let _ = exited.send(Event::Exited);
+        let _ = exited.send(RelaySignal::Exited);
     })?;
     thread::Builder::new().spawn(move || {
         // While the copying thread waits for the program to read, the copying thread cannot notice
@@ -101,7 +101,7 @@ fn connect(
         let stdin = io::stdin();
         let mut closing = [PollFd::new(&stdin, PollFlags::empty())];
         while let Err(rustix::io::Errno::INTR) = poll(&mut closing, None) {}
-        let _ = closed.send(Event::InputClosed);
+        let _ = closed.send(RelaySignal::InputClosed);
     })?;
     thread::Builder::new().spawn(move || {
         if let Some(mut stdin) = stdin {
@@ -110,7 +110,7 @@ fn connect(
         // If the program closed its input early, the rest of the guard's input is discarded, so
         // that `InputClosed` still means the end of the guard's input.
         let _ = io::copy(&mut input, &mut io::sink());
-        let _ = sender.send(Event::InputClosed);
+        let _ = sender.send(RelaySignal::InputClosed);
     })?;
     thread::Builder::new().spawn(move || {
         if let Some(mut stdout) = stdout {
@@ -137,8 +137,8 @@ fn copy_flushing(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
 
 /// Waits until the program ends. Once the guard's input has closed, the program has
 /// [`EXIT_TIMEOUT`] and, after SIGTERM, [`SIGTERM_TIMEOUT`] to end.
-fn wait(events: &Receiver<Event>, pid: Pid) {
-    if !matches!(events.recv(), Ok(Event::InputClosed)) {
+fn wait(events: &Receiver<RelaySignal>, pid: Pid) {
+    if !matches!(events.recv(), Ok(RelaySignal::InputClosed)) {
         return;
     }
     if !exits_within(events, EXIT_TIMEOUT) {
@@ -148,12 +148,12 @@ fn wait(events: &Receiver<Event>, pid: Pid) {
     }
 }
 
-fn exits_within(events: &Receiver<Event>, timeout: Duration) -> bool {
+fn exits_within(events: &Receiver<RelaySignal>, timeout: Duration) -> bool {
     let until = Instant::now() + timeout;
     loop {
         match events.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Ok(Event::Exited) => return true,
-            Ok(Event::InputClosed) => {}
+            Ok(RelaySignal::Exited) => return true,
+            Ok(RelaySignal::InputClosed) => {}
             Err(_) => return false,
         }
     }

@@ -15,7 +15,7 @@ use crate::http::server::caller::CurrentCaller;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
-use crate::http::wire::params::{EventHeader, EventQuery};
+use crate::http::wire::params::{EventQuery, LastEventIdHeader};
 use crate::task::id::TaskId;
 
 pub(crate) const OP: Op = Op {
@@ -39,7 +39,7 @@ pub(crate) const OP: Op = Op {
 /// events of its subtree, numbered as in the root's stream.
 #[utoipa::path(
     get, path = "/v1/tasks/{task_id}/events", operation_id = "stream_task_events", tag = "tasks",
-    params(("task_id" = String, Path, format = Uuid, description = "The task"), EventQuery, EventHeader),
+    params(("task_id" = String, Path, format = Uuid, description = "The task"), EventQuery, LastEventIdHeader),
     responses(
         (status = 200, description = "The stream"),
         (status = 204, description = "The task has ended, and no event is left to send: an `EventSource` does not reconnect"),

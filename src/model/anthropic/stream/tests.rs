@@ -24,7 +24,7 @@ fn read(events: &[&str]) -> (AttemptOutcome, CollectingSink) {
     let mut emitter = PieceEmitter::new(&heard);
     let mut stream = MessageStreamReader::new(&cleaner());
     for data in events {
-        let event = Event {
+        let event = SseEvent {
             name: String::new(),
             data: (*data).to_owned(),
         };
@@ -143,7 +143,7 @@ fn call_is_named_when_it_begins_and_its_arguments_follow() {
     let mut emitter = PieceEmitter::new(&heard);
     let mut stream = MessageStreamReader::new(&cleaner());
     let mut tell = |data: &str| {
-        let event = Event {
+        let event = SseEvent {
             name: "x".to_owned(),
             data: data.to_owned(),
         };
@@ -188,7 +188,7 @@ fn held_bytes_of_an_answer_are_counted() {
     let heard = CollectingSink::default();
     let delta = json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "x".repeat(5000)}});
     for data in [START, &delta.to_string()] {
-        let event = Event {
+        let event = SseEvent {
             name: String::new(),
             data: data.to_owned(),
         };

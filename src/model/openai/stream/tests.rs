@@ -182,7 +182,7 @@ fn pieces_are_reported_as_soon_as_they_come() {
     let mut emitter = PieceEmitter::new(&heard);
     let mut reading = ChatStreamReader::new(&cleaner());
     let mut after = |chunk: Value| {
-        let event = Event {
+        let event = SseEvent {
             name: String::new(),
             data: chunk.to_string(),
         };
@@ -369,7 +369,7 @@ fn stream_that_ended_for_length_or_by_a_filter_says_so() {
 fn held_bytes_of_an_answer_are_counted() {
     let held = |chunk: Value| {
         let mut reading = ChatStreamReader::new(&cleaner());
-        let event = Event {
+        let event = SseEvent {
             name: String::new(),
             data: chunk.to_string(),
         };

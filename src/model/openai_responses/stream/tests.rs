@@ -19,7 +19,7 @@ fn read(events: &[Value]) -> (AttemptOutcome, CollectingSink) {
     );
     let mut emitter = PieceEmitter::new(&heard);
     for data in events {
-        let event = Event {
+        let event = SseEvent {
             name: String::new(),
             data: data.to_string(),
         };
