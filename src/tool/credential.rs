@@ -20,15 +20,15 @@ pub(crate) mod settings;
 pub(crate) const REFERENCE_START: &str = "{{credential:";
 
 /// The fields of one credential, by name.
-pub(crate) type Fields = BTreeMap<String, Secret<String>>;
+pub(crate) type CredentialFields = BTreeMap<String, Secret<String>>;
 
 /// The decrypted credentials for one call, by name.
 #[derive(Clone, Default)]
 pub struct Credentials {
-    fields: BTreeMap<String, Fields>,
+    fields: BTreeMap<String, CredentialFields>,
     /// The other credentials of the task's tree, as pairs of name and fields. No call of the task
     /// uses them, but their values are redacted all the same.
-    of_others: Vec<(String, Fields)>,
+    of_others: Vec<(String, CredentialFields)>,
     plain: Arc<PlainFields>,
 }
 
@@ -47,7 +47,7 @@ impl fmt::Debug for Credentials {
 }
 
 impl Credentials {
-    pub fn insert(&mut self, name: impl Into<String>, fields: Fields) {
+    pub fn insert(&mut self, name: impl Into<String>, fields: CredentialFields) {
         self.fields.insert(name.into(), fields);
     }
 
@@ -166,7 +166,7 @@ pub(crate) fn seal_credential(
     sealer: &Sealer,
     tenant: &str,
     (task, request_id): (TaskId, RequestId),
-    (name, fields): (&str, &Fields),
+    (name, fields): (&str, &CredentialFields),
     expires_in: Option<Duration>,
 ) -> Result<SealedCredential, SealError> {
     let fields: BTreeMap<&str, &str> = fields
@@ -191,7 +191,7 @@ fn open_credential(
     sealer: &Sealer,
     tenant: &str,
     row: &CredentialRow,
-) -> Result<Fields, SealError> {
+) -> Result<CredentialFields, SealError> {
     let ciphertext = Sealed {
         key_id: row.key_id.clone(),
         text: row.text.clone(),
@@ -251,7 +251,7 @@ mod tests {
     use super::*;
     use crate::task::time::Time;
 
-    fn fields(token: &str) -> Fields {
+    fn fields(token: &str) -> CredentialFields {
         BTreeMap::from([("token".to_owned(), Secret::new(token.to_owned()))])
     }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::frames::{GrpcAnswer, GrpcCode, GrpcStatus};
 use super::json_rpc::{Message, RefusalReason, read_message};
 use super::protobuf::{
-    FieldValue, Malformed, MessageFields, bytes_fields, entry, message, pair, put_number, text,
+    Malformed, MessageFields, ProtobufValue, bytes_fields, entry, message, pair, put_number, text,
 };
 use super::{CALL_HEADER, GATE_KEY, Gateway, results};
 use crate::engine::gate::{GateDecision, ReportedOutcome};
@@ -222,7 +222,7 @@ fn read_attributes(attributes: &[u8], checked: &mut CheckedHttpRequest) -> Resul
 /// another parser would silently take the last value of a repeated key.
 fn read_http(request: &[u8], checked: &mut CheckedHttpRequest) -> Result<(), Malformed> {
     for field in MessageFields::new(request) {
-        let (number, FieldValue::Bytes(bytes)) = field? else {
+        let (number, ProtobufValue::Bytes(bytes)) = field? else {
             continue;
         };
         match number {

@@ -7,7 +7,7 @@ pub(super) struct Malformed;
 /// The value of a field. `Skipped` stands for a number of fixed width, which the reader does not
 /// decode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FieldValue<'m> {
+pub(super) enum ProtobufValue<'m> {
     Varint(u64),
     Bytes(&'m [u8]),
     Skipped,
@@ -46,20 +46,20 @@ impl<'m> MessageFields<'m> {
         Err(Malformed)
     }
 
-    fn field(&mut self) -> Result<(u64, FieldValue<'m>), Malformed> {
+    fn field(&mut self) -> Result<(u64, ProtobufValue<'m>), Malformed> {
         let tag = self.varint()?;
         let number = tag >> 3;
         if number == 0 || number > 0x1fff_ffff {
             return Err(Malformed);
         }
         let value = match tag & 7 {
-            0 => FieldValue::Varint(self.varint()?),
-            1 => self.take(8).map(|_| FieldValue::Skipped)?,
+            0 => ProtobufValue::Varint(self.varint()?),
+            1 => self.take(8).map(|_| ProtobufValue::Skipped)?,
             2 => {
                 let length = self.varint()?;
-                FieldValue::Bytes(self.take(length)?)
+                ProtobufValue::Bytes(self.take(length)?)
             }
-            5 => self.take(4).map(|_| FieldValue::Skipped)?,
+            5 => self.take(4).map(|_| ProtobufValue::Skipped)?,
             // The messages of the gateways have no groups (wire types 3 and 4), and other wire
             // types do not exist.
             _ => return Err(Malformed),
@@ -69,7 +69,7 @@ impl<'m> MessageFields<'m> {
 }
 
 impl<'m> Iterator for MessageFields<'m> {
-    type Item = Result<(u64, FieldValue<'m>), Malformed>;
+    type Item = Result<(u64, ProtobufValue<'m>), Malformed>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.0.is_empty() {
@@ -87,7 +87,7 @@ impl<'m> Iterator for MessageFields<'m> {
 pub(super) fn bytes_fields(message: &[u8]) -> Result<Vec<(u64, &[u8])>, Malformed> {
     let mut found = Vec::new();
     for field in MessageFields::new(message) {
-        if let (number, FieldValue::Bytes(bytes)) = field? {
+        if let (number, ProtobufValue::Bytes(bytes)) = field? {
             found.push((number, bytes));
         }
     }
@@ -162,8 +162,8 @@ mod tests {
         assert_eq!(
             read,
             [
-                Ok((1, FieldValue::Varint(u64::MAX))),
-                Ok((300, FieldValue::Bytes(b"text"))),
+                Ok((1, ProtobufValue::Varint(u64::MAX))),
+                Ok((300, ProtobufValue::Bytes(b"text"))),
             ]
         );
     }

@@ -10,14 +10,14 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::ordered::{JsonNode, MAX_SHORT_BYTES, members};
-use super::schema::{self, Field, FieldValue};
+use super::schema::{self, FieldValue, SchemaField};
 use crate::engine::DetailCode;
 use crate::http::pages::layout::visible;
 
 /// A field in which a person edits one member of a call's arguments.
 #[derive(Clone, Debug)]
 pub(super) struct ChangeField {
-    pub field: Field,
+    pub field: SchemaField,
     pub initial_text: String,
     /// The JSON that the agent wrote; `None` for a member that the agent left out.
     agent_json: Option<String>,
@@ -34,7 +34,7 @@ pub(super) fn fields(parameters: &Value, arguments_text: &str) -> Option<Vec<Cha
     let mut declared = schema::fields(parameters)?;
     // A schema with a list gets no fields: the form would show the list as checkboxes, which do not
     // keep the exact text that the agent wrote.
-    let is_list = |field: &Field| matches!(field.value, FieldValue::MultipleChoice(_));
+    let is_list = |field: &SchemaField| matches!(field.value, FieldValue::MultipleChoice(_));
     if declared.iter().any(is_list) {
         return None;
     }

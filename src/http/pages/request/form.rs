@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::change::{self, ChangeField};
 use super::inputs::call_part;
-use super::schema::{self, Field, FieldValue};
+use super::schema::{self, FieldValue, SchemaField};
 use crate::engine::{DetailCode, FieldError};
 use crate::http::pages::layout::visible;
 use crate::http::server::fields::{Errors, pointer};
@@ -252,7 +252,7 @@ impl FormReader {
 
     /// Returns the JSON of one member of an answer. For a list of choices, the form has one input
     /// for each choice.
-    fn member_json(&mut self, field: &Field) -> Result<Option<String>, DetailCode> {
+    fn member_json(&mut self, field: &SchemaField) -> Result<Option<String>, DetailCode> {
         let FieldValue::MultipleChoice(all) = &field.value else {
             let submitted = self.take(&format!("field.{}", field.name));
             return field.json(&submitted.unwrap_or_default());

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use maud::{Markup, html};
 
 use super::View;
-use super::schema::{Field, FieldValue};
+use super::schema::{FieldValue, SchemaField};
 use super::several::call_number;
 use super::submitted::{FieldMistake, FormName, SubmittedForm};
 use crate::http::pages::error_texts::localized;
@@ -141,7 +141,12 @@ impl<'v> InputField<'v> {
     /// typed, and is not shown again after a mistake. `offered` holds the answers that the browser
     /// suggests. The input does not limit the length of a text, because a browser counts UTF-16
     /// code units and the schema counts characters; the service checks the length.
-    pub(super) fn schema_field(&self, field: &Field, secret: bool, offered: &[String]) -> Markup {
+    pub(super) fn schema_field(
+        &self,
+        field: &SchemaField,
+        secret: bool,
+        offered: &[String],
+    ) -> Markup {
         let (words, agent) = (self.view.words, self.agent_style());
         let label = html! {
             bdi class=[agent] { (visible(field.title.as_deref().unwrap_or(&field.name))) }
@@ -164,7 +169,7 @@ impl<'v> InputField<'v> {
         }
     }
 
-    fn schema_checkboxes(&self, field: &Field, all: &[String]) -> Markup {
+    fn schema_checkboxes(&self, field: &SchemaField, all: &[String]) -> Markup {
         let agent = self.agent_style();
         let is_checked = |name: &str| {
             let submitted = self.view.submitted;
@@ -182,7 +187,7 @@ impl<'v> InputField<'v> {
         }
     }
 
-    fn schema_input(&self, field: &Field, secret: bool, offered: &[String]) -> Markup {
+    fn schema_input(&self, field: &SchemaField, secret: bool, offered: &[String]) -> Markup {
         let words = self.view.words;
         let class = self.default.map(|_| "exact");
         let hint = field.description.is_some();
@@ -226,7 +231,7 @@ impl<'v> InputField<'v> {
         }
     }
 
-    fn schema_select(&self, field: &Field, hint: bool, values: &[(&str, &str)]) -> Markup {
+    fn schema_select(&self, field: &SchemaField, hint: bool, values: &[(&str, &str)]) -> Markup {
         let words = self.view.words;
         let agent = self.agent_style();
         let placeholder = if field.required {

@@ -9,7 +9,7 @@ use crate::engine::DetailCode;
 use crate::http::server::json;
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Field {
+pub(crate) struct SchemaField {
     /// The name of the member in the answer.
     pub name: String,
     pub title: Option<String>,
@@ -50,7 +50,7 @@ const UNSUPPORTED_KEYWORDS: [&str; 8] = [
 /// plain value or a list of fixed texts. Returns `None` for any other schema, and for a schema with
 /// one of the [`UNSUPPORTED_KEYWORDS`].
 #[must_use]
-pub(crate) fn fields(schema: &Value) -> Option<Vec<Field>> {
+pub(crate) fn fields(schema: &Value) -> Option<Vec<SchemaField>> {
     let schema = schema.as_object()?;
     let has_other_members = schema
         .get("additionalProperties")
@@ -84,7 +84,7 @@ pub(crate) fn fields(schema: &Value) -> Option<Vec<Field>> {
                     .and_then(Value::as_str)
                     .map(str::to_owned)
             };
-            Some(Field {
+            Some(SchemaField {
                 name: name.clone(),
                 title: text("title"),
                 description: text("description"),
@@ -173,7 +173,7 @@ fn input_type(property: &Map<String, Value>) -> Option<&'static str> {
     }
 }
 
-impl Field {
+impl SchemaField {
     /// Returns the name of the HTML input for the choice at `index`, in a field with several
     /// choices.
     pub(super) fn choice_name(&self, index: usize) -> String {
@@ -256,7 +256,7 @@ mod tests {
         let fields = fields(&schema).unwrap();
         assert_eq!(
             fields[0],
-            Field {
+            SchemaField {
                 name: "a".into(),
                 title: Some("Address".into()),
                 description: Some("Where".into()),
