@@ -154,7 +154,7 @@ pub fn run_with(
 }
 
 /// The exit code and the error message of a command that failed.
-type Failure = (u8, String);
+type CommandFailure = (u8, String);
 
 fn print(text: &str) -> u8 {
     let mut out = std::io::stdout().lock();
@@ -230,7 +230,7 @@ struct Loaded {
 }
 
 /// Loads the configuration. The error message lists every mistake.
-fn load(common: &CommonOptions, environment: &Environment) -> Result<Loaded, Failure> {
+fn load(common: &CommonOptions, environment: &Environment) -> Result<Loaded, CommandFailure> {
     let (source, note) = source(common, environment).map_err(|why| (USAGE_ERROR, why))?;
     match config::load(source, environment, &flags(common), app::check) {
         Ok((config, report)) => Ok(Loaded {
@@ -245,7 +245,10 @@ fn load(common: &CommonOptions, environment: &Environment) -> Result<Loaded, Fai
     }
 }
 
-fn load_and_report(common: &CommonOptions, environment: &Environment) -> Result<Config, Failure> {
+fn load_and_report(
+    common: &CommonOptions,
+    environment: &Environment,
+) -> Result<Config, CommandFailure> {
     let Loaded {
         config,
         report,
@@ -259,7 +262,7 @@ fn load_and_report(common: &CommonOptions, environment: &Environment) -> Result<
     Ok(config)
 }
 
-fn check(common: &CommonOptions, environment: &Environment) -> Result<u8, Failure> {
+fn check(common: &CommonOptions, environment: &Environment) -> Result<u8, CommandFailure> {
     let config = load_and_report(common, environment)?;
     let gates = match config.gates.len() {
         0 => String::new(),
@@ -275,7 +278,11 @@ fn check(common: &CommonOptions, environment: &Environment) -> Result<u8, Failur
     Ok(print(&(lines.join("\n") + "\n")))
 }
 
-fn notify(name: &str, common: &CommonOptions, environment: &Environment) -> Result<u8, Failure> {
+fn notify(
+    name: &str,
+    common: &CommonOptions,
+    environment: &Environment,
+) -> Result<u8, CommandFailure> {
     let config = load_and_report(common, environment)?;
     let Some(pong) = run_to_end(app::ping(&config, name))? else {
         let known = config.notify.to.iter();
@@ -307,7 +314,7 @@ fn notify(name: &str, common: &CommonOptions, environment: &Environment) -> Resu
 
 /// Runs `work` to its end. Does not wait for threads that are still blocked, for example in name
 /// resolution.
-fn run_to_end<T>(work: impl Future<Output = anyhow::Result<T>>) -> Result<T, Failure> {
+fn run_to_end<T>(work: impl Future<Output = anyhow::Result<T>>) -> Result<T, CommandFailure> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -317,7 +324,7 @@ fn run_to_end<T>(work: impl Future<Output = anyhow::Result<T>>) -> Result<T, Fai
     done.map_err(|error| (FAILED, format!("{error:#}")))
 }
 
-fn serve(options: &Serve, environment: &Environment) -> Result<u8, Failure> {
+fn serve(options: &Serve, environment: &Environment) -> Result<u8, CommandFailure> {
     let Loaded {
         config,
         report,
@@ -349,13 +356,13 @@ fn serve(options: &Serve, environment: &Environment) -> Result<u8, Failure> {
     }
 }
 
-fn migrate(common: &CommonOptions, environment: &Environment) -> Result<u8, Failure> {
+fn migrate(common: &CommonOptions, environment: &Environment) -> Result<u8, CommandFailure> {
     let config = load_and_report(common, environment)?;
     run_to_end(app::migrate(&config))?;
     Ok(print("The database has the tables of this version.\n"))
 }
 
-fn init(file: &Path) -> Result<u8, Failure> {
+fn init(file: &Path) -> Result<u8, CommandFailure> {
     let written = std::fs::OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -386,7 +393,7 @@ Then create a task. The agent's call of its tool is held; `pending` in the answe
     }
 }
 
-fn health(common: &CommonOptions, environment: &Environment) -> Result<u8, Failure> {
+fn health(common: &CommonOptions, environment: &Environment) -> Result<u8, CommandFailure> {
     let config = load(common, environment)?.config;
     let Some(address) = config.server.address() else {
         let why = "`server.listen` is not an address";

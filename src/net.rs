@@ -134,7 +134,7 @@ const CONNECTION_LOST: &str = "the connection was lost before there was a comple
 /// The reason why there is no complete response. The variant says whether anything can have been
 /// sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Failure {
+pub enum NetFailure {
     /// Nothing of the request was sent, for one of these reasons:
     /// - The request could not be built.
     /// - No connection was made, because name resolution, TCP or TLS failed.
@@ -148,7 +148,7 @@ pub enum Failure {
     Lost(&'static str),
 }
 
-impl Failure {
+impl NetFailure {
     /// Classifies an error of sending a request or of reading its response.
     #[must_use]
     pub fn from_error(error: &reqwest::Error) -> Self {
@@ -218,12 +218,15 @@ pub(crate) fn io_kind(error: &(dyn Error + 'static)) -> Option<io::ErrorKind> {
 /// Sends a request and waits until the response begins, at most `within`.
 ///
 /// # Errors
-/// Fails with any [`Failure`]. A timeout while connecting is `Lost`, although nothing was sent.
+/// Fails with any [`NetFailure`]. A timeout while connecting is `Lost`, although nothing was sent.
 /// The callers need no finer distinction, because they send only requests that may be repeated.
-pub async fn send_request(request: RequestBuilder, within: Duration) -> Result<Response, Failure> {
+pub async fn send_request(
+    request: RequestBuilder,
+    within: Duration,
+) -> Result<Response, NetFailure> {
     match complete_within(within, request.send()).await {
-        Some(sent) => sent.map_err(|error| Failure::from_error(&error)),
-        None => Err(Failure::Lost(NO_ANSWER_IN_TIME)),
+        Some(sent) => sent.map_err(|error| NetFailure::from_error(&error)),
+        None => Err(NetFailure::Lost(NO_ANSWER_IN_TIME)),
     }
 }
 
@@ -273,14 +276,14 @@ pub fn retry_after(headers: &HeaderMap, now: Time, max_wait: Duration) -> Option
 /// body is complete.
 ///
 /// # Errors
-/// Fails with [`Failure::Lost`] if the body ends early or the time runs out.
+/// Fails with [`NetFailure::Lost`] if the body ends early or the time runs out.
 pub async fn next_bytes(
     response: &mut Response,
     within: Duration,
-) -> Result<Option<Bytes>, Failure> {
+) -> Result<Option<Bytes>, NetFailure> {
     match complete_within(within, response.chunk()).await {
         Some(read) => read.map_err(|error| lost_failure(&error)),
-        None => Err(Failure::Lost(NO_ANSWER_IN_TIME)),
+        None => Err(NetFailure::Lost(NO_ANSWER_IN_TIME)),
     }
 }
 
@@ -291,11 +294,11 @@ pub async fn drain(mut response: Response) {
     let _ = tokio::time::timeout(DRAIN_TIMEOUT, rest).await;
 }
 
-/// Classifies an error after the response began. The result is always [`Failure::Lost`], because
+/// Classifies an error after the response began. The result is always [`NetFailure::Lost`], because
 /// the request was sent.
-fn lost_failure(error: &reqwest::Error) -> Failure {
-    match Failure::from_error(error) {
-        Failure::NotSent(why) | Failure::Lost(why) => Failure::Lost(why),
+fn lost_failure(error: &reqwest::Error) -> NetFailure {
+    match NetFailure::from_error(error) {
+        NetFailure::NotSent(why) | NetFailure::Lost(why) => NetFailure::Lost(why),
     }
 }
 

@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use super::AskerSettings;
-use crate::net::{self, Failure, Net};
+use crate::net::{self, Net, NetFailure};
 use crate::world::{Clock, SystemClock};
 
 /// The maximum wait that a single request asks for. Proxies commonly end requests after 60 s.
@@ -351,7 +351,7 @@ async fn read_body(response: &mut Response, within: Duration) -> Result<Vec<u8>,
     Ok(bytes)
 }
 
-fn unreachable_error(failure: Failure) -> AskError {
+fn unreachable_error(failure: NetFailure) -> AskError {
     AskError::Unreachable(failure.to_string())
 }
 

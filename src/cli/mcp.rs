@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::{CommonOptions, FAILED, Failure, OK, USAGE_ERROR, flags, print, run_to_end, source};
+use super::{
+    CommandFailure, CommonOptions, FAILED, OK, USAGE_ERROR, flags, print, run_to_end, source,
+};
 use crate::app::{self, ReviewResult};
 use crate::config::environment::Environment;
 use crate::config::{self, McpConfig};
@@ -35,7 +37,7 @@ pub(super) struct LockOptions {
     common: CommonOptions,
 }
 
-pub(super) fn run(command: &Mcp, environment: &Environment) -> Result<u8, Failure> {
+pub(super) fn run(command: &Mcp, environment: &Environment) -> Result<u8, CommandFailure> {
     let Mcp::Lock(options) = command;
     let wrong = |why: String| (USAGE_ERROR, why);
     let (source, _) = source(&options.common, environment).map_err(wrong)?;
@@ -67,7 +69,7 @@ fn finish(
     options: &LockOptions,
     config: &McpConfig,
     reviewed: &ReviewResult,
-) -> Result<u8, Failure> {
+) -> Result<u8, CommandFailure> {
     let file = config.path.display();
     if !reviewed.differs {
         return Ok(print(&format!("{file} is up to date.\n")));
@@ -85,7 +87,7 @@ fn finish(
     )))
 }
 
-fn confirm_write(path: &Path) -> Result<bool, Failure> {
+fn confirm_write(path: &Path) -> Result<bool, CommandFailure> {
     if !std::io::stdin().is_terminal() {
         let why = "nothing was written: there is no terminal to ask at; read the differences, then pass --yes";
         return Err((FAILED, why.to_owned()));

@@ -11,7 +11,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::settings::OAuth;
-use crate::net::{Failure, NO_ANSWER_IN_TIME, Net, next_bytes, send_request};
+use crate::net::{NO_ANSWER_IN_TIME, Net, NetFailure, next_bytes, send_request};
 use crate::secret::{Redactor, Secret};
 
 /// A cached token is replaced this long before it expires.
@@ -107,7 +107,7 @@ impl Tokens {
             .header("content-type", "application/x-www-form-urlencoded")
             .header("accept", "application/json")
             .body(form);
-        let failed = |failure: Failure| format!("the token endpoint: {failure}");
+        let failed = |failure: NetFailure| format!("the token endpoint: {failure}");
         let mut response = send_request(request, FETCH_TIMEOUT).await.map_err(failed)?;
         let status = response.status();
         let mut body = Vec::new();

@@ -145,8 +145,8 @@ impl Streamable {
                     // answer 404 in this case. So the next request begins a new session.
                     self.forget(&call.headers, &context);
                     return match failure {
-                        net::Failure::NotSent(why) => Outcome::NotSent(why.to_owned()),
-                        net::Failure::Lost(why) => Outcome::Unknown(why.to_owned()),
+                        net::NetFailure::NotSent(why) => Outcome::NotSent(why.to_owned()),
+                        net::NetFailure::Lost(why) => Outcome::Unknown(why.to_owned()),
                     };
                 }
             };
@@ -388,7 +388,7 @@ impl Streamable {
         let http = self.http(context, request);
         let http = reqwest::RequestBuilder::from_parts(self.net.repeatable().clone(), http);
         let failed =
-            |error: reqwest::Error| ClientError(net::Failure::from_error(&error).to_string());
+            |error: reqwest::Error| ClientError(net::NetFailure::from_error(&error).to_string());
         let mut response = http.send().await.map_err(failed)?;
         reader.begin(response.status(), response.headers());
         while let Some(bytes) = response.chunk().await.map_err(failed)? {
@@ -409,7 +409,7 @@ impl Streamable {
         resume: Option<&Resume>,
         within: Duration,
         request_index: u32,
-    ) -> Result<Reply, net::Failure> {
+    ) -> Result<Reply, net::NetFailure> {
         let id = call.request_id(request_index);
         let request = call.request(&id, resume);
         let mut http = self.http(context, &request);

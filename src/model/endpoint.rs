@@ -23,7 +23,7 @@ use super::protocol::{
 };
 use super::settings::Settings;
 use super::{Answer, AttemptEnd, ModelClient, ModelError, PieceSink, Prompt, retry};
-use crate::net::{self, Failure, Net};
+use crate::net::{self, Net, NetFailure};
 use crate::secret::Redactor;
 use crate::task::text::from_bytes;
 use crate::world::Clock;
@@ -182,7 +182,7 @@ impl<P: Protocol> Endpoint<P> {
             .body(body);
         let response = match net::send_request(request, self.timeout).await {
             Ok(response) => response,
-            Err(Failure::NotSent(reason) | Failure::Lost(reason)) => {
+            Err(NetFailure::NotSent(reason) | NetFailure::Lost(reason)) => {
                 let attempt_end = AttemptEnd {
                     status: None,
                     reason: Some(reason),

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::guarded_connection::{GuardedConnection, MaySend, SendGate, Stream};
 use super::single_exchange::ResponseSink;
-use super::{CONNECTION_LOST, Failure, lost_failure};
+use super::{CONNECTION_LOST, NetFailure, lost_failure};
 
 /// The maximum number of header lines of a response. hyper refuses more than 100 by default, and a
 /// complete answer with more would count as lost.
@@ -37,15 +37,15 @@ pub(super) struct OpenConnection {
 
 impl OpenConnection {
     /// # Errors
-    /// Fails with [`Failure::Lost`] if the connection is closed.
-    pub(super) async fn new(stream: Stream) -> Result<Self, Failure> {
+    /// Fails with [`NetFailure::Lost`] if the connection is closed.
+    pub(super) async fn new(stream: Stream) -> Result<Self, NetFailure> {
         let gate = SendGate::default();
         let guarded = GuardedConnection::new(stream, gate.clone());
         let handshake = http1::Builder::new()
             .max_headers(MAX_HEADERS)
             .handshake(guarded)
             .await;
-        let (sender, driver) = handshake.map_err(|_| Failure::Lost(CONNECTION_LOST))?;
+        let (sender, driver) = handshake.map_err(|_| NetFailure::Lost(CONNECTION_LOST))?;
         Ok(Self {
             sender,
             driver: Some(Box::pin(driver)),
@@ -65,7 +65,7 @@ impl OpenConnection {
     /// once, right before the first byte is written. After `deadline`, nothing more is written.
     ///
     /// # Errors
-    /// Fails with [`Failure::Lost`] if no complete response arrived. [`OpenConnection::gate`] says
+    /// Fails with [`NetFailure::Lost`] if no complete response arrived. [`OpenConnection::gate`] says
     /// whether anything was sent.
     pub(super) async fn exchange(
         &mut self,
@@ -73,15 +73,15 @@ impl OpenConnection {
         may_send: MaySend,
         deadline: Instant,
         sink: &mut impl ResponseSink,
-    ) -> Result<Received, Failure> {
+    ) -> Result<Received, NetFailure> {
         let Some(driver) = &mut self.driver else {
-            return Err(Failure::Lost(CONNECTION_LOST));
+            return Err(NetFailure::Lost(CONNECTION_LOST));
         };
         self.gate.arm(may_send, deadline);
         let sender = &mut self.sender;
         let answered = async move {
             let sent = sender.send_request(request).await;
-            let response = sent.map_err(|_| Failure::Lost(CONNECTION_LOST))?;
+            let response = sent.map_err(|_| NetFailure::Lost(CONNECTION_LOST))?;
             read(response.map(Body::wrap).into(), sink).await
         };
         // One Tokio task drives the connection and waits for the answer, so no other task can delay
@@ -102,10 +102,13 @@ impl OpenConnection {
     }
 }
 
-async fn read(mut response: Response, sink: &mut impl ResponseSink) -> Result<Received, Failure> {
+async fn read(
+    mut response: Response,
+    sink: &mut impl ResponseSink,
+) -> Result<Received, NetFailure> {
     let status = response.status();
     if status.is_informational() {
-        return Err(Failure::Lost("the answer was not a final answer"));
+        return Err(NetFailure::Lost("the answer was not a final answer"));
     }
     let announces_close = announces_close(response.version(), response.headers());
     let received = |is_complete| Received {

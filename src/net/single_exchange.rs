@@ -24,8 +24,9 @@ use super::guarded_connection::MaySend;
 use super::kept_connections::KeptKey;
 use super::open_connection::{OpenConnection, Received};
 use super::{
-    BodyLimits, BufferedResponse, CONNECT_TIMEOUT, CONNECTION_LOST, Failure, NO_ANSWER_IN_TIME,
-    NO_CONNECTION_IN_TIME, NOT_BUILT, NOT_RESOLVED, Net, causes, connect_failure, io_kind,
+    BodyLimits, BufferedResponse, CONNECT_TIMEOUT, CONNECTION_LOST, NO_ANSWER_IN_TIME,
+    NO_CONNECTION_IN_TIME, NOT_BUILT, NOT_RESOLVED, Net, NetFailure, causes, connect_failure,
+    io_kind,
 };
 use crate::world::complete_by;
 
@@ -137,7 +138,7 @@ impl Net {
     /// Fails like [`Net::send_single_into`], with two differences. If the connection is lost after
     /// [`BodyLimits::enough_bytes`] bytes of the body, the function returns the bytes so far. If a
     /// reused connection gives a 421, or a status of `STRAY_STATUSES` that announces a close, the
-    /// function fails with [`Failure::Lost`], because the response may not answer this request.
+    /// function fails with [`NetFailure::Lost`], because the response may not answer this request.
     pub async fn send_single(
         &self,
         request: Request,
@@ -145,7 +146,7 @@ impl Net {
         permit: SendPermit,
         connection: ConnectionUse,
         limits: impl FnOnce(StatusCode) -> BodyLimits + Send,
-    ) -> Result<BufferedResponse, Failure> {
+    ) -> Result<BufferedResponse, NetFailure> {
         let mut collector = BodyCollector {
             limits: Some(limits),
             answer: None,
@@ -156,7 +157,7 @@ impl Net {
         match (collector.answer, received) {
             (Some((answer, _)), Ok(())) => Ok(answer),
             (Some((answer, limits)), Err(failure))
-                if failure != Failure::Lost(STRAY_ANSWER)
+                if failure != NetFailure::Lost(STRAY_ANSWER)
                     && answer.body.len() >= limits.enough_bytes =>
             {
                 Ok(BufferedResponse {
@@ -164,7 +165,7 @@ impl Net {
                     ..answer
                 })
             }
-            (_, received) => Err(received.err().unwrap_or(Failure::Lost(CONNECTION_LOST))),
+            (_, received) => Err(received.err().unwrap_or(NetFailure::Lost(CONNECTION_LOST))),
         }
     }
 
@@ -173,8 +174,8 @@ impl Net {
     ///
     /// # Errors
     /// Fails with:
-    /// - [`Failure::NotSent`] if no part of the request was written. The variant lists the reasons.
-    /// - [`Failure::Lost`] if a part of the request was or may have been written, but no complete
+    /// - [`NetFailure::NotSent`] if no part of the request was written. The variant lists the reasons.
+    /// - [`NetFailure::Lost`] if a part of the request was or may have been written, but no complete
     ///   response arrived.
     pub async fn send_single_into(
         &self,
@@ -182,7 +183,7 @@ impl Net {
         within: Duration,
         permit: SendPermit,
         sink: &mut impl ResponseSink,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), NetFailure> {
         self.send(request, within, permit, ConnectionUse::Own, sink)
             .await
     }
@@ -194,7 +195,7 @@ impl Net {
         permit: SendPermit,
         connection: ConnectionUse,
         sink: &mut impl ResponseSink,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), NetFailure> {
         let deadline = Instant::now() + within;
         let key = self.kept_key(&request, connection);
         let kept = key.as_ref().and_then(|key| self.kept.take(key));
@@ -202,7 +203,7 @@ impl Net {
         // If the peer closes the kept connection before the write, a new connection sends the copy.
         let mut copy = kept.as_ref().and_then(|_| request.try_clone());
         let (uri, mut request) =
-            prepare_request(request, key.is_some()).ok_or(Failure::NotSent(NOT_BUILT))?;
+            prepare_request(request, key.is_some()).ok_or(NetFailure::NotSent(NOT_BUILT))?;
         let (mut connection, usable_until) = match kept {
             Some((connection, until)) => (connection, Some(until)),
             None => (self.open(uri.clone(), deadline).await?, None),
@@ -210,7 +211,7 @@ impl Net {
         let decided_at = permit
             .decision
             .await
-            .ok_or(Failure::NotSent(NOT_PERMITTED))?;
+            .ok_or(NetFailure::NotSent(NOT_PERMITTED))?;
         let deadline = deadline.max(decided_at + within);
         if usable_until.is_some_and(|until| until <= Instant::now()) {
             connection = self.open(uri.clone(), deadline).await?;
@@ -221,18 +222,18 @@ impl Net {
             let exchange = connection.exchange(request, may_send, deadline, sink);
             let failure = match complete_by(deadline, exchange).await {
                 Some(Ok(received)) => return self.received(key, connection, received, is_reused),
-                _ if connection.gate().is_refused() => Failure::NotSent(NOT_PERMITTED),
-                _ if !connection.gate().has_begun() => Failure::NotSent(CLOSED_BEFORE_WRITE),
+                _ if connection.gate().is_refused() => NetFailure::NotSent(NOT_PERMITTED),
+                _ if !connection.gate().has_begun() => NetFailure::NotSent(CLOSED_BEFORE_WRITE),
                 Some(Err(failure)) if Instant::now() < deadline => failure,
-                Some(Err(_)) | None => Failure::Lost(NO_ANSWER_IN_TIME),
+                Some(Err(_)) | None => NetFailure::Lost(NO_ANSWER_IN_TIME),
             };
             let key = key.as_ref().filter(|_| std::mem::take(&mut is_reused));
-            let (Some(key), false) = (key, failure == Failure::NotSent(NOT_PERMITTED)) else {
+            let (Some(key), false) = (key, failure == NetFailure::NotSent(NOT_PERMITTED)) else {
                 return Err(failure);
             };
             self.kept.avoid(key.clone());
             let prepared = copy.take().and_then(|copy| prepare_request(copy, true));
-            let (Failure::NotSent(_), Some((_, copy))) = (failure, prepared) else {
+            let (NetFailure::NotSent(_), Some((_, copy))) = (failure, prepared) else {
                 return Err(failure);
             };
             connection = self.open(uri.clone(), deadline).await?;
@@ -264,7 +265,7 @@ impl Net {
         connection: OpenConnection,
         received: Received,
         is_reused: bool,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), NetFailure> {
         let Some(key) = key else {
             return Ok(());
         };
@@ -273,7 +274,7 @@ impl Net {
             || (received.announces_close && STRAY_STATUSES.contains(&status.as_u16()));
         if is_reused && is_stray {
             self.kept.avoid(key);
-            return Err(Failure::Lost(STRAY_ANSWER));
+            return Err(NetFailure::Lost(STRAY_ANSWER));
         }
         if received.is_complete {
             self.kept.keep(key, connection);
@@ -281,12 +282,12 @@ impl Net {
         Ok(())
     }
 
-    async fn open(&self, uri: Uri, deadline: Instant) -> Result<OpenConnection, Failure> {
+    async fn open(&self, uri: Uri, deadline: Instant) -> Result<OpenConnection, NetFailure> {
         let deadline = deadline.min(Instant::now() + CONNECT_TIMEOUT);
         match timeout_at(deadline, self.connector.clone().oneshot(uri)).await {
             Ok(Ok(stream)) => OpenConnection::new(stream).await,
-            Ok(Err(error)) => Err(Failure::NotSent(connector_failure(error.as_ref()))),
-            Err(_) => Err(Failure::NotSent(NO_CONNECTION_IN_TIME)),
+            Ok(Err(error)) => Err(NetFailure::NotSent(connector_failure(error.as_ref()))),
+            Err(_) => Err(NetFailure::NotSent(NO_CONNECTION_IN_TIME)),
         }
     }
 }

@@ -85,7 +85,7 @@ fn permitted() -> SendPermit {
     leave(async { Some(Instant::now()) }, true)
 }
 
-async fn get(net: &Net, url: &str) -> Result<(Vec<u8>, bool), Failure> {
+async fn get(net: &Net, url: &str) -> Result<(Vec<u8>, bool), NetFailure> {
     let answer = net
         .send_single(
             request(url),
@@ -124,7 +124,7 @@ async fn refused_connection_is_reported_as_not_sent() {
     let url = format!("http://{}/", socket.local_addr().unwrap());
     assert_eq!(
         get(&Net::new().unwrap(), &url).await,
-        Err(Failure::NotSent("the connection was refused"))
+        Err(NetFailure::NotSent("the connection was refused"))
     );
 }
 
@@ -137,17 +137,17 @@ async fn peer_that_does_not_speak_tls_is_reported_as_not_sent() {
     let failure = get(&Net::new().unwrap(), &url.replace("http:", "https:"))
         .await
         .unwrap_err();
-    assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
+    assert!(matches!(failure, NetFailure::NotSent(_)), "{failure:?}");
 }
 
 #[tokio::test]
 async fn answer_that_ends_early_is_lost_and_not_repeated() {
     let (url, seen) = endpoint(vec!["", "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf"]).await;
     let net = Net::new().unwrap();
-    let lost = Failure::Lost("the connection was lost before there was a complete answer");
+    let lost = NetFailure::Lost("the connection was lost before there was a complete answer");
     assert_eq!(get(&net, &url).await, Err(lost));
     let half = get(&net, &url).await.unwrap_err();
-    assert!(matches!(half, Failure::Lost(_)), "{half:?}");
+    assert!(matches!(half, NetFailure::Lost(_)), "{half:?}");
     assert_eq!(seen.await.unwrap().len(), 2);
 }
 
@@ -161,7 +161,7 @@ async fn silent_peer_is_lost_at_the_timeout_also_within_the_body() {
         enough_bytes: 100,
         max_bytes: 100,
     };
-    let late = Err(Failure::Lost(
+    let late = Err(NetFailure::Lost(
         "there was no complete answer within the timeout",
     ));
     let send = || {
@@ -210,7 +210,7 @@ async fn connection_that_is_never_made_is_not_a_lost_request() {
             .await;
         assert_eq!(
             answer,
-            Err(Failure::NotSent("no connection could be made in time"))
+            Err(NetFailure::NotSent("no connection could be made in time"))
         );
     }
 }
@@ -266,7 +266,7 @@ async fn refused_call_writes_nothing(refused: SendPermit) {
             received
         }
     );
-    assert_eq!(answer, Err(Failure::NotSent(NOT_PERMITTED)));
+    assert_eq!(answer, Err(NetFailure::NotSent(NOT_PERMITTED)));
     assert_eq!(received, b"");
 }
 
@@ -369,7 +369,7 @@ async fn connection_that_the_peer_closes_before_the_permit_was_not_sent_on() {
             closed.send(Instant::now()).unwrap();
         }
     );
-    assert!(matches!(answer, Err(Failure::NotSent(_))), "{answer:?}");
+    assert!(matches!(answer, Err(NetFailure::NotSent(_))), "{answer:?}");
 }
 
 /// Blocks the runtime for `within` and more than a second longer, as if the process were suspended
@@ -424,7 +424,7 @@ async fn rest_of_a_request_is_not_written_after_the_process_was_suspended_over_t
                 .unwrap()
         }
     );
-    assert_eq!(answer, Err(Failure::Lost(NO_ANSWER_IN_TIME)));
+    assert_eq!(answer, Err(NetFailure::Lost(NO_ANSWER_IN_TIME)));
     assert!(received < 64 << 20, "{received}");
 }
 

@@ -6,7 +6,7 @@ use reqwest::header::HeaderMap;
 use reqwest::{RequestBuilder, Response, StatusCode};
 
 use super::attempt_result::AttemptResult;
-use crate::net::{Failure, NO_ANSWER_IN_TIME, next_bytes, send_request};
+use crate::net::{NO_ANSWER_IN_TIME, NetFailure, next_bytes, send_request};
 use crate::world::Clock;
 
 pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(15);
@@ -30,7 +30,7 @@ pub(super) async fn exchange(
     let mut timeout = clock.sleep(ATTEMPT_TIMEOUT);
     let sent = tokio::select! {
         sent = send_request(request, ATTEMPT_TIMEOUT) => sent,
-        () = &mut timeout => Err(Failure::Lost(NO_ANSWER_IN_TIME)),
+        () = &mut timeout => Err(NetFailure::Lost(NO_ANSWER_IN_TIME)),
     };
     match sent {
         Ok(response) => {
@@ -38,7 +38,7 @@ pub(super) async fn exchange(
             let result = AttemptResult::from_response(&response, clock.now());
             (result, response.body)
         }
-        Err(Failure::NotSent(problem) | Failure::Lost(problem)) => {
+        Err(NetFailure::NotSent(problem) | NetFailure::Lost(problem)) => {
             (AttemptResult::without_status(problem), Vec::new())
         }
     }

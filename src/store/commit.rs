@@ -20,7 +20,7 @@ use tokio_util::task::TaskTracker;
 
 use super::change_rows::rows;
 use super::commit_single::{MAX_BATCH_LINES, is_single};
-use super::db::{DatabaseEngine, Db, Failure, Sql, Value, sql};
+use super::db::{DatabaseEngine, Db, DbFailure, Sql, Value, sql};
 use super::feed::Feed;
 use super::notices::EventFilters;
 use super::record::record;
@@ -222,7 +222,7 @@ impl Committer {
     ///
     /// During the repetition, the writer writes changes of other roots, so a change that waits for
     /// a lock delays only its own root.
-    fn repeat(self: &Arc<Self>, writer: usize, batch: Vec<QueuedChange>, failure: Failure) {
+    fn repeat(self: &Arc<Self>, writer: usize, batch: Vec<QueuedChange>, failure: DbFailure) {
         let one_by_one =
             !failure.is_result_lost() && (batch.len() > 1 || failure.is_lock_conflict());
         if one_by_one {
@@ -289,7 +289,7 @@ impl Committer {
         &self,
         batch: Vec<Arc<ChangeRows>>,
         repeated: bool,
-    ) -> Result<Vec<Option<i64>>, Failure> {
+    ) -> Result<Vec<Option<i64>>, DbFailure> {
         if let DatabaseEngine::Sqlite(_) = &self.db.engine {
             return commit_sqlite::write(&self.db, batch).await;
         }
@@ -313,7 +313,7 @@ impl Committer {
 
     /// Sends one change. If the statement fails because of another writer's locks, it has written
     /// nothing, and the change is sent again.
-    async fn send_alone(&self, rows: &Arc<ChangeRows>) -> Result<Vec<Option<i64>>, Failure> {
+    async fn send_alone(&self, rows: &Arc<ChangeRows>) -> Result<Vec<Option<i64>>, DbFailure> {
         let mut sent = 1;
         loop {
             match self.send(vec![Arc::clone(rows)], true).await {
@@ -330,7 +330,7 @@ impl Committer {
         }
     }
 
-    async fn result_of_failure(&self, rows: &Arc<ChangeRows>, failure: &Failure) -> CommitReply {
+    async fn result_of_failure(&self, rows: &Arc<ChangeRows>, failure: &DbFailure) -> CommitReply {
         if !failure.sent {
             return Err(CommitError::Unavailable);
         }
@@ -392,7 +392,7 @@ impl Committer {
         Err(CommitError::Unknown)
     }
 
-    async fn find(&self, rows: &ChangeRows) -> Result<Option<i64>, Failure> {
+    async fn find(&self, rows: &ChangeRows) -> Result<Option<i64>, DbFailure> {
         record! {
             struct Found {
                 at: i64,
@@ -466,7 +466,7 @@ fn result_at(at: Option<i64>) -> CommitReply {
 /// that is too big), or if the failure has no code. The error is `Unavailable` if the state of the
 /// database caused the failure (a full disk, a read-only server, a lost privilege, a statement that
 /// took too long).
-pub(super) fn commit_error(failure: &Failure) -> CommitError {
+pub(super) fn commit_error(failure: &DbFailure) -> CommitError {
     let code = failure.code();
     // On `SQLite`, the low byte is the primary code: 18 for a value that is too big, 19 for a
     // violated constraint, 20 for a type mismatch.

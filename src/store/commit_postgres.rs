@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 use super::Store;
-use super::db::{Db, Failure, Sql, Value};
+use super::db::{Db, DbFailure, Sql, Value};
 use super::lists::{
     APPROVERS, CHANGES, CREDENTIALS, DECISIONS, GRANTS, ITEMS, KEYS, List, NOTICES,
     REQUEST_UPDATES, REQUESTS, USES,
@@ -287,7 +287,7 @@ pub(super) async fn write(
     db: &Db,
     batch: &[&ChangeRows],
     repeated: bool,
-) -> Result<Vec<Option<i64>>, Failure> {
+) -> Result<Vec<Option<i64>>, DbFailure> {
     let extras = Extras::for_batch(batch);
     send(db, extras.statement(), &extras.lists(), batch, repeated).await
 }
@@ -300,7 +300,7 @@ pub(super) async fn send(
     lists: &[&List],
     batch: &[&ChangeRows],
     repeated: bool,
-) -> Result<Vec<Option<i64>>, Failure> {
+) -> Result<Vec<Option<i64>>, DbFailure> {
     let mut values = vec![Value::Now, Value::Int(db.asker_lock.owner())];
     for list in lists {
         values.extend((list.arrays)(batch));
@@ -312,7 +312,7 @@ pub(super) async fn send(
             .ok()
             .and_then(|index| times.get_mut(index));
         let Some(time) = time else {
-            return Err(Failure::sent(sqlx::Error::Protocol(
+            return Err(DbFailure::sent(sqlx::Error::Protocol(
                 "a change of the batch was expected".to_owned(),
             )));
         };

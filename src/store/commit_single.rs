@@ -18,7 +18,7 @@
 use std::sync::OnceLock;
 
 use super::commit_postgres::{STORED_KEYS, send};
-use super::db::{Db, Failure, Sql};
+use super::db::{Db, DbFailure, Sql};
 use super::lists::{APPROVERS, DECISIONS, ITEMS, KEYS, LINE_RANGES, List, NOTICES, REQUESTS};
 use super::rows::{ChangeRows, TaskLine};
 use super::statement::postgres;
@@ -359,7 +359,7 @@ pub(super) async fn write(
     db: &Db,
     batch: &[&ChangeRows],
     repeated: bool,
-) -> Result<Vec<Option<i64>>, Failure> {
+) -> Result<Vec<Option<i64>>, DbFailure> {
     let mut sorted: Vec<usize> = (0..batch.len()).collect();
     sorted.sort_by_key(|number| batch.get(*number).map(|rows| rows.root));
     let rows: Vec<&ChangeRows> = sorted

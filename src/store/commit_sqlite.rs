@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock};
 use rusqlite::Transaction;
 use uuid::Uuid;
 
-use super::db::{Db, Failure, Value};
+use super::db::{Db, DbFailure, Value};
 use super::lists::{
     APPROVERS, CREDENTIALS, DECISIONS, GRANTS, ITEMS, KEYS, List, NOTICES, REQUEST_UPDATES,
     REQUESTS, USES,
@@ -181,7 +181,7 @@ struct StoredState {
 pub(super) async fn write(
     db: &Db,
     batch: Vec<Arc<ChangeRows>>,
-) -> Result<Vec<Option<i64>>, Failure> {
+) -> Result<Vec<Option<i64>>, DbFailure> {
     db.write_transaction(move |transaction, at| {
         let mut state = read_state(transaction, at, &batch)?;
         let accepted = batch.iter();

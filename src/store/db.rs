@@ -16,7 +16,7 @@ use uuid::Uuid;
 use super::asker_lock::AskerLock;
 use super::change_rows::micros;
 use super::connections::{ConnectionFailures, Pool, timed_out};
-pub(super) use super::failure::Failure;
+pub(super) use super::failure::DbFailure;
 use super::failure::{DriverError, READ_ONLY};
 use super::identity::UncertainUntil;
 use super::outage::{self, Outage};
@@ -108,7 +108,7 @@ impl Db {
         &self,
         sql: Sql,
         values: Vec<Value>,
-    ) -> Result<Vec<R>, Failure> {
+    ) -> Result<Vec<R>, DbFailure> {
         match &self.engine {
             DatabaseEngine::Postgres { keyed, lists, .. } => {
                 let pool = if sql.by_key { keyed } else { lists };
@@ -128,7 +128,7 @@ impl Db {
         &self,
         sql: Sql,
         values: Vec<Value>,
-    ) -> Result<Vec<(H, Vec<R>)>, Failure> {
+    ) -> Result<Vec<(H, Vec<R>)>, DbFailure> {
         match &self.engine {
             DatabaseEngine::Postgres { keyed, lists, .. } => {
                 let pool = if sql.by_key { keyed } else { lists };
@@ -138,7 +138,7 @@ impl Db {
                     let head = || H::from_postgres(row);
                     R::from_postgres(row)
                         .and_then(|record| add_to_groups(&mut groups, record, head))
-                        .map_err(Failure::sent)?;
+                        .map_err(DbFailure::sent)?;
                 }
                 Ok(groups)
             }
@@ -159,7 +159,7 @@ impl Db {
         &self,
         sql: Sql,
         values: Vec<Value>,
-    ) -> Result<Option<R>, Failure> {
+    ) -> Result<Option<R>, DbFailure> {
         Ok(self.all(sql, values).await?.into_iter().next())
     }
 
@@ -190,7 +190,7 @@ impl Db {
         &self,
         sql: Sql,
         values: Vec<Value>,
-    ) -> Result<Vec<R>, Failure> {
+    ) -> Result<Vec<R>, DbFailure> {
         match &self.engine {
             DatabaseEngine::Postgres { keyed, lists, .. } => {
                 let pool = if sql.by_key { keyed } else { lists };
@@ -201,7 +201,7 @@ impl Db {
                 )
             }
             DatabaseEngine::Sqlite(file) => {
-                let values = self.sqlite_values(values).map_err(Failure::unsent)?;
+                let values = self.sqlite_values(values).map_err(DbFailure::unsent)?;
                 let job = move |transaction: &Transaction<'_>| {
                     sqlite::records(transaction, sql.sqlite, &values)
                 };
@@ -215,7 +215,7 @@ impl Db {
         &self,
         sql: Sql,
         values: Vec<Value>,
-    ) -> Result<usize, Failure> {
+    ) -> Result<usize, DbFailure> {
         Ok(self.write::<AnyRow>(sql, values).await?.len())
     }
 
@@ -225,7 +225,7 @@ impl Db {
         &self,
         sql: Sql,
         retentions: &[Duration],
-    ) -> Result<bool, Failure> {
+    ) -> Result<bool, DbFailure> {
         let mut values = vec![Value::Now, Value::Int(REMOVED_ROWS)];
         values.extend(retentions.iter().map(|time| Value::Int(micros(*time))));
         let removed = self.count_written(sql, values).await?;
@@ -237,14 +237,14 @@ impl Db {
     pub(super) async fn write_transaction<T: Send + 'static>(
         &self,
         job: impl FnOnce(&Transaction<'_>, i64) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, DbFailure> {
         match &self.engine {
             DatabaseEngine::Sqlite(file) => {
                 let clock = Arc::clone(&self.clock);
                 let job = move |transaction: &Transaction<'_>| job(transaction, clock.now().0);
                 self.record_reachability(file.write(job).await)
             }
-            DatabaseEngine::Postgres { .. } => Err(Failure::unsent(sqlx::Error::Protocol(
+            DatabaseEngine::Postgres { .. } => Err(DbFailure::unsent(sqlx::Error::Protocol(
                 "one statement is one transaction here".to_owned(),
             ))),
         }
@@ -258,7 +258,7 @@ impl Db {
         sql: &'static str,
         values: Vec<Value>,
         repeated: bool,
-    ) -> Result<Vec<R>, Failure> {
+    ) -> Result<Vec<R>, DbFailure> {
         match &self.engine {
             DatabaseEngine::Postgres { writers, keyed, .. } => {
                 let writers = if repeated { keyed } else { writers };
@@ -266,7 +266,7 @@ impl Db {
                     &self.record_reachability(self.run_on_postgres(writers, sql, values).await)?,
                 )
             }
-            DatabaseEngine::Sqlite(_) => Err(Failure::unsent(sqlx::Error::Protocol(
+            DatabaseEngine::Sqlite(_) => Err(DbFailure::unsent(sqlx::Error::Protocol(
                 "a batch is a transaction here".to_owned(),
             ))),
         }
@@ -279,7 +279,7 @@ impl Db {
         pool: &Pool,
         sql: &'static str,
         values: Vec<Value>,
-    ) -> Result<Vec<PgRow>, Failure> {
+    ) -> Result<Vec<PgRow>, DbFailure> {
         let began = Instant::now();
         let mut sent = 1;
         loop {
@@ -304,9 +304,9 @@ impl Db {
         pool: &Pool,
         sql: &'static str,
         values: Vec<Value>,
-    ) -> Result<Vec<PgRow>, Failure> {
-        let mut checked_out = pool.get().await.map_err(Failure::unsent)?;
-        let connection = checked_out.connection().map_err(Failure::unsent)?;
+    ) -> Result<Vec<PgRow>, DbFailure> {
+        let mut checked_out = pool.get().await.map_err(DbFailure::unsent)?;
+        let connection = checked_out.connection().map_err(DbFailure::unsent)?;
         let query = self.postgres(sql, values);
         let answer = match timeout(self.statement_limit, query.fetch_all(connection)).await {
             Ok(answer) => answer,
@@ -318,7 +318,7 @@ impl Db {
                 Ok(rows)
             }
             Err(error) => {
-                let failure = Failure::sent(error);
+                let failure = DbFailure::sent(error);
                 if failure.is_result_lost() || failure.code() == READ_ONLY {
                     if let DriverError::Sqlx(error) = &failure.error {
                         self.connection_failures.record_failure(error);
@@ -338,18 +338,18 @@ impl Db {
         sql: &'static str,
         values: Vec<Value>,
         decode: fn(&mut rusqlite::Rows<'_>) -> rusqlite::Result<T>,
-    ) -> Result<T, Failure> {
-        let values = self.sqlite_values(values).map_err(Failure::unsent)?;
+    ) -> Result<T, DbFailure> {
+        let values = self.sqlite_values(values).map_err(DbFailure::unsent)?;
         let answer = match timeout(self.statement_limit, file.read(sql, values, decode)).await {
             Ok(answer) => answer,
-            Err(_) => Err(Failure::sent(sqlx::Error::PoolTimedOut)),
+            Err(_) => Err(DbFailure::sent(sqlx::Error::PoolTimedOut)),
         };
         self.record_reachability(answer)
     }
 
     /// Records in `outage` whether the database was reached. A database that returns an error was
     /// reached.
-    fn record_reachability<T>(&self, answer: Result<T, Failure>) -> Result<T, Failure> {
+    fn record_reachability<T>(&self, answer: Result<T, DbFailure>) -> Result<T, DbFailure> {
         match &answer {
             Err(failure) if failure.is_unreached() => {
                 self.outage.failed(&failure.error.reason());
@@ -449,7 +449,7 @@ fn add_to_groups<H, R: Keyed, E>(
     Ok(())
 }
 
-fn decoded<R: Record>(rows: &[PgRow]) -> Result<Vec<R>, Failure> {
+fn decoded<R: Record>(rows: &[PgRow]) -> Result<Vec<R>, DbFailure> {
     let records = rows.iter().map(R::from_postgres);
-    records.collect::<Result<_, _>>().map_err(Failure::sent)
+    records.collect::<Result<_, _>>().map_err(DbFailure::sent)
 }

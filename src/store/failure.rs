@@ -29,14 +29,14 @@ impl DriverError {
 }
 
 #[derive(Debug)]
-pub(super) struct Failure {
+pub(super) struct DbFailure {
     /// Whether the statement was sent. If so, it may have reached the database.
     pub(super) sent: bool,
     /// The driver's error, which is never shown to a client.
     pub(super) error: DriverError,
 }
 
-impl Failure {
+impl DbFailure {
     pub(super) fn sent(error: impl Into<DriverError>) -> Self {
         Self {
             sent: true,
@@ -168,8 +168,8 @@ pub enum ReadError {
     Corrupt(String),
 }
 
-impl From<Failure> for ReadError {
-    fn from(failure: Failure) -> Self {
+impl From<DbFailure> for ReadError {
+    fn from(failure: DbFailure) -> Self {
         if !failure.is_unreached() {
             tracing::warn!(error = %failure.error, sent = failure.sent, "the database could not be read");
         }
@@ -207,7 +207,7 @@ mod tests {
             ("insert into grants values (x'00')", false),
         ] {
             let error = database.execute(statement, []).unwrap_err();
-            let is_used = Failure::sent(error).is_idempotency_key_used();
+            let is_used = DbFailure::sent(error).is_idempotency_key_used();
             assert_eq!(is_used, expected, "{statement}");
         }
     }

@@ -15,7 +15,7 @@ use sqlx::query::Query;
 use sqlx::{Connection as _, PgConnection};
 
 use super::Store;
-use super::db::{DatabaseEngine, Db, Failure, Sql, Value, sql};
+use super::db::{DatabaseEngine, Db, DbFailure, Sql, Value, sql};
 use super::record::{Record as _, record};
 use super::settings::OpenError;
 use crate::task::time::Time;
@@ -212,7 +212,7 @@ async fn execute_without_time_limit(
 /// Fails with `Unavailable` if the database does not answer, or is a standby. Fails with `Refused`
 /// if the statement fails for another reason.
 pub(super) async fn load_uncertain_until(db: &Db, restored: bool) -> Result<(), OpenError> {
-    let failed = |failure: Failure| {
+    let failed = |failure: DbFailure| {
         if !failure.sent || failure.is_result_lost() {
             db.outage.unavailable(&failure.error.reason())
         } else {
@@ -235,19 +235,19 @@ pub(super) async fn load_uncertain_until(db: &Db, restored: bool) -> Result<(), 
 }
 
 #[expect(clippy::disallowed_methods, reason = "as `execute_without_time_limit`")]
-async fn restore(db: &Db) -> Result<(), Failure> {
+async fn restore(db: &Db) -> Result<(), DbFailure> {
     let DatabaseEngine::Postgres { lists, .. } = &db.engine else {
         return db
             .write::<UncertainUntilRecord>(MARK_RESTORED, vec![Value::Now])
             .await
             .map(|_| ());
     };
-    let mut checked_out = lists.get().await.map_err(Failure::unsent)?;
-    let connection = checked_out.connection().map_err(Failure::unsent)?;
+    let mut checked_out = lists.get().await.map_err(DbFailure::unsent)?;
+    let connection = checked_out.connection().map_err(DbFailure::unsent)?;
     let offset = db.offset.load(Ordering::Relaxed);
     execute_without_time_limit(connection, sqlx::query(MARK_RESTORED.postgres).bind(offset))
         .await
-        .map_err(Failure::sent)?;
+        .map_err(DbFailure::sent)?;
     checked_out.put_back();
     Ok(())
 }

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use super::db::{Failure, Sql, Value, sql};
+use super::db::{DbFailure, Sql, Value, sql};
 use super::journal::{Head, KeyedItem, journal};
 use super::record::record;
 use super::{ReadError, RequestRow, Store};
@@ -216,7 +216,7 @@ impl Store {
     async fn journals_of_requests(
         &self,
         ids: Vec<Uuid>,
-    ) -> Result<HashMap<Uuid, (RequestHead, Vec<KeyedItem>)>, Failure> {
+    ) -> Result<HashMap<Uuid, (RequestHead, Vec<KeyedItem>)>, DbFailure> {
         let values = vec![Value::Ids(ids), Value::Now];
         let groups: Vec<(RequestHead, Vec<KeyedItem>)> =
             self.db().groups(JOURNALS_OF_REQUESTS, values).await?;

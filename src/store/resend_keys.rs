@@ -65,7 +65,7 @@ const STORED: Sql = sql!(
 /// the key. If the key has an expired row, the new row replaces it, even if the expired row spells
 /// the person's user id in another way. If the key has an unexpired row, another POST has used the
 /// key. The statement then fails: it sets `task_id` to null, which the table forbids, or it
-/// violates a unique index (see `Failure::is_idempotency_key_used`).
+/// violates a unique index (see `DbFailure::is_idempotency_key_used`).
 macro_rules! resend_on_postgres {
     ($chosen:literal, $update:literal) => {
         concat!(

@@ -11,7 +11,7 @@ use rusqlite::{CachedStatement, Connection, OpenFlags, ToSql, Transaction, Trans
 use tokio::time::timeout;
 
 use super::db::Value;
-use super::failure::{DriverError, Failure};
+use super::failure::{DbFailure, DriverError};
 use super::lists::List;
 use super::record::{AnyRow, Record};
 use super::rows::ChangeRows;
@@ -91,7 +91,7 @@ impl SqliteFile {
         sql: &'static str,
         values: Vec<Value>,
         decode: fn(&mut rusqlite::Rows<'_>) -> rusqlite::Result<T>,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, DbFailure> {
         let connection = self.take(&self.readers).await?;
         run(connection, move |connection| {
             let mut statement = prepared(connection, sql, &values)?;
@@ -107,17 +107,17 @@ impl SqliteFile {
     pub(super) async fn write<T: Send + 'static>(
         &self,
         job: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, DbFailure> {
         let mut connection = self.take(&self.writer).await?;
         blocking(move || {
             let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate);
-            let transaction = begun.map_err(Failure::unsent)?;
-            let result = job(&transaction).map_err(Failure::sent)?;
+            let transaction = begun.map_err(DbFailure::unsent)?;
+            let result = job(&transaction).map_err(DbFailure::sent)?;
             // A failed commit counts as a lost result. After a failure, for example because of a
             // full disk, `SQLite` may later find the transaction committed in the write-ahead log.
             transaction
                 .commit()
-                .map_err(|error| Failure::sent(DriverError::Commit(error)))?;
+                .map_err(|error| DbFailure::sent(DriverError::Commit(error)))?;
             Ok(result)
         })
         .await
@@ -127,21 +127,21 @@ impl SqliteFile {
     pub(super) async fn with_writer<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, DbFailure> {
         run(self.take(&self.writer).await?, job).await
     }
 
     async fn take(
         &self,
         pool: &managed::Pool<SqliteConnector>,
-    ) -> Result<Object<SqliteConnector>, Failure> {
+    ) -> Result<Object<SqliteConnector>, DbFailure> {
         let error = match timeout(self.acquire_timeout, pool.get()).await {
             Ok(Ok(connection)) => return Ok(connection),
             Ok(Err(PoolError::Backend(error))) => error.into(),
             Ok(Err(PoolError::Closed)) => sqlx::Error::PoolClosed.into(),
             Ok(Err(_)) | Err(_) => DriverError::from(sqlx::Error::PoolTimedOut),
         };
-        Err(Failure::unsent(error))
+        Err(DbFailure::unsent(error))
     }
 
     /// Closes each connection after its current job.
@@ -160,15 +160,15 @@ impl SqliteFile {
 async fn run<T: Send + 'static>(
     mut connection: Object<SqliteConnector>,
     job: impl FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
-) -> Result<T, Failure> {
-    blocking(move || job(&mut connection).map_err(Failure::sent)).await
+) -> Result<T, DbFailure> {
+    blocking(move || job(&mut connection).map_err(DbFailure::sent)).await
 }
 
 async fn blocking<T: Send + 'static>(
-    job: impl FnOnce() -> Result<T, Failure> + Send + 'static,
-) -> Result<T, Failure> {
+    job: impl FnOnce() -> Result<T, DbFailure> + Send + 'static,
+) -> Result<T, DbFailure> {
     let result = tokio::task::spawn_blocking(job).await;
-    result.unwrap_or_else(|_| Err(Failure::sent(sqlx::Error::WorkerCrashed)))
+    result.unwrap_or_else(|_| Err(DbFailure::sent(sqlx::Error::WorkerCrashed)))
 }
 
 /// Prepares a statement and binds its values: the parameter `$n` gets value number `n`, counted

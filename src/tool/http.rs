@@ -26,7 +26,9 @@ use super::builtin::{self, Endpoint};
 use super::headers::{Headers, headers_digest};
 use super::url_template::UrlTemplate;
 use super::{Invocation, Tool, ToolAnswer, measure_attempt, output};
-use crate::net::{BodyLimits, ConnectionUse, Failure, NOT_PERMITTED, Net, SendPermit, is_redirect};
+use crate::net::{
+    BodyLimits, ConnectionUse, NOT_PERMITTED, Net, NetFailure, SendPermit, is_redirect,
+};
 use crate::secret::{Redactor, Secret};
 use crate::task::tool_spec::ToolSpec;
 use crate::task::units::duration_text;
@@ -375,10 +377,10 @@ impl HttpTool {
         }
     }
 
-    fn failed(&self, failure: Failure) -> ToolAnswer {
+    fn failed(&self, failure: NetFailure) -> ToolAnswer {
         match failure {
-            Failure::NotSent(why) => self.not_sent(why),
-            Failure::Lost(why) => ToolAnswer::Unknown {
+            NetFailure::NotSent(why) => self.not_sent(why),
+            NetFailure::Lost(why) => ToolAnswer::Unknown {
                 problem: format!(
                     "The tool `{}` was called, but {why}: whether it did what was asked is not known.",
                     self.spec.name

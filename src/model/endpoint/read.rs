@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use reqwest::Response;
 
-use super::{AttemptOutcome, Endpoint, Failure, PieceEmitter, Protocol, net};
+use super::{AttemptOutcome, Endpoint, NetFailure, PieceEmitter, Protocol, net};
 use crate::model::protocol::{StreamReader, StreamState, retryable};
 use crate::net::sse::{Decoder, is_event_stream};
 use crate::task::text::from_bytes;
@@ -107,7 +107,7 @@ impl<P: Protocol> Endpoint<P> {
         match self.read_up_to(response, MAX_ANSWER_BYTES).await {
             Ok((_, true)) => too_long(),
             Ok((bytes, false)) => self.parse_body(&bytes, emitter),
-            Err(Failure::NotSent(why) | Failure::Lost(why)) => retryable(why),
+            Err(NetFailure::NotSent(why) | NetFailure::Lost(why)) => retryable(why),
         }
     }
 
@@ -148,7 +148,7 @@ impl<P: Protocol> Endpoint<P> {
                         None => stream.reader.finish(emitter),
                     };
                 }
-                Err(Failure::NotSent(why) | Failure::Lost(why)) => return retryable(why),
+                Err(NetFailure::NotSent(why) | NetFailure::Lost(why)) => return retryable(why),
             }
         }
     }
@@ -158,7 +158,7 @@ impl<P: Protocol> Endpoint<P> {
         &self,
         mut response: Response,
         limit: usize,
-    ) -> Result<(Vec<u8>, bool), Failure> {
+    ) -> Result<(Vec<u8>, bool), NetFailure> {
         let (mut bytes, deadline) = (Vec::new(), self.deadline());
         while let Some(chunk) = self.next_bytes(&mut response, deadline).await? {
             let space_left = limit.saturating_sub(bytes.len());
@@ -182,10 +182,10 @@ impl<P: Protocol> Endpoint<P> {
         &self,
         response: &mut Response,
         deadline: Duration,
-    ) -> Result<Option<bytes::Bytes>, Failure> {
+    ) -> Result<Option<bytes::Bytes>, NetFailure> {
         let remaining = deadline.saturating_sub(self.clock.uptime());
         if remaining.is_zero() {
-            return Err(Failure::Lost(net::NO_ANSWER_IN_TIME));
+            return Err(NetFailure::Lost(net::NO_ANSWER_IN_TIME));
         }
         net::next_bytes(response, self.timeout.min(remaining)).await
     }

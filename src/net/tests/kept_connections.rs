@@ -35,7 +35,7 @@ impl Peer {
         &self,
         permit: SendPermit,
         connection: ConnectionUse,
-    ) -> Result<Vec<u8>, Failure> {
+    ) -> Result<Vec<u8>, NetFailure> {
         self.send_body(permit, connection, "").await
     }
 
@@ -44,7 +44,7 @@ impl Peer {
         permit: SendPermit,
         connection: ConnectionUse,
         body: &str,
-    ) -> Result<Vec<u8>, Failure> {
+    ) -> Result<Vec<u8>, NetFailure> {
         let limits = |_| BodyLimits {
             enough_bytes: 2,
             max_bytes: 2,
@@ -90,7 +90,7 @@ impl Peer {
     }
 
     /// Sends a request, answers it on `kept` with `answer`, and returns the outcome.
-    async fn outcome_on(&self, kept: &mut TcpStream, answer: &[u8]) -> Result<Vec<u8>, Failure> {
+    async fn outcome_on(&self, kept: &mut TcpStream, answer: &[u8]) -> Result<Vec<u8>, NetFailure> {
         let (outcome, ()) = tokio::join!(self.send(permitted(), KEPT), async {
             assert!(kept.read(&mut [0; 4096]).await.unwrap() > 0);
             kept.write_all(answer).await.unwrap();
@@ -153,7 +153,7 @@ async fn request_that_is_lost_on_a_kept_connection_is_not_sent_again() {
         assert!(first.read(&mut [0; 4096]).await.unwrap() > 0);
         drop(first);
     });
-    assert!(matches!(lost, Err(Failure::Lost(_))), "{lost:?}");
+    assert!(matches!(lost, Err(NetFailure::Lost(_))), "{lost:?}");
     let _second = peer.exchange_on_new_connection().await;
     let _third = peer.exchange_on_new_connection().await;
 }
@@ -180,7 +180,7 @@ async fn request_without_a_permit_writes_nothing_to_a_kept_connection() {
         let peer = Peer::new().await;
         let mut first = peer.exchange_on_new_connection().await;
         let answer = peer.send(refused, KEPT).await;
-        assert_eq!(answer, Err(Failure::NotSent(NOT_PERMITTED)));
+        assert_eq!(answer, Err(NetFailure::NotSent(NOT_PERMITTED)));
         assert_eq!(first.read(&mut [0; 16]).await.unwrap(), 0);
     }
 }
@@ -273,7 +273,7 @@ async fn refusal_that_closes_a_reused_connection_may_belong_to_no_request() {
         let peer = Peer::new().await;
         let mut first = peer.exchange_on_new_connection().await;
         let outcome = peer.outcome_on(&mut first, stray).await;
-        assert!(matches!(outcome, Err(Failure::Lost(_))), "{outcome:?}");
+        assert!(matches!(outcome, Err(NetFailure::Lost(_))), "{outcome:?}");
         let _second = peer.exchange_on_new_connection().await;
         let _third = peer.exchange_on_new_connection().await;
     }
@@ -313,7 +313,7 @@ async fn stray_answer_on_another_connection_leaves_an_error_the_answer_to_its_re
         assert!(first.read(&mut [0; 4096]).await.unwrap() > 0);
         let mut second = peer.exchange_on_new_connection().await;
         let stray = peer.outcome_on(&mut second, STRAY).await;
-        assert!(matches!(stray, Err(Failure::Lost(_))), "{stray:?}");
+        assert!(matches!(stray, Err(NetFailure::Lost(_))), "{stray:?}");
         let answer = b"HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\n\r\nno";
         first.write_all(answer).await.unwrap();
     });
