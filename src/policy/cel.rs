@@ -17,7 +17,7 @@ use cel::parser::{ParseErrors, PrattParser};
 use regex::RegexBuilder;
 
 pub(super) use self::expression::{
-    Arithmetic, Comparison, Function, Literal, Loop, Node, Pattern, Variable, Yields,
+    Arithmetic, Comparison, ExprNode, Function, Literal, Loop, Pattern, Variable, Yields,
 };
 
 pub(super) const MAX_SOURCE_BYTES: usize = 1024;
@@ -62,7 +62,7 @@ pub(super) enum ExpressionError {
 
 /// Parses an expression. Returns its tree and its flaws. The tree is `None` if a flaw keeps the
 /// expression from being read to its end. A tree with flaws must not be evaluated.
-pub(super) fn parse(source: &str) -> (Option<Node>, Vec<ExpressionError>) {
+pub(super) fn parse(source: &str) -> (Option<ExprNode>, Vec<ExpressionError>) {
     if source.len() > MAX_SOURCE_BYTES {
         return (None, vec![ExpressionError::TooLong]);
     }
@@ -77,7 +77,7 @@ pub(super) fn parse(source: &str) -> (Option<Node>, Vec<ExpressionError>) {
     })
 }
 
-fn parse_here(source: &str) -> (Option<Node>, Vec<ExpressionError>) {
+fn parse_here(source: &str) -> (Option<ExprNode>, Vec<ExpressionError>) {
     let parser = PrattParser::new()
         .enable_variadic_operator_asts(true)
         .enable_ident_escape_syntax(true);
@@ -134,7 +134,7 @@ struct TreeReader {
 }
 
 impl TreeReader {
-    fn read(&mut self, expression: &IdedExpr, depth: usize) -> Result<Node, ExpressionError> {
+    fn read(&mut self, expression: &IdedExpr, depth: usize) -> Result<ExprNode, ExpressionError> {
         self.nodes += 1;
         if depth > MAX_DEPTH {
             return Err(ExpressionError::TooDeep);
@@ -143,7 +143,7 @@ impl TreeReader {
             return Err(ExpressionError::TooLarge);
         }
         match &expression.expr {
-            Expr::Literal(value) => literal(value).map(Node::Literal),
+            Expr::Literal(value) => literal(value).map(ExprNode::Literal),
             Expr::Ident(name) => Ok(self.variable(name)),
             Expr::List(list) => self.list(list, depth),
             Expr::Map(map) => self.entries(map, depth),
@@ -155,7 +155,11 @@ impl TreeReader {
         }
     }
 
-    fn boxed(&mut self, expression: &IdedExpr, depth: usize) -> Result<Box<Node>, ExpressionError> {
+    fn boxed(
+        &mut self,
+        expression: &IdedExpr,
+        depth: usize,
+    ) -> Result<Box<ExprNode>, ExpressionError> {
         self.read(expression, depth + 1).map(Box::new)
     }
 
@@ -163,7 +167,7 @@ impl TreeReader {
         &mut self,
         expressions: &[IdedExpr],
         depth: usize,
-    ) -> Result<Vec<Node>, ExpressionError> {
+    ) -> Result<Vec<ExprNode>, ExpressionError> {
         expressions
             .iter()
             .map(|expression| self.read(expression, depth + 1))
@@ -172,33 +176,33 @@ impl TreeReader {
 
     /// Adds a flaw. Returns a node of any type in place of the flawed part, so that the rest of the
     /// expression is read and checked, too.
-    fn flawed(&mut self, flaw: ExpressionError) -> Node {
+    fn flawed(&mut self, flaw: ExpressionError) -> ExprNode {
         if !self.flaws.contains(&flaw) {
             self.flaws.push(flaw);
         }
-        Node::Entries(Vec::new())
+        ExprNode::Entries(Vec::new())
     }
 
-    fn variable(&mut self, name: &str) -> Node {
+    fn variable(&mut self, name: &str) -> ExprNode {
         if self.local.as_deref() == Some(name) {
-            return Node::Local(name.to_owned());
+            return ExprNode::Local(name.to_owned());
         }
         match name {
-            "args" => Node::Variable(Variable::Args),
-            "session" => Node::Variable(Variable::Session),
+            "args" => ExprNode::Variable(Variable::Args),
+            "session" => ExprNode::Variable(Variable::Session),
             _ if ROOTS.contains(&name) => self.flawed(ExpressionError::Whole(name.to_owned())),
             _ => self.flawed(ExpressionError::Variable(name.to_owned())),
         }
     }
 
-    fn list(&mut self, list: &ListExpr, depth: usize) -> Result<Node, ExpressionError> {
+    fn list(&mut self, list: &ListExpr, depth: usize) -> Result<ExprNode, ExpressionError> {
         if !list.optional_indices.is_empty() {
             return Err(ExpressionError::Unsupported("an optional element"));
         }
-        self.each(&list.elements, depth).map(Node::List)
+        self.each(&list.elements, depth).map(ExprNode::List)
     }
 
-    fn entries(&mut self, map: &MapExpr, depth: usize) -> Result<Node, ExpressionError> {
+    fn entries(&mut self, map: &MapExpr, depth: usize) -> Result<ExprNode, ExpressionError> {
         let mut entries = Vec::new();
         for entry in &map.entries {
             match &entry.expr {
@@ -213,10 +217,10 @@ impl TreeReader {
                 }
             }
         }
-        Ok(Node::Entries(entries))
+        Ok(ExprNode::Entries(entries))
     }
 
-    fn select(&mut self, select: &SelectExpr, depth: usize) -> Result<Node, ExpressionError> {
+    fn select(&mut self, select: &SelectExpr, depth: usize) -> Result<ExprNode, ExpressionError> {
         if let Expr::Ident(root) = &select.operand.expr
             && matches!(root.as_str(), "tool" | "agent" | "user" | "task")
         {
@@ -225,29 +229,31 @@ impl TreeReader {
                 return Ok(self.flawed(ExpressionError::Member(member)));
             };
             return Ok(if select.test {
-                Node::Literal(Literal::Bool(true))
+                ExprNode::Literal(Literal::Bool(true))
             } else {
-                Node::Variable(variable)
+                ExprNode::Variable(variable)
             });
         }
         let of = self.boxed(&select.operand, depth)?;
         let field = select.field.clone();
         Ok(if select.test {
-            Node::Has(of, field)
+            ExprNode::Has(of, field)
         } else {
-            Node::Select(of, field)
+            ExprNode::Select(of, field)
         })
     }
 
-    fn call(&mut self, call: &CallExpr, depth: usize) -> Result<Node, ExpressionError> {
+    fn call(&mut self, call: &CallExpr, depth: usize) -> Result<ExprNode, ExpressionError> {
         if call.target.is_none() {
             match (call.func_name.as_str(), call.args.as_slice()) {
-                (operators::LOGICAL_AND, all) => return self.each(all, depth).map(Node::All),
-                (operators::LOGICAL_OR, any) => return self.each(any, depth).map(Node::Any),
-                (operators::LOGICAL_NOT, [one]) => return self.boxed(one, depth).map(Node::Not),
-                (operators::NEGATE, [one]) => return self.boxed(one, depth).map(Node::Negate),
+                (operators::LOGICAL_AND, all) => return self.each(all, depth).map(ExprNode::All),
+                (operators::LOGICAL_OR, any) => return self.each(any, depth).map(ExprNode::Any),
+                (operators::LOGICAL_NOT, [one]) => {
+                    return self.boxed(one, depth).map(ExprNode::Not);
+                }
+                (operators::NEGATE, [one]) => return self.boxed(one, depth).map(ExprNode::Negate),
                 (operators::CONDITIONAL, [test, yes, no]) => {
-                    return Ok(Node::If(
+                    return Ok(ExprNode::If(
                         self.boxed(test, depth)?,
                         self.boxed(yes, depth)?,
                         self.boxed(no, depth)?,
@@ -257,14 +263,14 @@ impl TreeReader {
                 (operators::IN, [item, of]) => return self.membership(item, of, depth),
                 (name, [left, right]) => {
                     if let Some(operator) = comparison(name) {
-                        return Ok(Node::Compare(
+                        return Ok(ExprNode::Compare(
                             operator,
                             self.boxed(left, depth)?,
                             self.boxed(right, depth)?,
                         ));
                     }
                     if let Some(operator) = arithmetic(name) {
-                        return Ok(Node::Calculate(
+                        return Ok(ExprNode::Calculate(
                             operator,
                             self.boxed(left, depth)?,
                             self.boxed(right, depth)?,
@@ -282,13 +288,13 @@ impl TreeReader {
         of: &IdedExpr,
         at: &IdedExpr,
         depth: usize,
-    ) -> Result<Node, ExpressionError> {
+    ) -> Result<ExprNode, ExpressionError> {
         let of = self.boxed(of, depth)?;
         let at = self.read(at, depth + 1)?;
-        Ok(if let Node::Literal(Literal::Text(name)) = at {
-            Node::Select(of, name)
+        Ok(if let ExprNode::Literal(Literal::Text(name)) = at {
+            ExprNode::Select(of, name)
         } else {
-            Node::Index(of, Box::new(at))
+            ExprNode::Index(of, Box::new(at))
         })
     }
 
@@ -297,17 +303,17 @@ impl TreeReader {
         item: &IdedExpr,
         of: &IdedExpr,
         depth: usize,
-    ) -> Result<Node, ExpressionError> {
+    ) -> Result<ExprNode, ExpressionError> {
         let (item, of) = (self.read(item, depth + 1)?, self.boxed(of, depth)?);
         Ok(match (item, of.as_ref()) {
-            (Node::Literal(Literal::Text(name)), Node::Variable(Variable::Args)) => {
-                Node::Has(of, name)
+            (ExprNode::Literal(Literal::Text(name)), ExprNode::Variable(Variable::Args)) => {
+                ExprNode::Has(of, name)
             }
-            (item, _) => Node::Compare(Comparison::In, Box::new(item), of),
+            (item, _) => ExprNode::Compare(Comparison::In, Box::new(item), of),
         })
     }
 
-    fn function(&mut self, call: &CallExpr, depth: usize) -> Result<Node, ExpressionError> {
+    fn function(&mut self, call: &CallExpr, depth: usize) -> Result<ExprNode, ExpressionError> {
         let mut arguments = Vec::new();
         if let Some(target) = &call.target {
             arguments.push(self.read(target, depth + 1)?);
@@ -331,7 +337,7 @@ impl TreeReader {
                 return Ok(self.flawed(ExpressionError::Function(name.to_owned())));
             }
         };
-        Ok(Node::Call(function, arguments))
+        Ok(ExprNode::Call(function, arguments))
     }
 
     /// Reads a loop. The parser has expanded a macro such as `all` into this loop. The form of the
@@ -340,7 +346,7 @@ impl TreeReader {
         &mut self,
         expanded: &ComprehensionExpr,
         depth: usize,
-    ) -> Result<Node, ExpressionError> {
+    ) -> Result<ExprNode, ExpressionError> {
         if self.local.is_some() {
             return Err(ExpressionError::NestedLoop);
         }
@@ -352,7 +358,7 @@ impl TreeReader {
         let body = self.body(&expanded.loop_step, depth + 1);
         self.local = None;
         let (filter, yields) = body?;
-        Ok(Node::Loop(Box::new(Loop {
+        Ok(ExprNode::Loop(Box::new(Loop {
             over,
             filter,
             yields,
@@ -363,7 +369,7 @@ impl TreeReader {
         &mut self,
         step: &IdedExpr,
         depth: usize,
-    ) -> Result<(Option<Node>, Yields), ExpressionError> {
+    ) -> Result<(Option<ExprNode>, Yields), ExpressionError> {
         let Expr::Call(step) = &step.expr else {
             return Err(ExpressionError::Unreadable);
         };
@@ -432,9 +438,9 @@ fn comparison(name: &str) -> Option<Comparison> {
     })
 }
 
-fn matches(arguments: Vec<Node>) -> Result<Node, ExpressionError> {
+fn matches(arguments: Vec<ExprNode>) -> Result<ExprNode, ExpressionError> {
     let mut arguments = arguments.into_iter();
-    let (Some(text), Some(Node::Literal(Literal::Text(pattern)))) =
+    let (Some(text), Some(ExprNode::Literal(Literal::Text(pattern)))) =
         (arguments.next(), arguments.next())
     else {
         return Err(ExpressionError::Pattern);
@@ -447,10 +453,10 @@ fn matches(arguments: Vec<Node>) -> Result<Node, ExpressionError> {
             .case_insensitive(folded);
         builder.build().map_err(|_| ExpressionError::Pattern)
     };
-    let folded = matches!(text, Node::Variable(Variable::UserId))
+    let folded = matches!(text, ExprNode::Variable(Variable::UserId))
         .then(|| build(true))
         .transpose()?;
-    Ok(Node::Matches(
+    Ok(ExprNode::Matches(
         Box::new(text),
         Pattern {
             plain: build(false)?,

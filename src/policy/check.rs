@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::cel::{Arithmetic, Comparison, Function, Literal, Loop, Node, Variable, Yields};
+use super::cel::{Arithmetic, Comparison, ExprNode, Function, Literal, Loop, Variable, Yields};
 use super::shape::{Member, Shape};
 
 /// The findings about one expression for one tool.
@@ -30,7 +30,7 @@ pub(super) struct Findings {
 }
 
 /// Checks an expression for a tool with arguments of this shape.
-pub(super) fn check_types(node: &Node, arguments: &Shape) -> Findings {
+pub(super) fn check_types(node: &ExprNode, arguments: &Shape) -> Findings {
     let mut checker = TypeChecker {
         arguments,
         local: Shape::Free,
@@ -62,7 +62,7 @@ impl TypeChecker<'_> {
         self.found.misfits.insert(detail.into());
     }
 
-    fn expect(&mut self, node: &Node, wanted: &Shape) {
+    fn expect(&mut self, node: &ExprNode, wanted: &Shape) {
         let shape = self.shape(node);
         if !may_be(&shape, wanted) {
             self.misfit(format!(
@@ -73,55 +73,55 @@ impl TypeChecker<'_> {
         }
     }
 
-    fn shape(&mut self, node: &Node) -> Shape {
+    fn shape(&mut self, node: &ExprNode) -> Shape {
         match node {
-            Node::Literal(literal) => constant(literal),
-            Node::Variable(Variable::Args) => {
+            ExprNode::Literal(literal) => constant(literal),
+            ExprNode::Variable(Variable::Args) => {
                 self.refuse("reads `args` whole; it may only read members by name".to_owned())
             }
-            Node::Variable(variable) => self.variable(*variable),
-            Node::Local(_) => self.local.clone(),
-            Node::List(items) => {
+            ExprNode::Variable(variable) => self.variable(*variable),
+            ExprNode::Local(_) => self.local.clone(),
+            ExprNode::List(items) => {
                 let shapes: Vec<Shape> = items.iter().map(|item| self.shape(item)).collect();
                 Shape::List(Box::new(common(shapes)))
             }
-            Node::Entries(entries) => {
+            ExprNode::Entries(entries) => {
                 for (key, value) in entries {
                     self.shape(key);
                     self.shape(value);
                 }
                 Shape::Free
             }
-            Node::Select(of, name) => self.member(of, name, true),
-            Node::Has(of, name) => {
+            ExprNode::Select(of, name) => self.member(of, name, true),
+            ExprNode::Has(of, name) => {
                 self.member(of, name, false);
                 Shape::Bool
             }
-            Node::Index(of, at) => self.index(of, at),
-            Node::Not(of) => {
+            ExprNode::Index(of, at) => self.index(of, at),
+            ExprNode::Not(of) => {
                 self.expect(of, &Shape::Bool);
                 Shape::Bool
             }
-            Node::Negate(of) => self.shape(of),
-            Node::All(parts) | Node::Any(parts) => {
+            ExprNode::Negate(of) => self.shape(of),
+            ExprNode::All(parts) | ExprNode::Any(parts) => {
                 for part in parts {
                     self.expect(part, &Shape::Bool);
                 }
                 Shape::Bool
             }
-            Node::If(condition, yes, no) => {
+            ExprNode::If(condition, yes, no) => {
                 self.expect(condition, &Shape::Bool);
                 let shapes = vec![self.shape(yes), self.shape(no)];
                 common(shapes)
             }
-            Node::Compare(operator, left, right) => self.compare(*operator, left, right),
-            Node::Calculate(operator, left, right) => self.calculate(*operator, left, right),
-            Node::Matches(text, _) => {
+            ExprNode::Compare(operator, left, right) => self.compare(*operator, left, right),
+            ExprNode::Calculate(operator, left, right) => self.calculate(*operator, left, right),
+            ExprNode::Matches(text, _) => {
                 self.expect(text, &Shape::Text);
                 Shape::Bool
             }
-            Node::Call(function, arguments) => self.call(*function, arguments),
-            Node::Loop(each) => self.check_loop(each),
+            ExprNode::Call(function, arguments) => self.call(*function, arguments),
+            ExprNode::Loop(each) => self.check_loop(each),
         }
     }
 
@@ -146,9 +146,9 @@ impl TypeChecker<'_> {
         }
     }
 
-    fn member(&mut self, of: &Node, name: &str, read: bool) -> Shape {
+    fn member(&mut self, of: &ExprNode, name: &str, read: bool) -> Shape {
         let path = format!("{}.{name}", path(of));
-        let shape = if let Node::Variable(Variable::Args) = of {
+        let shape = if let ExprNode::Variable(Variable::Args) = of {
             self.arguments.clone()
         } else {
             self.shape(of)
@@ -189,9 +189,9 @@ impl TypeChecker<'_> {
         }
     }
 
-    fn index(&mut self, of: &Node, at: &Node) -> Shape {
+    fn index(&mut self, of: &ExprNode, at: &ExprNode) -> Shape {
         let computed = |path: String| format!("reads a member of `{path}` by a computed name");
-        if let Node::Variable(Variable::Args) = of {
+        if let ExprNode::Variable(Variable::Args) = of {
             self.shape(at);
             return self.refuse(computed("args".to_owned()));
         }
@@ -215,7 +215,7 @@ impl TypeChecker<'_> {
         }
     }
 
-    fn compare(&mut self, operator: Comparison, left: &Node, right: &Node) -> Shape {
+    fn compare(&mut self, operator: Comparison, left: &ExprNode, right: &ExprNode) -> Shape {
         let (left_shape, right_shape) = (self.shape(left), self.shape(right));
         let fits = match operator {
             Comparison::Equal | Comparison::NotEqual => equatable(&left_shape, &right_shape),
@@ -240,7 +240,7 @@ impl TypeChecker<'_> {
         Shape::Bool
     }
 
-    fn calculate(&mut self, operator: Arithmetic, left: &Node, right: &Node) -> Shape {
+    fn calculate(&mut self, operator: Arithmetic, left: &ExprNode, right: &ExprNode) -> Shape {
         let (left_shape, right_shape) = (self.shape(left), self.shape(right));
         if !calculable(operator, &left_shape, &right_shape) {
             self.mismatch(&left_shape, &right_shape);
@@ -260,7 +260,7 @@ impl TypeChecker<'_> {
         ));
     }
 
-    fn call(&mut self, function: Function, arguments: &[Node]) -> Shape {
+    fn call(&mut self, function: Function, arguments: &[ExprNode]) -> Shape {
         match function {
             Function::Size => {
                 for argument in arguments {
@@ -330,16 +330,16 @@ impl TypeChecker<'_> {
 }
 
 /// Returns the path of a value in the form that messages show, such as `args.rows[].price`.
-fn path(node: &Node) -> String {
-    if let Node::Select(of, name) = node {
+fn path(node: &ExprNode) -> String {
+    if let ExprNode::Select(of, name) = node {
         format!("{}.{name}", path(of))
-    } else if let Node::Index(of, _) = node {
+    } else if let ExprNode::Index(of, _) = node {
         format!("{}[]", path(of))
-    } else if let Node::Local(name) = node {
+    } else if let ExprNode::Local(name) = node {
         name.clone()
-    } else if let Node::Variable(Variable::TaskMetadata) = node {
+    } else if let ExprNode::Variable(Variable::TaskMetadata) = node {
         "task.metadata".to_owned()
-    } else if let Node::Variable(Variable::Args) = node {
+    } else if let ExprNode::Variable(Variable::Args) = node {
         "args".to_owned()
     } else {
         "(…)".to_owned()

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::cel::{self, Node};
+use super::cel::{self, ExprNode};
 use super::check::{Findings, check_types};
 use super::remember::CompiledRemember;
 use super::rules::{Decide, Rule};
@@ -42,7 +42,7 @@ pub(super) struct CompiledRule {
 #[derive(Debug)]
 pub(super) enum When {
     Always,
-    Expression(Node),
+    Expression(ExprNode),
     /// The expression has a mistake, so every evaluation of the rule fails.
     Invalid,
 }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use super::JudgementInput;
 use super::cel::{
-    Arithmetic, Comparison, Function, Literal, Loop, Node, Pattern, Variable, Yields,
+    Arithmetic, Comparison, ExprNode, Function, Literal, Loop, Pattern, Variable, Yields,
 };
 use super::shape::Shape;
 use super::value::Val;
@@ -75,7 +75,7 @@ pub(super) struct Scope<'a> {
 static FREE_SHAPE: Shape = Shape::Free;
 
 /// Evaluates a condition. A value that is not boolean is a fault.
-pub(super) fn test<'a>(node: &'a Node, scope: &Scope<'a>) -> Result<bool, Fault> {
+pub(super) fn test<'a>(node: &'a ExprNode, scope: &Scope<'a>) -> Result<bool, Fault> {
     let value = Evaluator {
         scope: *scope,
         local: None,
@@ -96,62 +96,64 @@ struct Evaluator<'a> {
 }
 
 impl<'a> Evaluator<'a> {
-    fn value(&mut self, node: &'a Node) -> Result<Val<'a>, Fault> {
+    fn value(&mut self, node: &'a ExprNode) -> Result<Val<'a>, Fault> {
         self.scope.fuel.spend(1)?;
         match node {
-            Node::Literal(literal) => Ok(constant(literal)),
-            Node::Variable(variable) => self.variable(*variable),
-            Node::Local(_) => self.local.clone().ok_or(Fault::Refused),
-            Node::List(items) => {
+            ExprNode::Literal(literal) => Ok(constant(literal)),
+            ExprNode::Variable(variable) => self.variable(*variable),
+            ExprNode::Local(_) => self.local.clone().ok_or(Fault::Refused),
+            ExprNode::List(items) => {
                 let items: Result<Vec<_>, _> = items.iter().map(|item| self.value(item)).collect();
                 Ok(Val::List(Rc::new(items?)))
             }
-            Node::Entries(entries) => {
+            ExprNode::Entries(entries) => {
                 let entries: Result<Vec<_>, _> = entries
                     .iter()
                     .map(|(key, value)| Ok((self.value(key)?, self.value(value)?)))
                     .collect();
                 Ok(Val::Entries(Rc::new(entries?)))
             }
-            Node::Select(of, name) => self
+            ExprNode::Select(of, name) => self
                 .value(of)?
                 .member(name)?
                 .ok_or_else(|| Fault::Missing(name.clone())),
-            Node::Has(of, name) => Ok(Val::Bool(self.value(of)?.member(name)?.is_some())),
-            Node::Index(of, at) => self.index(of, at),
-            Node::Not(of) => Ok(Val::Bool(!self.truth(of)?)),
-            Node::Negate(of) => negate(&self.value(of)?),
-            Node::All(parts) => self.eval_logical(parts, false),
-            Node::Any(parts) => self.eval_logical(parts, true),
-            Node::If(condition, yes, no) => {
+            ExprNode::Has(of, name) => Ok(Val::Bool(self.value(of)?.member(name)?.is_some())),
+            ExprNode::Index(of, at) => self.index(of, at),
+            ExprNode::Not(of) => Ok(Val::Bool(!self.truth(of)?)),
+            ExprNode::Negate(of) => negate(&self.value(of)?),
+            ExprNode::All(parts) => self.eval_logical(parts, false),
+            ExprNode::Any(parts) => self.eval_logical(parts, true),
+            ExprNode::If(condition, yes, no) => {
                 if self.truth(condition)? {
                     self.value(yes)
                 } else {
                     self.value(no)
                 }
             }
-            Node::Compare(operator, left, right) => self.eval_comparison(*operator, left, right),
-            Node::Calculate(operator, left, right) => {
+            ExprNode::Compare(operator, left, right) => {
+                self.eval_comparison(*operator, left, right)
+            }
+            ExprNode::Calculate(operator, left, right) => {
                 let (left, right) = (self.value(left)?, self.value(right)?);
                 calculate(*operator, &left, &right, self.scope.fuel)
             }
-            Node::Matches(text, pattern) => self.eval_matches(text, pattern),
-            Node::Call(function, arguments) => self.eval_call(*function, arguments),
-            Node::Loop(each) => self.eval_loop(each),
+            ExprNode::Matches(text, pattern) => self.eval_matches(text, pattern),
+            ExprNode::Call(function, arguments) => self.eval_call(*function, arguments),
+            ExprNode::Loop(each) => self.eval_loop(each),
         }
     }
 
     fn eval_comparison(
         &mut self,
         operator: Comparison,
-        left: &'a Node,
-        right: &'a Node,
+        left: &'a ExprNode,
+        right: &'a ExprNode,
     ) -> Result<Val<'a>, Fault> {
         let (left, right) = self.pair(left, right)?;
         compare(operator, &left, &right, self.scope.fuel).map(Val::Bool)
     }
 
-    fn eval_matches(&mut self, text: &'a Node, pattern: &'a Pattern) -> Result<Val<'a>, Fault> {
+    fn eval_matches(&mut self, text: &'a ExprNode, pattern: &'a Pattern) -> Result<Val<'a>, Fault> {
         let folds_ids = is_user_id(text) && self.scope.input.user.ids() == UserIds::Folded;
         let pattern = pattern
             .folded
@@ -165,7 +167,11 @@ impl<'a> Evaluator<'a> {
         Ok(Val::Bool(pattern.is_match(&text)))
     }
 
-    fn eval_call(&mut self, function: Function, arguments: &'a [Node]) -> Result<Val<'a>, Fault> {
+    fn eval_call(
+        &mut self,
+        function: Function,
+        arguments: &'a [ExprNode],
+    ) -> Result<Val<'a>, Fault> {
         let searches = matches!(
             function,
             Function::Contains | Function::StartsWith | Function::EndsWith
@@ -186,7 +192,11 @@ impl<'a> Evaluator<'a> {
 
     /// Evaluates both parts of a comparison or an index. If either part is the user's id, each id
     /// in the two values is replaced by its `UserKey`, so that two spellings of one id are equal.
-    fn pair(&mut self, one: &'a Node, other: &'a Node) -> Result<(Val<'a>, Val<'a>), Fault> {
+    fn pair(
+        &mut self,
+        one: &'a ExprNode,
+        other: &'a ExprNode,
+    ) -> Result<(Val<'a>, Val<'a>), Fault> {
         let folds_ids = is_user_id(one) || is_user_id(other);
         let (one, other) = (self.value(one)?, self.value(other)?);
         if folds_ids {
@@ -200,7 +210,7 @@ impl<'a> Evaluator<'a> {
         value.with_user_keys(self.scope.input.user.ids(), self.scope.fuel)
     }
 
-    fn truth(&mut self, node: &'a Node) -> Result<bool, Fault> {
+    fn truth(&mut self, node: &'a ExprNode) -> Result<bool, Fault> {
         if let Val::Bool(truth) = self.value(node)? {
             Ok(truth)
         } else {
@@ -210,7 +220,7 @@ impl<'a> Evaluator<'a> {
 
     /// Evaluates the parts of `&&` or `||` from left to right. Ends at the first part that equals
     /// `decisive` or faults.
-    fn eval_logical(&mut self, parts: &'a [Node], decisive: bool) -> Result<Val<'a>, Fault> {
+    fn eval_logical(&mut self, parts: &'a [ExprNode], decisive: bool) -> Result<Val<'a>, Fault> {
         for part in parts {
             if self.truth(part)? == decisive {
                 return Ok(Val::Bool(decisive));
@@ -238,7 +248,7 @@ impl<'a> Evaluator<'a> {
         })
     }
 
-    fn index(&mut self, of: &'a Node, at: &'a Node) -> Result<Val<'a>, Fault> {
+    fn index(&mut self, of: &'a ExprNode, at: &'a ExprNode) -> Result<Val<'a>, Fault> {
         let (of, at) = self.pair(of, at)?;
         match (&of, &at) {
             (Val::Object(_, Shape::Free) | Val::Entries(_), Val::Text(name)) => {
@@ -292,8 +302,8 @@ impl<'a> Evaluator<'a> {
     }
 }
 
-fn is_user_id(node: &Node) -> bool {
-    matches!(node, Node::Variable(Variable::UserId))
+fn is_user_id(node: &ExprNode) -> bool {
+    matches!(node, ExprNode::Variable(Variable::UserId))
 }
 
 fn text(value: &str) -> Val<'_> {

@@ -5,24 +5,24 @@ use regex::Regex;
 /// An expression, at most `MAX_DEPTH` deep, so that recursion over the tree never overflows the
 /// stack.
 #[derive(Debug)]
-pub(in crate::policy) enum Node {
+pub(in crate::policy) enum ExprNode {
     Literal(Literal),
     Variable(Variable),
     Local(String),
-    List(Vec<Node>),
-    Entries(Vec<(Node, Node)>),
-    Select(Box<Node>, String),
-    Has(Box<Node>, String),
-    Index(Box<Node>, Box<Node>),
-    Not(Box<Node>),
-    Negate(Box<Node>),
-    All(Vec<Node>),
-    Any(Vec<Node>),
-    If(Box<Node>, Box<Node>, Box<Node>),
-    Compare(Comparison, Box<Node>, Box<Node>),
-    Calculate(Arithmetic, Box<Node>, Box<Node>),
-    Matches(Box<Node>, Pattern),
-    Call(Function, Vec<Node>),
+    List(Vec<ExprNode>),
+    Entries(Vec<(ExprNode, ExprNode)>),
+    Select(Box<ExprNode>, String),
+    Has(Box<ExprNode>, String),
+    Index(Box<ExprNode>, Box<ExprNode>),
+    Not(Box<ExprNode>),
+    Negate(Box<ExprNode>),
+    All(Vec<ExprNode>),
+    Any(Vec<ExprNode>),
+    If(Box<ExprNode>, Box<ExprNode>, Box<ExprNode>),
+    Compare(Comparison, Box<ExprNode>, Box<ExprNode>),
+    Calculate(Arithmetic, Box<ExprNode>, Box<ExprNode>),
+    Matches(Box<ExprNode>, Pattern),
+    Call(Function, Vec<ExprNode>),
     Loop(Box<Loop>),
 }
 
@@ -98,15 +98,15 @@ pub(in crate::policy) enum Function {
 /// A CEL macro over a list: `all`, `exists`, `exists_one`, `map` or `filter`.
 #[derive(Debug)]
 pub(in crate::policy) struct Loop {
-    pub(in crate::policy) over: Node,
-    pub(in crate::policy) filter: Option<Node>,
+    pub(in crate::policy) over: ExprNode,
+    pub(in crate::policy) filter: Option<ExprNode>,
     pub(in crate::policy) yields: Yields,
 }
 
 #[derive(Debug)]
 pub(in crate::policy) enum Yields {
-    All(Node),
-    Exists(Node),
-    ExistsOne(Node),
-    List(Node),
+    All(ExprNode),
+    Exists(ExprNode),
+    ExistsOne(ExprNode),
+    List(ExprNode),
 }
