@@ -36,7 +36,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
 use tower_http::catch_panic::CatchPanicLayer;
 
-pub(crate) use self::api::health::Metrics as RenderMetrics;
+pub(crate) use self::api::health::RenderMetrics;
 use self::api::{agents, deliveries, gate, grants, health, mcp, me, requests, tasks};
 use self::openapi::docs;
 use self::pages::inbox::script;

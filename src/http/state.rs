@@ -49,7 +49,7 @@ pub(crate) struct Http {
     pub inbox_tails: InboxTails,
     pub body_parser: BodyParser,
     pub wrong_keys: WrongKeys,
-    pub metrics: health::Metrics,
+    pub metrics: health::RenderMetrics,
 }
 
 impl fmt::Debug for Http {

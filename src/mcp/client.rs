@@ -41,7 +41,7 @@ pub(crate) struct ClientError(pub(crate) String);
 
 /// A server's answer to `tools/list`, over all pages.
 #[derive(Clone, Debug)]
-pub(crate) struct Listing {
+pub(crate) struct ToolListing {
     pub(crate) revision: Revision,
     /// The server's name and version as reported by the server (`serverInfo`); may be `Null`.
     pub(crate) server: Value,
@@ -49,7 +49,7 @@ pub(crate) struct Listing {
     pub(crate) tools: Vec<Value>,
 }
 
-impl Listing {
+impl ToolListing {
     pub(crate) fn tool_names(&self) -> Vec<String> {
         let names = self.tools.iter().filter_map(tool_name);
         names.map(str::to_owned).collect()
@@ -277,7 +277,7 @@ impl Client {
     /// # Errors
     /// Fails if the server cannot be reached, refuses the request, answers wrongly, or takes too
     /// long.
-    pub(crate) async fn list(&self, headers: &HeaderMap) -> Result<Listing, ClientError> {
+    pub(crate) async fn list(&self, headers: &HeaderMap) -> Result<ToolListing, ClientError> {
         match &self.connection {
             Connection::Http(http) => {
                 let listed = tokio::time::timeout(LIST_TIMEOUT, http.list(headers)).await;

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::client::Listing;
+use super::client::ToolListing;
 use super::wire::{Revision, RpcAnswer};
 
 const MAX_PAGES: usize = 100;
@@ -61,8 +61,8 @@ impl Pages {
         Ok(self.cursor.is_some())
     }
 
-    pub(super) fn listing(self, revision: Revision, server: Value) -> Listing {
-        Listing {
+    pub(super) fn listing(self, revision: Revision, server: Value) -> ToolListing {
+        ToolListing {
             revision,
             server,
             tools: self.tools,

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 use serde_json::Value;
 
-use super::client::Listing;
+use super::client::ToolListing;
 use super::lock::{LockedServer, LockedTool, tool_name, unusable_reason};
 use crate::secret::Redactor;
 use crate::task::text::{cut, pointer};
@@ -45,7 +45,7 @@ pub struct Review {
 pub(crate) fn review(
     name: &str,
     old: Option<&LockedServer>,
-    listing: Listing,
+    listing: ToolListing,
     others: &BTreeMap<String, String>,
     redactor: &Redactor,
     now: Time,

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::child::{Child, Pending};
-use super::client::{ClientError, LIST_TIMED_OUT, LIST_TIMEOUT, Listing, McpCall, Outcome};
+use super::client::{ClientError, LIST_TIMED_OUT, LIST_TIMEOUT, McpCall, Outcome, ToolListing};
 use super::content::outcome;
 use super::listing::Pages;
 use super::wire::{Request, Revision, RpcAnswer, initialized, is_stateless, server_info};
@@ -150,7 +150,7 @@ impl Stdio {
         }
     }
 
-    pub(super) async fn list(&self) -> Result<Listing, ClientError> {
+    pub(super) async fn list(&self) -> Result<ToolListing, ClientError> {
         match self.list_once().await {
             // Listing has no effect on the server. If the child ended before the answer, the list
             // is requested once more.
@@ -161,7 +161,7 @@ impl Stdio {
         }
     }
 
-    async fn list_once(&self) -> Result<Listing, ClientError> {
+    async fn list_once(&self) -> Result<ToolListing, ClientError> {
         let session = self.session().await.map_err(ClientError)?;
         let within = self.limits.list;
         let listed = tokio::time::timeout(within, self.pages(session)).await;
@@ -170,7 +170,7 @@ impl Stdio {
             .map_err(ClientError)
     }
 
-    async fn pages(&self, session: Session) -> Result<Listing, String> {
+    async fn pages(&self, session: Session) -> Result<ToolListing, String> {
         let mut pages = Pages::default();
         loop {
             let page = pages.id();

@@ -21,7 +21,7 @@ use url::Url;
 use self::conversations::{
     Context, Conversation, Conversations, Renewal, end_sessions, spawn_background,
 };
-use super::client::{ClientError, Listing, McpCall, Outcome};
+use super::client::{ClientError, McpCall, Outcome, ToolListing};
 use super::content::outcome;
 use super::listing::Pages;
 use super::oauth::{Tokens, bearer, with_token_redacted};
@@ -87,7 +87,7 @@ impl Streamable {
         }
     }
 
-    pub(super) async fn list(&self, headers: &HeaderMap) -> Result<Listing, ClientError> {
+    pub(super) async fn list(&self, headers: &HeaderMap) -> Result<ToolListing, ClientError> {
         let mut renewed = BTreeSet::new();
         loop {
             let context = self.context(headers).await?;

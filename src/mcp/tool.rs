@@ -13,7 +13,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
 
-use super::client::{Client, Listing, McpCall, Outcome};
+use super::client::{Client, McpCall, Outcome, ToolListing};
 use super::comparison::{Comparisons, Need};
 use super::lock::{Lock, LockedServer};
 use super::settings::{OnChange, Settings, Transport};
@@ -136,7 +136,7 @@ pub(crate) async fn list(
     redactor: &Redactor,
     clock: &Arc<dyn Clock>,
     headers: &HeaderMap,
-) -> anyhow::Result<Listing> {
+) -> anyhow::Result<ToolListing> {
     let transport = settings.checked().0.context("its settings have mistakes")?;
     let mut all = match &transport {
         Transport::Http { headers, .. } => headers.fixed().clone(),

@@ -13,7 +13,7 @@ use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::problem::{Code, Problem};
 
 /// A function that returns the metrics in the Prometheus text format.
-pub(crate) type Metrics = Arc<dyn Fn() -> BoxFuture<'static, String> + Send + Sync>;
+pub(crate) type RenderMetrics = Arc<dyn Fn() -> BoxFuture<'static, String> + Send + Sync>;
 
 pub(crate) const HEALTHZ: Op = Op {
     id: "get_health",

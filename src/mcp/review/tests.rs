@@ -6,8 +6,8 @@ use super::*;
 use crate::mcp::wire::Revision;
 use crate::secret::Secret;
 
-fn listing(tools: &[Value]) -> Listing {
-    Listing {
+fn listing(tools: &[Value]) -> ToolListing {
+    ToolListing {
         revision: Revision::parse("2025-11-25").unwrap(),
         server: json!({"name": "files\u{1b}[2J", "version": "1"}),
         tools: tools.to_vec(),
