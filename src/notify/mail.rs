@@ -9,7 +9,7 @@ mod texts;
 use lettre::message::Mailbox;
 use lettre::{Address, Message};
 
-use self::compose::Head;
+use self::compose::MailHead;
 use self::smtp::Server;
 pub(super) use self::smtp::{ATTEMPT_TIMEOUT, BUSY};
 use super::attempt_result::AttemptResult;
@@ -86,8 +86,8 @@ impl Mailer {
         to: Mailbox,
         language: Language,
         id: &'h str,
-    ) -> Head<'h> {
-        Head {
+    ) -> MailHead<'h> {
+        MailHead {
             from: &self.from,
             to,
             language,

@@ -45,7 +45,7 @@ pub(super) const STATEMENTS: &[Sql] = &[JOURNAL, ITEMS];
 record! {
     /// A task's row, with the time of the read (`moment`). `doubted_at` is the time up to which the
     /// history is uncertain after a restore or failover; `None` if the history is certain.
-    pub(super) struct Head {
+    pub(super) struct JournalHead {
         pub(super) task: TaskRecord => flatten,
         pub(super) moment: i64,
         pub(super) doubted_at: Option<i64>,
@@ -86,7 +86,7 @@ impl ItemRecord {
     }
 }
 
-pub(super) fn journal(head: Head, items: &[KeyedItem]) -> Result<Journal, ReadError> {
+pub(super) fn journal(head: JournalHead, items: &[KeyedItem]) -> Result<Journal, ReadError> {
     let items: Vec<Item> = items
         .iter()
         .map(|keyed| keyed.item.item())
@@ -121,7 +121,7 @@ impl Store {
     /// Like [`Store::journal`], but does not call [`Store::report_unreadable`].
     pub(super) async fn read_journal(&self, id: TaskId) -> Result<Option<Journal>, ReadError> {
         let values = vec![Value::Id(id.0), Value::Now];
-        let groups: Vec<(Head, Vec<KeyedItem>)> = self.db().groups(JOURNAL, values).await?;
+        let groups: Vec<(JournalHead, Vec<KeyedItem>)> = self.db().groups(JOURNAL, values).await?;
         let read = groups.into_iter().next();
         read.map(|(head, items)| journal(head, &items)).transpose()
     }

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::db::{DbFailure, Sql, Value, sql};
-use super::journal::{Head, KeyedItem, journal};
+use super::journal::{JournalHead, KeyedItem, journal};
 use super::record::record;
 use super::{ReadError, RequestRow, Store};
 use crate::task::change::Journal;
@@ -43,7 +43,7 @@ pub(super) const STATEMENTS: &[Sql] = &[JOURNALS_OF_REQUESTS];
 
 record! {
     struct RequestHead {
-        task: Head => flatten,
+        task: JournalHead => flatten,
         request: RequestColumns => flatten,
     }
 }

@@ -11,7 +11,7 @@ use std::collections::{BTreeSet, HashMap};
 use uuid::Uuid;
 
 use super::db::{Sql, Value, sql};
-use super::journal::{Head, ItemRecord};
+use super::journal::{ItemRecord, JournalHead};
 use super::record::record;
 use super::{ReadError, Store};
 use crate::task::change::TaskRow;
@@ -199,7 +199,7 @@ impl Store {
     /// Reads the rows of a tree, without its items. `unreadable` has the tasks with a row that
     /// cannot be decoded completely.
     async fn tree_rows(&self, root: TaskId) -> Result<Option<TreeSnapshot>, ReadError> {
-        let records: Vec<Head> = self
+        let records: Vec<JournalHead> = self
             .db()
             .all(ROWS, vec![Value::Id(root.0), Value::Now])
             .await?;
@@ -209,7 +209,7 @@ impl Store {
         let (now, history_uncertain_until) = (Time(head.moment), head.doubted_at.map(Time));
         let mut unreadable = BTreeSet::new();
         let mut rows = Vec::with_capacity(records.len());
-        for Head { task, .. } in records {
+        for JournalHead { task, .. } in records {
             let (row, is_complete) = task.readable_row()?;
             if !is_complete {
                 unreadable.insert(row.task_id);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use self::settings::Kind;
+use self::settings::KindSettings;
 pub use self::settings::Settings;
 pub(crate) use self::settings::{KINDS, definition_digest};
 use super::credential::PlainFields;
@@ -109,7 +109,7 @@ impl Catalog {
             };
             let (spec, redactor) = (entry.spec.clone(), Arc::clone(redactor));
             let tool: Option<Arc<dyn Tool>> = match settings.kind() {
-                Some(Kind::Http(_)) => http.map(|settings| {
+                Some(KindSettings::Http(_)) => http.map(|settings| {
                     let tool: Arc<dyn Tool> = Arc::new(HttpTool {
                         spec,
                         settings,
@@ -118,13 +118,13 @@ impl Catalog {
                     });
                     tool
                 }),
-                Some(Kind::Shell(settings)) => Some(Arc::new(ShellTool {
+                Some(KindSettings::Shell(settings)) => Some(Arc::new(ShellTool {
                     spec,
                     settings: settings.clone(),
                     guard: GuardCommand::default(),
                     redactor,
                 })),
-                Some(Kind::Mcp(_) | Kind::External(_)) | None => None,
+                Some(KindSettings::Mcp(_) | KindSettings::External(_)) | None => None,
             };
             entries.insert(name, CatalogEntry { tool, ..entry });
         }

@@ -6,7 +6,7 @@ use pulldown_cmark::{Options, Parser, html::push_html};
 
 use super::layout::{HtmlPage, english_page};
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
-use crate::http::server::path_id::Id;
+use crate::http::server::path_id::PathId;
 use crate::http::server::problem::Code;
 
 pub(crate) const OP: Op = Op {
@@ -67,7 +67,7 @@ pages! {
     params(("code" = Code, Path, description = "The problem's code")),
     responses(HtmlPage)
 )]
-pub(crate) async fn get_problem_page(Id(code): Id<Code>) -> Markup {
+pub(crate) async fn get_problem_page(PathId(code): PathId<Code>) -> Markup {
     page(code)
 }
 

@@ -11,9 +11,9 @@ use crate::http::Http;
 
 /// An id in the path. A malformed id gets the problem `not_found`, like an unknown id.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Id<T>(pub T);
+pub(crate) struct PathId<T>(pub T);
 
-impl<T: FromStr + Send> FromRequestParts<Arc<Http>> for Id<T> {
+impl<T: FromStr + Send> FromRequestParts<Arc<Http>> for PathId<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, http: &Arc<Http>) -> Result<Self, Problem> {

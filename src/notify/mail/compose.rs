@@ -49,7 +49,7 @@ const TEXT_LIMITS: [TextLimits; 3] = [
 
 /// The values from which the headers of a mail are made.
 #[derive(Clone, Debug)]
-pub(super) struct Head<'h> {
+pub(super) struct MailHead<'h> {
     pub(super) from: &'h Mailbox,
     pub(super) to: Mailbox,
     pub(super) language: Language,
@@ -60,7 +60,7 @@ pub(super) struct Head<'h> {
     pub(super) now: Time,
 }
 
-pub(super) fn mail(head: &Head<'_>, digest: &Digest) -> Option<Message> {
+pub(super) fn mail(head: &MailHead<'_>, digest: &Digest) -> Option<Message> {
     let texts = MailTexts::for_language(head.language);
     let subject = subject(texts, digest);
     let threads: Vec<String> = digest
@@ -84,7 +84,7 @@ pub(super) fn mail(head: &Head<'_>, digest: &Digest) -> Option<Message> {
     last
 }
 
-pub(super) fn ping(head: Head<'_>) -> Option<Message> {
+pub(super) fn ping(head: MailHead<'_>) -> Option<Message> {
     let texts = MailTexts::for_language(head.language);
     let html = page(
         head.language,
@@ -96,7 +96,7 @@ pub(super) fn ping(head: Head<'_>) -> Option<Message> {
 }
 
 fn build(
-    head: Head<'_>,
+    head: MailHead<'_>,
     subject: String,
     threads: &[String],
     (plain, html): (String, Markup),
@@ -282,7 +282,7 @@ mod tests {
 
     fn formatted(digest: &Digest, language: Language) -> String {
         let from: Mailbox = "Holdpoint <holdpoint@acme.com>".parse().unwrap();
-        let head = Head {
+        let head = MailHead {
             from: &from,
             to: "bob@acme.com".parse().unwrap(),
             language,

@@ -63,7 +63,7 @@ pub struct Settings {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Kind<'s> {
+pub(super) enum KindSettings<'s> {
     Http(&'s http::Settings),
     Shell(&'s shell::Settings),
     Mcp(&'s mcp::ReviewedTool),
@@ -74,11 +74,11 @@ pub(super) enum Kind<'s> {
 impl Settings {
     /// Returns how the tool is performed. `None` if the settings have none of [`KINDS`], or if the
     /// lock file lacks the named tool of an MCP server.
-    pub(super) fn kind(&self) -> Option<Kind<'_>> {
-        let http = self.http.as_ref().map(Kind::Http);
-        http.or_else(|| self.shell.as_ref().map(Kind::Shell))
-            .or_else(|| self.mcp.as_ref()?.reviewed.as_ref().map(Kind::Mcp))
-            .or_else(|| self.external.as_ref().map(Kind::External))
+    pub(super) fn kind(&self) -> Option<KindSettings<'_>> {
+        let http = self.http.as_ref().map(KindSettings::Http);
+        http.or_else(|| self.shell.as_ref().map(KindSettings::Shell))
+            .or_else(|| self.mcp.as_ref()?.reviewed.as_ref().map(KindSettings::Mcp))
+            .or_else(|| self.external.as_ref().map(KindSettings::External))
     }
 
     /// Whether the settings say how the tool is performed. Also false if the settings name a tool
@@ -108,8 +108,12 @@ impl Settings {
     pub fn parameters(&self) -> Value {
         match (&self.parameters, self.kind()) {
             (Some(written), _) => written.clone(),
-            (None, Some(Kind::Shell(_))) => shell::parameters(),
-            (None, Some(Kind::Http(_) | Kind::Mcp(_) | Kind::External(_)) | None) => {
+            (None, Some(KindSettings::Shell(_))) => shell::parameters(),
+            (
+                None,
+                Some(KindSettings::Http(_) | KindSettings::Mcp(_) | KindSettings::External(_))
+                | None,
+            ) => {
                 json!({"type": "object", "properties": {}})
             }
         }
@@ -128,25 +132,25 @@ impl Settings {
         let schema = self.check_parameters(name, &parameters, mistakes);
         let (mut checked, mut result_schema, mut needs) = (None, None, BTreeSet::new());
         let (kind, target, timeout) = match performed {
-            Kind::Http(settings) => {
+            KindSettings::Http(settings) => {
                 checked = check_http(name, settings, &parameters, mistakes);
                 let names = checked.iter().flat_map(CheckedSettings::credential_names);
                 needs = names.collect();
                 let target = checked.as_ref().map(CheckedSettings::target);
                 (ToolKind::Http, target.unwrap_or_default(), settings.timeout)
             }
-            Kind::Shell(settings) => {
+            KindSettings::Shell(settings) => {
                 add_all(mistakes, &["tools", name, "shell"], settings.mistakes());
                 check_command(name, &parameters, mistakes);
                 needs = settings.credential_names();
                 let target = format!("shell {}", self.shown_directory(settings));
                 (ToolKind::Shell, target, settings.timeout)
             }
-            Kind::Mcp(reviewed) => {
+            KindSettings::Mcp(reviewed) => {
                 needs = reviewed.needs.iter().cloned().collect();
                 (ToolKind::Mcp, reviewed.target.clone(), reviewed.timeout)
             }
-            Kind::External(settings) => {
+            KindSettings::External(settings) => {
                 result_schema = external_result_schema(name, settings, mistakes);
                 let target = external::TARGET.to_owned();
                 (ToolKind::External, target, Duration::ZERO)
@@ -191,7 +195,10 @@ impl Settings {
         // In the configuration, only HTTP and external tools have `parameters`. The parameters of
         // any other tool are not in the file, so a mistake in them cannot point to a place below
         // `parameters`.
-        if matches!(self.kind(), Some(Kind::Http(_) | Kind::External(_))) {
+        if matches!(
+            self.kind(),
+            Some(KindSettings::Http(_) | KindSettings::External(_))
+        ) {
             check_required(name, parameters, mistakes);
         } else {
             for flaw in &mut flaws {
@@ -228,25 +235,26 @@ impl Settings {
                 .cloned()
         };
         let destination = match self.kind() {
-            Some(Kind::Http(settings)) => format!("{} {}", settings.method, settings.url),
-            Some(Kind::Shell(_) | Kind::Mcp(_) | Kind::External(_)) | None => target.to_owned(),
+            Some(KindSettings::Http(settings)) => format!("{} {}", settings.method, settings.url),
+            Some(KindSettings::Shell(_) | KindSettings::Mcp(_) | KindSettings::External(_))
+            | None => target.to_owned(),
         };
         let names = |names: Vec<&String>| json!(names);
         let (headers, env) = match self.kind() {
-            Some(Kind::Http(settings)) => (
+            Some(KindSettings::Http(settings)) => (
                 raw_member(&["http", "headers"])
                     .unwrap_or_else(|| names(settings.headers.keys().collect())),
                 Value::Null,
             ),
-            Some(Kind::Shell(settings)) => (
+            Some(KindSettings::Shell(settings)) => (
                 Value::Null,
                 raw_member(&["shell", "env"])
                     .unwrap_or_else(|| names(settings.env.0.keys().collect())),
             ),
             // For a tool of an MCP server, `raw` holds three parts: the server's settings, the
             // tool's name at the server, and the digest of the tool's definition in the lock file.
-            Some(Kind::Mcp(_)) => (raw_member(&["mcp"]).unwrap_or_default(), Value::Null),
-            Some(Kind::External(_)) | None => (Value::Null, Value::Null),
+            Some(KindSettings::Mcp(_)) => (raw_member(&["mcp"]).unwrap_or_default(), Value::Null),
+            Some(KindSettings::External(_)) | None => (Value::Null, Value::Null),
         };
         let parameters = match raw_member(&["parameters"]).filter(|_| self.parameters.is_some()) {
             Some(raw_member) => raw_member,

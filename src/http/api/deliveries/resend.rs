@@ -12,7 +12,7 @@ use crate::http::Http;
 use crate::http::api::submit::no_members;
 use crate::http::server::body::PostRequest;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
-use crate::http::server::path_id::Id;
+use crate::http::server::path_id::PathId;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::params::KeyHeader;
 use crate::store::ResendTarget;
@@ -43,7 +43,7 @@ pub(crate) const OP: Op = Op {
 )]
 pub(crate) async fn resend_delivery(
     State(http): State<Arc<Http>>,
-    Id(id): Id<Uuid>,
+    PathId(id): PathId<Uuid>,
     posted: PostRequest,
 ) -> Result<Response, Problem> {
     let target = async {

@@ -14,7 +14,7 @@ use crate::http::api::refusal::refusal_problem;
 use crate::http::api::respond::mark_applied;
 use crate::http::server::caller::{CurrentCaller, must_look_at_gate};
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
-use crate::http::server::path_id::Id;
+use crate::http::server::path_id::PathId;
 use crate::http::server::prefer::Prefer;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::gate::WireGateCall;
@@ -41,7 +41,7 @@ pub(crate) const OP: Op = Op {
 pub(crate) async fn get_gate_call(
     State(http): State<Arc<Http>>,
     CurrentCaller(caller): CurrentCaller,
-    Id(task_id): Id<TaskId>,
+    PathId(task_id): PathId<TaskId>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     must_look_at_gate(&caller)?;

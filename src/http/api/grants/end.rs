@@ -9,7 +9,7 @@ use crate::http::Http;
 use crate::http::api::refusal::refusal_problem;
 use crate::http::server::caller::CurrentCaller;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
-use crate::http::server::path_id::Id;
+use crate::http::server::path_id::PathId;
 use crate::http::server::problem::{Code, Problem};
 use crate::people::Caller;
 use crate::task::id::GrantId;
@@ -34,7 +34,7 @@ pub(crate) const OP: Op = Op {
 pub(crate) async fn end_grant(
     State(http): State<Arc<Http>>,
     CurrentCaller(caller): CurrentCaller,
-    Id(id): Id<GrantId>,
+    PathId(id): PathId<GrantId>,
 ) -> Result<StatusCode, Problem> {
     end(&http, &caller, id).await?;
     Ok(StatusCode::NO_CONTENT)

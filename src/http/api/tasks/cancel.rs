@@ -15,7 +15,7 @@ use crate::http::api::respond::mark_replayed;
 use crate::http::api::submit::{may_command, no_members, submit};
 use crate::http::server::body::PostRequest;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
-use crate::http::server::path_id::Id;
+use crate::http::server::path_id::PathId;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::params::KeyHeader;
 use crate::http::wire::task::AgentTask;
@@ -49,7 +49,7 @@ pub(crate) const OP: Op = Op {
 )]
 pub(crate) async fn cancel_task(
     State(http): State<Arc<Http>>,
-    Id(id): Id<TaskId>,
+    PathId(id): PathId<TaskId>,
     posted: PostRequest,
 ) -> Result<Response, Problem> {
     let body = posted.json(&http.body_parser, no_members);

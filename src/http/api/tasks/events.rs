@@ -13,7 +13,7 @@ use crate::http::events::opening::{StreamRequest, open, start_position};
 use crate::http::events::stream::Watcher;
 use crate::http::server::caller::CurrentCaller;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
-use crate::http::server::path_id::Id;
+use crate::http::server::path_id::PathId;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::params::{EventQuery, LastEventIdHeader};
 use crate::task::id::TaskId;
@@ -48,7 +48,7 @@ pub(crate) const OP: Op = Op {
 pub(crate) async fn stream_task_events(
     State(http): State<Arc<Http>>,
     CurrentCaller(caller): CurrentCaller,
-    Id(id): Id<TaskId>,
+    PathId(id): PathId<TaskId>,
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response, Problem> {

@@ -11,7 +11,7 @@ use crate::http::access;
 use crate::http::api::listing::Listing;
 use crate::http::server::caller::CurrentCaller;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
-use crate::http::server::path_id::Id;
+use crate::http::server::path_id::PathId;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::Query;
 use crate::http::wire::item::AgentTaskItem;
@@ -39,7 +39,7 @@ pub(crate) const OP: Op = Op {
 pub(crate) async fn list_task_items(
     State(http): State<Arc<Http>>,
     CurrentCaller(caller): CurrentCaller,
-    Id(id): Id<TaskId>,
+    PathId(id): PathId<TaskId>,
     uri: Uri,
 ) -> Result<Response, Problem> {
     access::readable_task(&http, &caller, id).await?;

@@ -14,7 +14,7 @@ use crate::http::events::opening;
 use crate::http::server::body::PostRequest;
 use crate::http::server::fields::{Errors, Fields};
 use crate::http::server::operation::{AuthClass, LARGE_BODY, Op, Surface};
-use crate::http::server::path_id::Id;
+use crate::http::server::path_id::PathId;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::body::SendMessage;
 use crate::http::wire::params::{KeyHeader, PreferHeader};
@@ -57,7 +57,7 @@ pub(crate) const OP: Op = Op {
 )]
 pub(crate) async fn send_message(
     State(http): State<Arc<Http>>,
-    Id(id): Id<TaskId>,
+    PathId(id): PathId<TaskId>,
     posted: PostRequest,
 ) -> Result<Response, Problem> {
     let permit = opening::take_permit(&http, &posted)?;

@@ -11,7 +11,7 @@ use crate::http::api::submit::{may_command, no_members, submit};
 use crate::http::events::opening;
 use crate::http::server::body::PostRequest;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
-use crate::http::server::path_id::Id;
+use crate::http::server::path_id::PathId;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::params::{KeyHeader, PreferHeader};
 use crate::http::wire::task::AgentTask;
@@ -50,7 +50,7 @@ pub(crate) const OP: Op = Op {
 )]
 pub(crate) async fn retry_task(
     State(http): State<Arc<Http>>,
-    Id(id): Id<TaskId>,
+    PathId(id): PathId<TaskId>,
     posted: PostRequest,
 ) -> Result<Response, Problem> {
     let permit = opening::take_permit(&http, &posted)?;

@@ -14,7 +14,7 @@ use crate::http::api::respond::mark_applied;
 use crate::http::api::wait;
 use crate::http::server::caller::CurrentCaller;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
-use crate::http::server::path_id::Id;
+use crate::http::server::path_id::PathId;
 use crate::http::server::prefer::Prefer;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::params::WaitHeader;
@@ -41,7 +41,7 @@ pub(crate) const OP: Op = Op {
 pub(crate) async fn get_task(
     State(http): State<Arc<Http>>,
     CurrentCaller(caller): CurrentCaller,
-    Id(id): Id<TaskId>,
+    PathId(id): PathId<TaskId>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let row = access::readable_task(&http, &caller, id).await?;

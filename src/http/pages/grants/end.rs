@@ -11,7 +11,7 @@ use crate::http::api::grants::end;
 use crate::http::server::body::check_key;
 use crate::http::server::caller::CurrentCaller;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
-use crate::http::server::path_id::Id;
+use crate::http::server::path_id::PathId;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::session::redirect;
 use crate::http::wire::params::CheckedKeyHeader;
@@ -37,7 +37,7 @@ pub(crate) const OP: Op = Op {
 pub(crate) async fn end_grant_here(
     State(http): State<Arc<Http>>,
     CurrentCaller(caller): CurrentCaller,
-    Id(id): Id<GrantId>,
+    PathId(id): PathId<GrantId>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     // An ended standing decision stays ended, so a repetition gets the same response without a

@@ -11,7 +11,7 @@ use crate::http::Http;
 use crate::http::pages::layout::HtmlPage;
 use crate::http::server::caller::CurrentCaller;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
-use crate::http::server::path_id::Id;
+use crate::http::server::path_id::PathId;
 use crate::http::server::problem::{Code, Problem};
 use crate::task::decision::Action;
 use crate::task::id::RequestId;
@@ -36,7 +36,7 @@ pub(crate) const OP: Op = Op {
 pub(crate) async fn get_reject_page(
     State(http): State<Arc<Http>>,
     CurrentCaller(caller): CurrentCaller,
-    Id(id): Id<RequestId>,
+    PathId(id): PathId<RequestId>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     super::get_single_action_page(&http, &caller, id, &headers, Action::Reject).await

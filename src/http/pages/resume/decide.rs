@@ -22,7 +22,7 @@ use crate::http::server::body::{PostRequest, form_fields};
 use crate::http::server::headers::insert_header;
 use crate::http::server::json;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
-use crate::http::server::path_id::Id;
+use crate::http::server::path_id::PathId;
 use crate::http::server::problem::{Code, Problem, path_prefix};
 use crate::http::wire::body::DecisionBody;
 use crate::http::wire::params::{KeyHeader, PreferHeader};
@@ -87,7 +87,7 @@ pub(crate) const OP: Op = Op {
 )]
 pub(crate) async fn decide_request(
     State(http): State<Arc<Http>>,
-    Id(id): Id<RequestId>,
+    PathId(id): PathId<RequestId>,
     posted: PostRequest,
 ) -> Result<Response, Problem> {
     decide(&http, id, posted, None).await

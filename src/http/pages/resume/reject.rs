@@ -10,7 +10,7 @@ use super::decide::{DecisionResponses, PROBLEMS, decide};
 use crate::http::Http;
 use crate::http::server::body::PostRequest;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
-use crate::http::server::path_id::Id;
+use crate::http::server::path_id::PathId;
 use crate::http::server::problem::Problem;
 use crate::http::wire::body::RejectBody;
 use crate::http::wire::params::{KeyHeader, PreferHeader};
@@ -40,7 +40,7 @@ pub(crate) const OP: Op = Op {
 )]
 pub(crate) async fn reject_request(
     State(http): State<Arc<Http>>,
-    Id(id): Id<RequestId>,
+    PathId(id): PathId<RequestId>,
     posted: PostRequest,
 ) -> Result<Response, Problem> {
     decide(&http, id, posted, Some(Action::Reject)).await

@@ -16,7 +16,7 @@ use crate::http::pages::request::{self, View};
 use crate::http::server::accept::wants_html;
 use crate::http::server::caller::CurrentCaller;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
-use crate::http::server::path_id::Id;
+use crate::http::server::path_id::PathId;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::request::InterventionRequest;
 use crate::task::id::RequestId;
@@ -41,7 +41,7 @@ pub(crate) const OP: Op = Op {
 pub(crate) async fn get_request(
     State(http): State<Arc<Http>>,
     CurrentCaller(caller): CurrentCaller,
-    Id(id): Id<RequestId>,
+    PathId(id): PathId<RequestId>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let row = access::readable_request(&http, &caller, id).await?;

@@ -12,7 +12,7 @@ use crate::http::api::tasks::cancel::cancel;
 use crate::http::pages::site::Site;
 use crate::http::server::body::PostRequest;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
-use crate::http::server::path_id::Id;
+use crate::http::server::path_id::PathId;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::session::redirect;
 use crate::http::wire::params::KeyHeader;
@@ -45,7 +45,7 @@ pub(crate) const OP: Op = Op {
 )]
 pub(crate) async fn cancel_task_here(
     State(http): State<Arc<Http>>,
-    Id(id): Id<TaskId>,
+    PathId(id): PathId<TaskId>,
     posted: PostRequest,
 ) -> Result<Response, Problem> {
     let accepted = cancel(&http, &posted, id, async { Ok(()) }).await?;

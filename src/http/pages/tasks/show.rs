@@ -24,7 +24,7 @@ use crate::http::pages::translations::fill;
 use crate::http::pages::unless_corrupt;
 use crate::http::server::caller::CurrentCaller;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
-use crate::http::server::path_id::Id;
+use crate::http::server::path_id::PathId;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::Query;
 use crate::http::wire::params::TimelineQuery;
@@ -52,7 +52,7 @@ pub(crate) const OP: Op = Op {
 pub(crate) async fn get_task_page(
     State(http): State<Arc<Http>>,
     CurrentCaller(caller): CurrentCaller,
-    Id(id): Id<TaskId>,
+    PathId(id): PathId<TaskId>,
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response, Problem> {
