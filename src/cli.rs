@@ -15,7 +15,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::app::{self, DatabaseOptions, LogFormat, ServeOptions};
 use crate::config::environment::Environment;
 use crate::config::layers::{Flags, NOT_UTF_8};
-use crate::config::report::Report;
+use crate::config::report::ConfigReport;
 use crate::config::{self, Config, SMALLEST, Source};
 use crate::failpoint;
 
@@ -70,7 +70,7 @@ enum Command {
     Mcp(mcp::Mcp),
     /// Ask a running service whether a call may run.
     #[command(subcommand)]
-    Gate(gate::Gate),
+    Gate(gate::GateCommand),
     /// Print the version.
     Version,
     /// Guard one shell command. The service itself starts this command.
@@ -223,7 +223,7 @@ fn flags(common: &CommonOptions) -> Flags {
 /// A configuration that has no mistakes, and the warnings about it.
 struct Loaded {
     config: Config,
-    report: Report,
+    report: ConfigReport,
     /// A line that tells the user the source of the configuration. `None` if a flag or an
     /// environment variable names the source.
     note: Option<&'static str>,

@@ -20,7 +20,7 @@ pub use mcp_lock::{McpConfig, load_mcp};
 use environment::Environment;
 use interpolate::{InsertedValue, Interpolation};
 use layers::Flags;
-use report::Report;
+use report::ConfigReport;
 use sections::{correct_indexes, section, section_list, section_map};
 use tree::{Kind, Node, Origin};
 
@@ -176,14 +176,14 @@ pub fn load(
     environment: &Environment,
     flags: &Flags,
     check_modules: impl FnOnce(&Config, &mut Mistakes),
-) -> Result<(Config, Report), Report> {
+) -> Result<(Config, ConfigReport), ConfigReport> {
     let (name, directory, text, demo) = source.parts();
     let mut mistakes = Mistakes::default();
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let Some(mut root) = tree::parse(text, None, &mut mistakes) else {
         let nowhere = Node::new(Origin::File { line: 1, column: 1 }, Kind::Null);
         let none = Redactor::default();
-        return Err(Report::new(&name, &nowhere, &mistakes, &none, &[]));
+        return Err(ConfigReport::new(&name, &nowhere, &mistakes, &none, &[]));
     };
     if matches!(root.kind, Kind::Null) {
         root.kind = Kind::Map(Vec::new());
@@ -221,7 +221,7 @@ pub fn load(
     report::merge(&root, &mut mistakes, found);
     let everything = inserted.iter().map(|one| (one.name.as_str(), &one.value));
     let redactor = Redactor::new(everything).merged_with(&config.redactor());
-    let report = Report::new(&name, &root, &mistakes, &redactor, &inserted);
+    let report = ConfigReport::new(&name, &root, &mistakes, &redactor, &inserted);
     if mistakes.is_empty() {
         Ok((config, report))
     } else {

@@ -56,7 +56,7 @@ pub struct Gate {
     /// The calls that are stored. `all`: every call. `held`: every call except calls of `read_only`
     /// tools that a rule allows and that the caller runs. The excepted calls are only counted, and
     /// their outcome is not reported, whatever `report` says.
-    pub record: Record,
+    pub record: RecordedCalls,
     /// The maximum number of pending calls of one user. 1000 at most. If several replicas store
     /// calls at the same moment, the number of pending calls may exceed the maximum.
     pub max_open: u32,
@@ -76,7 +76,7 @@ impl Default for Gate {
             run_within: Duration::from_mins(10),
             no_lasts: Duration::from_mins(10),
             report: Report::default(),
-            record: Record::default(),
+            record: RecordedCalls::default(),
             max_open: 20,
             ext_authz: None,
         }
@@ -139,7 +139,8 @@ pub enum Report {
 /// The calls that are stored in the journal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Record {
+#[schemars(rename = "Record")]
+pub enum RecordedCalls {
     /// Every call.
     #[default]
     All,

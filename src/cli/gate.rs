@@ -39,7 +39,7 @@ const MAX_REPORT_ATTEMPTS: usize = 5;
 /// The commands of an asker, a client that asks at a gate whether a call may run. They read
 /// `HOLDPOINT_URL`, `HOLDPOINT_KEY`, `HOLDPOINT_GATE` and `HOLDPOINT_WAIT`, but no configuration.
 #[derive(Debug, Subcommand)]
-pub(super) enum Gate {
+pub(super) enum GateCommand {
     /// Answer a coding agent's hook: read the hook's JSON from standard input, and print the
     /// answer.
     Hook(Hook),
@@ -50,23 +50,23 @@ pub(super) enum Gate {
     /// Print the settings that make a coding agent run the hook for every tool call.
     Print {
         /// The coding agent that reads the settings.
-        host: Host,
+        host: HookHost,
     },
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub(super) enum Host {
+pub(super) enum HookHost {
     /// Claude Code.
     ClaudeCode,
     /// Codex.
     Codex,
 }
 
-impl From<Host> for hook::Host {
-    fn from(host: Host) -> Self {
+impl From<HookHost> for hook::Host {
+    fn from(host: HookHost) -> Self {
         match host {
-            Host::ClaudeCode => Self::ClaudeCode,
-            Host::Codex => Self::Codex,
+            HookHost::ClaudeCode => Self::ClaudeCode,
+            HookHost::Codex => Self::Codex,
         }
     }
 }
@@ -74,7 +74,7 @@ impl From<Host> for hook::Host {
 #[derive(Debug, Args)]
 pub(super) struct Hook {
     /// The coding agent that runs the hook.
-    host: Host,
+    host: HookHost,
     /// If a rule allows the call, also skip the coding agent's own permission prompt.
     #[arg(long = "final")]
     is_final: bool,
@@ -109,16 +109,16 @@ pub(super) struct CallOptions {
     command: Vec<String>,
 }
 
-pub(super) fn run(command: Gate, environment: &Environment) -> u8 {
+pub(super) fn run(command: GateCommand, environment: &Environment) -> u8 {
     let settings = AskerSettings::read(|name| environment.variable(name));
     let ended = match command {
         // `answer_hook` decides by the hook's input whether a failure blocks the call.
-        Gate::Hook(options) => return answer_hook(&options, settings),
-        Gate::Print { host } => settings.map(|settings| {
+        GateCommand::Hook(options) => return answer_hook(&options, settings),
+        GateCommand::Print { host } => settings.map(|settings| {
             let wait = settings.wait.min(MAX_WAIT);
             print(&asker::print::settings(host.into(), wait))
         }),
-        Gate::Call(options) => settings.and_then(|settings| {
+        GateCommand::Call(options) => settings.and_then(|settings| {
             run_in_thread(None, move || propose(&options, settings))
                 .unwrap_or_else(|| Err("the command failed inside".to_owned()))
         }),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::environment::Environment;
 use super::layers::{self, Flags};
-use super::report::Report;
+use super::report::ConfigReport;
 use super::tree::{self, Kind, MapEntry, Node, Origin};
 use super::{
     Config, Source, complete_servers, expand, lock_path, mcp_tools, read_sections, required,
@@ -48,7 +48,7 @@ pub fn load_mcp(
     source: Source,
     environment: &Environment,
     flags: &Flags,
-) -> Result<McpConfig, Report> {
+) -> Result<McpConfig, ConfigReport> {
     let (name, directory, text, _) = source.parts();
     let mut mistakes = Mistakes::default();
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
@@ -87,7 +87,9 @@ pub fn load_mcp(
         Ok(config)
     } else {
         let secrets = config.redactor();
-        Err(Report::new(&name, &root, &mistakes, &secrets, &inserted))
+        Err(ConfigReport::new(
+            &name, &root, &mistakes, &secrets, &inserted,
+        ))
     }
 }
 

@@ -11,7 +11,7 @@ use crate::world::{Mistake, Mistakes};
 
 /// The mistakes and warnings about a configuration, in the order of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct ConfigReport {
     /// The lines about mistakes. With a mistake, the service does not start.
     pub mistakes: Vec<ReportLine>,
     pub warnings: Vec<ReportLine>,
@@ -36,7 +36,7 @@ impl fmt::Display for ReportLine {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for ConfigReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for line in &self.mistakes {
             writeln!(f, "{line}")?;
@@ -48,7 +48,7 @@ impl fmt::Display for Report {
     }
 }
 
-impl Report {
+impl ConfigReport {
     /// Finds the positions of the mistakes in the tree, and sorts the mistakes in the order of the
     /// file. Mistakes in variables and flags come last. Hides the `secrets` in every line. A line
     /// about a place also hides the values of `inserted` at this place, and the value by which an

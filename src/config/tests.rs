@@ -125,7 +125,7 @@ pub(super) fn with(
     text: &str,
     more: &[(&str, &str)],
     flags: &Flags,
-) -> Result<(Config, Report), Report> {
+) -> Result<(Config, ConfigReport), ConfigReport> {
     let variables: Vec<_> = VARIABLES.iter().chain(more).copied().collect();
     let source = Source::File("/etc/holdpoint/holdpoint.yaml".into(), text.to_owned());
     load(
@@ -142,7 +142,7 @@ pub(super) fn read(text: &str) -> Result<Config, Vec<String>> {
         .map_err(|report| lines(&report))
 }
 
-fn lines(report: &Report) -> Vec<String> {
+fn lines(report: &ConfigReport) -> Vec<String> {
     let short = |line: &ReportLine| {
         line.to_string()
             .replace("/etc/holdpoint/holdpoint.yaml:", "")
@@ -251,7 +251,7 @@ fn smallest_file_and_demonstration_load() {
         |_, _| {},
     )
     .unwrap();
-    assert!(demo.demo && report == Report::default());
+    assert!(demo.demo && report == ConfigReport::default());
     assert_eq!(
         (
             demo.default_agent.as_str(),

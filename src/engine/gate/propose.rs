@@ -13,7 +13,7 @@ use super::drive::GateDrive;
 use super::max_open::OpenCallGuard;
 use super::presence::{AskerGuard, PRESENCE_GRACE};
 use super::{GateAnswer, GateRefusal, Gates, KEY_PATH, Proposal};
-use crate::agent::gate::Record;
+use crate::agent::gate::RecordedCalls;
 use crate::agent::{Agent, Gate};
 use crate::engine::Refusal;
 use crate::engine::commands::IdempotencyKey;
@@ -112,7 +112,7 @@ impl Gates<'_> {
         }
         let state = state_of(&session, call)?;
         let open = self.check_open(caller, agent, &state).await?;
-        if gate.record == Record::Held && is_only_counted(&state) {
+        if gate.record == RecordedCalls::Held && is_only_counted(&state) {
             return Ok(Proposed::Counted(Box::new(session)));
         }
         // A denied call gets no call key (the key by which equal calls are found), because its
