@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::{event_schema, put, sample};
 use crate::http::server::problem::Problem;
 use crate::http::wire::gate::WireGateCall;
-use crate::http::wire::grant::Grant;
+use crate::http::wire::grant::WireGrant;
 use crate::http::wire::request::InterventionRequest;
 use crate::http::wire::task::AgentTask;
 
@@ -81,7 +81,7 @@ pub(super) fn all() -> Vec<(&'static str, Vec<Value>)> {
 }
 
 fn grants() -> [(&'static str, Vec<Value>); 2] {
-    let grant = Grant::from_row(&sample::grant(), None);
+    let grant = WireGrant::from_row(&sample::grant(), None);
     [
         (
             "NewRemember",

@@ -90,7 +90,8 @@ pub(crate) struct NewMessageItem {
 /// A decision: one answer for the whole request, or answers for single calls.
 #[derive(Debug, ToSchema)]
 #[serde(untagged)]
-pub(crate) enum DecisionBody {
+#[schema(as = DecisionBody)]
+pub(crate) enum WireDecisionBody {
     /// One answer for the whole request.
     Whole(WholeDecision),
     /// Answers for single calls.

@@ -21,15 +21,16 @@ wire_enum! {
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct GrantList {
     /// The standing decisions of this page.
-    pub grants: Vec<Grant>,
+    pub grants: Vec<WireGrant>,
     /// The value of `cursor` for the next page; null on the last page.
     pub next_cursor: Option<String>,
 }
 
 /// A standing decision: an approval that also lets later calls of its rule through.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = Grant)]
 #[expect(clippy::struct_field_names, reason = "the names of the API's members")]
-pub(crate) struct Grant {
+pub(crate) struct WireGrant {
     /// The id of the standing decision, as `DELETE /v1/grants/{grant_id}` takes it.
     #[schema(format = Uuid)]
     pub grant_id: String,
@@ -69,7 +70,7 @@ pub(crate) struct Grant {
     pub ended: Option<WireGrantEnd>,
 }
 
-impl Grant {
+impl WireGrant {
     /// Converts a row. `ended` is the reason why the standing decision has ended; `None` while it
     /// counts.
     #[must_use]

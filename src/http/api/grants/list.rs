@@ -11,7 +11,7 @@ use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::{Query, cursor_of};
-use crate::http::wire::grant::{Grant, GrantList};
+use crate::http::wire::grant::{GrantList, WireGrant};
 use crate::http::wire::params::PageQuery;
 use crate::people::Caller;
 use crate::people::authorization::{inbox_person, sees_whole_tenant};
@@ -47,7 +47,7 @@ pub(crate) async fn list_grants(
     let page = read(&http, &caller, before, limit).await?;
     let next = page.next(|row| row.grant_id.0);
     let grants = page.iter();
-    let grants = grants.map(|row| Grant::from_row(row, http.engine.grants().ended(row)));
+    let grants = grants.map(|row| WireGrant::from_row(row, http.engine.grants().ended(row)));
     Ok(Json(GrantList {
         grants: grants.collect(),
         next_cursor: next.map(cursor_of),

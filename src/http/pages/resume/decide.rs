@@ -24,7 +24,7 @@ use crate::http::server::json;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
 use crate::http::server::path_id::PathId;
 use crate::http::server::problem::{Code, Problem, path_prefix};
-use crate::http::wire::body::DecisionBody;
+use crate::http::wire::body::WireDecisionBody;
 use crate::http::wire::params::{KeyHeader, PreferHeader};
 use crate::http::wire::task::AgentTask;
 use crate::people::authorization::{may_decide, may_take_any_action};
@@ -82,7 +82,7 @@ pub(crate) const OP: Op = Op {
 #[utoipa::path(
     post, path = "/resume/{request_id}", operation_id = "decide_request", tag = "requests",
     params(("request_id" = String, Path, format = Uuid, description = "The request"), PreferHeader, KeyHeader),
-    request_body = DecisionBody,
+    request_body = WireDecisionBody,
     responses(DecisionResponses)
 )]
 pub(crate) async fn decide_request(

@@ -34,14 +34,14 @@ pub(crate) fn read(
         let digest = fields.text("digest", errors);
         match path_action {
             Some(action) => wire::WholeDecision::read(action, digest, text, fields, errors)
-                .map(wire::DecisionBody::Whole),
-            None => wire::DecisionBody::read(digest, text, fields, errors),
+                .map(wire::WireDecisionBody::Whole),
+            None => wire::WireDecisionBody::read(digest, text, fields, errors),
         }
     })?;
     Ok(answer.into())
 }
 
-impl wire::DecisionBody {
+impl wire::WireDecisionBody {
     fn read(
         digest: Option<String>,
         text: &[u8],
@@ -381,11 +381,11 @@ fn read_result(text: &[u8], fields: &mut Fields, errors: &mut Errors) -> Option<
     result
 }
 
-impl From<wire::DecisionBody> for DecisionInput {
-    fn from(answer: wire::DecisionBody) -> Self {
+impl From<wire::WireDecisionBody> for DecisionInput {
+    fn from(answer: wire::WireDecisionBody) -> Self {
         match answer {
-            wire::DecisionBody::Whole(decision) => decision.into(),
-            wire::DecisionBody::PerCall(decision) => {
+            wire::WireDecisionBody::Whole(decision) => decision.into(),
+            wire::WireDecisionBody::PerCall(decision) => {
                 let answers = decision.decisions.into_iter();
                 let replies = answers.map(|(call, answer)| (call, CallReply::from(answer)));
                 Self {
