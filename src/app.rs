@@ -426,11 +426,13 @@ fn metrics_renderer(metrics: Metrics, gauges: Arc<Gauges>) -> http::RenderMetric
 
 async fn census(store: &Store, sender: &Sender) -> DatabaseCounts {
     let gauge_backlogs = |backlogs: Vec<store::Backlog>| {
-        let backlogs = backlogs.into_iter().map(|backlog| telemetry::Backlog {
-            name: backlog.name,
-            waiting: backlog.waiting,
-            oldest: backlog.oldest,
-        });
+        let backlogs = backlogs
+            .into_iter()
+            .map(|backlog| telemetry::BacklogSample {
+                name: backlog.name,
+                waiting: backlog.waiting,
+                oldest: backlog.oldest,
+            });
         backlogs.collect()
     };
     let read = async {

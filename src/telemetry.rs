@@ -53,7 +53,7 @@ use tracing_subscriber::filter::{EnvFilter, FilterExt as _, LevelFilter, filter_
 use tracing_subscriber::fmt::{self as lines, MakeWriter};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
-pub use backlog::Backlog;
+pub use backlog::BacklogSample;
 use deliveries::DeliveryMetrics;
 use gates::GateMetrics;
 use observation::Observation;
@@ -148,9 +148,9 @@ pub struct DatabaseCounts {
     /// Pairs of a task status and the number of tasks with this status.
     pub tasks: Vec<(String, i64)>,
     /// The open requests of each kind.
-    pub requests: Vec<Backlog>,
+    pub requests: Vec<BacklogSample>,
     /// The waiting deliveries to each receiver, by the `name` of its entry in `notify.to`.
-    pub deliveries: Vec<Backlog>,
+    pub deliveries: Vec<BacklogSample>,
 }
 
 struct Instruments {
@@ -405,8 +405,8 @@ mod tests {
         tracing::warn!(target: "sqlx_postgres::options::parse", value = "hunter2", "an unknown parameter");
     }
 
-    fn waiting(name: &str, waiting: i64, seconds: u64) -> Backlog {
-        Backlog {
+    fn waiting(name: &str, waiting: i64, seconds: u64) -> BacklogSample {
+        BacklogSample {
             name: name.to_owned(),
             waiting,
             oldest: Duration::from_secs(seconds),

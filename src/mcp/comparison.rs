@@ -48,15 +48,15 @@ pub(super) struct Comparisons(Mutex<Cache>);
 struct Cache {
     /// For each task: the comparison that the task used last, and the time of that use. If the
     /// headers contain no user's credentials, all tasks share the key `None`.
-    by_task: BTreeMap<Option<TaskId>, (Instant, Arc<Comparison>)>,
+    by_task: BTreeMap<Option<TaskId>, (Instant, Arc<ToolComparison>)>,
     /// The comparisons by the digest of their headers. The headers are not kept, because they may
     /// contain credentials.
-    by_headers: BTreeMap<[u8; 32], Weak<Comparison>>,
+    by_headers: BTreeMap<[u8; 32], Weak<ToolComparison>>,
 }
 
 impl Comparisons {
-    /// Returns the [`Comparison`] that `task` used last; `None` if `task` has used none.
-    pub(super) fn last_used_by(&self, task: Option<TaskId>) -> Option<Arc<Comparison>> {
+    /// Returns the [`ToolComparison`] that `task` used last; `None` if `task` has used none.
+    pub(super) fn last_used_by(&self, task: Option<TaskId>) -> Option<Arc<ToolComparison>> {
         let kept = self.lock();
         let (_, comparison) = kept.by_task.get(&task)?;
         Some(Arc::clone(comparison))
@@ -65,7 +65,11 @@ impl Comparisons {
     /// Returns the comparison for `headers`, and records this comparison as the last comparison
     /// that `task` used. If more than [`MAX_TASKS`] tasks are recorded, drops the task whose last
     /// use is the oldest.
-    pub(super) fn for_headers(&self, task: Option<TaskId>, headers: &HeaderMap) -> Arc<Comparison> {
+    pub(super) fn for_headers(
+        &self,
+        task: Option<TaskId>,
+        headers: &HeaderMap,
+    ) -> Arc<ToolComparison> {
         let mut kept = self.lock();
         let key = headers_digest(headers);
         let known = kept.by_headers.get(&key).and_then(Weak::upgrade);
@@ -97,7 +101,7 @@ impl Comparisons {
 /// The latest results of comparing the server's tools with their reviewed definitions, for one set
 /// of request headers.
 #[derive(Debug, Default)]
-pub(super) struct Comparison {
+pub(super) struct ToolComparison {
     state: Mutex<State>,
     /// Locked while the server is asked, so that concurrent calls share one comparison.
     comparing: tokio::sync::Mutex<()>,
@@ -130,7 +134,7 @@ pub(super) struct Difference {
     pub(super) detail: String,
 }
 
-impl Comparison {
+impl ToolComparison {
     /// Returns how the tool differed from its reviewed definition at the last successful
     /// comparison; `None` if the tool did not differ.
     pub(super) fn difference(&self, tool: &str) -> Option<Difference> {

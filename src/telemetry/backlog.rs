@@ -8,7 +8,7 @@ use super::Builder;
 
 /// The number of waiting rows with one label value, and the age of the oldest such row.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Backlog {
+pub struct BacklogSample {
     /// The label value, such as a kind of request.
     pub name: String,
     pub waiting: i64,
@@ -37,7 +37,7 @@ impl BacklogGauges {
 
     /// Sets the gauges for the label values in `backlogs`, and removes the gauges for all other
     /// values.
-    pub(super) fn set(&self, backlogs: &[Backlog]) {
+    pub(super) fn set(&self, backlogs: &[BacklogSample]) {
         self.waiting.reset();
         self.oldest.reset();
         for backlog in backlogs {

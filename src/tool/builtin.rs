@@ -9,18 +9,21 @@ use sha2::{Digest as _, Sha256};
 /// A tool's `url` with this prefix names an endpoint that this service answers itself, without an
 /// HTTP request.
 pub(super) const PREFIX: &str = "builtin:";
-const ENDPOINTS: [(&str, Endpoint); 2] = [
-    ("builtin:refunds/lookup_order", Endpoint::LookupOrder),
-    ("builtin:refunds/refund_payment", Endpoint::RefundPayment),
+const ENDPOINTS: [(&str, BuiltinEndpoint); 2] = [
+    ("builtin:refunds/lookup_order", BuiltinEndpoint::LookupOrder),
+    (
+        "builtin:refunds/refund_payment",
+        BuiltinEndpoint::RefundPayment,
+    ),
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Endpoint {
+pub(super) enum BuiltinEndpoint {
     LookupOrder,
     RefundPayment,
 }
 
-impl Endpoint {
+impl BuiltinEndpoint {
     /// Returns the endpoint that `url` names. Fails with a description of the mistake in `url`.
     pub(super) fn from_url(url: &str) -> Result<Self, String> {
         let found = ENDPOINTS.iter().find(|(known, _)| *known == url);
@@ -110,13 +113,13 @@ mod tests {
     #[test]
     fn same_key_gives_the_same_refund_and_another_key_another() {
         let arguments = json!({"order": 17, "amount": 120});
-        let (status, first) = Endpoint::RefundPayment.answer("key-1", &arguments);
+        let (status, first) = BuiltinEndpoint::RefundPayment.answer("key-1", &arguments);
         assert_eq!(status, 200);
         assert_eq!(
-            Endpoint::RefundPayment.answer("key-1", &arguments),
+            BuiltinEndpoint::RefundPayment.answer("key-1", &arguments),
             (200, first.clone())
         );
-        let (_, second) = Endpoint::RefundPayment.answer("key-2", &arguments);
+        let (_, second) = BuiltinEndpoint::RefundPayment.answer("key-2", &arguments);
         assert_ne!(first, second);
         let read: Value = serde_json::from_str(&first).unwrap();
         assert_eq!(
@@ -128,10 +131,10 @@ mod tests {
 
     #[test]
     fn order_always_reads_the_same_and_an_unknown_one_is_not_found() {
-        let (status, first) = Endpoint::LookupOrder.answer("a", &json!({"order": 17}));
+        let (status, first) = BuiltinEndpoint::LookupOrder.answer("a", &json!({"order": 17}));
         assert_eq!(
             (status, first.clone()),
-            Endpoint::LookupOrder.answer("b", &json!({"order": "17"}))
+            BuiltinEndpoint::LookupOrder.answer("b", &json!({"order": "17"}))
         );
         assert!(first.contains("\"order\":17"));
         for order in [
@@ -143,14 +146,14 @@ mod tests {
             Value::Null,
         ] {
             assert_eq!(
-                Endpoint::LookupOrder
+                BuiltinEndpoint::LookupOrder
                     .answer("a", &json!({"order": order}))
                     .0,
                 404
             );
         }
         assert_eq!(
-            Endpoint::RefundPayment
+            BuiltinEndpoint::RefundPayment
                 .answer("a", &json!({"order": 1, "amount": 0}))
                 .0,
             422
@@ -160,9 +163,9 @@ mod tests {
     #[test]
     fn only_the_two_urls_are_known() {
         assert_eq!(
-            Endpoint::from_url("builtin:refunds/lookup_order"),
-            Ok(Endpoint::LookupOrder)
+            BuiltinEndpoint::from_url("builtin:refunds/lookup_order"),
+            Ok(BuiltinEndpoint::LookupOrder)
         );
-        assert!(Endpoint::from_url("builtin:refunds/x").is_err());
+        assert!(BuiltinEndpoint::from_url("builtin:refunds/x").is_err());
     }
 }

@@ -22,7 +22,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use super::builtin::{self, Endpoint};
+use super::builtin::{self, BuiltinEndpoint};
 use super::headers::{Headers, headers_digest};
 use super::url_template::UrlTemplate;
 use super::{Invocation, Tool, ToolAnswer, measure_attempt, output};
@@ -107,7 +107,7 @@ mod method {
 #[derive(Clone, Debug)]
 pub(super) enum Destination {
     Url(UrlTemplate),
-    Builtin(Endpoint),
+    Builtin(BuiltinEndpoint),
 }
 
 #[derive(Clone, Debug)]
@@ -132,7 +132,7 @@ impl Settings {
         }
         let mut of_url = Vec::new();
         let destination = if self.url.starts_with(builtin::PREFIX) {
-            let endpoint = Endpoint::from_url(&self.url);
+            let endpoint = BuiltinEndpoint::from_url(&self.url);
             let endpoint = endpoint.map_err(|detail| of_url.push(detail)).ok();
             endpoint.map(Destination::Builtin)
         } else {

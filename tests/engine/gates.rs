@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdpoint::engine::gate::{
-    AskProgress, Delivery, GateAnswer, GateCall, GateDecision, GateRefusal, GateState, Identity,
-    Proposal,
+    AskProgress, GateAnswer, GateCall, GateDecision, GateRefusal, GateState, Identity, Proposal,
+    ResultDelivery,
 };
 use holdpoint::engine::{Engine, Refusal};
 use holdpoint::people::{Caller, Permissions};
@@ -248,7 +248,10 @@ async fn approval_against_a_leaving_asker(fixture: StoreFixture, times: usize) {
         } else {
             waited += 1;
         }
-        answer.delivery.into_iter().for_each(Delivery::delivered);
+        answer
+            .delivery
+            .into_iter()
+            .for_each(ResultDelivery::delivered);
     }
     assert_eq!(ran_at_once + waited, times);
 }

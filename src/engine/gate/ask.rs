@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
 use super::call::{GateCall, GateDecision, GateState, Viewer};
-use super::presence::{AskerGuard, Delivery, PRESENCE_GRACE, present_until};
+use super::presence::{AskerGuard, PRESENCE_GRACE, ResultDelivery, present_until};
 use super::propose::Proposed;
 use super::{GateRefusal, Gates, Proposal};
 use crate::agent::Agent;
@@ -30,7 +30,7 @@ pub struct GateAnswer {
     pub replayed: bool,
     /// The handle by which the HTTP layer reports that the client has received the result. `Some`
     /// if the answer has a result that was not delivered yet.
-    pub delivery: Option<Delivery>,
+    pub delivery: Option<ResultDelivery>,
     /// The bytes of the result as the MCP server wrote them. `None` if no MCP server wrote the
     /// result, if another process received it, or if no connection waited when it arrived.
     pub raw: Option<Arc<str>>,
@@ -285,7 +285,8 @@ impl Waiter<'_> {
                 Err(error) => return round_after_error(error),
             };
         }
-        let delivery = is_undelivered.then(|| Delivery::new(Arc::clone(&self.guard), session));
+        let delivery =
+            is_undelivered.then(|| ResultDelivery::new(Arc::clone(&self.guard), session));
         Ok(self.answer(call, delivery))
     }
 
@@ -416,7 +417,7 @@ impl Waiter<'_> {
         Instant::now() >= self.end || self.gates.engine.stop.is_cancelled()
     }
 
-    fn answer(&self, call: GateCall, delivery: Option<Delivery>) -> Round {
+    fn answer(&self, call: GateCall, delivery: Option<ResultDelivery>) -> Round {
         let is_settled = call.state == GateState::Settled;
         let raw = self.gates.engine.awaited_calls.raw_result(self.guard.task);
         Round::Answer(Box::new(GateAnswer {

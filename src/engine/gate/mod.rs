@@ -23,7 +23,7 @@ use std::time::Duration;
 pub use self::ask::GateAnswer;
 pub use self::call::{GateCall, GateDecision, GateState, Permit, Repetition};
 pub(in crate::engine) use self::max_open::OpenCallLocks;
-pub use self::presence::Delivery;
+pub use self::presence::ResultDelivery;
 pub use self::read_call::AskerStatus;
 pub use self::report::{OutcomeReport, ReportedOutcome};
 use super::runtime::Locked;

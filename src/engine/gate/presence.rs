@@ -174,20 +174,20 @@ impl Drop for AskerGuard {
 }
 
 /// A handle by which the HTTP layer reports that the result of a settled call has reached the
-/// client. If the handle is dropped without [`Delivery::delivered`], the result goes to the next
+/// client. If the handle is dropped without [`ResultDelivery::delivered`], the result goes to the next
 /// client that proposes the call.
-pub struct Delivery {
+pub struct ResultDelivery {
     guard: Arc<AskerGuard>,
     session: Box<TaskSession>,
 }
 
-impl std::fmt::Debug for Delivery {
+impl std::fmt::Debug for ResultDelivery {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Delivery({})", self.guard.task)
+        write!(f, "ResultDelivery({})", self.guard.task)
     }
 }
 
-impl Delivery {
+impl ResultDelivery {
     pub(super) fn new(guard: Arc<AskerGuard>, session: TaskSession) -> Self {
         Self {
             guard,

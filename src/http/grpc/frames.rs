@@ -13,7 +13,7 @@ use http::header::{CONTENT_TYPE, HeaderName};
 use http::{HeaderMap, HeaderValue};
 use hyper::body::Frame;
 
-use crate::engine::gate::Delivery;
+use crate::engine::gate::ResultDelivery;
 use crate::http::server::problem::Problem;
 
 /// The maximum size of a message in bytes: a body of 1 MiB, and 64 KiB for headers and metadata.
@@ -73,7 +73,7 @@ impl From<Problem> for GrpcStatus {
 /// connection has taken the message, `delivery` records that the client has received the result.
 pub(super) struct GrpcAnswer {
     pub message: Vec<u8>,
-    pub delivery: Option<Delivery>,
+    pub delivery: Option<ResultDelivery>,
 }
 
 impl From<Vec<u8>> for GrpcAnswer {
@@ -196,7 +196,7 @@ const ENCODED_CHARACTERS: &percent_encoding::AsciiSet = &percent_encoding::CONTR
 /// it has taken the data. Then `delivery` records that the client has received the answer.
 struct UnaryBody {
     data: Option<Bytes>,
-    delivery: Option<Delivery>,
+    delivery: Option<ResultDelivery>,
     trailers: Option<HeaderMap>,
 }
 

@@ -8,7 +8,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 
-use crate::engine::gate::Delivery;
+use crate::engine::gate::ResultDelivery;
 
 /// A body of one chunk. `delivered` is called when the chunk passes to the connection.
 struct DeliveredBody<D> {
@@ -16,9 +16,9 @@ struct DeliveredBody<D> {
     delivered: Option<D>,
 }
 
-/// Returns a body with the content `bytes`. Calls [`Delivery::delivered`] when the bytes pass to
-/// the connection. If the body is dropped before that, [`Delivery::delivered`] is not called.
-pub(crate) fn delivered_body(bytes: Bytes, delivery: Option<Delivery>) -> Body {
+/// Returns a body with the content `bytes`. Calls [`ResultDelivery::delivered`] when the bytes pass to
+/// the connection. If the body is dropped before that, [`ResultDelivery::delivered`] is not called.
+pub(crate) fn delivered_body(bytes: Bytes, delivery: Option<ResultDelivery>) -> Body {
     body(bytes, delivery.map(|delivery| || delivery.delivered()))
 }
 

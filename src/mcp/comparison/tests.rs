@@ -109,7 +109,7 @@ fn lists(server: &Fake) -> usize {
         .count()
 }
 
-fn age(comparison: &Comparison, by: Duration) {
+fn age(comparison: &ToolComparison, by: Duration) {
     let mut state = comparison.lock();
     if let Some(at) = &mut state.compared_at {
         *at -= by;
@@ -123,7 +123,7 @@ fn age(comparison: &Comparison, by: Duration) {
 async fn comparison_counts_for_a_minute_but_never_for_the_start_of_an_approved_call() {
     let (text, _) = tokio::sync::watch::channel("x");
     let server = listing(&text).await;
-    let (client, comparison) = (server.client(), Comparison::default());
+    let (client, comparison) = (server.client(), ToolComparison::default());
     let locked = locked(&[definition("x")]);
     let none = HeaderMap::new();
     let needs = [Need::Judge, Need::Start, Need::StartNow];
@@ -147,7 +147,7 @@ async fn comparison_counts_for_a_minute_but_never_for_the_start_of_an_approved_c
 async fn change_is_found_as_soon_as_the_server_announces_it() {
     let (text, _) = tokio::sync::watch::channel("x");
     let server = listing(&text).await;
-    let (client, comparison) = (server.client(), Comparison::default());
+    let (client, comparison) = (server.client(), ToolComparison::default());
     let locked = locked(&[definition("x")]);
     let none = HeaderMap::new();
     let compare = || comparison.compare(Need::Start, "s", &client, &locked, &none);
@@ -177,7 +177,7 @@ async fn tools_that_are_new_at_the_server_are_logged_once() {
         modern(seen).or_else(|| Some(seen.result(&list)))
     })
     .await;
-    let (client, comparison) = (server.client(), Comparison::default());
+    let (client, comparison) = (server.client(), ToolComparison::default());
     let locked = locked(&[definition("x")]);
     let captured = Captured::default();
     let printing = tracing_subscriber::fmt()
@@ -207,7 +207,7 @@ async fn tools_that_are_new_at_the_server_are_logged_once() {
 async fn start_fails_while_no_comparison_can_be_made_and_judging_waits_a_while() {
     let (text, _) = tokio::sync::watch::channel("down");
     let server = listing(&text).await;
-    let (client, comparison) = (server.client(), Comparison::default());
+    let (client, comparison) = (server.client(), ToolComparison::default());
     let locked = locked(&[definition("x")]);
     let none = HeaderMap::new();
     for need in [Need::Judge, Need::Start, Need::StartNow] {
@@ -240,7 +240,7 @@ async fn concurrent_starts_share_the_comparison_that_began_after_them_failed_or_
     for (state, works) in [("x", true), ("down", false)] {
         let (text, _) = tokio::sync::watch::channel(state);
         let server = listing(&text).await;
-        let (client, comparison) = (server.client(), Comparison::default());
+        let (client, comparison) = (server.client(), ToolComparison::default());
         let locked = locked(&[definition("x")]);
         let none = HeaderMap::new();
         let compare = || comparison.compare(Need::StartNow, "s", &client, &locked, &none);

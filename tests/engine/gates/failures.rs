@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdpoint::engine::gate::{
-    Delivery, GateCall, GateDecision, GateRefusal, GateState, Identity, OutcomeReport, Proposal,
-    ReportedOutcome,
+    GateCall, GateDecision, GateRefusal, GateState, Identity, OutcomeReport, Proposal,
+    ReportedOutcome, ResultDelivery,
 };
 use holdpoint::engine::{Engine, Refusal};
 use holdpoint::people::Caller;
@@ -245,7 +245,7 @@ both! {
         for _ in 0..2 {
             let answer = engine.gates().ask(&agent(), &own, None).await.unwrap();
             assert_eq!((answer.call.task_id, answer.call.outcome), (task, Some(Outcome::Succeeded)));
-            answer.delivery.into_iter().for_each(Delivery::delivered);
+            answer.delivery.into_iter().for_each(ResultDelivery::delivered);
             until_present(&harness, task, |until| until == ASKER_UNTIL_DELIVERED).await;
         }
         assert_eq!(harness.executions(task, "/refund"), 1);

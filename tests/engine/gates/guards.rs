@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdpoint::engine::gate::{
-    Delivery, GateCall, GateDecision, GateRefusal, GateState, Identity, OutcomeReport, Proposal,
-    ReportedOutcome,
+    GateCall, GateDecision, GateRefusal, GateState, Identity, OutcomeReport, Proposal,
+    ReportedOutcome, ResultDelivery,
 };
 use holdpoint::engine::{Engine, Refusal};
 use holdpoint::people::Caller;
@@ -94,7 +94,7 @@ both! {
         let other = ask(&engine, 1, Duration::ZERO).await.call;
         assert_ne!(other.task_id, task);
         assert_eq!(other.state, GateState::Pending);
-        on_its_way.delivery.map(Delivery::delivered).unwrap();
+        on_its_way.delivery.map(ResultDelivery::delivered).unwrap();
     }
 
     async fn equal_ask_while_a_call_runs_is_held_at_either_replica(fixture) {
@@ -290,7 +290,7 @@ both! {
             // Asks for the settled call and marks its result as delivered. Otherwise the equal
             // proposal of the next round would get this result instead of a new call.
             let key = Proposal { identity: Identity::Call(task), ..bash(LONG) };
-            engine.gates().ask(&agent(), &key, None).await.unwrap().delivery.into_iter().for_each(Delivery::delivered);
+            engine.gates().ask(&agent(), &key, None).await.unwrap().delivery.into_iter().for_each(ResultDelivery::delivered);
             until_present(&harness, task, |until| until == ASKER_UNTIL_DELIVERED).await;
         }
     }

@@ -13,7 +13,7 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::{Value, json};
 
 use super::json_rpc::RpcError;
-use crate::engine::gate::{AskProgress, AwaitedRequest, Delivery, UNDER_WAY};
+use crate::engine::gate::{AskProgress, AwaitedRequest, ResultDelivery, UNDER_WAY};
 use crate::http::events::sse::write_event;
 use crate::task::request::RequestKind;
 use crate::task::verdict::Approvers;
@@ -32,11 +32,11 @@ pub(super) struct Reply {
     pub(super) text: String,
     /// The handle that records that the client has received the result of a settled call; `None` if
     /// the message has no such result.
-    pub(super) delivery: Option<Delivery>,
+    pub(super) delivery: Option<ResultDelivery>,
 }
 
 impl Reply {
-    pub(super) fn new(text: String, delivery: Option<Delivery>) -> Self {
+    pub(super) fn new(text: String, delivery: Option<ResultDelivery>) -> Self {
         Self {
             status: StatusCode::OK,
             headers: Vec::new(),
