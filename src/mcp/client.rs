@@ -85,7 +85,7 @@ pub(crate) struct McpCall<'c> {
 /// The outcome of one attempt, or of one request of an attempt. The texts in an outcome contain no
 /// known secret.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Outcome {
+pub(crate) enum McpOutcome {
     /// The text for the model.
     Succeeded(String),
     Failed(String),
@@ -107,7 +107,7 @@ pub(crate) enum Outcome {
     InputRequired(Box<Elicitation>),
 }
 
-impl Outcome {
+impl McpOutcome {
     /// Returns the answer that settles the call.
     ///
     /// # Errors
@@ -290,7 +290,7 @@ impl Client {
     /// Performs one attempt within the timeout. If the server answers a request with
     /// `input_required`, but asks no question that a person must answer, the attempt sends a
     /// further request.
-    pub(crate) async fn call(&self, call: McpCall<'_>) -> Outcome {
+    pub(crate) async fn call(&self, call: McpCall<'_>) -> McpOutcome {
         let mut resume = call.resume.clone();
         let earlier = resume.as_ref();
         let mut declined = earlier.map_or_else(Vec::new, |resume| resume.declined.clone());
@@ -310,24 +310,24 @@ impl Client {
                 }
             };
             let mut input = match answered {
-                Outcome::InputRequired(input) => *input,
+                McpOutcome::InputRequired(input) => *input,
                 // An earlier request of the attempt reached the server, so the outcome of the call
                 // is unknown.
-                Outcome::NotSent(why) if request_index > 0 => {
-                    return Outcome::Unknown(why).noting(&declined);
+                McpOutcome::NotSent(why) if request_index > 0 => {
+                    return McpOutcome::Unknown(why).noting(&declined);
                 }
-                Outcome::Succeeded(_)
-                | Outcome::Failed(_)
-                | Outcome::NotSent(_)
-                | Outcome::Suspect(_)
-                | Outcome::Unknown(_)
-                | Outcome::NeedsTasks
-                | Outcome::Elicitation(_) => return answered.noting(&declined),
+                McpOutcome::Succeeded(_)
+                | McpOutcome::Failed(_)
+                | McpOutcome::NotSent(_)
+                | McpOutcome::Suspect(_)
+                | McpOutcome::Unknown(_)
+                | McpOutcome::NeedsTasks
+                | McpOutcome::Elicitation(_) => return answered.noting(&declined),
             };
             declined = all_declined(declined, std::mem::take(&mut input.declined));
             input.declined.clone_from(&declined);
             if !input.questions.is_empty() {
-                return Outcome::Elicitation(Box::new(input));
+                return McpOutcome::Elicitation(Box::new(input));
             }
             // The attempt's timeout begins with the decision on `call.permit`. The wait for this
             // decision does not count, because the server does not cause the wait.
@@ -342,7 +342,7 @@ impl Client {
             resume = Some(next_resume(resume.unwrap_or_default(), input));
         }
         let why = "the server kept its state and gave no result in time";
-        Outcome::Unknown(why.to_owned()).noting(&declined)
+        McpOutcome::Unknown(why.to_owned()).noting(&declined)
     }
 
     /// Returns the semaphore that limits the concurrent calls of a child process; `None` for a

@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use super::client::Outcome;
+use super::client::McpOutcome;
 use super::elicitation::{self, InputRequest, Question};
 use super::wire::{NOT_EXECUTED, RpcAnswer};
 use crate::secret::Redactor;
@@ -14,7 +14,7 @@ use crate::tool::output;
 const MAX_ERROR_BYTES: usize = 2 * 1024;
 const MAX_METHOD_BYTES: usize = 64;
 
-pub(super) fn outcome(answer: RpcAnswer, redactor: &Redactor) -> Outcome {
+pub(super) fn outcome(answer: RpcAnswer, redactor: &Redactor) -> McpOutcome {
     match answer {
         RpcAnswer::Error { code, message } => {
             let message = redactor.redact(&message).into_owned();
@@ -23,22 +23,22 @@ pub(super) fn outcome(answer: RpcAnswer, redactor: &Redactor) -> Outcome {
                 cut(&message, MAX_ERROR_BYTES)
             );
             if NOT_EXECUTED.contains(&code) {
-                Outcome::Failed(text)
+                McpOutcome::Failed(text)
             } else {
-                Outcome::Suspect(text)
+                McpOutcome::Suspect(text)
             }
         }
         RpcAnswer::Result(result) => match result.get("resultType").and_then(Value::as_str) {
             None | Some("complete") => complete(&result, redactor),
             Some("input_required") => match input_request(&result, redactor) {
                 Ok(input_request) => match elicitation::check(input_request, redactor) {
-                    Ok(input) => Outcome::InputRequired(Box::new(input)),
-                    Err(text) => Outcome::Failed(text),
+                    Ok(input) => McpOutcome::InputRequired(Box::new(input)),
+                    Err(text) => McpOutcome::Failed(text),
                 },
                 Err(outcome) => outcome,
             },
-            Some("task") => Outcome::NeedsTasks,
-            Some(_) => Outcome::Unknown(NO_RESULT.to_owned()),
+            Some("task") => McpOutcome::NeedsTasks,
+            Some(_) => McpOutcome::Unknown(NO_RESULT.to_owned()),
         },
     }
 }
@@ -46,9 +46,9 @@ pub(super) fn outcome(answer: RpcAnswer, redactor: &Redactor) -> Outcome {
 /// The error text for an answer that is not a valid result.
 pub(super) const NO_RESULT: &str = "the answer was not a result that can be read";
 
-fn complete(result: &Value, redactor: &Redactor) -> Outcome {
+fn complete(result: &Value, redactor: &Redactor) -> McpOutcome {
     let Some(blocks) = result.get("content").and_then(Value::as_array) else {
-        return Outcome::Unknown(NO_RESULT.to_owned());
+        return McpOutcome::Unknown(NO_RESULT.to_owned());
     };
     let mut parts: Vec<String> = blocks.iter().map(block_text).collect();
     let structured = result
@@ -61,9 +61,9 @@ fn complete(result: &Value, redactor: &Redactor) -> Outcome {
     }
     let text = output::result(redactor, parts.join("\n").as_bytes(), true);
     match result.get("isError") {
-        Some(Value::Bool(true)) => Outcome::Failed(text),
-        None | Some(Value::Bool(false) | Value::Null) => Outcome::Succeeded(text),
-        Some(_) => Outcome::Unknown(NO_RESULT.to_owned()),
+        Some(Value::Bool(true)) => McpOutcome::Failed(text),
+        None | Some(Value::Bool(false) | Value::Null) => McpOutcome::Succeeded(text),
+        Some(_) => McpOutcome::Unknown(NO_RESULT.to_owned()),
     }
 }
 
@@ -107,7 +107,7 @@ fn block_text(block: &Value) -> String {
 /// Returns the questions of a result of the type `input_required`. Fails if the result has neither
 /// questions nor a state, or if its `inputRequests` are no object. Fails also if the server
 /// requests anything but an elicitation, which is the only capability that the client declares.
-fn input_request(result: &Value, redactor: &Redactor) -> Result<InputRequest, Outcome> {
+fn input_request(result: &Value, redactor: &Redactor) -> Result<InputRequest, McpOutcome> {
     let state = result.get("requestState");
     let request_state = state.and_then(Value::as_str).map(str::to_owned);
     let listed = match result.get("inputRequests") {
@@ -115,7 +115,7 @@ fn input_request(result: &Value, redactor: &Redactor) -> Result<InputRequest, Ou
         Some(Value::Object(listed)) => Some(listed),
         Some(_) => {
             let text = "The server asks for input, but its `inputRequests` are no object.";
-            return Err(Outcome::Failed(text.to_owned()));
+            return Err(McpOutcome::Failed(text.to_owned()));
         }
     };
     let mut requests = Vec::new();
@@ -123,12 +123,12 @@ fn input_request(result: &Value, redactor: &Redactor) -> Result<InputRequest, Ou
         let Some(question) = question(request) else {
             let name = unsupported_request_name(request, redactor);
             let text = format!("The server asks for {name}, which is not offered here.");
-            return Err(Outcome::Failed(text));
+            return Err(McpOutcome::Failed(text));
         };
         requests.push((key.clone(), question));
     }
     if requests.is_empty() && request_state.is_none() {
-        return Err(Outcome::Unknown(NO_RESULT.to_owned()));
+        return Err(McpOutcome::Unknown(NO_RESULT.to_owned()));
     }
     Ok(InputRequest {
         requests,
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
     use crate::task::elicitation::ServerState;
 
-    fn of(result: Value) -> Outcome {
+    fn of(result: Value) -> McpOutcome {
         outcome(RpcAnswer::Result(result), &Redactor::default())
     }
 
@@ -193,14 +193,14 @@ mod tests {
         ], "structuredContent": {"a": 1}});
         assert_eq!(
             of(result),
-            Outcome::Succeeded(
+            McpOutcome::Succeeded(
                 "one\n[image/png, 2 KiB, not shown]\n[audio, 1 KiB, not shown]\nfile:///a:\ntwo\n[file:///b, not shown]\n\
                  [link: c https://h/c]\n[hologram, not shown]\n[unknown content, not shown]\n{\"a\":1}"
                     .to_owned()
             )
         );
         let said = json!({"content": [{"type": "text", "text": "{ \"a\": 1 }"}], "structuredContent": {"a": 1}});
-        assert_eq!(of(said), Outcome::Succeeded("{ \"a\": 1 }".to_owned()));
+        assert_eq!(of(said), McpOutcome::Succeeded("{ \"a\": 1 }".to_owned()));
     }
 
     #[test]
@@ -214,7 +214,7 @@ mod tests {
                 json!({"type": kind}),
             ] {
                 let result = RpcAnswer::Result(json!({"content": [block]}));
-                let Outcome::Succeeded(text) = outcome(result, &redactor) else {
+                let McpOutcome::Succeeded(text) = outcome(result, &redactor) else {
                     panic!("no success")
                 };
                 assert!(!text.contains("can"), "{text}");
@@ -227,7 +227,7 @@ mod tests {
         let text = |text: &str| json!([{"type": "text", "text": text}]);
         assert_eq!(
             of(json!({"content": text("no"), "isError": true})),
-            Outcome::Failed("no".to_owned())
+            McpOutcome::Failed("no".to_owned())
         );
         for result in [
             json!({}),
@@ -238,12 +238,12 @@ mod tests {
             json!({"resultType": "input_required"}),
         ] {
             assert!(
-                matches!(of(result.clone()), Outcome::Unknown(_)),
+                matches!(of(result.clone()), McpOutcome::Unknown(_)),
                 "{result}"
             );
         }
         let task = json!({"resultType": "task", "task": {}});
-        assert_eq!(of(task), Outcome::NeedsTasks);
+        assert_eq!(of(task), McpOutcome::NeedsTasks);
         for code in NOT_EXECUTED {
             let error = RpcAnswer::Error {
                 code,
@@ -252,7 +252,7 @@ mod tests {
             let found = outcome(error, &Redactor::default());
             assert_eq!(
                 found,
-                Outcome::Failed(format!("The server reported error {code}: no"))
+                McpOutcome::Failed(format!("The server reported error {code}: no"))
             );
         }
         for code in [-32603, -32000, -32042, 1] {
@@ -262,7 +262,7 @@ mod tests {
             };
             assert!(matches!(
                 outcome(error, &Redactor::default()),
-                Outcome::Suspect(_)
+                McpOutcome::Suspect(_)
             ));
         }
     }
@@ -271,7 +271,7 @@ mod tests {
     fn only_questions_for_a_person_are_taken() {
         let form = json!({"method": "elicitation/create", "params": {"message": "m", "requestedSchema": {"type": "object"}}});
         let url = json!({"method": "elicitation/create", "params": {"mode": "url", "message": "m", "url": "https://h/"}});
-        let Outcome::InputRequired(read) = of(
+        let McpOutcome::InputRequired(read) = of(
             json!({"resultType": "input_required", "inputRequests": {"a": form, "b": url}, "requestState": "s"}),
         ) else {
             panic!("asks");
@@ -291,7 +291,7 @@ mod tests {
             let requests = json!({"a": form, "b": request});
             let refused = of(json!({"resultType": "input_required", "inputRequests": requests}));
             let text = format!("The server asks for {name}, which is not offered here.");
-            assert_eq!(refused, Outcome::Failed(text));
+            assert_eq!(refused, McpOutcome::Failed(text));
         }
     }
 
@@ -302,9 +302,9 @@ mod tests {
         for requests in [json!([form]), json!("a")] {
             let refused = of(result(requests));
             let text = "The server asks for input, but its `inputRequests` are no object.";
-            assert_eq!(refused, Outcome::Failed(text.to_owned()));
+            assert_eq!(refused, McpOutcome::Failed(text.to_owned()));
         }
         let state_only = of(result(Value::Null));
-        assert!(matches!(state_only, Outcome::InputRequired(_)));
+        assert!(matches!(state_only, McpOutcome::InputRequired(_)));
     }
 }

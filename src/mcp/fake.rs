@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use url::Url;
 use uuid::Uuid;
 
-use super::client::{Client, McpCall, Outcome};
+use super::client::{Client, McpCall, McpOutcome};
 use super::settings::{OAuth, Transport};
 use super::wire::Revision;
 use crate::net::Net;
@@ -91,8 +91,8 @@ pub(super) fn said(text: &str) -> Value {
     json!({"resultType": "complete", "content": [{"type": "text", "text": text}]})
 }
 
-pub(super) fn succeeded(text: &str) -> Outcome {
-    Outcome::Succeeded(text.to_owned())
+pub(super) fn succeeded(text: &str) -> McpOutcome {
+    McpOutcome::Succeeded(text.to_owned())
 }
 
 /// Answers `server/discover` like a server that speaks the stateless revision (2026-07-28). Returns
@@ -281,6 +281,6 @@ impl Asking {
 }
 
 /// Makes the call of the default [`Asking`], and returns the outcome.
-pub(super) async fn called(client: &Client) -> Outcome {
+pub(super) async fn called(client: &Client) -> McpOutcome {
     client.call(Asking::default().call()).await
 }

@@ -4,7 +4,7 @@
 use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
 
-use super::client::Outcome;
+use super::client::McpOutcome;
 use super::content::NO_RESULT;
 
 /// Whether this status may come from a gateway, which does not know whether the server executed the
@@ -26,18 +26,18 @@ pub(super) fn without_answer(
     status: StatusCode,
     is_event_stream: bool,
     headers: &HeaderMap,
-) -> Outcome {
+) -> McpOutcome {
     let text = || format!("The call failed: {}.", refusal(status, headers));
     if is_gateway(status) {
-        Outcome::Unknown(format!("a gateway answered {}", status.as_u16()))
+        McpOutcome::Unknown(format!("a gateway answered {}", status.as_u16()))
     } else if status.is_success() && is_event_stream {
-        Outcome::Unknown(STREAM_ENDED.to_owned())
+        McpOutcome::Unknown(STREAM_ENDED.to_owned())
     } else if status.is_success() {
-        Outcome::Unknown(NO_RESULT.to_owned())
+        McpOutcome::Unknown(NO_RESULT.to_owned())
     } else if status.is_server_error() {
-        Outcome::Suspect(text())
+        McpOutcome::Suspect(text())
     } else {
-        Outcome::Failed(text())
+        McpOutcome::Failed(text())
     }
 }
 

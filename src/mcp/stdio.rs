@@ -1,5 +1,5 @@
 //! Runs an MCP server as a child process of a guard process. Shell tools run their commands under
-//! the same kind of guard. Invariant: `Outcome::NotSent` means that no byte of the call's message
+//! the same kind of guard. Invariant: `McpOutcome::NotSent` means that no byte of the call's message
 //! was written.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::child::{Child, Pending};
-use super::client::{ClientError, LIST_TIMED_OUT, LIST_TIMEOUT, McpCall, Outcome, ToolListing};
+use super::client::{ClientError, LIST_TIMED_OUT, LIST_TIMEOUT, McpCall, McpOutcome, ToolListing};
 use super::content::outcome;
 use super::listing::Pages;
 use super::wire::{Request, Revision, RpcAnswer, initialized, is_stateless, server_info};
@@ -192,14 +192,14 @@ impl Stdio {
         resume: Option<&Resume>,
         within: Duration,
         request_index: u32,
-    ) -> Outcome {
+    ) -> McpOutcome {
         let mut restarted = false;
         // `within` counts from now, or from the decision on the permit if that comes later.
         let earliest_end = Instant::now() + within;
         loop {
             let session = match self.session().await {
                 Ok(session) => session,
-                Err(why) => return Outcome::NotSent(why),
+                Err(why) => return McpOutcome::NotSent(why),
             };
             // The number makes each id unique, because the child may still answer a request of an
             // earlier attempt.
@@ -208,7 +208,7 @@ impl Stdio {
             let text = call.request(&id, resume).text(session.revision);
             let mut pending = session.child.expect(&id);
             let Some(decided) = call.permit.decided().await else {
-                return Outcome::NotSent(NOT_PERMITTED.to_owned());
+                return McpOutcome::NotSent(NOT_PERMITTED.to_owned());
             };
             let until = earliest_end.max(decided + within);
             let mut refused = false;
@@ -218,10 +218,12 @@ impl Stdio {
             };
             match session.child.write(&text, until, may_send).await {
                 Ok(()) => {}
-                Err(true) => return Outcome::Unknown(ANSWER_LOST.to_owned()),
-                Err(false) if refused => return Outcome::NotSent(NOT_PERMITTED.to_owned()),
-                Err(false) if Instant::now() >= until => return Outcome::NotSent(BUSY.to_owned()),
-                Err(false) if restarted => return Outcome::NotSent(PROCESS_ENDED.to_owned()),
+                Err(true) => return McpOutcome::Unknown(ANSWER_LOST.to_owned()),
+                Err(false) if refused => return McpOutcome::NotSent(NOT_PERMITTED.to_owned()),
+                Err(false) if Instant::now() >= until => {
+                    return McpOutcome::NotSent(BUSY.to_owned());
+                }
+                Err(false) if restarted => return McpOutcome::NotSent(PROCESS_ENDED.to_owned()),
                 Err(false) => {
                     restarted = true;
                     continue;
@@ -232,14 +234,14 @@ impl Stdio {
                     call.store_raw_result(&answer, pending.raw.as_deref(), call.redactor);
                     outcome(answer, call.redactor)
                 }
-                Some(None) => Outcome::Unknown(ANSWER_LOST.to_owned()),
+                Some(None) => McpOutcome::Unknown(ANSWER_LOST.to_owned()),
                 None => {
                     let redactor = call.redactor.clone();
                     let declined = resume.map_or_else(Vec::new, |resume| resume.declined.clone());
                     let late = late_answer(pending, redactor, declined);
                     call.late.put(Box::pin(late));
                     self.cancel_call(session, &id).await;
-                    Outcome::Unknown(NO_ANSWER_IN_TIME.to_owned())
+                    McpOutcome::Unknown(NO_ANSWER_IN_TIME.to_owned())
                 }
             };
         }

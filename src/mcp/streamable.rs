@@ -21,7 +21,7 @@ use url::Url;
 use self::conversations::{
     Context, Conversation, Conversations, Renewal, end_sessions, spawn_background,
 };
-use super::client::{ClientError, McpCall, Outcome, ToolListing};
+use super::client::{ClientError, McpCall, McpOutcome, ToolListing};
 use super::content::outcome;
 use super::listing::Pages;
 use super::oauth::{Tokens, bearer, with_token_redacted};
@@ -123,7 +123,7 @@ impl Streamable {
         resume: Option<&Resume>,
         mut within: Duration,
         request_index: u32,
-    ) -> Outcome {
+    ) -> McpOutcome {
         let mut renewed = BTreeSet::new();
         loop {
             let began = Instant::now();
@@ -131,7 +131,7 @@ impl Streamable {
             let late = |_| Err(ClientError(net::NO_ANSWER_IN_TIME.to_owned()));
             let context = match context.unwrap_or_else(late) {
                 Ok(context) => context,
-                Err(failure) => return Outcome::NotSent(failure.0),
+                Err(failure) => return McpOutcome::NotSent(failure.0),
             };
             within = within.saturating_sub(began.elapsed());
             let began = Instant::now();
@@ -145,8 +145,8 @@ impl Streamable {
                     // answer 404 in this case. So the next request begins a new session.
                     self.forget(&call.headers, &context);
                     return match failure {
-                        net::NetFailure::NotSent(why) => Outcome::NotSent(why.to_owned()),
-                        net::NetFailure::Lost(why) => Outcome::Unknown(why.to_owned()),
+                        net::NetFailure::NotSent(why) => McpOutcome::NotSent(why.to_owned()),
+                        net::NetFailure::Lost(why) => McpOutcome::Unknown(why.to_owned()),
                     };
                 }
             };

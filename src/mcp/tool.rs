@@ -13,7 +13,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
 
-use super::client::{Client, McpCall, Outcome, ToolListing};
+use super::client::{Client, McpCall, McpOutcome, ToolListing};
 use super::comparison::{Comparisons, Need};
 use super::lock::{Lock, LockedServer};
 use super::settings::{OnChange, Settings, Transport};
@@ -254,7 +254,7 @@ impl McpTool {
             Err(outcome) => outcome,
         };
         match unsettled {
-            Outcome::NotSent(why) if call.resume.is_some() => {
+            McpOutcome::NotSent(why) if call.resume.is_some() => {
                 let declined = call
                     .resume
                     .as_ref()
@@ -266,25 +266,25 @@ impl McpTool {
                     declined.unwrap_or_default()
                 ))
             }
-            Outcome::NotSent(why) => self.not_sent(&redactor.redact(&why)),
-            Outcome::Unknown(why) => self.unknown(&redactor.redact(&why)),
-            Outcome::NeedsTasks if self.spec.effect.is_repeatable() => {
+            McpOutcome::NotSent(why) => self.not_sent(&redactor.redact(&why)),
+            McpOutcome::Unknown(why) => self.unknown(&redactor.redact(&why)),
+            McpOutcome::NeedsTasks if self.spec.effect.is_repeatable() => {
                 ToolAnswer::failed("The tool needs tasks, which are not supported.".to_owned())
             }
-            Outcome::NeedsTasks => {
+            McpOutcome::NeedsTasks => {
                 self.unknown("the server made a task of it, which is not supported here")
             }
-            Outcome::Elicitation(mut asked) => {
+            McpOutcome::Elicitation(mut asked) => {
                 asked.server.clone_from(&self.server.name);
                 asked.tool.clone_from(&self.tool);
                 ToolAnswer::Elicitation(asked)
             }
             // None of these outcomes arrives here: `Client::call` never returns `InputRequired`,
             // and `settled` has turned the others into answers.
-            Outcome::InputRequired(_)
-            | Outcome::Succeeded(_)
-            | Outcome::Failed(_)
-            | Outcome::Suspect(_) => ToolAnswer::failed("The tool asks for input.".to_owned()),
+            McpOutcome::InputRequired(_)
+            | McpOutcome::Succeeded(_)
+            | McpOutcome::Failed(_)
+            | McpOutcome::Suspect(_) => ToolAnswer::failed("The tool asks for input.".to_owned()),
         }
     }
 

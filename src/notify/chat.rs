@@ -5,7 +5,7 @@
 //! characters made visible, and is cut to a maximum length.
 
 use super::digest::{Digest, Question, Reason};
-use super::outcome::Outcome;
+use super::outcome::QuestionOutcome;
 use crate::task::id::RequestId;
 use crate::task::text_safety::visible;
 use crate::task::time::Time;
@@ -28,7 +28,7 @@ pub(super) struct RoomMessage {
     pub(super) digest: Digest,
     /// The outcome of each question, in the order of the questions in `digest`. An outcome is
     /// `None` while its question is open and has no answer.
-    pub(super) outcomes: Vec<Option<Outcome>>,
+    pub(super) outcomes: Vec<Option<QuestionOutcome>>,
 }
 
 impl RoomMessage {
@@ -101,7 +101,7 @@ impl RoomMessage {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ListedQuestion<'s> {
     pub(super) question: &'s Question,
-    pub(super) outcome: Option<&'s Outcome>,
+    pub(super) outcome: Option<&'s QuestionOutcome>,
 }
 
 impl ListedQuestion<'_> {
@@ -236,8 +236,8 @@ pub(super) mod samples {
     }
 
     #[expect(clippy::unnecessary_wraps, reason = "the type of `outcomes`")]
-    pub(in crate::notify) fn closed(words: &str) -> Option<Outcome> {
-        Some(Outcome {
+    pub(in crate::notify) fn closed(words: &str) -> Option<QuestionOutcome> {
+        Some(QuestionOutcome {
             is_open: false,
             text: single_line(words, 100),
         })

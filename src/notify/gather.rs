@@ -12,7 +12,7 @@ use super::attempt_result::AttemptResult;
 use super::chat::RoomMessage;
 use super::digest::{Digest, MAX_LISTED_QUESTIONS, Question, Reason};
 use super::entry::Channel;
-use super::outcome::Outcome;
+use super::outcome::QuestionOutcome;
 use super::send::{EntryState, UNSELECTED};
 use super::{Sender, recipients, schedule};
 use crate::failpoint;
@@ -125,7 +125,7 @@ impl Sender {
                 due.push((claimed, due_since(state, row)));
                 if questions.len() < MAX_LISTED_QUESTIONS {
                     questions.push(self.question(state, person, claimed, row));
-                    outcomes.push(Outcome::from_request(row, self.user_ids()));
+                    outcomes.push(QuestionOutcome::from_request(row, self.user_ids()));
                 }
             }
         }

@@ -11,7 +11,7 @@ const MAX_PERSON_CHARS: usize = 64;
 
 /// The state of a question after its first answer or its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Outcome {
+pub(super) struct QuestionOutcome {
     pub(super) is_open: bool,
     /// For an open question: the number of approvals so far, or that the question is partly
     /// answered. For a closed question: the decision with its person and time, or that the question
@@ -19,7 +19,7 @@ pub(super) struct Outcome {
     pub(super) text: String,
 }
 
-impl Outcome {
+impl QuestionOutcome {
     /// Returns the outcome of a request as it is now; `None` if the request is open and has no
     /// answer.
     pub(super) fn from_request(row: &RequestRow, ids: UserIds) -> Option<Self> {

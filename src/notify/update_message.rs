@@ -13,7 +13,7 @@ use super::attempt_result::AttemptResult;
 use super::chat::RoomMessage;
 use super::digest::{Digest, MAX_LISTED_QUESTIONS, Question, Reason};
 use super::exchange::ATTEMPT_TIMEOUT;
-use super::outcome::Outcome;
+use super::outcome::QuestionOutcome;
 use super::schedule;
 use super::send::{EntryState, UNSELECTED};
 use super::slack::{MESSAGE_DELETED, SlackChannel};
@@ -136,7 +136,7 @@ impl Sender {
             let Some(row) = self.readable_request(*id).await? else {
                 continue;
             };
-            outcomes.push(Outcome::from_request(&row, self.user_ids()));
+            outcomes.push(QuestionOutcome::from_request(&row, self.user_ids()));
             let url = (self.rendering.url)(*id);
             questions.push(Question::from_request(
                 &row,

@@ -103,7 +103,7 @@ pub(super) struct ShellTool {
     pub(super) redactor: Arc<Redactor>,
 }
 
-enum Outcome {
+enum CommandOutcome {
     /// The command was not started, for this reason.
     NotStarted(String),
     /// The command has ended. For each output, the pair holds the first bytes, and `true` if they
@@ -148,30 +148,30 @@ impl ShellTool {
             keep: output::bytes_to_read(&redactor, self.settings.max_output),
         };
         match self.run(&order, &call.permit).await {
-            Outcome::NotStarted(why) => self.not_started(&redactor.redact(&why)),
-            Outcome::Ended {
+            CommandOutcome::NotStarted(why) => self.not_started(&redactor.redact(&why)),
+            CommandOutcome::Ended {
                 end,
                 stdout,
                 stderr,
             } => self.answer_of_ended(&redactor, end, &stdout, &stderr),
-            Outcome::Lost => self.unknown("was started, and its outcome is not known"),
+            CommandOutcome::Lost => self.unknown("was started, and its outcome is not known"),
         }
     }
 
     /// Starts a guard, hands it an order (the command to run), and waits for the guard's report.
     /// Dropping the future closes the guard's input, which ends the command.
-    async fn run(&self, order: &Order, permit: &AttemptPermit) -> Outcome {
+    async fn run(&self, order: &Order, permit: &AttemptPermit) -> CommandOutcome {
         let Ok(mut guard) = self.guard.spawn(Stdio::null()) else {
-            return Outcome::NotStarted("its guard could not be started".to_owned());
+            return CommandOutcome::NotStarted("its guard could not be started".to_owned());
         };
         let (Some(mut input), Some(report)) = (guard.stdin.take(), guard.stdout.take()) else {
-            return Outcome::NotStarted("its guard could not be started".to_owned());
+            return CommandOutcome::NotStarted("its guard could not be started".to_owned());
         };
         let Ok(order_text) = encode_order(order) else {
-            return Outcome::NotStarted("the command is too long".to_owned());
+            return CommandOutcome::NotStarted("the command is too long".to_owned());
         };
         if !permit.holds() {
-            return Outcome::NotStarted(NOT_PERMITTED.to_owned());
+            return CommandOutcome::NotStarted(NOT_PERMITTED.to_owned());
         }
         // The guard starts the command only after it has read the whole order. So if the order
         // cannot be handed over, the command has not started.
@@ -180,7 +180,7 @@ impl ShellTool {
             input.flush().await
         });
         if !matches!(handed.await, Ok(Ok(()))) {
-            return Outcome::NotStarted("its guard could not be started".to_owned());
+            return CommandOutcome::NotStarted("its guard could not be started".to_owned());
         }
         let mut group = None;
         let reported = complete_within(
@@ -191,12 +191,12 @@ impl ShellTool {
             Some(Ok(outcome)) => outcome,
             // The guard ended before it reported the process group, so the command never began.
             Some(Err(_)) if group.is_none() => {
-                Outcome::NotStarted("its guard ended early".to_owned())
+                CommandOutcome::NotStarted("its guard ended early".to_owned())
             }
-            Some(Err(_)) | None => Outcome::Lost,
+            Some(Err(_)) | None => CommandOutcome::Lost,
         };
         drop(input);
-        let may_run = matches!(outcome, Outcome::Lost);
+        let may_run = matches!(outcome, CommandOutcome::Lost);
         end_guard(guard, group.filter(|_| may_run)).await;
         outcome
     }
@@ -269,7 +269,7 @@ async fn read_report(
     report: ChildStdout,
     keep: usize,
     group: &mut Option<i32>,
-) -> io::Result<Outcome> {
+) -> io::Result<CommandOutcome> {
     let mut report = BufReader::new(
         report.take(
             u64::try_from(keep)
@@ -290,7 +290,7 @@ async fn read_report(
         report.read_line(&mut line).await?;
         match serde_json::from_str(&line)? {
             GuardLine::Started(leader) => *group = Some(leader),
-            GuardLine::NotStarted(why) => return Ok(Outcome::NotStarted(why)),
+            GuardLine::NotStarted(why) => return Ok(CommandOutcome::NotStarted(why)),
             GuardLine::Over {
                 end,
                 stdout,
@@ -298,7 +298,7 @@ async fn read_report(
             } => {
                 let stdout = read_stream(&mut report, stdout, keep).await?;
                 let stderr = read_stream(&mut report, stderr, keep).await?;
-                return Ok(Outcome::Ended {
+                return Ok(CommandOutcome::Ended {
                     end,
                     stdout,
                     stderr,

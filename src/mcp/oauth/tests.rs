@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use reqwest::header::HeaderMap;
 use serde_json::json;
 
-use super::super::client::Outcome;
+use super::super::client::McpOutcome;
 use super::super::fake::{Asking, Fake, NET, Seen, answer, called, modern, older, said, succeeded};
 use super::*;
 
@@ -115,7 +115,7 @@ async fn refused_token_is_replaced_once_and_the_call_repeated_once() {
     let told = "The call failed: the server answered 401 to the headers `authorization`.";
     assert_eq!(
         called(&client_of(&refusing)).await,
-        Outcome::Failed(told.to_owned())
+        McpOutcome::Failed(told.to_owned())
     );
     assert_eq!((fetches(&refusing), refusing.calls().len()), (2, 2));
 }
@@ -147,7 +147,7 @@ async fn token_refused_while_a_conversation_begins_is_replaced_once() {
     let told = "the server answered 401 to the headers `authorization`";
     assert_eq!(
         called(&client_of(&refusing)).await,
-        Outcome::NotSent(told.to_owned())
+        McpOutcome::NotSent(told.to_owned())
     );
     assert_eq!((fetches(&refusing), refusing.calls().len()), (2, 0));
 }
@@ -221,7 +221,7 @@ async fn token_that_a_server_sends_back_is_in_no_outcome() {
     };
     let asking = server(3600, questions).await;
     let outcome = called(&client_of(&asking)).await;
-    assert!(matches!(outcome, Outcome::Elicitation(_)), "{outcome:?}");
+    assert!(matches!(outcome, McpOutcome::Elicitation(_)), "{outcome:?}");
     let outcome = format!("{outcome:?}");
     assert_eq!(outcome.matches("[secret the server's token]").count(), 3);
     assert!(!outcome.contains("t0ken"), "{outcome}");
@@ -278,7 +278,7 @@ async fn endpoint_without_a_usable_token_lets_no_call_out() {
         })
         .await;
         let client = client_of(&server);
-        let Outcome::NotSent(why) = client.call(Asking::default().call()).await else {
+        let McpOutcome::NotSent(why) = client.call(Asking::default().call()).await else {
             panic!("sent: {index}")
         };
         assert!(!why.contains("t0ken") && !why.contains("s3cret"), "{why}");

@@ -91,11 +91,11 @@ impl Served {
         self.notes().iter().filter(|found| *found == note).count()
     }
 
-    async fn call(&self, asking: &Asking, within: Duration) -> Outcome {
+    async fn call(&self, asking: &Asking, within: Duration) -> McpOutcome {
         self.stdio.call(&asking.call(), None, within, 0).await
     }
 
-    async fn called(&self) -> Outcome {
+    async fn called(&self) -> McpOutcome {
         self.call(&Asking::default(), LONG).await
     }
 }
@@ -124,7 +124,7 @@ async fn call_is_one_line_with_the_approved_bytes_and_gets_its_answer() {
         arguments: r#"{ "a" : 1.0,"b":"\u00e9" }"#.to_owned(),
         ..Asking::default()
     };
-    let Outcome::Succeeded(line) = server.call(&asking, LONG).await else {
+    let McpOutcome::Succeeded(line) = server.call(&asking, LONG).await else {
         panic!("no success")
     };
     assert!(
@@ -154,13 +154,13 @@ async fn later_request_of_an_attempt_has_the_rest_of_the_timeout() {
     let asking = Asking::default();
     let decided = asking.permit.decided().await.unwrap();
     let first = server.call(&asking, LONG).await;
-    assert!(matches!(first, Outcome::Succeeded(_)), "{first:?}");
+    assert!(matches!(first, McpOutcome::Succeeded(_)), "{first:?}");
     until("more time has passed than is left", || {
         decided.elapsed() > rest
     })
     .await;
     let later = server.stdio.call(&asking.call(), None, rest, 1).await;
-    assert!(matches!(later, Outcome::Succeeded(_)), "{later:?}");
+    assert!(matches!(later, McpOutcome::Succeeded(_)), "{later:?}");
 }
 
 #[tokio::test]
@@ -192,7 +192,7 @@ async fn program_gets_its_arguments_its_environment_and_no_more() {
         .chain(odd)
         .collect();
     let server = Served::by(&program);
-    let Outcome::Succeeded(text) = server.called().await else {
+    let McpOutcome::Succeeded(text) = server.called().await else {
         panic!("no success")
     };
     let told: Value = serde_json::from_str(&text).unwrap();
@@ -207,7 +207,7 @@ async fn program_gets_its_arguments_its_environment_and_no_more() {
         "-c",
         "tr '\\0' '\\n' </proc/$$/environ >notes; exit 1",
     ]);
-    assert!(matches!(server.called().await, Outcome::NotSent(_)));
+    assert!(matches!(server.called().await, McpOutcome::NotSent(_)));
     assert_eq!(server.notes(), ["PATH=/usr/local/bin:/usr/bin:/bin"]);
 }
 
@@ -222,7 +222,7 @@ async fn refused_permit_writes_no_line() {
             ..Asking::default()
         };
         let outcome = server.call(&asking, LONG).await;
-        assert_eq!(outcome, Outcome::NotSent(NOT_PERMITTED.to_owned()));
+        assert_eq!(outcome, McpOutcome::NotSent(NOT_PERMITTED.to_owned()));
     }
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
@@ -255,7 +255,7 @@ async fn answer_that_cannot_be_read_ends_its_call_at_once_with_an_unknown_outcom
     let server = Served::running(
         "def call(m): print('{\"jsonrpc\":\"2.0\",\"id\":\"%s\",\"result\":{\"a\":1,\"a\":2}}' % m['id'], flush=True)",
     );
-    let unknown = Outcome::Unknown(NO_RESULT.to_owned());
+    let unknown = McpOutcome::Unknown(NO_RESULT.to_owned());
     assert_eq!(server.called().await, unknown);
     assert_eq!(server.count("notifications/cancelled"), 0);
 }
@@ -274,7 +274,7 @@ async fn call_in_time_out_is_canceled_and_a_server_that_lives_goes_on() {
     let server = Served::running(
         "def call(m):\n    if m['params']['arguments'].get('n'): say(m['id'], 'done')",
     );
-    let late = Outcome::Unknown(NO_ANSWER_IN_TIME.to_owned());
+    let late = McpOutcome::Unknown(NO_ANSWER_IN_TIME.to_owned());
     assert_eq!(server.call(&Asking::default(), SHORT).await, late);
     let asking = Asking {
         arguments: r#"{"n":1}"#.to_owned(),
@@ -303,7 +303,7 @@ async fn arguments_with_line_breaks_are_one_message_and_call_one_tool() {
             id,
             ..Asking::default()
         };
-        let Outcome::Succeeded(text) = server.call(&asking, LONG).await else {
+        let McpOutcome::Succeeded(text) = server.call(&asking, LONG).await else {
             panic!("{end:?} is a call");
         };
         assert!(text.contains("tools/call"), "{text}");
@@ -323,7 +323,7 @@ const ANSWER_BOTH_AT_THE_SECOND: &str = "seen = []\ndef call(m):\n    seen.appen
 async fn answer_after_the_timeout_is_kept_and_is_no_answer_to_a_later_attempt() {
     let server = Served::running(ANSWER_BOTH_AT_THE_SECOND);
     let first = Asking::default();
-    let unknown = Outcome::Unknown(NO_ANSWER_IN_TIME.to_owned());
+    let unknown = McpOutcome::Unknown(NO_ANSWER_IN_TIME.to_owned());
     assert_eq!(server.call(&first, SHORT).await, unknown);
     assert_eq!(server.called().await, succeeded("second"));
     let late = first.late.take().expect("it may come");
@@ -340,7 +340,10 @@ async fn answer_after_the_timeout_of_a_call_in_which_a_secret_was_declined_says_
     };
     let call = first.call();
     let asked = server.stdio.call(&call, Some(&resume), SHORT, 0);
-    assert_eq!(asked.await, Outcome::Unknown(NO_ANSWER_IN_TIME.to_owned()));
+    assert_eq!(
+        asked.await,
+        McpOutcome::Unknown(NO_ANSWER_IN_TIME.to_owned())
+    );
     assert_eq!(server.called().await, succeeded("second"));
     let late = first.late.take().expect("it may come");
     let noted = "[The server asked the user for a secret in a form (`pin`). The question was declined, and the user was not asked.]\nfirst";
@@ -359,7 +362,7 @@ async fn requests_of_a_child_that_reads_no_replies_are_left_out_beyond_a_bound()
         id: 3,
         ..Asking::default()
     };
-    let Outcome::Succeeded(later) = server.call(&asking, LONG).await else {
+    let McpOutcome::Succeeded(later) = server.call(&asking, LONG).await else {
         panic!("no success")
     };
     let replies = server.count("reply") + later.parse::<usize>().unwrap();

@@ -243,7 +243,7 @@ async fn call_whose_conversation_does_not_begin_in_its_time_is_not_sent() {
     let server = Fake::new(|_| None).await;
     let client = server.client_with(None, None, SHORT);
     let outcome = tokio::time::timeout(PROBE_TIMEOUT, called(&client)).await;
-    let late = Outcome::NotSent(net::NO_ANSWER_IN_TIME.to_owned());
+    let late = McpOutcome::NotSent(net::NO_ANSWER_IN_TIME.to_owned());
     assert_eq!(outcome.unwrap(), late);
 }
 
@@ -263,10 +263,10 @@ async fn refused_credentials_name_their_headers_and_never_a_value() {
         let told = format!("the server answered {status} to the headers `x-key`");
         assert_eq!(
             client.call(asking.call()).await,
-            Outcome::NotSent(told.clone())
+            McpOutcome::NotSent(told.clone())
         );
         assert_eq!(client.list(&asking.headers).await.unwrap_err().0, told);
-        let Outcome::NotSent(none) = called(&client).await else {
+        let McpOutcome::NotSent(none) = called(&client).await else {
             panic!("sent")
         };
         assert!(
@@ -309,7 +309,7 @@ async fn wrong_hint_costs_a_request_and_no_call() {
     .await;
     assert!(matches!(
         called(&stranger.client()).await,
-        Outcome::NotSent(_)
+        McpOutcome::NotSent(_)
     ));
     assert_eq!(stranger.calls().len(), 0);
 }
@@ -350,7 +350,7 @@ async fn call_whose_404_names_its_own_request_is_not_sent_again() {
     let server =
         Fake::new(|seen| older(seen, "s1").or_else(|| Some(seen.error(404, -32000)))).await;
     let outcome = called(&server.client()).await;
-    assert!(matches!(outcome, Outcome::Suspect(_)), "{outcome:?}");
+    assert!(matches!(outcome, McpOutcome::Suspect(_)), "{outcome:?}");
     assert_eq!(server.calls().len(), 1);
 }
 
@@ -360,7 +360,7 @@ async fn session_that_is_always_lost_ends_after_one_repetition() {
         older(seen, "s1").or_else(|| Some(answer(404, "text/plain", "no session")))
     })
     .await;
-    let Outcome::Failed(text) = called(&server.client()).await else {
+    let McpOutcome::Failed(text) = called(&server.client()).await else {
         panic!("no failure")
     };
     assert_eq!(text, "The call failed: the server answered 404.");
@@ -412,7 +412,7 @@ async fn refused_permit_lets_no_call_out() {
             ..Asking::default()
         };
         let outcome = client.call(asking.call()).await;
-        assert_eq!(outcome, Outcome::NotSent(net::NOT_PERMITTED.to_owned()));
+        assert_eq!(outcome, McpOutcome::NotSent(net::NOT_PERMITTED.to_owned()));
     }
     assert_eq!(
         server.methods().last().unwrap(),

@@ -74,7 +74,7 @@ async fn child_killed_after_the_write_leaves_its_calls_unknown() {
     let server = Served::running("def call(m): os.kill(os.getpid(), signal.SIGKILL)");
     assert_eq!(
         server.called().await,
-        Outcome::Unknown(ANSWER_LOST.to_owned())
+        McpOutcome::Unknown(ANSWER_LOST.to_owned())
     );
     assert_eq!(
         (server.count("started"), server.count("tools/call")),
@@ -92,7 +92,7 @@ async fn child_that_never_starts_is_tried_again_after_pauses_and_sends_nothing()
         let mut server = Served::by(program);
         let mut reason = String::new();
         for failures in 1..=FAILURES_UNTIL_DOWN {
-            let Outcome::NotSent(why) = server.called().await else {
+            let McpOutcome::NotSent(why) = server.called().await else {
                 panic!("sent")
             };
             let is_missing = why.contains("could not be started: No such file or directory");
@@ -101,7 +101,7 @@ async fn child_that_never_starts_is_tried_again_after_pauses_and_sends_nothing()
             reason = why;
         }
         server.stdio.limits.pause = Duration::from_secs(1);
-        let Outcome::NotSent(why) = server.called().await else {
+        let McpOutcome::NotSent(why) = server.called().await else {
             panic!("sent")
         };
         let later = format!("it did not start ({reason}), and is started again later");
@@ -110,7 +110,7 @@ async fn child_that_never_starts_is_tried_again_after_pauses_and_sends_nothing()
         assert_eq!(running.failures, FAILURES_UNTIL_DOWN);
         running.failed_at = Instant::now().checked_sub(Duration::from_secs(17));
         drop(running);
-        assert!(matches!(server.called().await, Outcome::NotSent(_)));
+        assert!(matches!(server.called().await, McpOutcome::NotSent(_)));
         assert_eq!(
             server.stdio.running.lock().await.failures,
             FAILURES_UNTIL_DOWN + 1
@@ -132,7 +132,7 @@ async fn program_that_cannot_be_started_is_named_in_its_reason_and_in_the_log_wi
             .with_ansi(false)
             .with_writer(captured.writer());
         let _printing = tracing::subscriber::set_default(printing.finish());
-        let Outcome::NotSent(why) = server.called().await else {
+        let McpOutcome::NotSent(why) = server.called().await else {
             panic!("sent")
         };
         let start = format!("{name}: the program could not be started: ");
@@ -149,7 +149,7 @@ async fn line_over_16_mib_ends_the_child_and_leaves_its_calls_unknown() {
     let server = Served::running(&format!("{IDS}{long}"));
     assert_eq!(
         server.called().await,
-        Outcome::Unknown(ANSWER_LOST.to_owned())
+        McpOutcome::Unknown(ANSWER_LOST.to_owned())
     );
     let (child, guard) = ids(server.directory.path());
     until("both have ended", || !lives(child) && !lives(guard)).await;
@@ -160,7 +160,7 @@ async fn child_that_answers_nothing_after_a_timeout_is_ended() {
     let script = format!("{IDS}{IGNORE_TERM}deaf = True\ndef call(m): pass");
     let mut server = Served::running(&script);
     server.stdio.limits.alive = SHORT;
-    let late = Outcome::Unknown(NO_ANSWER_IN_TIME.to_owned());
+    let late = McpOutcome::Unknown(NO_ANSWER_IN_TIME.to_owned());
     assert_eq!(server.call(&Asking::default(), SHORT).await, late);
     let (child, _) = ids(server.directory.path());
     until("the child has ended", || !lives(child)).await;
@@ -182,7 +182,7 @@ async fn child_that_does_not_read_is_ended_at_the_timeout_of_a_write() {
         server.call(&big, SHORT).await
     };
     let outcomes = tokio::join!(server.call(&first, LONG), unwritten);
-    let lost = || Outcome::Unknown(ANSWER_LOST.to_owned());
+    let lost = || McpOutcome::Unknown(ANSWER_LOST.to_owned());
     assert_eq!(outcomes, (lost(), lost()));
     let (child, guard) = ids(server.directory.path());
     until("both have ended", || !lives(child) && !lives(guard)).await;
@@ -199,7 +199,7 @@ async fn child_of_a_killed_guard_ends() {
         kill_process(guard, Signal::KILL).unwrap();
     };
     let (outcome, ()) = tokio::join!(server.call(&asking, LONG), killing);
-    assert_eq!(outcome, Outcome::Unknown(ANSWER_LOST.to_owned()));
+    assert_eq!(outcome, McpOutcome::Unknown(ANSWER_LOST.to_owned()));
     let (child, _) = ids(server.directory.path());
     until("the child has ended", || !lives(child)).await;
 }
@@ -260,7 +260,7 @@ async fn start_has_its_own_time_and_a_list_its_own() {
         probe: SHORT,
         ..silent.stdio.limits
     };
-    let late = Outcome::NotSent(NO_ANSWER_IN_TIME.to_owned());
+    let late = McpOutcome::NotSent(NO_ANSWER_IN_TIME.to_owned());
     assert_eq!(silent.called().await, late);
 }
 
@@ -298,7 +298,7 @@ async fn start_that_its_caller_gives_up_ends_the_child_and_counts_as_a_failure()
     let (child, guard) = ids(server.directory.path());
     until("both have ended", || !lives(child) && !lives(guard)).await;
     assert_eq!(server.stdio.running.lock().await.failures, 1);
-    let Outcome::NotSent(why) = server.called().await else {
+    let McpOutcome::NotSent(why) = server.called().await else {
         panic!("sent")
     };
     let later = format!("it did not start ({GIVEN_UP}), and is started again later");
@@ -315,11 +315,11 @@ async fn close_gives_up_a_start_and_no_child_starts_afterwards() {
     };
     let both = async { tokio::join!(server.called(), closing) };
     let (outcome, ()) = tokio::time::timeout(LONG, both).await.unwrap();
-    assert_eq!(outcome, Outcome::NotSent(CLOSED.to_owned()));
+    assert_eq!(outcome, McpOutcome::NotSent(CLOSED.to_owned()));
     let (child, guard) = ids(server.directory.path());
     until("both have ended", || !lives(child) && !lives(guard)).await;
     let outcome = server.called().await;
-    assert_eq!(outcome, Outcome::NotSent(CLOSED.to_owned()));
+    assert_eq!(outcome, McpOutcome::NotSent(CLOSED.to_owned()));
     assert_eq!(server.count("waits"), 1);
 }
 

@@ -21,14 +21,14 @@ const CANARY: &str = "can4ry-can4ry-can4ry";
 /// response of `with`. Returns the outcome.
 async fn answered(
     with: impl Fn(&Seen) -> Option<Response> + Clone + Send + Sync + 'static,
-) -> Outcome {
+) -> McpOutcome {
     let server = Fake::new(move |seen| modern(seen).or_else(|| with(seen))).await;
     let outcome = called(&server.client()).await;
     assert_eq!(server.calls().len(), 1, "a call is sent once");
     outcome
 }
 
-async fn answered_with(status: u16, body: &'static str) -> Outcome {
+async fn answered_with(status: u16, body: &'static str) -> McpOutcome {
     answered(move |_| Some(answer(status, "application/json", body))).await
 }
 
@@ -38,46 +38,52 @@ async fn status_and_error_decide_about_the_outcome() {
     for status in [301, 302, 307, 400, 404, 409, 422, 429] {
         let outcome = answered_with(status, "{}").await;
         assert!(
-            matches!(outcome, Outcome::Failed(_)),
+            matches!(outcome, McpOutcome::Failed(_)),
             "{status} {outcome:?}"
         );
     }
     for status in [500, 501, 503, 507] {
         let outcome = answered_with(status, "no").await;
         assert!(
-            matches!(outcome, Outcome::Suspect(_)),
+            matches!(outcome, McpOutcome::Suspect(_)),
             "{status} {outcome:?}"
         );
     }
     for status in [502, 504] {
         assert!(matches!(
             answered_with(status, "").await,
-            Outcome::Unknown(_)
+            McpOutcome::Unknown(_)
         ));
-        assert!(matches!(error(status, -32602).await, Outcome::Unknown(_)));
+        assert!(matches!(
+            error(status, -32602).await,
+            McpOutcome::Unknown(_)
+        ));
     }
     for code in [-32700, -32600, -32601, -32602, -32020, -32021, -32022] {
         for status in [200, 400, 500] {
             let outcome = error(status, code).await;
-            assert!(matches!(outcome, Outcome::Failed(_)), "{code} {outcome:?}");
+            assert!(
+                matches!(outcome, McpOutcome::Failed(_)),
+                "{code} {outcome:?}"
+            );
         }
     }
     for (status, code) in [(200, -32603), (400, -32000), (500, -32603)] {
         assert!(
-            matches!(error(status, code).await, Outcome::Suspect(_)),
+            matches!(error(status, code).await, McpOutcome::Suspect(_)),
             "{code}"
         );
     }
     let unread = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"no"}}"#;
     assert!(matches!(
         answered_with(400, unread).await,
-        Outcome::Failed(_)
+        McpOutcome::Failed(_)
     ));
     let failed = answered(|seen| {
         let text = json!([{"type": "text", "text": "no ticket"}]);
         Some(seen.result(&json!({"content": text, "isError": true})))
     });
-    assert_eq!(failed.await, Outcome::Failed("no ticket".to_owned()));
+    assert_eq!(failed.await, McpOutcome::Failed("no ticket".to_owned()));
 }
 
 #[tokio::test]
@@ -98,7 +104,10 @@ async fn answer_that_is_no_result_of_the_call_leaves_the_outcome_unknown() {
             ("text/event-stream", events(&[body.to_owned()])),
         ] {
             let outcome = answered(move |_| Some(answer(200, kind, text.clone()))).await;
-            assert!(matches!(outcome, Outcome::Unknown(_)), "{body} {outcome:?}");
+            assert!(
+                matches!(outcome, McpOutcome::Unknown(_)),
+                "{body} {outcome:?}"
+            );
         }
     }
 }
@@ -132,12 +141,12 @@ async fn result_with_the_status_of_a_failure_is_no_success() {
         });
         let outcome = outcome.await;
         assert_eq!(
-            matches!(outcome, Outcome::Suspect(_)),
+            matches!(outcome, McpOutcome::Suspect(_)),
             suspect,
             "{outcome:?}"
         );
         assert_eq!(
-            matches!(outcome, Outcome::Failed(_)),
+            matches!(outcome, McpOutcome::Failed(_)),
             !suspect,
             "{outcome:?}"
         );
@@ -155,7 +164,7 @@ async fn redirect_is_not_followed() {
     .await;
     let told = "The call failed: the server answered 307, which is not followed.";
     let outcome = called(&server.client()).await;
-    assert_eq!(outcome, Outcome::Failed(told.to_owned()));
+    assert_eq!(outcome, McpOutcome::Failed(told.to_owned()));
     assert!(server.seen().iter().all(|seen| seen.path == "/mcp"));
 }
 
@@ -172,7 +181,7 @@ async fn answer_in_a_stream_counts_before_the_stream_ends() {
 
 #[tokio::test]
 async fn stream_that_ends_is_cut_or_silent_leaves_the_outcome_unknown() {
-    let without_answer = Outcome::Unknown(STREAM_ENDED.to_owned());
+    let without_answer = McpOutcome::Unknown(STREAM_ENDED.to_owned());
     let notification = r#"{"jsonrpc":"2.0","method":"notifications/progress"}"#;
     let stream = events(&[notification.to_owned()]);
     let ended = answered(move |_| Some(answer(200, "text/event-stream", stream.clone())));
@@ -187,13 +196,13 @@ async fn stream_that_ends_is_cut_or_silent_leaves_the_outcome_unknown() {
         let parts = futures_util::stream::iter([Ok("data: {"), broken]);
         Some(answer(200, "text/event-stream", Body::from_stream(parts)))
     });
-    assert!(matches!(cut.await, Outcome::Unknown(_)));
+    assert!(matches!(cut.await, McpOutcome::Unknown(_)));
     for begins in [false, true] {
         let silent = move || begins.then(|| endless(&[]));
         let server = Fake::new(move |seen| modern(seen).or_else(silent)).await;
         // Even on a busy machine, the server must receive the call within this time.
         let client = server.client_with(None, None, Duration::from_secs(2));
-        let late = Outcome::Unknown(net::NO_ANSWER_IN_TIME.to_owned());
+        let late = McpOutcome::Unknown(net::NO_ANSWER_IN_TIME.to_owned());
         assert_eq!(called(&client).await, late);
         assert_eq!(server.calls().len(), 1);
     }
@@ -209,7 +218,7 @@ async fn message_over_16_mib_leaves_the_outcome_unknown() {
             let body = Body::from_stream(body.map(Ok::<_, std::io::Error>));
             Some(answer(200, kind, body))
         });
-        let unreadable = Outcome::Unknown(NO_RESULT.to_owned());
+        let unreadable = McpOutcome::Unknown(NO_RESULT.to_owned());
         assert_eq!(outcome.await, unreadable, "{kind}");
     }
 }
@@ -288,7 +297,7 @@ async fn secret_that_was_declined_in_an_earlier_attempt_or_request_is_named_in_t
             Fake::new(move |seen| modern(seen).or_else(|| Some(asks_for_secrets(seen, last))));
         let server = server.await;
         let client = server.client();
-        let Outcome::Elicitation(asked) = called(&client).await else {
+        let McpOutcome::Elicitation(asked) = called(&client).await else {
             panic!("it asks for a folder");
         };
         assert_eq!(asked.declined, ["password"]);
@@ -324,7 +333,7 @@ async fn stateful() -> Fake {
 async fn server_that_only_keeps_state_is_asked_a_hundred_times_with_growing_pauses() {
     let server = stateful().await;
     let client = server.client_with(None, None, Duration::from_mins(10));
-    assert!(matches!(called(&client).await, Outcome::Unknown(_)));
+    assert!(matches!(called(&client).await, McpOutcome::Unknown(_)));
     assert_eq!(server.calls().len(), 100);
     let pauses = server.pauses.0.lock().unwrap().clone();
     let expected = [50, 100, 200, 400, 800, 1600, 2000, 2000].map(Duration::from_millis);
@@ -337,7 +346,7 @@ async fn state_is_kept_no_longer_than_the_timeout() {
     let client = server.client_with(None, None, Duration::from_millis(1500));
     // The list begins the conversation, so the call's timeout does not include this beginning.
     assert!(client.list(&HeaderMap::new()).await.is_err());
-    assert!(matches!(called(&client).await, Outcome::Unknown(_)));
+    assert!(matches!(called(&client).await, McpOutcome::Unknown(_)));
     // The pause after the sixth call, 1600 ms, is longer than the timeout.
     assert!(server.calls().len() <= 6);
 }
@@ -373,7 +382,7 @@ async fn later_leg_that_cannot_be_sent_leaves_the_outcome_unknown() {
     let client = server.client();
     let (outcome, ()) = tokio::join!(called(&client), serving);
     let refused = "the connection was refused";
-    assert_eq!(outcome, Outcome::Unknown(refused.to_owned()));
+    assert_eq!(outcome, McpOutcome::Unknown(refused.to_owned()));
 }
 
 #[tokio::test]
