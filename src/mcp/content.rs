@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use super::client::McpOutcome;
-use super::elicitation::{self, InputRequest, Question};
+use super::elicitation::{self, InputQuestion, InputRequest};
 use super::wire::{NOT_EXECUTED, RpcAnswer};
 use crate::secret::Redactor;
 use crate::task::text::cut;
@@ -148,7 +148,7 @@ fn unsupported_request_name(request: &Value, redactor: &Redactor) -> String {
     }
 }
 
-fn question(request: &Value) -> Option<Question> {
+fn question(request: &Value) -> Option<InputQuestion> {
     if request.get("method").and_then(Value::as_str) != Some("elicitation/create") {
         return None;
     }
@@ -156,11 +156,11 @@ fn question(request: &Value) -> Option<Question> {
     let text = |name: &str| params.get(name).and_then(Value::as_str).map(str::to_owned);
     let message = text("message").unwrap_or_default();
     match text("mode").as_deref() {
-        None | Some("form") => Some(Question::Form {
+        None | Some("form") => Some(InputQuestion::Form {
             message,
             schema: params.get("requestedSchema")?.clone(),
         }),
-        Some("url") => Some(Question::Url {
+        Some("url") => Some(InputQuestion::Url {
             message,
             url: text("url")?,
         }),

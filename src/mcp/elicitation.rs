@@ -27,13 +27,13 @@ const MAX_STATE_BYTES: usize = 64 * 1024;
 pub(super) struct InputRequest {
     /// The questions, each with the key under which its answer is sent. Empty if the server only
     /// asks to get its state back.
-    pub(super) requests: Vec<(String, Question)>,
+    pub(super) requests: Vec<(String, InputQuestion)>,
     /// The state that the server asks to get back with the answers.
     pub(super) request_state: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Question {
+pub(super) enum InputQuestion {
     /// The user fills in a form. `schema` describes the form's fields as JSON Schema.
     Form {
         message: String,
@@ -72,7 +72,7 @@ pub(super) fn check(input: InputRequest, redactor: &Redactor) -> Result<Elicitat
             return refused("under a key that is not a name");
         }
         let (message, form, url) = match question {
-            Question::Form { message, schema } => match read_server_form(&schema) {
+            InputQuestion::Form { message, schema } => match read_server_form(&schema) {
                 Ok(form) => (message, map_texts(form, &clean), None),
                 Err(FormError::AsksForSecret(field)) => {
                     responses.insert(key, json!({"action": "decline"}));
@@ -84,7 +84,7 @@ pub(super) fn check(input: InputRequest, redactor: &Redactor) -> Result<Elicitat
                     return refused(&format!("with a form that cannot be shown: {why}"));
                 }
             },
-            Question::Url { message, url } => {
+            InputQuestion::Url { message, url } => {
                 match page_url(&url).filter(|url| !redactor.finds_secret_in(url)) {
                     Some(url) => (message, page_visit_form(), Some(url)),
                     None => return refused("with a page that is not a plain https address"),
@@ -121,15 +121,15 @@ fn page_url(written: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn form(schema: Value) -> Question {
-        Question::Form {
+    fn form(schema: Value) -> InputQuestion {
+        InputQuestion::Form {
             message: "Which?".to_owned(),
             schema,
         }
     }
 
-    fn input_request(requests: Vec<(&str, Question)>) -> InputRequest {
-        let named = |(key, question): (&str, Question)| (key.to_owned(), question);
+    fn input_request(requests: Vec<(&str, InputQuestion)>) -> InputRequest {
+        let named = |(key, question): (&str, InputQuestion)| (key.to_owned(), question);
         InputRequest {
             requests: requests.into_iter().map(named).collect(),
             request_state: Some("s".to_owned()),
@@ -199,7 +199,7 @@ mod tests {
         ] {
             assert!(check(refused, &redactor).is_err());
         }
-        let told = Question::Form {
+        let told = InputQuestion::Form {
             message: "canary-0123456789".to_owned(),
             schema: field("a"),
         };
@@ -251,7 +251,7 @@ mod tests {
         let checked = |question| check(input_request(vec![("k", question)]), &redactor);
         for before in 1..=20 {
             let text = |limit: usize| "x".repeat(limit - before) + secret.reveal();
-            let asked = Question::Form {
+            let asked = InputQuestion::Form {
                 message: text(MAX_MESSAGE_BYTES),
                 schema: field("a"),
             };

@@ -4,7 +4,7 @@
 //! Invariant: each text that this service did not write is shown in one line, with invisible
 //! characters made visible, and is cut to a maximum length.
 
-use super::digest::{Digest, Question, Reason};
+use super::digest::{Digest, DigestQuestion, Reason};
 use super::outcome::QuestionOutcome;
 use crate::task::id::RequestId;
 use crate::task::text_safety::visible;
@@ -100,7 +100,7 @@ impl RoomMessage {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ListedQuestion<'s> {
-    pub(super) question: &'s Question,
+    pub(super) question: &'s DigestQuestion,
     pub(super) outcome: Option<&'s QuestionOutcome>,
 }
 
@@ -131,7 +131,7 @@ impl ListedQuestion<'_> {
     /// Returns pairs of a label and a value: the question's kind, its times, and its outcome if it
     /// has one.
     pub(super) fn facts(&self) -> Vec<(&'static str, String)> {
-        let Question {
+        let DigestQuestion {
             kind,
             created_at,
             expires_at,
@@ -152,7 +152,7 @@ impl ListedQuestion<'_> {
 }
 
 /// Returns the tools and the agent of a question in one line.
-pub(super) fn title(question: &Question) -> String {
+pub(super) fn title(question: &DigestQuestion) -> String {
     let mut tools = question.tool_names(UNLISTED_TOOL);
     let mut named: Vec<&str> = tools.by_ref().take(MAX_TITLE_TOOLS).collect();
     let kind = question.kind.properties().word;
@@ -211,7 +211,7 @@ pub(super) mod samples {
 
     /// Returns a message about `count` questions, all of them open.
     pub(in crate::notify) fn room_message(count: usize) -> RoomMessage {
-        let question = |index: usize| Question {
+        let question = |index: usize| DigestQuestion {
             request_id: RequestId(Uuid::from_u128(index as u128)),
             kind: RequestKind::Approval,
             tools: vec!["refund".to_owned()],

@@ -16,7 +16,7 @@ pub(super) const MAX_LISTED_QUESTIONS: usize = 20;
 pub(super) struct Digest {
     pub(super) reason: Reason,
     /// The listed questions, the oldest first; [`MAX_LISTED_QUESTIONS`] at most.
-    pub(super) questions: Vec<Question>,
+    pub(super) questions: Vec<DigestQuestion>,
     /// The number of questions that are not listed.
     pub(super) unlisted: u64,
     /// The URL of the inbox; `None` if the recipient cannot sign in.
@@ -34,7 +34,7 @@ pub(super) enum Reason {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Question {
+pub(super) struct DigestQuestion {
     pub(super) request_id: RequestId,
     pub(super) kind: RequestKind,
     /// The names of the question's tools, each once. A name that the configuration does not have is
@@ -68,7 +68,7 @@ impl Reason {
 
 const MAX_SUMMARIES: usize = 3;
 
-impl Question {
+impl DigestQuestion {
     /// Makes the question of a request. `url` is the address of the request's page. `link` is the
     /// recipient's own link. `with_summaries` says whether the entry shows the summaries of calls.
     pub(super) fn from_request(

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::attempt_result::AttemptResult;
 use super::chat::RoomMessage;
-use super::digest::{Digest, MAX_LISTED_QUESTIONS, Question, Reason};
+use super::digest::{Digest, DigestQuestion, MAX_LISTED_QUESTIONS, Reason};
 use super::entry::Channel;
 use super::outcome::QuestionOutcome;
 use super::send::{EntryState, UNSELECTED};
@@ -164,13 +164,13 @@ impl Sender {
         person: Option<&Person>,
         claimed: &ClaimedDelivery,
         row: &RequestRow,
-    ) -> Question {
+    ) -> DigestQuestion {
         let id = row.spec.request_id;
         let link = person.zip(self.links.as_ref()).and_then(|(person, links)| {
             links.url(person, id, row.expires_at, self.clock.now(), claimed.id)
         });
         let shows_summaries = state.entry.channel.shows_summaries();
-        Question::from_request(row, (self.rendering.url)(id), link, shows_summaries)
+        DigestQuestion::from_request(row, (self.rendering.url)(id), link, shows_summaries)
     }
 
     /// Whether the recipient can sign in. Always true for a room (`None`).

@@ -11,7 +11,7 @@ use std::slice::from_ref;
 use super::Sender;
 use super::attempt_result::AttemptResult;
 use super::chat::RoomMessage;
-use super::digest::{Digest, MAX_LISTED_QUESTIONS, Question, Reason};
+use super::digest::{Digest, DigestQuestion, MAX_LISTED_QUESTIONS, Reason};
 use super::exchange::ATTEMPT_TIMEOUT;
 use super::outcome::QuestionOutcome;
 use super::schedule;
@@ -138,7 +138,7 @@ impl Sender {
             };
             outcomes.push(QuestionOutcome::from_request(&row, self.user_ids()));
             let url = (self.rendering.url)(*id);
-            questions.push(Question::from_request(
+            questions.push(DigestQuestion::from_request(
                 &row,
                 url,
                 None,

@@ -14,7 +14,7 @@ use maud::{DOCTYPE, Markup, html};
 
 use super::texts::MailTexts;
 use crate::notify::chat::{cut, format_time};
-use crate::notify::digest::{Digest, Question};
+use crate::notify::digest::{Digest, DigestQuestion};
 use crate::people::language::Language;
 use crate::task::text_safety::visible;
 use crate::task::time::Time;
@@ -129,7 +129,7 @@ fn visible_line(text: &str, max_chars: usize) -> String {
     cut(visible(&flat), max_chars)
 }
 
-fn tools(texts: &MailTexts, question: &Question, max_chars: usize) -> String {
+fn tools(texts: &MailTexts, question: &DigestQuestion, max_chars: usize) -> String {
     let names: Vec<String> = question
         .tool_names(texts.unlisted_tool)
         .map(|name| visible_line(name, MAX_NAME_CHARS))
@@ -156,7 +156,7 @@ fn subject(texts: &MailTexts, digest: &Digest) -> String {
 
 fn lines(
     texts: &'static MailTexts,
-    question: &Question,
+    question: &DigestQuestion,
     limits: TextLimits,
 ) -> Vec<(&'static str, String)> {
     let deadline = question
@@ -176,7 +176,7 @@ fn lines(
     lines
 }
 
-fn question_url(question: &Question) -> &str {
+fn question_url(question: &DigestQuestion) -> &str {
     question.link.as_deref().unwrap_or(&question.url)
 }
 
@@ -264,8 +264,8 @@ mod tests {
     use crate::task::request::RequestKind;
     use uuid::Uuid;
 
-    fn question(number: u128, text: &str) -> Question {
-        Question {
+    fn question(number: u128, text: &str) -> DigestQuestion {
+        DigestQuestion {
             request_id: RequestId(Uuid::from_u128(number)),
             kind: RequestKind::Approval,
             tools: vec![text.to_owned(); 30],
