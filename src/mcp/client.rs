@@ -14,7 +14,7 @@ use super::lock::tool_name;
 use super::settings::Transport;
 use super::stdio::Stdio;
 use super::streamable::Streamable;
-use super::wire::{Request, Revision, RpcAnswer};
+use super::wire::{Revision, RpcAnswer, RpcRequest};
 use crate::net::Net;
 use crate::secret::Redactor;
 use crate::task::elicitation::{Elicitation, Resume, ServerState, all_declined, declined_note};
@@ -181,7 +181,7 @@ impl McpCall<'_> {
 
     /// Builds one request of the attempt. `resume` holds the server's state and the answers to the
     /// server's questions.
-    pub(super) fn request<'r>(&self, id: &'r str, resume: Option<&Resume>) -> Request<'r> {
+    pub(super) fn request<'r>(&self, id: &'r str, resume: Option<&Resume>) -> RpcRequest<'r> {
         let arguments = self.arguments.trim_ascii();
         let arguments = if arguments.is_empty() {
             "{}"
@@ -199,13 +199,13 @@ impl McpCall<'_> {
                 params.push(("inputResponses", json!(resume.responses).to_string()));
             }
         }
-        Request {
+        RpcRequest {
             params,
             meta: vec![
                 ("traceparent", json!(self.traceparent).to_string()),
                 ("holdpoint/call", json!(self.id.to_string()).to_string()),
             ],
-            ..Request::new(id, "tools/call")
+            ..RpcRequest::new(id, "tools/call")
         }
     }
 }

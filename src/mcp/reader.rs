@@ -13,7 +13,7 @@ use crate::net::sse::{Decoder, is_event_stream};
 pub(super) const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
 
 #[derive(Debug)]
-pub(super) struct Reply {
+pub(super) struct HttpReply {
     pub(super) status: StatusCode,
     /// The value of `Mcp-Session-Id`, if the server began a session.
     pub(super) session: Option<HeaderValue>,
@@ -33,13 +33,13 @@ pub(super) const MAX_QUEUED_REQUESTS: usize = 16;
 
 /// The queue of the requests that the server sends to this client. Each entry is the id and the
 /// method of a request.
-pub(super) type RequestQueue = mpsc::Sender<(Value, String)>;
+pub(super) type ServerRequestQueue = mpsc::Sender<(Value, String)>;
 
-pub(super) struct Reader {
+pub(super) struct ReplyReader {
     id: Value,
-    reply: Reply,
+    reply: HttpReply,
     body: Body,
-    server_requests: RequestQueue,
+    server_requests: ServerRequestQueue,
     changes: watch::Sender<u64>,
 }
 
@@ -50,18 +50,18 @@ enum Body {
     Ignored,
 }
 
-impl Reader {
+impl ReplyReader {
     /// Creates a reader for the answer to the request `id`. The server's own requests go to
     /// `server_requests`. `changes` counts the notifications by which the server says that its
     /// tools have changed.
     pub(super) fn new(
         id: &str,
-        server_requests: RequestQueue,
+        server_requests: ServerRequestQueue,
         changes: watch::Sender<u64>,
     ) -> Self {
         Self {
             id: Value::from(id),
-            reply: Reply {
+            reply: HttpReply {
                 status: StatusCode::OK,
                 session: None,
                 answer: None,
@@ -76,7 +76,7 @@ impl Reader {
     }
 
     /// Returns the reply. Call this after `take` has returned false or the body has ended.
-    pub(super) fn finish(mut self) -> Reply {
+    pub(super) fn finish(mut self) -> HttpReply {
         self.reply.is_event_stream = matches!(self.body, Body::Events(_));
         if let Body::Json(body) = std::mem::replace(&mut self.body, Body::Ignored)
             && let text = readable(&body)
@@ -118,7 +118,7 @@ impl Reader {
     }
 }
 
-impl ResponseSink for Reader {
+impl ResponseSink for ReplyReader {
     fn begin(&mut self, status: StatusCode, headers: &HeaderMap) {
         self.reply.status = status;
         self.reply.session = headers.get("mcp-session-id").cloned();

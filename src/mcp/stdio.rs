@@ -16,7 +16,7 @@ use super::child::{Child, Pending};
 use super::client::{ClientError, LIST_TIMED_OUT, LIST_TIMEOUT, McpCall, McpOutcome, ToolListing};
 use super::content::outcome;
 use super::listing::Pages;
-use super::wire::{Request, Revision, RpcAnswer, initialized, is_stateless, server_info};
+use super::wire::{Revision, RpcAnswer, RpcRequest, initialized, is_stateless, server_info};
 use crate::net::{NO_ANSWER_IN_TIME, NOT_PERMITTED};
 use crate::secret::{Redactor, Secret};
 use crate::task::elicitation::Resume;
@@ -174,7 +174,7 @@ impl Stdio {
         let mut pages = Pages::default();
         loop {
             let page = pages.id();
-            let mut request = Request::new(&page, "tools/list");
+            let mut request = RpcRequest::new(&page, "tools/list");
             request.params.extend(pages.cursor());
             let answer = self.ask(&session, request, self.limits.list).await?;
             if !pages.add(answer)? {
@@ -259,7 +259,7 @@ impl Stdio {
     /// Cancels the request `id` at the server. Then checks, with a request that has no effect,
     /// whether the server still answers. If the server does not answer, ends the child process.
     async fn cancel_call(&self, session: Session, id: &str) {
-        let mut cancel = Request::notification("notifications/cancelled");
+        let mut cancel = RpcRequest::notification("notifications/cancelled");
         cancel.params.push(("requestId", json!(id).to_string()));
         cancel
             .params
@@ -275,7 +275,7 @@ impl Stdio {
             "ping"
         };
         if self
-            .ask(&session, Request::new("", method), self.limits.alive)
+            .ask(&session, RpcRequest::new("", method), self.limits.alive)
             .await
             .is_err()
         {
@@ -380,7 +380,7 @@ impl Stdio {
         }
         let older = session_of(Revision::November2025);
         let within = self.limits.start;
-        let answer = self.ask(&older, Request::initialize(""), within).await;
+        let answer = self.ask(&older, RpcRequest::initialize(""), within).await;
         let (revision, server) = match answer.and_then(initialized) {
             Ok(begun) => begun,
             // The server may speak the stateless revision (2026-07-28): `discover` was not tried
@@ -392,7 +392,7 @@ impl Stdio {
             server,
             ..older
         };
-        let done = Request::notification("notifications/initialized").text(revision);
+        let done = RpcRequest::notification("notifications/initialized").text(revision);
         let until = Instant::now() + within;
         let wrote = begun.child.write(&done, until, || true).await;
         wrote.map_err(|_| unwritten_reason(until))?;
@@ -402,7 +402,7 @@ impl Stdio {
     /// Returns the session if the server speaks the stateless revision (2026-07-28); otherwise
     /// `None`.
     async fn discover(&self, newest: &Session) -> Option<Session> {
-        let request = Request::new("", "server/discover");
+        let request = RpcRequest::new("", "server/discover");
         let answer = self.ask(newest, request, self.limits.probe).await.ok()?;
         is_stateless(&answer).then(|| Session {
             server: server_info(&answer),
@@ -414,7 +414,7 @@ impl Stdio {
     async fn ask(
         &self,
         session: &Session,
-        request: Request<'_>,
+        request: RpcRequest<'_>,
         within: Duration,
     ) -> Result<RpcAnswer, String> {
         let id = format!(
@@ -422,7 +422,7 @@ impl Stdio {
             request.method,
             self.ids.fetch_add(1, Ordering::Relaxed)
         );
-        let request = Request {
+        let request = RpcRequest {
             id: Some(&id),
             ..request
         };

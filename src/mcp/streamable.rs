@@ -26,11 +26,11 @@ use super::content::outcome;
 use super::listing::Pages;
 use super::oauth::{Tokens, bearer, with_token_redacted};
 use super::param_headers::{encode_header_value, param_headers};
-use super::reader::{MAX_QUEUED_REQUESTS, Reader, Reply};
+use super::reader::{HttpReply, MAX_QUEUED_REQUESTS, ReplyReader};
 use super::refusal::{is_gateway, refusal, without_answer};
 use super::settings::OAuth;
 use super::wire::{
-    Request, Revision, RpcAnswer, initialized, is_stateless, is_unsupported, reply, server_info,
+    Revision, RpcAnswer, RpcRequest, initialized, is_stateless, is_unsupported, reply, server_info,
 };
 use crate::net::{self, Net, ResponseSink as _, SendPermit};
 use crate::task::elicitation::Resume;
@@ -94,7 +94,7 @@ impl Streamable {
             let mut pages = Pages::default();
             let refused = loop {
                 let id = pages.id();
-                let mut request = Request::new(&id, "tools/list");
+                let mut request = RpcRequest::new(&id, "tools/list");
                 request.params.extend(pages.cursor());
                 let reply = self.ask(&context, &request, REQUEST_TIMEOUT).await?;
                 let refused = context.refused_part(reply.status);
@@ -299,7 +299,7 @@ impl Streamable {
     /// Initializes a session with a server that speaks an older, stateful revision of MCP.
     async fn initialize(&self, unbegun: &Context) -> Result<Conversation, ClientError> {
         let older = unbegun.with(Conversation::new(Revision::November2025));
-        let request = Request::initialize("initialize");
+        let request = RpcRequest::initialize("initialize");
         let reply = self.ask(&older, &request, REQUEST_TIMEOUT).await?;
         let refused = || ClientError(refusal(reply.status, &older.headers));
         let is_authorized = reply.status != StatusCode::UNAUTHORIZED;
@@ -310,7 +310,7 @@ impl Streamable {
             session: reply.session,
             ..Conversation::new(revision)
         });
-        let done = Request::notification("notifications/initialized");
+        let done = RpcRequest::notification("notifications/initialized");
         self.ask(&begun, &done, REQUEST_TIMEOUT).await?;
         Ok(begun.conversation)
     }
@@ -321,12 +321,12 @@ impl Streamable {
         match self
             .ask(
                 context,
-                &Request::new("discover", "server/discover"),
+                &RpcRequest::new("discover", "server/discover"),
                 self.probe_timeout,
             )
             .await
         {
-            Ok(Reply { status, .. }) if matches!(status.as_u16(), 401 | 403) => {
+            Ok(HttpReply { status, .. }) if matches!(status.as_u16(), 401 | 403) => {
                 Err(ClientError(refusal(status, &context.headers)))
             }
             Ok(reply) => Ok(reply.answer),
@@ -365,9 +365,9 @@ impl Streamable {
     async fn ask(
         &self,
         context: &Context,
-        request: &Request<'_>,
+        request: &RpcRequest<'_>,
         within: Duration,
-    ) -> Result<Reply, ClientError> {
+    ) -> Result<HttpReply, ClientError> {
         let answered = tokio::time::timeout(within, self.exchange(context, request));
         let in_time = answered.await;
         in_time.unwrap_or_else(|_| Err(ClientError(net::NO_ANSWER_IN_TIME.to_owned())))
@@ -377,10 +377,10 @@ impl Streamable {
     async fn exchange(
         &self,
         context: &Context,
-        request: &Request<'_>,
-    ) -> Result<Reply, ClientError> {
+        request: &RpcRequest<'_>,
+    ) -> Result<HttpReply, ClientError> {
         let (server_requests, mut requests) = mpsc::channel(MAX_QUEUED_REQUESTS);
-        let mut reader = Reader::new(
+        let mut reader = ReplyReader::new(
             request.id.unwrap_or_default(),
             server_requests,
             self.changes.clone(),
@@ -409,7 +409,7 @@ impl Streamable {
         resume: Option<&Resume>,
         within: Duration,
         request_index: u32,
-    ) -> Result<Reply, net::NetFailure> {
+    ) -> Result<HttpReply, net::NetFailure> {
         let id = call.request_id(request_index);
         let request = call.request(&id, resume);
         let mut http = self.http(context, &request);
@@ -431,7 +431,7 @@ impl Streamable {
             may_send: Arc::new(move || request_index > 0 || permit.holds()),
         };
         let (server_requests, mut requests) = mpsc::channel(MAX_QUEUED_REQUESTS);
-        let mut reader = Reader::new(&id, server_requests, self.changes.clone());
+        let mut reader = ReplyReader::new(&id, server_requests, self.changes.clone());
         let exchange = self
             .net
             .send_single_into(http, within, send_permit, &mut reader);
@@ -455,7 +455,7 @@ impl Streamable {
         let _ = net::send_request(http, REPLY_TIMEOUT).await;
     }
 
-    fn http(&self, context: &Context, request: &Request<'_>) -> HttpRequest {
+    fn http(&self, context: &Context, request: &RpcRequest<'_>) -> HttpRequest {
         let mut http = self.post(context, request.text(context.conversation.revision));
         if context.conversation.revision.is_stateless()
             && let Ok(method) = HeaderValue::from_str(request.method)

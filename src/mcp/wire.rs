@@ -22,14 +22,14 @@ fn client_info() -> Value {
 
 /// A request or, without an id, a notification. The texts in `params` and `meta` must be JSON. They
 /// are written unchanged.
-pub(super) struct Request<'r> {
+pub(super) struct RpcRequest<'r> {
     pub(super) id: Option<&'r str>,
     pub(super) method: &'r str,
     pub(super) params: Vec<(&'static str, String)>,
     pub(super) meta: Vec<(&'static str, String)>,
 }
 
-impl<'r> Request<'r> {
+impl<'r> RpcRequest<'r> {
     pub(super) fn new(id: &'r str, method: &'r str) -> Self {
         Self {
             id: Some(id),
@@ -347,13 +347,13 @@ mod tests {
 
     #[test]
     fn texts_of_a_request_are_written_as_they_are() {
-        let request = Request {
+        let request = RpcRequest {
             params: vec![
                 ("name", "\"t\"".to_owned()),
                 ("arguments", "{ \"a\" : 1.0 }".to_owned()),
             ],
             meta: vec![("holdpoint/call", "\"c\"".to_owned())],
-            ..Request::new("c", "tools/call")
+            ..RpcRequest::new("c", "tools/call")
         };
         assert_eq!(
             request.text(Revision::November2025),

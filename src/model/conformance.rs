@@ -13,7 +13,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::task::JoinSet;
 
-use self::cases::{Case, Means, Step, cases};
+use self::cases::{Case, CaseStep, Means, cases};
 use self::traffic::{Sent, Traffic, TrafficEndpoint};
 use super::anthropic::Messages;
 use super::endpoint::Endpoint;
@@ -232,7 +232,7 @@ async fn runs(provider: Provider, case: &Case, sent: Sent, net: &Net) {
 /// Asserts that an answer is as expected. Returns the answer; `None` if an error was expected.
 fn means(
     place: &str,
-    step: &Step,
+    step: &CaseStep,
     answer: Result<Answer, ModelError>,
     heard: &CollectingSink,
     sent: Sent,

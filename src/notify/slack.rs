@@ -13,7 +13,7 @@ use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use serde_json::{Map, Value};
 use url::Url;
 
-use self::reply::Reply;
+use self::reply::SlackReply;
 use super::attempt_result::AttemptResult;
 use super::chat::RoomMessage;
 use super::exchange::{ATTEMPT_TIMEOUT, exchange};
@@ -141,7 +141,7 @@ impl Bot {
             .body(Value::Object(content).to_string());
         let (result, body) = exchange(clock, request, ATTEMPT_TIMEOUT).await;
         if result.is_success() {
-            Reply::parse(&body).attempt_result(&result)
+            SlackReply::parse(&body).attempt_result(&result)
         } else {
             result
         }

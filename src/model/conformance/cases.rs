@@ -18,7 +18,7 @@ pub(super) struct Case {
     pub(super) of: &'static [Provider],
     /// Whether the prompt has instructions and tools.
     pub(super) has_tools: bool,
-    pub(super) steps: Vec<Step>,
+    pub(super) steps: Vec<CaseStep>,
     /// Texts that the last request must contain byte for byte, either plain or as a JSON string.
     pub(super) exact: Vec<&'static str>,
     /// The expected waits before repeated attempts, in seconds; `None` if the waits are not
@@ -26,7 +26,7 @@ pub(super) struct Case {
     pub(super) waits: Option<Vec<u64>>,
 }
 
-pub(super) struct Step {
+pub(super) struct CaseStep {
     added: AddedMessages,
     pub(super) means: Means,
     /// The expected number of `Piece::Reset`s. A reset voids the pieces that were emitted so far.
@@ -60,7 +60,7 @@ pub(super) enum Means {
     Error(&'static str),
 }
 
-impl Step {
+impl CaseStep {
     /// Returns the messages to add to the conversation; `ids` are the ids of the last turn's calls.
     pub(super) fn said(&self, ids: &[String]) -> Vec<Message> {
         match &self.added {
@@ -144,8 +144,8 @@ pub(super) fn instructions_and_tools() -> (Option<String>, Vec<OfferedTool>) {
     )
 }
 
-fn step(added: AddedMessages, means: Means) -> Step {
-    Step {
+fn step(added: AddedMessages, means: Means) -> CaseStep {
+    CaseStep {
         added,
         means,
         resets: 0,
@@ -154,8 +154,8 @@ fn step(added: AddedMessages, means: Means) -> Step {
 }
 
 /// Returns a step in which the endpoint does not stream, so no pieces are expected.
-fn plainly(said: AddedMessages, text: &'static str) -> Step {
-    Step {
+fn plainly(said: AddedMessages, text: &'static str) -> CaseStep {
+    CaseStep {
         told: false,
         ..step(said, text_answer(text))
     }
@@ -177,7 +177,7 @@ fn calls(text: Option<&'static str>, calls: &[(&'static str, &'static str)]) -> 
     }
 }
 
-fn case<const N: usize>(name: &'static str, steps: [Step; N]) -> Case {
+fn case<const N: usize>(name: &'static str, steps: [CaseStep; N]) -> Case {
     Case {
         name,
         of: &Provider::ALL,
@@ -191,7 +191,7 @@ fn case<const N: usize>(name: &'static str, steps: [Step; N]) -> Case {
 /// Returns a case in which the first attempts fail, and the last attempt gives the answer `text`.
 /// `resets` is the expected number of resets, each of which voids the pieces emitted so far.
 fn in_the_end(name: &'static str, text: &'static str, resets: usize) -> Case {
-    let step = Step {
+    let step = CaseStep {
         resets,
         ..step(AddedMessages::User("Hi"), text_answer(text))
     };
@@ -317,7 +317,7 @@ fn of_responses() -> Vec<Case> {
             waits: None,
             ..case(
                 "failed",
-                [Step {
+                [CaseStep {
                     resets: 2,
                     ..step(User("Hi"), refused)
                 }],

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::traffic::{Reply, Traffic};
+use super::traffic::{RecordedReply, Traffic};
 use super::{KEY, Provider};
 use crate::model::Answer;
 use crate::model::anthropic::Messages;
@@ -52,7 +52,7 @@ fn read<P: Protocol>(pieces: &[&[u8]]) -> (Result<Answer, String>, CollectingSin
 fn is_the_same_wherever_it_is_cut<P: Protocol>(provider: Provider) {
     for case in provider.cases() {
         let traffic = Traffic::of(provider.name(), case.name);
-        let Some(stream) = traffic.answers.iter().find_map(Reply::stream) else {
+        let Some(stream) = traffic.answers.iter().find_map(RecordedReply::stream) else {
             continue;
         };
         let (answer, heard) = read::<P>(&[stream.as_bytes()]);

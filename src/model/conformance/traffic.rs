@@ -20,11 +20,11 @@ use tokio::net::{TcpListener, TcpStream};
 pub(super) struct Traffic {
     /// The expected bodies of the requests, in order.
     pub(super) asked: Vec<Value>,
-    pub(super) answers: Vec<Reply>,
+    pub(super) answers: Vec<RecordedReply>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Reply {
+pub(super) struct RecordedReply {
     status: String,
     headers: Vec<String>,
     /// Whether the connection is lost before the answer is complete.
@@ -75,7 +75,7 @@ impl Traffic {
                 (">>>", _) => traffic
                     .asked
                     .push(serde_json::from_str(&body).map_err(|error| error.to_string())?),
-                ("<<<", said) => traffic.answers.push(Reply::read(said.trim(), body)),
+                ("<<<", said) => traffic.answers.push(RecordedReply::read(said.trim(), body)),
                 (_, _) => {
                     let answer = traffic
                         .answers
@@ -89,7 +89,7 @@ impl Traffic {
     }
 }
 
-impl Reply {
+impl RecordedReply {
     fn read(said: &str, body: String) -> Self {
         let (status, rest) = said.split_once(' ').unwrap_or((said, ""));
         let mut headers = Vec::new();
@@ -160,7 +160,7 @@ impl Reply {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Request {
+pub(super) struct RecordedRequest {
     pub(super) head: String,
     pub(super) body: String,
 }
@@ -168,14 +168,14 @@ pub(super) struct Request {
 /// An endpoint that sends the answers of a traffic file, one per connection.
 pub(super) struct TrafficEndpoint {
     pub(super) url: String,
-    requests: Arc<Mutex<Vec<Request>>>,
+    requests: Arc<Mutex<Vec<RecordedRequest>>>,
 }
 
 impl TrafficEndpoint {
-    pub(super) async fn begin(answers: Vec<Reply>, sent: Sent) -> Self {
+    pub(super) async fn begin(answers: Vec<RecordedReply>, sent: Sent) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let requests: Arc<Mutex<Vec<Request>>> = Arc::default();
+        let requests: Arc<Mutex<Vec<RecordedRequest>>> = Arc::default();
         let record = Arc::clone(&requests);
         #[expect(clippy::disallowed_methods, reason = "the fake endpoint of a test")]
         tokio::spawn(async move {
@@ -184,7 +184,7 @@ impl TrafficEndpoint {
                 peer.set_nodelay(true).unwrap();
                 let (head, body) = crate::net::tests::receive(&mut peer).await;
                 let head = head.to_lowercase();
-                record.lock().unwrap().push(Request { head, body });
+                record.lock().unwrap().push(RecordedRequest { head, body });
                 // The client may have closed the connection early, so a failure to send is ignored.
                 let _ = answer.send(&mut peer, sent).await;
             }
@@ -192,7 +192,7 @@ impl TrafficEndpoint {
         Self { url, requests }
     }
 
-    pub(super) fn requests(&self) -> Vec<Request> {
+    pub(super) fn requests(&self) -> Vec<RecordedRequest> {
         self.requests.lock().unwrap().clone()
     }
 }

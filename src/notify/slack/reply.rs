@@ -15,13 +15,13 @@ use crate::notify::attempt_result::AttemptResult;
 /// The members that are read from the body of an answer. All other members are ignored: they only
 /// repeat the message, and may be cut off at the end of the body.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Reply {
+pub(super) struct SlackReply {
     ok: Option<bool>,
     error: Option<String>,
     ts: Option<String>,
 }
 
-impl Reply {
+impl SlackReply {
     /// Reads the members of a body. The body may be cut off.
     pub(super) fn parse(body: &[u8]) -> Self {
         let mut reply = Self::default();
@@ -99,7 +99,7 @@ fn is_message_id(ts: &str) -> bool {
     ts.len() <= 32 && ts.split_once('.').is_some_and(is_valid)
 }
 
-struct ReplyVisitor<'r>(&'r mut Reply);
+struct ReplyVisitor<'r>(&'r mut SlackReply);
 
 impl<'de> Visitor<'de> for ReplyVisitor<'_> {
     type Value = ();
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     fn result_of(body: &str) -> AttemptResult {
-        Reply::parse(body.as_bytes()).attempt_result(&AttemptResult {
+        SlackReply::parse(body.as_bytes()).attempt_result(&AttemptResult {
             status: Some(200),
             ..AttemptResult::success()
         })
@@ -216,12 +216,13 @@ mod tests {
     #[test]
     fn wait_that_slack_asks_for_is_kept_whatever_its_status() {
         let retry_after = Some(std::time::Duration::from_secs(30));
-        let result =
-            Reply::parse(br#"{"ok":false,"error":"ratelimited"}"#).attempt_result(&AttemptResult {
+        let result = SlackReply::parse(br#"{"ok":false,"error":"ratelimited"}"#).attempt_result(
+            &AttemptResult {
                 status: Some(200),
                 retry_after,
                 ..AttemptResult::success()
-            });
+            },
+        );
         assert_eq!(
             (result.status, result.retry_after),
             (Some(200), retry_after)

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::envelope::Params;
 use super::json_rpc::{RpcError, json_response, result_message};
 use super::result::ResultWriter;
-use super::stream::{CallStream, Reply, last_frame};
+use super::stream::{CallStream, RpcReply, last_frame};
 use super::{McpRequest, request_name};
 use crate::agent::gate::OtherTools;
 use crate::engine::gate::{AskProgress, Identity, Proposal};
@@ -230,10 +230,10 @@ impl PreparedCall {
     }
 
     /// Waits for the gate's answer. Returns an empty reply if the client cancels the request.
-    async fn reply(self) -> Reply {
+    async fn reply(self) -> RpcReply {
         let answer = tokio::select! {
             biased;
-            () = self.canceled.cancelled() => return Reply::canceled(),
+            () = self.canceled.cancelled() => return RpcReply::canceled(),
             answer = timed_ask(&self.http, &self.caller, &self.proposal, GateSurface::Mcp, None) => answer,
         };
         match answer {
@@ -241,11 +241,11 @@ impl PreparedCall {
                 let result = self
                     .writer
                     .result(&answer, &self.caller, &self.http.settings);
-                Reply::new(result_message(&self.id, &result), answer.delivery)
+                RpcReply::new(result_message(&self.id, &result), answer.delivery)
             }
             Err(refusal) => {
                 let problem = gate_problem(&self.http, &self.caller, refusal).await;
-                Reply::failed(&RpcError::from_problem(&problem), &self.id)
+                RpcReply::failed(&RpcError::from_problem(&problem), &self.id)
             }
         }
     }

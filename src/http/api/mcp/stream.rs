@@ -21,7 +21,7 @@ use crate::world::Clock;
 
 const COMMENT_INTERVAL: Duration = Duration::from_secs(15);
 
-pub(super) struct Reply {
+pub(super) struct RpcReply {
     /// The HTTP status of a response in JSON. An event stream always has the status 200.
     pub(super) status: StatusCode,
     /// The headers of a response in JSON, besides `Content-Type`. An event stream is sent without
@@ -35,7 +35,7 @@ pub(super) struct Reply {
     pub(super) delivery: Option<ResultDelivery>,
 }
 
-impl Reply {
+impl RpcReply {
     pub(super) fn new(text: String, delivery: Option<ResultDelivery>) -> Self {
         Self {
             status: StatusCode::OK,
@@ -63,7 +63,7 @@ impl Reply {
 
 /// A call whose answer is sent as an event stream.
 pub(super) struct CallStream {
-    reply: BoxFuture<'static, Reply>,
+    reply: BoxFuture<'static, RpcReply>,
     clock: Arc<dyn Clock>,
     /// The client's progress token, and the cell into which the gate writes the intervention
     /// request that the call waits for. `None` if the client did not ask for progress.
@@ -73,7 +73,7 @@ pub(super) struct CallStream {
 
 impl CallStream {
     pub(super) fn new(
-        reply: BoxFuture<'static, Reply>,
+        reply: BoxFuture<'static, RpcReply>,
         clock: Arc<dyn Clock>,
         progress: Option<(Value, AskProgress)>,
     ) -> Self {
