@@ -17,7 +17,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::reader::{MAX_MESSAGE_BYTES, MAX_QUEUED_REQUESTS};
 use super::wire::{
-    Message, RpcAnswer, is_list_change, raw_result, readable, reply, unreadable_answer_id,
+    RpcAnswer, ServerMessage, is_list_change, raw_result, readable, reply, unreadable_answer_id,
 };
 use crate::secret::{Redactor, StreamRedactor};
 use crate::task::text::cut;
@@ -285,16 +285,18 @@ impl Shared {
 
     fn receive(&self, line: &[u8]) {
         let line = &readable(line);
-        match Message::read(line) {
-            Some(Message::Answer(Value::String(id), answer)) => self.settle(&id, answer, line),
-            Some(Message::Request(id, method)) => {
+        match ServerMessage::read(line) {
+            Some(ServerMessage::Answer(Value::String(id), answer)) => {
+                self.settle(&id, answer, line)
+            }
+            Some(ServerMessage::Request(id, method)) => {
                 // A request that finds the queue full gets no reply.
                 let _ = self.replies.try_send(reply(&id, &method));
             }
-            Some(Message::Notification(method)) if is_list_change(&method) => {
+            Some(ServerMessage::Notification(method)) if is_list_change(&method) => {
                 self.changes.send_modify(|count| *count += 1);
             }
-            Some(Message::Answer(..) | Message::Notification(_)) => {}
+            Some(ServerMessage::Answer(..) | ServerMessage::Notification(_)) => {}
             None => {
                 // The answer cannot be read, so the request ends at once with the result `null`. No
                 // method has this result, so the caller treats the answer like any other invalid

@@ -6,7 +6,7 @@ use reqwest::header::{HeaderMap, HeaderValue};
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
-use super::wire::{Message, RpcAnswer, is_list_change, raw_result, readable};
+use super::wire::{RpcAnswer, ServerMessage, is_list_change, raw_result, readable};
 use crate::net::ResponseSink;
 use crate::net::sse::{Decoder, is_event_stream};
 
@@ -80,7 +80,7 @@ impl ReplyReader {
         self.reply.is_event_stream = matches!(self.body, Body::Events(_));
         if let Body::Json(body) = std::mem::replace(&mut self.body, Body::Ignored)
             && let text = readable(&body)
-            && let Some(Message::Answer(id, answer)) = Message::read(&text)
+            && let Some(ServerMessage::Answer(id, answer)) = ServerMessage::read(&text)
         {
             // A server that could not parse the request answers with the id `null`.
             let is_unparsed = id.is_null() && matches!(answer, RpcAnswer::Error { .. });
@@ -96,24 +96,24 @@ impl ReplyReader {
     /// Processes one event. Returns whether further events are needed.
     fn event(&mut self, text: &str) -> bool {
         let text = &readable(text.as_bytes());
-        match Message::read(text) {
-            Some(Message::Answer(id, answer)) if id == self.id => {
+        match ServerMessage::read(text) {
+            Some(ServerMessage::Answer(id, answer)) if id == self.id => {
                 self.reply.answer = Some(answer);
                 self.reply.raw = raw_result(text);
                 self.reply.has_request_id = true;
                 false
             }
-            Some(Message::Request(id, method)) => {
+            Some(ServerMessage::Request(id, method)) => {
                 let _ = self.server_requests.try_send((id, method));
                 true
             }
-            Some(Message::Notification(method)) => {
+            Some(ServerMessage::Notification(method)) => {
                 if is_list_change(&method) {
                     self.changes.send_modify(|count| *count += 1);
                 }
                 true
             }
-            Some(Message::Answer(..)) | None => true,
+            Some(ServerMessage::Answer(..)) | None => true,
         }
     }
 }

@@ -32,9 +32,9 @@ use crate::world::Clock;
 
 /// The MCP servers of a configuration, by name.
 #[derive(Clone, Default)]
-pub struct Servers(BTreeMap<String, Arc<Server>>);
+pub struct Servers(BTreeMap<String, Arc<ReviewedServer>>);
 
-struct Server {
+struct ReviewedServer {
     name: String,
     client: Client,
     headers: Headers,
@@ -43,7 +43,7 @@ struct Server {
     on_change: OnChange,
 }
 
-impl Server {
+impl ReviewedServer {
     fn sends_user_credentials(&self) -> bool {
         self.headers.credential_names().next().is_some()
     }
@@ -85,7 +85,7 @@ impl Servers {
                 clock,
                 (Arc::clone(redactor), log_stderr),
             );
-            let server = Server {
+            let server = ReviewedServer {
                 name: name.clone(),
                 client,
                 headers,
@@ -155,7 +155,7 @@ struct McpTool {
     /// The tool's name at its server, without the prefix that the configuration adds.
     tool: String,
     schema: Value,
-    server: Arc<Server>,
+    server: Arc<ReviewedServer>,
     redactor: Arc<Redactor>,
 }
 

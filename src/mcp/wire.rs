@@ -97,7 +97,7 @@ impl<'r> RpcRequest<'r> {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Message {
+pub(super) enum ServerMessage {
     /// The answer to the request with this id.
     Answer(Value, RpcAnswer),
     /// A request of the server, with its id and method.
@@ -154,7 +154,7 @@ impl RpcAnswer {
     }
 }
 
-impl Message {
+impl ServerMessage {
     /// Parses one message. `text` must be a result of [`readable`]. Returns `None` if the text is
     /// not a valid message.
     pub(super) fn read(text: &str) -> Option<Self> {
@@ -184,7 +184,7 @@ pub(super) fn readable(message: &[u8]) -> String {
     replace_escapes(&from_bytes(message), InvalidEscape::LoneSurrogates).into_owned()
 }
 
-/// Returns the id of an answer that [`Message::read`] cannot read. Returns `None` if the message is
+/// Returns the id of an answer that [`ServerMessage::read`] cannot read. Returns `None` if the message is
 /// a request. Also returns `None` if the id is missing, repeated, or not a text.
 pub(super) fn unreadable_answer_id(message: &str) -> Option<String> {
     #[derive(Deserialize)]
@@ -301,18 +301,21 @@ mod tests {
             r#"{"jsonrpc":"2.0","id":1}"#,
             r#"{"jsonrpc":"2.0","id":1,"result":{}} x"#,
         ] {
-            assert_eq!(Message::read(text), None, "{text}");
+            assert_eq!(ServerMessage::read(text), None, "{text}");
         }
         let plain = r#"{"jsonrpc":"2.0","id":1,"result":{"a":[{"b":-1.5},{"b":"x"}],"b":null}}"#;
         let result = json!({"a": [{"b": -1.5}, {"b": "x"}], "b": null});
         assert_eq!(
-            Message::read(plain),
-            Some(Message::Answer(json!(1), RpcAnswer::Result(result)))
+            ServerMessage::read(plain),
+            Some(ServerMessage::Answer(json!(1), RpcAnswer::Result(result)))
         );
-        let empty = Message::read(r#"{"jsonrpc":"2.0","id":"a","result":null}"#);
+        let empty = ServerMessage::read(r#"{"jsonrpc":"2.0","id":"a","result":null}"#);
         assert_eq!(
             empty,
-            Some(Message::Answer(json!("a"), RpcAnswer::Result(Value::Null)))
+            Some(ServerMessage::Answer(
+                json!("a"),
+                RpcAnswer::Result(Value::Null)
+            ))
         );
     }
 
@@ -321,8 +324,8 @@ mod tests {
         let message = &readable(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{ \"a\":\"b\\ud83d\\\\ud83d \\ud83d\\ude00\xff\"}}");
         let result = json!({"a": "b\u{FFFD}\\ud83d \u{1F600}\u{FFFD}"});
         assert_eq!(
-            Message::read(message),
-            Some(Message::Answer(json!(1), RpcAnswer::Result(result)))
+            ServerMessage::read(message),
+            Some(ServerMessage::Answer(json!(1), RpcAnswer::Result(result)))
         );
         let raw = raw_result(message);
         let kept = "{ \"a\":\"b\\ufffd\\\\ud83d \\ud83d\\ude00\u{FFFD}\"}";

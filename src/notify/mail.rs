@@ -10,7 +10,7 @@ use lettre::message::Mailbox;
 use lettre::{Address, Message};
 
 use self::compose::MailHead;
-use self::smtp::Server;
+use self::smtp::SmtpServer;
 pub(super) use self::smtp::{ATTEMPT_TIMEOUT, BUSY};
 use super::attempt_result::AttemptResult;
 use super::digest::Digest;
@@ -20,7 +20,7 @@ use crate::people::person::Person;
 use crate::world::Clock;
 
 pub(super) struct Mailer {
-    server: Server,
+    server: SmtpServer,
     from: Mailbox,
     /// The domain of the sender's address, which is a part of each mail's id.
     domain: String,
@@ -32,7 +32,7 @@ impl Mailer {
         let from = settings.sender()?;
         let domain = from.email.domain().to_owned();
         Some(Self {
-            server: Server::from_settings(settings, &domain)?,
+            server: SmtpServer::from_settings(settings, &domain)?,
             from,
             domain,
         })

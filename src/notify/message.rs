@@ -19,7 +19,7 @@ const MAX_BODY_BYTES: usize = 256 * 1024;
 
 /// A message that is ready to be signed.
 #[derive(Debug)]
-pub(super) struct Message {
+pub(super) struct SignableMessage {
     /// The `webhook-id`: unique to the message, and the same for each attempt.
     pub(super) id: String,
     pub(super) body: Vec<u8>,
@@ -77,7 +77,7 @@ impl Sender {
         claimed: &ClaimedDelivery,
         message_event: &MessageEvent,
         reminder_request: Option<&RequestRow>,
-    ) -> Result<Message, ReadError> {
+    ) -> Result<SignableMessage, ReadError> {
         let written_at = message_event.event.item.at;
         let (id, at) = if let Some(request) = reminder_request {
             let due = entry
@@ -96,7 +96,7 @@ impl Sender {
             reminder: reminder_request.and(entry.reminder_kind()),
         };
         let body = self.body(hook, &source).await?;
-        Ok(Message { id, body, at })
+        Ok(SignableMessage { id, body, at })
     }
 
     async fn body(

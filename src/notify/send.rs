@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::attempt_result::AttemptResult;
 use super::entry::{Channel, Entry, WebhookChannel};
 use super::health::Health;
-use super::message::Message;
+use super::message::SignableMessage;
 use super::{Sender, mail, observe, recipients, schedule, webhook};
 use crate::failpoint;
 use crate::store::{Attempt, ClaimedDelivery, NextState, ReadError, RequestRow};
@@ -27,7 +27,7 @@ pub(super) const UNSELECTED: &str = "the entry's settings no longer select this 
 const SLOTS_PER_ENTRY: usize = 4;
 
 enum PreparedMessage {
-    Ready(Message),
+    Ready(SignableMessage),
     /// There is no message, because the event no longer exists.
     EventMissing,
     /// There is no message: the reminder's request is closed, or the entry no longer sends
@@ -223,7 +223,7 @@ impl Sender {
         claimed: &ClaimedDelivery,
     ) {
         let prepared = self.prepare_message(state, hook, claimed).await;
-        let Message { id, body, at } = match prepared {
+        let SignableMessage { id, body, at } = match prepared {
             Ok(PreparedMessage::Ready(message)) => message,
             Ok(PreparedMessage::EventMissing) => {
                 return self.mark_dead(state, claimed, "gone").await;

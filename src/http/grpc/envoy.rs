@@ -5,7 +5,7 @@
 use bytes::Bytes;
 
 use super::frames::{GrpcAnswer, GrpcCode, GrpcStatus};
-use super::json_rpc::{Message, RefusalReason, read_message};
+use super::json_rpc::{JsonRpcMessage, RefusalReason, read_message};
 use super::protobuf::{
     Malformed, MessageFields, ProtobufValue, bytes_fields, entry, message, pair, put_number, text,
 };
@@ -85,8 +85,8 @@ pub(super) async fn check(gateway: &Gateway, message: Bytes) -> Result<GrpcAnswe
         return Ok(other_response(None).into());
     }
     let (id, call) = match read_call(&checked) {
-        Ok(Message::Call { id, call }) => (id, call),
-        Ok(Message::Other { id }) => {
+        Ok(JsonRpcMessage::Call { id, call }) => (id, call),
+        Ok(JsonRpcMessage::Other { id }) => {
             gateway.caller(&gate, &checked.headers)?;
             return Ok(other_response(id.as_deref()).into());
         }
@@ -138,7 +138,7 @@ fn protocol_revision(checked: &CheckedHttpRequest) -> Revision {
 
 /// Returns the JSON-RPC message in the body of a POST. Refuses other HTTP methods, truncated
 /// bodies, and bodies that the headers declare as anything but plain UTF-8.
-fn read_call(checked: &CheckedHttpRequest) -> Result<Message, RefusalReason> {
+fn read_call(checked: &CheckedHttpRequest) -> Result<JsonRpcMessage, RefusalReason> {
     let header = |name: &str| checked.headers.iter().find(|(known, _)| known == name);
     if checked.method != "POST" {
         return Err(RefusalReason("Only a POST calls a tool.".to_owned()));

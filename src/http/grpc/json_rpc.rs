@@ -10,12 +10,12 @@ use serde_json::value::RawValue;
 use crate::http::api::gate::MAX_TOOL_NAME_BYTES;
 use crate::http::server::json::{self, JsonError};
 
-/// The JSON-RPC method of a tool call. A request with any other method is `Message::Other`.
+/// The JSON-RPC method of a tool call. A request with any other method is `JsonRpcMessage::Other`.
 pub(super) const TOOLS_CALL: &str = "tools/call";
 
 /// A JSON-RPC message that a gateway asks about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Message {
+pub(super) enum JsonRpcMessage {
     Call {
         /// The JSON text of the request's id, as the client wrote it.
         id: String,
@@ -56,7 +56,7 @@ fn refuse<T>(why: &str) -> Result<T, RefusalReason> {
 /// # Errors
 /// Fails if the body is not a JSON-RPC message, or if the tool call in the body is not valid. The
 /// error gives the reason.
-pub(super) fn read_message(body: &[u8]) -> Result<Message, RefusalReason> {
+pub(super) fn read_message(body: &[u8]) -> Result<JsonRpcMessage, RefusalReason> {
     if body.iter().all(u8::is_ascii_whitespace) {
         return refuse("The body is missing.");
     }
@@ -78,13 +78,13 @@ pub(super) fn read_message(body: &[u8]) -> Result<Message, RefusalReason> {
         if let Some(params) = params {
             json::parse(params.as_bytes())?;
         }
-        return Ok(Message::Other { id: method.and(id) });
+        return Ok(JsonRpcMessage::Other { id: method.and(id) });
     }
     let Some(id) = id else {
         return refuse("A call needs an `id`: a string or a number.");
     };
     match params {
-        Some(params) => Ok(Message::Call {
+        Some(params) => Ok(JsonRpcMessage::Call {
             id,
             call: read_tool_call(params.as_bytes())?,
         }),
@@ -151,10 +151,10 @@ mod tests {
             arguments: r#"{"a" : 1.0,"a":2}"#.to_owned(),
         };
         let id = "1e2".to_owned();
-        assert_eq!(read_message(body), Ok(Message::Call { id, call }));
+        assert_eq!(read_message(body), Ok(JsonRpcMessage::Call { id, call }));
         let bare = br#"{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{"name":"pay"}}"#;
         assert!(
-            matches!(read_message(bare), Ok(Message::Call { call, .. }) if call.arguments == "{}")
+            matches!(read_message(bare), Ok(JsonRpcMessage::Call { call, .. }) if call.arguments == "{}")
         );
     }
 
@@ -178,7 +178,7 @@ mod tests {
             let id = id.map(str::to_owned);
             assert_eq!(
                 read_message(body.as_bytes()),
-                Ok(Message::Other { id }),
+                Ok(JsonRpcMessage::Other { id }),
                 "{body}"
             );
         }
@@ -269,7 +269,7 @@ mod tests {
             }));
             if is_call {
                 let read = read_message(body.as_bytes());
-                proptest::prop_assert!(!matches!(read, Ok(Message::Other { .. })), "{}", body);
+                proptest::prop_assert!(!matches!(read, Ok(JsonRpcMessage::Other { .. })), "{}", body);
             }
         }
     }

@@ -213,10 +213,10 @@ pub(super) fn exact_arguments(body: &str) -> Option<Vec<&str>> {
     struct Choice<'a> {
         index: Option<u64>,
         #[serde(borrow, alias = "delta")]
-        message: Message<'a>,
+        message: ReplyMessage<'a>,
     }
     #[derive(Deserialize)]
-    struct Message<'a> {
+    struct ReplyMessage<'a> {
         #[serde(borrow)]
         tool_calls: Option<Vec<WireCall<'a>>>,
         #[serde(borrow)]

@@ -38,7 +38,7 @@ const CONNECTION_LOST: &str = "the connection to the mail server was lost";
 /// The reply codes with which a server rejects the session, not the mail (RFC 4954, section 6).
 const SESSION_REPLY_CODES: [&str; 4] = ["530", "534", "535", "538"];
 
-pub(super) struct Server {
+pub(super) struct SmtpServer {
     address: MailServerAddress,
     /// The parameters of TLS. `None` for a server on loopback, which needs no TLS. For any other
     /// server, `None` means that TLS cannot be set up on this machine. Each attempt then fails.
@@ -47,7 +47,7 @@ pub(super) struct Server {
     ehlo_name: ClientId,
 }
 
-impl Server {
+impl SmtpServer {
     /// Returns the server of these settings; `None` if the settings have mistakes. The service
     /// names itself `sender_domain` in EHLO.
     pub(super) fn from_settings(settings: &MailServer, sender_domain: &str) -> Option<Self> {
