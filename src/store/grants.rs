@@ -240,12 +240,12 @@ impl Record {
 }
 
 /// A page query. `users` has all stored spellings of the id of `filter.person`.
-struct GrantList<'f> {
+struct GrantSelection<'f> {
     filter: &'f GrantFilter,
     users: Vec<String>,
 }
 
-impl IdsFirst for GrantList<'_> {
+impl IdsFirst for GrantSelection<'_> {
     type Row = GrantRow;
     type Id = Uuid;
 
@@ -339,7 +339,7 @@ impl Store {
             None => Vec::new(),
         };
         let before = filter.before.map_or(Uuid::max(), |id| id.0);
-        GrantList { filter, users }
+        GrantSelection { filter, users }
             .page(self, filter.limit, before)
             .await
     }
@@ -350,7 +350,7 @@ impl Store {
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn grant(&self, id: GrantId) -> Result<Option<GrantRow>, ReadError> {
         let filter = GrantFilter::default();
-        let list = GrantList {
+        let list = GrantSelection {
             filter: &filter,
             users: Vec::new(),
         };

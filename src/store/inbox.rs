@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::db::{Sql, Value, sql};
 use super::page::IdsFirst as _;
 use super::record::record;
-use super::request_list::{Id, RequestList, Source};
+use super::request_list::{Id, RequestSelection, RequestSource};
 use super::{ReadError, RequestFilter, RequestRow, Store};
 use crate::task::id::RequestId;
 use crate::task::user::Viewer;
@@ -136,9 +136,9 @@ impl Store {
             overdue: true,
             ..RequestFilter::default()
         };
-        let list = RequestList {
+        let list = RequestSelection {
             filter: &filter,
-            source: Source::Open,
+            source: RequestSource::Open,
         };
         let mut unread: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
         unread.sort_unstable();

@@ -8,7 +8,7 @@ use super::db::{Sql, Value, sql};
 use super::inbox::answers;
 use super::page::{IdsFirst, Page};
 use super::record::record;
-use super::request_list::{OWNER, RequestList, Source};
+use super::request_list::{OWNER, RequestSelection, RequestSource};
 use super::{ReadError, RequestFilter, RequestRow, Store};
 use crate::task::id::RequestId;
 use crate::task::time::Time;
@@ -142,7 +142,7 @@ impl From<Candidate> for Uuid {
     }
 }
 
-struct OpenList<'f>(RequestList<'f>);
+struct OpenList<'f>(RequestSelection<'f>);
 
 impl IdsFirst for OpenList<'_> {
     type Row = OpenRequest;
@@ -158,18 +158,21 @@ impl IdsFirst for OpenList<'_> {
         after: Uuid,
         limit: i64,
     ) -> Result<Vec<Candidate>, ReadError> {
-        let RequestList { filter, source } = &self.0;
+        let RequestSelection { filter, source } = &self.0;
         let (tenant, after_value) = (Value::Text(filter.tenant.clone()), Value::Id(after));
         match source {
-            Source::Keys(_, keys) if filter.any_kind() => {
+            RequestSource::Keys(_, keys) if filter.any_kind() => {
                 let head = [Value::Now, tenant, after_value];
                 store.candidates_of_keys(&head, keys, limit).await
             }
-            Source::Open if filter.any_kind() => {
+            RequestSource::Open if filter.any_kind() => {
                 let values = vec![Value::Now, tenant, after_value, Value::Int(limit)];
                 Ok(store.db().all(OF_TENANT, values).await?)
             }
-            Source::Keys(..) | Source::Open | Source::Tenant | Source::Trees => {
+            RequestSource::Keys(..)
+            | RequestSource::Open
+            | RequestSource::Tenant
+            | RequestSource::Trees => {
                 let ids = self.0.ids(store, after, limit).await?;
                 Ok(ids.into_iter().map(Candidate::unknown).collect())
             }
@@ -210,7 +213,7 @@ impl Store {
     ) -> Result<Page<OpenRequest>, ReadError> {
         let source = self.source(filter).await?;
         let after = filter.after.map_or(Uuid::nil(), |id| id.0);
-        let list = OpenList(RequestList { filter, source });
+        let list = OpenList(RequestSelection { filter, source });
         list.page(self, filter.limit, after).await
     }
 

@@ -114,7 +114,7 @@ record! {
 /// The kind of a key (see [`Store::keys`]) that stands for the owner of a request's task.
 pub(super) const OWNER: &str = "owner";
 
-pub(super) enum Source {
+pub(super) enum RequestSource {
     /// The requests of a person, found by this statement (`INBOX` or `OF_PERSON`) and the person's
     /// keys (see `Store::keys`).
     Keys(Sql, Vec<[String; 2]>),
@@ -126,17 +126,17 @@ pub(super) enum Source {
     Trees,
 }
 
-pub(super) struct RequestList<'f> {
+pub(super) struct RequestSelection<'f> {
     pub(super) filter: &'f RequestFilter,
-    pub(super) source: Source,
+    pub(super) source: RequestSource,
 }
 
-impl IdsFirst for RequestList<'_> {
+impl IdsFirst for RequestSelection<'_> {
     type Row = RequestRow;
     type Id = Uuid;
 
     fn is_inexact(&self) -> bool {
-        let open_only = !matches!(self.source, Source::Trees) && self.filter.only_pending();
+        let open_only = !matches!(self.source, RequestSource::Trees) && self.filter.only_pending();
         !self.filter.any_kind() || !(open_only || self.filter.statuses.is_empty())
     }
 
@@ -145,19 +145,19 @@ impl IdsFirst for RequestList<'_> {
         let after = Value::Id(after);
         let tenant = Value::Text(filter.tenant.clone());
         let mut ids: Vec<Id> = match source {
-            Source::Keys(sql, keys) => {
+            RequestSource::Keys(sql, keys) => {
                 let end = [Value::Int(limit)];
                 store.by_keys(*sql, &[tenant, after], keys, &end).await?
             }
-            Source::Open => {
+            RequestSource::Open => {
                 let values = vec![tenant, after, Value::Int(limit)];
                 store.db().all(OPEN, values).await?
             }
-            Source::Tenant => {
+            RequestSource::Tenant => {
                 let values = vec![tenant, after, Value::Int(limit)];
                 store.db().all(OF_TENANT, values).await?
             }
-            Source::Trees => {
+            RequestSource::Trees => {
                 let roots = Value::Ids(filter.roots.iter().map(|id| id.0).collect());
                 let values = vec![tenant, after, Value::Int(limit), roots];
                 store.db().all(OF_TREES, values).await?
@@ -203,7 +203,7 @@ impl Store {
     pub async fn requests(&self, filter: &RequestFilter) -> Result<Page<RequestRow>, ReadError> {
         let source = self.source(filter).await?;
         let after = filter.after.map_or(Uuid::nil(), |id| id.0);
-        let list = RequestList { filter, source };
+        let list = RequestSelection { filter, source };
         list.page(self, filter.limit, after).await
     }
 
@@ -236,18 +236,21 @@ impl Store {
         Ok(rows)
     }
 
-    pub(super) async fn source(&self, filter: &RequestFilter) -> Result<Source, ReadError> {
+    pub(super) async fn source(&self, filter: &RequestFilter) -> Result<RequestSource, ReadError> {
         if !filter.roots.is_empty() {
-            return Ok(Source::Trees);
+            return Ok(RequestSource::Trees);
         }
         let pending = filter.only_pending();
         match &filter.person {
             Some(person) if !person.decides_everything => {
                 let keys = self.keys(&filter.tenant, person).await?;
-                Ok(Source::Keys(if pending { INBOX } else { OF_PERSON }, keys))
+                Ok(RequestSource::Keys(
+                    if pending { INBOX } else { OF_PERSON },
+                    keys,
+                ))
             }
-            _ if pending => Ok(Source::Open),
-            _ => Ok(Source::Tenant),
+            _ if pending => Ok(RequestSource::Open),
+            _ => Ok(RequestSource::Tenant),
         }
     }
 

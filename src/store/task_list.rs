@@ -74,7 +74,7 @@ record! {
 }
 
 /// A page query. `users` has the stored spellings of the filter's user ids.
-struct TaskList<'f> {
+struct TaskSelection<'f> {
     filter: &'f TaskFilter,
     users: Vec<String>,
 }
@@ -93,7 +93,7 @@ impl TaskFilter {
     }
 }
 
-impl IdsFirst for TaskList<'_> {
+impl IdsFirst for TaskSelection<'_> {
     type Row = TaskRow;
     type Id = Uuid;
 
@@ -165,7 +165,7 @@ impl Store {
     pub async fn tasks(&self, filter: &TaskFilter) -> Result<Page<TaskRow>, ReadError> {
         let users = self.spellings(&filter.tenant, &filter.users).await?;
         let before = filter.before.map_or(Uuid::max(), |id| id.0);
-        let list = TaskList { filter, users };
+        let list = TaskSelection { filter, users };
         list.page(self, filter.limit, before).await
     }
 }
