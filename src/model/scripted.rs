@@ -11,7 +11,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::{Value, json};
 
-use self::script::{LastAuthor, MatchInput, Rule, Script};
+use self::script::{LastAuthor, MatchInput, Script, ScriptRule};
 use super::protocol::{MAX_CALLS, TOO_MANY_CALLS};
 use super::{Answer, AnswerCall, AttemptEnd, ModelClient, ModelError, PieceSink, Prompt};
 use crate::task::item::{FinishReason, PartType, Usage};
@@ -115,7 +115,7 @@ impl Scripted {
 
     fn fill_rule(
         &self,
-        rule: &Rule,
+        rule: &ScriptRule,
         match_input: &MatchInput<'_>,
     ) -> (Option<String>, Vec<AnswerCall>) {
         let captures = self.script.captures(rule, match_input);

@@ -14,7 +14,7 @@ use super::shape::{Member, Shape};
 
 /// The findings about one expression for one tool.
 #[derive(Debug, Default)]
-pub(super) struct Findings {
+pub(super) struct TypeFindings {
     /// The errors. An expression with an error must not be used.
     pub(super) refused: BTreeSet<String>,
     /// The warnings about parts whose evaluation always fails.
@@ -30,11 +30,11 @@ pub(super) struct Findings {
 }
 
 /// Checks an expression for a tool with arguments of this shape.
-pub(super) fn check_types(node: &ExprNode, arguments: &Shape) -> Findings {
+pub(super) fn check_types(node: &ExprNode, arguments: &Shape) -> TypeFindings {
     let mut checker = TypeChecker {
         arguments,
         local: Shape::Free,
-        found: Findings::default(),
+        found: TypeFindings::default(),
     };
     let result = checker.shape(node);
     if !may_be(&result, &Shape::Bool) {
@@ -49,7 +49,7 @@ pub(super) fn check_types(node: &ExprNode, arguments: &Shape) -> Findings {
 struct TypeChecker<'a> {
     arguments: &'a Shape,
     local: Shape,
-    found: Findings,
+    found: TypeFindings,
 }
 
 impl TypeChecker<'_> {

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::cel::{self, ExprNode};
-use super::check::{Findings, check_types};
+use super::check::{TypeFindings, check_types};
 use super::remember::CompiledRemember;
 use super::rules::{Decide, Rule};
 use super::shape::Shape;
@@ -34,13 +34,13 @@ pub(super) struct CompiledRule {
     pub(super) decide: Decide,
     pub(super) reason: Option<String>,
     pub(super) terms: Terms,
-    pub(super) when: When,
+    pub(super) when: CompiledWhen,
     pub(super) remember: Option<CompiledRemember>,
     tools: ToolPatterns,
 }
 
 #[derive(Debug)]
-pub(super) enum When {
+pub(super) enum CompiledWhen {
     Always,
     Expression(ExprNode),
     /// The expression has a mistake, so every evaluation of the rule fails.
@@ -119,10 +119,9 @@ impl Policy {
     #[must_use]
     pub fn is_heavy(&self, args_bytes: usize) -> bool {
         args_bytes > HEAVY_ARGUMENT_BYTES
-            && self
-                .rules
-                .iter()
-                .any(|rule| matches!(rule.when, When::Expression(_)) || rule.remember.is_some())
+            && self.rules.iter().any(|rule| {
+                matches!(rule.when, CompiledWhen::Expression(_)) || rule.remember.is_some()
+            })
     }
 
     /// Returns the shape of a tool's arguments, if the tool was known when the rules were compiled.
@@ -166,7 +165,7 @@ impl CompiledRule {
             decide: rule.decide,
             reason: rule.reason.clone(),
             terms: rule.terms(),
-            when: rule.when.as_deref().map_or(When::Always, |when| {
+            when: rule.when.as_deref().map_or(CompiledWhen::Always, |when| {
                 compile_when(rule, when, &["policy", index, "when"], &covered, mistakes)
             }),
             remember: CompiledRemember::new(
@@ -195,26 +194,26 @@ fn compile_when(
     place: &[&str],
     tools: &[&(ToolSpec, Shape)],
     mistakes: &mut Mistakes,
-) -> When {
+) -> CompiledWhen {
     let (node, flaws) = cel::parse(when);
     for flaw in &flaws {
         mistakes.add(place, format!("rule `{}`: {flaw}", rule.name));
     }
     let Some(node) = node else {
-        return When::Invalid;
+        return CompiledWhen::Invalid;
     };
-    let mut found: Vec<(&str, Findings)> = tools
+    let mut found: Vec<(&str, TypeFindings)> = tools
         .iter()
         .map(|(tool, shape)| (tool.name.as_str(), check_types(&node, shape)))
         .collect();
     if found.is_empty() {
         // The rule matches no configured tool, so no argument types can be checked.
-        found.push(("", Findings::default()));
+        found.push(("", TypeFindings::default()));
     }
     if report(rule, place, &found, mistakes) && flaws.is_empty() {
-        When::Expression(node)
+        CompiledWhen::Expression(node)
     } else {
-        When::Invalid
+        CompiledWhen::Invalid
     }
 }
 
@@ -223,7 +222,7 @@ fn compile_when(
 fn report(
     rule: &Rule,
     place: &[&str],
-    found: &[(&str, Findings)],
+    found: &[(&str, TypeFindings)],
     mistakes: &mut Mistakes,
 ) -> bool {
     let before = mistakes.found.len();
@@ -371,7 +370,7 @@ mod tests {
             ]
         );
         assert_eq!(found.warnings, []);
-        assert!(matches!(policy.rules[0].when, super::When::Invalid));
+        assert!(matches!(policy.rules[0].when, super::CompiledWhen::Invalid));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! quotes an argument.
 
 use super::JudgementInput;
-use super::compile::{CompiledRule, Policy, When};
+use super::compile::{CompiledRule, CompiledWhen, Policy};
 use super::eval::{Fault, Fuel, Scope, test};
 use super::rules::Decide;
 use super::shape::Shape;
@@ -105,11 +105,13 @@ impl Policy {
 impl CompiledRule {
     fn matches(&self, scope: &Scope<'_>, arguments_fit: bool) -> Result<bool, Fault> {
         match &self.when {
-            When::Invalid => Err(Fault::Refused),
-            When::Always if !arguments_fit && self.decide == Decide::Allow => Err(Fault::Misfit),
-            When::Always => Ok(true),
-            When::Expression(_) if !arguments_fit => Err(Fault::Misfit),
-            When::Expression(when) => test(when, scope),
+            CompiledWhen::Invalid => Err(Fault::Refused),
+            CompiledWhen::Always if !arguments_fit && self.decide == Decide::Allow => {
+                Err(Fault::Misfit)
+            }
+            CompiledWhen::Always => Ok(true),
+            CompiledWhen::Expression(_) if !arguments_fit => Err(Fault::Misfit),
+            CompiledWhen::Expression(when) => test(when, scope),
         }
     }
 

@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::JudgementInput;
-use super::compile::When;
+use super::compile::CompiledWhen;
 use super::eval::{Scope, test};
 use super::rules::{Decide, Rule};
 use super::shape::Shape;
@@ -57,7 +57,7 @@ pub struct RuleRemember {
 
 #[derive(Debug)]
 pub(super) struct CompiledRemember {
-    when: Option<When>,
+    when: Option<CompiledWhen>,
     settings: RuleRemember,
     /// The digest of the whole rule.
     rule: String,
@@ -142,7 +142,7 @@ impl CompiledRemember {
         place: &[&str],
         covered: &[&(ToolSpec, Shape)],
         mistakes: &mut Mistakes,
-        compile: impl FnOnce(&str, &[&str], &[&(ToolSpec, Shape)], &mut Mistakes) -> When,
+        compile: impl FnOnce(&str, &[&str], &[&(ToolSpec, Shape)], &mut Mistakes) -> CompiledWhen,
     ) -> Option<Self> {
         let settings = rule.remember.clone()?;
         let at = |key: &'static str| [place, &["remember", key]].concat();
@@ -194,7 +194,7 @@ impl CompiledRemember {
             return None;
         }
         let arguments = match &self.when {
-            Some(When::Expression(when)) if test(when, scope) == Ok(true) => None,
+            Some(CompiledWhen::Expression(when)) if test(when, scope) == Ok(true) => None,
             None if self.settings.same && tool.effect.is_repeatable() => {
                 Some(json_equality_key(args))
             }

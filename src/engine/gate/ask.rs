@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
-use super::call::{GateCall, GateDecision, GateState, Viewer};
+use super::call::{CallViewer, GateCall, GateDecision, GateState};
 use super::presence::{AskerGuard, PRESENCE_GRACE, ResultDelivery, present_until};
 use super::propose::Proposed;
 use super::{GateRefusal, Gates, Proposal};
@@ -201,7 +201,7 @@ impl Waiter<'_> {
         self.guard.resolve_presence(&session);
         // A runner gets its permit again by its name, but only for its own call. An ask that
         // continues an equal call does not get the permit of an earlier ask.
-        let viewer = Viewer::Asker(self.ask.0, &self.permit_runner);
+        let viewer = CallViewer::Asker(self.ask.0, &self.permit_runner);
         let call = self.gates.gate_call(&session, viewer).await?;
         match (call.state, call.decision) {
             (GateState::Settled, _) => self.answer_settled(session, call).await,

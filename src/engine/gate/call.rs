@@ -141,7 +141,7 @@ pub enum Repetition {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Viewer<'v> {
+pub(super) enum CallViewer<'v> {
     /// A client that reads the call but has not proposed it. Such a client never gets a permit.
     Reader,
     /// The client of an ask (one HTTP request that proposes the call). The fields are the id of the
@@ -155,7 +155,7 @@ impl GateCall {
     pub(super) fn from_session(
         session: &TaskSession,
         use_within: Duration,
-        viewer: Viewer<'_>,
+        viewer: CallViewer<'_>,
     ) -> Option<Self> {
         let own = &session.own;
         let state = own.progress.calls.first()?;
@@ -359,10 +359,10 @@ impl<'c> CallView<'c> {
 
     /// Returns the open permit if it was given to `viewer` or to the runner of `viewer`, otherwise
     /// `None`.
-    fn permit(&self, now: Time, viewer: Viewer<'_>) -> Option<Permit> {
+    fn permit(&self, now: Time, viewer: CallViewer<'_>) -> Option<Permit> {
         let start = self.state.start.as_ref()?;
         let (permitted_ask, permitted_runner) = start.permit_holder()?;
-        let Viewer::Asker(ask, runner) = viewer else {
+        let CallViewer::Asker(ask, runner) = viewer else {
             return None;
         };
         let is_holder = ask == permitted_ask || (!runner.is_empty() && runner == permitted_runner);

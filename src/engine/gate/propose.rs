@@ -8,7 +8,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::attach::{Caution, EarlierCalls, is_equal_json, keyed_call};
-use super::call::{GateCall, Viewer};
+use super::call::{CallViewer, GateCall};
 use super::drive::GateDrive;
 use super::max_open::OpenCallGuard;
 use super::presence::{AskerGuard, PRESENCE_GRACE};
@@ -154,7 +154,7 @@ impl Gates<'_> {
             grant: None,
         });
         session.settle_calls(vec![(id, Outcome::Released, String::new())]);
-        let call = self.gate_call(&session, Viewer::Asker(ask, "")).await?;
+        let call = self.gate_call(&session, CallViewer::Asker(ask, "")).await?;
         Ok(GateAnswer {
             call: GateCall {
                 digest: None,

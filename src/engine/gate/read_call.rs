@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::Gates;
-use super::call::{GateCall, GateState, Viewer};
+use super::call::{CallViewer, GateCall, GateState};
 use super::presence::present_until;
 use crate::agent::Gate;
 use crate::engine::Refusal;
@@ -117,7 +117,7 @@ impl Gates<'_> {
 
     async fn call_of(self, caller: &Caller, task: TaskId) -> Result<GateCall, Refusal> {
         let session = self.load_call(caller, task).await?;
-        self.gate_call(&session, Viewer::Reader).await
+        self.gate_call(&session, CallViewer::Reader).await
     }
 
     /// Returns the gate call of the session's task, as `viewer` sees it.
@@ -127,7 +127,7 @@ impl Gates<'_> {
     pub(super) async fn gate_call(
         self,
         session: &TaskSession,
-        viewer: Viewer<'_>,
+        viewer: CallViewer<'_>,
     ) -> Result<GateCall, Refusal> {
         let agent = self.engine.agent_of(&session.own.row).await?.ok();
         let gate = agent.as_ref().and_then(|agent| agent.gate.as_deref());

@@ -1,7 +1,7 @@
 //! Stores the outcome that an asker reports for a call that it has run. Invariant: no report is
 //! lost. A report that comes after the call was settled is journaled as a late result.
 
-use super::call::Viewer;
+use super::call::CallViewer;
 use super::{GateCall, GateRefusal, GateState, Gates, KEY_PATH};
 use crate::engine::commands::IdempotencyKey;
 use crate::engine::commands::submit::unless_conflict;
@@ -68,7 +68,7 @@ impl Gates<'_> {
             && let Some(row) = key.stored_row(&self.engine.store, caller).await?
         {
             let session = self.load_call(caller, row.task_id).await?;
-            return Ok((self.gate_call(&session, Viewer::Reader).await?, true));
+            return Ok((self.gate_call(&session, CallViewer::Reader).await?, true));
         }
         let task = self.reported_task(caller, report).await?;
         let mut redacted = None;
@@ -77,7 +77,7 @@ impl Gates<'_> {
             let call = session.own.progress.calls.first().cloned();
             let call = call.ok_or(Refusal::NotFound)?;
             if call.performer != ToolKind::External || call.attempts == 0 {
-                let shown = self.gate_call(&session, Viewer::Reader).await?;
+                let shown = self.gate_call(&session, CallViewer::Reader).await?;
                 return Err(refusal_without_permit(shown, report));
             }
             check_attempt(&call, report)?;
@@ -85,10 +85,10 @@ impl Gates<'_> {
             let content = redacted.get_or_insert_with(|| self.redacted(&report.content));
             match apply_report(&mut session, &call, report.outcome, content) {
                 ReportEffect::Nothing => {
-                    return Ok((self.gate_call(&session, Viewer::Reader).await?, false));
+                    return Ok((self.gate_call(&session, CallViewer::Reader).await?, false));
                 }
                 ReportEffect::Conflicts => {
-                    let call = self.gate_call(&session, Viewer::Reader).await?;
+                    let call = self.gate_call(&session, CallViewer::Reader).await?;
                     return Err(GateRefusal::Settled(Box::new(call)));
                 }
                 ReportEffect::Stores => {}
@@ -102,7 +102,7 @@ impl Gates<'_> {
                 Some(session) => session,
                 None => self.load_call(caller, task).await?,
             };
-            return Ok((self.gate_call(&session, Viewer::Reader).await?, false));
+            return Ok((self.gate_call(&session, CallViewer::Reader).await?, false));
         }
         Err(Refusal::Unavailable.into())
     }

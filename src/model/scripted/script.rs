@@ -9,18 +9,18 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_saphyr::Spanned;
 
-use super::template::{Arguments, Captures, Template};
+use super::template::{Arguments, Captures, ScriptTemplate};
 use crate::task::units::parse_duration;
 
 #[derive(Debug)]
 pub(super) struct Script {
-    rules: Vec<Rule>,
+    rules: Vec<ScriptRule>,
 }
 
 #[derive(Debug)]
-pub(super) struct Rule {
+pub(super) struct ScriptRule {
     when: Condition,
-    pub(super) say: Option<Template>,
+    pub(super) say: Option<ScriptTemplate>,
     pub(super) calls: Vec<ScriptedCall>,
     pub(super) delay: Option<Duration>,
     pub(super) fail: Option<u16>,
@@ -28,7 +28,7 @@ pub(super) struct Rule {
 
 #[derive(Debug)]
 pub(super) struct ScriptedCall {
-    pub(super) name: Template,
+    pub(super) name: ScriptTemplate,
     pub(super) arguments: Arguments,
 }
 
@@ -146,7 +146,7 @@ impl Script {
             .collect())
     }
 
-    pub(super) fn rule(&self, match_input: &MatchInput<'_>) -> Option<&Rule> {
+    pub(super) fn rule(&self, match_input: &MatchInput<'_>) -> Option<&ScriptRule> {
         self.rules.iter().find(|rule| {
             rule.when
                 .is_met(match_input.last, &match_input.text, match_input.turn)
@@ -156,7 +156,7 @@ impl Script {
     /// Returns the captures that a rule's texts may use: all captures of the rule itself, and the
     /// named captures of the rule that matched the user's last message. So a rule that matches a
     /// later message can still use a value from the user's message.
-    pub(super) fn captures(&self, rule: &Rule, match_input: &MatchInput<'_>) -> Captures {
+    pub(super) fn captures(&self, rule: &ScriptRule, match_input: &MatchInput<'_>) -> Captures {
         let user_captures = self
             .rules
             .iter()
@@ -211,13 +211,13 @@ fn parse_rule(rule: Value) -> Result<(RawRule, Condition), String> {
 }
 
 impl RawRule {
-    fn into_rule(self, when: Condition, known: &BTreeSet<String>) -> Result<Rule, String> {
+    fn into_rule(self, when: Condition, known: &BTreeSet<String>) -> Result<ScriptRule, String> {
         let say = self
             .say
-            .map(|say| Template::read(&say, known))
+            .map(|say| ScriptTemplate::read(&say, known))
             .transpose()?;
         let calls = self.calls.into_iter().map(|call| {
-            let name = Template::read(&call.name, known)?;
+            let name = ScriptTemplate::read(&call.name, known)?;
             Ok(ScriptedCall {
                 name,
                 arguments: Arguments::read(&call.arguments, known)?,
@@ -233,7 +233,7 @@ impl RawRule {
         if let Some(status) = self.fail.filter(|status| !(400..600).contains(status)) {
             return Err(format!("`fail` is a status from 400 to 599, not {status}"));
         }
-        Ok(Rule {
+        Ok(ScriptRule {
             when,
             say,
             calls,

@@ -10,7 +10,7 @@ use serde_json::{Number, Value};
 pub(super) type Captures = BTreeMap<String, String>;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Template(Vec<Segment>);
+pub(super) struct ScriptTemplate(Vec<Segment>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Segment {
@@ -18,7 +18,7 @@ enum Segment {
     Capture(String),
 }
 
-impl Template {
+impl ScriptTemplate {
     /// Reads a text that may use the `known` captures. The error is a text for people.
     pub(super) fn read(text: &str, known: &BTreeSet<String>) -> Result<Self, String> {
         let mut segments = Vec::new();
@@ -84,13 +84,13 @@ fn is_number(text: &str) -> bool {
 /// text may be invalid JSON. `Json` is JSON in which each string is a template.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Arguments {
-    Text(Template),
+    Text(ScriptTemplate),
     Json(Json),
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Json {
-    String(Template),
+    String(ScriptTemplate),
     Array(Vec<Json>),
     Object(Vec<(String, Json)>),
     Other(Value),
@@ -102,7 +102,7 @@ impl Arguments {
     pub(super) fn read(value: &Value, known: &BTreeSet<String>) -> Result<Self, String> {
         match value {
             Value::Null => Ok(Self::Json(Json::Object(Vec::new()))),
-            Value::String(text) => Template::read(text, known).map(Self::Text),
+            Value::String(text) => ScriptTemplate::read(text, known).map(Self::Text),
             Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
                 Json::read(value, known).map(Self::Json)
             }
@@ -124,7 +124,7 @@ impl Arguments {
 impl Json {
     fn read(value: &Value, known: &BTreeSet<String>) -> Result<Self, String> {
         Ok(match value {
-            Value::String(text) => Self::String(Template::read(text, known)?),
+            Value::String(text) => Self::String(ScriptTemplate::read(text, known)?),
             Value::Array(items) => Self::Array(
                 items
                     .iter()
@@ -198,20 +198,22 @@ mod tests {
             ("", ""),
         ] {
             assert_eq!(
-                Template::read(text, &known).unwrap().text(&captures),
+                ScriptTemplate::read(text, &known).unwrap().text(&captures),
                 filled
             );
         }
         assert_eq!(
-            Template::read("$${n}", &known).unwrap().text(&captures),
+            ScriptTemplate::read("$${n}", &known)
+                .unwrap()
+                .text(&captures),
             "${n}"
         );
         assert!(
-            Template::read("${unknown}", &known)
+            ScriptTemplate::read("${unknown}", &known)
                 .unwrap_err()
                 .contains("`unknown`")
         );
-        assert!(Template::read("${n", &known).is_err());
+        assert!(ScriptTemplate::read("${n", &known).is_err());
     }
 
     #[test]
