@@ -1,6 +1,6 @@
 //! Runs an MCP server as a child process of a guard process. Shell tools run their commands under
-//! the same kind of guard. Invariant: `McpOutcome::NotSent` means that no byte of the call's message
-//! was written.
+//! the same kind of guard. Invariant: `McpOutcome::NotSent` means that no byte of the call's
+//! message was written.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

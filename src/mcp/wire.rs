@@ -184,8 +184,8 @@ pub(super) fn readable(message: &[u8]) -> String {
     replace_escapes(&from_bytes(message), InvalidEscape::LoneSurrogates).into_owned()
 }
 
-/// Returns the id of an answer that [`ServerMessage::read`] cannot read. Returns `None` if the message is
-/// a request. Also returns `None` if the id is missing, repeated, or not a text.
+/// Returns the id of an answer that [`ServerMessage::read`] cannot read. Returns `None` if the
+/// message is a request. Also returns `None` if the id is missing, repeated, or not a text.
 pub(super) fn unreadable_answer_id(message: &str) -> Option<String> {
     #[derive(Deserialize)]
     struct Unreadable {

@@ -65,8 +65,8 @@ impl OpenConnection {
     /// once, right before the first byte is written. After `deadline`, nothing more is written.
     ///
     /// # Errors
-    /// Fails with [`NetFailure::Lost`] if no complete response arrived. [`OpenConnection::gate`] says
-    /// whether anything was sent.
+    /// Fails with [`NetFailure::Lost`] if no complete response arrived. [`OpenConnection::gate`]
+    /// says whether anything was sent.
     pub(super) async fn exchange(
         &mut self,
         request: http::Request<Body>,

@@ -174,9 +174,10 @@ impl Net {
     ///
     /// # Errors
     /// Fails with:
-    /// - [`NetFailure::NotSent`] if no part of the request was written. The variant lists the reasons.
-    /// - [`NetFailure::Lost`] if a part of the request was or may have been written, but no complete
-    ///   response arrived.
+    /// - [`NetFailure::NotSent`] if no part of the request was written. The variant lists the
+    ///   reasons.
+    /// - [`NetFailure::Lost`] if a part of the request was or may have been written, but no
+    ///   complete response arrived.
     pub async fn send_single_into(
         &self,
         request: Request,

@@ -174,8 +174,8 @@ impl Drop for AskerGuard {
 }
 
 /// A handle by which the HTTP layer reports that the result of a settled call has reached the
-/// client. If the handle is dropped without [`ResultDelivery::delivered`], the result goes to the next
-/// client that proposes the call.
+/// client. If the handle is dropped without [`ResultDelivery::delivered`], the result goes to the
+/// next client that proposes the call.
 pub struct ResultDelivery {
     guard: Arc<AskerGuard>,
     session: Box<TaskSession>,

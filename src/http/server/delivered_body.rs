@@ -16,8 +16,9 @@ struct DeliveredBody<D> {
     delivered: Option<D>,
 }
 
-/// Returns a body with the content `bytes`. Calls [`ResultDelivery::delivered`] when the bytes pass to
-/// the connection. If the body is dropped before that, [`ResultDelivery::delivered`] is not called.
+/// Returns a body with the content `bytes`. Calls [`ResultDelivery::delivered`] when the bytes pass
+/// to the connection. If the body is dropped before that, [`ResultDelivery::delivered`] is not
+/// called.
 pub(crate) fn delivered_body(bytes: Bytes, delivery: Option<ResultDelivery>) -> Body {
     body(bytes, delivery.map(|delivery| || delivery.delivered()))
 }
