@@ -29,13 +29,13 @@ const USAGE_ERROR: u8 = 2;
 #[command(name = "holdpoint", version, args_conflicts_with_subcommands = true)]
 struct Cli {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<CliCommand>,
     #[command(flatten)]
     serve: Serve,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CliCommand {
     /// Serve. With no configuration and no `./holdpoint.yaml`: the built-in demonstration.
     Serve(Serve),
     /// Print every mistake in the configuration.
@@ -131,24 +131,24 @@ pub fn run_with(
             return u8::try_from(error.exit_code()).unwrap_or(USAGE_ERROR);
         }
     };
-    let ended = match cli.command.unwrap_or(Command::Serve(cli.serve)) {
-        Command::Serve(options) => serve(&options, environment),
-        Command::Check(common) => check(&common, environment),
-        Command::Migrate(common) => migrate(&common, environment),
-        Command::Init { file } => init(&file),
-        Command::Schema { markdown: true } => Ok(print(&config::page::markdown())),
-        Command::Schema { markdown: false } => {
+    let ended = match cli.command.unwrap_or(CliCommand::Serve(cli.serve)) {
+        CliCommand::Serve(options) => serve(&options, environment),
+        CliCommand::Check(common) => check(&common, environment),
+        CliCommand::Migrate(common) => migrate(&common, environment),
+        CliCommand::Init { file } => init(&file),
+        CliCommand::Schema { markdown: true } => Ok(print(&config::page::markdown())),
+        CliCommand::Schema { markdown: false } => {
             serde_json::to_string_pretty(&config::schema::schema())
                 .map(|text| print(&format!("{text}\n")))
                 .map_err(|error| (FAILED, error.to_string()))
         }
-        Command::Openapi => Ok(print(&app::openapi())),
-        Command::Health(common) => health(&common, environment),
-        Command::Notify { name, common } => notify(&name, &common, environment),
-        Command::Mcp(command) => mcp::run(&command, environment),
-        Command::Gate(command) => Ok(gate::run(command, environment)),
-        Command::Guard => Ok(app::guard()),
-        Command::Version => Ok(print(&format!("holdpoint {}\n", env!("CARGO_PKG_VERSION")))),
+        CliCommand::Openapi => Ok(print(&app::openapi())),
+        CliCommand::Health(common) => health(&common, environment),
+        CliCommand::Notify { name, common } => notify(&name, &common, environment),
+        CliCommand::Mcp(command) => mcp::run(&command, environment),
+        CliCommand::Gate(command) => Ok(gate::run(command, environment)),
+        CliCommand::Guard => Ok(app::guard()),
+        CliCommand::Version => Ok(print(&format!("holdpoint {}\n", env!("CARGO_PKG_VERSION")))),
     };
     ended.unwrap_or_else(|(code, why)| print_error(code, why))
 }

@@ -360,17 +360,17 @@ fn unreachable_error(failure: NetFailure) -> AskError {
 /// set. Any other body is not quoted, because a proxy may have written it.
 fn refusal_text(status: u16, text: &str) -> String {
     #[derive(Deserialize)]
-    struct Problem {
+    struct ServiceProblem {
         code: String,
         detail: Option<String>,
         #[serde(default)]
-        errors: Vec<FieldError>,
+        errors: Vec<ServiceFieldError>,
     }
     #[derive(Deserialize)]
-    struct FieldError {
+    struct ServiceFieldError {
         pointer: String,
     }
-    match serde_json::from_str::<Problem>(text) {
+    match serde_json::from_str::<ServiceProblem>(text) {
         Ok(problem) => {
             let detail = problem.detail.unwrap_or_default();
             let is_about_gate = problem.errors.iter().any(|error| error.pointer == "/gate");

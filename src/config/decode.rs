@@ -56,27 +56,27 @@ pub(crate) fn mark_broken(node: &mut Node, path: &[String]) -> bool {
 /// A mistake and its path below the node that is being read. The innermost step of the path comes
 /// first.
 #[derive(Debug)]
-struct Fault {
+struct DecodeFault {
     path: Vec<String>,
     detail: String,
 }
 
-impl Fault {
+impl DecodeFault {
     fn within(mut self, step: impl Into<String>) -> Self {
         self.path.push(step.into());
         self
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for DecodeFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.detail)
     }
 }
 
-impl std::error::Error for Fault {}
+impl std::error::Error for DecodeFault {}
 
-impl de::Error for Fault {
+impl de::Error for DecodeFault {
     fn custom<T: fmt::Display>(detail: T) -> Self {
         Self {
             path: Vec::new(),
@@ -165,9 +165,9 @@ fn listed(words: &[&str]) -> String {
 struct Reader<'n>(&'n Node);
 
 impl<'de> de::Deserializer<'de> for Reader<'de> {
-    type Error = Fault;
+    type Error = DecodeFault;
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeFault> {
         match &self.0.kind {
             Kind::Null => visitor.visit_unit(),
             Kind::Bool(value) => visitor.visit_bool(*value),
@@ -185,7 +185,7 @@ impl<'de> de::Deserializer<'de> for Reader<'de> {
         }
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeFault> {
         match &self.0.kind {
             Kind::Null => visitor.visit_none(),
             Kind::Bool(_) | Kind::Number(_) | Kind::Text(_) | Kind::List(_) | Kind::Map(_) => {
@@ -198,7 +198,7 @@ impl<'de> de::Deserializer<'de> for Reader<'de> {
         self,
         _: &'static str,
         visitor: V,
-    ) -> Result<V::Value, Fault> {
+    ) -> Result<V::Value, DecodeFault> {
         visitor.visit_newtype_struct(self)
     }
 
@@ -207,10 +207,10 @@ impl<'de> de::Deserializer<'de> for Reader<'de> {
         _: &'static str,
         words: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Fault> {
+    ) -> Result<V::Value, DecodeFault> {
         match self.0.text() {
             Some(text) => {
-                visitor.visit_enum::<StrDeserializer<'_, Fault>>(text.into_deserializer())
+                visitor.visit_enum::<StrDeserializer<'_, DecodeFault>>(text.into_deserializer())
             }
             None => Err(de::Error::custom(format_args!(
                 "expected one of {}, found {}",
@@ -225,7 +225,7 @@ impl<'de> de::Deserializer<'de> for Reader<'de> {
         _: &'static str,
         _: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Fault> {
+    ) -> Result<V::Value, DecodeFault> {
         match &self.0.kind {
             Kind::Map(_) => self.deserialize_any(visitor),
             // A list is not accepted as a struct. serde would take its elements as the values of
@@ -249,12 +249,12 @@ struct Elements<'n> {
 }
 
 impl<'de> de::SeqAccess<'de> for Elements<'de> {
-    type Error = Fault;
+    type Error = DecodeFault;
 
     fn next_element_seed<T: DeserializeSeed<'de>>(
         &mut self,
         seed: T,
-    ) -> Result<Option<T::Value>, Fault> {
+    ) -> Result<Option<T::Value>, DecodeFault> {
         while let Some(node) = self.elements.get(self.next) {
             let index = self.next;
             self.next += 1;
@@ -276,21 +276,24 @@ struct Entries<'n> {
 }
 
 impl<'de> de::MapAccess<'de> for Entries<'de> {
-    type Error = Fault;
+    type Error = DecodeFault;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(
         &mut self,
         seed: K,
-    ) -> Result<Option<K::Value>, Fault> {
+    ) -> Result<Option<K::Value>, DecodeFault> {
         self.value = self.entries.find(|entry| !entry.node.broken);
         let Some(entry) = self.value else {
             return Ok(None);
         };
-        seed.deserialize(StrDeserializer::<Fault>::new(&entry.key))
+        seed.deserialize(StrDeserializer::<DecodeFault>::new(&entry.key))
             .map(Some)
     }
 
-    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Fault> {
+    fn next_value_seed<V: DeserializeSeed<'de>>(
+        &mut self,
+        seed: V,
+    ) -> Result<V::Value, DecodeFault> {
         let Some(entry) = self.value.take() else {
             return Err(de::Error::custom("a value without its key"));
         };

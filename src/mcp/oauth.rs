@@ -32,11 +32,11 @@ const FORM_ESCAPES: &AsciiSet = &NON_ALPHANUMERIC
 #[derive(Debug)]
 pub(super) struct Tokens {
     settings: OAuth,
-    cached: Mutex<Option<Token>>,
+    cached: Mutex<Option<AccessToken>>,
 }
 
 #[derive(Debug)]
-struct Token {
+struct AccessToken {
     text: Secret<String>,
     until: Instant,
 }
@@ -84,7 +84,7 @@ impl Tokens {
         }
     }
 
-    async fn fetch(&self, net: &Net) -> Result<Token, String> {
+    async fn fetch(&self, net: &Net) -> Result<AccessToken, String> {
         let OAuth {
             token_url,
             client_id,
@@ -131,7 +131,7 @@ impl Tokens {
         let lifetime = granted
             .expires_in
             .map_or(DEFAULT_LIFETIME, Duration::from_secs);
-        Ok(Token {
+        Ok(AccessToken {
             text: Secret::new(granted.access_token),
             until: Instant::now()
                 + lifetime

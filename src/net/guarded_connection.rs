@@ -33,7 +33,7 @@ pub(super) struct SendGate(Arc<State>);
 
 #[derive(Default)]
 struct State {
-    limits: Mutex<Limits>,
+    limits: Mutex<WriteConditions>,
     /// Whether an earlier request has used the connection.
     is_reused: AtomicBool,
     begun: AtomicBool,
@@ -42,7 +42,7 @@ struct State {
 
 /// The conditions for a write of the present request.
 #[derive(Default)]
-struct Limits {
+struct WriteConditions {
     /// The function that permits or refuses the request. The first write of the request takes the
     /// function out, so the function is called at most once.
     may_send: Option<MaySend>,
@@ -56,7 +56,7 @@ impl SendGate {
         let is_reused = self.0.begun.swap(false, Ordering::SeqCst);
         self.0.is_reused.store(is_reused, Ordering::SeqCst);
         self.0.refused.store(false, Ordering::SeqCst);
-        *self.lock() = Limits {
+        *self.lock() = WriteConditions {
             may_send: Some(may_send),
             deadline: Some(deadline),
         };
@@ -73,7 +73,7 @@ impl SendGate {
         self.0.refused.load(Ordering::SeqCst)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Limits> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, WriteConditions> {
         self.0.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

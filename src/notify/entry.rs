@@ -7,7 +7,7 @@ use url::Url;
 
 use super::recipients::recipients_include;
 use super::settings::{EntrySettings, Mail, Payload, Webhook, When, parse_header};
-use super::sign::{Key, parse_key};
+use super::sign::{SigningKey, parse_key};
 use super::slack::SlackChannel;
 use super::teams::TeamsChannel;
 use super::{exchange, mail};
@@ -69,7 +69,7 @@ pub(super) enum Channel {
 pub(super) struct WebhookChannel {
     pub(super) url: Url,
     /// The keys that sign a message, the newest first.
-    pub(super) keys: Vec<Key>,
+    pub(super) keys: Vec<SigningKey>,
     pub(super) headers: HeaderMap,
     pub(super) payload: Payload,
     pub(super) shows_summaries: bool,
@@ -131,7 +131,7 @@ impl WebhookChannel {
             .iter()
             .map(|(name, value)| parse_header(name, value))
             .collect();
-        let keys: Result<Vec<Key>, _> = webhook.secrets.iter().map(parse_key).collect();
+        let keys: Result<Vec<SigningKey>, _> = webhook.secrets.iter().map(parse_key).collect();
         Some(Self {
             url: plain_http_url(webhook.url.reveal())?,
             keys: keys.ok()?,

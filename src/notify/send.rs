@@ -73,7 +73,7 @@ impl EntryState {
 }
 
 /// A slot of the entry, together with either a slot of the process or the entry's reserve.
-type Slot = (OwnedSemaphorePermit, OwnedSemaphorePermit);
+type SendSlot = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 /// Whether the cause of a failed attempt is probably the receiver and not the message. For HTTP,
 /// the cause is the receiver if there was no answer, or if the status asks the sender to try again
@@ -124,7 +124,7 @@ impl Sender {
     /// Starts as many attempts of an entry as there are free slots. Returns whether an attempt was
     /// started.
     async fn start_attempts_of(self: &Arc<Self>, state: &Arc<EntryState>) -> bool {
-        let mut slots: Vec<Slot> = Vec::new();
+        let mut slots: Vec<SendSlot> = Vec::new();
         while let Some(slot) = self.free_slot(state) {
             slots.push(slot);
         }
@@ -159,7 +159,7 @@ impl Sender {
         is_served
     }
 
-    fn free_slot(&self, state: &EntryState) -> Option<Slot> {
+    fn free_slot(&self, state: &EntryState) -> Option<SendSlot> {
         let entry_slot = Arc::clone(&state.slots).try_acquire_owned().ok()?;
         let process_slot = Arc::clone(&self.slots).try_acquire_owned();
         let process_slot = process_slot.or_else(|_| Arc::clone(&state.reserve).try_acquire_owned());

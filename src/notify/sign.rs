@@ -13,14 +13,14 @@ const MIN_SECRET_BYTES: usize = 24;
 
 /// A secret that is ready to sign messages.
 #[derive(Clone)]
-pub(super) struct Key(Hmac<Sha256>);
+pub(super) struct SigningKey(Hmac<Sha256>);
 
 /// Parses a secret.
 ///
 /// # Errors
 /// Fails if the secret does not have the expected form. The error describes the expected form and
 /// does not contain the secret.
-pub(super) fn parse_key(secret: &Secret<String>) -> Result<Key, &'static str> {
+pub(super) fn parse_key(secret: &Secret<String>) -> Result<SigningKey, &'static str> {
     const EXPECTED: &str = "expected `whsec_` and the base64 of 24 bytes or more: \
          `echo \"whsec_$(openssl rand -base64 32)\"` makes a secret";
     let text = secret.reveal().strip_prefix(PREFIX).ok_or(EXPECTED)?;
@@ -28,13 +28,15 @@ pub(super) fn parse_key(secret: &Secret<String>) -> Result<Key, &'static str> {
     if bytes.len() < MIN_SECRET_BYTES {
         return Err(EXPECTED);
     }
-    Hmac::new_from_slice(&bytes).map(Key).map_err(|_| EXPECTED)
+    Hmac::new_from_slice(&bytes)
+        .map(SigningKey)
+        .map_err(|_| EXPECTED)
 }
 
 /// Returns the value of the header `webhook-signature`: a signature for each key, in the order of
 /// `keys`.
-pub(super) fn signatures(keys: &[Key], id: &str, seconds: i64, body: &[u8]) -> String {
-    let signature = |key: &Key| {
+pub(super) fn signatures(keys: &[SigningKey], id: &str, seconds: i64, body: &[u8]) -> String {
+    let signature = |key: &SigningKey| {
         let mut mac = key.0.clone();
         mac.update(format!("{id}.{seconds}.").as_bytes());
         mac.update(body);
@@ -47,7 +49,7 @@ pub(super) fn signatures(keys: &[Key], id: &str, seconds: i64, body: &[u8]) -> S
 mod tests {
     use super::*;
 
-    fn of(text: &str) -> Result<Key, &'static str> {
+    fn of(text: &str) -> Result<SigningKey, &'static str> {
         parse_key(&Secret::new(text.to_owned()))
     }
 

@@ -25,11 +25,11 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=ut
 
 /// A channel of Slack with parsed settings.
 pub(super) struct SlackChannel {
-    transport: Transport,
+    transport: SlackTransport,
     pub(super) shows_summaries: bool,
 }
 
-enum Transport {
+enum SlackTransport {
     Bot(Bot),
     IncomingWebhook(Url),
 }
@@ -45,10 +45,12 @@ impl SlackChannel {
     /// Returns the channel of these settings; `None` if the settings have mistakes.
     pub(super) fn from_settings(settings: &Settings) -> Option<Self> {
         let transport = match (&settings.url, &settings.token, &settings.channel) {
-            (Some(url), None, None) => Transport::IncomingWebhook(plain_http_url(url.reveal())?),
+            (Some(url), None, None) => {
+                SlackTransport::IncomingWebhook(plain_http_url(url.reveal())?)
+            }
             (None, Some(token), Some(channel)) => {
                 let method = |name| method(&settings.api_url, name);
-                Transport::Bot(Bot {
+                SlackTransport::Bot(Bot {
                     post: method("chat.postMessage")?,
                     update: method("chat.update")?,
                     token: bearer(token)?,
@@ -65,7 +67,7 @@ impl SlackChannel {
 
     /// Whether the channel can update messages that it has posted.
     pub(super) fn can_update(&self) -> bool {
-        matches!(self.transport, Transport::Bot(_))
+        matches!(self.transport, SlackTransport::Bot(_))
     }
 
     /// Posts a message. If a bot posts the message, the result contains the message's id.
@@ -97,8 +99,8 @@ impl SlackChannel {
             content.insert(off.to_owned(), false.into());
         }
         match &self.transport {
-            Transport::Bot(bot) => bot.call(net, clock, &bot.post, content).await,
-            Transport::IncomingWebhook(url) => {
+            SlackTransport::Bot(bot) => bot.call(net, clock, &bot.post, content).await,
+            SlackTransport::IncomingWebhook(url) => {
                 let body = Value::Object(content).to_string();
                 let request = net.repeatable().post(url.clone());
                 let request = request.header(CONTENT_TYPE, JSON).body(body);
@@ -115,7 +117,7 @@ impl SlackChannel {
         ts: &str,
         message: &RoomMessage,
     ) -> AttemptResult {
-        let Transport::Bot(bot) = &self.transport else {
+        let SlackTransport::Bot(bot) = &self.transport else {
             return AttemptResult::without_status("an incoming webhook cannot update a message");
         };
         let mut content = blocks::content(message);

@@ -152,7 +152,7 @@ record! {
 }
 
 record! {
-    struct RequestState {
+    struct StoredRequestState {
         request_id: Uuid,
         status: String,
         expires_at: Option<i64>,
@@ -173,7 +173,7 @@ struct StoredState {
     /// decisions.
     grants: HashMap<Uuid, i64>,
     tasks: HashMap<Uuid, TaskState>,
-    requests: HashMap<Uuid, RequestState>,
+    requests: HashMap<Uuid, StoredRequestState>,
 }
 
 /// Writes a batch. Returns for each change, in the order of the batch, the time of the commit, or
@@ -227,7 +227,7 @@ fn read_state(
         }
         for line in &rows.request_updates {
             let id = Value::Id(line.request_id);
-            let found: Vec<RequestState> = records(transaction, READ_REQUEST, &[id])?;
+            let found: Vec<StoredRequestState> = records(transaction, READ_REQUEST, &[id])?;
             requests.extend(
                 found
                     .into_iter()

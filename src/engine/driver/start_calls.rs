@@ -23,10 +23,10 @@ use crate::task::tool_spec::ToolSpec;
 use crate::tool::credential::Credentials;
 use crate::tool::{AttemptPermit, Invocation, PermitDecision, Tool, ToolAnswer, arguments};
 
-type Attempt = (Arc<dyn Tool>, Invocation);
+type ToolAttempt = (Arc<dyn Tool>, Invocation);
 
 /// Attempts, and in the same order the handles that decide their permits.
-type Attempts = (Vec<Attempt>, Vec<PermitDecision>);
+type ToolAttempts = (Vec<ToolAttempt>, Vec<PermitDecision>);
 
 /// The current definition of each call's tool: the reviewed definition, unless the tool's server
 /// has shown this task a changed definition.
@@ -196,7 +196,7 @@ impl<'e> Driver<'e> {
         compared: &PresentTools<'_>,
         credentials: &Credentials,
         mut continuations: BTreeMap<CallId, Resume>,
-    ) -> Attempts {
+    ) -> ToolAttempts {
         let (mut attempts, mut decisions) = (Vec::new(), Vec::new());
         for state in self.states_of(calls) {
             let id = state.call.tool_call_id;
@@ -322,7 +322,7 @@ impl<'e> Driver<'e> {
 
 /// Performs one attempt after its permit is decided. A tool with `connects_first` is called at
 /// once: the tool itself waits until its permit is decided.
-async fn perform((tool, call): &Attempt) -> ToolAnswer {
+async fn perform((tool, call): &ToolAttempt) -> ToolAnswer {
     if !tool.connects_first() {
         call.permit.decided().await;
     }

@@ -26,13 +26,13 @@ const NEXT_CURSOR: &str = "$response.body#/next_cursor";
 
 /// Links to operations that take the same parameter: the target operations, the parameter, and the
 /// place of its value in the response.
-type Links = (&'static [&'static str], &'static str, &'static str);
+type OperationLinks = (&'static [&'static str], &'static str, &'static str);
 
 /// The links of the operation `from`, for its responses with a status in `statuses`.
 struct LinkedResponse {
     from: &'static str,
     statuses: &'static [&'static str],
-    links: &'static [Links],
+    links: &'static [OperationLinks],
 }
 
 const ALL: &[LinkedResponse] = &[

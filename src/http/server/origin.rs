@@ -9,13 +9,13 @@ use http::{HeaderMap, Method, Uri, Version};
 use url::Url;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Origin {
+struct WebOrigin {
     scheme: String,
     host: String,
     port: u16,
 }
 
-impl Origin {
+impl WebOrigin {
     fn parse(text: &str) -> Option<Self> {
         if text.contains(['@', '?', '#', '\\', ' ', '\t']) {
             return None;
@@ -36,18 +36,18 @@ impl Origin {
 /// service's own host may always send such requests.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origins {
-    public: Option<Origin>,
-    allowed: Vec<Origin>,
+    public: Option<WebOrigin>,
+    allowed: Vec<WebOrigin>,
 }
 
 impl Origins {
     #[must_use]
     pub(crate) fn new(public_url: &str, cors_origins: &[String]) -> Self {
         Self {
-            public: Origin::parse(public_url),
+            public: WebOrigin::parse(public_url),
             allowed: cors_origins
                 .iter()
-                .filter_map(|origin| Origin::parse(origin))
+                .filter_map(|origin| WebOrigin::parse(origin))
                 .collect(),
         }
     }
@@ -97,16 +97,16 @@ impl Origins {
 
 /// Parses the value of an `Origin` header. `None` if the value is not an origin of `http` or
 /// `https`, or has a path, even `/`.
-fn header_origin(text: &str) -> Option<Origin> {
+fn header_origin(text: &str) -> Option<WebOrigin> {
     let (_, rest) = text.split_once("://")?;
     if rest.contains('/') {
         None
     } else {
-        Origin::parse(text)
+        WebOrigin::parse(text)
     }
 }
 
-fn is_own_origin(origin: &Origin, headers: &HeaderMap, uri: &Uri) -> bool {
+fn is_own_origin(origin: &WebOrigin, headers: &HeaderMap, uri: &Uri) -> bool {
     authority(headers, uri)
         .and_then(|host| header_origin(&format!("{}://{host}", origin.scheme)))
         .is_some_and(|own| own == *origin)

@@ -61,10 +61,10 @@ impl fmt::Display for ClientNetwork {
 
 /// The wrong keys of the last minute.
 #[derive(Debug, Default)]
-pub(crate) struct WrongKeys(Mutex<Table>);
+pub(crate) struct WrongKeys(Mutex<KeyTable>);
 
 #[derive(Debug, Default)]
-struct Table {
+struct KeyTable {
     sources: HashMap<ClientNetwork, RecentKeys>,
     /// The wrong keys of all sources for which `sources` has no room.
     others: RecentKeys,
@@ -146,7 +146,7 @@ impl WrongKeys {
     /// Fails with `too_many` if the counter for `source` reached its limit within the last minute.
     pub(crate) fn count(&self, source: ClientNetwork, now: Duration) -> Result<(), Problem> {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Table {
+        let KeyTable {
             sources,
             others,
             swept,

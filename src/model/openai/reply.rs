@@ -220,15 +220,15 @@ pub(super) fn exact_arguments(body: &str) -> Option<Vec<&str>> {
         #[serde(borrow)]
         tool_calls: Option<Vec<WireCall<'a>>>,
         #[serde(borrow)]
-        function_call: Option<Function<'a>>,
+        function_call: Option<ReplyFunction<'a>>,
     }
     #[derive(Deserialize)]
     struct WireCall<'a> {
         #[serde(borrow)]
-        function: Option<Function<'a>>,
+        function: Option<ReplyFunction<'a>>,
     }
     #[derive(Deserialize)]
-    struct Function<'a> {
+    struct ReplyFunction<'a> {
         #[serde(borrow)]
         arguments: Option<&'a RawValue>,
     }

@@ -67,7 +67,7 @@ pub(crate) fn of_kind(kind: RequestKind) -> RequestRow {
 
 /// The parts of a sample request: the tool's name, the arguments, the question, the details and the
 /// form.
-type Question = (
+type SampleQuestion = (
     &'static str,
     Value,
     Option<&'static str>,
@@ -75,7 +75,7 @@ type Question = (
     Option<Value>,
 );
 
-fn question_of_kind(kind: RequestKind) -> Question {
+fn question_of_kind(kind: RequestKind) -> SampleQuestion {
     match kind {
         RequestKind::Approval | RequestKind::Reconcile => (
             "refund_payment",
