@@ -287,7 +287,7 @@ impl Shared {
         let line = &readable(line);
         match ServerMessage::read(line) {
             Some(ServerMessage::Answer(Value::String(id), answer)) => {
-                self.settle(&id, answer, line)
+                self.settle(&id, answer, line);
             }
             Some(ServerMessage::Request(id, method)) => {
                 // A request that finds the queue full gets no reply.

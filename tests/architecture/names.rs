@@ -1,15 +1,19 @@
-//! Checks names: no file and no type has a vague name, and no name is a retired word of
-//! `docs/glossary.md`.
+//! Checks names: no file and no type has a vague name, no name is a retired word of
+//! `docs/glossary.md`, and no name of a visible type stands in two rooms.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use super::tokens::{Place, tokens};
-use super::{Source, all_sources, root};
+use super::{Source, all_sources, root, sources};
 
 const VAGUE_FILES: [&str; 6] = ["utils", "util", "common", "types", "helpers", "misc"];
 
 const VAGUE_ENDINGS: [&str; 4] = ["Manager", "Service", "Handler", "Helper"];
+
+/// The names of visible types that may stand in several rooms. Each room's `Settings` are named
+/// with their room, as in `store::Settings`.
+const SHARED_NAMES: [&str; 1] = ["Settings"];
 
 #[test]
 fn files_and_types_have_no_vague_names() {
@@ -118,4 +122,105 @@ fn declared_names(text: &str, names: &BTreeSet<String>) -> Vec<String> {
         .filter(|(keyword, name)| declares(&keyword.text) && names.contains(&name.text))
         .map(|(_, name)| name.text.clone())
         .collect()
+}
+
+#[test]
+fn visible_type_name_stands_in_one_room_only() {
+    let wrong = names_in_two_rooms(&sources("src"));
+    assert!(
+        wrong.is_empty(),
+        "types of one name in two rooms get different names:\n{}",
+        wrong.join("\n")
+    );
+}
+
+#[test]
+fn visible_type_name_in_two_rooms_is_found() {
+    let source = |path: &str, text: &str| Source {
+        path: path.to_owned(),
+        text: text.to_owned(),
+    };
+    let sources = [
+        source(
+            "src/task/item.rs",
+            "pub struct Item(pub u8); pub struct Settings; struct Own; // pub struct Page;",
+        ),
+        source(
+            "src/store/mod.rs",
+            "pub(in crate::store) enum Item {} pub struct Settings;",
+        ),
+        source(
+            "src/store/page.rs",
+            "pub(super) trait Page {} impl Own for u8 { type Row = u8; }",
+        ),
+        source(
+            "src/store/own.rs",
+            "pub struct Row; pub(super) trait Page {}",
+        ),
+        source("src/http/wire/page.rs", "pub(crate) type Page = u8;"),
+        source("src/http/api/own.rs", "pub struct Own; pub struct Link;"),
+        source("src/http/pages/link.rs", "pub(crate) union Link {}"),
+        source("src/http/wire/tests.rs", "pub struct Row;"),
+    ];
+    assert_eq!(
+        names_in_two_rooms(&sources),
+        [
+            "Item: store, task",
+            "Link: http::api, http::pages",
+            "Page: http::wire, store"
+        ]
+    );
+}
+
+/// Returns the names of visible types that stand in several rooms, each with these rooms.
+fn names_in_two_rooms(sources: &[Source]) -> Vec<String> {
+    let mut rooms_by_name: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for source in sources.iter().filter(|source| !source.is_of_tests()) {
+        for name in visible_types(&source.text) {
+            let rooms = rooms_by_name.entry(name).or_default();
+            rooms.insert(room_of(&source.path));
+        }
+    }
+    rooms_by_name
+        .into_iter()
+        .filter(|(name, rooms)| rooms.len() > 1 && !SHARED_NAMES.contains(&name.as_str()))
+        .map(|(name, rooms)| {
+            let rooms: Vec<String> = rooms.into_iter().collect();
+            format!("{name}: {}", rooms.join(", "))
+        })
+        .collect()
+}
+
+/// Returns the room of a file: a top-level module of `src`, or a module of `src/http`.
+fn room_of(path: &str) -> String {
+    let mut module = Place::of_file(path).module;
+    let is_http = module.first().is_some_and(|name| name == "http");
+    module.truncate(if is_http { 2 } else { 1 });
+    module.join("::")
+}
+
+/// Returns the names of the types in `text` that are declared with `pub` or `pub(…)`. So a private
+/// type and an associated type, which has its name from the trait, are left out.
+fn visible_types(text: &str) -> Vec<String> {
+    let tokens = tokens(text);
+    let word = |at: usize| tokens.get(at).map_or("", |token| token.text.as_str());
+    let mut found = Vec::new();
+    for at in 0..tokens.len() {
+        if word(at) != "pub" {
+            continue;
+        }
+        let mut next = at + 1;
+        if word(next) == "(" {
+            while !matches!(word(next), ")" | "") {
+                next += 1;
+            }
+            next += 1;
+        }
+        let name = word(next + 1);
+        let is_type = ["struct", "enum", "trait", "type", "union"].contains(&word(next));
+        if is_type && name.starts_with(char::is_alphabetic) {
+            found.push(name.to_owned());
+        }
+    }
+    found
 }

@@ -83,7 +83,7 @@ impl<'e> Driver<'e> {
     /// Prepares the tools of these calls, and journals the start of each call. Returns `None` if
     /// the calls do not start now: for example, a tool cannot be prepared, or the service stops. If
     /// the service stops, the driver queues the task at its next step.
-    async fn prepare_attempts(&mut self, calls: &[CallId]) -> Result<Option<Attempts>, Stop> {
+    async fn prepare_attempts(&mut self, calls: &[CallId]) -> Result<Option<ToolAttempts>, Stop> {
         if !self.prepare_tools(calls).await? || self.engine.stop.is_cancelled() {
             return Ok(None);
         }

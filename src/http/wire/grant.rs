@@ -29,7 +29,6 @@ pub(crate) struct GrantList {
 /// A standing decision: an approval that also lets later calls of its rule through.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = Grant)]
-#[expect(clippy::struct_field_names, reason = "the names of the API's members")]
 pub(crate) struct WireGrant {
     /// The id of the standing decision, as `DELETE /v1/grants/{grant_id}` takes it.
     #[schema(format = Uuid)]
