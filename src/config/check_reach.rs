@@ -301,11 +301,7 @@ fn check_selection(
         let index = index.to_string();
         let place = [place, &[key, &index]].concat();
         let name = [&one.groups[..], &one.users[..]].concat().join(", ");
-        let single = EntrySettings {
-            groups: one.groups,
-            users: one.users,
-            ..entry.clone()
-        };
+        let single = limited_to(entry, one);
         let is_reported = mistakes.found.iter().any(|known| known.place == place);
         let mut terms = decisive.iter();
         if !is_reported && !terms.any(|terms| selects_in_any_tenant(&single, terms, accounts)) {
@@ -344,10 +340,19 @@ fn check_recipients(
         .filter(|terms| selects_in_any_tenant(entry, terms, accounts))
         .collect();
     for (key, index, one) in single_names(named) {
+        let single = limited_to(entry, one.clone());
         let to = Recipients::Named(one);
         let index = index.to_string();
         let place = [&place[..], &[key, &index]].concat();
-        if !decisive.iter().any(|terms| reaches(&to, terms)) {
+        let may_decide = |terms: &QuestionTerms<'_>| {
+            selects_in_any_tenant(entry, terms, accounts)
+                && selects_in_any_tenant(&single, terms, accounts)
+        };
+        let is_reached = decisive.iter().any(|terms| reaches(&to, terms));
+        if !is_reached && decisive.iter().any(|terms| may_decide(terms)) {
+            let detail = "nobody here who may decide a question of this entry has a mail address in `auth.people`";
+            mistakes.warn(&place, detail);
+        } else if !is_reached {
             let detail = "no person here has a mail address and may decide a question of this entry: a message reports a \
                           question, it never widens who may decide it";
             mistakes.add(&place, detail);
@@ -355,6 +360,15 @@ fn check_recipients(
             let detail = "no person here may decide the questions of some rules, and no mail about those is sent here";
             mistakes.warn(&place, detail);
         }
+    }
+}
+
+/// Returns the entry as it would be if only these people narrowed it.
+fn limited_to(entry: &EntrySettings, people: Named) -> EntrySettings {
+    EntrySettings {
+        groups: people.groups,
+        users: people.users,
+        ..entry.clone()
     }
 }
 

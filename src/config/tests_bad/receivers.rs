@@ -206,7 +206,15 @@ fn unknown_names_in_an_entry_are_refused() {
 
 /// Returns the warnings of this file about names of an entry that no rule lets decide.
 fn warned(auth: &str, entry: &str) -> Vec<String> {
-    let text = format!("{BASE}{TOOL}{auth}notify: {{ to: [ {entry} ] }}\n");
+    warnings_with(
+        "no rule lets",
+        &format!("{auth}notify: {{ to: [ {entry} ] }}\n"),
+    )
+}
+
+/// Returns the warnings about `notify` with these words, of a file with these sections.
+fn warnings_with(words: &str, sections: &str) -> Vec<String> {
+    let text = format!("{BASE}{TOOL}{sections}");
     let (_, report) = load(
         Source::File("h.yaml".into(), text.replace("SECRET", SECRET)),
         &Environment::new(&[], &[]),
@@ -217,7 +225,7 @@ fn warned(auth: &str, entry: &str) -> Vec<String> {
     let lines = report.warnings.iter().map(ToString::to_string);
     lines
         .filter_map(|line| Some(line.split_once("notify")?.1.to_owned()))
-        .filter(|line| line.contains("no rule lets"))
+        .filter(|line| line.contains(words))
         .collect()
 }
 
@@ -402,6 +410,25 @@ fn escalation_to_a_person_who_may_not_decide_is_refused() {
         found_by_mail(SERVER, &rule("users: [eve]"), &entry),
         Vec::<String>::new()
     );
+}
+
+#[test]
+fn escalation_to_deciders_without_an_address_is_warned_about() {
+    let auth = AUTH.replace("eve,", "eve, groups: [leads],");
+    for to in ["groups: [leads]", "users: [eve]"] {
+        let entry = format!("{{ name: a, mail: {{ to: {{ {to} }} }}, when: {{ after: 1h }} }}");
+        let notify = format!("notify: {{ mail: {SERVER}, to: [ {entry} ] }}\n");
+        let sections = format!("{auth}{}{notify}", rule(to));
+        assert_eq!(
+            mistakes_in(format!("{BASE}{TOOL}{sections}")),
+            Vec::<String>::new()
+        );
+        let warnings = warnings_with("has a mail address", &sections);
+        assert!(
+            warnings.len() == 1 && warnings[0].starts_with(".to[0].mail.to."),
+            "{to}: {warnings:?}"
+        );
+    }
 }
 
 #[test]
