@@ -204,6 +204,11 @@ on_both! {
         let replay = app.owner().header("idempotency-key", "k2").hit(&path).await;
         assert_eq!((done.status, replay.status), (200, 200), "{}", replay.text);
         assert_eq!(replay.str("/status"), "Completed");
+        let spelled = format!("/resume/{}/approve", first.str("/pending/0/request_id").to_uppercase());
+        for path in [spelled.clone(), spelled.replace('-', "%2D")] {
+            let replay = app.owner().header("idempotency-key", "k2").hit(&path).await;
+            assert_eq!((replay.status, replay.header("idempotency-replayed")), (200, "true"), "{path}: {}", replay.text);
+        }
         assert_eq!(app.tool.ledger().len(), 1);
         assert_eq!(app.model.sent().len(), 2);
         app.stop().await;
@@ -224,6 +229,33 @@ on_both! {
         let done = app.owner().hit(&format!("/resume/{anew}/approve")).await;
         assert_eq!(done.str("/status"), "Completed", "{}", done.text);
         assert_eq!(app.tool.ledger()[0].uri, "/refund-all");
+        app.stop().await;
+    }
+
+    async fn page_with_one_button_has_none_once_the_tool_has_changed(on: On) {
+        let mut app = TestApp::start(on).await;
+        let held = app.held().await;
+        let shown = async |app: &TestApp, path: &str| {
+            let page = app.owner().header("accept", "text/html").get(&format!("/resume/{}{path}", held.request)).await;
+            assert_eq!(page.status, 200, "{}", page.text);
+            page.text
+        };
+        let reason = "The tool was changed after this request was opened";
+        let mut buttons = Vec::new();
+        for verb in ["/approve", "/reject"] {
+            let page = shown(&app, verb).await;
+            assert!(!page.contains(reason), "{page}");
+            buttons.push(page.matches("</button>").count());
+        }
+        app.restart_with(|yaml| yaml.replace("/refund\"", "/refund-all\"")).await;
+        for (verb, before) in ["/approve", "/reject"].into_iter().zip(buttons) {
+            let page = shown(&app, verb).await;
+            assert!(page.contains(reason), "{page}");
+            assert_eq!(page.matches("</button>").count(), before - 1, "{page}");
+        }
+        // The whole page keeps its forms, because an answer has people asked anew.
+        let page = shown(&app, "").await;
+        assert!(page.contains("</button>") && !page.contains(reason), "{page}");
         app.stop().await;
     }
 

@@ -88,6 +88,38 @@ impl Engine {
     }
 }
 
+impl Engine {
+    /// Returns whether an answer of `caller` to the open request `row` would withdraw it, because a
+    /// tool of its calls or its credential form has changed since it was opened. Compares with the
+    /// configuration, asks no tool's server, and changes nothing.
+    ///
+    /// # Errors
+    /// `Unavailable` when the database does not answer; `Internal` if the journal is unreadable.
+    pub async fn asks_about_changed_tool(
+        self: &Arc<Self>,
+        caller: &Caller,
+        row: &RequestRow,
+    ) -> Result<bool, Refusal> {
+        let Ok(approver) = approver_of(caller, row) else {
+            return Ok(false);
+        };
+        let session = load_session(self, row, None).await?;
+        let Some(open) = session.own.progress.open_request(row.spec.request_id) else {
+            return Ok(false);
+        };
+        let agent = self.agent_of(&session.own.row).await?;
+        let state = row.state();
+        let calls = state.open_calls(&caller.user_id);
+        let calls: Vec<CallId> = calls.map(|call| call.tool_call_id).collect();
+        let decider = Decider {
+            engine: self,
+            approver,
+        };
+        let agent = agent.as_deref().ok();
+        Ok(decider.is_tool_changed(agent, &session, open, Action::Approve, &calls))
+    }
+}
+
 /// Checks an answer of a person who may decide the request, and turns it into facts.
 #[derive(Clone, Copy)]
 pub(super) struct Decider<'e> {

@@ -199,6 +199,7 @@ texts! {
     is_decided: "This request is decided.", "此请求已有决定。";
     has_expired: "This request has expired.", "此请求已过期。";
     was_withdrawn: "This request was withdrawn.", "此请求已撤回。";
+    tool_has_changed: "The tool was changed after this request was opened, so this answer would not count. Any answer on the request's page has the call judged again with the tool as it is now.", "提问之后工具已更改，因此这种答复不会生效。在请求页面上作出任何答复，都会按现在的工具重新判断该调用。";
     for_others: "Other people decide this request.", "此请求由其他人决定。";
     you_answered: "You have answered; other people have not answered yet.", "您已答复，其他人尚未答复。";
     not_of_kind: "This request does not take this answer: answer on its page.", "此请求不接受这种答复，请在请求页面上答复。";

@@ -13,12 +13,14 @@ use futures_util::StreamExt as _;
 use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::request::Parts;
+use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use self::budget::{BodyBudget, BodyReservation};
 use super::caller::CurrentCaller;
@@ -271,8 +273,19 @@ pub(crate) fn check_key(headers: &HeaderMap) -> Result<(), Problem> {
 fn stored_path(parts: &Parts) -> String {
     match parts.extensions.get::<CurrentLink>() {
         Some(link) => link.stored_path.clone(),
-        None => parts.uri.path().to_owned(),
+        None => with_usual_ids(parts.uri.path()),
     }
+}
+
+/// Returns the path with each id in its usual form. An id in capitals or with percent-encoded
+/// characters names the same resource, so a repetition under it must not be a new POST.
+fn with_usual_ids(path: &str) -> String {
+    let segments = path.split('/').map(|segment| {
+        let decoded = percent_decode_str(segment).decode_utf8();
+        let id = decoded.ok().and_then(|text| Uuid::try_parse(&text).ok());
+        id.map_or_else(|| segment.to_owned(), |id| id.to_string())
+    });
+    segments.collect::<Vec<_>>().join("/")
 }
 
 impl PostRequest {

@@ -111,6 +111,10 @@ pub(crate) struct View<'a> {
     pub return_path: String,
     /// The sealed link that the reader opened, if any.
     pub link: Option<&'a CurrentLink>,
+    /// Whether an answer would withdraw the request, because a tool has changed. Only the pages with
+    /// one button look for this: an answer on the whole page has the calls judged and asked about
+    /// anew.
+    asks_about_changed_tool: bool,
 }
 
 const ITEMS_PER_READ: i64 = 16;
@@ -145,6 +149,7 @@ impl<'a> View<'a> {
                 row.spec.request_id
             ),
             link: None,
+            asks_about_changed_tool: false,
         }
     }
 
@@ -297,7 +302,9 @@ impl<'a> View<'a> {
             return (!self.allows(action)).then_some(self.texts.link_no_answer);
         }
         if self.allows_whole(action) {
-            return None;
+            return self
+                .asks_about_changed_tool
+                .then_some(words.tool_has_changed);
         }
         let approves = action == Action::Approve;
         if approves && self.request.approval_url.is_none() {
@@ -368,6 +375,11 @@ async fn get_single_action_page(
     let row = access::readable_request(http, caller, id).await?;
     let mut view = View::load(http, &row, caller, Language::from_headers(headers)).await?;
     view.return_path = format!("{}/{}", view.return_path, action.as_str());
+    if row.status == status::RequestStatus::Pending {
+        let changed = http.engine.asks_about_changed_tool(caller, &row).await;
+        // An unreadable journal hides no button: the POST then says what is wrong.
+        view.asks_about_changed_tool = changed.unwrap_or_default();
+    }
     Ok(page_response(&view, single_action_page(&view, action)))
 }
 
