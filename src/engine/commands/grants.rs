@@ -63,7 +63,7 @@ impl Grants<'_> {
         let row = row.ok_or(Refusal::NotFound)?;
         if !self.may_end(caller, &row) {
             return Err(Refusal::Forbidden(
-                "Only the person who gave this standing decision, a person who may decide such a request, or an admin may end it.".into(),
+                "Only the person who gave this standing decision, a person who may decide such a request, or an admin may end it, each with a key that may decide.".into(),
             ));
         }
         Ok(row)

@@ -136,6 +136,27 @@ async fn request_of_the_newest_revision_without_a_member_that_each_has_is_refuse
 }
 
 #[tokio::test]
+async fn method_that_the_newest_revision_has_removed_is_unknown_with_and_without_meta() {
+    let app = gate(On::Sqlite, "").await;
+    for method in ["initialize", "ping"] {
+        for message in [older(method, &json!({})), newest(method, json!({}))] {
+            let actor = app
+                .actor(AGENT)
+                .header("mcp-protocol-version", "2026-07-28")
+                .header("mcp-method", method);
+            let body = Some(("application/json", message.to_string()));
+            let reply = actor.send(Method::POST, "/mcp/refunds", body).await;
+            assert_eq!(
+                (reply.status, &reply.body["error"]["code"]),
+                (404, &json!(-32601)),
+                "{message}"
+            );
+        }
+    }
+    app.stop().await;
+}
+
+#[tokio::test]
 async fn header_that_contradicts_the_body_is_refused() {
     let app = gate(On::Sqlite, "").await;
     let params = json!({"name": "refund", "arguments": {"order": 1, "amount": 5}});
@@ -202,12 +223,12 @@ async fn arguments_and_meta_that_are_no_objects_are_refused() {
     assert_eq!(app.tool.count(), 0);
     let absent = post(&app, "0", &older("tools/call", &json!({"name": "refund"}))).await;
     assert_eq!(absent.body["result"]["isError"], true, "{}", absent.text);
-    let ping = older("ping", &json!({"_meta": null})).to_string();
+    let discover = older("server/discover", &json!({"_meta": null})).to_string();
     let actor = app
         .actor(AGENT)
         .header("mcp-protocol-version", "2026-07-28");
-    let actor = actor.header("mcp-method", "ping");
-    let body = Some(("application/json", ping));
+    let actor = actor.header("mcp-method", "server/discover");
+    let body = Some(("application/json", discover));
     let reply = actor.send(Method::POST, "/mcp/refunds", body).await;
     let error = (reply.status, &reply.body["error"]["code"]);
     assert_eq!(error, (400, &json!(-32602)), "{}", reply.text);

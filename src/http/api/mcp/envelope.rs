@@ -108,6 +108,10 @@ impl From<JsonError> for RpcError {
     }
 }
 
+/// Methods that the revision 2026-07-28 no longer has. A client of an older revision sends them
+/// without `_meta`, and is to learn that the method is unknown.
+const REMOVED_METHODS: [&str; 2] = ["initialize", "ping"];
+
 /// Returns the protocol revision of a message. Refuses a message whose headers contradict its body.
 /// In the revision 2026-07-28, headers repeat the revision, the method and the called tool, because
 /// proxies do not read the body. A message of this revision without these headers is refused. A
@@ -138,6 +142,9 @@ pub(super) fn check_headers(
         return Err(RpcError::invalid_headers(
             "Mcp-Method is not the method in the body",
         ));
+    }
+    if REMOVED_METHODS.contains(&incoming.method.as_str()) {
+        return Err(RpcError::unknown_method(revision));
     }
     if let Some(params) = params.filter(|_| incoming.id.is_some()) {
         if body.is_none() {
