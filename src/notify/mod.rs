@@ -228,15 +228,7 @@ impl Sender {
             .store
             .delivery_backlogs(&self.entry_names, &self.without_updates);
         let mut backlogs = counted.await?;
-        for name in &self.entry_names {
-            if !backlogs.iter().any(|backlog| backlog.name == *name) {
-                backlogs.push(Backlog {
-                    name: name.clone(),
-                    waiting: 0,
-                    oldest: Duration::ZERO,
-                });
-            }
-        }
+        Backlog::add_missing(&mut backlogs, self.entry_names.iter().map(String::as_str));
         Ok(backlogs)
     }
 

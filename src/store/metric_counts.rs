@@ -3,12 +3,14 @@
 //! kind and of the oldest unsent delivery of each entry. `telemetry/gauges.rs` limits how often
 //! these numbers are read.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::db::{Sql, Value, sql};
 use super::record::record;
 use super::tasks::corrupt;
 use super::{ReadError, Store};
+use crate::task::request_kind::RequestKind;
 use crate::task::status::TaskStatus;
 use crate::task::time::Time;
 
@@ -65,28 +67,47 @@ pub struct Backlog {
     pub oldest: Duration,
 }
 
+impl Backlog {
+    /// Adds an empty backlog for each of these names that `backlogs` does not have.
+    pub fn add_missing<'n>(backlogs: &mut Vec<Self>, names: impl IntoIterator<Item = &'n str>) {
+        for name in names {
+            if !backlogs.iter().any(|backlog| backlog.name == name) {
+                backlogs.push(Self {
+                    name: name.to_owned(),
+                    waiting: 0,
+                    oldest: Duration::ZERO,
+                });
+            }
+        }
+    }
+}
+
 impl Store {
-    /// Counts the tasks by status. A status without tasks is left out.
+    /// Counts the tasks by status. A status without tasks has a count of 0.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn task_counts(&self) -> Result<Vec<(TaskStatus, i64)>, ReadError> {
         let tasks: Vec<Count> = self.db().all(TASKS, Vec::new()).await?;
-        let counted = tasks
+        let found = tasks
             .into_iter()
             .map(|count| TaskStatus::parse(&count.word).map(|status| (status, count.number)));
-        counted
-            .collect::<Option<Vec<_>>>()
-            .ok_or_else(|| corrupt("a task's status"))
+        let found: Option<BTreeMap<TaskStatus, i64>> = found.collect();
+        let found = found.ok_or_else(|| corrupt("a task's status"))?;
+        let number = |status: TaskStatus| found.get(&status).copied().unwrap_or_default();
+        let all = TaskStatus::ALL.into_iter();
+        Ok(all.map(|status| (status, number(status))).collect())
     }
 
     /// Counts the open requests by kind, and finds the oldest of each kind. [`Backlog::name`] is
-    /// the API's name of the kind.
+    /// the API's name of the kind. A kind without an open request has a count of 0.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
     pub async fn request_backlogs(&self) -> Result<Vec<Backlog>, ReadError> {
-        self.backlogs(REQUESTS, vec![Value::Now]).await
+        let mut backlogs = self.backlogs(REQUESTS, vec![Value::Now]).await?;
+        Backlog::add_missing(&mut backlogs, RequestKind::ALL.map(RequestKind::as_str));
+        Ok(backlogs)
     }
 
     /// Counts the unsent deliveries of the entries `targets`, and finds the oldest of each entry.
