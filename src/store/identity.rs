@@ -253,6 +253,12 @@ async fn restore(db: &Db) -> Result<(), DbFailure> {
 }
 
 impl Store {
+    /// Whether this process knows that the database does not answer. Makes no query.
+    #[must_use]
+    pub fn is_out(&self) -> bool {
+        self.db().outage.is_ongoing()
+    }
+
     /// Returns the time up to which the history is uncertain; `None` if the history is certain. A
     /// restore or the promotion of a standby makes it uncertain: calls that ran before this time may
     /// be missing in their tasks' journals. The time increases when this process notices such an

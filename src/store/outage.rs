@@ -52,6 +52,11 @@ impl Outage {
         }
     }
 
+    /// Whether the last attempt to reach the database failed.
+    pub(super) fn is_ongoing(&self) -> bool {
+        self.is_ongoing.load(Ordering::Relaxed)
+    }
+
     /// Records a failed attempt to reach the database, and logs it at most once in ten seconds.
     pub fn failed(&self, reason: &str) {
         let now = self.clock.uptime();

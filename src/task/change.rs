@@ -143,8 +143,7 @@ pub struct KeyedCall {
     /// `b:` or `k:`, followed by a hash over the tool's name and the arguments. `b:` means that a
     /// later proposal with an equal `key` may continue this call. `k:` means that a later proposal
     /// must name this call (by idempotency key or by id) to continue it. The prefix is `k:` if this
-    /// call was proposed with `attach: false`, or with an idempotency key and without `attach:
-    /// true`; otherwise it is `b:`.
+    /// call was proposed with an idempotency key and without `attach: true`; otherwise it is `b:`.
     pub key: String,
 }
 

@@ -349,7 +349,7 @@ both! {
             (call.state, call.decision, call.outcome),
             (GateState::Settled, GateDecision::Deny, Some(Outcome::Withdrawn))
         );
-        let message = "The call was not run (withdrawn): The configuration has no agent coding.";
+        let message = "The call was not run (withdrawn): The configuration has no agent or gate coding.";
         assert_eq!(call.message(), message);
         let refused = without.gates().ask(&agent(), &refund(1, Duration::ZERO), None).await;
         assert!(matches!(

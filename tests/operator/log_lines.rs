@@ -263,6 +263,37 @@ async fn database_outage_is_logged_once_with_place_and_reason_and_once_when_it_e
     tells_an_outage(&served.log(), since);
 }
 
+/// Nothing of such a call is stored, so it meets no failing statement of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn call_that_a_gate_only_counts_is_not_allowed_while_the_database_is_down() {
+    let (cluster, folder) = (PrivateCluster::start(), Folder::new());
+    let url = cluster.url("postgres");
+    let yaml = format!(
+        "{SMALL}tools: {{ read: {{ effect: read_only, external: {{}} }} }}
+gates: {{ g: {{ description: Readers., tools: [read], record: held }} }}
+policy: [ {{ name: reads, tools: [read], decide: allow }} ]
+"
+    );
+    let served = Served::start(folder.path(), &yaml, &[("HOLDPOINT_DATABASE__URL", &url)]);
+    let ask = async || {
+        let headers = [("content-type", "application/json"), ("prefer", "wait=0")];
+        let body = json!({"gate": "g", "tool": "read", "arguments": {}}).to_string();
+        let answer = served.exchange("POST", "/v1/gate/calls", &headers, body);
+        answer.await.status
+    };
+    assert_eq!(ask().await, 200);
+    cluster.crash();
+    while served.status("/readyz").await != 503 {
+        crate::support::pause().await;
+    }
+    assert_eq!(ask().await, 503);
+    cluster.start_again();
+    while served.status("/readyz").await != 200 {
+        crate::support::pause().await;
+    }
+    assert_eq!(ask().await, 200);
+}
+
 #[test]
 fn database_outage_at_the_start_is_logged_once_with_place_and_reason() {
     let (cluster, folder) = (PrivateCluster::start(), Folder::new());

@@ -66,7 +66,7 @@ pub(super) fn keyed_call(proposal: &Proposal) -> Option<KeyedCall> {
         }
     };
     let hash = format_sha256(&Sha256::digest(identity.as_bytes()));
-    let prefix = if proposal.identity.is_new_if_unknown() {
+    let prefix = if proposal.identity.is_found_by_name_only() {
         NAMED_PREFIX
     } else {
         EQUAL_PREFIX
@@ -128,11 +128,20 @@ impl Gates<'_> {
                 .collect(),
             sessions: BTreeMap::new(),
         };
-        if let Some(caution) = equal.recent_rejection(gate.no_lasts).await? {
-            return Ok(EarlierCalls::Requires(caution));
+        let attaches = !proposal.identity.is_new_if_unknown();
+        if let Some((task, caution)) = equal.recent_rejection(gate.no_lasts).await? {
+            // The client of the rejected call may have gone before it got the rejection.
+            let may_continue = attaches && equal.may_continue(task, gate.use_within).await?;
+            return Ok(if may_continue {
+                EarlierCalls::Continues(task)
+            } else {
+                EarlierCalls::Requires(caution)
+            });
         }
         let is_doubtful = found.iter().any(|row| row.outcome_unknown);
-        equal.compare(call, is_doubtful, gate.use_within).await
+        equal
+            .compare((call, attaches), is_doubtful, gate.use_within)
+            .await
     }
 }
 
@@ -154,23 +163,31 @@ impl EqualCalls<'_> {
         Ok(session.as_ref())
     }
 
-    /// Compares the proposed `call` with the earlier calls that are equal to it. `is_doubtful` says
-    /// whether the outcome of an earlier call of the same tool is unknown. If the proposal is a new
+    /// Whether a proposal that names no call may continue the call of this task.
+    async fn may_continue(&mut self, task: TaskId, use_within: Duration) -> Result<bool, Refusal> {
+        let row = self.rows.iter().copied().find(|row| row.task_id == task);
+        match row.filter(|row| row.call_key.starts_with(EQUAL_PREFIX)) {
+            Some(row) => Ok(matches!(
+                self.relation(row, use_within).await?,
+                Relation::Continues
+            )),
+            None => Ok(false),
+        }
+    }
+
+    /// Compares the proposed `call` with the earlier calls that are equal to it. `attaches` says
+    /// whether the proposal may continue one of them, and `is_doubtful` says whether the outcome of an earlier call of the same tool is unknown. If the proposal is a new
     /// call and there is a reason to hold it, the result has a [`Caution::Hold`]. If there is no
     /// such reason, but the agent got the result of an equal call, the result has a
     /// [`Caution::Notice`].
     async fn compare(
         &mut self,
-        call: &KeyedCall,
+        (call, attaches): (&KeyedCall, bool),
         is_doubtful: bool,
         use_within: Duration,
     ) -> Result<EarlierCalls, Refusal> {
         let mut may_continue = self.rows.clone();
-        may_continue.retain(|row| {
-            [&call.key, &row.call_key]
-                .iter()
-                .all(|key| key.starts_with(EQUAL_PREFIX))
-        });
+        may_continue.retain(|row| attaches && row.call_key.starts_with(EQUAL_PREFIX));
         // The proposal continues the first call, in this order, whose `relation` permits it. Ended
         // calls come first, because their results may be undelivered. Approved and started calls
         // (their tasks run) come next, and then calls of unknown outcome. Calls that wait for
@@ -248,16 +265,19 @@ impl EqualCalls<'_> {
     }
 
     /// Finds the newest decision of a person about these calls. If it is a rejection, returns the
-    /// caution that denies the proposed call. Ignores a call whose last change is older than
-    /// `no_lasts`, the time for which a rejection counts.
-    async fn recent_rejection(&mut self, no_lasts: Duration) -> Result<Option<Caution>, Refusal> {
+    /// task of the rejected call and the caution that denies the proposed call. Ignores a call whose
+    /// last change is older than `no_lasts`, the time for which a rejection counts.
+    async fn recent_rejection(
+        &mut self,
+        no_lasts: Duration,
+    ) -> Result<Option<(TaskId, Caution)>, Refusal> {
         if no_lasts.is_zero() {
             return Ok(None);
         }
         let mut decided = self.rows.clone();
         decided.retain(|row| row.is_decided && row.updated_at + no_lasts > row.now);
         decided.sort_by_key(|row| Reverse(row.updated_at));
-        let mut newest: Option<(Time, Option<Caution>)> = None;
+        let mut newest: Option<(Time, Option<(TaskId, Caution)>)> = None;
         for row in decided {
             // The rows are sorted by the time of their call's last item, the newest first, and no
             // decision about a call is newer than that item. So if this row's last item is not
@@ -269,11 +289,12 @@ impl EqualCalls<'_> {
             let Some(decided) = self.session(row.task_id).await?.and_then(decision_about) else {
                 continue;
             };
-            if newest.as_ref().is_none_or(|(at, _)| decided.0 > *at) {
-                newest = Some(decided);
+            let (at, caution) = decided;
+            if newest.as_ref().is_none_or(|(newest, _)| at > *newest) {
+                newest = Some((at, caution.map(|caution| (row.task_id, caution))));
             }
         }
-        Ok(newest.and_then(|(_, caution)| caution))
+        Ok(newest.and_then(|(_, rejection)| rejection))
     }
 
     /// Whether an approval of an equal call overrules the rejection of the ended call `row`. This

@@ -179,8 +179,18 @@ impl Identity {
         self.key().is_some() && self.is_new_if_unknown()
     }
 
+    /// Whether only a proposal that names the proposed call, by its key or its id, can continue it.
+    fn is_found_by_name_only(&self) -> bool {
+        match self {
+            Self::Key { attach, .. } => !attach,
+            Self::CallOrKey { .. } => true,
+            // A call without a key could not be named.
+            Self::New | Self::Value | Self::Bytes | Self::Call(_) => false,
+        }
+    }
+
     /// Whether a proposal that names no earlier call is a new call, even if an earlier call is
-    /// equal. Only a proposal that names the new call repeats it.
+    /// equal.
     fn is_new_if_unknown(&self) -> bool {
         match self {
             Self::Key { attach, .. } => !attach,

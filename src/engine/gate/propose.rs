@@ -113,6 +113,10 @@ impl Gates<'_> {
         let state = state_of(&session, call)?;
         let open = self.check_open(caller, agent, &state).await?;
         if gate.record == RecordedCalls::Held && is_only_counted(&state) {
+            // Nothing of this call is stored, so only this look keeps it back in an outage.
+            if self.engine.store.is_out() {
+                return Err(GateRefusal::Command(Refusal::Unavailable));
+            }
             return Ok(Proposed::Counted(Box::new(session)));
         }
         // A denied call gets no call key (the key by which equal calls are found), because its

@@ -30,7 +30,7 @@ impl Engine {
         row: &TaskRow,
     ) -> Result<Result<Arc<Agent>, Failure>, ReadError> {
         let Some(current) = self.agents.get(&row.agent) else {
-            let detail = format!("The configuration has no agent {}.", row.agent);
+            let detail = format!("The configuration has no agent or gate {}.", row.agent);
             return Ok(Err(Failure::new(FailureCode::Configuration, detail)));
         };
         let version = &row.agent_version;

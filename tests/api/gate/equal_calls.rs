@@ -239,6 +239,28 @@ on_both! {
     }
 }
 
+/// No key names such a call, so only an equal proposal can continue it.
+#[tokio::test]
+async fn approved_call_that_was_asked_without_attaching_is_continued_by_an_equal_ask() {
+    let app = gate(On::Sqlite, "").await;
+    let mut alone = refund(120);
+    alone["attach"] = json!(false);
+    let held = ask(&app, &alone, 0).await;
+    decide(&app, &held, "approve").await;
+    let beside = ask(&app, &alone, 0).await;
+    assert_ne!(beside.str("/task_id"), held.str("/task_id"));
+    let call = ask(&app, &refund(120), 10).await;
+    assert_eq!(
+        call_summary(&call),
+        expected(200, "allow", "settled", "succeeded"),
+        "{}",
+        call.text
+    );
+    assert_eq!(call.str("/task_id"), held.str("/task_id"));
+    assert_eq!(app.tool.count(), 1);
+    app.stop().await;
+}
+
 /// The test runs on `SQLite`, where the service compares the time with the clock that the test
 /// moves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
