@@ -340,16 +340,14 @@ fn check_recipients(
         .filter(|terms| selects_in_any_tenant(entry, terms, accounts))
         .collect();
     for (key, index, one) in single_names(named) {
-        let single = limited_to(entry, one.clone());
+        let has_decider = decisive
+            .iter()
+            .any(|terms| has_decider_with_key(entry, &one, terms, accounts));
         let to = Recipients::Named(one);
         let index = index.to_string();
         let place = [&place[..], &[key, &index]].concat();
-        let may_decide = |terms: &QuestionTerms<'_>| {
-            selects_in_any_tenant(entry, terms, accounts)
-                && selects_in_any_tenant(&single, terms, accounts)
-        };
         let is_reached = decisive.iter().any(|terms| reaches(&to, terms));
-        if !is_reached && decisive.iter().any(|terms| may_decide(terms)) {
+        if !is_reached && has_decider {
             let detail = "nobody here who may decide a question of this entry has a mail address in `auth.people`";
             mistakes.warn(&place, detail);
         } else if !is_reached {
@@ -361,6 +359,32 @@ fn check_recipients(
             mistakes.warn(&place, detail);
         }
     }
+}
+
+/// Whether a person among `named` has a key with which they may decide questions with these `terms`
+/// that the entry reports. Such a person reads the question elsewhere, if no mail reaches them.
+fn has_decider_with_key(
+    entry: &EntrySettings,
+    named: &Named,
+    terms: &QuestionTerms<'_>,
+    accounts: &Accounts<'_>,
+) -> bool {
+    let Some(directory) = &accounts.directory else {
+        return false;
+    };
+    let single = limited_to(entry, named.clone());
+    let by_key = Approvers {
+        owner: false,
+        users: named.users.clone(),
+        groups: named.groups.clone(),
+        links: Some(false),
+        ..terms.approvers.clone()
+    };
+    accounts.tenants.iter().any(|tenant| {
+        selects(entry, terms, tenant, accounts)
+            && selects(&single, terms, tenant, accounts)
+            && directory.possible_approver_count(tenant, &by_key, None, None) > 0
+    })
 }
 
 /// Returns the entry as it would be if only these people narrowed it.

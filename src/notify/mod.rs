@@ -227,9 +227,8 @@ impl Sender {
         let counted = self
             .store
             .delivery_backlogs(&self.entry_names, &self.without_updates);
-        let mut backlogs = counted.await?;
-        Backlog::add_missing(&mut backlogs, self.entry_names.iter().map(String::as_str));
-        Ok(backlogs)
+        let names = self.entry_names.iter().map(String::as_str);
+        Ok(Backlog::with_all(counted.await?, names))
     }
 
     /// Starts no further attempts. Waits at most `time` until all attempts in flight are recorded.

@@ -68,8 +68,12 @@ pub struct Backlog {
 }
 
 impl Backlog {
-    /// Adds an empty backlog for each of these names that `backlogs` does not have.
-    pub fn add_missing<'n>(backlogs: &mut Vec<Self>, names: impl IntoIterator<Item = &'n str>) {
+    /// Returns `backlogs`, and an empty one for each of these names that they do not have.
+    #[must_use]
+    pub fn with_all<'n>(
+        mut backlogs: Vec<Self>,
+        names: impl IntoIterator<Item = &'n str>,
+    ) -> Vec<Self> {
         for name in names {
             if !backlogs.iter().any(|backlog| backlog.name == name) {
                 backlogs.push(Self {
@@ -79,6 +83,7 @@ impl Backlog {
                 });
             }
         }
+        backlogs
     }
 }
 
@@ -105,9 +110,11 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer.
     pub async fn request_backlogs(&self) -> Result<Vec<Backlog>, ReadError> {
-        let mut backlogs = self.backlogs(REQUESTS, vec![Value::Now]).await?;
-        Backlog::add_missing(&mut backlogs, RequestKind::ALL.map(RequestKind::as_str));
-        Ok(backlogs)
+        let backlogs = self.backlogs(REQUESTS, vec![Value::Now]).await?;
+        Ok(Backlog::with_all(
+            backlogs,
+            RequestKind::ALL.map(RequestKind::as_str),
+        ))
     }
 
     /// Counts the unsent deliveries of the entries `targets`, and finds the oldest of each entry.

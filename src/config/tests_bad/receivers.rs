@@ -432,6 +432,19 @@ fn escalation_to_deciders_without_an_address_is_warned_about() {
 }
 
 #[test]
+fn escalation_to_a_group_without_a_key_that_may_decide_is_refused() {
+    let auth = AUTH.replace("eve,", "eve, groups: [leads], may: [read],");
+    let entry = "{ name: a, mail: { to: { groups: [leads] } }, when: { after: 1h } }";
+    let notify = format!("notify: {{ mail: {SERVER}, to: [ {entry} ] }}\n");
+    let policy = rule("groups: [g, leads]");
+    let found = mistakes_in(format!("{BASE}{TOOL}{auth}{policy}{notify}"));
+    assert!(
+        found.len() == 1 && found[0].contains("no person here has a mail address"),
+        "{found:?}"
+    );
+}
+
+#[test]
 fn escalation_to_a_person_who_decides_only_as_an_owner_is_refused() {
     let entry = "{ name: a, mail: { to: { users: [eve] } }, when: { after: 1h } }";
     let found = found_by_mail(SERVER, &rule("groups: [g]"), entry);

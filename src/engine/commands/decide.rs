@@ -86,9 +86,7 @@ impl Engine {
         tracing::error!(%request, "a decision could not be stored");
         Err(Refusal::Unavailable)
     }
-}
 
-impl Engine {
     /// Returns whether an answer of `caller` to the open request `row` would withdraw it, because a
     /// tool of its calls or its credential form has changed since it was opened. Compares with the
     /// configuration, asks no tool's server, and changes nothing.
@@ -116,6 +114,7 @@ impl Engine {
             approver,
         };
         let agent = agent.as_deref().ok();
+        // Each action but `retry` is checked alike.
         Ok(decider.is_tool_changed(agent, &session, open, Action::Approve, &calls))
     }
 }

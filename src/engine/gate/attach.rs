@@ -66,7 +66,7 @@ pub(super) fn keyed_call(proposal: &Proposal) -> Option<KeyedCall> {
         }
     };
     let hash = format_sha256(&Sha256::digest(identity.as_bytes()));
-    let prefix = if proposal.identity.is_found_by_name_only() {
+    let prefix = if proposal.identity.has_own_key() {
         NAMED_PREFIX
     } else {
         EQUAL_PREFIX
@@ -126,21 +126,25 @@ impl Gates<'_> {
                 .iter()
                 .filter(|row| keys.contains(&row.call_key))
                 .collect(),
+            attaches: !proposal.identity.is_new_if_unknown(),
             sessions: BTreeMap::new(),
         };
-        let attaches = !proposal.identity.is_new_if_unknown();
-        if let Some((task, caution)) = equal.recent_rejection(gate.no_lasts).await? {
+        if let Some((row, caution)) = equal.recent_rejection(gate.no_lasts).await? {
             // The client of the rejected call may have gone before it got the rejection.
-            let may_continue = attaches && equal.may_continue(task, gate.use_within).await?;
-            return Ok(if may_continue {
-                EarlierCalls::Continues(task)
+            let is_undelivered = equal.is_attachable(row)
+                && matches!(
+                    equal.relation(row, gate.use_within).await?,
+                    Relation::Continues
+                );
+            return Ok(if is_undelivered {
+                EarlierCalls::Continues(row.task_id)
             } else {
                 EarlierCalls::Requires(caution)
             });
         }
         let is_doubtful = found.iter().any(|row| row.outcome_unknown);
         equal
-            .compare((call, attaches), is_doubtful, gate.use_within)
+            .compare(&call.tool, is_doubtful, gate.use_within)
             .await
     }
 }
@@ -149,12 +153,14 @@ impl Gates<'_> {
 struct EqualCalls<'r> {
     engine: &'r Engine,
     rows: Vec<&'r EqualCall>,
+    /// Whether the proposal may continue a call that it does not name.
+    attaches: bool,
     /// The tasks that were loaded so far. They are kept, because several of the methods below need
     /// the same task.
     sessions: BTreeMap<TaskId, Option<TaskSession>>,
 }
 
-impl EqualCalls<'_> {
+impl<'r> EqualCalls<'r> {
     async fn session(&mut self, task: TaskId) -> Result<Option<&TaskSession>, Refusal> {
         let session = match self.sessions.entry(task) {
             Entry::Occupied(loaded) => loaded.into_mut(),
@@ -163,31 +169,24 @@ impl EqualCalls<'_> {
         Ok(session.as_ref())
     }
 
-    /// Whether a proposal that names no call may continue the call of this task.
-    async fn may_continue(&mut self, task: TaskId, use_within: Duration) -> Result<bool, Refusal> {
-        let row = self.rows.iter().copied().find(|row| row.task_id == task);
-        match row.filter(|row| row.call_key.starts_with(EQUAL_PREFIX)) {
-            Some(row) => Ok(matches!(
-                self.relation(row, use_within).await?,
-                Relation::Continues
-            )),
-            None => Ok(false),
-        }
+    /// Whether the proposal may continue this call, as far as the keys of both permit it.
+    fn is_attachable(&self, row: &EqualCall) -> bool {
+        self.attaches && row.call_key.starts_with(EQUAL_PREFIX)
     }
 
-    /// Compares the proposed `call` with the earlier calls that are equal to it. `attaches` says
-    /// whether the proposal may continue one of them, and `is_doubtful` says whether the outcome of an earlier call of the same tool is unknown. If the proposal is a new
-    /// call and there is a reason to hold it, the result has a [`Caution::Hold`]. If there is no
-    /// such reason, but the agent got the result of an equal call, the result has a
+    /// Compares the proposed call of `tool` with the earlier calls that are equal to it.
+    /// `is_doubtful` says whether the outcome of an earlier call of the same tool is unknown. If the
+    /// proposal is a new call and there is a reason to hold it, the result has a [`Caution::Hold`].
+    /// If there is no such reason, but the agent got the result of an equal call, the result has a
     /// [`Caution::Notice`].
     async fn compare(
         &mut self,
-        (call, attaches): (&KeyedCall, bool),
+        tool: &str,
         is_doubtful: bool,
         use_within: Duration,
     ) -> Result<EarlierCalls, Refusal> {
         let mut may_continue = self.rows.clone();
-        may_continue.retain(|row| attaches && row.call_key.starts_with(EQUAL_PREFIX));
+        may_continue.retain(|row| self.is_attachable(row));
         // The proposal continues the first call, in this order, whose `relation` permits it. Ended
         // calls come first, because their results may be undelivered. Approved and started calls
         // (their tasks run) come next, and then calls of unknown outcome. Calls that wait for
@@ -212,7 +211,7 @@ impl EqualCalls<'_> {
         let doubt =
             "An earlier call of this tool may have run, and a person is asked about its outcome.";
         hold = hold.or(is_doubtful.then_some(doubt));
-        if hold.is_none() && self.ended_in_doubt(&call.tool).await? {
+        if hold.is_none() && self.ended_in_doubt(tool).await? {
             hold = Some(
                 "The same call may have run before, and no person has decided such a call since.",
             );
@@ -265,19 +264,19 @@ impl EqualCalls<'_> {
     }
 
     /// Finds the newest decision of a person about these calls. If it is a rejection, returns the
-    /// task of the rejected call and the caution that denies the proposed call. Ignores a call whose
+    /// rejected call and the caution that denies the proposed call. Ignores a call whose
     /// last change is older than `no_lasts`, the time for which a rejection counts.
     async fn recent_rejection(
         &mut self,
         no_lasts: Duration,
-    ) -> Result<Option<(TaskId, Caution)>, Refusal> {
+    ) -> Result<Option<(&'r EqualCall, Caution)>, Refusal> {
         if no_lasts.is_zero() {
             return Ok(None);
         }
         let mut decided = self.rows.clone();
         decided.retain(|row| row.is_decided && row.updated_at + no_lasts > row.now);
         decided.sort_by_key(|row| Reverse(row.updated_at));
-        let mut newest: Option<(Time, Option<(TaskId, Caution)>)> = None;
+        let mut newest: Option<(Time, Option<(&'r EqualCall, Caution)>)> = None;
         for row in decided {
             // The rows are sorted by the time of their call's last item, the newest first, and no
             // decision about a call is newer than that item. So if this row's last item is not
@@ -291,7 +290,7 @@ impl EqualCalls<'_> {
             };
             let (at, caution) = decided;
             if newest.as_ref().is_none_or(|(newest, _)| at > *newest) {
-                newest = Some((at, caution.map(|caution| (row.task_id, caution))));
+                newest = Some((at, caution.map(|caution| (row, caution))));
             }
         }
         Ok(newest.and_then(|(_, rejection)| rejection))

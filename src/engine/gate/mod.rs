@@ -126,8 +126,7 @@ impl AskProgress {
 }
 
 /// Says which earlier call a proposed call repeats, if any. If the earlier call was proposed as
-/// `New`, as `CallOrKey`, or as `Key` without `attach`, only a proposal that names it by key or id
-/// repeats it.
+/// `CallOrKey`, or as `Key` without `attach`, only a proposal that names it by key or id repeats it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identity {
     /// If an earlier call of the same owner, session and tool has arguments that are equal as JSON
@@ -142,7 +141,7 @@ pub enum Identity {
         key: String,
         /// If `false`, a proposal with a new key is a new call. If `true`, a proposal with a new
         /// key may repeat an earlier call that is equal as described at `Value`. The earlier call
-        /// must have been proposed as `Value`, as `Call`, or as `Key` with `attach` set.
+        /// must have been proposed as `Value`, as `Call`, as `New`, or as `Key` with `attach` set.
         attach: bool,
     },
     /// The proposal repeats no call.
@@ -177,16 +176,6 @@ impl Identity {
     /// Whether the proposal has a key that names no call but the proposal's own.
     fn has_own_key(&self) -> bool {
         self.key().is_some() && self.is_new_if_unknown()
-    }
-
-    /// Whether only a proposal that names the proposed call, by its key or its id, can continue it.
-    fn is_found_by_name_only(&self) -> bool {
-        match self {
-            Self::Key { attach, .. } => !attach,
-            Self::CallOrKey { .. } => true,
-            // A call without a key could not be named.
-            Self::New | Self::Value | Self::Bytes | Self::Call(_) => false,
-        }
     }
 
     /// Whether a proposal that names no earlier call is a new call, even if an earlier call is

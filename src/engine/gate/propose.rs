@@ -113,7 +113,7 @@ impl Gates<'_> {
         let state = state_of(&session, call)?;
         let open = self.check_open(caller, agent, &state).await?;
         if gate.record == RecordedCalls::Held && is_only_counted(&state) {
-            // Nothing of this call is stored, so only this look keeps it back in an outage.
+            // No statement of this call can fail in an outage, so the gate looks for one here.
             if self.engine.store.is_out() {
                 return Err(GateRefusal::Command(Refusal::Unavailable));
             }

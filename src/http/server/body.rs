@@ -20,7 +20,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
-use uuid::Uuid;
 
 use self::budget::{BodyBudget, BodyReservation};
 use super::caller::CurrentCaller;
@@ -33,6 +32,7 @@ use crate::engine::IdempotencyKey;
 use crate::http::Http;
 use crate::people::Caller;
 use crate::secret::seal::DigestedBody;
+use crate::task::id::TaskId;
 use crate::world::Clock;
 
 const BODY_TIMEOUT: Duration = Duration::from_mins(1);
@@ -282,7 +282,7 @@ fn stored_path(parts: &Parts) -> String {
 fn with_usual_ids(path: &str) -> String {
     let segments = path.split('/').map(|segment| {
         let decoded = percent_decode_str(segment).decode_utf8();
-        let id = decoded.ok().and_then(|text| Uuid::try_parse(&text).ok());
+        let id = decoded.ok().and_then(|text| text.parse::<TaskId>().ok());
         id.map_or_else(|| segment.to_owned(), |id| id.to_string())
     });
     segments.collect::<Vec<_>>().join("/")

@@ -136,9 +136,9 @@ async fn request_of_the_newest_revision_without_a_member_that_each_has_is_refuse
 }
 
 #[tokio::test]
-async fn method_that_the_newest_revision_has_removed_is_unknown_with_and_without_meta() {
+async fn request_that_the_newest_revision_does_not_have_is_unknown_with_and_without_meta() {
     let app = gate(On::Sqlite, "").await;
-    for method in ["initialize", "ping"] {
+    for method in ["initialize", "ping", "logging/setLevel"] {
         for message in [older(method, &json!({})), newest(method, json!({}))] {
             let actor = app
                 .actor(AGENT)
@@ -153,6 +153,14 @@ async fn method_that_the_newest_revision_has_removed_is_unknown_with_and_without
             );
         }
     }
+    let notification = json!({"jsonrpc": "2.0", "method": "ping"}).to_string();
+    let actor = app
+        .actor(AGENT)
+        .header("mcp-protocol-version", "2026-07-28")
+        .header("mcp-method", "ping");
+    let body = Some(("application/json", notification));
+    let reply = actor.send(Method::POST, "/mcp/refunds", body).await;
+    assert_eq!((reply.status, reply.text.as_str()), (202, ""));
     app.stop().await;
 }
 

@@ -108,9 +108,9 @@ impl From<JsonError> for RpcError {
     }
 }
 
-/// Methods that the revision 2026-07-28 no longer has. A client of an older revision sends them
-/// without `_meta`, and is to learn that the method is unknown.
-const REMOVED_METHODS: [&str; 2] = ["initialize", "ping"];
+/// The requests of the revision 2026-07-28. Any other is unknown, whether or not it has the `_meta`
+/// of this revision: a client of an older revision sends `initialize` without it.
+const STATELESS_METHODS: [&str; 3] = ["server/discover", "tools/list", "tools/call"];
 
 /// Returns the protocol revision of a message. Refuses a message whose headers contradict its body.
 /// In the revision 2026-07-28, headers repeat the revision, the method and the called tool, because
@@ -143,7 +143,7 @@ pub(super) fn check_headers(
             "Mcp-Method is not the method in the body",
         ));
     }
-    if REMOVED_METHODS.contains(&incoming.method.as_str()) {
+    if incoming.id.is_some() && !STATELESS_METHODS.contains(&incoming.method.as_str()) {
         return Err(RpcError::unknown_method(revision));
     }
     if let Some(params) = params.filter(|_| incoming.id.is_some()) {

@@ -109,7 +109,7 @@ pub(crate) async fn page(
 /// POST (`path_action`), a page with a single button; otherwise the request's own page.
 pub(super) fn page_with_mistakes(view: &View<'_>, path_action: Option<Action>) -> Markup {
     match path_action.filter(|_| view.row.spec.kind.is_yes_or_no()) {
-        Some(action) => request::single_action_page(view, action),
+        Some(action) => request::single_action_page(view, action, view.refusal_reason(action)),
         None => request::request_page(view),
     }
 }

@@ -63,6 +63,7 @@ use super::sign_in::{sign_in_again, signed_in_bar};
 use super::site::Site;
 use super::translations::Translations;
 use super::unless_corrupt;
+use crate::engine::Refusal;
 use crate::engine::gate::AskerStatus;
 use crate::http::access;
 use crate::http::server::link::CurrentLink;
@@ -111,10 +112,6 @@ pub(crate) struct View<'a> {
     pub return_path: String,
     /// The sealed link that the reader opened, if any.
     pub link: Option<&'a CurrentLink>,
-    /// Whether an answer would withdraw the request, because a tool has changed. Only the pages with
-    /// one button look for this: an answer on the whole page has the calls judged and asked about
-    /// anew.
-    asks_about_changed_tool: bool,
 }
 
 const ITEMS_PER_READ: i64 = 16;
@@ -149,7 +146,6 @@ impl<'a> View<'a> {
                 row.spec.request_id
             ),
             link: None,
-            asks_about_changed_tool: false,
         }
     }
 
@@ -302,9 +298,7 @@ impl<'a> View<'a> {
             return (!self.allows(action)).then_some(self.texts.link_no_answer);
         }
         if self.allows_whole(action) {
-            return self
-                .asks_about_changed_tool
-                .then_some(words.tool_has_changed);
+            return None;
         }
         let approves = action == Action::Approve;
         if approves && self.request.approval_url.is_none() {
@@ -375,21 +369,37 @@ async fn get_single_action_page(
     let row = access::readable_request(http, caller, id).await?;
     let mut view = View::load(http, &row, caller, Language::from_headers(headers)).await?;
     view.return_path = format!("{}/{}", view.return_path, action.as_str());
-    if row.status == status::RequestStatus::Pending {
-        let changed = http.engine.asks_about_changed_tool(caller, &row).await;
-        // An unreadable journal hides no button: the POST then says what is wrong.
-        view.asks_about_changed_tool = changed.unwrap_or_default();
+    let mut refusal = view.refusal_reason(action);
+    // The whole page has its forms all the same: an answer there has the calls judged anew.
+    if refusal.is_none() && asks_about_changed_tool(http, caller, &row).await? {
+        refusal = Some(view.words.tool_has_changed);
     }
-    Ok(page_response(&view, single_action_page(&view, action)))
+    Ok(page_response(
+        &view,
+        single_action_page(&view, action, refusal),
+    ))
 }
 
-/// Renders the page with one button, or with the reason why its POST would be refused.
+/// Returns whether an answer would withdraw the request, because a tool has changed. An unreadable
+/// journal counts as no change, so that the page is shown.
+async fn asks_about_changed_tool(
+    http: &Http,
+    caller: &Caller,
+    row: &RequestRow,
+) -> Result<bool, Problem> {
+    match http.engine.asks_about_changed_tool(caller, row).await {
+        Err(Refusal::Unavailable) => Err(Problem::unavailable()),
+        changed => Ok(changed.unwrap_or_default()),
+    }
+}
+
+/// Renders the page with one button, or with `refusal`, the reason why its POST would be refused.
 #[must_use]
-pub(crate) fn single_action_page(view: &View<'_>, action: Action) -> Markup {
+pub(crate) fn single_action_page(view: &View<'_>, action: Action, refusal: Option<&str>) -> Markup {
     page(
         view,
         &html! {
-            @match view.refusal_reason(action) {
+            @match refusal {
                 Some(why) => (view.nothing_to_answer(why)),
                 None if action == Action::Approve => (forms::approve_form(view)),
                 None => (forms::reject_form(view)),

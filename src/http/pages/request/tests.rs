@@ -421,13 +421,9 @@ fn credentials_are_shown_by_name_only() {
 fn page_for_one_action_has_one_button_or_none() {
     let one = |row: &RequestRow, caller: &Caller, action| {
         let settings = sample::settings();
-        without_footer(
-            &single_action_page(
-                &View::new(row, caller, &settings, Language::English, sample::now()),
-                action,
-            )
-            .into_string(),
-        )
+        let view = View::new(row, caller, &settings, Language::English, sample::now());
+        let refusal = view.refusal_reason(action);
+        without_footer(&single_action_page(&view, action, refusal).into_string())
     };
     let (row, bob) = (sample::request(), sample::approver());
     for action in [Action::Approve, Action::Reject] {

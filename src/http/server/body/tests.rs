@@ -78,7 +78,7 @@ async fn body_needs_its_content_type_unless_it_is_empty() {
     let many = format!("[{}0]", "0,".repeat(json::MAX_VALUES - 1));
     let refused = read(&posted("application/json", &many)).await.unwrap_err();
     let errors = json!([{"pointer": "", "detail": "at most 100000 JSON values"}]);
-    let document = json!(refused.document("", Uuid::nil()));
+    let document = json!(refused.document("", uuid::Uuid::nil()));
     assert_eq!(
         (refused.code, &document["errors"]),
         (Code::Invalid, &errors)
