@@ -1,8 +1,8 @@
 //! The outermost middleware. It gives each request an id, renders problems, answers CORS
 //! preflights, and adds the headers that operations share: request id, CORS, caching and security.
 //! The surface of the operation decides whether a problem is rendered as JSON or as a page. A
-//! failed GET of a sealed link always gets a page, because a successful GET also does, whatever the
-//! client prefers. If the database does not answer, a client that asks for an event stream gets a
+//! failed GET of a sealed link gets a page, whatever the client prefers, as a successful GET of the
+//! link does. If the database does not answer, a client that asks for an event stream gets a
 //! stream that ends at once: a browser's `EventSource` reconnects after the end of a stream, and
 //! gives up after any status but 200 (WHATWG HTML, "Server-sent events"). The log line of a request
 //! omits path and query, because a path may contain a sealed link.
@@ -82,7 +82,7 @@ struct RequestContext {
     id: Uuid,
     origin: Option<HeaderValue>,
     is_preflight: bool,
-    /// Whether the client prefers a page to JSON; always true for a GET of a sealed link.
+    /// Whether the client prefers a page to JSON; always true for a GET or HEAD of a sealed link.
     wants_html: bool,
     /// Whether the request is a GET that asks for an event stream.
     wants_stream: bool,
@@ -243,7 +243,8 @@ fn problem(
 }
 
 fn add_headers(context: &RequestContext, response: &mut Response) {
-    // On a public path, `Accept` determines only the format of an error, and whether `/` redirects.
+    // On a public path, a successful response does not depend on `Accept`: the header determines
+    // only the format of an error, and whether `/` redirects.
     let is_private = context.surface().is_private();
     let is_negotiated = is_private || !response.status().is_success();
     let headers = response.headers_mut();

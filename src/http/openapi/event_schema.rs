@@ -173,8 +173,9 @@ pub(super) fn add_event_names(events: &[(&str, &str)], schemas: &mut Map<String,
     }
 }
 
-/// Returns the union of the events of `stream`. `events` has each event name with its component,
-/// and `variants` has the components.
+/// Returns the schema of the data of any event of a stream: the union of the components in
+/// `variants`. `stream` names the stream in the description, and `events` maps each event name to
+/// its component.
 pub(super) fn streamed_event_schema<'c>(
     stream: &str,
     events: &[(&str, &str)],

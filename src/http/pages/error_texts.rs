@@ -1,5 +1,5 @@
-//! The texts of errors on pages: the titles and details of problems, and the mistakes in a submitted
-//! form. A text is looked up by the code of its error. The English texts are those of the API, with
+//! The texts of errors on pages: the titles and details of problems, and the mistakes in a
+//! submitted form. A text is looked up by the code of its error. The English texts are those of the API, with
 //! a few exceptions.
 
 use maud::{Markup, html};
@@ -89,7 +89,8 @@ fn english(code: DetailCode) -> String {
     exception.map_or_else(|| code.to_string(), |(_, text)| (*text).to_owned())
 }
 
-/// Returns the title of a page about a problem; `None` without a translation.
+/// Returns the title of a page about a problem, in the page's language. `None`, in either language,
+/// for a code whose title has no Chinese translation.
 pub(super) fn title(language: Language, code: Code) -> Option<&'static str> {
     let chinese = chinese_title(code)?;
     Some(match language {

@@ -1,7 +1,7 @@
-// Shows times in the reader's zone, and new events on an open page of a request or a task, from the
-// event stream of the task. Each page is complete without this script. Texts are inserted as text
-// nodes, never as markup. Codes replace hidden characters. The box around a text of an agent, a tool or a user, or the line above
-// the text, names its author.
+// Shows times in the reader's zone. On an open page of a request or a task, also shows new events
+// from the event stream of the task. Each page is complete without this script. Texts are inserted
+// as text nodes, never as markup. Codes replace hidden characters. The box around a text of an
+// agent, a tool or a user, or the line above the text, names the author of the text.
 "use strict";
 
 (() => {
@@ -388,7 +388,8 @@
     source.addEventListener("caught_up", () => {
       tries = 0;
       // Before `caught_up`, events do not refresh the headline, so the first `caught_up` does. An
-      // open request that has not changed since the page was rendered has no headline.
+      // open request that has not changed since the page was rendered has no headline, so it needs
+      // no refresh.
       if (!hasCaughtUp && (initialStatus !== "pending" || !meanwhile.matches(":empty"))) refresh();
       hasCaughtUp = true;
       // Entries that are added from now on are new, so screen readers read them out.
@@ -401,8 +402,8 @@
     source.addEventListener("open", () => [...drafts.keys()].forEach(removeDraft));
   };
 
-  // A browser reconnects by itself. If the response is not an event stream (a 204 after the last
-  // event, or an error), the state is `CLOSED`.
+  // After a lost connection, a browser reconnects by itself. If the response is not an event stream
+  // (a 204 after the last event, or an error), the browser gives up, and the state is `CLOSED`.
   const onError = () => {
     if (ended) setText(connection, words.live_ended);
     else setText(connection, words.live_reconnecting);

@@ -80,7 +80,8 @@ macro_rules! texts {
 }
 pub(crate) use texts;
 
-/// Lists fields of a struct of texts for a script, each with its name and its text as JSON.
+/// Builds an array for a script from the named fields of a struct of texts. Each entry has the name
+/// of a field, and the field's text as JSON.
 macro_rules! named_texts {
     ($from:ident: $($name:ident)*) => {
         [$((stringify!($name).to_owned(), serde_json::Value::from($from.$name))),*]

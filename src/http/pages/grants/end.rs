@@ -40,8 +40,8 @@ pub(crate) async fn end_grant_here(
     PathId(id): PathId<GrantId>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    // An ended standing decision stays ended, so a repetition gets the same response without a
-    // stored key.
+    // An ended standing decision stays ended, so a repeated POST gets the same response. The
+    // operation therefore checks the form of the `Idempotency-Key`, but does not store the key.
     if let Err(malformed) = check_key(&headers) {
         end::check_right(&http, &caller, id).await?;
         return Err(malformed);

@@ -1,8 +1,8 @@
 //! `GET /inbox/decided`: the requests that a person has answered, the newest answer first. With
 //! `all=1`, also the requests that other people have decided and that the person has the right to
-//! decide. The cursor is the id of a request, so the times at which the requests were opened
-//! determine which requests are on a page. Within a page, the requests are sorted by the times of
-//! the answers.
+//! decide. The cursor is the id of a request, and ids are in the order in which the requests were
+//! opened. So the times of opening determine which requests are on a page. Within a page, the
+//! requests are sorted by the times of the answers.
 
 use std::cmp::Reverse;
 use std::sync::Arc;

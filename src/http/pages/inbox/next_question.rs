@@ -66,7 +66,7 @@ pub(crate) async fn next_question_line(
     }))
 }
 
-/// Whether `caller` has the right to decide the request, and the request takes no more answers.
+/// Returns whether the request takes no more answers, and `caller` has the right to decide it.
 fn is_closed_for_approver(row: &RequestRow, caller: &Caller) -> bool {
     let approvers = &row.spec.terms.approvers;
     !row.state().is_open() && may_decide(caller, &row.tenant, &row.owner, approvers).is_some()

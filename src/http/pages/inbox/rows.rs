@@ -70,8 +70,9 @@ pub(super) fn facts(site: &Site<'_>, row: &RequestRow, settings: &Settings, now:
     }
 }
 
-/// Renders the link to a request's page of this service, also if `request_url` names another page:
-/// the summary, the kind, and for an approval the effects of the calls.
+/// Renders the head of a row: a link with the request's summary, and beside it the kind and, for an
+/// approval, the effects of the calls. The link leads to the request's page of this service, even
+/// if the setting `request_url` names another page.
 pub(super) fn request_link(site: &Site<'_>, row: &RequestRow, settings: &Settings) -> Markup {
     let texts = site.texts();
     let brief = RequestBrief::from_row(row, settings);

@@ -101,7 +101,8 @@ async fn store_answer(
     posted: &PostRequest,
 ) -> Result<Accepted, Problem> {
     if let Err(problem) = check_form(posted) {
-        // As in `api/submit.rs`, the form of the key is checked before the body.
+        // As in `api/submit.rs`, a malformed `Idempotency-Key` is reported before a mistake in the
+        // body.
         check_key(&posted.headers)?;
         return Err(problem);
     }

@@ -2,8 +2,8 @@
 //! exact text, which is also the text that runs; the table is a reading aid. The rows are in the
 //! agent's order, and have labels from the tool's schema.
 //!
-//! Invariant: the exact text is complete. The exact text is unfolded if the table could mislead. The
-//! length of the arguments alone does not unfold it, because the table also has every value.
+//! Invariant: the exact text is complete. The exact text is unfolded if the table could mislead.
+//! The length of the arguments alone does not unfold it, because the table also has every value.
 
 use maud::{Markup, html};
 use serde_json::Value;
@@ -123,7 +123,8 @@ fn row(call: &RequestedCall, name: &str, value: &JsonNode) -> Markup {
     }
 }
 
-/// Renders the title of a member, with the member's name if it differs; without a title, the name.
+/// Renders the title of a member, followed by the member's name if the name differs from the title.
+/// For a member without a title, renders only the name.
 fn labeled_name(title: Option<&str>, name: &str) -> Markup {
     html! {
         @match title {

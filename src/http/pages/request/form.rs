@@ -90,7 +90,8 @@ pub(crate) fn editable_text(arguments_text: &str) -> String {
     shown
 }
 
-/// Returns the JSON Schema of the form for a question that has no form.
+/// Returns the JSON Schema of the default form, which has the text field `answer`. The page shows
+/// the default form for a question without a form of its own.
 #[must_use]
 pub(crate) fn default_form() -> Value {
     json!({"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]})
@@ -283,7 +284,7 @@ impl FormReader {
         }
     }
 
-    /// Writes one answer for each call that has a chosen action.
+    /// Writes the member `decisions`: one answer for each call that has a chosen action.
     fn put_call_decisions(&mut self, row: &RequestRow, body: &mut JsonObject) {
         let ids: BTreeSet<String> = self
             .fields

@@ -32,8 +32,8 @@ pub(crate) fn permitted_forms(view: &View<'_>) -> Vec<Markup> {
     if view.allows(Action::Retry) {
         forms.push(retry_form(view));
     }
-    // The form that answers with yes or no has a button for each, so it replaces the forms that
-    // approve and reject.
+    // The answer form of a yes-or-no question has a button for "yes" and a button for "no", so the
+    // page needs no separate form that rejects.
     if view.allows(Action::Reject) && !view.request.kind.is_yes_or_no() {
         let part = kind_part(view.request.kind, view.words);
         forms.push(folded_form(
@@ -224,7 +224,8 @@ pub(super) fn guidance_fields(view: &View<'_>) -> Markup {
     }
 }
 
-/// Returns the form of a question without a form, with a title for its field.
+/// Returns the default form, for a question without a form of its own. Adds a title to the field
+/// `answer`.
 fn titled_default_form(view: &View<'_>) -> Value {
     let mut form = default_form();
     if let Some(Value::Object(answer)) = form.pointer_mut("/properties/answer") {

@@ -29,7 +29,8 @@ pub(crate) enum CallStatus {
     Released,
     /// The journal has no attempt and no result yet.
     Waiting,
-    /// A request that was opened after the page's request asks whether the call may run.
+    /// A request that was opened after the page's request asks about the call, for example whether
+    /// the call may run.
     AskedAgain,
     /// A request that was opened after the page's request asks for the login that the call needs.
     NeedsLogin,
@@ -249,8 +250,8 @@ impl RequestHistory {
     }
 
     /// Returns whether later items can no longer change the headline: the model has read the
-    /// results of all calls, and no result is `Unknown` or `Canceled`, because such a result may
-    /// still be followed by a late result.
+    /// results of all calls, and no result is `Unknown` or `Canceled`. A late result may still
+    /// follow a result that is `Unknown` or `Canceled`.
     #[must_use]
     pub(crate) fn is_settled(&self) -> bool {
         self.calls.values().all(|record| {

@@ -105,8 +105,9 @@ pub(crate) async fn page(
     Ok(response)
 }
 
-/// Renders the page from which the form was submitted: for a yes or no that was in the path of the
-/// POST (`path_action`), a page with a single button; otherwise the request's own page.
+/// Renders the page from which the form was submitted. If the request asks for a yes or no, and the
+/// path of the POST named the action (`path_action`), this is the page with a single button.
+/// Otherwise this is the request's own page.
 pub(super) fn page_with_mistakes(view: &View<'_>, path_action: Option<Action>) -> Markup {
     match path_action.filter(|_| view.row.spec.kind.is_yes_or_no()) {
         Some(action) => request::single_action_page(view, action, view.refusal_reason(action)),

@@ -39,7 +39,8 @@ fn script(view: &View<'_>) -> Markup {
     let mut texts = script_texts(words);
     let message = view.user_message.as_ref();
     if message.is_some_and(UserMessage::is_context) {
-        // The journal names the user as the author, but their agent wrote the text.
+        // For a call at a gate, the journal names the user as the author of the message, but the
+        // user's agent wrote the message.
         let agent_wrote = Value::from(view.texts.agent_wrote);
         texts.insert("event_message".to_owned(), agent_wrote);
     }

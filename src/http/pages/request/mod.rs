@@ -370,7 +370,8 @@ async fn get_single_action_page(
     let mut view = View::load(http, &row, caller, Language::from_headers(headers)).await?;
     view.return_path = format!("{}/{}", view.return_path, action.as_str());
     let mut refusal = view.refusal_reason(action);
-    // The whole page has its forms all the same: an answer there has the calls judged anew.
+    // If a tool has changed, this page has a refusal in place of its button. The request's own page
+    // keeps its forms, because an answer there makes the engine judge the calls anew.
     if refusal.is_none() && asks_about_changed_tool(http, caller, &row).await? {
         refusal = Some(view.words.tool_has_changed);
     }

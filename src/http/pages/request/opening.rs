@@ -127,7 +127,8 @@ fn reasons(view: &View<'_>) -> Markup {
     }
 }
 
-/// Returns why a person is asked about a call, in the reader's language if no rule gives a reason.
+/// Returns the reason why a person is asked about a call. If the reason is that no rule matches,
+/// the text is in the reader's language. A rule's own reason is not translated.
 pub(super) fn reason(view: &View<'_>, call: &RequestedCall) -> Option<String> {
     let has_no_rule = call.rule.is_none() && call.verdict == WireVerdict::Hold;
     let no_rule = || has_no_rule.then(|| view.texts.no_rule_why.to_owned());

@@ -90,8 +90,8 @@ fn page_to_visit(view: &View<'_>) -> Markup {
 }
 
 /// Renders the known facts about a call whose outcome is unknown, in the order of time. A fact
-/// without a translated label has the name of its member as the label. The replica is among the
-/// page's details.
+/// without a translated label has the name of its member as the label. Leaves out the id of the
+/// replica, because the page's folded details show it.
 fn known_facts(view: &View<'_>) -> Markup {
     let words = view.words;
     let Some(Value::Object(details)) = &view.request.details else {

@@ -1,6 +1,7 @@
-//! The part of the approval form in which a person asks for a standing decision: their approval
-//! then also lets later calls through. The part is folded, and its checkbox starts unticked. The
-//! part describes the later calls, and shows the condition that the operator's rule sets for them.
+//! The part of the approval form in which a person asks for a standing decision. With a standing
+//! decision, their approval also lets later calls through. The part is folded, and its checkbox
+//! starts unticked. The part describes the later calls, and shows the condition that the operator's
+//! rule sets for them.
 
 use std::time::Duration;
 
@@ -16,8 +17,8 @@ use crate::task::grant::{GrantScope, Offer};
 use crate::task::request::CallSpec;
 use crate::task::units::format_duration;
 
-/// The durations that the form offers for a standing decision, if they are below the maximum that
-/// the rules of the open calls set. The form also offers this maximum.
+/// The durations that the form may offer for a standing decision. The rules of the open calls set a
+/// maximum. The form offers the maximum, and each of these durations that is below it.
 const DURATIONS: [Duration; 5] = [
     Duration::from_mins(15),
     Duration::from_hours(1),

@@ -17,7 +17,7 @@ use crate::task::text::pointer_steps;
 pub(crate) enum FormName {
     /// Approves or rejects all open calls, on the request's own page.
     Decide,
-    /// Approves all open calls, on a page with one button.
+    /// Approves all open calls, or answers with yes, on a page with one button.
     Approve,
     /// Rejects all open calls or the question, with a choice of the consequence.
     Reject,

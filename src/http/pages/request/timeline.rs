@@ -52,7 +52,9 @@ pub(super) fn list(view: &View<'_>) -> Markup {
     }
 }
 
-/// Renders a fact about a call of the request, the request or the task; `None` for any other fact.
+/// Renders a fact as an entry of the list. The list has an entry for each start and each result of
+/// the request's own calls, for the end of the request without a decision, and for the end of the
+/// task. `None` for any other fact.
 fn entry(row: &RequestRow, fact: &Fact, words: &Translations) -> Option<Markup> {
     let texts = RequestTexts::for_language(words.language);
     let is_own = |id| row.spec.own_calls().any(|call| call.tool_call_id == id);

@@ -294,8 +294,8 @@ fn read_call_decisions(
     for (call, answer) in decisions {
         let place = pointer(at, &call);
         if place == at {
-            // `pointer` returns `at` for a name that is too long for a pointer. A call's id is
-            // never so long.
+            // `pointer` returns `at` unchanged if the name is too long for a pointer. Such a name
+            // is not the id of a call, so the mistake is reported at `at`.
             errors.add(at, "answers by `tool_call_id`");
             continue;
         }

@@ -1,5 +1,6 @@
-//! `GET /tasks/{task_id}`: a task, its open questions, and one page of its events: the newest, or
-//! the newest before the number in the query parameter `before`.
+//! `GET /tasks/{task_id}`: shows a task, its open questions, and one page of its events. With the
+//! query parameter `before`, the page has the newest events before this number; otherwise the
+//! newest events of all.
 
 use std::sync::Arc;
 

@@ -84,7 +84,8 @@ async fn read_between(
     loop {
         let read = http.store.events(part, after, portion).await?;
         let within = || read.events.iter().take_while(|event| event.number <= last);
-        // A call at a gate has few events, so they are read together.
+        // A call at a gate has so few events that one read returns all of them, with the message
+        // that marks the call as a call at a gate.
         let is_gate_call = read.events.iter().any(|event| {
             matches!(&event.item.fact, Fact::AssistantMessage(turn) if turn.finish_reason == FinishReason::Gate)
         });
@@ -216,7 +217,8 @@ fn message_entry(
 
 /// Returns the line of a message, and whether an agent wrote the message. The journal names the
 /// user as the author of each message. But the message of a sub-agent's task is by the agent that
-/// handed the work over, and the message of a call at a gate is by the agent that proposes the call.
+/// handed the work over, and the message of a call at a gate is by the agent that proposes the
+/// call.
 fn message_line(site: &Site<'_>, is_gate_call: bool, event: &Event, by: &str) -> (String, bool) {
     let words = site.words();
     if let [.., caller, _] = event.agent_path.as_slice() {
