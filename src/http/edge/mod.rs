@@ -138,8 +138,9 @@ impl RequestContext {
         known_paths::is_link(&self.path)
     }
 
-    /// Returns the id that the page of a problem shows. `None` for a link that does not work: the
-    /// pages of all such links are the same bytes, so that no page reveals anything about its link.
+    /// Returns the id of the HTTP request, for the page of a problem. `None` for a link that does
+    /// not work: the pages of all such links are the same bytes, so that no page reveals anything
+    /// about its link.
     fn id_on_page(&self, code: Code) -> Option<Uuid> {
         let is_hidden = self.is_link() && matches!(code, Code::NotFound | Code::LinkExpired);
         (!is_hidden).then_some(self.id)

@@ -1,6 +1,6 @@
 //! The texts of errors on pages: the titles and details of problems, and the mistakes in a
-//! submitted form. A text is looked up by the code of its error. The English texts are those of the API, with
-//! a few exceptions.
+//! submitted form. A text is looked up by the code of its error. The English texts are those of the
+//! API, with a few exceptions.
 
 use maud::{Markup, html};
 

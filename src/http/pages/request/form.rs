@@ -251,8 +251,9 @@ impl FormReader {
         body.put(member, filled.text());
     }
 
-    /// Returns the JSON of one member of an answer. For a list of choices, the form has one input
-    /// for each choice.
+    /// Returns the JSON of one member of an answer; `None` for an optional member without a value.
+    /// The form has one input for the member. If the member is a list of choices, the form has one
+    /// input for each choice.
     fn member_json(&mut self, field: &SchemaField) -> Result<Option<String>, DetailCode> {
         let FieldValue::MultipleChoice(all) = &field.value else {
             let submitted = self.take(&format!("field.{}", field.name));
@@ -343,9 +344,9 @@ impl FormReader {
         }
     }
 
-    /// Returns the arguments that a person edited, either in a field for each member or as JSON. If
-    /// the person has not chosen the action `edit` (`is_edit`), returns `None`, and reports a
-    /// mistake if the arguments were edited nevertheless.
+    /// Returns the arguments that a person edited, either in a field for each member or as JSON.
+    /// `None` if the person has not chosen the action `edit` (`is_edit`), or if the edit has a
+    /// mistake. Reports each mistake; an edit without the action `edit` is also a mistake.
     fn edited_arguments(
         &mut self,
         call: &CallSpec,

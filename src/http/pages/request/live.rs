@@ -21,8 +21,9 @@ pub(crate) fn answered_notice() -> Markup {
     html! { div #meanwhile role="status" aria-live="polite" {} }
 }
 
-/// Renders the stored history of the request, which the script hides as soon as it shows all events
-/// of the task tree.
+/// Renders the stored history of the request. The script hides this history as soon as the script
+/// shows all events of the task tree. Also renders the script and its section, except on the page
+/// of a sealed link.
 pub(crate) fn history_section(view: &View<'_>) -> Markup {
     html! {
         section.history {

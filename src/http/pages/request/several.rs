@@ -38,7 +38,8 @@ pub(super) fn tables(view: &View<'_>, own: &[NumberedCall<'_>]) -> Markup {
             None => groups.push((call.name.as_str(), vec![(index, call)])),
         }
     }
-    // A table of summaries leaves out arguments, so the exact texts below it are unfolded.
+    // The exact texts below the tables are unfolded if a call has a warning, or if a table has
+    // summaries, because a table of summaries leaves out the arguments.
     let open = groups.iter().any(|(_, calls)| columns(calls).is_none())
         || own.iter().any(|(_, call)| !call.warnings.is_empty());
     html! {
@@ -205,7 +206,8 @@ fn call_state(view: &View<'_>, call: &RequestedCall) -> Markup {
 
 /// Returns the sum of a column. `None` if the column has a single row, a row without a number, or
 /// numbers that [`sum`] cannot add. Also `None` if the column's name suggests identifiers
-/// ([`is_identifier`]), unless the schema says `number`, because identifiers are integers.
+/// ([`is_identifier`]) and the schema does not give the type `number`. Identifiers are integers, so
+/// a column of the type `number` has no identifiers.
 fn column_sum(name: &str, schema: &Value, rows: &[ArgumentRow]) -> Option<String> {
     let is_integer = schema
         .get("properties")
