@@ -1,7 +1,7 @@
-//! Loads tasks and requests for a caller. The problem is 404 for a task or request of another
-//! tenant, and 403 for a task or request of the caller's tenant that the caller may not read. All
-//! operations that show a task or a request load it through this module, so they refuse the same
-//! callers.
+//! Loads tasks and requests for a caller. For a task or request of another tenant, the caller gets
+//! the problem 404. For a task or request of their own tenant that they may not read, the caller
+//! gets 403. All operations that show a task or a request load it through this module, so they
+//! refuse the same callers.
 
 use crate::engine::DetailCode;
 use crate::http::Http;
@@ -68,8 +68,8 @@ pub(crate) async fn request(
         .ok_or_else(Problem::not_found)
 }
 
-/// Like [`request`], but also returns the journal of the request's task. Returns `None` in place of
-/// a journal that cannot be decoded.
+/// Like [`request`], but also returns the journal of the request's task. The journal is `None` if
+/// it cannot be decoded.
 ///
 /// # Errors
 /// `not_found` if the tenant has no such request.
@@ -99,7 +99,7 @@ pub(crate) async fn readable_request(
     Ok(row)
 }
 
-/// Adds the open requests to a task's row, see [`read_with_requests`].
+/// Returns the task of `row` together with its open requests, like [`read_with_requests`].
 ///
 /// # Errors
 /// `not_found` when the task is gone; `unavailable` or `internal` when it cannot be read.
@@ -112,10 +112,10 @@ pub(crate) async fn task_with_requests(
     task.ok_or_else(Problem::not_found)
 }
 
-/// Adds the open requests to a task's row. A commit between the read of `row` and the read of the
-/// requests can make the number of requests differ from `row.open_requests`. In this case, reads
-/// the row again and, if the row has changed, the requests, too. Reads the requests at most three
-/// times. Returns `None` when the task is gone.
+/// Returns the task of `row` together with its open requests; `None` when the task is gone. A
+/// commit between the read of `row` and the read of the requests can make the number of requests
+/// differ from `row.open_requests`. In this case, the function reads the row again. If the row has
+/// changed, the function also reads the requests again. It reads the requests at most three times.
 ///
 /// # Errors
 /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

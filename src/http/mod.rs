@@ -7,11 +7,11 @@
 //! 1. the router: 404 for an unknown path, 405 for a wrong method;
 //! 2. `server/guard.rs`: host, origin, announced size, API key;
 //! 3. `api/submit.rs`: the replay of an `Idempotency-Key`, then 404 and 403, then the form of the
-//!    key, then the body;
+//!    `Idempotency-Key`, then the body;
 //! 4. the engine: 412, 410 and 409.
 //!
-//! A POST that stores no key checks the form of the key in the same place, with `check_key` of
-//! `server/body.rs`.
+//! An operation that stores no `Idempotency-Key` still checks the form of this header before the
+//! body, with `check_key` of `server/body.rs`.
 
 pub(crate) mod access;
 pub(crate) mod api;

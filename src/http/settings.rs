@@ -31,12 +31,13 @@ pub(crate) struct Settings {
     /// The names of the entries of `notify.to`, each with its tenants. An entry without tenants
     /// gets messages about the tasks of every tenant.
     pub receivers: BTreeMap<String, Vec<String>>,
-    /// The users in the configuration, to look up the person of a sealed link, and to count the
-    /// people who could approve an edited call. If other people must approve a call after an edit,
-    /// the edit is permitted only if the configuration has enough other people.
+    /// The users in the configuration. The guard looks up the person of a sealed link among them.
+    /// They also decide whether an edit of a call is permitted: if other people must approve the
+    /// edited call, the configuration must have enough other people who may do so.
     pub roster: Roster,
-    /// The key for the hashes of bodies, which are stored to recognize a repeated POST. The hashes
-    /// are keyed because a body may contain credentials. `None`: the hashes have no key.
+    /// The key for the hashes of POST bodies. The service stores these hashes to recognize a
+    /// repeated POST. They are keyed because a body may contain credentials. `None`: the hashes
+    /// have no key.
     pub sealer: Option<Sealer>,
     /// Seals and opens the links in messages to people; `None` if messages contain no links.
     pub links: Option<Links>,

@@ -60,8 +60,9 @@ pub(crate) async fn respond(
             response.headers_mut().extend(headers);
             Ok(response)
         }
-        // The POST is committed, so even a response that is a problem names the created task.
-        // `edge/` renders a problem as a new response, which has only the problem's own headers.
+        // The POST is committed, so even a response that is a problem names the created task. The
+        // headers are copied to the problem, because `edge/` renders a problem as a new response,
+        // which has only the problem's own headers.
         Err(mut problem) => {
             let headers = headers.iter();
             let headers = headers.map(|(name, value)| (name.clone(), value.clone()));
@@ -79,7 +80,8 @@ async fn respond_after_wait(
 ) -> Result<Response, Problem> {
     let prefer = Prefer::read(&posted.headers);
     let root = accepted.root;
-    // The command may have waited for a slot, or for the database.
+    // The time that the client waits begins with the arrival of the body. The command may have used
+    // a part of this time, because it may have waited for a slot or for the database.
     let time = posted.rest_of(prefer.wait_or(http.settings.wait));
     // The asker of an approved call at a gate may have stopped waiting for the call. The call then
     // starts only when the asker proposes it again, so a wait for the task would be useless.

@@ -49,7 +49,8 @@ where
         Ok(accepted) => return Ok(accepted),
         Err(refusal) => refusal,
     };
-    // Another POST with the same key may have committed meanwhile.
+    // Another POST with the same key may have committed since the look-up above. If so, this POST
+    // repeats it, and gets its result instead of the refusal.
     if refusal != Refusal::Unavailable
         && let Some(accepted) = replayed(http, posted).await?
     {

@@ -11,7 +11,7 @@ use crate::store::{Event, ReadError, RequestRow, Store};
 use crate::task::id::{RequestId, TaskId};
 
 /// Returns a request in its short form, as it was when `event` was committed, or as it is now if
-/// `event` is `None`. Without `summaries`, leaves out the summaries of the calls.
+/// `event` is `None`. If `summaries` is false, leaves out the summaries of the calls.
 ///
 /// # Errors
 /// [`ReadError`] when the database does not answer, or the request cannot be decoded.

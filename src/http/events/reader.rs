@@ -25,10 +25,10 @@ pub(crate) struct EventReader {
     pub status: TaskStatus,
     journals: JournalCache,
     follower: Option<Follower>,
-    /// The number of the tail's last event at the stream's latest own read of the rows; 0 before
-    /// the first such read. The stream reads the rows itself if the tail (see `tail.rs`) cannot
-    /// give the next events. [`Self::follow`] checks that the stream of a root task has sent every
-    /// event up to this number.
+    /// If the tail (see `tail.rs`) cannot give the next events, the stream reads the rows itself.
+    /// This field is the number of the tail's last event when the stream last had to do so; 0 if it
+    /// never had to. [`Self::follow`] checks that the stream of a root task has sent every event up
+    /// to this number.
     tail_head: i64,
 }
 

@@ -106,8 +106,9 @@ impl OpenStream {
         self.wait_until(check_at, news).await
     }
 
-    /// Waits for [`RETRY_DELAY`]. Ends early like [`Self::wait`], except for the check of the
-    /// caller, because this check may be what has failed.
+    /// Waits for [`RETRY_DELAY`] after a failure. Ends early for the same reasons as
+    /// [`Self::wait`], but not for a due check of the caller: this check may itself be the failed
+    /// step.
     async fn pause(&mut self) {
         let retry_at = self.http.clock.uptime() + RETRY_DELAY;
         self.wait_until(retry_at, pending::<()>()).await;

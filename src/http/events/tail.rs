@@ -2,9 +2,9 @@
 //!
 //! A stream that has sent every stored event becomes a follower of the tail. The first follower
 //! that is notified of a commit starts a read of the rows after the tail's last event. All
-//! followers take the events of that read from memory. If the read fails, or if a follower falls
-//! too far behind, the follower itself reads the rows until it has caught up. The tail is freed
-//! when its last follower is dropped.
+//! followers take the events of that read from memory. If the read fails, each follower that waits
+//! for it reads the rows itself until it has caught up. A follower that falls too far behind does
+//! the same. The tail is freed when its last follower is dropped.
 //!
 //! Invariants: a follower gets all events after its position in order, or learns that it has to
 //! read the rows itself. The tail keeps an event only until every follower has taken the event. If
@@ -84,7 +84,7 @@ impl Drop for Tail {
 #[derive(Debug, Default)]
 struct Buffer {
     /// The events with numbers greater than `after`, up to and including `last`. `bytes` is the
-    /// size of their texts.
+    /// total size of the texts of these events.
     events: VecDeque<Arc<RenderedEvent>>,
     bytes: usize,
     after: i64,

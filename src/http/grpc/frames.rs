@@ -193,7 +193,7 @@ pub(super) fn respond(answer: Result<GrpcAnswer, GrpcStatus>) -> Response {
 const ENCODED_CHARACTERS: &percent_encoding::AsciiSet = &percent_encoding::CONTROLS.add(b'%');
 
 /// A response body of one data frame and the trailers. The connection asks for the trailers after
-/// it has taken the data. Then `delivery` records that the client has received the answer.
+/// it has taken the data. When it asks, `delivery` records that the client has received the answer.
 struct UnaryBody {
     data: Option<Bytes>,
     delivery: Option<ResultDelivery>,

@@ -1,7 +1,7 @@
 //! The gRPC operations for gateways: Envoy's `ext_authz`, and agentgateway's guardrails for MCP. A
-//! gateway asks this service whether a call may pass; the call then runs behind the gateway.
-//! Invariant: a gateway lets a request pass only if the service's answer permits the request. So if
-//! the service fails, no request passes.
+//! gateway asks this service whether a call may pass. A call that passes runs behind the gateway,
+//! not in this service. Invariant: a gateway lets a request pass only if the service's answer
+//! permits the request. So if the service fails, no request passes.
 
 mod envoy;
 mod ext_mcp;
@@ -367,8 +367,8 @@ impl Gateway {
     }
 
     /// Stores the outcome of an attempt at the call of `task`. If `attempt` is `None`, the report
-    /// is about the last attempt. If the engine refuses the report, writes a warning to the log,
-    /// and the call continues as if the gateway had sent no report.
+    /// is about the last attempt. If the report cannot be stored, logs a warning and returns no
+    /// error. The state of the call is then the same as without a report.
     async fn report(
         &self,
         caller: Caller,

@@ -1,6 +1,6 @@
 //! Reads from `Accept` whether a client wants a page or an event stream, and from `Accept-Encoding`
-//! whether the client takes gzip. `Accept` must name the media type itself; `*/*` does not count,
-//! because a browser always names `text/html`, and programs often send `*/*` but expect JSON.
+//! whether the client takes gzip. `Accept` must name the media type itself. The range `*/*` does
+//! not count: programs that expect JSON often send it, and a browser always names `text/html`.
 
 use http::HeaderMap;
 use http::header::{ACCEPT, ACCEPT_ENCODING, HeaderName};

@@ -257,8 +257,8 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, &'static str> 
     }
 }
 
-/// Checks the form of the `Idempotency-Key`, where the key itself is not needed. Every POST checks
-/// the form after the caller's right, and before the body.
+/// Checks the form of the header `Idempotency-Key`, for an operation that does not use the key.
+/// Every POST checks the caller's right first, then the form of this header, and then the body.
 ///
 /// # Errors
 /// `bad_request` if the header is malformed.
@@ -278,7 +278,8 @@ fn stored_path(parts: &Parts) -> String {
 }
 
 /// Returns the path with each id in its usual form. An id in capitals or with percent-encoded
-/// characters names the same resource, so a repetition under it must not be a new POST.
+/// characters names the same resource, so a POST to this other spelling of the path must count as
+/// a repetition of the POST to the usual path.
 fn with_usual_ids(path: &str) -> String {
     let segments = path.split('/').map(|segment| {
         let decoded = percent_decode_str(segment).decode_utf8();

@@ -80,8 +80,8 @@ impl Connections {
             }));
         }
         // This function may run several times for one waiting client, but must close only one
-        // connection for this client. So a connection that is closing already counts as a free
-        // slot.
+        // connection for this client. So the slot of a connection that has been told to close is
+        // counted as free.
         if open.count - open.closing >= self.0.max_open {
             open.close_longest_idle();
         }

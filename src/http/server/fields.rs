@@ -29,7 +29,8 @@ pub(crate) fn pointer(at: &str, name: &str) -> String {
     }
 }
 
-/// Returns the variant of an enum of the API that has this word; `None` if no variant has it.
+/// Returns the variant of the API's enum `T` whose name in JSON is `word`; `None` if `T` has no
+/// such variant.
 #[must_use]
 pub(crate) fn variant<T: DeserializeOwned>(word: &str) -> Option<T> {
     T::deserialize(StrDeserializer::<WordError>::new(word)).ok()
@@ -156,7 +157,8 @@ impl Fields {
     }
 }
 
-/// The detail of the mistake if a form or a query is not UTF-8. A detail names the expected value.
+/// The detail of the mistake "a form or a query is not UTF-8". Like every detail, it names the
+/// expected value.
 pub(crate) const NOT_UTF8: &str = "percent-encoded UTF-8";
 
 /// Returns whether the text of a form or a query is UTF-8. The parser `url::form_urlencoded` would

@@ -1,8 +1,9 @@
 //! The guard runs before each operation. It is a layer on the operation's route, so the router
 //! answers unknown paths (404) and unknown methods (405) before the guard runs. In a service
 //! without accounts, the guard first checks that the request names a loopback host and came through
-//! no proxy. In every service, the guard then checks the origin, the announced size of the body,
-//! and the credential (the key, the session's cookie or the sealed link), in this order.
+//! no proxy (health checks are exempt). In every service, the guard then checks the origin, the
+//! announced size of the body, and the credential (the key, the session's cookie or the sealed
+//! link), in this order. For calls over gRPC, the operation checks the size and the key itself.
 
 use std::sync::{Arc, Weak};
 
@@ -197,7 +198,7 @@ fn caller_of_key(http: &Http, request: &Request) -> Result<Result<Caller, AuthEr
 }
 
 /// Checks the credentials of a sign-out. Accepts a known key. Without an `Authorization` header,
-/// accepts any session cookie, even of an expired session.
+/// accepts any session cookie, even an expired or malformed one.
 fn check_sign_out(
     http: &Http,
     headers: &HeaderMap,

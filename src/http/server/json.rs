@@ -67,8 +67,9 @@ fn check_within(remaining: &mut usize, bytes: &[u8]) -> Result<(), JsonError> {
     counted.map_err(|error| json_error(&error))
 }
 
-/// Checks the number of values of a text at any depth. The check does not recurse, unlike
-/// [`check`], which refuses deep nesting. `text` must be valid JSON.
+/// Checks the number of values of a text, which may be nested to any depth. The function does not
+/// recurse. By contrast, [`check`] recurses, and therefore refuses deep nesting. `text` must be
+/// valid JSON.
 ///
 /// # Errors
 /// `TooManyValues` if the text has more than [`MAX_VALUES`] values.
@@ -154,7 +155,7 @@ pub(crate) fn is_json(bytes: &[u8]) -> bool {
 }
 
 /// Returns the JSON text of the member `name` of the object in `bytes`, without white space between
-/// tokens; `None` without the member. Numbers keep every digit, which parsed doubles would lose.
+/// tokens; `None` without the member. Numbers keep every digit; parsed doubles would not.
 /// `bytes` must be a text that [`parse`] or [`parse_except`] accepts.
 #[must_use]
 pub(crate) fn member(bytes: &[u8], name: &str) -> Option<String> {

@@ -1,5 +1,5 @@
-//! Reads a query string. A filter may be repeated. An unknown parameter or an invalid value is
-//! answered with 422.
+//! Reads a query string. A parameter that filters a list may appear several times. An unknown
+//! parameter or an invalid value is answered with 422.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;

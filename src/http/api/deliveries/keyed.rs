@@ -30,8 +30,9 @@ impl Resent {
     }
 }
 
-/// Makes the deliveries of a target due now. The future `read` returns the target. `read` is polled
-/// only after the check that the caller may resend deliveries, as in `api/submit.rs`.
+/// Makes the deliveries of a target due now. The future `read` reads the body and returns the
+/// target. The checks have the same order as in `api/submit.rs`: `read` is polled only after the
+/// check that the caller may resend deliveries.
 ///
 /// # Errors
 /// `idempotency_key_reused` if an earlier POST with the same key had another body; `forbidden` if

@@ -145,8 +145,8 @@ pub(crate) fn runner(headers: &HeaderMap) -> Result<Option<String>, Problem> {
 }
 
 impl NewGateCall {
-    /// `arguments` is the unparsed member `arguments`, and `text` the unparsed body, from which
-    /// `metadata` is copied unchanged.
+    /// Reads the members of a proposal. `arguments` is the unparsed member `arguments`. `text` is
+    /// the unparsed body, from which `metadata` is copied unchanged.
     fn read(
         arguments: Option<String>,
         text: &[u8],
@@ -171,12 +171,12 @@ impl NewGateCall {
         }
     }
 
-    /// Returns the proposal of a client that does not wait. `propose_gate_call` sets the `wait`.
+    /// Returns the proposal with a `wait` of zero. `propose_gate_call` then sets the real `wait`.
     fn into_proposal(self, identity: Identity, runner: Option<String>) -> Proposal {
         Proposal {
             gate: self.gate,
             tool: self.tool,
-            // Exactly one of the two members is set.
+            // `read_arguments` made sure that exactly one of these two members is set.
             arguments_text: self.arguments.or(self.arguments_text).unwrap_or_default(),
             session_id: self.session_id,
             context: self.context.unwrap_or_default(),
@@ -191,8 +191,8 @@ impl NewGateCall {
     }
 }
 
-/// Returns `arguments`, and the member `arguments_text`. Adds a mistake to `errors` if both or
-/// neither of these members is present, or if `arguments` is not an object.
+/// Returns the texts of the members `arguments` and `arguments_text`. Adds a mistake to `errors` if
+/// both or neither of these members is present, or if `arguments` is not an object.
 fn read_arguments(
     arguments: Option<String>,
     fields: &mut Fields,

@@ -86,7 +86,8 @@ pub(crate) async fn report_gate_outcome(
 }
 
 impl ReportGateOutcome {
-    /// `text` is the unparsed body, from which a `content` that is not a text is copied.
+    /// Reads the members of a report. `text` is the unparsed body. If `content` is not a text, its
+    /// JSON is copied from `text`.
     fn read(text: &[u8], fields: &mut Fields, errors: &mut Errors) -> Option<Self> {
         let (task, key) = (fields.text("task_id", errors), fields.text("key", errors));
         let task_id = task.as_ref().and_then(|id| id.parse().ok());

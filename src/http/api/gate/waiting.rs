@@ -20,13 +20,14 @@ pub(crate) struct WaitingAsks(Arc<Mutex<Asks>>);
 #[derive(Debug, Default)]
 struct Asks {
     next: u64,
-    /// The waiting requests by number, each with its caller. If the client can cancel, the entry
-    /// also has the name by which [`WaitingAsks::cancel`] finds the proposal, and the token that
-    /// ends the wait.
+    /// The waiting HTTP requests by number, each with its caller. If the client can cancel the HTTP
+    /// request, the value also has the name by which [`WaitingAsks::cancel`] finds the proposal,
+    /// and the token that ends the wait.
     open: HashMap<u64, (PersonKey, Option<(String, CancellationToken)>)>,
 }
 
-/// The slot of one waiting request. Dropping this value frees the slot for another request.
+/// The slot of one waiting HTTP request. Dropping this value frees the slot for another HTTP
+/// request.
 #[derive(Debug)]
 pub(crate) struct WaitSlot {
     waiting: WaitingAsks,
@@ -34,9 +35,10 @@ pub(crate) struct WaitSlot {
 }
 
 impl WaitingAsks {
-    /// Takes a slot for a request of `caller`; `None` if too many requests of this process or of
-    /// the caller already wait. `request` is the name by which [`WaitingAsks::cancel`] finds the
-    /// proposal, and the token that `cancel` cancels; `None` if the client cannot cancel.
+    /// Takes a slot for an HTTP request of `caller`; `None` if too many HTTP requests of this
+    /// process or of the caller already wait. `request` has the name by which
+    /// [`WaitingAsks::cancel`] finds the proposal, and the token that `cancel` cancels. It is
+    /// `None` if the client cannot cancel the HTTP request.
     pub(crate) fn take_slot(
         &self,
         caller: &Caller,

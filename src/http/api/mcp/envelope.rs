@@ -108,8 +108,9 @@ impl From<JsonError> for RpcError {
     }
 }
 
-/// The requests of the revision 2026-07-28. Any other is unknown, whether or not it has the `_meta`
-/// of this revision: a client of an older revision sends `initialize` without it.
+/// The methods of requests in the revision 2026-07-28. [`check_headers`] refuses any other method
+/// as unknown before it looks at `_meta`. So a client that sends the older `initialize`, which has
+/// no `_meta` of this revision, learns that the method is unknown.
 const STATELESS_METHODS: [&str; 3] = ["server/discover", "tools/list", "tools/call"];
 
 /// Returns the protocol revision of a message. Refuses a message whose headers contradict its body.
@@ -171,8 +172,8 @@ pub(super) fn check_headers(
     Ok(revision)
 }
 
-/// Returns the session id in the header `Holdpoint-Session`; `None` without the header. The caller
-/// must check the form of the id.
+/// Returns the session id in the header `Holdpoint-Session`; `None` without the header. This
+/// function does not check the form of the id.
 pub(super) fn session_header(headers: &HeaderMap) -> Result<Option<&str>, RpcError> {
     single_header(headers, "holdpoint-session")
 }

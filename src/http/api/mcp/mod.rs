@@ -85,7 +85,8 @@ pub(crate) async fn post_mcp_message(
     may_ask_at_gate(&posted.caller).map_err(Problem::forbidden)?;
     let agent = open_gate(&http, &posted.caller, &gate)?;
     let gate = agent.gate.as_deref().ok_or_else(Problem::not_found)?;
-    // The key of a call is in its message; the header is only checked.
+    // A client names a call by a key in the MCP message. The header `Idempotency-Key` is not used,
+    // but its form is checked.
     check_key(&posted.headers)?;
     check_accept(&posted.headers)?;
     let incoming = posted

@@ -73,7 +73,8 @@ pub(crate) async fn create_task(
 }
 
 impl CreateTask {
-    /// `text` is the unparsed body, from which `metadata` is copied unchanged.
+    /// Reads the members of the body. `text` is the unparsed body, from which `metadata` is copied
+    /// unchanged.
     fn read(text: &[u8], fields: &mut Fields, errors: &mut Errors) -> Self {
         let agent = fields.text("agent", errors);
         let (input, items) = message_body::message(fields, errors);

@@ -34,10 +34,11 @@ pub(crate) const OP: Op = Op {
     problems: &[Code::NotFound, Code::Invalid],
 };
 
-/// The maximum number of reads for one page of a list that leaves out calls at gates. A read leaves
-/// out the gates of the configuration, but may return calls at gates that the configuration no
-/// longer has. The page is then read again, without the agent versions of these calls. After the
-/// last read, such calls are removed from the page, so the page may be shorter than its limit.
+/// The maximum number of reads for one page of a list that leaves out calls at gates. The filter of
+/// a read excludes the gates of the configuration. The read may still return calls at gates that
+/// the configuration no longer has. In this case, the agent versions of these calls are added to
+/// the filter, and the page is read again. After the last read, such calls are removed from the
+/// page, so the page may be shorter than its limit.
 const MAX_READS: u32 = 8;
 
 /// List tasks
@@ -128,8 +129,8 @@ pub(crate) async fn page_of_tasks(
     }
 }
 
-/// Adds the open requests to the row of a sub-agent's task. If one of these requests cannot be
-/// decoded, the entry has none of them.
+/// Returns the entry for the task of a sub-agent, with the task's open requests. If one of these
+/// requests cannot be decoded, the entry has none of them.
 async fn listed_sub_task(http: &Http, caller: &Caller, row: TaskRow) -> Result<AgentTask, Problem> {
     match access::read_with_requests(http, caller, row.clone()).await {
         Err(ReadError::Corrupt(_)) => Ok(AgentTask::from_row(&row, &[], caller, &http.settings)),

@@ -161,7 +161,7 @@ pub(crate) fn metadata(body: &[u8], fields: &mut Fields, errors: &mut Errors) ->
     Some(text)
 }
 
-/// Returns the metadata of a body without the member `metadata`.
+/// Returns the metadata for a body that has no member `metadata`: the text of an empty object.
 #[must_use]
 pub(crate) fn no_metadata() -> String {
     "{}".to_owned()

@@ -321,8 +321,9 @@ impl InboxReader {
         true
     }
 
-    /// Returns the earliest deadline of the shown requests. Releases the tail before the reader
-    /// waits, because a waiting reader must not keep the tail alive.
+    /// Returns the earliest deadline of the shown requests. This is a separate function so that its
+    /// strong reference to the tail is dropped before the reader waits: a waiting reader must not
+    /// keep the tail alive.
     fn first_deadline(&self) -> Option<Time> {
         let tail = self.tail.upgrade()?;
         let shown = lock(&tail.shown);

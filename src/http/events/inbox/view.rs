@@ -30,12 +30,12 @@ pub(super) enum InboxChange {
 pub(super) struct InboxView {
     open: BTreeMap<RequestId, usize>,
     /// Whether requests that are not in `open` may wait, too. True if the count has reached its
-    /// limit, or if the read ended early (`Page::scanned_to`).
+    /// limit, or if the last read of the inbox ended early (`Page::scanned_to`).
     more: bool,
-    /// The number of requests that the read has found. Becomes [`MAX_COUNTED`] once a request is
-    /// left out because `open` is full.
+    /// The number of requests that the last read of the inbox has found. Becomes [`MAX_COUNTED`]
+    /// once a request is left out because `open` is full.
     counted: usize,
-    /// The number of requests that were removed from `open` since the read.
+    /// The number of requests that were removed from `open` since the last read of the inbox.
     gone: usize,
 }
 
@@ -82,9 +82,9 @@ impl InboxView {
     }
 
     /// Records the current state of a request. Returns the change to report to the caller, if any.
-    /// A waiting request that is not in `open` is reported as created. While `more` is set, such a
-    /// request may have been reported before. The request is then reported as changed if it has
-    /// answers.
+    /// A waiting request that is not in `open` is reported as created. But while `more` is set,
+    /// such a request may have been reported before. So if `more` is set and the request has
+    /// answers, it is reported as changed.
     pub(super) fn update(
         &mut self,
         row: &RequestRow,

@@ -92,7 +92,7 @@ async fn values_of_an_unparsed_member_count_among_those_of_the_body() {
         (json::MAX_VALUES, None),
         (json::MAX_VALUES + 1, Some(Code::Invalid)),
     ] {
-        // The body and the list are values, too.
+        // The object and the list each count as a value, too.
         let body = format!(r#"{{"raw":[0{}]}}"#, ",0".repeat(values - 3));
         let posted = posted("application/json", &body);
         let read = posted
