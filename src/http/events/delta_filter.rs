@@ -1,10 +1,10 @@
 //! Filters the deltas (parts of models' answers) for one stream.
 //!
 //! Invariants: the stream sends every event in a model's prompt before the deltas of the answer to
-//! this prompt. Once the stream has sent an event of the task that is later than the prompt, it
-//! sends no further delta of the answer except `Reset`. If the model is called again for the same
-//! turn, the stream sends a reset before the deltas of the second call, so that clients never join
-//! the texts of the two calls.
+//! this prompt. Once the stream has sent an event of the task that is later than all events in the
+//! prompt, it sends no further delta of the answer except `Reset`. If the model is called again for
+//! the same turn, the stream sends a reset before the deltas of the second call, so that clients
+//! never join the texts of the two calls.
 
 use std::collections::HashMap;
 

@@ -1,8 +1,8 @@
 //! Reads and parses the body of a POST in two steps. [`read_body`] reads all bytes, up to the
 //! operation's limit. [`PostRequest::json`] checks the content type and parses the bytes. If a POST
 //! repeats an earlier POST with the same `Idempotency-Key`, the repetition is answered between the
-//! two steps, and its body is not parsed. A body over `MAX_INLINE_SIZE` waits for memory, and is
-//! parsed on a blocking thread.
+//! two steps, and its body is not parsed. For a body over `MAX_INLINE_SIZE`, [`read_body`] waits
+//! until memory is free, and the body is parsed on a blocking thread.
 
 pub(crate) mod budget;
 
@@ -36,9 +36,9 @@ use crate::task::id::TaskId;
 use crate::world::Clock;
 
 const BODY_TIMEOUT: Duration = Duration::from_mins(1);
-/// The maximum time for which a large body waits for memory. The service reads nothing during this
-/// wait. The wait is shorter than 30 seconds, because some clients give up after 30 seconds without
-/// progress.
+/// The maximum time for which [`read_body`] waits until memory for a large body is free. The
+/// service reads nothing during this wait. The wait is shorter than 30 seconds, because some
+/// clients give up after 30 seconds without progress.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(20);
 const FORM_TYPE: &str = "application/x-www-form-urlencoded";
 /// The maximum size in bytes of a body that is parsed on the threads of the async runtime. A larger

@@ -106,8 +106,8 @@ pub(crate) struct Operation {
 }
 
 /// Declares an `Operation`. The path and the methods come from the type that `#[utoipa::path]`
-/// generates for the handler. `@path`, an internal rule of `routes!`, calls a function of this
-/// type.
+/// generates for the handler. The internal rule `@path` of `routes!` calls the named function of
+/// this type: `path()` or `methods()`.
 macro_rules! operation {
     ($op:path, $($handler:tt)+) => {
         $crate::http::server::operation::Operation {

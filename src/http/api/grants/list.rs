@@ -55,8 +55,8 @@ pub(crate) async fn list_grants(
 }
 
 /// Reads a page of the standing decisions that concern a caller. For an admin, reads a page of all
-/// standing decisions of the tenant. One page searches only a bounded number of standing decisions,
-/// so an empty page may be followed by a page with entries.
+/// standing decisions of the tenant. The read of a page searches only a bounded number of standing
+/// decisions, so an empty page may be followed by a page with entries.
 ///
 /// # Errors
 /// `unavailable` if the database does not answer.

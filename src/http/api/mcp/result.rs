@@ -1,7 +1,7 @@
 //! Writes the result of `tools/call`. Invariant: only a result that the tool or a person gave is a
-//! success; any other result is an error result. The reasons: clients refuse a success without the
-//! structured content that the tool's `outputSchema` promises, and a model that reads an error does
-//! not continue as if the call had run.
+//! success; any other result is an error result. This has two reasons. Clients refuse a success
+//! that lacks the structured content that the tool's `outputSchema` promises. And a model that
+//! reads an error does not continue as if the call had run.
 
 use std::collections::BTreeMap;
 

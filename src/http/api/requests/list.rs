@@ -93,9 +93,9 @@ pub(crate) async fn list_requests(
     list_page(&http, &caller, filter, inbox, open).await
 }
 
-/// Returns the number of requests that wait for the caller and fit `filter`, and whether more may
-/// wait. With `roots`, counts all such requests of these trees. Without `roots`, counts only the
-/// oldest, up to the limit of [`InboxFilter::open_for`].
+/// Returns the number of requests that wait for the caller and fit `filter`, and whether there may
+/// be more than were counted. With `roots`, counts all such requests of these trees. Without
+/// `roots`, counts only the oldest such requests, up to the limit of [`InboxFilter::open_for`].
 async fn open_requests(
     http: &Http,
     caller: &Caller,
@@ -140,8 +140,9 @@ fn list_response(
     listing.close_with(members)
 }
 
-/// Reads requests until the page has an entry or no more requests follow. Also ends after
-/// [`MAX_READS`] reads, or if the store has stopped its search early (`Page::scanned_to`).
+/// Returns the response with a page of requests. Reads until the page has an entry or no more
+/// requests follow, and at most [`MAX_READS`] times. Reads no further if the store has stopped its
+/// search early (`Page::scanned_to`).
 ///
 /// If `inbox` is true, lists only the requests that the caller can decide now. If `inbox` is false
 /// and the filter names trees, lists every request of these trees. If `inbox` is false and the

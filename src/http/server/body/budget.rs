@@ -1,8 +1,8 @@
 //! Limits the memory that large bodies use at one time, in this process and for each caller. If a
 //! request announces a large body (`Content-Length`), memory is reserved before the body is read.
 //! Without this header, memory is reserved once the part that was read is large. The memory stays
-//! reserved until the operation releases the body. Invariant: a body with a reservation never waits
-//! for more memory, so two bodies cannot deadlock.
+//! reserved until the operation releases the body. Invariant: an HTTP request that holds a
+//! reservation never waits for more memory, so two HTTP requests cannot deadlock.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
