@@ -31,10 +31,10 @@ const SET_BEGUN: Sql = sql!(
 /// Renews leases.
 ///
 /// The two texts differ because only Postgres has row locks and the table `claimable_task`.
-/// Postgres first locks the rows in order of id, as every writer of several rows does. A claim
-/// looks at a task once `claimable_task.due_at` has passed. If `due_at` is less than half a lease
-/// away, the renewal moves `due_at` to the end of the new lease. Otherwise the renewal leaves
-/// `due_at` as it is, which saves a write.
+/// Postgres first locks the rows in order of id. Commits lock rows in this order, too, so they
+/// cannot deadlock with a renewal. A claim looks at a task once `claimable_task.due_at` has passed.
+/// If `due_at` is less than half a lease away, the renewal moves `due_at` to the end of the new
+/// lease. Otherwise the renewal leaves `due_at` as it is, which saves a write.
 const RENEW: Sql = Sql {
     postgres: "
 with mine as materialized (
@@ -222,7 +222,8 @@ impl Store {
     /// ([`Drive::Alone`]), and no such task if `alone` is false. Increments the version of each
     /// claimed task, so that the commits of the task's old driver fail. If a task's lease expired,
     /// increments `takeovers`. If work on the task had begun under this lease
-    /// ([`Store::set_begun`]), also increments `fruitless`.
+    /// ([`Store::set_begun`]), also increments `fruitless`. If `fruitless` is then at least
+    /// [`LONE_DRIVE_AFTER`], puts the task to sleep ([`Drive::Asleep`]).
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

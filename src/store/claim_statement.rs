@@ -9,8 +9,8 @@
 //! A lease is fruitless if it expires after work has begun. A new item resets the count of
 //! fruitless leases. After the second and each further fruitless lease, the task sleeps for 1, 2, 4
 //! … 60 seconds. After its sleep, the task is driven alone, that is, while the process drives no
-//! other task. If the process accepts such a task (`$7`), a claim takes at most one such task,
-//! before all other tasks.
+//! other task. A claim takes at most one task that is to be driven alone, before all other tasks,
+//! and only if the process accepts such a task (`$7`).
 //!
 //! | parameter | |
 //! |---|---|
@@ -97,7 +97,9 @@ macro_rules! queued {
 /// Puts these tasks into the order in which they are claimed:
 /// - the task of `lone`, if any: it is to be driven alone, and comes first,
 /// - the candidates that `queued!` finds,
-/// - the tasks of `over`: their lease has expired, or their wake-up time has come.
+/// - the tasks of `over`: their lease has expired, or their wake-up time has come. On Postgres,
+///   `over` also has tasks whose row in `claimable_task` wrongly says that they are to be driven
+///   alone.
 macro_rules! first {
     () => {
         "due as (

@@ -2,7 +2,7 @@
 //! takes the queued changes, up to the limits of a batch, and writes them as one batch. A writer
 //! waits for no timer, so a single change is not delayed. Two changes of one root are never written
 //! at the same time, because they wait for the same writer, and a batch has at most one change of
-//! each root.
+//! each root. While a failed change is sent again, later changes of its root stay queued.
 //!
 //! Invariant: `Committed` means that the change is durable. An error other than `Unknown` means
 //! that the change was not written. The failure of one change never makes another change fail.
@@ -84,7 +84,8 @@ pub(super) struct Committer {
     /// The events about which messages are sent. While this field is not set, commits write no
     /// notices.
     pub(super) event_filters: OnceLock<EventFilters>,
-    /// For tests: whether `commit_postgres.rs` writes also the changes that concern only a root.
+    /// For tests: whether `commit_postgres.rs` writes all changes, even those for
+    /// `commit_single.rs`.
     pub(super) is_general_only: AtomicBool,
 }
 
@@ -428,8 +429,8 @@ impl Writer {
         let mut single = None;
         let mut batch = Vec::new();
         let mut later = VecDeque::new();
-        // A change waits while an earlier change of its root is in this batch, or is sent again by
-        // `Committer::repeat`.
+        // A change waits while an earlier change of its root is in this batch, stays in the queue,
+        // or is sent again by `Committer::repeat`.
         let mut roots: HashSet<TaskId> = queue.repeated_roots.clone();
         let (mut bytes, mut lines) = (0, 0);
         while let Some(waiting) = queue.waiting.pop_front() {

@@ -135,8 +135,8 @@ select x.value as target from json_each($2) x
     by_key: false,
 };
 
-/// Claims due deliveries of an entry, the oldest first. A list of types limits the claim to these
-/// types; an empty list allows every type.
+/// Claims due deliveries of an entry, the oldest first. `$5` is the list of the types to claim. If
+/// this list is empty, claims deliveries of every type.
 ///
 /// The two texts differ because `SQLite` has no row locks.
 const CLAIM: Sql = Sql {
@@ -165,11 +165,11 @@ returning delivery_id, tenant, person, root_task_id, change_id, event_number, ty
     by_key: false,
 };
 
-/// Records one attempt to send deliveries that were claimed with one lease. `$11` is the number of
-/// attempts: 0 if the delivery was dropped unsent, otherwise 1. If the deliveries are due again and
-/// the receiver asked for a wait, `lease_until` becomes the end of this wait. Otherwise
-/// `lease_until` becomes null. The `coalesce` around `state` makes the planner find the rows by
-/// their ids, not by the partial index on due deliveries.
+/// Records one attempt to send deliveries that were claimed with one lease. `$11` is the number
+/// that is added to the count of attempts: 0 if the deliveries were dropped unsent, otherwise 1. If
+/// the deliveries are due again and the receiver asked for a wait, `lease_until` becomes the end of
+/// this wait. Otherwise `lease_until` becomes null. The `coalesce` around `state` makes the planner
+/// find the rows by their ids, not by the partial index on due deliveries.
 const RECORD: Sql = sql!(
     "update delivery set state = $4, attempts = attempts + $11,
         lease_until = case when $4 = 'due' then m.at + nullif($10, 0) end,
@@ -184,11 +184,11 @@ const RECORD: Sql = sql!(
 .by_key();
 
 /// Finds out whether an entry has a delivery that `MAKE_WAITING_DUE` can make due earlier. Such a
-/// delivery waits for another attempt after two or more failures. A delivery that has failed once
-/// is left out, because it becomes due within seconds anyway: an early attempt would use up this
-/// short wait, and the next wait takes minutes. Leaves out a delivery whose receiver asked for a
-/// wait that ends exactly at `due_at`, because such a delivery cannot become due earlier. Also
-/// leaves out the deliveries `$3`.
+/// delivery waits for another attempt after two or more failures. Leaves out a delivery that has
+/// failed once, because it becomes due within seconds anyway. If the early attempt failed, too, the
+/// delivery would wait for minutes. Leaves out a delivery whose receiver asked for a wait that ends
+/// exactly at `due_at`, because such a delivery cannot become due earlier. Also leaves out the
+/// deliveries `$3`.
 const HAS_WAITING: Sql = sql!(
     "select target from delivery where target = $2 and state = 'due' and due_at > " (now 1) " and attempts > 1
         and (lease_until is null or lease_until < due_at) and not delivery_id " (any 3 uuid) " limit 1"
@@ -204,11 +204,11 @@ const MAKE_WAITING_DUE: Sql = sql!(
     " returning target"
 );
 
-/// Drops deliveries that have been due for long and that this configuration cannot send. Either the
-/// configuration does not have their entry (`$2`), or they change an earlier message
-/// (`task::event_name::REQUEST_CHANGES`) and their entry can no longer change messages (`$4`).
-/// Overwrites the whole record of the last attempt, so that the reason is not shown beside an
-/// attempt's status.
+/// Drops deliveries that have been due for long and that this configuration cannot send. Either
+/// their entry is not among the configured entries (`$2`), or they change an earlier message
+/// (`task::event_name::REQUEST_CHANGES`) and their entry is among those that cannot change messages
+/// (`$4`). Overwrites all columns about the last attempt. Otherwise, the reason for the drop would
+/// be shown beside the HTTP status of that attempt.
 const DROP: Sql = sql!(
     "update delivery set state = 'dropped', lease_until = null, ended_at = " (now 1) ",
         last_at = " (now 1) ", last_status = null, last_milliseconds = 0,
@@ -221,8 +221,8 @@ const DROP: Sql = sql!(
 );
 
 /// Removes deliveries that ended long ago; dead deliveries are kept for longer. Keeps the
-/// deliveries of a message that may still be changed: one of its requests is open, or got an item
-/// within [`UPDATABLE_FOR`].
+/// deliveries of a message that may still be changed, that is, if a request in the message is open
+/// or got a journal item within [`UPDATABLE_FOR`].
 ///
 /// The two texts differ because `SQLite` has no row locks. Postgres skips rows that another replica
 /// is removing.

@@ -19,7 +19,7 @@ pub enum DeliveryState {
     /// The receiver, mail server or chat service has accepted the message.
     Sent,
     /// No further attempt is made: the last permitted attempt failed, an attempt failed for a
-    /// reason that does not pass, or no message could be made.
+    /// permanent reason, or no message could be made.
     Dead,
     /// The message was not sent, because it no longer has a recipient.
     Dropped,
@@ -177,8 +177,8 @@ pub struct ResendFilter {
     pub target: String,
     /// The state of the deliveries, which must not be `Due`.
     pub state: DeliveryState,
-    /// The earliest time of creation of the deliveries; `None` for any time. An ended delivery that
-    /// was made due again counts as created at that time.
+    /// The earliest time of creation of the deliveries; `None` for any time. A delivery that ended
+    /// and was made due again counts as created when it was made due again.
     pub since: Option<Time>,
 }
 

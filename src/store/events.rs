@@ -3,12 +3,12 @@
 //!
 //! An item has two numbers: its `seq` in the journal of its task, and its event number in the tree.
 //! If an item is stored before any sub-agent has added an item, its two numbers are equal, and it
-//! is found by the key (task, `seq`). The numbers of any later item differ, and this item is found
-//! by an index on the event number. A tree without sub-agents has no entry in this index.
+//! is found by the key (task, `seq`). The two numbers of every later item differ, and such items
+//! are found by an index on the event number. A tree without sub-agents has no entry in this index.
 //!
 //! Invariant: events are numbered under the lock of the root's row, so a reader that continues from
-//! the last number it has seen misses no event. The size of one read is limited in bytes; its last
-//! item may exceed the limit.
+//! the last number it has seen misses no event. The size of one read is limited in bytes, but the
+//! read may exceed this limit by its last item.
 
 use uuid::Uuid;
 

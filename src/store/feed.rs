@@ -1,9 +1,9 @@
 //! Notifies readers of the commits to a tree, and of the deltas of models' answers in the tree. The
 //! notification of a commit says whether the root runs, so that readers need not read the root's
-//! row after every commit. A missed notification of a commit delays its reader but loses nothing,
-//! because the rows hold the state. The relay (`relay.rs`) sends notifications to the replicas that
-//! have subscribed to them. Readers of inboxes subscribe to a tenant instead of a tree
-//! (`feed/inbox.rs`).
+//! row after every commit. A reader that misses a notification of a commit is delayed but loses
+//! nothing, because the rows hold the state. The relay (`relay.rs`) sends notifications to the
+//! replicas that have subscribed to them. Readers of inboxes subscribe to a tenant instead of a
+//! tree (`feed/inbox.rs`).
 
 mod commits;
 mod inbox;
@@ -205,8 +205,8 @@ pub(super) struct Outgoing {
     pub(super) has_queued_task: bool,
 }
 
-/// Records subscriptions of another replica, and removes those that have ended. A known
-/// subscription is always renewed. A new subscription is dropped if `limit` others are recorded.
+/// Records subscriptions of another replica. Removes all recorded subscriptions that have ended.
+/// Always renews a known subscription. Drops a new subscription if `limit` others are recorded.
 fn record<K: Eq + Hash>(
     known: &mut HashMap<K, Instant>,
     keys: impl IntoIterator<Item = K>,
@@ -323,8 +323,8 @@ impl Feed {
         }
     }
 
-    /// Makes the next message to other replicas say that this process has queued a task, so that
-    /// their workers wake. The workers of this process are woken separately.
+    /// If other replicas exist, tells them in the next message that this process has queued a task,
+    /// so that their workers wake. The workers of this process are woken separately.
     pub(super) fn announce_queued_task(&self) {
         self.with_replicas(|replicas| {
             replicas.outgoing.has_queued_task |= replicas

@@ -52,8 +52,9 @@ pub struct GrantRow {
     pub used: i64,
     /// The person who revoked the standing decision; `None` if it was not revoked.
     pub revoked_by: Option<String>,
-    /// Whether a later message of the user has ended the standing decision, which is possible in
-    /// the scope [`GrantScope::Task`]. Always `false` in the result of [`Store::grants_covering`].
+    /// Whether a later message of the user has ended the standing decision. Such a message ends
+    /// only standing decisions of the scope [`GrantScope::Task`]. Always `false` in the result of
+    /// [`Store::grants_covering`].
     pub superseded: bool,
     /// The time up to which the history is uncertain after a restore or failover
     /// (`Journal::history_uncertain_until`); `None` if the history is certain. A standing decision
@@ -239,7 +240,8 @@ impl Record {
     }
 }
 
-/// A page query. `users` has all stored spellings of the id of `filter.person`.
+/// The list of standing decisions that match `filter`, read by pages. `users` has all stored
+/// spellings of the id of `filter.person`.
 struct GrantSelection<'f> {
     filter: &'f GrantFilter,
     users: Vec<String>,

@@ -5,8 +5,8 @@
 //! them.
 //! - `commit` writes all changes of tasks except those of the functions below.
 //! - `claim`, `set_begun`, `renew` and `release` change a task's lease.
-//! - `claim` also increments the task's version, so that commits of the task's old driver fail, and
-//!   counts the task's expired leases.
+//! - `claim` also increments the task's version, so that commits of the task's old driver fail. It
+//!   also counts the task's expired leases.
 //! - On `SQLite`, `open` expires all leases, and ends the presences of all askers.
 
 #![warn(missing_docs)]
@@ -139,7 +139,7 @@ struct Inner {
     last_served: Mutex<claim::LastServed>,
     /// The tasks given to [`Store::report_unreadable`] since the last [`Store::take_unreadable`].
     unreadable: Mutex<BTreeSet<TaskId>>,
-    /// The ids of damaged rows that lists have left out and logged, so that each is logged once.
+    /// The ids of the damaged rows that were left out of lists and logged. Each id is logged once.
     logged_damage: Mutex<BTreeSet<Uuid>>,
     /// Stops the writers and the relay when the last handle is dropped.
     _stop_on_drop: DropGuard,
@@ -183,8 +183,8 @@ record! {
 }
 
 impl Store {
-    /// Whether this process is the only user of the database, as on `SQLite`. If so, every lease
-    /// that exists at the start belongs to an earlier process.
+    /// Whether this process is the only user of the database. This holds on `SQLite`, so every
+    /// lease in a `SQLite` file belonged to an earlier process when this process started.
     #[must_use]
     pub fn is_sole(&self) -> bool {
         matches!(self.inner.db.engine, DatabaseEngine::Sqlite(_))
@@ -396,7 +396,7 @@ impl Store {
 
     /// Gives a listener from [`Store::listen_locally`] everything that a listener from
     /// [`Store::listen`] gets: the commits and the deltas of all replicas. The listener loses no
-    /// notification during the change.
+    /// notification during the switch.
     pub fn subscribe(&self, root: TaskId, listener: Listener) -> Listener {
         self.inner.feed.subscribe(root, listener)
     }

@@ -140,8 +140,8 @@ const NOTICES: Sql = sql!(
     "select notice_id, root_task_id, change_id, event_number from notice order by notice_id limit $1"
 );
 
-/// Selects the events of a tree from a number on, up to a limit. Reads the content of an item if
-/// the event's name depends on it. `events.rs` explains the two ways in which events are found.
+/// Selects the events of a tree from a number on, up to a limit. Reads the content of an item only
+/// if the event's name depends on it. `events.rs` explains the two ways in which events are found.
 const CHANGE_EVENTS: Sql = sql!(
     "with page (task_id, seq, event_number) as (
         select * from (select task_id, seq, event_number from agent_task_item
@@ -162,8 +162,8 @@ const CHANGE_EVENTS: Sql = sql!(
 
 /// Replaces notices by deliveries. Skips notices that another replica is replacing or has replaced.
 ///
-/// The two texts differ because `SQLite` has neither arrays nor data-modifying CTEs. So on `SQLite`
-/// the replacement is a transaction of `DELETE_NOTICE` and `INSERT_DELIVERY`.
+/// The statement is for Postgres only, because `SQLite` has neither arrays nor data-modifying CTEs.
+/// On `SQLite`, a transaction of `DELETE_NOTICE` and `INSERT_DELIVERY` replaces the notices.
 const REPLACE: Sql = Sql::on_postgres(
     "
 with held as materialized (

@@ -33,8 +33,8 @@ pub(super) struct ChangeRows {
     /// Whether the change also writes a row of the table `notice`, because a message may be sent
     /// about one of its events.
     pub(super) gets_notice: bool,
-    /// Whether the general statement writes the change, whatever the change concerns. Only tests
-    /// set this.
+    /// Whether the statement of `commit_postgres.rs` writes the change, even if the statement of
+    /// `commit_single.rs` could write it. Only tests set this field.
     pub(super) is_general: bool,
     pub(super) idempotency: Option<IdempotencyRow>,
 }
@@ -48,8 +48,8 @@ const ENDS: [TaskStatus; 3] = [
 /// The effect of a change on one task's row.
 #[derive(Debug)]
 pub(super) struct TaskLine {
-    /// The change of the task. Its facts and credentials are taken out, because they have lists of
-    /// their own.
+    /// The change of the task, without its facts and credentials: these are in the lists of
+    /// [`ChangeRows`], such as `items` and `credentials`.
     pub(super) task: TaskChange,
     /// The number of items that the change adds to the task's journal.
     pub(super) facts: i64,

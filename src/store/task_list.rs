@@ -73,7 +73,8 @@ record! {
     }
 }
 
-/// A page query. `users` has the stored spellings of the filter's user ids.
+/// The list of tasks that match `filter`, read by pages. `users` has the stored spellings of the
+/// filter's user ids.
 struct TaskSelection<'f> {
     filter: &'f TaskFilter,
     users: Vec<String>,

@@ -14,8 +14,9 @@ use crate::task::id::TaskId;
 /// A subscription to the commits to one tree.
 #[derive(Debug)]
 pub struct CommitListener {
-    /// This field is declared before `news`, so that it is dropped before `news`. In the opposite
-    /// order, `Feed::is_watched` could overlook another reader.
+    /// A clone of `TreeChannels::commit_listeners`, by which `Feed::is_watched` counts the
+    /// listeners of this type. This field is declared before `news`, so that it is dropped before
+    /// `news`. In the opposite order, `Feed::is_watched` could overlook another reader.
     _counted: Arc<()>,
     news: watch::Receiver<News>,
     /// If `Some`, this listener counts as a subscriber to the tree. `None` for a listener from
@@ -65,7 +66,7 @@ impl Store {
     }
 
     /// Gives a listener from [`Store::listen_to_local_commits`] the commits of all replicas. The
-    /// listener misses no commit during the change.
+    /// listener misses no commit during the switch.
     pub fn subscribe_to_commits(&self, root: TaskId, listener: CommitListener) -> CommitListener {
         self.inner.feed.subscribe_to_commits(root, listener)
     }

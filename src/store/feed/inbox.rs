@@ -1,5 +1,5 @@
 //! Notifies the readers of a tenant's inboxes when a commit opens, answers or closes requests. A
-//! missed notification delays its reader but loses nothing, because the rows hold the state.
+//! reader that misses a notification is delayed but loses nothing, because the rows hold the state.
 
 use std::collections::HashMap;
 use std::sync::Arc;
