@@ -6,12 +6,14 @@
 //! session ends. A commit that stores for how long an asker waits also stores the number, in
 //! `asker_owner`. A query of another process that reads an `asker_until` in the future tries the
 //! lock (see `sql.rs`). If no session holds the lock, the query returns 0 as `asker_until`, so the
-//! presence counts as ended. The queries of the process itself skip this test: they recognize their
-//! own rows by the number, which is a setting of each of its Postgres sessions.
+//! presence counts as ended. The queries of the process itself skip this test for the presences
+//! that the process stored. They recognize these rows by the number, which is a setting
+//! (`holdpoint.process`) of each Postgres session of the process.
 //!
 //! While the relay has no connection, other replicas treat the presences of this process as ended.
-//! The presences count again once the relay holds its lock again. A commit that this process makes
-//! without the lock stores no number, so its presence lasts until the stored end.
+//! The presences count again as soon as the relay has taken the lock in a new session. A commit
+//! that this process makes without the lock stores no number, so the presence in this commit lasts
+//! until the stored `asker_until`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

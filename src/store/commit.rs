@@ -319,8 +319,8 @@ impl Committer {
         loop {
             match self.send(vec![Arc::clone(rows)], true).await {
                 Err(failure) if failure.sent && failure.is_lock_conflict() && sent < MAX_SENDS => {
-                    // The pause depends on the change, so that changes with conflicting locks do
-                    // not conflict again.
+                    // The pause differs from change to change (jitter), so that two changes with
+                    // conflicting locks do not conflict at the next attempt.
                     let spread = u32::try_from(rows.change.as_u128() % 8).unwrap_or(0);
                     let pause = RETRY_BACKOFF * sent + RETRY_BACKOFF / 8 * spread;
                     self.db.clock.sleep(pause).await;
@@ -351,7 +351,8 @@ impl Committer {
     /// Handles a lost commit result: looks the change up by its first item. If the item is missing,
     /// sends the change again. The second statement cannot write the change twice, because it waits
     /// for the locks of the first statement. If the first statement has committed, the second
-    /// refuses the change as stale.
+    /// refuses the change as stale. A change that is not fenced ([`ChangeRows::is_fenced`]) could
+    /// be written twice, so its outcome is reported as unknown.
     async fn find_or_repeat(&self, rows: &Arc<ChangeRows>) -> CommitReply {
         tracing::warn!(root_task_id = %rows.root, change_id = %rows.change, "the outcome of a commit is unknown: its answer was lost");
         if !rows.is_fenced() {

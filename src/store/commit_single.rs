@@ -2,12 +2,13 @@
 //! task, which is the root of its tree, and answers or closes at most one request (see
 //! `is_single`). Most changes are of this kind; `commit_postgres.rs` writes all others.
 //!
-//! Each line of the subquery `n` is one change. The items of all changes are in one list, and so
-//! are their requests, approvers, decisions and keys. `LINE_RANGES` gives, for each change, the
-//! numbers of its lines in these lists. So the statement joins no two lists, and its cost is nearly
-//! linear in the number of changes (see `MAX_BATCH_LINES`). The update itself compares the task's
-//! version, so most batches need no lock before the update. Tasks are locked before the update only
-//! if a change of the batch answers or closes a request, or sets `asker_until` of a stored task.
+//! Each line of the subquery `n` is one change. The items of all changes are in one list. Another
+//! list has the requests of all changes. Approvers, decisions and keys have a list each, too.
+//! `LINE_RANGES` gives, for each change, the numbers of its lines in these lists. So the statement
+//! joins no two lists, and its cost is nearly linear in the number of changes (see
+//! `MAX_BATCH_LINES`). The update itself compares the task's version, so most batches need no lock
+//! before the update. Tasks are locked before the update only if a change of the batch answers or
+//! closes a request, or sets `asker_until` of a stored task.
 //!
 //! Invariant: task rows are locked in order of id, by `locked` or by the update, whose lines are
 //! sorted by id. Request rows are locked after the task rows. If tasks are locked before the

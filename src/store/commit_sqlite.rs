@@ -165,8 +165,8 @@ record! {
     }
 }
 
-/// The stored rows that the batch may change, as of the beginning of the transaction. Only `grants`
-/// changes: each accepted change reduces the remaining uses.
+/// The stored rows that the batch may change, as of the beginning of the transaction. Only the
+/// field `grants` is updated: each accepted change reduces the remaining uses.
 struct StoredState {
     at: i64,
     /// The remaining uses of each standing decision; without revoked and expired standing

@@ -24,8 +24,8 @@ const MAX_CONNECTION_AGE: Duration = Duration::from_mins(30);
 const MIN_RETRY_PAUSE: Duration = Duration::from_millis(10);
 const MAX_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// The last failures of connections. A connection that was idle at such a time has probably died,
-/// too.
+/// The last failures of connections. A connection that was idle at the time of such a failure has
+/// probably died, too.
 /// - `broken`: the last time at which a connection was found broken. Connections that were idle
 ///   then are pinged before use, so that a crash of the server does not fail one statement per
 ///   connection.
@@ -306,8 +306,8 @@ mod tests {
     const SHORT: Duration = Duration::from_secs(9);
     const LONG: Duration = Duration::from_secs(11);
 
-    /// Connects to a server that the test plays. Returns the pool's connector, the connection, and the
-    /// server's end of the connection.
+    /// Connects to a server whose part the test plays. Returns the pool's connector, the
+    /// connection, and the server's end of the connection.
     async fn connected() -> (PostgresConnector, PgConnection, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

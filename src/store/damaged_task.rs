@@ -85,7 +85,7 @@ impl Store {
         }
     }
 
-    /// Logs that a list leaves out an entry whose stored data cannot be decoded. Logs each id once.
+    /// Logs that a list leaves out a row whose stored data cannot be decoded. Logs each id once.
     pub(super) fn log_left_out(&self, id: Uuid) {
         let logged = self.inner.logged_damage.lock();
         let mut logged = logged.unwrap_or_else(PoisonError::into_inner);
@@ -94,7 +94,7 @@ impl Store {
         }
     }
 
-    /// Takes the tasks that were reported since the last call.
+    /// Returns the tasks that were reported since the last call of this function.
     #[must_use]
     pub fn take_unreadable(&self) -> Vec<TaskId> {
         std::mem::take(&mut *self.reports()).into_iter().collect()

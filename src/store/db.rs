@@ -121,9 +121,9 @@ impl Db {
         }
     }
 
-    /// Reads rows in groups. The rows of a group have the same key and the same head columns, and
-    /// follow each other. Returns for each group its head columns as `H`, read from the group's
-    /// first row, and the other columns of each row as `R`.
+    /// Reads rows in groups. The rows of a group are contiguous, and have the same key and the same
+    /// head columns. Returns for each group its head columns as `H`, read from the group's first
+    /// row, and the other columns of each row as `R`.
     pub(super) async fn groups<H: Record, R: Keyed>(
         &self,
         sql: Sql,

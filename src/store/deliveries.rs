@@ -185,8 +185,8 @@ const RECORD: Sql = sql!(
 
 /// Finds out whether an entry has a delivery that `MAKE_WAITING_DUE` can make due earlier. Such a
 /// delivery waits for another attempt after two or more failures. Leaves out a delivery that has
-/// failed once, because it becomes due within seconds anyway. If the early attempt failed, too, the
-/// delivery would wait for minutes. Leaves out a delivery whose receiver asked for a wait that ends
+/// failed once, because it becomes due within seconds anyway. If an early attempt fails, too, the
+/// delivery waits for minutes. Leaves out a delivery whose receiver asked for a wait that ends
 /// exactly at `due_at`, because such a delivery cannot become due earlier. Also leaves out the
 /// deliveries `$3`.
 const HAS_WAITING: Sql = sql!(
@@ -405,10 +405,10 @@ impl Store {
         Ok(self.db().count_written(MAKE_WAITING_DUE, values).await?)
     }
 
-    /// Drops the deliveries that have been due for a day and whose entry is not among `targets`,
-    /// the entries in this replica's configuration. Also drops those that change an earlier message
-    /// and whose entry is among `without_updates`, the entries that claim no such deliveries.
-    /// Returns the entry of each dropped delivery.
+    /// Drops the deliveries that have been due for a day and that this replica cannot send. Either
+    /// their entry is not among `targets`, the entries in this replica's configuration, or they
+    /// change an earlier message and their entry is among `without_updates`, the entries that claim
+    /// no such deliveries. Returns the entry of each dropped delivery.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -98,7 +98,8 @@ impl DbFailure {
 
     /// Whether the statement was refused because its idempotency key is used. If the key's row
     /// spells the user id as the statement does, the statement sets `idempotency.task_id` to null,
-    /// which the table forbids. If the row has another spelling, a unique index refuses the new row.
+    /// which the table forbids. If the row has another spelling, a unique index refuses the new
+    /// row.
     pub(super) fn is_idempotency_key_used(&self) -> bool {
         match &self.error {
             DriverError::Sqlx(sqlx::Error::Database(inner)) => {

@@ -323,8 +323,8 @@ impl Feed {
         }
     }
 
-    /// If other replicas exist, tells them in the next message that this process has queued a task,
-    /// so that their workers wake. The workers of this process are woken separately.
+    /// If other replicas are known, tells them in the next message that this process has queued a
+    /// task, so that their workers wake. The workers of this process are woken separately.
     pub(super) fn announce_queued_task(&self) {
         self.with_replicas(|replicas| {
             replicas.outgoing.has_queued_task |= replicas

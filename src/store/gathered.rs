@@ -31,17 +31,17 @@ const RETENTION: Duration = Duration::from_hours(1);
 /// Claims the due deliveries of an entry, for a limited number of people. The people are chosen
 /// from the entry's first due deliveries (`due`), the longest waiting first. For each of these
 /// people, the claim takes their due deliveries (`mine`), up to a maximum (`$5`), so that the
-/// number in a person's message does not depend on the deliveries of other people. On Postgres, the
-/// claim skips rows that a claim of another replica has locked at this moment; a later message has
-/// these deliveries.
+/// number of deliveries in a person's message does not depend on the deliveries of other people. On
+/// Postgres, the claim skips rows that a claim of another replica has locked at this moment; a
+/// later message has these deliveries.
 ///
 /// Leaves out deliveries that change an earlier message (`task::event_name::REQUEST_CHANGES`). If a
 /// person's `next_at` is in the future, postpones the person's deliveries until `next_at`, but by
 /// at most one pause (`$6`). The limit of one pause is needed because `next_at` may be the end of a
 /// lease: once the message is sent, `next_at` becomes the end of a pause, which may be earlier.
 ///
-/// The two texts differ because `SQLite` has no data-modifying CTEs. So on `SQLite` the claim is a
-/// transaction of `DUE`, `NEXT_AT`, `SET_NEXT_AT`, `PUT_OFF` and `LEASE`.
+/// The statement is for Postgres only, because `SQLite` has no data-modifying CTEs. On `SQLite`,
+/// the claim is a transaction of `DUE`, `NEXT_AT`, `SET_NEXT_AT`, `PUT_OFF` and `LEASE`.
 const CLAIM: Sql = Sql::on_postgres(concat!(
     "
 with moment as materialized (

@@ -33,10 +33,10 @@ const GATE_CALLS: &str = "/v1/gate/calls";
 /// open, so this statement reads the task. The statement is separate from `KEY`, so that commands
 /// under other paths read no task.
 ///
-/// The later commit of the command checks only the age of the key, and not the task. There are two
-/// cases. If this statement has found the key, the command is answered from the key's row and
-/// commits nothing. If this statement has not found the key, the call has ended and does not run
-/// again, so the key stays expired.
+/// The later commit of the command checks only the age of the key, and not the task. This is enough
+/// even for a key that is older than 24 hours. If this statement has found the key, the command is
+/// answered from the key's row and commits nothing. If this statement has not found the key, the
+/// call has ended and does not run again, so the key stays expired.
 const KEY_OF_CALL: Sql = sql!(
     "select i.tenant, i.user_id, i.path, i.key, i.body_digest, i.task_id, i.request_id from idempotency i
       where i.tenant = $1 and i.user_id " (spelled 1 2 6) " and i.path = $3 and i.key = $4
@@ -49,8 +49,8 @@ const KEY_OF_CALL: Sql = sql!(
 /// Removes expired keys, except the keys that `KEY_OF_CALL` still finds. A scalar subquery reads
 /// the task of a key, because for an `exists` Postgres might read all tasks.
 ///
-/// The text for Postgres skips locked rows: a commit that reuses the key has locked them, or another
-/// replica that removes them. `SQLite` has no row locks, so its text is another.
+/// The two texts differ because `SQLite` has no row locks. Postgres skips rows that a commit is
+/// replacing or another replica is removing.
 const REMOVE: Sql = Sql {
     postgres: "
 with spent as materialized (
@@ -91,8 +91,8 @@ record! {
 
 impl Store {
     /// Finds the unexpired row of an idempotency key, under any stored spelling of the user's id.
-    /// If the setting `user_ids` was once `exact`, several spellings can have a row for the key.
-    /// Then the caller's own spelling is preferred.
+    /// If the setting `user_ids` was once `exact`, several spellings can have a row for the key. In
+    /// this case, prefers the row with the caller's own spelling.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

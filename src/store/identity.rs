@@ -1,6 +1,6 @@
-//! Finds out whether the database is a restored backup or a promoted standby. The end of its
-//! history may then be lost, and calls that seem not to have run may have run. `SQLite` has no
-//! identity, so its operator must report a restore.
+//! Finds out whether the database is a restored backup or a promoted standby. In both cases, the
+//! end of the database's history may be lost, and calls that seem not to have run may have run.
+//! `SQLite` has no identity, so its operator must report a restore.
 //!
 //! Invariant: before a pooled connection is used, its server's identity is compared with the
 //! identity in the row of `database_identity`. If the identities differ, the replica stores in this
@@ -146,10 +146,11 @@ pub(super) async fn compare(
     Ok(())
 }
 
-/// Like [`compare`], but records nothing, so that it takes no longer than one short statement. The
-/// relay of notifications (`relay.rs`) never calls [`compare`], because the relay's time to connect
-/// is limited. If the server's identity is new, the relay's connection fails. A connection of
-/// another pool records the identity, and the relay connects again later.
+/// Like [`compare`], but records nothing, so that it takes no longer than one short statement. A
+/// new pooled connection calls this function first, and calls [`compare`] only if this function
+/// fails. The relay of notifications (`relay.rs`) never calls [`compare`], because the relay's time
+/// to connect is limited. If the server's identity is new, the relay's connection fails. A
+/// connection of another pool records the identity, and the relay connects again later.
 ///
 /// # Errors
 /// Fails if the server does not answer, is a standby, or has an identity that is not recorded.
@@ -260,11 +261,11 @@ impl Store {
     }
 
     /// Returns the time up to which the history is uncertain; `None` if the history is certain. A
-    /// restore or the promotion of a standby makes it uncertain: calls that ran before this time may
-    /// be missing in their tasks' journals. The time increases when this process notices such an
-    /// event. A driver therefore remembers the time when it reads a journal, and reads the journal
-    /// again if the time has increased before the driver starts a tool call. This method makes no
-    /// query: each new connection updates the time.
+    /// restore or the promotion of a standby makes the history uncertain: calls that ran before
+    /// this time may be missing in their tasks' journals. The time increases when this process
+    /// notices such an event. A driver therefore remembers the time when it reads a journal, and
+    /// reads the journal again if the time has increased before the driver starts a tool call. This
+    /// method makes no query: each new connection updates the time.
     #[must_use]
     pub fn history_uncertain_until(&self) -> Option<Time> {
         self.db().uncertain_until.get()

@@ -66,10 +66,11 @@ select request_id from request_approver where tenant = $1 and kind = $2 and name
 };
 
 /// Finds the requests with a final answer about one of their calls, newest first. The index
-/// `decision_final` has these answers alone, so the statement passes no request that only waits.
+/// `decision_final` has these answers alone, so the statement does not read requests that only wait
+/// for answers.
 ///
-/// The two texts differ because `SQLite` would use the primary key, read all answers of the tenant
-/// and sort them. The sign `+` keeps `SQLite` from searching by the tenant.
+/// The two texts differ because `SQLite` would otherwise search the primary key by the tenant, read
+/// all answers of the tenant and sort them. The sign `+` before `d.tenant` prevents this search.
 const DECIDED: Sql = Sql {
     postgres: "
 select distinct d.request_id from decision d where d.final and d.tenant = $1 and d.request_id < $2
@@ -157,9 +158,10 @@ impl Store {
     }
 
     /// Returns the ids of the requests that a person has answered. If `all` is true, also returns
-    /// the ids of requests that the person is permitted to decide. Some of these may still be open,
-    /// or have expired, so the caller must check the status. Returns only ids less than `before`:
-    /// at most `limit` ids, the newest first.
+    /// the ids of requests that the person is permitted to decide. For a person who decides
+    /// everything, these are only the requests with a final answer. Some of the requests may still
+    /// be open, or have expired, so the caller must check the status. Returns only ids less than
+    /// `before`: at most `limit` ids, the newest first.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -68,7 +68,8 @@ pub struct Backlog {
 }
 
 impl Backlog {
-    /// Returns `backlogs`, and an empty one for each of these names that they do not have.
+    /// Returns `backlogs`, and in addition an empty backlog for each of `names` that has no
+    /// backlog.
     #[must_use]
     pub fn with_all<'n>(
         mut backlogs: Vec<Self>,
@@ -120,7 +121,7 @@ impl Store {
     /// Counts the unsent deliveries of the entries `targets`, and finds the oldest of each entry.
     /// Includes deliveries that wait for another attempt. Leaves out reminders and gathered
     /// messages that are not due yet. Of the entries `without_updates`, also leaves out the
-    /// deliveries that change an earlier message, because these entries send none.
+    /// deliveries that change an earlier message, because these entries send no such deliveries.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

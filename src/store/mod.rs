@@ -1,8 +1,8 @@
 //! The store keeps all data of the service in `SQLite` or Postgres. [`Store`] is a struct and not a
 //! trait: tests need no second implementation, because they use `SQLite` on a temporary file.
 //!
-//! Invariant: every commit is atomic. The following functions write tasks; all others only read
-//! them.
+//! Invariant: every commit is atomic. The following functions write tasks. All other functions only
+//! read tasks.
 //! - `commit` writes all changes of tasks except those of the functions below.
 //! - `claim`, `set_begun`, `renew` and `release` change a task's lease.
 //! - `claim` also increments the task's version, so that commits of the task's old driver fail. It
@@ -183,7 +183,7 @@ record! {
 }
 
 impl Store {
-    /// Whether this process is the only user of the database. This holds on `SQLite`, so every
+    /// Whether this process is the only user of the database. This holds only on `SQLite`, so every
     /// lease in a `SQLite` file belonged to an earlier process when this process started.
     #[must_use]
     pub fn is_sole(&self) -> bool {
@@ -302,7 +302,8 @@ impl Store {
         self.inner.committer.commit(change, stopped).await
     }
 
-    /// Frees the memory of a tree's last [`News`]. Does nothing if this process listens to the tree.
+    /// Frees the memory of a tree's last [`News`]. Does nothing if this process listens to the
+    /// tree.
     pub fn forget(&self, root: TaskId) {
         self.inner.feed.forget(root);
     }

@@ -318,8 +318,8 @@ impl Store {
         }
     }
 
-    /// Replaces notices by deliveries, in one transaction. Skips a notice and its deliveries if
-    /// another process is replacing or has replaced the notice. Returns the number of inserted
+    /// Replaces notices by deliveries, in one transaction. If another process is replacing or has
+    /// replaced a notice, skips this notice and its deliveries. Returns the number of inserted
     /// deliveries.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! Logs outages of the database. A failure to reach the database is logged at most once in ten
-//! seconds. If a failure was logged, one more line says when the database answers again. Each line
-//! has the database's location, and the lines about failures also have the reason. A statement that
-//! fails because of an outage has no log line of its own.
+//! seconds. If a failure was logged, a further line is logged when the database answers again. Each
+//! line has the database's location, and the lines about failures also have the reason. A statement
+//! that fails because of an outage has no log line of its own.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

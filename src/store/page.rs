@@ -49,8 +49,8 @@ impl<T> Page<T> {
         }
     }
 
-    /// Drops the rows that `keep` refuses. The next page begins at the same id as without the drop.
-    /// `id` returns the id of a row.
+    /// Drops the rows that `keep` refuses. This does not change where the next page begins. `id`
+    /// returns the id of a row.
     #[must_use]
     pub fn retain(mut self, id: impl Fn(&T) -> Uuid, keep: impl Fn(&T) -> bool) -> Self {
         self.scanned_to = self.scanned_to.or(self.rows.last().map(id));

@@ -156,7 +156,8 @@ pub struct RequestFilter {
     pub statuses: Vec<RequestStatus>,
     /// The kinds of the requests, by their API names; empty for all kinds.
     pub kinds: Vec<String>,
-    /// The agents (or gates) whose calls and questions led to the requests; empty for all agents.
+    /// The agents (or gates) whose calls and questions led to the requests; empty for all agents
+    /// and gates.
     pub agents: Vec<String>,
     /// The session ids of the requests; empty for all sessions.
     pub sessions: Vec<String>,

@@ -32,7 +32,8 @@ const CHANNEL: &str = "holdpoint_feed";
 const SEND_INTERVAL: Duration = Duration::from_millis(25);
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The maximum pause between two attempts to take the lock that marks this process as alive. Behind
-/// a pooler that assigns connections by transaction, no attempt succeeds, so they never end.
+/// a pooler that assigns connections by transaction, no attempt succeeds, so the attempts never
+/// end.
 const MAX_LOCK_PAUSE: Duration = Duration::from_secs(5);
 /// The time between two announcements of this replica's subscriptions. The other replicas keep a
 /// subscription for `SUBSCRIPTION_TTL`.

@@ -18,8 +18,8 @@ use crate::task::user::Viewer;
 /// Finds the open requests that a person may decide. Each of them has a row in `inbox` under one of
 /// the person's keys (see `Store::keys`).
 ///
-/// The text for `SQLite` is another, because `SQLite` has no lateral join: it takes one key, and runs
-/// once for each of them.
+/// The two texts differ because `SQLite` has no lateral join. So on `SQLite` the statement runs
+/// once for each key.
 const INBOX: Sql = Sql {
     postgres: "
 select distinct x.request_id
@@ -255,8 +255,9 @@ impl Store {
     }
 
     /// Returns the keys of a person. A key is a kind (`owner`, `user` or `group`) with a name, and
-    /// stands for one or several people. The tables `inbox` and `request_approver` have a row for
-    /// each request and each key whose people may decide the request.
+    /// stands for the user with this name or for the members of the group. The tables `inbox` and
+    /// `request_approver` have a row for each request and each key whose people may decide the
+    /// request.
     pub(super) async fn keys(
         &self,
         tenant: &str,

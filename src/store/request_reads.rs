@@ -102,13 +102,15 @@ pub(super) struct RequestQueue(Mutex<Requests>);
 struct Requests {
     waiting: VecDeque<(RequestId, Reply)>,
     /// Points to a value held by the Tokio task that reads the requests. The value is dropped when
-    /// this Tokio task ends, and also when the runtime drops the Tokio task.
+    /// this Tokio task ends, and also when the runtime drops the Tokio task. So this pointer is
+    /// valid only while the requests are being read.
     reader: Weak<()>,
 }
 
 impl RequestQueue {
-    /// Adds a request. If no Tokio task reads the requests, returns a value. The caller must then
-    /// start a Tokio task that reads the requests, and that holds the value until its end.
+    /// Adds a request. Returns `None` if a Tokio task already reads the requests. Otherwise returns
+    /// a value, and the caller must start a Tokio task that reads the requests and holds the value
+    /// until this Tokio task ends.
     fn add(&self, id: RequestId, reply: Reply) -> Option<Arc<()>> {
         let mut requests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         requests.waiting.push_back((id, reply));

@@ -1,6 +1,6 @@
-//! Defines the rows that a change writes, in a form for both Postgres and `SQLite`. Their types are
-//! called `…Line`, because `TaskRow`, `RequestRow`, `GrantRow` and `CredentialRow` are rows that the
-//! store reads.
+//! Defines the rows that a change writes, in a form for both Postgres and `SQLite`. The types of
+//! these rows are called `…Line`, because `TaskRow`, `RequestRow`, `GrantRow` and `CredentialRow`
+//! are rows that the store reads.
 
 use uuid::Uuid;
 

@@ -66,8 +66,8 @@ impl Default for Settings {
 }
 
 /// Returns the number of writers on Postgres that suits this machine. A small number is best:
-/// changes that are queued during a write share the next statement, whose cost hardly depends on the
-/// number of its changes.
+/// changes that are queued during a write share the next statement, whose cost hardly depends on
+/// the number of its changes.
 fn default_writers() -> u32 {
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     if processors > 2 { 2 } else { 1 }
@@ -77,8 +77,8 @@ fn default_writers() -> u32 {
 /// be in transit.
 const NETWORK_ALLOWANCE: Duration = Duration::from_secs(2);
 
-/// The upper bound of `statement_timeout`. Postgres keeps the time as a number of milliseconds below
-/// 2^31.
+/// The upper bound of `statement_timeout`. Postgres keeps the time as a number of milliseconds
+/// below 2^31.
 const MAX_STATEMENT_TIMEOUT: Duration = Duration::from_hours(24 * 24);
 
 pub(super) enum DatabaseAddress<'a> {

@@ -61,9 +61,9 @@ pub(super) use request_changes;
 ///   subquery also returns the non-ASCII spellings whose key (the folded form) is not stored yet.
 ///   These may belong to other people, so the caller must drop the rows of other people;
 /// - `(spelled t n k)`: after an expression, the condition that its value is in `(people t n k)`;
-/// - `(asker_until "c")`: the column of the task `t`; 0 if the process that stored the presence is
-///   gone (see `asker_lock.rs`). In a row for which the condition `c` is false, the column is as
-///   stored;
+/// - `(asker_until "c")`: the column `asker_until` of the task `t`; 0 if the process that stored
+///   the presence is gone (see `asker_lock.rs`). In a row for which the condition `c` is false, the
+///   column is as stored;
 /// - `(task)`, `(request)`: the columns of a task (see `task_columns.rs`) or of a request that
 ///   several statements read. The status item `s` must be in the row from which the columns of the
 ///   task are read;
@@ -104,8 +104,10 @@ macro_rules! sql {
         // order. So the lock is tried only if another process stored the presence and the presence
         // is not over.
         //
-        // An older version that still runs writes `asker_until` but not `asker_owner`. So the mark
-        // that the result was delivered may have the owner of an earlier presence.
+        // A replica of an older version writes `asker_until` but not `asker_owner`. So a row whose
+        // `asker_until` is the maximum (the result or a permit was delivered) may still have the
+        // owner of an earlier presence. The first branch returns this maximum without a look at the
+        // owner.
         sql!(@pg [$($out)* "case when not ", $condition, " or t.asker_owner is null or t.asker_until = 9223372036854775807
                 or t.asker_owner::text = current_setting('holdpoint.process', true) then t.asker_until
             when t.asker_until <= (extract(epoch from clock_timestamp()) * 1000000)::bigint then 0

@@ -31,8 +31,8 @@ pub const UNCOMMITTED: Time = Time(i64::MAX);
 
 impl StoppedTask {
     /// Replaces [`UNCOMMITTED`] by `at`, the time of the commit. `asker` says whether the client
-    /// that proposed a gate call still waits; `None` if unchanged. [`AskerPresence::PresentFor`]
-    /// counts from `at`.
+    /// that proposed a gate call still waits; `None` if the commit does not change this.
+    /// [`AskerPresence::PresentFor`] counts from `at`.
     pub(super) fn with_commit_time(self, at: Time, asker: Option<AskerPresence>) -> Self {
         let time = |time: Time| if time == UNCOMMITTED { at } else { time };
         let request = |mut request: RequestRow| {

@@ -99,8 +99,8 @@ const REQUEST_APPROVER: Table = Table {
     ],
 };
 
-/// Has a copy of each row of `request_approver` whose request is open. The copy also has the task's
-/// owner, the request's deadline, and whether one answer closes the request.
+/// The table has a copy of each row of `request_approver` whose request is open. The copy also has
+/// the task's owner, the request's deadline, and whether one answer closes the request.
 const INBOX: Table = Table {
     name: "inbox",
     columns: &[

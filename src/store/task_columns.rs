@@ -3,9 +3,13 @@
 //! `stopped.rs` if it holds the time of a commit, and `sql.rs` (`(fitting_tasks)`) if it holds a
 //! long text.
 //!
-//! A column that is read has a line in `read_columns!` and in [`TaskRecord`]; a column that is
-//! inserted, in [`AGENT_TASK`]; a column that a commit changes, in [`TASK_CHANGES`]. A value that
-//! no statement can compute has a line in [`TASKS`]. `tables.rs` explains the names in the values.
+//! Each column has a line in these places:
+//! - if the column is read: in `read_columns!` and in [`TaskRecord`],
+//! - if a commit inserts the column: in [`AGENT_TASK`],
+//! - if a commit changes the column: in [`TASK_CHANGES`],
+//! - if no statement can compute the column's value: in [`TASKS`].
+//!
+//! `tables.rs` explains the names in the values.
 
 use uuid::Uuid;
 
@@ -84,7 +88,8 @@ macro_rules! asker_until {
 }
 
 /// The new value of the column `asker_owner`: the process that stores for how long the asker waits.
-/// Null if the change stores no such time, and on `SQLite` (see `asker_lock.rs`).
+/// Null if the change stores no such time, and on `SQLite` (see `asker_lock.rs`). The text is the
+/// end of a `case` expression.
 macro_rules! asker_owner {
     () => {
         "when n.asker not in (-1, 9223372036854775807) then {owner} end"
@@ -249,9 +254,10 @@ pub(super) const TASKS: List = list!("tasks", all(tasks), |entry|
     call_key: text = entry.line.new_task().and_then(|new| new.call.as_ref()).map(|call| call.key.as_str()),
 );
 
-/// Returns the texts of a line that may contain a NUL. JSON that this service writes escapes it.
+/// Returns the texts of a line that may contain a NUL. Leaves out the agent path, because it is
+/// stored as JSON, which escapes a NUL.
 ///
-/// No pattern has `..`, so that the compiler asks about each new field.
+/// The patterns name every field, so that the compiler rejects a new field until it is added here.
 pub(super) fn texts(line: &TaskLine) -> impl Iterator<Item = &String> {
     let TaskChange {
         task_id: _,

@@ -83,8 +83,8 @@ record! {
 /// The pause between two passes.
 const PASS_INTERVAL: Duration = Duration::from_mins(10);
 
-/// The progress of a pass over the tables: the last row that was read of each table. `None` before
-/// the first page and after the last page.
+/// The progress of a pass over the tables: the last row that was read of each table. This row is
+/// `None` before the first page and after the last page.
 #[derive(Debug, Default)]
 pub struct UpgradeCursor {
     task: Option<LastRow>,

@@ -1,12 +1,12 @@
 //! Finds the stored spellings of user ids. Each row keeps the spelling with which it was written.
 //! So a query for a user must list every stored spelling that counts as the same person. The
-//! setting `auth.user_ids` decides which spellings do (`task/user.rs`).
+//! setting `auth.user_ids` decides which spellings count as the same person (`task/user.rs`).
 //!
-//! The key of a spelling is its folded form. The table `user_spelling` finds spellings by their
-//! keys. If a row is written with a spelling that has a capital letter or a non-ASCII character, a
-//! database trigger adds the spelling to the table, at first without the key. The trigger works
-//! even if an older version of the service writes the row. `fold_spellings` later stores the key.
-//! Any other spelling equals its key, and needs no row in the table.
+//! The key of a spelling is its folded form. The table `user_spelling` maps keys to spellings. If a
+//! row is written with a spelling that has a capital letter or a non-ASCII character, a database
+//! trigger adds the spelling to the table, at first without the key. The trigger works even if an
+//! older version of the service writes the row. `fold_spellings` later stores the key. Any other
+//! spelling equals its key, and needs no row in the table.
 //!
 //! Invariant: a missing spelling can hide rows from their user, but never shows the rows of another
 //! user.

@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Returns the value for the reader that must be started, and the caller's end of the reply.
+/// Adds a request with this number as its id. Returns the result of [`RequestQueue::add`], and the
+/// receiver of the reply.
 fn add(queue: &RequestQueue, number: u128) -> (Option<Arc<()>>, oneshot::Receiver<RequestRead>) {
     let (reply, result) = oneshot::channel();
     (queue.add(RequestId(Uuid::from_u128(number)), reply), result)
