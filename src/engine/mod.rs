@@ -97,9 +97,9 @@ pub struct Engine {
     /// The cached agents whose versions the configuration no longer has, by version. At most
     /// `MAX_CACHED` agents.
     cached_agents: Locked<BTreeMap<String, Arc<Agent>>>,
-    /// Caches, by the digest of a definition, whether it is a gate's (`true`) or an agent's
-    /// (`false`). Only for definitions that the configuration no longer has. At most `MAX_CACHED`
-    /// entries.
+    /// Maps the digest of a definition to `true` if the definition is a gate's, and to `false` if
+    /// it is an agent's. A cache for definitions that the configuration no longer has, with at most
+    /// `MAX_CACHED` entries.
     gate_versions: Locked<BTreeMap<String, bool>>,
     policy: Arc<Policy>,
     catalog: Arc<Catalog>,

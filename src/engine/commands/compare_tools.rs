@@ -1,6 +1,6 @@
 //! Compares the tools of MCP servers with their reviewed definitions before an approval is stored.
-//! So an approval of a call whose tool has changed since the request was opened is refused, and the
-//! person is asked anew.
+//! If a tool has changed since the request was opened, the approval of its call is refused, and a
+//! person is asked again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,10 +22,10 @@ use crate::tool::{StartReason, Tool};
 const MAX_WAIT: Duration = Duration::from_secs(5);
 
 impl Decider<'_> {
-    /// Compares the tools of `calls` with their reviewed definitions, if an answer with this action
-    /// can let a call run. Ignores a comparison that fails or takes longer than [`MAX_WAIT`]. In the
-    /// second case, the comparison continues in the background: a server that is starting would
-    /// otherwise be given up, and count as a server that cannot be started.
+    /// Compares the tools of `calls` with their reviewed definitions, if an answer with this
+    /// `action` can let a call run. Ignores a comparison that fails or takes longer than
+    /// [`MAX_WAIT`]. A comparison that takes longer continues in the background. If it were
+    /// dropped, a server that is still starting would count as a server that cannot be started.
     pub(super) async fn compare_tools(
         self,
         agent: &Agent,

@@ -42,8 +42,9 @@ impl Engine {
         });
         let key = key.as_ref();
         let accepted = self.submit_with_key(caller, session, key, None).await?;
-        // The database refused the insert, and no POST with the same key is stored. With a key, the
-        // key's row may have expired since the insert, so the client may repeat the POST.
+        // The database refused the insert, and no POST with the same key is stored. If the POST has
+        // a key, an earlier row of this key may have refused the insert and have expired since, so
+        // the client may repeat the POST.
         accepted.ok_or(match key {
             Some(_) => Refusal::Unavailable,
             None => Refusal::Internal,

@@ -79,9 +79,9 @@ impl<'e> Decider<'e> {
         }
     }
 
-    /// Redacts the secrets of the task and of the configuration in a person's reasons, results and
-    /// filled-in form. Also redacts the values of the credential that this answer provides, which
-    /// `provided` finds.
+    /// Redacts secrets in a person's reasons, results and filled-in form: the secrets of the task,
+    /// the secrets of the configuration, and the credential that this answer provides. `provided`
+    /// finds the values of this credential.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.

@@ -87,9 +87,9 @@ impl Engine {
         Err(Refusal::Unavailable)
     }
 
-    /// Returns whether an answer of `caller` to the open request `row` would withdraw it, because a
-    /// tool of its calls or its credential form has changed since it was opened. Compares with the
-    /// configuration, asks no tool's server, and changes nothing.
+    /// Returns whether an answer of `caller` would withdraw the open request `row`, because a tool
+    /// of the request's calls, or the request's credential form, has changed since the request was
+    /// opened. Compares with the configuration, asks no tool's server, and changes nothing.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer; `Internal` if the journal is unreadable.
@@ -114,7 +114,7 @@ impl Engine {
             approver,
         };
         let agent = agent.as_deref().ok();
-        // Each action but `retry` is checked alike.
+        // `Approve` stands for every action: `is_tool_changed` treats only `Retry` differently.
         Ok(decider.is_tool_changed(agent, &session, open, Action::Approve, &calls))
     }
 }
@@ -480,9 +480,9 @@ fn stored_damage(
 }
 
 /// Returns the spec of a call's tool, with the definition that `request` showed. Since the request
-/// was opened, another task may have found that the tool's server has changed the tool. The editor
-/// has not seen this change. Because the digest of the edit covers the shown definition, the
-/// judgement right before the start then holds the call.
+/// was opened, another task may have found that the tool's server has changed the tool. The person
+/// who edits the call has not seen this change. The digest of the edit covers the shown definition.
+/// So the judgement right before the start finds the change, and holds the call.
 fn shown_spec(entry: &CatalogEntry, request: &CallSpec, task: TaskId) -> ToolSpec {
     let mut spec = entry.current_spec(task).into_owned();
     if let Some(definition) = &request.definition {

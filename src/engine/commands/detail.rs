@@ -40,7 +40,7 @@ macro_rules! codes {
 }
 
 codes! {
-    // The texts of problems.
+    // The details of HTTP problem documents.
     KeyMissing = "Send a key: Authorization: Bearer <key>; in a browser, sign in.";
     KeyUnknown = "The key is unknown.";
     TooManyWrongKeys = "Too many wrong keys came from your address. A correct key is still accepted.";
@@ -57,7 +57,7 @@ codes! {
     NoOrigin = "The request has no `Origin`. A link is answered by the form of its page, in a browser.";
     Unavailable = "The service is not available right now. Try again shortly.";
     Internal = "The service has failed. Its log has the cause under the request's id.";
-    // The expected values of members and fields.
+    // The expected values of members of a body and of form fields.
     ValueRequired = "a value is required";
     Json = "unambiguous JSON";
     Number = "a number";

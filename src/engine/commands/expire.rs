@@ -16,7 +16,8 @@ use crate::task::status::RequestStatus;
 const MAX_EXPIRED_AT_ONCE: usize = 100;
 
 /// Closes the requests whose deadline has passed by the database's clock. Returns the number of
-/// closed requests. If requests stay open, the next call continues behind them.
+/// closed requests. If requests stay open, the next call of this function skips them and reads
+/// later requests. The call after the last batch begins with the first overdue request again.
 ///
 /// # Errors
 /// `Unavailable` when the database does not answer.
@@ -27,9 +28,10 @@ pub(in crate::engine) async fn expire_overdue(engine: &Arc<Engine>) -> Result<us
         let overdue = engine.store.overdue(skipped, MAX_EXPIRED_AT_ONCE).await?;
         let closed = expire_all(engine, &overdue).await?;
         closed_count += closed;
-        // This replica may be unable to close some requests, such as those of tasks with items of
-        // a newer version. The next read passes over them; otherwise later requests would never be
-        // read. As each of them costs a read of its task, a call of this function ends here.
+        // This replica may be unable to close some requests, for example requests of tasks with
+        // items of a newer version of this program. The next read skips these requests; otherwise
+        // later requests would never be read. Each skipped request has cost a read of its task, so
+        // this call ends here, and the next call goes on.
         let left_open = overdue.len() - closed;
         let is_last = overdue.len() < MAX_EXPIRED_AT_ONCE;
         let skipped = if is_last { 0 } else { skipped + left_open };
@@ -82,7 +84,7 @@ async fn expire(engine: &Arc<Engine>, request: RequestId, task: TaskId) -> Resul
             return Ok(true);
         }
     }
-    // Another commit came first at each try. The next call of `expire_overdue` closes the request
-    // if it is still open.
+    // At each try, another commit came first or the database refused the change. The next call of
+    // `expire_overdue` closes the request if it is still open.
     Ok(false)
 }

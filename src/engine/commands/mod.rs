@@ -48,7 +48,7 @@ pub struct TaskInput {
     pub session_id: Option<String>,
     /// Data about the user, shown to the model before the message.
     pub user_context: Option<BTreeMap<String, String>>,
-    /// The columns that the client gave.
+    /// The columns of the task's row that keep values of the client unchanged.
     pub client: ClientColumns,
 }
 

@@ -180,9 +180,11 @@ impl ValidDecision {
     /// Returns the consequence of rejections, and whether the answer closes the request. The first
     /// case that applies decides the consequence:
     /// - The answer ends the task or leaves the request open: `self.then`.
-    /// - The answer closes an approval request whose calls are all rejected: `self.then`, else that
-    ///   of an earlier answer, else the request's `on_reject`.
-    /// - The answer rejects a call: `Continue`. Otherwise, `None`.
+    /// - The answer closes an approval request whose calls are all rejected: `self.then`. If it is
+    ///   `None`, the `then` of an earlier answer. If this is `None`, too, the request's
+    ///   `on_reject`.
+    /// - The answer rejects a call: `Continue`.
+    /// - Otherwise: `None`.
     fn consequence(
         &self,
         open: &RequestProgress,

@@ -1,5 +1,5 @@
-//! The context of a step, with the functions that several steps use. No file of the driver calls the
-//! loop (`mod.rs`).
+//! The context of a step, with the functions that several steps use. The loop in `mod.rs` calls the
+//! other files of the driver; none of these files calls the loop.
 
 use super::finish::finish;
 use crate::agent::Agent;

@@ -56,7 +56,7 @@ impl<'e> Driver<'e> {
             AnswerCall {
                 provider_id: clean(&call.provider_id),
                 name: clean(&call.name),
-                // A text without a secret is returned as it was.
+                // `redact` returns an owned text only if it has redacted a secret.
                 holds_secret: call.holds_secret || matches!(arguments_text, Cow::Owned(_)),
                 arguments_text: arguments_text.into_owned(),
             }

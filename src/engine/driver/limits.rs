@@ -1,9 +1,11 @@
 //! Checks limits before a model is called or a sub-agent starts. A task must stay within the limits
 //! of its own agent and of its ancestors' agents. The limits of a task's agent apply to the task's
-//! whole subtree: `max_model_calls`, `max_tasks` and `max_rejections` bound sums over the subtree
-//! since the user's last message; `max_calls` and `max_children` bound each turn in the subtree;
-//! `max_duration` bounds the time in which a task of the subtree runs; `max_depth` bounds the
-//! levels of the subtree.
+//! whole subtree:
+//! - `max_model_calls`, `max_tasks` and `max_rejections` bound sums over the subtree since the
+//!   user's last message.
+//! - `max_calls` and `max_children` bound each turn in the subtree.
+//! - `max_duration` bounds the time in which a task of the subtree runs.
+//! - `max_depth` bounds the levels of the subtree.
 
 use std::time::Duration;
 
@@ -106,9 +108,9 @@ impl Driver<'_> {
             self.session.task_id(),
             self.session.own.progress.turns,
         );
-        // The tree is read after `others` was taken, so the tree has the answer of each call that
-        // was no longer in flight then. If the answer of a call in `others` was stored before the
-        // tree is read, `is_unanswered` excludes the call, so that it is counted once.
+        // The tree is read after `others` was taken, so the tree has the answer of each answered
+        // call that `others` lacks. If the answer of a call in `others` was stored before the tree
+        // is read, `is_unanswered` excludes the call, so that it is counted once.
         self.session.tree.fresh = false;
         self.engine.refresh_tree(self.session).await?;
         let is_unanswered = |call: &InFlightModelCall| {

@@ -35,7 +35,8 @@ type PresentTools<'e> = BTreeMap<CallId, Cow<'e, ToolSpec>>;
 impl<'e> Driver<'e> {
     /// Starts and sends those of `calls` whose tool has a free slot or no limit of concurrent calls
     /// (see [`Tool::slots`]). If one of these calls may no longer run or lacks a credential, or if
-    /// the service stops, starts no call. In either case, the driver then asks `next_step` again.
+    /// the service stops, starts no call. Whether or not calls were started, the driver then asks
+    /// `next_step` again.
     pub(crate) async fn start_calls(&mut self, calls: &[CallId]) -> Result<(), Stop> {
         let (calls, _slots) = self.take_slots(calls).await?;
         let calls = calls.as_slice();
@@ -273,10 +274,10 @@ impl<'e> Driver<'e> {
     /// until its permit ends, or until the asker returns the permit.
     fn running_calls(&self) -> BTreeSet<CallId> {
         let engine = self.engine;
-        // Whether all attempts of a replica count as ended here. If no other process uses the
-        // store, all other replicas are dead, so their attempts count as ended. The attempts of
-        // this process always count as ended here, because the calls that this process has in
-        // flight are added to the result below.
+        // Whether every attempt of the replica `replica` counts as ended here. If no other process
+        // uses the store, all other replicas are dead, so their attempts count as ended. The
+        // attempts of this process count as ended here, too: those that are still in flight are
+        // added to the result below.
         let has_ended = |replica: &str| engine.store.is_sole() || replica == engine.replica;
         let may_run = |state: &&CallState| {
             let Phase::Started(start) = &state.phase else {

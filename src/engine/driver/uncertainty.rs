@@ -19,8 +19,9 @@ impl Driver<'_> {
     }
 
     /// Holds an allowed call if its tool is in quarantine (see `Quarantine`) and no person has
-    /// approved the call. Adds the reason to that of a call that a rule holds, because the person
-    /// who decides must know of the earlier call.
+    /// approved the call. If a rule holds the call, adds the reason of the quarantine to the rule's
+    /// reason. The person who decides must know of the earlier call that put the tool in
+    /// quarantine.
     fn hold_if_quarantined(&self, state: &CallState, judgement: Judgement) -> Judgement {
         let quarantine = &self.session.own.progress.quarantine;
         let reason = quarantine.reason(&state.call.name);

@@ -57,8 +57,9 @@ struct Waiter<'w> {
     /// Whether the client names the call by key or id. Every ask that names the call gets the
     /// call's result. Of the asks that do not name the call, only a single ask gets the result.
     is_named: bool,
-    /// The runner by whose name the ask gets the call's permit again; `""` if the ask began as the
-    /// continuation of an equal call that it did not name.
+    /// The runner by whose name this ask can get the permit of an earlier ask for the same call.
+    /// `""` if the proposal names no runner, or if the ask began as the continuation of an equal
+    /// call that it did not name.
     permit_runner: String,
     /// Whether this ask continues a stored call instead of proposing a new call.
     continues: bool,
@@ -186,8 +187,9 @@ impl Waiter<'_> {
         }
     }
 
-    /// Looks at the call, and starts it if it can start. `session` is the session of the call's
-    /// task; with `None`, the task is loaded.
+    /// Takes one round of the ask: reads the call, starts it if it can start, and returns the
+    /// result of the round. `session` is the session of the call's task; with `None`, the task is
+    /// loaded.
     async fn round(&mut self, session: Option<Box<TaskSession>>) -> Result<Round, GateRefusal> {
         let session = match session {
             Some(session) => *session,
@@ -233,9 +235,9 @@ impl Waiter<'_> {
         self.is_named || !self.continues
     }
 
-    /// Whether another ask waits for this unsettled call or has its permit. The other ask came
-    /// after this ask was compared with the call. Always `false` if the call is the client's own,
-    /// or if this ask has stored its presence.
+    /// Whether another ask waits for this unsettled call or has its permit. Such an ask has come
+    /// since this ask's proposal was compared with earlier calls. Always `false` if the call is the
+    /// client's own, or if this ask has stored its presence.
     fn is_taken(&self, session: &TaskSession, call: &GateCall) -> bool {
         if self.has_own_call() || self.guard.has_presence() {
             return false;
@@ -278,8 +280,8 @@ impl Waiter<'_> {
         if gets_result || !is_undelivered {
             self.guard.forget_presence();
         } else {
-            // If the result is not delivered, the drop of the guard ends this reservation, and the
-            // next ask gets the result at once.
+            // The stored presence reserves the result for this ask. If the result is not delivered,
+            // the drop of the guard ends the presence, and the next ask gets the result at once.
             session = match self.store_presence(session, PRESENCE_GRACE).await {
                 Ok(session) => session,
                 Err(error) => return round_after_error(error),
@@ -333,8 +335,9 @@ impl Waiter<'_> {
         let is_arriving = until.is_some() && !is_stored && (!is_over || returns);
         let is_leaving = until.is_some() && is_over && !returns && !self.has_other_asker(&session);
         if is_arriving {
-            // This ask's earlier presence, if any, has ended. If the commit is stale, another ask
-            // may have come first, and this ask must notice that (see `is_taken`).
+            // This ask's earlier presence, if any, has ended. The guard forgets it, because
+            // `is_taken` is `false` for an ask with a presence. If the commit below is stale,
+            // another ask may have come first, and `is_taken` must notice that ask.
             self.guard.forget_presence();
             let lasts = self.presence_lasts();
             if let Err(error) = self.store_presence(session, lasts).await {
@@ -436,8 +439,8 @@ impl Waiter<'_> {
     }
 }
 
-/// Returns `runner` if the ask has a call from its beginning: one that it named by id, or one that
-/// it proposed. Otherwise returns `""`.
+/// Returns `runner` if the ask has had its own call from the beginning (`has_call`), because it
+/// named the call by key or id, or proposed the call. Otherwise returns `""`.
 fn permit_runner(runner: &str, has_call: bool) -> String {
     let name = if has_call { runner } else { "" };
     name.to_owned()

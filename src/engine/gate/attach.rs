@@ -169,7 +169,8 @@ impl<'r> EqualCalls<'r> {
         Ok(session.as_ref())
     }
 
-    /// Whether the proposal may continue this call, as far as the keys of both permit it.
+    /// Whether the proposal may continue this call without naming it, as far as the [`Identity`] of
+    /// the proposal and the key of the call permit.
     fn is_attachable(&self, row: &EqualCall) -> bool {
         self.attaches && row.call_key.starts_with(EQUAL_PREFIX)
     }
@@ -189,9 +190,9 @@ impl<'r> EqualCalls<'r> {
         may_continue.retain(|row| self.is_attachable(row));
         // The proposal continues the first call, in this order, whose `relation` permits it. Ended
         // calls come first, because their results may be undelivered. Approved and started calls
-        // (their tasks run) come next, and then calls of unknown outcome. Calls that wait for
-        // another answer come last: perhaps such a call was held only because of a call that comes
-        // earlier in this order.
+        // (their tasks run) come next, and then calls of unknown outcome. Calls that wait for any
+        // other answer of a person come last: such a call may be held only because of a call that
+        // comes earlier in this order.
         may_continue.sort_by_key(|row| match row.status {
             TaskStatus::Completed | TaskStatus::Canceled | TaskStatus::Failed => 0,
             TaskStatus::Running => 1,

@@ -132,9 +132,10 @@ pub struct GateCall {
 /// The treatment of a later proposal that equals this call, until this call is settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repetition {
-    /// The later proposal continues this call, unless another asker waits for this call. Two
-    /// kinds of calls are continued only if the later proposal names them by key or id: calls that
-    /// were proposed as new, and calls that were proposed with a key and without `attach`.
+    /// The later proposal continues this call, unless another asker waits for this call. Two kinds
+    /// of calls are continued only if the later proposal names them by key or id: calls that were
+    /// proposed as `Identity::CallOrKey`, and calls that were proposed as `Identity::Key` without
+    /// `attach`.
     Continues,
     /// The later proposal is a new call, unless it names this call by key or id.
     RunsAgain,
@@ -369,7 +370,7 @@ impl<'c> CallView<'c> {
         let is_running =
             matches!(self.state.phase, Phase::Started(_)) && !self.state.is_attempt_over;
         // A released call has its result at once, although the asker may still run the call. So the
-        // permit stays open until the asker reports the outcome.
+        // permit stays open until it ends or the asker reports the outcome.
         let is_released =
             matches!(self.state.phase, Phase::Done(Outcome::Released)) && !self.is_reported();
         let expires_at = start.ends_at(Duration::ZERO);

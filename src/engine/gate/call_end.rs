@@ -17,9 +17,9 @@ pub(super) struct CallEnd<'c> {
 }
 
 impl CallEnd<'_> {
-    /// Returns the outcome for [`GateCall::outcome`](super::GateCall::outcome). A failed task runs
-    /// its call no more. So a call without a result was withdrawn or, if it was started, has an
-    /// unknown outcome.
+    /// Returns the outcome for [`GateCall::outcome`](super::GateCall::outcome). If the task has
+    /// failed, its call never runs again. If such a call has no result, its outcome is `Unknown` if
+    /// it was started, and `Withdrawn` otherwise.
     pub(super) fn outcome(self) -> Option<Outcome> {
         match (self.result, self.failure) {
             (Some(result), _) => Some(result.outcome),

@@ -16,7 +16,7 @@ use crate::people::Caller;
 use crate::task::call_state::{CallState, Phase};
 use crate::task::user::UserKey;
 
-/// The tenant, the gate and the user of pending calls that count together.
+/// The place of a lock: the tenant, the gate and the user. Pending calls of a place count together.
 type Place = (String, String, UserKey);
 
 /// The locks of the users who are about to store a pending call. A lock that no proposal holds or
@@ -24,7 +24,8 @@ type Place = (String, String, UserKey);
 #[derive(Debug, Default)]
 pub(in crate::engine) struct OpenCallLocks(Locked<HashMap<Place, Arc<Mutex<()>>>>);
 
-/// Held from the count of a user's pending calls until the proposed call is stored.
+/// The guard of a user's lock at a gate, held from the count of the user's pending calls until the
+/// proposed call is stored.
 pub(super) type OpenCallGuard = OwnedMutexGuard<()>;
 
 impl OpenCallLocks {

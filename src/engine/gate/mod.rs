@@ -173,7 +173,8 @@ impl Identity {
         }
     }
 
-    /// Whether the proposal has a key that names no call but the proposal's own.
+    /// Whether the proposal has an idempotency key and can continue only a call that it names by
+    /// this key or by an id.
     fn has_own_key(&self) -> bool {
         self.key().is_some() && self.is_new_if_unknown()
     }

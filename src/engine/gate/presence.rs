@@ -67,8 +67,8 @@ impl AskerGuard {
     }
 
     /// Commits that the asker is present for the time `lasts`, and the session's idempotency key.
-    /// The commit runs in the background and holds the guard. So even if the asker leaves
-    /// meanwhile, the stored presence is recorded before the guard is dropped and ends it.
+    /// The commit runs in the background and holds the guard. Even if the asker leaves meanwhile,
+    /// the guard records the stored presence before it is dropped, and its drop ends this presence.
     pub(super) async fn store_presence(
         self: &Arc<Self>,
         mut session: TaskSession,
@@ -85,8 +85,8 @@ impl AskerGuard {
         commit.await.unwrap_or(Err(CommitError::Unknown))
     }
 
-    /// Like [`Gates::drive_asked`]. If the first commit stores that the asker is present, the
-    /// guard ends this presence.
+    /// Like [`Gates::drive_asked`]. If the first commit stores that the asker is present, the guard
+    /// records this presence, and its drop ends the presence.
     pub(super) async fn drive(
         &self,
         session: TaskSession,
@@ -96,8 +96,9 @@ impl AskerGuard {
         };
         // The driver may wait for a slot or for a server before its first commit. If the asker
         // leaves meanwhile, dropping the guard changes the row. The first commit is then stale, so
-        // the call does not start. Only a row that says `Delivered` stays unchanged. Its task has
-        // nothing left to drive, or hands its call over again, which needs no slot and no server.
+        // the call does not start. The drop changes no row that says `Delivered`. The task of such
+        // a row has nothing left to drive, or hands its call over once more, which needs no slot
+        // and no server.
         let before = self.stored.lock().replace(StoredPresence::Unknown);
         let driven = self.engine.gates().drive_asked(session).await;
         *self.stored.lock() = before;
@@ -123,14 +124,17 @@ impl AskerGuard {
     /// If the answer to a commit of this ask was lost, assumes that the presence in the row is the
     /// presence of that commit. `session` was read after the commit.
     ///
-    /// The assumption may be wrong, because a commit without items cannot be looked up: the
-    /// presence in the row may be that of another ask, which came at the same moment. A wrong
-    /// assumption starts no call, because a driver checks only that some asker is present, and a
-    /// permit is bound to its ask. It has one of two effects. This ask may end the other ask's
-    /// presence too early, so that an approved call waits until the other ask claims the call. Or
-    /// this ask's client also gets the result of a settled call. The opposite assumption would be
-    /// worse: this ask would take its own stored reservation of a result for another ask's, and
-    /// propose its call anew, so that an allowed call would run twice.
+    /// A commit without items cannot be looked up, so the assumption may be wrong: the presence in
+    /// the row may be that of another ask, which came at the same moment. A wrong assumption starts
+    /// no call, because a driver checks only that some asker is present, and a permit is bound to
+    /// its ask. A wrong assumption has one of two effects:
+    /// - This ask ends the other ask's presence too early. An approved call then waits until the
+    ///   other ask claims the call.
+    /// - This ask's client also gets the result of a settled call.
+    ///
+    /// The opposite assumption would be worse. This ask would take its own stored reservation of a
+    /// result for another ask's. It would then propose its call as a new call, and an allowed call
+    /// would run twice.
     pub(super) fn resolve_presence(&self, session: &TaskSession) {
         let mut stored = self.stored.lock();
         if matches!(*stored, Some(StoredPresence::Unknown)) {

@@ -97,7 +97,8 @@ impl Gates<'_> {
         let held = matches!(state.phase, Phase::Held(_) | Phase::Human(_));
         let once = state.phase == Phase::Allowed && state.effect == Effect::Once;
         let key = keyed_call(proposal);
-        // Later proposals must find an equal call that waits for people or may run only once.
+        // A call that waits for people, or that may run only once, gets a key by which later equal
+        // proposals find it.
         let is_keyed = held || once || self.asks_for_credential(agent, &state);
         let keyed = key.clone().filter(|_| is_keyed);
         if let Some(keyed) = &keyed {
@@ -113,7 +114,8 @@ impl Gates<'_> {
         let state = state_of(&session, call)?;
         let open = self.check_open(caller, agent, &state).await?;
         if gate.record == RecordedCalls::Held && is_only_counted(&state) {
-            // No statement of this call can fail in an outage, so the gate looks for one here.
+            // A counted call need not use the database, so an outage of the database would not
+            // refuse it. The gate therefore checks for an outage here.
             if self.engine.store.is_out() {
                 return Err(GateRefusal::Command(Refusal::Unavailable));
             }

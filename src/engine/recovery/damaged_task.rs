@@ -11,10 +11,9 @@ use crate::task::id::TaskId;
 use crate::task::item::{CloseReason, Fact, ToolResult};
 use crate::task::status::RequestStatus;
 
-/// The number of fruitless leases after which a task fails. Only leases that began with a lone
-/// drive (a drive beside which the process drives no other task) count. Also the number of
-/// takeovers after which [`Engine::end_from_row`] ends a task whose journal a newer version may
-/// have written.
+/// The number of fruitless leases after which a task fails. Only the leases of lone drives (drives
+/// beside which the process drives no other task) count. Also the number of takeovers after which
+/// [`Engine::end_from_row`] ends a task whose journal a newer version may have written.
 const MAX_TAKEOVERS: i32 = 5;
 
 /// Ends the tasks that this process has found unreadable since the last call of this function.
@@ -143,9 +142,9 @@ pub(crate) fn is_out_of_takeovers(fruitless: i32) -> bool {
     fruitless >= LONE_DRIVE_AFTER + MAX_TAKEOVERS
 }
 
-/// Whether one more lease of a task ran out after `is_out_of_takeovers` became true. The driver
-/// with this last lease only had to load the task and end it. So the process must have died while
-/// it read the task.
+/// Whether processes die while they read the task. True if another lease ran out after
+/// `is_out_of_takeovers` became true. The driver with this last lease only had to load the task and
+/// end it, so its process must have died in the read.
 pub(crate) fn reading_kills_processes(fruitless: i32) -> bool {
     fruitless > LONE_DRIVE_AFTER + MAX_TAKEOVERS
 }

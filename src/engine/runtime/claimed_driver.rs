@@ -142,9 +142,9 @@ impl ClaimedDriver {
     }
 }
 
-/// Sleeps for `count` times the duration of a lease. The time counts from this call, because the
-/// first poll of the returned future may come late: `select!` polls a driver before the future, and
-/// time may pass in this poll of the driver.
+/// Sleeps for `count` times the duration of a lease, counted from this call and not from the first
+/// poll of the returned future. The first poll may come late, because `select!` polls a driver
+/// before the future, and time may pass in that poll of the driver.
 fn sleep_leases(engine: &Engine, count: u32) -> impl Future<Output = ()> + Send {
     let end = engine.clock.uptime() + engine.settings.lease * count;
     async move {

@@ -1,6 +1,6 @@
 //! A lone drive takes every slot of this process, so that the process drives no other task
 //! meanwhile. A task is driven alone after its leases have expired several times without a new
-//! item. If the process dies during a lone drive, this task is the cause.
+//! item. If the process dies during a lone drive, the task that is driven alone is the cause.
 //!
 //! Invariant: lone drives and other tasks do not starve each other. After a lone drive, other tasks
 //! are claimed first. Each other task stores at least one item before it gives way to a lone drive,

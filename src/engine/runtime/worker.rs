@@ -181,7 +181,7 @@ impl Worker<'_> {
     ) -> Result<Vec<BoxFuture<'static, ()>>, Refusal> {
         let engine = self.engine;
         let free = i64::try_from(1 + engine.slots.available_permits()).unwrap_or(i64::MAX);
-        // `backlog` is cleared first, because a task queued during the claim sets it again.
+        // Clears `backlog` before the claim. A task that is queued during the claim sets it again.
         engine.backlog.store(false, Ordering::Relaxed);
         let claim = engine.leases.next_holder();
         let until = engine.clock.uptime() + engine.settings.lease;

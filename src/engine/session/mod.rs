@@ -63,9 +63,9 @@ pub(crate) struct TaskSession {
     /// name of the runner in the proposal (`""` without a runner). `None` if the session does not
     /// belong to such a connection, or if it was reloaded.
     pub ask: Option<(Uuid, String)>,
-    /// The key by which later equal calls could find this new gate call, if the call was proposed
-    /// without such a key. The call gets the key only if the judgement right before the start holds
-    /// the call. `None` if the call has its key already, or can have none.
+    /// For a new gate call that got no key when it was proposed: the key by which later equal calls
+    /// could find it. The call gets this key only if the judgement right before its start holds it.
+    /// `None` if the call has its key already, or can have none.
     pub key_if_held: Option<KeyedCall>,
     /// The channel to the command that waits for the next commit. The engine sends the commit's
     /// result into the channel, even if the commit fails.
@@ -151,9 +151,9 @@ impl TaskSession {
         }
     }
 
-    /// Gives a gate call that is not stored yet its key, by which equal calls are found. The call
-    /// got no key when it was proposed, because it was allowed. The judgement right before the
-    /// start then held it, for example because its tool has changed.
+    /// Sets the key of a gate call that is not stored yet. Equal calls are found by this key. The
+    /// call got no key when it was proposed, because it was allowed. The judgement right before the
+    /// start then held the call, for example because its tool has changed.
     pub(crate) fn identify_held_call(&mut self) {
         if let Some(Guard::New(new)) = &mut self.own.guard
             && let Some(key) = self.key_if_held.take()

@@ -140,8 +140,8 @@ impl TaskSession {
                 self.push_received(Fact::ToolResult(result));
             }
             // If the answer to an attempt is missing, a person can choose `retry`. The call is then
-            // in `Approved`. Until the new attempt starts, the tool's late answer to the earlier
-            // attempt still counts as the result.
+            // in the phase `Approved`. Until the new attempt starts, the tool's late answer to the
+            // earlier attempt still counts as the result.
             Some(Phase::Started(_) | Phase::Approved(_) | Phase::Settled(Outcome::Unknown, _)) => {
                 self.push_received(Fact::ToolResult(result));
             }

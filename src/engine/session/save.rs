@@ -35,12 +35,13 @@ impl Engine {
     /// queues or parks the task.
     ///
     /// # Errors
-    /// `Reloaded` when another commit came first and this driver still holds the task. `Lost` when
-    /// this driver no longer holds the task. Also `Lost` when the commit fails and a command (such
-    /// as a message) waits for it; the reply to the command then has the reason. Pending results of
-    /// calls survive: after `Reloaded`, the session still has them; before it returns `Lost`, this
-    /// function commits them, unless the process stops or a command waits for the commit. Such a
-    /// command keeps its own copy of a result.
+    /// - `Reloaded` when another commit came first and this driver still holds the task.
+    /// - `Lost` when this driver no longer holds the task. Also when the commit fails and a command
+    ///   (such as a message) waits for it; the reply to the command then has the reason.
+    ///
+    /// Pending results of calls survive. After `Reloaded`, the session still has them. Before it
+    /// returns `Lost`, this function commits them, unless the process stops or a command waits for
+    /// the commit. Such a command keeps its own copy of a result.
     pub(in crate::engine) async fn save(
         &self,
         session: &mut TaskSession,
@@ -81,11 +82,10 @@ impl Engine {
     /// (`TaskTree::fresh`).
     ///
     /// # Errors
-    /// If a command opened the session, any failure refuses the command: if another commit came
-    /// first, or if the database does not answer, sends the reason to the command and returns
-    /// `Lost`. Without a command, retries while the database does not answer, and returns `Lost`
-    /// once the service goes down. If another commit came first, returns `Reloaded` or `Lost` like
-    /// [`Engine::save`].
+    /// - With a command that waits for the session's first commit: `Lost` if another commit came
+    ///   first or the database does not answer. The command gets the reason.
+    /// - Without such a command: `Reloaded` or `Lost` like [`Engine::save`] if another commit came
+    ///   first; `Lost` once the service goes down. Retries while the database does not answer.
     pub(in crate::engine) async fn refresh_tree(
         &self,
         session: &mut TaskSession,

@@ -22,11 +22,10 @@ impl TaskSession {
 }
 
 impl TaskTree {
-    /// Adds a Paused or Running item to the commit for each task whose status must change, because
-    /// the commit changes the task's counters (see `status_after`). If the tree has
-    /// `MAX_OPEN_REQUESTS` open requests and the commit closes one of them, also queues the tasks
-    /// that wait to open a request. Calling this function twice has the same effect as calling it
-    /// once.
+    /// Adds a Paused or Running item to the commit for each task whose status changes with its
+    /// counters (see `status_after`). If the tree has `MAX_OPEN_REQUESTS` open requests and the
+    /// commit closes one of them, also queues the tasks that wait to open a request. Calling this
+    /// function twice has the same effect as calling it once.
     pub(super) fn update_statuses(&mut self, own: &mut TaskDraft, lease: &LeaseChange, now: Time) {
         let mut sums = self.counter_changes(own, lease);
         let root = own.row.root_task_id;

@@ -11,9 +11,9 @@ use crate::task::status::TaskStatus;
 
 impl TaskSession {
     /// Returns the task and its open requests in the state that they have right after the next
-    /// commit. Returns `None` if the commit does not stop the task, that is, pause or end it. Also
-    /// returns `None` if the session may not know all open requests: the tree has other tasks, or
-    /// the row counts more or fewer open requests than the journal shows.
+    /// commit. Returns `None` if the commit neither pauses nor ends the task. Also returns `None`
+    /// if an open request may be missing in the session: the tree has other tasks, or the row
+    /// counts more or fewer open requests than the journal shows.
     pub(crate) fn stopped(&self, lease: &LeaseChange) -> Option<StoppedTask> {
         let own = &self.own;
         if self.has_tree() || !stops(own.pending_items()) {
