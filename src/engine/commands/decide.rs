@@ -128,9 +128,9 @@ pub(super) struct Decider<'e> {
 
 impl Decider<'_> {
     /// Checks an answer to the request that was read as `row` and `journal`, and stores the
-    /// decision. Returns `None` if another commit came first: the request must then be read again.
-    /// The tools are compared with their servers in the first try only, so that a server that does
-    /// not answer delays a decision once.
+    /// decision. Returns `None` if another commit came first: the caller must then read the request
+    /// again. Only the first try compares the tools with their servers, so that a server that does
+    /// not answer delays a decision at most once.
     ///
     /// # Errors
     /// As [`Engine::decide`].
@@ -181,9 +181,9 @@ impl Decider<'_> {
         }))
     }
 
-    /// Validates an answer by the request's row. If this fails and the answer has edited arguments,
-    /// also checks these arguments. If they have an error, returns the error of the arguments
-    /// instead of the first error.
+    /// Validates an answer by the request's row. If the validation fails (but not with `Forbidden`
+    /// or `Internal`) and the answer has edited arguments, also checks these arguments. An error of
+    /// the arguments is returned instead of the first error.
     async fn validate_answer(
         self,
         row: &RequestRow,

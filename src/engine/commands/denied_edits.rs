@@ -1,7 +1,7 @@
-//! Refuses edited arguments that the current rules do not permit. The error `Invalid` comes before
-//! the errors about the state of the request, such as `Expired`. If the tool of a call has changed
-//! since the request was opened, the answer has no effect anyway. In this case, the edited
-//! arguments are refused only if they hold a secret.
+//! Refuses edited arguments that the current rules do not permit. This error (`Invalid`) comes
+//! before the errors about the state of the request, such as `Expired`. If the tool of a call has
+//! changed since the request was opened, the answer has no effect anyway, so the edited arguments
+//! of this call are refused only if they hold a secret.
 
 use super::Refusal;
 use super::decide::Decider;

@@ -39,9 +39,8 @@ impl Engine {
     }
 
     /// Journals the answer: as the call's result if the call has no result yet and no later attempt
-    /// was started, otherwise as a late result. As long as the database does not answer, the
-    /// function tries again until the service goes down, because no other copy of the answer
-    /// exists.
+    /// was started, otherwise as a late result. While the database does not answer, retries until
+    /// the service goes down, because no other copy of the answer exists.
     async fn store_late(
         self: &Arc<Self>,
         task: TaskId,

@@ -126,9 +126,8 @@ impl<'e> Driver<'e> {
     }
 
     /// Returns the service called `name`, if a tool of the agent's current version receives the
-    /// service's credential. A task may be pinned to an earlier version, with a tool that the agent
-    /// no longer has. If only this tool needs the credential, returns `None`, because the form for
-    /// the credential could name no receiver.
+    /// service's credential. Returns `None` if only a tool of an earlier version, to which the task
+    /// may be pinned, needs the credential: a form for this credential could name no receiver.
     fn received_service(&self, name: &str) -> Option<&'e Service> {
         let services = self.engine.catalog.services(&self.agent.name);
         let mut received = services
@@ -155,9 +154,10 @@ impl<'e> Driver<'e> {
     }
 }
 
-/// Returns the decrypted credentials of the task and of its ancestors. The result also holds
-/// the credentials of the other tasks of the tree, but only so that their values are redacted.
-/// Returns no credentials if the service has no sealing key or the stored rows are corrupt.
+/// Returns the decrypted credentials that the task's calls use: those of the task and of its
+/// ancestors. The result also holds the credentials of the other tasks of the tree, which serve
+/// only to redact their values. Returns no credentials if the service has no sealing key or the
+/// stored rows are corrupt.
 ///
 /// # Errors
 /// `Unavailable` when the database does not answer.
@@ -173,8 +173,8 @@ pub(in crate::engine) async fn stored_credentials(
     let tasks: Vec<_> = iter::once(own)
         .chain(others.filter(|task| *task != own))
         .collect();
-    // A person may have given another task of the tree a credential since the tree was read. So
-    // if there are other tasks, and the configuration has credentials, the database is asked.
+    // Since the tree was read, a person may have given a credential to another task of the tree. So
+    // the database is read if there are other tasks and the configuration has credentials.
     let may_have_credential =
         session.own.progress.has_credential || (tasks.len() > 1 && engine.catalog.has_services());
     if !may_have_credential {

@@ -123,10 +123,10 @@ impl Driver<'_> {
         })
     }
 
-    /// Whether a standing decision is in force and has a use left for this call. If the call has
-    /// used the standing decision before, it needs no further use. Earlier calls of this task may
-    /// be allowed by the standing decision, but not started yet. Each of them will take a use when
-    /// it starts, so these uses are not left for this call.
+    /// Whether a standing decision is in force and has a use left for this call. A call that has
+    /// used the standing decision before needs no further use. Earlier calls of this task that the
+    /// standing decision allows, but that have not started, will each take a use when they start.
+    /// These uses are not left for this call.
     fn has_uses_left(&self, grant: &GrantRow, state: &CallState) -> bool {
         let counted = |state: &CallState| state.used_grant == Some(grant.grant_id);
         match grant.ended() {

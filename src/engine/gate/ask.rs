@@ -46,10 +46,11 @@ struct Waiter<'w> {
     /// The time after which this ask starts no approved call; `None` if there is no such time.
     claim_until: Option<Instant>,
     guard: Arc<AskerGuard>,
-    /// Listens to the commits of this process. The listener is opened before the first read, so
-    /// that no commit is missed. The first pause turns this listener into `replica_commits`.
+    /// Listens to the commits of this process. The listener is opened before the call is read, so
+    /// that no commit is missed. The next pause turns this listener into `replica_commits`.
     local_commits: Option<CommitListener>,
-    /// Listens to the commits of every replica; `None` before the first pause.
+    /// Listens to the commits of every replica; `None` before the first pause, and from each start
+    /// of a driver until the next pause.
     replica_commits: Option<CommitListener>,
     /// The id of this ask (one HTTP request that proposes the call), and the runner that the
     /// proposal names (`""` if the proposal names no runner).
@@ -153,9 +154,9 @@ impl Gates<'_> {
 
 impl Waiter<'_> {
     /// Waits until the driver that this ask started has ended, and returns the driver's session.
-    /// Returns `None` if the driver still works when the wait of this ask and `run_wait` are over.
-    /// Also returns `None` if the driver lost the task or has left facts unstored, because its
-    /// session may then differ from the journal.
+    /// Returns `None` if the driver still works when the wait of this ask and `run_wait` are over,
+    /// or when the service stops. Also returns `None` if the driver lost the task or has left facts
+    /// unstored, because its session may then differ from the journal.
     async fn wait_for_drive(
         &mut self,
         drive: tokio::task::JoinHandle<Option<TaskSession>>,
@@ -363,8 +364,8 @@ impl Waiter<'_> {
         Ok(Round::Pause(self.end))
     }
 
-    /// Waits until any replica commits a change of the call's task, until `end`, or until the wait
-    /// of this ask is over.
+    /// Waits until any replica commits a change of the call's task. Stops waiting at `end`, when
+    /// the wait of this ask is over, or when the service stops.
     async fn pause_until(&mut self, end: Instant) {
         self.own_drive = false;
         if let Some(listener) = self.local_commits.take() {

@@ -130,7 +130,8 @@ impl Gates<'_> {
             sessions: BTreeMap::new(),
         };
         if let Some((row, caution)) = equal.recent_rejection(gate.no_lasts).await? {
-            // The client of the rejected call may have gone before it got the rejection.
+            // The client of the rejected call may have gone before it got the rejection. The
+            // proposal then continues the rejected call.
             let is_undelivered = equal.is_attachable(row)
                 && matches!(
                     equal.relation(row, gate.use_within).await?,
