@@ -213,8 +213,8 @@ impl Progress {
         })
     }
 
-    /// Records a rejection, so that equal calls are refused. An approval removes the rejections of
-    /// equal calls.
+    /// Updates the rejected calls after an answer about a call. A rejection is recorded, so that
+    /// equal calls are refused. An approval removes the rejections of equal calls.
     fn update_rejections(
         &mut self,
         id: CallId,

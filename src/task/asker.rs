@@ -36,10 +36,10 @@ pub(crate) fn startable_since(items: &[Item]) -> Option<Time> {
     lets_start.next().map(|item| item.at)
 }
 
-/// Returns the result of an unfinished call whose task a decision or a deadline ends. `asker` is
-/// `None` if the call is no gate call. If the request about a gate call has expired, the call keeps
-/// the outcome `Expired`, because its text tells the asker the reason. Any other call that never
-/// started is canceled with its task.
+/// Returns the result of an unfinished call when a decision or a deadline ends the call's task.
+/// `asker` is `None` if the call is no gate call. If the request about a gate call has expired, the
+/// call keeps the outcome `Expired`, because the text of this result tells the asker the reason.
+/// Any other call gets its [`CallState::canceled_result`].
 pub(super) fn result_at_end(
     state: &CallState,
     asker: Option<AskerState>,

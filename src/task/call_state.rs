@@ -254,8 +254,8 @@ impl CallState {
         self.start.clone().map_or(Phase::New, Phase::Started)
     }
 
-    /// Returns the result that an unfinished call gets when its task is canceled. A call that people
-    /// have rejected or answered, or that has failed or may have run, keeps its result.
+    /// Returns the result that an unfinished call gets when its task is canceled. A call that is
+    /// already settled as rejected, responded, failed or unknown keeps that result.
     #[must_use]
     pub fn canceled_result(&self) -> (CallId, Outcome, String) {
         let (outcome, text) = if let Phase::Settled(outcome, text) = &self.phase
@@ -288,8 +288,8 @@ impl CallState {
         (id, Outcome::Expired, text.to_owned())
     }
 
-    /// Returns the call's id and its last attempt, if the call is `Started` or has ended as
-    /// `unknown`: the tool has not answered this attempt.
+    /// Returns the call's id and its last attempt, if the tool has not answered this attempt: the
+    /// call is `Started` or has ended as `unknown`.
     #[must_use]
     pub fn unanswered_attempt(&self) -> Option<(CallId, &AttemptStart)> {
         let open = matches!(

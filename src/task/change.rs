@@ -40,8 +40,8 @@ pub struct Change {
 pub struct TaskChange {
     /// Id of the changed task, or of the task to insert.
     pub task_id: TaskId,
-    /// Version that the task's row must have. If the row has another version, the commit fails as
-    /// stale.
+    /// Condition on the version of the task's row. If the row does not meet the condition, the
+    /// commit fails as stale.
     pub guard: Guard,
     /// Facts to append. The `seq` of the first fact is `last_seq` + 1.
     pub facts: Vec<Fact>,
@@ -62,8 +62,8 @@ pub struct TaskChange {
 }
 
 impl TaskChange {
-    /// Returns a change that appends nothing and keeps every column that the guard does not
-    /// change. `last_seq` is the `seq` of the task's last item.
+    /// Returns a change that appends no facts. In an existing row, it changes at most the version,
+    /// as `guard` says. `last_seq` is the `seq` of the task's last item.
     #[must_use]
     pub fn empty(task_id: TaskId, guard: Guard, last_seq: i64) -> Self {
         Self {
@@ -80,15 +80,17 @@ impl TaskChange {
     }
 }
 
-/// Version that a task's row must have when the change is written.
+/// The condition that a task's row must meet when the change is written: there is no row, or the
+/// row has a given version, or the row has any version.
 #[derive(Clone, Debug)]
 pub enum Guard {
     /// No row may exist: the change inserts the row.
     New(Box<NewTask>),
     /// The row must have exactly this version, which the change increments.
     Version(i64),
-    /// The row may have any version. This guard is for changes of an ancestor that only add to its
-    /// counters `usage` and `model_calls`.
+    /// The row may have any version. This guard is for two changes: the change of an ancestor that
+    /// only adds to the ancestor's counters `usage` and `model_calls`, and the change of a root
+    /// that only advances the root's `next_event`.
     Any,
 }
 
@@ -134,8 +136,8 @@ impl ClientColumns {
     }
 }
 
-/// The identity of a gate call, by which a proposal is recognized as one that was made before. The
-/// service compares a proposal only with calls of the same user and session.
+/// The identity of a gate call. By this identity, the service recognizes a later proposal of the
+/// same call. The service compares a proposal only with calls of the same user and session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyedCall {
     /// Name of the called tool.

@@ -265,7 +265,7 @@ pub struct ToolCall {
     pub tool_call_id: CallId,
     /// Name of the tool, as the model wrote it.
     pub name: String,
-    /// The text as the model wrote it, except that secrets are redacted.
+    /// The arguments as the model wrote them, except that secrets are redacted.
     pub arguments_text: String,
     /// Whether a secret in the arguments was redacted. If so, the text is not exactly what the
     /// model wrote, and the call never runs. Not on the wire.
@@ -313,7 +313,7 @@ pub struct Usage {
 pub enum Outcome {
     /// The call ran and returned a result.
     Succeeded,
-    /// The call failed, or could not be sent.
+    /// The call failed, or could not be sent, or is repeatable and got no answer in time.
     Failed,
     /// The call could not run as it was proposed, for example because its arguments do not fit the
     /// tool.
@@ -332,9 +332,9 @@ pub enum Outcome {
     Canceled,
     /// The call may have run, but its outcome is not known.
     Unknown,
-    /// A gate let the call through, and this service does not know the outcome, because the gate
-    /// requires no report (`report: optional`). Also the outcome in the answer about an allowed
-    /// call that a gate only counts in a metric (`record: held`). Such a call is not stored.
+    /// A gate let the call through, and this service does not know the outcome, for one of two
+    /// reasons. Either the gate requires no report (`report: optional`). Or the gate does not store
+    /// the allowed call, and only counts the call in a metric (`record: held`).
     Released,
 }
 

@@ -57,8 +57,8 @@ impl<'t> Visitor<'t> for MembersVisitor {
     }
 }
 
-/// Builds a JSON value in which no object has a duplicate member, at any depth. The field is the
-/// maximum number of levels of lists and objects.
+/// A deserializer seed that reads a JSON value and fails if an object at any depth has a duplicate
+/// member. The field is the maximum number of levels of lists and objects.
 pub(crate) struct StrictValue(pub(crate) usize);
 
 impl<'de> DeserializeSeed<'de> for StrictValue {

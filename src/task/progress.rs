@@ -56,8 +56,8 @@ pub struct Progress {
     pub calls: Vec<CallState>,
     /// The open requests, oldest first.
     pub open: Vec<RequestProgress>,
-    /// The last turn's requests that a decision has closed. The decision takes effect once no
-    /// request blocks the turn.
+    /// The requests of the last turn that decisions have closed. These decisions take effect once
+    /// no request blocks the turn.
     pub responded: Vec<RequestId>,
     /// `Cancel` or `CancelRoot` if a decision or a deadline demands that the task ends. With
     /// `CancelRoot`, the other tasks of the tree end, too. `None` again once the task has ended.
@@ -362,9 +362,9 @@ impl Progress {
             (Verdict::Deny | Verdict::Invalid, Some(_)) => {
                 Phase::Settled(Outcome::Unknown, OUTCOME_UNKNOWN_TEXT.to_owned())
             }
-            // The call was started and must not happen twice. The call counts as started under each
-            // of these verdicts, even if a person permitted a further attempt before this
-            // judgement. So a person is asked about the outcome.
+            // The call was started and must not happen twice. Under each of these verdicts, the
+            // call counts as started, so that a person is asked about its outcome. This holds even
+            // if a person permitted a further attempt before this judgement.
             (Verdict::Allow | Verdict::Hold | Verdict::Human, Some(start))
                 if !effect.is_repeatable() && start.attempt > state.asking_attempt =>
             {
@@ -393,8 +393,8 @@ impl Progress {
     }
 }
 
-/// Returns the result of a call that a person has rejected before. At a gate, the earlier call is
-/// in another task, so only the judgement has the reason.
+/// Returns the result text of a call that repeats a rejected call. At a gate, the rejected call is
+/// in another task: `rejection` is `None`, and the reason comes from `judgement`.
 fn repeated_rejection_text(rejection: Option<&RejectedCall>, judgement: &Judgement) -> String {
     let Some(rejection) = rejection else {
         let rejected = as_sentence(judgement.reason.as_deref().unwrap_or(REPEATED_TEXT));

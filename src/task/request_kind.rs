@@ -9,14 +9,15 @@ use serde::{Deserialize, Serialize};
 
 use super::decision::Action;
 
-/// Declares an enum and the list of its variants, which can therefore lack none.
+/// Declares an enum and its constant `ALL`. The macro builds `ALL` from the variants, so that no
+/// variant can be missing.
 macro_rules! listed_enum {
     ($(#[$attribute:meta])* pub enum $name:ident { $($(#[$about:meta])* $variant:ident,)* }) => {
         $(#[$attribute])*
         pub enum $name { $($(#[$about])* $variant,)* }
 
         impl $name {
-            /// All kinds, in the order of declaration.
+            /// All variants, in the order of declaration.
             pub const ALL: [Self; [$(stringify!($variant)),*].len()] = [$(Self::$variant),*];
         }
     };
@@ -69,9 +70,10 @@ pub struct RequestKindProperties {
     pub human: Option<HumanKind>,
     /// The actions that a request of this kind accepts, in the order in which they are shown.
     pub actions: &'static [Action],
-    /// The actions that a person may take by a link. Left out are actions that show or take a
-    /// secret, that run arguments which the policy has not judged, or that report an event outside
-    /// of this service, such as the outcome of a call.
+    /// The actions that a person may take by a link. Three sorts of action are left out: actions
+    /// that show or take a secret, actions that let a call run with arguments that the policy has
+    /// not judged, and actions that report an event outside of this service, such as the outcome of
+    /// a call.
     pub link_actions: &'static [Action],
     pub response: ResponseKind,
     /// Whether an open request of this kind prevents all calls of the turn from running.
@@ -105,8 +107,8 @@ pub enum ResponseKind {
     /// The answer's member `response` has the filled-in form of the tool's server. The next attempt
     /// at the call returns the answer to the server.
     ServerForm,
-    /// The answer's member `response` has the operator's form, filled in with secrets. They are
-    /// sealed; the journal has only the names of the fields.
+    /// The answer's member `response` has the operator's form, filled in with secrets. The secrets
+    /// are stored sealed. The journal has only the names of the form's fields.
     SecretForm,
     /// The answer's member `response` says yes or no in `confirmed`, with or without a `comment`.
     /// The actions `approve` and `reject` are a yes and a no, too.

@@ -79,9 +79,9 @@ impl<'a> RequestState<'a> {
         found.or_else(last)
     }
 
-    /// Returns each person's first approval of `call`, for a request that requires several. If one
-    /// approval is enough, no approvals are collected, and the list is empty. `ids` says which user
-    /// ids belong to one person.
+    /// Returns each person's first approval of `call`. If the request requires only one approval,
+    /// no approvals are collected, and the list is empty. `ids` says which user ids belong to one
+    /// person.
     #[must_use]
     pub fn approvals(&self, call: CallId, ids: UserIds) -> Vec<&'a TimedDecision> {
         if self.spec.required() < 2 {

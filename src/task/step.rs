@@ -127,7 +127,7 @@ pub fn next_step(progress: &Progress, context: &StepContext) -> Step {
     let mut needs_request = !asking.is_empty();
     let mut remaining = progress.remaining_requests();
     asking.retain(|call| {
-        // Beyond the limit, people are asked only the questions that no item stores yet.
+        // The limit does not apply to questions that only this process has: no item stores them.
         let is_asked = remaining > 0 || context.ended_with_questions.contains(call);
         remaining = remaining.saturating_sub(1);
         is_asked
@@ -192,8 +192,8 @@ fn is_lost(state: &CallState, context: &StepContext) -> bool {
     matches!(state.phase, Phase::Started(_)) && !context.running.contains(&state.call.tool_call_id)
 }
 
-/// Whether an attempt that forbids a further attempt may be in flight. Only calls that are not
-/// repeatable, or that a client outside this service runs, have such attempts.
+/// Whether an attempt at the call may be in flight, and no further attempt may start beside it.
+/// Always false for a repeatable call, unless a client outside this service runs the call.
 fn is_in_flight(state: &CallState, context: &StepContext) -> bool {
     let exclusive = !state.effect.is_repeatable() || state.performer == ToolKind::External;
     matches!(state.phase, Phase::Started(_)) && exclusive && !is_lost(state, context)

@@ -1,4 +1,5 @@
-//! Points in time, in microseconds. Both databases store times with this precision.
+//! Points in time, in microseconds. Both databases, Postgres and `SQLite`, store times with this
+//! precision.
 
 use std::fmt;
 use std::ops::Add;

@@ -1,18 +1,17 @@
 //! Reads and writes durations (for example `500ms`, `30s`, `10m`, `24h`, `7d`) and sizes (`64KiB`,
 //! `1MiB`) as text. A text is one number and one unit, without blanks. Every setting with a
-//! duration or a size uses this module. It parses durations itself, because `jiff` also accepts
-//! sums, blanks and words.
+//! duration or a size uses this module. The module parses durations itself, because `jiff` also
+//! accepts sums, blanks and words.
 
 use std::time::Duration;
 
 use serde::de::{Error, Expected, Unexpected};
 
-/// Parses a duration for the serde visitor `expected`. If the text is malformed, the error quotes
-/// this visitor's description of a duration.
+/// Parses a duration. `expected` is the serde visitor that reads the text.
 ///
 /// # Errors
-/// Fails if [`parse_duration`] returns `None`. If the duration is too long, the error names the
-/// maximum.
+/// Fails if [`parse_duration`] returns `None`. If the text is malformed, the error quotes the
+/// visitor's description of a duration. If the duration is too long, the error names the maximum.
 pub(crate) fn read_duration<E: Error>(text: &str, expected: &dyn Expected) -> Result<Duration, E> {
     let is_duration =
         split(text).is_some_and(|(_, unit)| matches!(unit, "ms" | "s" | "m" | "h" | "d"));
