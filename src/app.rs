@@ -67,8 +67,8 @@ const START_GRACE: Duration = Duration::from_secs(2);
 /// The maximum time for which a shutdown waits for calls in flight and for attempts to send
 /// messages.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(25);
-/// The time from the start of a shutdown until it stops waiting for MCP servers to end. The guard
-/// process of a server ends the server even if this process has exited.
+/// The time after which a shutdown no longer waits for MCP servers to end, counted from its start.
+/// The guard process of a server ends the server even if this process has exited.
 const MCP_DEADLINE: Duration = Duration::from_secs(27);
 /// The maximum duration of the last part of a shutdown, in which the last HTTP answers and commits
 /// complete, and the connections end.
@@ -261,8 +261,8 @@ impl Replica {
     }
 }
 
-/// Opens the database. If the database is not open after [`START_GRACE`], `serving` begins to
-/// answer "not ready" before the database is open.
+/// Opens the database. If the database is not open after [`START_GRACE`], `serving` answers "not
+/// ready" until the database is open.
 async fn serve_while(
     opening: impl Future<Output = anyhow::Result<Store>>,
     serving: &mut Serving,

@@ -6,9 +6,9 @@
 //! - `tool_started.committed=abort@2`: the process dies, as by `kill -9`, when it reaches the point
 //!   `tool_started.committed` for the second time.
 //! - `lease=3s`: leases last 3 s.
-//! - `clock=120s`: the process adds 120 s to each time that it reads from Postgres' clock. A
-//!   process that is started after a kill uses this, so that the leases of the killed process have
-//!   expired.
+//! - `clock=120s`: the process adds 120 s to each time that it reads from Postgres' clock. A test
+//!   starts a process with this setting after a kill, so that the new process sees the leases of
+//!   the killed process as expired.
 
 /// Whether this build has failpoints.
 pub const COMPILED: bool = cfg!(any(debug_assertions, feature = "failpoints"));

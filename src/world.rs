@@ -68,14 +68,15 @@ impl Clock for SystemClock {
 /// If a timer fires more than this duration after its deadline, the process was suspended when the
 /// deadline passed.
 const MAX_LATENESS: Duration = Duration::from_secs(1);
-/// How long work may go on after such a late timer: long enough to read input that has already
-/// arrived.
+/// The time for which work may go on after a timer that fired more than [`MAX_LATENESS`] late: long
+/// enough to read input that has already arrived.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Awaits `work` until `deadline`. Returns `None` if the work is not complete by then.
 ///
-/// After a suspension, the timer may fire before Tokio has seen the input that arrived meanwhile.
-/// So if the timer fires more than [`MAX_LATENESS`] late, the work may go on for [`GRACE`].
+/// After a suspension of the process, the timer may fire before Tokio has seen the input that
+/// arrived meanwhile. If the timer fires more than [`MAX_LATENESS`] late, the work may therefore go
+/// on for [`GRACE`].
 pub(crate) async fn complete_by<T>(deadline: Instant, work: impl Future<Output = T>) -> Option<T> {
     let mut work = pin!(work);
     if let Ok(output) = timeout_at(deadline, work.as_mut()).await {
@@ -179,9 +180,9 @@ impl Mistakes {
     }
 }
 
-/// Returns the key before `key`, in the order of the map, that differs from `key` only in the case
-/// of ASCII letters; `None` if there is none. If names are compared without regard to case, both
-/// keys are the same name.
+/// Returns the first key of the map that is before `key` and differs from `key` only in the case of
+/// ASCII letters; `None` if there is no such key. If names are compared without regard to case,
+/// both keys are the same name.
 #[must_use]
 pub(crate) fn earlier_twin<'m, V>(map: &'m BTreeMap<String, V>, key: &str) -> Option<&'m str> {
     let mut earlier = map.keys().map(String::as_str).take_while(|own| *own < key);

@@ -148,8 +148,8 @@ pub enum DefinitionError {
     Missing(String),
 }
 
-/// The part of a definition that is read back. The other members of a definition are written only
-/// so that its digest covers them.
+/// The part of a definition that is read back. The other members are written only so that the
+/// definition's digest covers them.
 #[derive(Deserialize)]
 struct StoredDefinition {
     name: String,

@@ -25,8 +25,8 @@ const OPEN_TIMEOUT: Duration = Duration::from_mins(1);
 const OPEN_PAUSE: Duration = Duration::from_secs(1);
 
 /// Opens the database, and stores the definitions of the agents in it. Reports the number of
-/// changes in each commit batch as a metric. Sets the database's clock forward if a failpoint asks
-/// for that.
+/// changes in each commit batch as a metric. Sets the database's clock forward by the offset that
+/// the failpoints set, if any.
 pub(super) async fn open_with_definitions(
     config: &Config,
     clock: &Arc<dyn Clock>,
@@ -42,8 +42,8 @@ pub(super) async fn open_with_definitions(
     Ok(store)
 }
 
-/// Opens the database. Retries for at most [`OPEN_TIMEOUT`] if the database is unavailable. Also
-/// retries if another transaction has locked a table that a migration changes.
+/// Opens the database. Retries for at most [`OPEN_TIMEOUT`] in two cases: the database is
+/// unavailable, or another transaction has locked a table that a migration changes.
 pub(super) async fn open(
     config: &Config,
     clock: &Arc<dyn Clock>,

@@ -106,8 +106,8 @@ fn names_in(lock: &Lock) -> BTreeMap<String, Vec<String>> {
     named.collect()
 }
 
-/// Returns the server of each tool in `names` that is not a tool of `server`: by the tool's name at
-/// its server, and by the name that models see.
+/// Returns the tools in `names` of all servers except `server`, each with its server. The result
+/// has each tool under two keys: the tool's name at its server, and the name that models see.
 fn tools_of_others(
     server: &str,
     names: &BTreeMap<String, Vec<String>>,

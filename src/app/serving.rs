@@ -56,8 +56,8 @@ impl Listeners {
     }
 }
 
-/// Binds an address of the configuration. `localhost` is 127.0.0.1, as in the links and for
-/// `holdpoint health`; the system may resolve the name to `::1`.
+/// Binds an address of the configuration. `localhost` always means 127.0.0.1, as in the links and
+/// in `holdpoint health`. The system is not asked, because it may resolve `localhost` to `::1`.
 async fn bind(text: &str) -> anyhow::Result<(TcpListener, SocketAddr)> {
     let address = address(text).with_context(|| format!("`{text}` is not an address"))?;
     let listener = TcpListener::bind(address)
@@ -68,8 +68,8 @@ async fn bind(text: &str) -> anyhow::Result<(TcpListener, SocketAddr)> {
 }
 
 /// The servers of a replica that starts. From [`Serving::begin`] to [`Serving::open`], they answer
-/// that the service is not ready; before, connections wait in the backlog of the listeners.
-/// Dropping the value ends the servers.
+/// that the service is not ready. Before [`Serving::begin`], connections wait in the backlog of the
+/// listeners. Dropping the value ends the servers.
 pub(super) struct Serving {
     main: watch::Sender<Router>,
     metrics: watch::Sender<Router>,

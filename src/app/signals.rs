@@ -55,8 +55,8 @@ impl EndSignals {
     }
 
     /// Waits until a signal asks a service that is shutting down to end at once: one more SIGTERM
-    /// or SIGINT. If SIGHUP began the shutdown, the second SIGTERM or SIGINT counts, because the
-    /// service manager may send a SIGTERM to the whole session of a terminal that is closed. A
+    /// or SIGINT. If SIGHUP began the shutdown, the next SIGTERM or SIGINT does not count, because
+    /// the service manager may send a SIGTERM to the whole session of a terminal that is closed. A
     /// further SIGHUP never counts, because both the kernel and the shell may send a SIGHUP when a
     /// terminal is closed.
     pub(super) async fn end_at_once(&mut self) {

@@ -90,10 +90,10 @@ pub fn may_decide_any(caller: &Caller) -> bool {
 }
 
 /// Whether `caller` may end a standing decision that `giver` gave. `tenant` and `owner` are those
-/// of the tree in which it was given, and `approvers` are those of the rule that offered it, if the
-/// rule still exists. The caller needs the permission to decide. The caller must also be the giver,
-/// an admin, or a person who may now decide requests of the rule. In a service without accounts,
-/// the permission is enough.
+/// of the tree in which the standing decision was given. `approvers` are those of the rule that
+/// offered the standing decision; `None` if the rule no longer exists. The caller needs the
+/// permission to decide. The caller must also be the giver, an admin, or a person who may now
+/// decide requests of the rule. In a service without accounts, the permission is enough.
 #[must_use]
 pub fn may_end_grant(
     caller: &Caller,
@@ -131,8 +131,8 @@ pub fn is_approver(caller: &Caller, tenant: &str, owner: &str, approvers: &Appro
 }
 
 /// Whether `caller` can answer the request now. The request must be open, and `caller` must have
-/// the right to decide the request and to take at least one action on it. At least
-/// one call of the request must be undecided and not yet answered by `caller`.
+/// the right to decide the request and to take at least one action on it. At least one call of the
+/// request must be undecided and not yet answered by `caller`.
 #[must_use]
 pub fn can_decide(caller: &Caller, tenant: &str, owner: &str, state: &RequestState<'_>) -> bool {
     state.is_open()
@@ -163,8 +163,8 @@ pub fn permitted_actions(
         .unwrap_or_default()
 }
 
-/// Whether at least as many people other than `caller` could approve as `approvers` requires. False
-/// in a service without accounts.
+/// Whether the people other than `caller` who could approve are at least as many as `approvers`
+/// requires. False in a service without accounts.
 #[must_use]
 pub fn others_suffice(
     roster: &Roster,
@@ -233,7 +233,8 @@ impl Roster {
     /// Whether an earlier approval (`vote`) would be accepted with the current accounts. In a
     /// service without accounts, only an approval by `local` is accepted. Otherwise, the person who
     /// approved must still be an approver. Also, the way in which they approved must still be open:
-    /// - If they approved by their own key or by a session, they must have a key that may decide.
+    /// - If they approved by their own key, by a session or in Slack, they must have a key that may
+    ///   decide.
     /// - If they approved by a link, they must get messages, links must give the right to decide,
     ///   and `approvers` must accept links.
     /// - If they approved through the key of a user who speaks for others (`vote.via`), that user

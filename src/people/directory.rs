@@ -47,8 +47,8 @@ pub struct Directory {
     /// The permission that a link gives; `None` if messages have no links.
     links: Option<LinkMay>,
     /// The user ids that the configuration names outside `auth`, such as the approvers in rules. If
-    /// a client spells such an id differently, the spelling of the configuration is used instead.
-    /// This rule holds in every tenant.
+    /// a client of any tenant spells such an id differently, the spelling of the configuration is
+    /// used instead.
     named_users: Vec<(UserKey, String)>,
     ids: UserIds,
 }
@@ -203,10 +203,10 @@ impl Directory {
 
     /// Returns how many different people of a tenant, without the user `except`, could approve a
     /// request with these approvers. If [`Directory::has_service_decider`] is true, a client can
-    /// name any user with any groups. Then every user in `approvers.users` counts, even without a
-    /// key. If `approvers.groups` is not empty, the number is unlimited (`usize::MAX`). `owner` is
-    /// `None` if the owner is not known yet. If `owner` is `None` and the owner is an approver, the
-    /// owner counts as one more person.
+    /// name any user with any groups. In this case, every user in `approvers.users` counts, even
+    /// without a key. In the same case, the number is unlimited (`usize::MAX`) if
+    /// `approvers.groups` is not empty. `owner` is `None` if the owner is not known yet. If `owner`
+    /// is `None` and the owner is an approver, the owner counts as one more person.
     #[must_use]
     pub fn possible_approver_count(
         &self,

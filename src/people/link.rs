@@ -313,7 +313,8 @@ mod tests {
         }
     }
 
-    /// A character of base64url has six bits, so this changes each bit of the sealed bytes, too.
+    /// The test replaces each character of the token by every other character. A character of
+    /// base64url encodes six bits, so the test changes each bit of the sealed bytes, too.
     #[test]
     fn link_with_another_character_at_any_place_is_unknown() {
         let links = links(LinkSettings::default());

@@ -36,8 +36,8 @@ pub struct Caller {
     pub admin: bool,
     /// The operations that the key, session or link permits.
     pub permissions: Permissions,
-    /// Whether the service has no accounts. Then every caller is `local`, and counts as an approver
-    /// under every rule.
+    /// Whether the service has no accounts. In such a service, every caller is `local`, and counts
+    /// as an approver under every rule.
     pub without_accounts: bool,
 }
 

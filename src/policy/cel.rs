@@ -128,8 +128,8 @@ fn variable_at(root: &str, member: &str) -> Option<Variable> {
 struct TreeReader {
     nodes: usize,
     local: Option<String>,
-    /// The flaws so far that do not end the reading, each once: unknown names, and variables that
-    /// are read as a whole.
+    /// The flaws found so far after which the reading continues, each listed once: unknown names,
+    /// and variables such as `user` of which only the members may be read.
     flaws: Vec<ExpressionError>,
 }
 

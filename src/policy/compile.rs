@@ -217,8 +217,8 @@ fn compile_when(
     }
 }
 
-/// Reports the findings for each tool, as mistakes or as warnings. Returns false if a mistake was
-/// reported. The rule then must not use the expression.
+/// Reports the findings for each tool, as mistakes or as warnings. Returns whether the rule may use
+/// the expression: false if a mistake was reported.
 fn report(
     rule: &Rule,
     place: &[&str],

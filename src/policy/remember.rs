@@ -4,8 +4,8 @@
 //!
 //! - A call gets an offer only if this service performs the call itself.
 //! - If a rule could not be evaluated for one of these agents, the call gets no offer.
-//! - If the judgements for several of these agents hold the call, it gets an offer only if the same
-//!   rule makes the same offer in each of them.
+//! - If the judgements for several of these agents hold the call, the call gets an offer only if
+//!   the same rule makes the same offer in each of these judgements.
 
 use std::time::Duration;
 
@@ -66,8 +66,8 @@ pub(super) struct CompiledRemember {
 impl Rule {
     /// Reports the mistakes in `remember` that concern several of its members, or other members of
     /// the rule. `is_selection_known` is false if `same` or `when` could not be read. The module
-    /// `config` calls this function itself, because it discards a mistake that `Policy::new`
-    /// reports about `remember` as a whole if a member of `remember` has a mistake, too.
+    /// `config` calls this function itself: if a member of `remember` has a mistake, `config`
+    /// discards the mistakes that `Policy::new` reports about `remember` as a whole.
     pub(crate) fn check_whole_remember(
         &self,
         place: &[&str],

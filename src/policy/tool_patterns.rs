@@ -16,7 +16,7 @@ impl ToolPatterns {
         self.names.contains(&tool.name)
     }
 
-    /// A glob never matches a tool that asks a person.
+    /// Whether one of the globs matches the tool. No glob matches a tool that asks a person.
     pub(super) fn matches_glob(&self, tool: &ToolSpec) -> bool {
         !tool.kind.properties().asks_person
             && self.globs.iter().any(|glob| glob.is_match(&tool.name))

@@ -6,7 +6,8 @@ use prometheus::IntGaugeVec;
 
 use super::Builder;
 
-/// The number of waiting rows with one label value, and the age of the oldest such row.
+/// The number of waiting rows that one value of the label covers, and the age of the oldest of
+/// these rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BacklogSample {
     /// The label value, such as a kind of request.

@@ -58,8 +58,8 @@ impl Gauges {
     pub(crate) async fn counts(self: &Arc<Self>) -> DatabaseCounts {
         if self.start_if_due() {
             let this = Arc::clone(self);
-            // The count is spawned, so that it goes on if its scrape is cancelled. The next scrape
-            // then finds the finished count.
+            // The count is a spawned task. It goes on if the scrape that started it is cancelled,
+            // so that the next scrape finds the finished count.
             let counted = self.tracker.spawn(async move {
                 let _guard = CountGuard(&this);
                 let counts = (this.count)().await;
