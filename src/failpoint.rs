@@ -23,9 +23,9 @@ mod armed {
     /// After a freeze, a sleep of 1 ms takes much longer than 1 ms. A sleep of at least this
     /// duration proves that the process was stopped and continued.
     const STOP_DETECTION_GAP: Duration = Duration::from_secs(1);
-    /// The delay before a freeze. During the delay, calls of other tasks that already have the
-    /// permit to send are written. Without the delay, the freeze could fall between a call's permit
-    /// and its write, and the process would send the call after it continues (see
+    /// The delay before a freeze. During the delay, other tasks write those calls for which they
+    /// already have the permit to send. Without the delay, the freeze could fall between a call's
+    /// permit and its write, and the process would send the call after the freeze (see
     /// docs/guarantees.md).
     const FREEZE_DELAY: Duration = Duration::from_millis(100);
 

@@ -178,8 +178,8 @@ fn spawn_servers(servers: Vec<(TcpListener, Server)>, closed: CancellationToken)
         let served = servers
             .into_iter()
             .map(|(listener, server)| server.serve(listener, closed.clone()));
-        // Without this limit, a client that does not read its response would keep the server from
-        // ending.
+        // The time limit `ended` is needed because a client that does not read its response keeps
+        // the server from ending.
         let ended = async {
             closed.cancelled().await;
             SystemClock.sleep(SHUTDOWN_REMAINDER / 2).await;

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::cel::{Arithmetic, Comparison, ExprNode, Function, Literal, Loop, Variable, Yields};
 use super::shape::{Member, Shape};
 
-/// The findings about one expression for one tool.
+/// The findings of the type check of one expression against the arguments of one tool.
 #[derive(Debug, Default)]
 pub(super) struct TypeFindings {
     /// The errors. An expression with an error must not be used.

@@ -14,8 +14,8 @@ use super::shape::Shape;
 use super::value::Val;
 use crate::task::user::UserIds;
 
-/// The reason why an expression has no value. The message quotes at most a name from the rule's
-/// expression, never the contents of the call.
+/// The reason why an expression has no value. The message may quote a name from the rule's
+/// expression, but never quotes the contents of the call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Fault {
     #[error("`{0}` is missing")]

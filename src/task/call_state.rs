@@ -32,7 +32,7 @@ pub enum Phase {
     /// of the call was unknown, and enough people approved a retry. Or a person edited the call,
     /// and the edit needs no further approval.
     Approved(Approval),
-    /// The call will not run, or not run again. Its result is known but not written yet.
+    /// The call will not run, or will not run again. Its result is known but not written yet.
     Settled(Outcome, String),
     /// The call was started and has no result yet.
     Started(AttemptStart),
@@ -61,8 +61,8 @@ pub struct Approval {
 }
 
 /// The prefix of [`AttemptStart::replica`] if the client that proposed the call (the asker) also
-/// runs it. After the prefix come the id of the proposal, a colon, and the name of the client's
-/// process.
+/// runs the call. The prefix is followed by the id of the proposal, a colon, and the name of the
+/// client's process.
 const ASKER_PREFIX: &str = "elsewhere:";
 
 /// The start of an attempt at a call.
@@ -75,7 +75,7 @@ pub struct AttemptStart {
     /// Time limit of the attempt, counted from its start.
     pub timeout: Duration,
     /// Id of the process of this service that sends the call. If the client that proposed the call
-    /// runs it, the text that [`AttemptStart::replica_of_asker`] returns.
+    /// runs it, this field holds the text that [`AttemptStart::replica_of_asker`] returns.
     pub replica: String,
 }
 

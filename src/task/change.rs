@@ -119,9 +119,9 @@ pub struct NewTask {
     pub call: Option<KeyedCall>,
 }
 
-/// The columns that keep values of the API's client unchanged. The engine passes them on whole:
-/// from the body to the row, and from a task to its sub-agents' tasks. The session id is no such
-/// column, because the engine generates it if the client gives none.
+/// The columns of a task's row that hold values of the API's client unchanged. The engine copies
+/// them from the body of the HTTP request to the row, and from a task to its sub-agents' tasks. The
+/// session id is not among them, because the engine generates it if the client gives none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientColumns {
     /// The client's metadata: JSON text of an object.
@@ -252,7 +252,8 @@ pub struct Committed {
     pub at: Time,
 }
 
-/// The stored `asker_until` of a gate call whose result, or permit to run the call, was delivered.
+/// The stored `asker_until` of a gate call after the result, or the permit to run the call, was
+/// delivered to the asker.
 pub const ASKER_UNTIL_DELIVERED: Time = Time(i64::MAX);
 
 /// The stored row of a task.
@@ -305,9 +306,10 @@ pub struct TaskRow {
     /// Whether the task sleeps until a commit wakes it. Such a task has no lease, and no worker may
     /// claim it.
     pub parked: bool,
-    /// For a gate call, the time until which its client waits for the verdict: 0 after the client
-    /// has left or its process has died, [`ASKER_UNTIL_DELIVERED`] once the result or a permit was
-    /// delivered. `None` for any other task, and for a gate call that stores no presence.
+    /// For a gate call, the time until which its client waits for the verdict. The time is 0 after
+    /// the client has left or its process has died, and [`ASKER_UNTIL_DELIVERED`] after the result
+    /// or a permit was delivered. `None` for any other task, and for a gate call that stores no
+    /// presence.
     pub asker_until: Option<Time>,
     /// Number of takeovers of the task since its last item. A takeover is a claim of a task whose
     /// lease has run out.

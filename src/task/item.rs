@@ -107,8 +107,9 @@ pub enum Fact {
         attempt: u32,
         /// Timeout of this attempt, in milliseconds. Not on the wire.
         timeout_ms: u64,
-        /// Id of the process that sends the call. If the client that proposed the call runs it, the
-        /// text of `AttemptStart::replica_of_asker`. Not on the wire.
+        /// Id of the process of this service that sends the call. If the client that proposed the
+        /// call runs it, this member holds the text that `AttemptStart::replica_of_asker` returns.
+        /// Not on the wire.
         replica: String,
         /// The standing decision that the attempt relies on, if any. Not on the wire.
         #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -75,9 +75,9 @@ pub struct CallSpec {
     /// must approve the new arguments. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub editor: Option<String>,
-    /// True if an earlier request about the call required several approvals. `editor` may then not
-    /// approve the call, even if this request requires only one approval: other people must still
-    /// approve the new arguments. Not on the wire.
+    /// True if an earlier request about the call required several approvals. In this case, `editor`
+    /// may not approve the call, even if this request requires only one approval: other people must
+    /// still approve the new arguments. Not on the wire.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub bars_editor: bool,
     /// The standing decision that a person may give when they approve the call, if the rule offered
@@ -282,7 +282,7 @@ impl RequestSpec {
     }
 }
 
-/// The members of a tool that are covered by the digest of a call.
+/// The members of a tool that the digest of a call covers.
 #[derive(Clone, Copy, Debug)]
 pub struct DigestedTool<'t> {
     /// Name by which a model calls the tool.

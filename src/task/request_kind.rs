@@ -88,12 +88,12 @@ pub struct RequestKindProperties {
     /// Whether a request of this kind asks about a call whose outcome is unknown.
     pub outcome_unknown: bool,
     /// Whether every answer to a request of this kind depends on the tool's definition. If false,
-    /// only the answer `retry` does, because it runs the tool again. If the definition has changed
-    /// since the request was opened, an answer that depends on the definition withdraws the request
-    /// instead of deciding it.
+    /// only the answer `retry` depends on it, because a retry runs the tool again. An answer that
+    /// depends on the definition withdraws the request instead of deciding it if the definition has
+    /// changed since the request was opened.
     pub depends_on_tool: bool,
-    /// Whether an answer to a request of this kind ends the quarantine of the call's tool. False for
-    /// a kind whose answer only supplies an input of the call, such as a login, or declines to.
+    /// Whether an answer to a request of this kind ends the quarantine of the call's tool. False
+    /// for a kind whose answers only supply or refuse an input of the call, such as a login.
     pub lifts_quarantine: bool,
 }
 

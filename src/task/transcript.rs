@@ -117,8 +117,8 @@ fn results(items: &[Item]) -> BTreeMap<CallId, &ToolResult> {
 
 /// Returns the edited arguments of the calls that ran with a person's edit. An edit counts if the
 /// call was started after the edit. A call whose result the API's client supplied
-/// ([`ResponseKind::FormResult`]) has no start in the journal. Its edit counts if the result was
-/// supplied after the edit.
+/// ([`ResponseKind::FormResult`]) has no start in the journal. The edit of such a call counts if
+/// the result was supplied after the edit.
 fn executed_edits(items: &[Item]) -> BTreeMap<CallId, &str> {
     let (mut changed, mut ran, mut external) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
     for item in items {

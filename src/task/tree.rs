@@ -1,7 +1,7 @@
 //! The state of a tree of tasks, built from the items of all tasks in the order of the tree's
 //! events. The tree's state consists of the progress of each task and of a state that all tasks
-//! share: rejections, quarantines, standing decisions for the tree and the user's last message. An
-//! item of any task may change the shared state.
+//! share: rejections, quarantines, standing decisions for the tree, and whether the user's last
+//! message is uncertain. An item of any task may change the shared state.
 
 use std::collections::BTreeMap;
 use std::mem::swap;
