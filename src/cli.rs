@@ -193,7 +193,8 @@ fn source(
             Source::File(path, text),
             named.is_none().then_some(USING_DEFAULT_FILE),
         )),
-        // A link without its target is a configuration that cannot be read.
+        // A symbolic link without its target does not count as a missing file, but as an unreadable
+        // one.
         Err(error)
             if named.is_none()
                 && error.kind() == std::io::ErrorKind::NotFound
@@ -347,7 +348,8 @@ fn serve(options: &Serve, environment: &Environment) -> Result<u8, CommandFailur
         },
     };
     match run_to_end(app::serve(config, options, metrics)) {
-        // If the log's filter leaves out even errors, the error is printed instead.
+        // The error is logged. If the log's filter leaves out even errors, the caller prints the
+        // error.
         Err((code, why)) if tracing::enabled!(tracing::Level::ERROR) => {
             tracing::error!("{why}");
             Ok(code)

@@ -1,7 +1,7 @@
 //! Sends the requests of an asker to a gate: proposes a call, and reports the call's outcome.
 //! Invariants: an answer is an error if its HTTP status contradicts its decision, or if it names a
-//! tool other than the proposed tool. All proposals of one call have the same idempotency key. A
-//! permit that has ended reaches no caller.
+//! tool other than the proposed tool. All proposals of one call have the same idempotency key. The
+//! client returns no permit that has ended.
 
 use std::time::Duration;
 
@@ -110,8 +110,8 @@ impl ServiceAnswer {
 #[derive(Clone, Debug, Deserialize)]
 pub struct ServicePermit {
     /// The time in milliseconds within which the call must start. The client counts this time from
-    /// the moment before it sends its request. The time also runs while the machine is suspended.
-    /// The client's permit therefore ends no later than the service's permit.
+    /// the moment before it sends its request, and counts the time in which the machine is
+    /// suspended. For the client, the permit therefore never ends later than for the service.
     pub expires_in_ms: u64,
     /// The idempotency key that the asker passes to the tool.
     pub idempotency_key: String,
@@ -356,8 +356,8 @@ fn unreachable_error(failure: NetFailure) -> AskError {
 }
 
 /// Returns the error text of a refusal. If the body is a problem document, the text has the
-/// document's code and detail. If the key or the gate is wrong, the text also has the variable to
-/// set. Any other body is not quoted, because a proxy may have written it.
+/// document's code and detail. If the key or the gate is wrong, the text also names the environment
+/// variable to set. Any other body is not quoted, because a proxy may have written it.
 fn refusal_text(status: u16, text: &str) -> String {
     #[derive(Deserialize)]
     struct ServiceProblem {

@@ -203,8 +203,8 @@ fn answer_for_allow(
     let same = approved.get() == arguments.get();
     let by_person = answer.edited || !answer.by.is_empty();
     match options.host {
-        // A Codex hook cannot change the arguments. Codex would run the call with the original
-        // arguments, which were not approved.
+        // The call is denied, because a Codex hook cannot change the arguments. Codex would run the
+        // call with the original arguments, which were not approved.
         Host::Codex if answer.edited => Ok(permission_answer(
             "deny",
             &format!(

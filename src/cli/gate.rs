@@ -303,8 +303,9 @@ fn is_success(answer: &ServiceAnswer) -> bool {
     answer.permit.is_some() || is_run_here
 }
 
-/// Returns the service's message. The message of an ended call says only who allowed the call. If
-/// the caller has neither a permit nor a result, the text therefore first says how the call ended.
+/// Returns the service's message about the call. If the caller gets neither a permit nor a result,
+/// the returned text first says how the call ended, because the service's message about an ended
+/// call says only who allowed the call.
 fn message(answer: &ServiceAnswer) -> String {
     let has_ended_elsewhere = answer.permit.is_none() && answer.result.is_none();
     let end = match answer.outcome.as_deref().filter(|_| has_ended_elsewhere) {

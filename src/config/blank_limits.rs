@@ -1,10 +1,12 @@
-//! Reports keys that limit something and have no value, such as `when:`. Without such a key there is
-//! no limit, so a limit whose value was forgotten would otherwise let everything through.
+//! Reports keys that limit something and have no value, such as `when:`. Without this report, the
+//! service would read such a key as a missing key. A missing key sets no limit, so a limit whose
+//! value was forgotten would let everything through.
 
 use super::tree::{Kind, Node};
 use crate::world::Mistakes;
 
-/// The places of these keys. A `*` stands for each key of a map and each element of a list.
+/// The places of the keys that limit something. A `*` stands for each key of a map and each element
+/// of a list.
 const LIMITS: [&[&str]; 5] = [
     &["policy", "*", "when"],
     &["agents", "*", "open_to"],

@@ -71,8 +71,9 @@ fn metrics(config: &Config, mistakes: &mut Mistakes) {
     }
 }
 
-/// Whether the system refuses to listen on both addresses: they have the same port, and the same IP
-/// or the IP that stands for all of its family. For port 0, the system chooses a free port.
+/// Whether the system refuses to listen on both addresses: they have the same port, and either the
+/// same IP, or IPs of one family of which one is unspecified (`0.0.0.0` or `::`). Two addresses
+/// with port 0 do not overlap, because the system chooses a free port for each.
 fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     let same_family = one.is_ipv4() == other.is_ipv4();
     let is_any = one.ip().is_unspecified() || other.ip().is_unspecified();

@@ -72,8 +72,8 @@ pub(crate) fn tools(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     }
 }
 
-/// Checks that the map `node` has exactly one of `keys`, and that its value is not null. The
-/// message about a missing key is `one of … is missing: it says {purpose}`.
+/// Checks that the map `node` has exactly one of `keys`, and that the value of this key is not
+/// null. The message about a missing key is `one of … is missing: it says {purpose}`.
 pub(crate) fn check_single_key(
     place: &[&str],
     node: &Node,

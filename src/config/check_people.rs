@@ -211,8 +211,9 @@ fn check_key(key: &ApiKey, place: &[&str], mistakes: &mut Mistakes) -> Option<[u
     }
 }
 
-/// Gives each account whose key could not be read a key of its own, so that the checks count the
-/// account. No such configuration is used: the key that cannot be read is a mistake.
+/// Gives a placeholder key to each account whose key could not be read, so that the checks count
+/// the account. The placeholder is never used: the key that cannot be read is a mistake, and with a
+/// mistake the service does not start.
 pub(super) fn replace_unreadable_keys(config: &mut Config, root: &Node) {
     let auth = config.auth.iter_mut();
     let keys = auth.flat_map(|auth| auth.api_keys.iter_mut());
@@ -243,14 +244,15 @@ pub(super) fn are_accounts_unreadable(root: &Node) -> bool {
     })
 }
 
-/// Whether an account, a person or the settings of links could not be read. The possible approvers
-/// are then not known.
+/// Whether an account, a person or the settings of links could not be read. If so, the possible
+/// approvers are not known.
 pub(super) fn are_approvers_unreadable(root: &Node) -> bool {
     are_accounts_unreadable(root) || root.at(&["notify", "links"]).is_some_and(has_broken)
 }
 
 /// Reports each rule that holds calls and requires more approvers than any tenant has. Warns about
-/// a rule that requires more approvers than one of the tenants has.
+/// a rule that requires more approvers than a tenant has, if the rule certainly applies to this
+/// tenant and a key of the tenant may create tasks.
 fn check_rules(config: &Config, auth: &Settings, root: &Node, mistakes: &mut Mistakes) {
     let keys = &auth.api_keys;
     if are_approvers_unreadable(root) || keys.is_empty() {

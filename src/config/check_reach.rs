@@ -262,7 +262,7 @@ fn recipient_names(
     all
 }
 
-/// Whether it could not be read which questions a rule opens, or who may decide them.
+/// Whether a mistake in the rules hides which questions a rule opens, or who may decide them.
 fn are_rules_unreadable(root: &Node) -> bool {
     let rules = root.get("policy").map_or(&[][..], Node::elements);
     rules.iter().any(|rule| {
@@ -272,8 +272,8 @@ fn are_rules_unreadable(root: &Node) -> bool {
 }
 
 /// Returns the terms under which the people of an entry must be able to decide. Any person may be
-/// the owner of a task, and the owner decides the calls that no rule matches. With the terms of
-/// these calls, every user and every person who has a mail address would be accepted. So if any
+/// the owner of a task, and the owner decides the calls that no rule matches. Under the terms of
+/// these calls, every user and every person who has a mail address would pass the check. So if any
 /// rule opens questions, only the terms of rules are returned.
 fn decisive_terms<'a, 'c>(all: &'a [QuestionTerms<'c>]) -> Vec<&'a QuestionTerms<'c>> {
     let has_rules = all.iter().any(|terms| terms.rule.is_some());
@@ -283,9 +283,9 @@ fn decisive_terms<'a, 'c>(all: &'a [QuestionTerms<'c>]) -> Vec<&'a QuestionTerms
     decisive.collect()
 }
 
-/// Warns of each of the entry's own `groups` and `users` that no rule lets decide a question of the
-/// entry. This is no mistake, because a user may decide questions about their own tasks. A name that
-/// no account has is reported already.
+/// Warns of each name in the entry's own `groups` and `users` if no rule lets this group or user
+/// decide a question of the entry. This is no mistake, because a user may decide questions about
+/// their own tasks. A name that no account has is reported already.
 fn check_selection(
     entry: &EntrySettings,
     all: &[QuestionTerms<'_>],
@@ -362,7 +362,8 @@ fn check_recipients(
 }
 
 /// Whether a person among `named` has a key with which they may decide questions with these `terms`
-/// that the entry reports. Such a person reads the question elsewhere, if no mail reaches them.
+/// that the entry reports. Such a person can read the question elsewhere, even if no mail reaches
+/// them.
 fn has_decider_with_key(
     entry: &EntrySettings,
     named: &Named,
@@ -387,7 +388,7 @@ fn has_decider_with_key(
     })
 }
 
-/// Returns the entry as it would be if only these people narrowed it.
+/// Returns a copy of the entry whose `groups` and `users` are those of `people`.
 fn limited_to(entry: &EntrySettings, people: Named) -> EntrySettings {
     EntrySettings {
         groups: people.groups,

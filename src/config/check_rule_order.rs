@@ -1,6 +1,6 @@
-//! Finds rules that never decide a call, because earlier rules decide every call of their tools.
-//! The checks ignore an exception: if an argument is a number too big for CEL, an `allow` rule does
-//! not decide the call, and later rules do.
+//! Finds rules that never decide a call, because earlier rules already decide every call that these
+//! rules match. The checks ignore an exception: if an argument is a number too big for CEL, an
+//! `allow` rule does not decide the call, and later rules do.
 
 use std::collections::BTreeSet;
 
@@ -52,7 +52,7 @@ fn deciding_rule(
     entry: &str,
 ) -> Option<usize> {
     // If the `when` of an `allow` rule cannot be evaluated, no later `allow` applies to the call,
-    // and the next `hold` or `deny` rule decides it.
+    // and the next `hold` or `deny` rule decides the call.
     let mut allow_may_err = false;
     earlier_rules.iter().position(|earlier| {
         let is_allow = earlier.decide == Decide::Allow;
@@ -77,7 +77,7 @@ fn covers(config: &Config, earlier: &Rule, rule: &Rule, entry: &str) -> bool {
     if RequestKind::from_tool(entry).is_some() {
         return is_listed && earlier.decide != Decide::Allow;
     }
-    // If the gate does not list a tool, an `allow` rule matches the tool only by a glob.
+    // If a gate does not list a tool, an `allow` rule matches the tool only by a glob.
     let counts_name = earlier.decide != Decide::Allow
         || rule.decide == Decide::Allow
         || !may_be_unlisted(config, entry);

@@ -158,8 +158,8 @@ fn check_terms(place: &RulePlace<'_>, config: &Config, root: &Node, mistakes: &m
     }
 }
 
-/// Checks `remember` as a whole. The module `policy` checks this, too, but its mistakes are left out
-/// if a mistake below `remember` is known.
+/// Checks `remember` as a whole. The module `policy` checks this, too, but `report::merge` leaves
+/// out the mistakes of `policy` if a mistake below `remember` is known.
 fn check_remember(place: &RulePlace<'_>, root: &Node, mistakes: &mut Mistakes) {
     let at = ["policy", place.at.as_str()];
     let node = root.at(&[&at[..], &["remember"]].concat());

@@ -8,7 +8,7 @@ struct Fetcher {
     package_options: &'static [&'static str],
     /// Other options whose value may be the next argument.
     value_options: &'static [&'static str],
-    /// Whether a package is named with a version.
+    /// Returns whether the text that names a package fixes its version.
     is_pinned: fn(&str) -> bool,
 }
 
@@ -76,8 +76,9 @@ const UVX: Fetcher = Fetcher {
     is_pinned: is_pinned_for_python,
 };
 
-/// Returns whether a command names a version of each package that it fetches. A command of another
-/// program than `npx` and `uvx` fetches nothing.
+/// Returns whether a command names a version of each package that it fetches. Returns false if the
+/// command of `npx` or `uvx` names no package. Returns true for any other program, because it
+/// fetches nothing.
 pub(super) fn names_version(command: &[&str]) -> bool {
     let [program, arguments @ ..] = command else {
         return true;
@@ -150,8 +151,8 @@ fn is_pinned_for_python(package: &str) -> bool {
     })
 }
 
-/// A tag such as `latest` and a range such as `^1.2` are no version, because they may stand for
-/// another version at each start.
+/// Whether a text is a single version. A tag such as `latest` and a range such as `^1.2` are no
+/// single version, because they may stand for another version at each start.
 fn is_version(text: &str) -> bool {
     let text = text.strip_prefix(['v', '=']).unwrap_or(text);
     let letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '+' | '_' | '!');

@@ -25,7 +25,7 @@ const FAILPOINTS_VARIABLE: Option<&str> = if cfg!(any(debug_assertions, feature 
     None
 };
 
-/// The mistake if the value of a variable that the configuration needs is not UTF-8.
+/// The text of a mistake: the value of a variable that the configuration needs is not UTF-8.
 pub const NOT_UTF_8: &str = "the variable's value is not UTF-8";
 
 /// The values of the flags that override a key; `None` if a flag is not given.
@@ -40,9 +40,10 @@ pub struct Flags {
 /// Applies the environment variables to the tree. Variables with shorter paths are applied first,
 /// because `…__A` would otherwise overwrite the value that `…__A__B` has set. Indexes are applied
 /// in numeric order, because a list grows by one element at a time. A variable's name matches a key
-/// without regard to case, `-` and `_`. A key that the file lacks is added as `known` (all keys of
-/// the schema) spells it, else in lower case; a header or a variable of a command as `own_name`
-/// says. `known` is called only if a variable overrides a key.
+/// without regard to case, `-` and `_`. If the file lacks a key, the key is added with its spelling
+/// in `known` (all keys of the schema), else in lower case. The name of a header, or of a variable
+/// of a command, gets its spelling from `own_name`. `known` is called only if a variable overrides
+/// a key.
 pub fn apply_variables(
     root: &mut Node,
     environment: &Environment,
@@ -158,9 +159,9 @@ fn put(root: &mut Node, path: &[String], node: Node, known: &[String]) -> Result
     Ok(())
 }
 
-/// Returns the spelling of a new name, if the last `rest` steps of a path begin with the name of a
-/// header or of a variable of a command. Headers usually have `-` and no `_`, and such variables are
-/// usually in upper case. `None` if the step is any other key.
+/// Returns the usual spelling of a step of `path`: the first of the last `rest` steps. The name of
+/// a header usually has `-` and no `_`. The name of a variable of a command is usually in upper
+/// case. Returns `None` if the step is any other key.
 fn own_name(path: &[String], rest: usize) -> Option<String> {
     let (above, below) = path.split_at_checked(path.len().checked_sub(rest)?)?;
     let step = below.first()?;

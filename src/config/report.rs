@@ -50,9 +50,9 @@ impl fmt::Display for ConfigReport {
 
 impl ConfigReport {
     /// Finds the positions of the mistakes in the tree, and sorts the mistakes in the order of the
-    /// file. Mistakes in variables and flags come last. Hides the `secrets` in every line. A line
-    /// about a place also hides the values of `inserted` at this place, and the value by which an
-    /// environment variable overrides this place.
+    /// file. Mistakes in variables and flags come last. Hides the `secrets` in every line. In a
+    /// line about a place, also hides the values of `inserted` at this place, and the value by
+    /// which an environment variable overrides this place.
     #[must_use]
     pub(crate) fn new(
         file: &str,
@@ -185,7 +185,8 @@ fn without_value(text: &str, inserted: &InsertedValue) -> String {
 /// the position as text; and the mistake's path of keys.
 fn place(file: &str, root: &Node, mistake: &Mistake) -> ((usize, usize), String, String) {
     let (explicit, path) = match mistake.place.split_first() {
-        // The file may have a key that begins with `@`, too.
+        // A first step such as `@3:5` or `@HOLDPOINT_X` is a position or a variable, unless the
+        // file has this key.
         Some((first, rest)) if first.starts_with('@') && root.get(first).is_none() => {
             (first.strip_prefix('@'), rest)
         }

@@ -1,6 +1,7 @@
 //! Checks the required keys, which the JSON Schema of the file names. The check runs on the tree
-//! before the settings are read, so that a missing key is reported along with all other mistakes. A
-//! missing key is then read as an empty setting, which later checks must not report again.
+//! before the settings are read, so that a missing key is reported along with all other mistakes.
+//! Later, a missing key is read as an empty setting. The later checks must not report this setting
+//! again.
 
 use serde_json::Value;
 

@@ -1,5 +1,5 @@
 //! Reads the sections of the file: single settings, maps of settings by name, and lists. Also
-//! corrects the indexes of mistakes that are found in what was read.
+//! corrects the indexes in the places of mistakes that are found in the settings.
 
 use std::collections::BTreeMap;
 
@@ -110,8 +110,8 @@ pub(super) fn correct_indexes<'m>(
     }
 }
 
-/// Returns the index in the file of the element that has the index `step` among those that could be
-/// read. `None` if the node is not a list, or has no such element.
+/// Returns the index in the file of an element of `list`. `step` is the index of the element among
+/// the elements that could be read. `None` if the node is not a list, or has no such element.
 fn file_index(list: &Node, step: &str) -> Option<usize> {
     let nth: usize = step.parse().ok()?;
     let elements = list.elements().iter().enumerate();

@@ -404,7 +404,8 @@ impl Builder<'_> {
             open.key = Some((key_text(&node)?, node.origin));
             return Some(());
         };
-        // YAML 1.2 has no merge keys. A JSON Schema would hold `<<` as an unknown keyword.
+        // YAML 1.2 has no merge keys. In a JSON Schema, `<<` would be an unknown keyword without
+        // effect.
         let detail = if key == "<<" {
             "`<<` merges no map here: write the keys of that map out".to_owned()
         } else if entries.iter().any(|entry| entry.key == key) {

@@ -128,10 +128,10 @@ impl McpOutcome {
         }
     }
 
-    /// Adds to the text a note about the questions that were declined because their forms ask for
-    /// secrets. `declined` has the names of the secret form fields. The note comes first, because
-    /// the end of a long text is cut off, and because a gate looks for structured content in the
-    /// last line.
+    /// Adds a note to the text of the outcome: some questions were declined, because their forms
+    /// ask for secrets. `declined` has the names of the secret form fields. The note comes first,
+    /// because the end of a long text is cut off, and because a gate looks for structured content
+    /// in the last line.
     pub(super) fn noting(self, declined: &[String]) -> Self {
         if declined.is_empty() {
             return self;

@@ -275,7 +275,8 @@ fn warnings(tool: &LockedTool, others: &BTreeMap<String, String>) -> Vec<String>
     warnings
 }
 
-/// Adds the words of all texts in a definition, member names included, that may name a tool.
+/// Adds to `words` each word that may name a tool: from all texts in a definition, and from the
+/// names of its members.
 fn add_words<'d>(value: &'d Value, words: &mut BTreeSet<&'d str>) {
     match value {
         Value::String(text) => words.extend(words_of(text)),
@@ -302,8 +303,9 @@ fn words_of(text: &str) -> impl Iterator<Item = &str> {
     forms.filter(|form| form.len() > 3)
 }
 
-/// Adds JSON Pointers to the defaults of those parameters whose names suggest a secret, at any depth
-/// of `schema`. `at` is the pointer to `schema`.
+/// Finds the parameters, at any depth of `schema`, that have a default value and whose names
+/// suggest a secret. Adds to `found` a JSON Pointer to each of these default values. `at` is the
+/// JSON Pointer to `schema` itself.
 fn add_secret_defaults(schema: &Value, at: &str, found: &mut Vec<String>) {
     match schema {
         Value::Object(members) => {

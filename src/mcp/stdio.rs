@@ -62,8 +62,8 @@ struct TimeLimits {
     list: Duration,
     /// The maximum time for the answer to `server/discover`, which older servers may never give.
     probe: Duration,
-    /// After a call has timed out, `Stdio::cancel_call` sends a request to find out whether the
-    /// server still responds. This is the maximum time for the server's answer to that request.
+    /// The maximum time for the answer to the request that `Stdio::cancel_call` sends after a call
+    /// has timed out. The answer shows that the server still responds.
     alive: Duration,
     /// The pause after the first failed start. Each further failure doubles the pause, up to
     /// [`MAX_PAUSE`].

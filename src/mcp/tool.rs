@@ -230,9 +230,9 @@ impl Tool for McpTool {
 }
 
 impl McpTool {
-    /// Returns the reason for comparing the tool with its reviewed definition. A call that a person
-    /// approved, or that must not be repeated, needs a new comparison at its start. So does an
-    /// approval before it is stored.
+    /// Returns the reason for comparing the tool with its reviewed definition. A new comparison
+    /// ([`Need::StartNow`]) is needed at the start of a call that a person approved or that must
+    /// not be repeated, and before an approval is stored.
     fn need(&self, start: Option<StartReason>) -> Need {
         match start {
             None => Need::Judge,

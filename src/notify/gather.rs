@@ -240,7 +240,7 @@ impl Sender {
         // The deliveries with the most attempts are recorded first, those without an attempt last.
         // A failed first attempt makes the receiver count as failing. While the receiver counts as
         // failing, a delivery whose attempt fails again does not count as refused (`health.rs`), so
-        // in the opposite order the other deliveries could not count as refused.
+        // in the opposite order, deliveries with earlier attempts could not count as refused.
         for ((attempts, is_young), claimed) in groups.into_iter().rev() {
             let next = schedule::next(result, attempts, is_young);
             if let NextState::Again(wait) | NextState::Postponed(wait) = next {

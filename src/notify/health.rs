@@ -1,16 +1,18 @@
 //! Tracks whether a receiver accepts messages, as far as this process knows. The first success
-//! after a failure makes all waiting messages of the receiver due, because the receiver probably
-//! accepts messages again. A process does not see the failed attempts of other processes. Therefore
-//! a success also makes all waiting messages due if this process had no success in the
-//! [`ASK_INTERVAL`] before.
+//! after a failure makes all messages of the receiver due that wait after two or more failures,
+//! because the receiver probably accepts messages again. A process does not see the failed attempts
+//! of other processes. Therefore a success also makes these messages due if this process had no
+//! success in the [`ASK_INTERVAL`] before.
 //!
 //! Exception: a refused message keeps its own schedule. Otherwise, each success of another message
 //! would start an attempt at the refused message. A message counts as refused if the message
-//! itself, and not the receiver, is probably the cause of its failures:
+//! itself, and not the receiver, is probably the cause of its failures. There are three such cases:
 //! - The message fails again while the receiver accepts other messages, and the failure does not
 //!   look like an outage.
-//! - The failure looks like an outage, but no other message fails in this way, or the message fails
-//!   in this way again and again while the receiver accepts other messages.
+//! - The failure looks like an outage, but the receiver accepted messages before, and no other
+//!   message fails in this way.
+//! - The failure looks like an outage, and the message fails in this way again and again while the
+//!   receiver accepts other messages (see [`MAX_SUSPICIONS`]).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,8 +23,8 @@ use uuid::Uuid;
 /// because another process may have seen failures in this time.
 const ASK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// A message counts as refused once it has been a suspect this many times when another message was
-/// accepted.
+/// A message counts as refused once it was a suspect (see `suspects`) at this many successes of
+/// other messages.
 const MAX_SUSPICIONS: u32 = 3;
 
 #[derive(Debug)]
@@ -32,9 +34,9 @@ pub(super) struct Health {
     failing: bool,
     /// The uptime at the last success; `None` if there was none.
     succeeded_at: Option<Duration>,
-    /// The suspects: the messages that failed again since the last success, with failures that look
-    /// like an outage. The value is false if the receiver already counted as failing at the first
-    /// of these failures.
+    /// The suspects: the messages that have failed since the last success, not for the first time,
+    /// and with a failure that looks like an outage. The value is false if the receiver already
+    /// counted as failing before the first of these failures.
     suspects: BTreeMap<Uuid, bool>,
     /// For each message, how many times it was a suspect when another message was accepted (see
     /// [`MAX_SUSPICIONS`]).

@@ -76,10 +76,10 @@ pub struct Rendering {
     /// request as of the event's commit; otherwise as of now. The `bool` says whether the brief has
     /// the summaries of the calls.
     pub brief: Arc<dyn Fn(RequestId, Option<Event>, bool) -> Rendered + Send + Sync>,
-    /// Writes all data of an event as the event stream of the task tree shows it. The `TaskId` is
-    /// the id of the tree's root. For a reminder, the event is the opening of the request, and the
-    /// `Option` has the type of the reminder. The data of a reminder have this type in place of the
-    /// event's name, and show the request as of now. For any other message, the `Option` is `None`.
+    /// Writes all data of an event, as the event stream of the task tree shows them. Takes the id
+    /// of the tree's root, the event, and the type of the reminder (`None` if the message is no
+    /// reminder). The event of a reminder is the opening of the request. The data of a reminder
+    /// have the reminder's type in place of the event's name, and show the request as of now.
     pub data: Arc<dyn Fn(TaskId, Event, Option<&'static str>) -> Rendered + Send + Sync>,
     /// Returns the URL of a request's page, which demands a sign-in.
     pub url: Arc<dyn Fn(RequestId) -> String + Send + Sync>,
@@ -120,8 +120,8 @@ pub struct Sender {
     entry_states: Vec<Arc<EntryState>>,
     /// The names of all entries, with which the store finds their deliveries.
     entry_names: Vec<String>,
-    /// The names of the entries that have updates only from an earlier configuration, and do not
-    /// send them (see [`Entry::leaves_updates_out`]).
+    /// The names of the entries that send no updates of messages. If such an entry has deliveries
+    /// of updates, they come from an earlier configuration (see [`Entry::leaves_updates_out`]).
     without_updates: Vec<String>,
     slots: Arc<Semaphore>,
     turns: Turns,
@@ -218,8 +218,8 @@ impl Sender {
         }
     }
 
-    /// Counts the messages that wait to be sent, for each entry. An entry without any has a count
-    /// of 0.
+    /// Counts the messages that wait to be sent, for each entry. The count of an entry without
+    /// waiting messages is 0.
     ///
     /// # Errors
     /// Fails with [`ReadError`] if the database does not answer.

@@ -49,6 +49,7 @@ impl QuestionOutcome {
 
 /// Describes the answers to an open request; `None` if there is no answer. If every undecided call
 /// has an approval, the text gives the number of approvals of the call that has the fewest.
+/// Otherwise the text says only that the request is partly answered.
 fn approvals_text(state: &RequestState<'_>, ids: UserIds) -> Option<String> {
     let required = state.spec.required();
     let calls = state.spec.own_calls();

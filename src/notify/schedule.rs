@@ -50,7 +50,8 @@ fn random_part() -> f64 {
 }
 
 /// Returns the wait after a 429 that asked for the wait `asked`. `attempts` counts earlier
-/// attempts. Random jitter lengthens the wait by up to a fifth, up to [`MAX_RETRY_AFTER`].
+/// attempts. Random jitter lengthens the wait by up to a fifth. The wait is at most
+/// [`MAX_RETRY_AFTER`].
 fn postponement(asked: Duration, attempts: i64) -> Duration {
     let doublings = if asked.is_zero() {
         u32::try_from(attempts.min(MAX_DOUBLINGS)).unwrap_or(0)

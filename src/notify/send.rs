@@ -1,7 +1,7 @@
 //! Claims due deliveries and makes the attempts. An attempt takes a slot of its entry and a slot of
-//! the process. While no slot of the process is free, each entry may still make one attempt with
-//! its reserve, so slow receivers do not stop other entries. A delivery is claimed right before its
-//! attempt, with a lease that is long enough for one attempt.
+//! the process. While no slot of the process is free, each entry may still make one attempt with a
+//! slot of its own, its reserve. So slow receivers do not stop other entries. A delivery is claimed
+//! right before its attempt, with a lease that is long enough for one attempt.
 
 use std::slice::from_ref;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -183,7 +183,8 @@ impl Sender {
                 let claim = self
                     .store
                     .claim_deliveries(name, remaining, lease, &REQUEST_CHANGES);
-                // The gathered deliveries are claimed already, so they are sent in any case.
+                // The gathered deliveries are already claimed. They are sent even if this second
+                // claim fails.
                 let changes = claim.await.unwrap_or_else(|error| {
                     tracing::debug!(entry = name, %error, "deliveries could not be claimed");
                     Vec::new()
@@ -259,7 +260,7 @@ impl Sender {
     }
 
     /// Makes the webhook message of a delivery. If no message is to be sent, returns the variant of
-    /// [`PreparedMessage`] that stands for the reason.
+    /// [`PreparedMessage`] that gives the reason.
     async fn prepare_message(
         &self,
         state: &EntryState,
@@ -267,8 +268,8 @@ impl Sender {
         claimed: &ClaimedDelivery,
     ) -> Result<PreparedMessage, ReadError> {
         let entry = &state.entry;
-        // The delivery was made while the entry sent mail. A request has such a delivery for each
-        // person, so a webhook would get several messages with the same id.
+        // A delivery with a person was made while the entry sent mail. A mail entry makes one
+        // delivery for each person, so a webhook would get several messages with the same id.
         if !claimed.person.is_empty() {
             return Ok(PreparedMessage::Unselected);
         }
@@ -407,7 +408,8 @@ impl Sender {
                 state.health().failed(again, shows_outage(attempt));
                 None
             }
-            // The message is sent after its wait, whether or not another message succeeds.
+            // A postponed message does not change the health: it is sent after its wait, whether or
+            // not another message succeeds.
             NextState::Postponed(_) => None,
             NextState::Dead | NextState::Dropped => {
                 state.health().ended(ids);

@@ -29,8 +29,8 @@ pub struct Redactor {
 
 /// Secrets that are searched for together. A needle is a value, or a base64 form of a value.
 struct SecretSet {
-    /// Finds the needles; `None` if there are too many needles to build the automaton. Then every
-    /// text is redacted as a whole.
+    /// Finds the needles; `None` if there are too many needles to build the automaton. Without a
+    /// finder, every text is redacted as a whole.
     finder: Option<AhoCorasick>,
     /// For each needle in the finder's order: the index of its value, and whether the needle is
     /// base64.
@@ -42,7 +42,7 @@ struct SecretSet {
     needles: Vec<Needle>,
     /// The length of the longest needle in bytes.
     longest: usize,
-    /// Whether a value has a space. Then a `+` in a text may stand for a space, as in form data.
+    /// Whether a value has a space. If so, a `+` in a text may stand for a space, as in form data.
     has_spaces: bool,
 }
 

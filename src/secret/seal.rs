@@ -3,9 +3,9 @@
 //! credential is stored only as a keyed hash. The contents of a link in a message are ciphertext.
 //! Credentials, hashes and links use three different keys, derived from a configured key.
 //!
-//! Invariant: a nonce is random and used once. The parts that identify a row are bound to the
-//! ciphertext, each preceded by its length, so that no two rows bind the same bytes. An error
-//! reveals nothing of the sealed value.
+//! Invariant: a nonce is random and used once. The parts that identify a row are associated data of
+//! the ciphertext. Each part is preceded by its length, so that no two rows have the same
+//! associated data. An error reveals nothing of the sealed value.
 
 use std::fmt;
 use std::fmt::Write as _;

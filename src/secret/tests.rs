@@ -427,7 +427,7 @@ proptest! {
         prop_assert!(clean.contains("[secret KEY]") && redactor.finds_secret_in(&text), "{clean:?}");
         prop_assert!(!holds(&clean, &secret), "{clean:?}");
         // If the text arrives in pieces, the result is the same. If the text is cut off, the result
-        // is a prefix of this result.
+        // is a prefix of the result for the whole text.
         let at = (0..=cut.index(text.len() + 1)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
         let mut redacting = StreamRedactor::new(std::sync::Arc::new(redactor.clone()));
         let pieces = redacting.push(&text[..at]) + &redacting.push(&text[at..]) + &redacting.finish();

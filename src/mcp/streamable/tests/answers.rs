@@ -264,8 +264,9 @@ async fn requests_of_a_server_in_its_answer_are_replied_to_while_the_call_waits(
     assert_eq!(replies[3]["result"], json!({"action": "cancel"}));
 }
 
-/// Answers a call by the keys of its answers to earlier questions: first with a form for a password
-/// and a question for a person, then with a form for a pin, then with `last`.
+/// Answers the requests of a call in turn: first with a form for a password and a question for a
+/// person, then with a form for a pin, then with `last`. The answers in the request show which turn
+/// it is.
 fn asks_for_secrets(seen: &Seen, last: impl Fn(&Seen) -> Response) -> Response {
     let form = |field: &str| {
         let schema = json!({"type": "object", "properties": {field: {"type": "string"}}});
