@@ -163,8 +163,9 @@ impl<'t> HookInput<'t> {
     pub fn key(&self) -> Result<String, String> {
         let (session, tool_use) = (self.text("session_id")?, self.text("tool_use_id")?);
         let key = format!("{session}:{tool_use}");
-        // The ids are hashed if the API might refuse the key (255 visible ASCII characters at most),
-        // or if an id has a colon, because two pairs of such ids could give the same key.
+        // The ids are hashed if the API might refuse the key (it accepts at most 255 visible ASCII
+        // characters). They are also hashed if an id has a colon, because two pairs of such ids
+        // could give the same key.
         let fits = key.len() <= 200
             && session
                 .bytes()

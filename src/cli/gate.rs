@@ -382,7 +382,7 @@ impl Runner<'_> {
                 self.report(answer, "failed", &format!("exit code {code}"));
                 u8::try_from(code).unwrap_or(1)
             }
-            // A killed command may or may not have had its effect.
+            // A killed command may have had its effect, so the outcome is unknown.
             (None, signal) => {
                 let signal = signal.unwrap_or_default();
                 self.report(answer, "unknown", &format!("ended by signal {signal}"));

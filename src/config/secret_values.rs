@@ -18,8 +18,8 @@ use crate::secret::{MIN_SECRET_CHARS, Secret};
 ///   (`unexpanded::is_secret`);
 /// - the passwords in the database's URL.
 ///
-/// If such a value is the value of a header, the credential in it is also redacted alone (see
-/// [`header_credential`]).
+/// If such a value is the value of a header, also returns the credential in the value, without the
+/// scheme (see [`header_credential`]).
 pub(super) fn find(root: &Node, inserted: &[InsertedValue]) -> Vec<(String, Secret<String>)> {
     let mut values: Vec<(String, Secret<String>)> = Vec::new();
     let mut add = |name: &str, value: &str, place: &[String]| {

@@ -89,8 +89,8 @@ pub(super) fn section_list<T: for<'de> Deserialize<'de> + Default>(
 }
 
 /// Corrects the indexes in the places of mistakes that were found in the settings. A list of the
-/// settings lacks the elements that could not be read, unless it is one of [`KEPT_LISTS`]. So an
-/// index in such a list counts fewer elements than the file has.
+/// settings lacks the elements that could not be read, unless it is one of [`KEPT_LISTS`]. So after
+/// a missing element, an index in the list is lower than the index in the file.
 pub(super) fn correct_indexes<'m>(
     root: &Node,
     mistakes: impl IntoIterator<Item = &'m mut Mistake>,

@@ -33,8 +33,8 @@ pub(crate) enum Need {
     Judge,
     /// A repeatable call that a rule allows is about to start.
     Start,
-    /// A call that a person approved, or that must not be repeated, is about to start, or a person's
-    /// approval is about to be stored. Only a comparison that begins now is recent enough.
+    /// A person's approval is about to be stored, or a call is about to start that a person
+    /// approved or that must not be repeated. Only a comparison that begins now is recent enough.
     StartNow,
 }
 

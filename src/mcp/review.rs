@@ -196,8 +196,8 @@ fn member(name: &str, value: &Value, sign: char) -> String {
         Value::Null | Value::Bool(_) | Value::Number(_) => value.to_string(),
         Value::Array(_) | Value::Object(_) => {
             let pretty = serde_json::to_string_pretty(value).unwrap_or_default();
-            // `visible` would also mark the line breaks, so it is applied to each line of the
-            // pretty-printed text separately.
+            // `visible` would also mark the line breaks of the pretty-printed text. So each line is
+            // passed to `visible` separately.
             let lines: Vec<String> = pretty.lines().map(visible).collect();
             lines.join("\n")
         }

@@ -63,8 +63,8 @@ impl Health {
     /// - After a failed first attempt at a message, or if `is_outage` is true, the receiver counts
     ///   as failing.
     /// - If an earlier attempt had failed and `is_outage` is true, the message becomes a suspect.
-    ///   [`Self::judge_suspects`] decides whether a suspect counts as refused, because a receiver
-    ///   may answer a few messages with 503 for ever.
+    ///   [`Self::judge_suspects`] decides later whether the suspect counts as refused: the receiver
+    ///   may be down, or may answer a few messages with 503 for ever.
     /// - If an earlier attempt had failed and `is_outage` is false, the message counts as refused,
     ///   unless the receiver was failing before. Such a failure does not make the receiver count as
     ///   failing: a success makes many messages due at once, and the receiver may refuse each of
@@ -87,7 +87,7 @@ impl Health {
 
     /// Records that the receiver accepted these messages at the uptime `now`.
     /// - If the receiver was failing, or if there was no success in the [`ASK_INTERVAL`] before
-    ///   `now`, returns the messages that the receiver has refused. The caller must then make all
+    ///   `now`, returns the messages that count as refused. In this case, the caller must make the
     ///   other waiting messages due.
     /// - Otherwise returns `None`. The receiver was accepting messages, so the only waiting
     ///   messages are refused messages, which keep their schedule.

@@ -299,8 +299,8 @@ fn json(text: &[u8]) -> Escape {
     }
 }
 
-/// Parses the second escape of a surrogate pair, with which `rest` begins. `first` is the code unit
-/// that the first escape encodes.
+/// Parses the second escape of a surrogate pair. `rest` begins with this escape. `first` is the
+/// code unit that the first escape encodes.
 fn pair(first: u32, rest: &[u8]) -> Escape {
     match rest {
         [] | [b'\\'] => Escape::Incomplete,

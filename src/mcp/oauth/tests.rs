@@ -152,8 +152,8 @@ async fn token_refused_while_a_conversation_begins_is_replaced_once() {
     assert_eq!((fetches(&refusing), refusing.calls().len()), (2, 0));
 }
 
-/// Starts a server with sessions. Once the returned value is true, the server refuses the tokens
-/// and the sessions from before.
+/// Starts a server with sessions. Once the test sets the returned flag, the server refuses all
+/// earlier tokens and sessions.
 async fn restarting() -> (Fake, Arc<AtomicBool>) {
     let restarted = Arc::new(AtomicBool::new(false));
     let is_restarted = Arc::clone(&restarted);
