@@ -138,8 +138,8 @@ async fn in_the_wrong_way(
     shows(&other, question, "pending");
     let more = app.owner().post(path, &with(body, "zzz", json!(1))).await;
     is(&more, 422, "invalid", about);
-    // The refusal of an answer to a credential request has an empty pointer, because the name of the
-    // unknown member may be the secret.
+    // The refusal of an answer to a credential request has an empty pointer, because the name of
+    // the unknown member may be the secret.
     let place = if about.starts_with("credentials") {
         ""
     } else {

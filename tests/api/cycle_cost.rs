@@ -60,8 +60,9 @@ async fn cycle_of_which_no_receiver_wants_an_event_takes_no_round_trip_more() {
     assert_eq!(database.texts(sql).await, ["0", "0"]);
 }
 
-/// The key's row refuses the insert of a new task. The reads find the key, under every spelling of
-/// the user's id, and the task.
+/// The repeated POST tries to insert a new task, and the stored row of its key makes the database
+/// refuse the commit. One read then finds the key, under every spelling of the user's id. The other
+/// read finds the task.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn repeated_post_takes_a_refused_commit_and_two_reads() {
     let database = Database::postgres().await;
@@ -110,8 +111,8 @@ async fn repeatable_call_at_a_gate_takes_one_commit_and_no_read() {
     app.stop().await;
 }
 
-/// The reads find the equal calls, and count the pending calls (`max_open`). The first commit stores
-/// the call with its question, and the second commit stores the end of the wait.
+/// One read finds the equal calls, and the other counts the pending calls (`max_open`). The first
+/// commit stores the call with its question, and the second commit stores the end of the wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn held_call_at_a_gate_takes_two_reads_and_two_commits() {
     let database = Database::postgres().await;
@@ -128,8 +129,8 @@ async fn held_call_at_a_gate_takes_two_reads_and_two_commits() {
 }
 
 /// Asserts that the lower quartile of the round trips of several acts is `expected`. The relay also
-/// reads from time to time. On a slow machine, an act includes more of its reads. So the test counts
-/// up to four times.
+/// reads from time to time, and on a slow machine more of the relay's reads fall into an act. So
+/// the test counts up to four times.
 async fn assert_round_trips(
     app: &TestApp,
     line: &Forwarder,
@@ -168,8 +169,8 @@ const ROWS: &[(&str, [i64; 3])] = &[
     ("request_approver", [1, 0, 0]),
 ];
 
-/// An open snapshot of another connection keeps Postgres from pruning full pages, so that updates
-/// are not HOT. So the test counts up to three times.
+/// While another connection has an open snapshot, Postgres cannot prune full pages, and the updates
+/// of rows in these pages are not HOT. So the test counts up to three times.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cycle_writes_a_fixed_number_of_rows_and_its_updates_touch_no_index_of_agent_task() {
     let mut counted = Vec::new();

@@ -72,8 +72,8 @@ async fn hears(who: &str, watch: &mut Watch, expected: &BTreeSet<&str>) {
 }
 
 /// Asserts that the streams report nothing. A stream writes a comment only if it has nothing to
-/// report. A slow machine may have given a stream the time for a comment before the clock advances,
-/// so the function waits for several.
+/// report. On a slow machine, the first comment may be older than the call of this function, so the
+/// function waits for several comments.
 async fn are_silent(streams: &mut [(&Person, Watch)], clock: &TestClock) {
     for _ in 0..3 {
         clock.advance(Duration::from_secs(16));
@@ -119,7 +119,8 @@ async fn mails(app: &TestApp, server: &FakeMailServer, all: &[(usize, String)]) 
         let own = decidable(decides, all).into_iter();
         expected.extend(own.map(|id| (address(user, tenant), format!("<{id}@acme.com>"))));
     }
-    // An advance of the clock would end an attempt, so the function waits until no mail is due.
+    // A later advance of the clock would end attempts that are in flight, so the function waits
+    // until no mail is due.
     let are_sent = async || {
         let root = app.actor("root-key-0123456789");
         let listed = root.get("/v1/deliveries?limit=200").await;

@@ -253,7 +253,8 @@ on_both! {
             assert!(page.contains(reason), "{page}");
             assert_eq!(page.matches("</button>").count(), before - 1, "{page}");
         }
-        // The whole page keeps its forms, because an answer has people asked anew.
+        // The page of the whole request keeps its forms, because an answer there makes the service
+        // ask people anew.
         let page = shown(&app, "").await;
         assert!(page.contains("</button>") && !page.contains(reason), "{page}");
         app.stop().await;

@@ -348,8 +348,8 @@ fn outcomes(items: &[Value]) -> Vec<(&str, &str)> {
 }
 
 /// Asserts these rules for every journal of a tree: The items' numbers have no gap. The last status
-/// in the journal is the status of the task. Each call of a completed or canceled task has one result. Each start of a
-/// sub-agent comes before the result of its call.
+/// in the journal is the status of the task. Each call of a completed or canceled task has one
+/// result. Each start of a sub-agent comes before the result of its call.
 async fn assert_invariants(app: &TestApp, root: &str) {
     for task in tree(app, root).await {
         let journal = items(app, &id(&task)).await;

@@ -1,5 +1,5 @@
-//! Checks that code tells kinds of request apart only by their properties and by exhaustive matches,
-//! so that the compiler asks for each behaviour of a new kind.
+//! Checks that code tells kinds of request apart only by their properties and by exhaustive
+//! matches, so that the compiler asks for each behaviour of a new kind.
 
 use super::sources;
 

@@ -372,10 +372,10 @@ async fn scenario(
     point: &str,
     deaths: &AtomicU32,
 ) -> Vec<String> {
-    // The call of the first task lasts long, so the task's lease is renewed, and the second task
-    // waits for a slot. No POST waits for the task, because the second task is queued only if its
-    // driver still gets no slot a moment later. On a stalled machine, the call may end before. Then
-    // no failpoint `queue.…` is reached, so the loop creates two more tasks.
+    // The call of the first task lasts long. So the task's lease is renewed, and the second task
+    // waits for a slot. The second task is queued only if it still has no slot a moment later, so
+    // the POSTs must not wait for the tasks. On a stalled machine, the call may end before that
+    // moment. In that case no failpoint `queue.…` is reached, and the loop creates two more tasks.
     let mut tasks = Vec::new();
     let first = loop {
         let first = people.create_waiting(&format!("long {number}"), 0).await;

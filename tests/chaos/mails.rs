@@ -13,8 +13,8 @@ use crate::support::fake_mail_server::FakeMailServer;
 use crate::support::pause;
 use crate::support::test_app::On;
 
-/// The failpoints at which processes are killed. At each failpoint, one process is killed at its
-/// first arrival, and the next process at its second.
+/// The failpoints at which processes are killed. At each failpoint, one process is killed when it
+/// reaches the failpoint for the first time, and the next process when it does so a second time.
 const POINTS: [&str; 4] = [
     "spread.committed",
     "deliver.claimed",

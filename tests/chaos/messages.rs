@@ -18,8 +18,8 @@ use crate::support::fake_tool::FakeTool;
 use crate::support::test_app::{ALICE, On};
 use crate::support::{http_client, pause};
 
-/// The failpoints at which processes are killed. At each failpoint, one process is killed at its
-/// first arrival, and the next process at its second.
+/// The failpoints at which processes are killed. At each failpoint, one process is killed when it
+/// reaches the failpoint for the first time, and the next process when it does so a second time.
 const POINTS: [&str; 5] = [
     "task_status.committed",
     "spread.committed",
@@ -129,8 +129,8 @@ impl KilledReplica {
         None
     }
 
-    /// Kills one process at its first arrival at each point, and the next process at its second.
-    /// Creates tasks until each process has died.
+    /// At each point, kills one process when it reaches the point for the first time, and the next
+    /// process when it does so a second time. Creates tasks until each process has died.
     pub async fn killed_at(&mut self, points: &[&str]) {
         for point in points {
             for pass in [1, 2] {

@@ -57,7 +57,8 @@ impl Plan {
     }
 }
 
-/// A usual run does a fifth of this plan ([`Plan::scaled`]). `scripts/chaos counts` does all of it.
+/// The short storm. A usual run does a fifth of this plan ([`Plan::scaled`]), and
+/// `scripts/chaos counts` does all of it.
 const SHORT: Plan = Plan {
     says: "storm",
     tasks: 500,

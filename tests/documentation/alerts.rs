@@ -1,5 +1,5 @@
-//! Checks that the table of metrics names every metric, and that the alerts of the documentation use
-//! only series and labels of this table.
+//! Checks that the table of metrics names every metric, and that the alerts of the documentation
+//! use only series and labels of this table.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -48,8 +48,8 @@ const COVERED: [(&str, &str, &str); 15] = [
         "HOLDPOINT_DATABASE__URL=",
         "tests/operator/commands.rs",
     ),
-    // The test does not run these commands, which need Docker or systemd. It reads the files that the
-    // commands use.
+    // The test does not run these commands, which need Docker or systemd. It reads the files that
+    // the commands use.
     (
         "docs/deployment.md",
         "sudo install holdpoint",
@@ -60,13 +60,14 @@ const COVERED: [(&str, &str, &str); 15] = [
         "printf 'DEMO_KEY=",
         "tests/packaging.rs",
     ),
-    // The restored backup of Postgres is tested. The two programs are those of the databases.
+    // A restored backup of Postgres is tested. The programs `pg_dump` and `sqlite3` are not tested,
+    // because they belong to the databases.
     (
         "docs/operations.md",
         "pg_dump --format custom",
         "tests/chaos/restored.rs",
     ),
-    // The script runs the examples with scripted models in place of the named ones.
+    // The script runs the examples with scripted models in place of the models that they name.
     ("docs/gate.md", "export AGENT_KEY=", "scripts/gate_examples"),
     (
         "docs/gate.md",

@@ -148,7 +148,8 @@ async fn requests_with_sixty_four_deciders_on_two_replicas_have_one_winner_each(
     .await;
 }
 
-/// The general statement writes also the changes that usually have a shorter statement.
+/// Both stores write all changes with the general statement, even the changes for which they
+/// usually have a shorter statement.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_with_sixty_four_deciders_have_one_winner_each_through_the_general_statement() {
     let pair = of_finance(StoreFixture::postgres().await).await;

@@ -70,8 +70,8 @@ fn count(harness: &[holdpoint::task::item::Item], which: impl Fn(&Fact) -> bool)
 }
 
 /// Creates a task with several requests and one call that the service sends. Answers all requests
-/// while this call is in flight. The answers go through the process that drives the task. With a
-/// second task, they go through another process.
+/// while this call is in flight, through the process that drives the task. Does the same with a
+/// second task, whose answers go through another process.
 async fn answered_while_one_is_out(fixture: StoreFixture, calls: Calls, path: &str) {
     let harness = with_outside(fixture, calls).await;
     let here = harness.engine(8);

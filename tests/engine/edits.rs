@@ -307,8 +307,8 @@ both! {
             let refusal = refused(&harness, &api, &person("bob"), task, each([(call, reply)])).await;
             assert_eq!(places(&refusal), [format!("/decisions/{call}/action")]);
         }
-        // The rule names three people. If Bob edits the arguments, the two others must approve
-        // them, so Bob may edit if Dave has a key.
+        // The rule names three people. If Bob edits the arguments, Carol and Dave must approve
+        // them, so Bob may edit only if Dave has a key, too.
         let harness = super::edits::harness(fixture, "{ users: [bob, carol, dave], required: 2 }").await;
         let (task, ..) = held_call(&harness).await;
         let asked = asked(&harness, task).await;

@@ -1,6 +1,6 @@
-//! Tests arguments that a person has edited into the terms of another rule. People other than the
-//! editor must be able to approve them, and must do so if the edited request required several
-//! approvals.
+//! Tests edited arguments that another rule holds, under other terms than the original arguments.
+//! People other than the editor must be able to approve the edited arguments, and must do so if the
+//! original request required several approvals.
 
 use holdpoint::engine::Refusal;
 use holdpoint::task::decision::Action;

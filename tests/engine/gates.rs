@@ -207,7 +207,7 @@ async fn approve(harness: &EngineHarness, engine: &Arc<Engine>, task: TaskId) {
         .unwrap();
 }
 
-/// Proposes a call and approves it without an asker. Returns the call's task.
+/// Proposes a call, and approves it while no asker waits for it. Returns the call's task.
 async fn approved(harness: &EngineHarness, engine: &Arc<Engine>, proposal: &Proposal) -> TaskId {
     let task = asks(engine, proposal).await.task_id;
     approve(harness, engine, task).await;

@@ -310,8 +310,8 @@ both! {
         harness.fixture.forward(LEASE);
         let rests = || clock.rests.load(Ordering::SeqCst);
         let reads = async {
-            // The worker waits for a slot, and so until the lone drive admits other tasks. The
-            // worker rests after its first claim, as between two searches for overdue requests.
+            // No slot is free until the lone drive admits other tasks, so the worker waits for one.
+            // It rests after its first claim, as it does between two searches for overdue requests.
             until("the worker has claimed", async || rests() >= 2).await;
             for _ in 0..300 {
                 assert_eq!(harness.status(suspect).await, TaskStatus::Running);
@@ -321,7 +321,7 @@ both! {
             () = here.worker().run() => panic!("the service does not stop"),
             () = reads => {}
         }
-        // The worker claims once, and again only after a notification, of which there are few.
+        // After its first claim, the worker claims only when it is notified, which is rare here.
         assert!(rests() <= 5, "{}", rests());
         model.gate.add_permits(1);
         alone.await.unwrap();

@@ -2,7 +2,8 @@
 //! real databases. Askers come, leave, and come back with equal arguments or with the key of their
 //! call. People decide, deadlines pass, runners report, rules and definitions of tools change,
 //! processes crash, and replicas take over. Each replica has a runtime of its own, so that a crash
-//! drops all work of the replica at once. The same seed always produces the same sequence of events.
+//! drops all work of the replica at once. The same seed always produces the same sequence of
+//! events.
 
 mod invariants;
 mod steps;

@@ -130,8 +130,8 @@ impl Clock for AdvancingClock {
     async fn sleep(&self, _: Duration) {}
 }
 
-/// A tool that needs three seconds for its connection. The first connection is made after the
-/// permit is decided.
+/// A tool that needs three seconds to connect. In its first call, the tool connects after the
+/// permit is decided. In each later call, it connects before the permit is decided.
 struct SlowToConnect(ToolSpec, Arc<AdvancingClock>, AtomicI64);
 
 #[async_trait::async_trait]

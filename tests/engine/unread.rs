@@ -16,9 +16,9 @@ use crate::store::store_fixture::both;
 
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":500}"#)];
-/// The number of lost leases by which a task fails without being read again. The first two are lost
-/// by processes that drive other tasks, too, and the next five by processes that drive this task
-/// alone. The last one is lost by a process that only had to load the task and end it.
+/// The number of lost leases after which a task fails without being read again. Processes that also
+/// drive other tasks lose the first two leases. Processes that drive this task alone lose the next
+/// five. The last lease is lost by a process that only had to load the task and end it.
 const DEATHS: i32 = 8;
 
 /// Changes the row as if `deaths` processes had died while they loaded the task, and queues the

@@ -28,9 +28,9 @@ pub const OLD: &str = "whsec_b2xkLXNlY3JldC0wMTIzNDU2Nzg5LWNhbmFyeQ==";
 /// An entry with the default events.
 pub const BACKEND: &str = r#"    - { name: backend, webhook: { url: "{hook}/backend", secrets: ["{new}"] }, tenants: [acme] }"#;
 
-/// More than the waits after the first two failed attempts at a message. A test that
-/// advances the clock this far does not depend on whether one attempt or two have failed, as on a
-/// slow machine.
+/// A time that exceeds the sum of the waits after the first two failed attempts at a message. A
+/// test that advances the clock this far passes whether one attempt has failed or, as on a slow
+/// machine, two.
 pub const BEYOND_RETRIES: Duration = Duration::from_mins(8);
 
 /// Returns whether at least one attempt at the delivery has ended. On a slow machine, a second

@@ -206,8 +206,8 @@ async fn too_few_descriptors_prevent_the_start() {
 #[tokio::test(flavor = "multi_thread")]
 async fn http_2_is_refused() {
     let app = TestApp::start(On::Sqlite).await;
-    // A request of a client library may wait for ever: hyper keeps a request that comes while its
-    // connection ends.
+    // The test sends raw bytes, because a request of a client library might wait for ever: hyper
+    // keeps a request that comes while its connection ends.
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let mut connection = raw_http::send(&app.url(), preface).await;
     let mut answer = Vec::new();

@@ -1,6 +1,6 @@
 //! Tests four ways to decide a request, as they occur in practice: through a frontend on another
-//! origin, through a backend that speaks for its users, by a person with a browser and a key, and by
-//! a person with a sealed link alone. The tool runs once, whichever way is used.
+//! origin, through a backend that speaks for its users, by a person with a browser and a key, and
+//! by a person with a sealed link alone. The tool runs once, whichever way is used.
 
 use serde_json::{Value, json};
 
@@ -37,7 +37,7 @@ async fn serve_with_links(on: On, approvers: &str) -> DecisionFixture {
     serve_with(on, approvers, &format!("{PEOPLE}{keys}\n{DECIDING}")).await
 }
 
-/// `after_accounts` is YAML that follows the accounts.
+/// Like `serve`, with `after_accounts`, which is YAML that follows the accounts.
 async fn serve_with(on: On, approvers: &str, after_accounts: &str) -> DecisionFixture {
     let (model, tool, folder) = fakes().await;
     let database = Database::of(on).await;

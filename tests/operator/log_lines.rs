@@ -263,7 +263,8 @@ async fn database_outage_is_logged_once_with_place_and_reason_and_once_when_it_e
     tells_an_outage(&served.log(), since);
 }
 
-/// Nothing of such a call is stored, so it meets no failing statement of its own.
+/// A call that the gate only counts is not stored, so no statement of the call itself can fail
+/// while the database is down.
 #[tokio::test(flavor = "multi_thread")]
 async fn call_that_a_gate_only_counts_is_not_allowed_while_the_database_is_down() {
     let (cluster, folder) = (PrivateCluster::start(), Folder::new());

@@ -1,5 +1,5 @@
-//! Tests `/metrics`: the values after tasks, messages, standing decisions and asks at a gate, and how
-//! long the service reuses its counts of tasks.
+//! Tests `/metrics`: the values after tasks, messages, standing decisions and asks at a gate, and
+//! how long the service reuses its counts of tasks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -69,7 +69,8 @@ impl Served {
         Self::spawn(program, folder, &variables, "the service listens")
     }
 
-    /// Returns once a line of the log has `words` and, after them, the address of the service.
+    /// Runs the command. Returns once a line of the log has `words` and, after them, the address of
+    /// the service.
     fn spawn(mut command: Command, folder: &Path, variables: &[(&str, &str)], words: &str) -> Self {
         let mut process = command
             .env_clear()

@@ -1,5 +1,5 @@
-//! Tests a shutdown by SIGTERM and SIGHUP, and a kill, while clients wait and while calls or commands are in
-//! flight.
+//! Tests a shutdown by SIGTERM and SIGHUP, and a kill, while clients wait and while calls or
+//! commands are in flight.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -55,7 +55,8 @@ async fn signaled_during_a_call(
     answer
 }
 
-/// Whether this process, and so each process that it starts, ignores SIGHUP, as under `nohup`.
+/// Returns whether this process ignores SIGHUP, as under `nohup`. A process that it starts inherits
+/// this.
 fn ignores_hangup() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let mut lines = status.lines();

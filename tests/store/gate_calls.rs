@@ -396,7 +396,8 @@ both! {
     }
 }
 
-/// The key of a spelling is stored some time after the first row with the spelling.
+/// Tests spellings without a stored key (the folded form). `fold_spellings` stores the key some
+/// time after the first row with the spelling.
 mod unfolded_spellings {
     use super::*;
 

@@ -180,8 +180,9 @@ async fn commit_locks_its_requests_in_the_order_of_their_ids() {
     );
 }
 
-/// The statement for such a batch locks a row when it updates the row, and takes the time of a
-/// change at this moment. So the times of the changes show the order of the locks.
+/// The statement that writes the batch locks each task's row when it updates the row. At the same
+/// moment it reads the clock for the time of the task's change. So the times of the changes show
+/// the order of the locks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn batch_of_changes_of_single_tasks_locks_the_tasks_in_the_order_of_their_ids() {
     let fixture = StoreFixture::with_writers(1).await;
@@ -338,8 +339,8 @@ async fn replica_with_a_fast_clock_ends_no_lease_no_deadline_and_no_key() {
     assert_eq!(claim(&fixture.store, "other", 9).await, [leased]);
 }
 
-/// The store writes these three changes with three statements: an update alone, the general
-/// statement, and an update after locks.
+/// The test commits three changes, because the store has three statements for them: an update
+/// alone, the general statement, and an update after locks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commit_that_waits_for_another_write_of_its_task_has_a_time_after_that_write() {
     let fixture = StoreFixture::postgres().await;

@@ -113,7 +113,8 @@ fn request_is_read_after_the_runtime_of_the_reader_has_ended() {
     outer.block_on(async {
         locking.execute("rollback").await.unwrap();
         let started = std::time::Instant::now();
-        // A read that waits for another reader waits for 100 ms, so these would take ten seconds.
+        // A read waits at most 100 ms for another reader. If each of these reads waited for the
+        // dropped reader, they would take ten seconds.
         for _ in 0..100 {
             let read = fixture.store.request_with_journal(ids[1]).await;
             assert_eq!(read.unwrap().unwrap().0.spec.request_id, ids[1]);

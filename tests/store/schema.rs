@@ -366,7 +366,8 @@ async fn requests_of_a_person_are_found_by_the_persons_keys_on_sqlite() {
     }
 }
 
-/// The primary key of the requests would also lead to the page, past every request that waits.
+/// A plan by the primary key of the requests would find the same page, but it would also read every
+/// request that waits.
 #[tokio::test]
 async fn decided_requests_are_found_by_their_final_answers_on_sqlite() {
     let fixture = StoreFixture::sqlite().await;
@@ -423,8 +424,8 @@ async fn tree_is_found_by_its_keys_on_both_engines() {
     }
 }
 
-/// The index by person that has the deliveries of every state, and the index of all due deliveries
-/// of an entry, would both read rows that the claim leaves out.
+/// Two other indexes would read rows that the claim leaves out: the index by person, which has the
+/// deliveries of every state, and the index of an entry's due deliveries, which has all people.
 #[tokio::test]
 async fn due_deliveries_of_a_person_are_found_through_their_index_on_both_engines() {
     let (postgres, sqlite) = (StoreFixture::postgres().await, StoreFixture::sqlite().await);

@@ -72,8 +72,8 @@ both! {
                 let row = fixture.row(above).await;
                 tasks.push(if fence { fenced(&row, counters) } else { counted(above, counters) });
             }
-            // The leaf has no descendants, so its `busy` is 1. The first round subtracts this 1,
-            // and the second round nothing.
+            // The leaf has no descendants, so its `busy` is 1. The first round subtracts this 1.
+            // The second round subtracts nothing.
             tasks[0].counters.busy = if fence { -1 } else { 0 };
             fixture.store.commit(change(grown.root, tasks)).await.unwrap();
         }

@@ -202,8 +202,8 @@ both! {
         assert_eq!(known(&UserIds::Exact.id("max")).await, None);
         let (exact, create) = keyed(&UserIds::Exact.id("max"), "k");
         fixture.store.commit(create).await.unwrap();
-        // Both rows were stored while the spellings counted as two users, so each of the two
-        // spellings finds its own row.
+        // The second row was stored while ids were compared byte by byte (`UserIds::Exact`), so
+        // each of the two spellings finds its own row.
         assert_eq!((known(&"max".into()).await, known(&"Max".into()).await), (Some(exact), Some(first)));
         fixture.forward(Duration::from_hours(24));
         assert_eq!(known(&"MAX".into()).await, None);

@@ -136,8 +136,8 @@ on_both! {
         first.publish(DeltaContent::Reset);
         first.text(0, "one");
         second.text(0, "two");
-        // When the second model call began, the stream sent a reset of the first. So the stream
-        // drops this second reset.
+        // When the second model call began, the stream itself sent a reset of the first model call.
+        // So the stream drops this further reset of the first model call.
         first.publish(DeltaContent::Reset);
         second.text(3, "three");
         second.publish(DeltaContent::Reset);

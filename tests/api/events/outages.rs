@@ -59,8 +59,8 @@ async fn stream_goes_on_after_a_database_outage_with_every_event_once() {
     app.stop().await;
 }
 
-/// The check of the caller is due after a minute, while the database is away. One session has ended
-/// by then.
+/// A stream checks its caller again after a minute. In this test, the database is away at that
+/// time, and one of the two sessions has ended by then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stream_sends_no_event_before_a_check_that_an_outage_delayed() {
     let clock = TestClock::new();

@@ -239,7 +239,8 @@ on_both! {
     }
 }
 
-/// No key names such a call, so only an equal proposal can continue it.
+/// No key names a call that was proposed with `attach: false` and without a key. So only an equal
+/// proposal can continue the call.
 #[tokio::test]
 async fn approved_call_that_was_asked_without_attaching_is_continued_by_an_equal_ask() {
     let app = gate(On::Sqlite, "").await;

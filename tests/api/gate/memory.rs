@@ -24,7 +24,7 @@ const REASON_BYTES: usize = 32 * 1024;
 /// The number of headers in addition to those that a request needs. hyper takes 100 headers at
 /// most. The table of these headers and the buffer with their text have 29 KiB.
 const MORE_HEADERS: usize = 93;
-/// The time after which the asks have failed to free the memory of their requests.
+/// The time within which the asks must free the memory of their HTTP requests.
 const FREE_LIMIT: Duration = Duration::from_mins(1);
 
 /// Starts a service with the gate `refunds` that holds large refunds for a long reason.

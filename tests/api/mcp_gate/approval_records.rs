@@ -177,7 +177,8 @@ async fn simultaneous_retries_at_two_replicas_consume_one_approval() {
     });
     let replies = join_all(retries).await;
     let ran = replies.iter().filter(|reply| !result_text(reply).1).count();
-    // The ask whose driver ran the call gets the result, and so may one that reserved it meanwhile.
+    // The ask whose driver ran the call gets the result. Another ask gets it, too, if that ask has
+    // reserved the result meanwhile.
     assert!(ran <= 2, "{ran} retries got the result");
     app.tool.reached(1).await;
     let starts = "select type from agent_task_item where type = 'tool_started'";

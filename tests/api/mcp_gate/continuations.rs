@@ -21,7 +21,7 @@ use crate::support::test_app::{On, Reply, TestApp};
 use crate::support::test_clock::TestClock;
 use crate::support::{eventually, until};
 
-/// Makes a call that is held. Returns its `requestState` and its task, as [`state_of`].
+/// Makes a call that is held. Returns its `requestState` and its task, as [`state_of`] does.
 async fn held(app: &TestApp) -> (Value, String) {
     state_of(&post(app, "1", &newest("tools/call", refund(120))).await)
 }

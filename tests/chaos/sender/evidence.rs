@@ -48,7 +48,7 @@ const END_LEASES: &str = "update delivery set lease_until = null where lease_unt
 
 #[derive(Clone, Debug, Deserialize)]
 pub struct Event {
-    /// The id of the item's change, as it is written in the ids of messages.
+    /// The id of the item's change without hyphens, as the ids of messages contain it.
     pub change: String,
     pub change_id: String,
     pub root: String,

@@ -174,8 +174,8 @@ both! {
         }
         let task = task.unwrap();
         let until = harness.journal(task).await.row.asker_until;
-        // The first ask ends with its connection, the second with its process, and the next has no
-        // time to wait.
+        // The first ask ends with its connection, and the second with its process. The further ask
+        // `polled` does not wait. None of them ends the presence that the third ask has stored.
         asks[0].abort();
         let _ = (&mut asks[0]).await;
         until_idle(&engines[0]).await;

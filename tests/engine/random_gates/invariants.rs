@@ -89,7 +89,7 @@ impl RunState<'_> {
         }
     }
 
-    /// Asserts that a single ask of those that identify a call by its arguments (`by_bytes`) gets
+    /// Asserts that only one of the asks that identify a call by its arguments (`by_bytes`) gets
     /// the result. Until the row says that the result was delivered, a second ask may get the
     /// result, too: after a crash, or on another replica.
     fn handed_once(&mut self, ask: &Ask, task: TaskId) {
@@ -111,8 +111,8 @@ impl RunState<'_> {
         });
     }
 
-    /// Asserts that the permit in `answer` was committed before the answer was sent, and that a
-    /// single runner got the permit. If the ask named no runner, a single ask got the permit.
+    /// Asserts that the permit in `answer` was committed before the answer was sent, and that only
+    /// one runner got the permit. If the ask named no runner, only one ask may have got the permit.
     async fn permitted(&mut self, ask: &Ask, answer: &GateAnswer, attempt: u32) {
         let (seed, call) = (self.seed, &answer.call);
         self.seen.permits += 1;

@@ -33,7 +33,7 @@ struct State {
     /// begun since.
     compared: BTreeMap<TaskId, usize>,
     /// For each attempt at a call: the definitions that were known from the attempt's own
-    /// comparison until its beginning. Without a comparison, there are none.
+    /// comparison until its beginning. The list is empty if the attempt made no comparison.
     attempts: BTreeMap<CallId, Vec<Vec<Definition>>>,
 }
 

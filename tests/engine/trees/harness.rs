@@ -425,7 +425,7 @@ impl EngineHarness {
     }
 }
 
-/// Returns the result of the call that started this task, if there is one.
+/// Returns the result of the call that started this task, or `None` if the call has no result.
 pub fn handed_back(journals: &BTreeMap<TaskId, Journal>, child: TaskId) -> Option<&ToolResult> {
     let (parent, call) = journals[&child].row.parent.unwrap();
     journals[&parent]

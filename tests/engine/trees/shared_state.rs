@@ -22,7 +22,7 @@ use super::harness::{
 };
 use crate::store::store_fixture::{StoreFixture, both};
 
-/// Returns the number of the answer to this prompt. The numbers start again at each message to the
+/// Returns the number of the answer to this prompt, counted from 1 since the last message to the
 /// agent.
 fn turn_of_message(prompt: &Prompt) -> u32 {
     let told = prompt
