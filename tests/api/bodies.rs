@@ -170,8 +170,8 @@ on_both! {
             assert_eq!((refused.status, refused.str("/code").as_str()), (422, "invalid"), "{path} {body}");
             assert_eq!(refused.body["errors"], json!([{"pointer": "", "detail": "at most 100000 JSON values"}]));
             if body != respond {
-                // A body of 100,000 values passes the limit on values. The reply then names the
-                // other errors of the body.
+                // A body of 100,000 values does not exceed the limit on values, so the reply
+                // names the other errors of the body.
                 let other = post(100_000).await;
                 assert_eq!(other.status, 422, "{path} {body}");
                 assert_ne!(other.body["errors"], refused.body["errors"], "{path} {body}");

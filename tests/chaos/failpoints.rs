@@ -302,7 +302,7 @@ impl Kill<'_> {
                 let tasks = scenario(&people, &deaths).await;
                 statuses(&people, &tasks).await
             } => Ok(said),
-            // If the branch above ends first, dropping this future kills the serving process.
+            // If the branch above ends first, `select!` drops this future, which kills the service.
             end = restart_after_kills(&replica, &armed, &model, &deaths, deadline) => Err(end),
         };
         let mut wrong = people.complaints();

@@ -36,8 +36,8 @@ async fn killed_during_a_call(on: On) {
     assert!(cut.is_err());
     process.kill().await;
     tool.open();
-    // On Postgres the killed process still holds the lease, so the clock is set ahead to a time
-    // after the lease.
+    // On Postgres the killed process still holds the task's lease, so the clock is set ahead to a
+    // time after the end of the lease.
     let process = service.start("clock=120s").await;
     assert_eq!(used(&service).await, 1, "the call that was under way");
     let asked = loop {

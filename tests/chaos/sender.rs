@@ -239,8 +239,8 @@ fn configured(
     std::fs::create_dir(folder).unwrap();
     let path = configure(folder, &model.base_url, &tool_server.url, database, 64);
     let yaml = std::fs::read_to_string(&path).unwrap();
-    // All replicas have one public address, as behind a load balancer, so each replica writes the
-    // same text of a message.
+    // All replicas have one public address, as behind a load balancer. So a message has the same
+    // text, whichever replica writes it.
     let yaml = yaml
         .replace(
             "server: { ",

@@ -308,7 +308,7 @@ impl People {
             return;
         }
         if own.iter().any(|call| call["name"] == "short") {
-            // Does not answer, so that this request expires.
+            // The simulated people do not answer this request, so that it expires.
             return;
         }
         let digest = &request["digest"];

@@ -201,7 +201,7 @@ async fn change_that_no_comparison_has_found_refuses_an_approval_and_is_asked_ab
         "{refused:?}"
     );
     let second = asked_anew(&harness, &server, task, &first).await;
-    // A rejection lets no call run, so it is stored without a comparison.
+    // A rejection lets no call run, so the service stores it without a comparison of definitions.
     let compared = server.starts.lock().unwrap().len();
     let no = whole(Action::Reject, None);
     let api = harness.engine(0);

@@ -266,8 +266,8 @@ both! {
     async fn unjudged_call_is_held_where_the_rules_hold_it(fixture) {
         let orphans = OrphanHarness::new(fixture).await;
         let (task, one) = (id(), large());
-        // The journal shows this call as allowed. The service judges the call again before it
-        // starts.
+        // The journal shows this call as allowed. The service judges the call again before the
+        // call starts.
         orphans.imported(task, &[history(), vec![asks(TURNS + 1, &[&one]), one.judged(Verdict::Allow)]]).await;
         assert_eq!(orphans.driven(task).await, TaskStatus::Paused);
         assert_eq!(orphans.ran(task), (0, 0));

@@ -103,8 +103,8 @@ async fn tool_receives_nothing_when_another_commit_wins_against_the_start() {
             .await
             .expect("the connection is closed")
             .unwrap();
-        // The command loads the task again and may then try to start the call a second time. The
-        // connection of this second attempt is refused.
+        // The approval loads the task again after its commit was refused, and may then try to start
+        // the call a second time. The connection of this second attempt is refused.
         drop(listener);
         received
     });

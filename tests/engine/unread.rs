@@ -72,7 +72,7 @@ both! {
             let engine = harness.engine(1);
             let mut drivers = engine.claim().await.unwrap();
             if drivers.is_empty() {
-                // The claim has put the task to sleep. Then the process drives only this task.
+                // The claim has put the task to sleep. The next claim drives the task alone.
                 harness.later();
                 drivers = engine.claim().await.unwrap();
             }

@@ -189,7 +189,8 @@ async fn empty_database_is_refused_without_migrations_and_created_by_the_command
 async fn migration_that_fails_on_sqlite_undoes_the_migrations_before_it() {
     let fixture = StoreFixture::sqlite().await;
     fixture.store.close().await;
-    // Migration 25 can be applied again. Then migration 26 fails, because its column exists.
+    // Migration 25 can be applied again, because its index is dropped. Then migration 26 fails,
+    // because the column that it adds still exists.
     for undo in [
         "drop index delivery_recipient",
         "delete from _sqlx_migrations where version >= 25",

@@ -160,7 +160,7 @@ both! {
         assert_eq!((call.state, call.decision), (GateState::Doubtful, GateDecision::Pending));
         assert!(call.message().contains("may have run"), "{}", call.message());
         // The outcome is unknown, so a proposal of an equal call does not send the call again, but
-        // waits for the same person's answer.
+        // waits for the answer to the same reconcile request.
         harness.tool.answers(200, "{}");
         let again = asks(&engine, &proposal).await;
         assert_eq!((again.task_id, again.state), (call.task_id, GateState::Doubtful));
