@@ -65,7 +65,8 @@ pub struct BufferedResponse {
 /// The limits within which a body is read.
 #[derive(Clone, Copy, Debug)]
 pub struct BodyLimits {
-    /// A response that breaks off after at least this many bytes of its body counts as received.
+    /// The number of bytes of the body that suffice: a response that breaks off after at least this
+    /// many bytes counts as received.
     pub enough_bytes: usize,
     /// The maximum number of bytes that are kept.
     pub max_bytes: usize,
@@ -159,7 +160,8 @@ impl NetFailure {
             return Self::NotSent(reqwest_connect_failure(error));
         }
         if error.is_timeout() {
-            // The timeout also covers connecting, so it is unknown whether anything was sent.
+            // A timeout of the whole request also covers connecting, so it is unknown whether
+            // anything was sent.
             return Self::Lost(NO_ANSWER_IN_TIME);
         }
         let unreadable = |kind| {
@@ -218,8 +220,9 @@ pub(crate) fn io_kind(error: &(dyn Error + 'static)) -> Option<io::ErrorKind> {
 /// Sends a request and waits until the response begins, at most `within`.
 ///
 /// # Errors
-/// Fails with any [`NetFailure`]. A timeout while connecting is `Lost`, although nothing was sent.
-/// The callers need no finer distinction, because they send only requests that may be repeated.
+/// Fails with any [`NetFailure`]. If `within` ends while the client still connects, the failure is
+/// `Lost`, although nothing was sent. The callers need no finer distinction, because they send only
+/// requests that may be repeated.
 pub async fn send_request(
     request: RequestBuilder,
     within: Duration,
@@ -261,7 +264,7 @@ pub fn is_redirect(status: u16) -> bool {
 pub fn retry_after(headers: &HeaderMap, now: Time, max_wait: Duration) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     let wait = if let Ok(seconds) = text.parse::<f64>() {
-        // A `Duration` cannot hold every number, so the number is limited first.
+        // A `Duration` cannot hold every `f64`, so the number is first limited to `max_wait`.
         Duration::try_from_secs_f64(seconds.clamp(f64::MIN, max_wait.as_secs_f64())).ok()?
     } else {
         let until = jiff::fmt::rfc2822::DateTimeParser::new()

@@ -62,7 +62,8 @@ fn refused_part<P: Protocol>(status: u16, body: &str, error_text: &str) -> Optio
     }
 }
 
-/// The choice of the parts that a request has. After a refusal, a simpler form leaves a part out.
+/// The form of a request: its mode, and whether it includes the model's earlier thinking. After a
+/// refusal, the next attempt has a simpler form.
 #[derive(Clone, Copy)]
 struct RequestForm {
     /// The index in [`Protocol::REQUEST_MODES`].
@@ -158,8 +159,8 @@ impl<P: Protocol> Endpoint<P> {
         })
     }
 
-    /// Returns the request body in this form; `None` if there is no such mode, or if the body
-    /// cannot be written.
+    /// Returns the request body in the given form; `None` if the protocol has no mode with the
+    /// form's `mode_index`, or if the body cannot be written.
     fn request(&self, prompt: &Prompt, form: RequestForm) -> Option<Bytes> {
         let mode = P::REQUEST_MODES.get(form.mode_index)?;
         Some(Bytes::from(

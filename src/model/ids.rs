@@ -42,8 +42,8 @@ impl CallIds {
         self.used.extend(self.turn.keys().cloned());
     }
 
-    /// Starts a turn whose calls have these stored ids, which may have come through another
-    /// protocol.
+    /// Starts a turn whose calls have the stored ids `calls`. The ids may have come through another
+    /// protocol, so the ids to send are corrected where an endpoint would refuse them.
     pub(super) fn start_turn<'a>(&mut self, calls: impl Iterator<Item = &'a str>) {
         self.turn.clear();
         let max_chars = self.max_chars;

@@ -68,7 +68,7 @@ pub enum Piece<'a> {
     /// The next part of a call's arguments.
     Arguments { call: usize, text: &'a str },
     /// Voids every earlier piece of the answer, because the attempt failed or the emitted pieces
-    /// turned out to be wrong. The next piece, if any, is the first piece of the answer again.
+    /// turned out to be wrong. Later pieces, if any, start from the beginning of the answer.
     Reset,
 }
 
@@ -92,7 +92,7 @@ pub struct OfferedTool {
 }
 
 impl OfferedTool {
-    /// Adds the description, if there is one, to the JSON of a function.
+    /// Returns the JSON `function` of the tool, with the tool's description if it has one.
     fn describe(&self, mut function: Value) -> Value {
         if let (Some(members), false) = (function.as_object_mut(), self.description.is_empty()) {
             members.insert("description".to_owned(), json!(self.description));
@@ -113,12 +113,12 @@ pub struct Answer {
     pub usage: Usage,
     /// The provider's own JSON of the message, redacted. Later requests to the model send this JSON
     /// back. Null if the other members of the answer have everything that the JSON has, or if the
-    /// redacted JSON is not valid. Later requests are then built from the other members.
+    /// redacted JSON is not valid. In both cases, later requests are built from the other members.
     pub raw: Value,
 }
 
 impl Answer {
-    /// Returns the value of [`Answer::text`] in an answer with these calls.
+    /// Returns the value of [`Answer::text`] for an answer that consists of `calls` and `text`.
     fn text_beside(calls: &[AnswerCall], text: String) -> Option<String> {
         (calls.is_empty() || !text.is_empty()).then_some(text)
     }
@@ -178,8 +178,8 @@ fn data_about_the_user(context: &BTreeMap<String, String>) -> String {
 }
 
 /// Returns the content of a user's message. For no parts or a single text, the content is a string,
-/// which every endpoint accepts. Otherwise the content is a list of the results of `write` for each
-/// part.
+/// which every endpoint accepts. Otherwise the content is a list; each element is the result of
+/// `write` for one part.
 fn user_content(parts: &[Part], write: impl Fn(&Part) -> Value) -> Value {
     match parts {
         [] => json!(""),

@@ -90,8 +90,8 @@ pub(super) fn is_non_empty(member: &Value) -> bool {
 }
 
 /// Classifies an error inside a 200 answer or a stream. If the error blames the request, the
-/// attempt fails for good. Any other error is retried, because the endpoint had accepted the
-/// request: overload, timeouts, server errors, and kinds that a provider may add later.
+/// attempt fails for good. After any other error (overload, a timeout, a server error, or a kind
+/// that a provider may add later), the request is retried, because the endpoint had accepted it.
 pub(super) fn classify_error(error: &Value, cleaner: &Cleaner) -> AttemptOutcome {
     let member = |name: &str| error.get(name).and_then(Value::as_str).unwrap_or_default();
     let (code, kind) = (member("code"), member("type"));

@@ -125,7 +125,8 @@ pub(super) enum AttemptOutcome {
 }
 
 impl AttemptOutcome {
-    /// Returns why a response with a success status was no usable answer, in fixed words.
+    /// Returns why a response with a success status was no usable answer, in fixed words; `None` if
+    /// it was one.
     pub(super) fn loggable_reason(&self) -> Option<&'static str> {
         match self {
             Self::Answered(_) => None,
@@ -150,7 +151,8 @@ pub(super) fn too_many_calls() -> AttemptOutcome {
     AttemptOutcome::Failed(TOO_MANY_CALLS.as_str().into())
 }
 
-/// Returns the length of a value in bytes: of the text itself for a text, otherwise of its JSON.
+/// Returns a length in bytes. If the value is a text, the length is that of the text itself;
+/// otherwise it is that of the value's JSON.
 pub(super) fn byte_length(value: &Value) -> usize {
     let json_length = || value.to_string().len();
     value.as_str().map_or_else(json_length, str::len)

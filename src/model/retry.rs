@@ -21,7 +21,7 @@ pub(crate) fn is_retryable(status: u16) -> bool {
 }
 
 /// Returns the wait that an endpoint asks for, counted from `now`. The header `retry-after-ms` of
-/// `OpenAI` and Azure counts before `Retry-After`, because it is more exact.
+/// `OpenAI` and Azure takes precedence over `Retry-After`, because it is more exact.
 pub(crate) fn requested_wait(headers: &HeaderMap, now: Time) -> Option<Duration> {
     let exact = headers.get("retry-after-ms");
     let exact = exact.and_then(|wait| wait.to_str().ok()?.trim().parse::<u64>().ok());

@@ -38,7 +38,8 @@ const MAX_PACED_TIME: Duration = Duration::from_millis(600);
 pub(crate) struct Scripted {
     name: String,
     script: Script,
-    /// Whether the pieces of an answer are emitted with pauses if the sink has a listener.
+    /// Whether the model pauses before the pieces of an answer. Even then, the model pauses only if
+    /// the sink has a listener.
     is_paced: bool,
     clock: Arc<dyn Clock>,
 }

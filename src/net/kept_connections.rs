@@ -26,8 +26,8 @@ const KEEP_TIME: Duration = Duration::from_secs(1);
 const MAX_AGE: Duration = Duration::from_secs(30);
 /// How long requests with a [`KeptKey`] get new connections after a kept connection has failed.
 const AVOID_TIME: Duration = Duration::from_mins(10);
-/// The maximum number of connections that a process keeps. `http/server/descriptors.rs` reserves
-/// their descriptors.
+/// The maximum number of connections that a process keeps. `http/server/descriptors.rs` reserves a
+/// file descriptor for each of these connections.
 const MAX_KEPT: usize = 32;
 const MAX_AVOIDED: usize = 1000;
 
@@ -75,7 +75,8 @@ impl Default for KeptConnections {
 }
 
 impl KeptConnections {
-    /// `keep_time` is how long a connection is kept without a request.
+    /// Returns an empty set of connections. `keep_time` is how long a connection is kept without a
+    /// request.
     pub(super) fn keeping_for(keep_time: Duration) -> Self {
         Self {
             keep_time,
@@ -136,7 +137,7 @@ impl KeptConnections {
         self.lock().avoid(key);
     }
 
-    /// Closes expired connections again and again, until no connection is kept.
+    /// Closes expired connections at intervals of half the `keep_time`, until none is kept.
     async fn reap(&self) {
         loop {
             #[expect(

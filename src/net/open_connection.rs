@@ -36,6 +36,8 @@ pub(super) struct OpenConnection {
 }
 
 impl OpenConnection {
+    /// Wraps an open stream, on which no request has been sent yet.
+    ///
     /// # Errors
     /// Fails with [`NetFailure::Lost`] if the connection is closed.
     pub(super) async fn new(stream: Stream) -> Result<Self, NetFailure> {
@@ -55,7 +57,7 @@ impl OpenConnection {
     }
 
     /// Returns whether the last request and its response are complete, and the connection is open.
-    /// [`GuardedConnection`] checks again at the next request.
+    /// At the next request, [`GuardedConnection`] checks again that the connection is open.
     pub(super) fn is_ready(&mut self) -> bool {
         let driver = self.driver.as_mut();
         driver.is_some_and(|driver| driver.now_or_never().is_none()) && self.sender.is_ready()

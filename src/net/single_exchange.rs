@@ -56,9 +56,10 @@ pub enum ConnectionUse {
     /// needs its own connection, because a peer may close a kept connection just as a request is
     /// written, and then the outcome of the request is unknown.
     Own,
-    /// A connection that an earlier request to the same origin has left open, if there is one. Only
-    /// for requests that may be repeated. Requests share a connection if they have the same digest,
-    /// which must cover the user and the credentials.
+    /// A connection that an earlier request to the same origin has left open, if there is one;
+    /// otherwise a new connection. Only a request that may be repeated may use a kept connection.
+    /// Requests share a connection if they have the same digest, which must cover the user and the
+    /// credentials.
     Kept([u8; 32]),
 }
 
@@ -77,8 +78,8 @@ impl Error for Unresolved {
     }
 }
 
-/// Returns a connector with the TLS settings `tls`. The settings must have no ALPN protocols,
-/// because the builder adds the protocol itself and panics if there are any.
+/// Returns a connector with the TLS settings `tls`. The settings must have no ALPN protocols:
+/// `HttpsConnectorBuilder` sets the ALPN protocols itself, and panics if `tls` already has some.
 pub(super) fn connector(tls: ClientConfig) -> Connector {
     let mut tcp = HttpConnector::new_with_resolver(MapErr::new(
         GaiResolver::new(),
@@ -135,10 +136,12 @@ impl Net {
     /// body for the response's status.
     ///
     /// # Errors
-    /// Fails like [`Net::send_single_into`], with two differences. If the connection is lost after
-    /// [`BodyLimits::enough_bytes`] bytes of the body, the function returns the bytes so far. If a
-    /// reused connection gives a 421, or a status of `STRAY_STATUSES` that announces a close, the
-    /// function fails with [`NetFailure::Lost`], because the response may not answer this request.
+    /// Fails like [`Net::send_single_into`], with two differences:
+    /// - If the connection is lost or the time runs out after [`BodyLimits::enough_bytes`] bytes of
+    ///   the body, the function does not fail, but returns the bytes so far.
+    /// - On a reused connection, the function fails with [`NetFailure::Lost`] if the response has
+    ///   the status 421, or if the response has a status of `STRAY_STATUSES` and announces that the
+    ///   peer closes the connection. Such a response may not answer this request.
     pub async fn send_single(
         &self,
         request: Request,
@@ -201,7 +204,8 @@ impl Net {
         let key = self.kept_key(&request, connection);
         let kept = key.as_ref().and_then(|key| self.kept.take(key));
         let mut is_reused = kept.is_some();
-        // If the peer closes the kept connection before the write, a new connection sends the copy.
+        // If the peer closes the kept connection before the write, this copy of the request is sent
+        // on a new connection.
         let mut copy = kept.as_ref().and_then(|_| request.try_clone());
         let (uri, mut request) =
             prepare_request(request, key.is_some()).ok_or(NetFailure::NotSent(NOT_BUILT))?;
@@ -256,10 +260,11 @@ impl Net {
         may_keep.then_some(key)
     }
 
-    /// Keeps the connection if it can be used again. If the connection was reused, fails for a
-    /// response that perhaps belongs to no request: a 421, which refuses the connection rather than
-    /// the request, or a status of `STRAY_STATUSES` that announces a close. Any other error is the
-    /// answer to the request, even if the peer then closes the connection.
+    /// Keeps the connection for a later request, if possible. If the connection was reused, fails
+    /// for a response that may belong to no request. Such a response has the status 421, which
+    /// refuses the connection rather than the request, or it has a status of `STRAY_STATUSES` and
+    /// announces that the peer closes the connection. Any other error status is the answer to the
+    /// request, even if the peer closes the connection afterwards.
     fn received(
         &self,
         key: Option<KeptKey>,
@@ -293,14 +298,14 @@ impl Net {
     }
 }
 
-/// The maximum length of a request's body, in bytes, for a connection that is kept after the
-/// response. A part of a longer body may then still wait in the connection's buffers, and would
-/// delay the next request.
+/// The maximum length of a request's body, in bytes, if the connection is to be kept after the
+/// response. When the response arrives, a part of a longer body may still wait in the connection's
+/// buffers, and would delay the next request.
 const MAX_KEPT_BODY_BYTES: usize = 16 * 1024;
 
 /// The statuses of responses that may belong to no request. With 408, a peer closes an idle
-/// connection, perhaps while the request is on its way. With the others, a peer refuses bytes that
-/// it cannot read as a request: for example, the unread body of an earlier request.
+/// connection, perhaps while the request is on its way. With the other statuses, a peer refuses
+/// bytes that it cannot read as a request: for example, the unread body of an earlier request.
 const STRAY_STATUSES: [u16; 5] = [400, 408, 431, 501, 505];
 
 const STRAY_ANSWER: &str = "an error on a used connection may belong to no request";

@@ -7,7 +7,7 @@ use crate::task::text::from_bytes;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SseEvent {
-    /// Empty if the event has no name.
+    /// The name of the event; empty if the event has none.
     pub(crate) name: String,
     /// The values of the `data` lines, joined by line feeds.
     pub(crate) data: String,

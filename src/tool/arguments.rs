@@ -355,8 +355,8 @@ fn is_exact(double: f64, integer: i128) -> bool {
     format!("{double:.0}").parse() == Ok(integer)
 }
 
-/// Splits a decimal number into three parts: its sign, its digits without zeros at either end, and
-/// the exponent of the last digit.
+/// Splits a decimal number into three parts: whether it is negative, its digits without zeros at
+/// either end, and the power of ten of the last of these digits.
 fn decimal(text: &str) -> Option<(bool, String, i64)> {
     let (negative, text) = text
         .strip_prefix('-')

@@ -33,7 +33,7 @@ pub(crate) const GREETING: &str = "holdpoint guard 1";
 const MAX_ORDER_BYTES: u32 = 8 * 1024 * 1024;
 /// A script that first waits for one line, so that the guard can report the process group before
 /// the command begins. The script then unsets the variables that shells export by themselves.
-/// Finally, the process of the script becomes the command, with empty input.
+/// Finally, the script replaces itself with the command (`exec`), which gets empty input.
 const WAITING_SCRIPT: &str =
     r#"read -r _go && unset _go PWD OLDPWD SHLVL && exec /bin/sh -c "$0" </dev/null"#;
 /// How long the guard waits for the last output after it has killed the group. The wait has a
@@ -141,8 +141,8 @@ fn drop_tracing_capabilities() -> io::Result<()> {
     Ok(set_capabilities(None, own)?)
 }
 
-/// Reads one order from `input` and runs its command. Fails if the order cannot be read, if the
-/// command cannot be watched, or if the report cannot be written.
+/// Reads one order from `input` and runs the order's command or program. Fails if the order cannot
+/// be read, if the command cannot be watched, or if the report cannot be written.
 pub(super) fn guard(
     mut input: impl Read + Send + 'static,
     output: &mut impl Write,

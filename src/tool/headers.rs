@@ -120,8 +120,8 @@ fn header_value(value: &Secret<String>) -> Option<HeaderValue> {
 }
 
 /// Returns a digest of filled-in headers. Callers use the digest as the key of their connections,
-/// MCP sessions and comparisons of tool definitions. A request with other credentials therefore
-/// uses none of these.
+/// MCP sessions and comparisons of tool definitions. Therefore requests with different credentials
+/// never share a connection, a session or a comparison.
 pub(crate) fn headers_digest(headers: &HeaderMap) -> [u8; 32] {
     let mut pairs: Vec<(&str, &[u8])> = headers
         .iter()

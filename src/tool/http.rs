@@ -119,9 +119,9 @@ pub(super) struct CheckedSettings {
 }
 
 impl Settings {
-    /// Returns the checked settings and the mistakes. A mistake is the path of a key and a
-    /// description of the mistake. Settings with mistakes must not be used to send a request. The
-    /// settings are `None` if the `url` has no scheme, or names no built-in endpoint.
+    /// Returns the checked settings and the mistakes, each as the path of a key and a description.
+    /// Settings with mistakes must not be used to send a request. The settings are `None` if the
+    /// `url` neither begins with `http://` or `https://` nor names a built-in endpoint.
     pub(super) fn checked(&self) -> (Option<CheckedSettings>, Vec<(Vec<String>, String)>) {
         let mut mistakes = Vec::new();
         if self.timeout.is_zero() || self.timeout > MAX_TIMEOUT {

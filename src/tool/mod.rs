@@ -194,7 +194,7 @@ pub type LateSlot = Slot<LateAnswer>;
 /// stored: the journal keeps only the text for the model.
 pub type RawSlot = Slot<Arc<str>>;
 
-/// A value that a tool leaves beside its answer. Clones share the value.
+/// A place for one value that a tool leaves beside its answer. Clones share the place.
 pub struct Slot<T>(Arc<Mutex<Option<T>>>);
 
 impl<T> Slot<T> {
@@ -226,9 +226,9 @@ impl<T> std::fmt::Debug for Slot<T> {
     }
 }
 
-/// The permit to send one attempt. The permit is decided once the start of the call is committed.
-/// The tool checks the permit once: after the connection is made, right before the first byte is
-/// sent. The permit is refused in three cases:
+/// The permit to send one attempt. The permit is decided when the commit of the call's start has
+/// succeeded or failed. The tool checks the permit a single time, right before it sends the first
+/// byte (an HTTP tool has made its connection by then). The permit is refused in three cases:
 ///
 /// - The commit of the start failed.
 /// - The task was canceled.

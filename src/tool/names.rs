@@ -1,5 +1,5 @@
-//! Folds and shortens member names. Folded names that differ only in case or Unicode normal form
-//! become equal, because some JSON readers treat such names as equal.
+//! Folds and shortens member names. Folding makes names equal that differ only in case or Unicode
+//! normal form, because some JSON readers treat such names as equal.
 
 use unicode_normalization::UnicodeNormalization as _;
 

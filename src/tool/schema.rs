@@ -306,8 +306,8 @@ pub(crate) fn declared_members(parameters: &Value) -> BTreeMap<&str, Vec<&Value>
     members
 }
 
-/// Whether arguments are refused if they have a member that `parameters` does not declare (see
-/// [`CompiledSchema::closed`]). Returns false if the name of a member may decide.
+/// Whether `parameters` refuses every undeclared member of the arguments (see
+/// [`CompiledSchema::closed`]). False if some are accepted, as with `patternProperties`.
 #[must_use]
 pub(crate) fn refuses_undeclared_members(parameters: &Value) -> bool {
     let parts = in_place_schemas(parameters, parameters);

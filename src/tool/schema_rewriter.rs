@@ -37,8 +37,8 @@ const CHILD_LIST_KEYWORDS: [&str; 1] = ["prefixItems"];
 /// Keywords whose value maps names to schemas for members of the described object.
 const CHILD_MAP_KEYWORDS: [&str; 2] = ["properties", "patternProperties"];
 /// Keywords whose value is a schema for the value that the surrounding schema describes.
-/// `contentSchema` describes the decoded content instead. It can be treated like the others,
-/// because draft 2020-12 never checks it.
+/// `contentSchema` is an exception: it describes the decoded content. The rewriter can treat it
+/// like the other keywords, because draft 2020-12 never checks it.
 const IN_PLACE_KEYWORDS: [&str; 3] = ["then", "else", "contentSchema"];
 /// Keywords whose value is a list of schemas for the value that the surrounding schema describes.
 const IN_PLACE_LIST_KEYWORDS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
@@ -117,7 +117,7 @@ pub(super) fn resolve<'s>(root: &'s Value, reference: &str) -> Option<&'s Value>
     locate(root, reference).map(|(_, schema)| schema)
 }
 
-/// Returns the result of [`resolve`], preceded by the JSON Pointer to the schema.
+/// Returns the JSON Pointer to the schema that [`resolve`] returns, and this schema.
 fn locate<'s>(root: &'s Value, reference: &str) -> Option<(String, &'s Value)> {
     let fragment = reference.strip_prefix('#')?;
     let fragment = percent_encoding::percent_decode_str(fragment)

@@ -40,7 +40,7 @@ const REPORT_GRACE: Duration = Duration::from_secs(5);
 /// How long the guard may take to read its order.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Returns the parameters of a shell tool whose configuration has none.
+/// Returns the JSON Schema of the arguments of a shell tool: one text, `command`.
 #[must_use]
 pub(crate) fn parameters() -> Value {
     json!({

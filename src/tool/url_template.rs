@@ -38,9 +38,9 @@ pub(crate) struct UrlTemplate {
 }
 
 impl UrlTemplate {
-    /// Parses and checks the operator's text, and adds each mistake to `mistakes`. A template with a
-    /// mistake has the arguments of the text as far as they could be read, and must not be filled
-    /// in. `None` if the text has no scheme.
+    /// Parses and checks the operator's text, and adds each mistake to `mistakes`. If there is a
+    /// mistake, the template has the arguments that could be read, and must not be filled in.
+    /// `None` if the text does not begin with `http://` or `https://`.
     pub(crate) fn parse(text: &str, mistakes: &mut Vec<String>) -> Option<Self> {
         let mut add = |detail: &str| mistakes.push(detail.to_owned());
         let after_scheme = text
@@ -324,7 +324,8 @@ fn credentials_are_values(query: &[UrlPart]) -> bool {
     })
 }
 
-/// Returns the value of a credential's field, by the names of the credential and the field.
+/// A function that returns the value of a credential's field. Its parameters are the names of the
+/// credential and of the field.
 type CredentialLookup<'c> = &'c dyn Fn(&str, &str) -> Result<&'c str, String>;
 
 fn fill_parts(

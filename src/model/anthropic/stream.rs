@@ -256,8 +256,8 @@ fn first_input(data: &str) -> Option<String> {
         .map(|input| input.get().to_owned())
 }
 
-/// Merges a delta into a member: a text or a list is appended, and any other value replaces the
-/// member. This rule also fits delta types that the endpoint may add later.
+/// Merges a delta into a member: a text is appended to a text, a list to a list, and any other
+/// value replaces the member. This rule also fits delta types that the endpoint may add later.
 fn merge(members: &mut Map<String, Value>, name: &str, more: &Value) {
     match (members.get_mut(name), more) {
         (Some(Value::String(text)), Value::String(more)) => text.push_str(more),

@@ -12,9 +12,8 @@ use crate::model::protocol::{StreamReader, StreamState, retryable};
 use crate::net::sse::{Decoder, is_event_stream};
 use crate::task::text::from_bytes;
 
-/// The maximum length of an answer, in bytes. An unstreamed body may have this length, and so may
-/// each event of a stream. The message that the reader of a stream collects from all events has the
-/// same limit.
+/// The maximum length of an answer, in bytes. The limit applies to an unstreamed body, to each
+/// event of a stream, and to the message that the reader of a stream collects from all events.
 pub(in crate::model) const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
 pub(super) const MAX_PROBLEM_BYTES: usize = 64 * 1024;
 /// The maximum length of a stream, in bytes. A stream is much longer than the answer that it adds

@@ -1,7 +1,7 @@
 //! Collects the calls of a streamed answer, which arrive in fragments. A fragment is joined to the
-//! call with its `index`. If an endpoint omits the index or sends 0 for every call, the fragment is
-//! joined to the call with its id. Without an id, the fragment's content tells whether the fragment
-//! continues the last call.
+//! call that has the same `index`. If an endpoint omits the index or sends 0 for every call, the
+//! fragment is joined to the call that has the same id. If the fragment has no id either, its
+//! content tells whether it continues the last call.
 //!
 //! Invariant: if a fragment's members show that the fragment begins a new call, the fragment is not
 //! joined to an earlier call. If the fragments of two calls look like those of one call, the
@@ -19,10 +19,10 @@ use crate::model::protocol::PieceEmitter;
 /// texts.
 const CALL_OVERHEAD_BYTES: usize = 1024;
 
-/// The name of a call is held back if at least this many bytes at its end could be the beginning of
-/// a secret, because the next fragment may complete the secret. The name is emitted once the call's
-/// arguments or the end of the answer arrive, because the name is then complete. The number is half
-/// of the minimum length of a redacted secret.
+/// The minimum number of bytes at the end of a call's name that count as the possible beginning of
+/// a secret. A name with such an end is held back, because the next fragment may complete the
+/// secret. The name is complete, and is emitted, when the call's arguments or the end of the answer
+/// arrive. The number is half of the minimum length of a redacted secret.
 const MIN_SECRET_PREFIX_BYTES: usize = 4;
 
 /// The calls received so far. The calls are ordered by index; calls with the same index are ordered

@@ -82,8 +82,9 @@ fn function_definition(tool: &OfferedTool) -> Value {
 /// name of the tool, and the arguments. If the turn came through this protocol, the message is the
 /// provider's own JSON `raw`, except for the parts of a call that [`correct_call`] replaces. If the
 /// agent's model has changed, the turn may have come through another protocol. Such a turn is
-/// rebuilt from `text` and `calls`, and its ids are corrected. If `raw` is null, the turn came
-/// through this protocol (see [`is_derivable`]), so its calls keep their ids.
+/// rebuilt from `text` and `calls`, and its ids are corrected. A turn whose `raw` is null is
+/// rebuilt, too, but its calls keep their ids, because it counts as a turn of this protocol (see
+/// [`is_derivable`]).
 fn assistant_message(
     raw: &Value,
     text: Option<&str>,
@@ -142,8 +143,9 @@ fn message_without_calls(
 }
 
 /// Replaces the parts of a call that an endpoint would refuse. The id becomes the id that the
-/// call's result names. The name of a tool that was never offered becomes a valid name, and
-/// arguments that are no JSON object become an empty object. Everything else stays as it came.
+/// call's result names, and a missing `type` becomes `function`. The name of a tool that was never
+/// offered becomes a valid name, and arguments that are no JSON object become an empty object.
+/// Everything else stays as received.
 fn correct_call(
     members: &mut Map<String, Value>,
     (id, name, arguments): &(String, String, String),

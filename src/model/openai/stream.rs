@@ -173,9 +173,9 @@ impl ChatStreamReader {
         Some(calls)
     }
 
-    /// Old endpoints send a single call in `function_call` instead of `tool_calls`. Emits this call
-    /// and returns it in a list. Returns an empty list if there is no call, and `None` if the call
-    /// cannot be read.
+    /// Emits the call of an old endpoint, and returns the call in a list. An old endpoint sends a
+    /// single call, in `function_call` instead of `tool_calls`. The list is empty if there is no
+    /// call. Returns `None` if the call cannot be read.
     fn take_legacy_call(&mut self, emitter: &mut PieceEmitter<'_>) -> Option<Vec<AnswerCall>> {
         let calls = reply::calls(&self.message, None, &self.cleaner)?;
         for (at, call) in calls.iter().enumerate() {

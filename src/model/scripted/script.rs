@@ -190,8 +190,8 @@ fn parse_rule(rule: Value) -> Result<(RawRule, Condition), String> {
     let matches = matches
         .map(|matches| {
             Regex::new(&matches).map_err(|error| {
-                // Only the last line is the reason. The lines before it show the expression, with a
-                // mark below the wrong part.
+                // Only the last line of the error is the reason. The lines before it show the
+                // expression, with a mark below the wrong part.
                 let error = error.to_string();
                 let reason = error.lines().last().unwrap_or_default();
                 let reason = reason.trim_start_matches("error: ");

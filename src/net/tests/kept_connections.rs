@@ -20,7 +20,7 @@ impl Peer {
         Self::keeping_for(Duration::from_hours(1)).await
     }
 
-    /// `keep_time` is how long the service keeps a connection.
+    /// Starts the fake server. `keep_time` is how long the [`Net`] keeps a connection.
     async fn keeping_for(keep_time: Duration) -> Self {
         let (listener, url) = listening().await;
         let kept = KeptConnections::keeping_for(keep_time);

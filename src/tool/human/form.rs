@@ -174,7 +174,8 @@ fn is_name(name: &str) -> bool {
     (1..=MAX_NAME_BYTES).contains(&name.len()) && name.bytes().all(letter)
 }
 
-/// Reads `required`. Fails if `required` names an unknown field, or a field twice.
+/// Returns the form's list `required`; an empty list if the form has none. Fails if `required`
+/// names an unknown field, or a field twice.
 fn required(members: &Map<String, Value>, fields: &Map<String, Value>) -> Result<Value, String> {
     let Some(written) = members.get("required") else {
         return Ok(json!([]));

@@ -95,7 +95,7 @@ impl Env {
     pub(crate) fn mistakes(&self) -> Vec<(Vec<String>, String)> {
         let mut mistakes = Vec::new();
         for (name, value) in &self.0 {
-            // A `=` and a value that must not be shown may follow the name.
+            // By mistake, `name` may be `NAME=VALUE`. The value must not be shown.
             let shown = name.split_inclusive('=').next().unwrap_or_default();
             let (keys, subject) = if value.is_some() {
                 (vec!["env".to_owned(), shown.to_owned()], String::new())

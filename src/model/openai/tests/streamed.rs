@@ -160,7 +160,7 @@ async fn mislabelled_body_is_recognized_by_its_content() {
     let mislabelled = kinds
         .iter()
         .flat_map(|kind| [http("200 OK", kind, &events), http("200 OK", kind, plain)]);
-    // Longer than the other bodies, and read in several parts.
+    // `long` is longer than the other bodies, so the client reads it in several parts.
     let long = format!("{}{plain}", " ".repeat(300 * 1024));
     let called_stream = [plain, &plain.trim_end().replace('\n', ""), &long]
         .map(|plain| http("200 OK", "content-type: Text/Event-Stream\r\n", plain));
