@@ -1,8 +1,8 @@
 //! Implements a model that answers from rules, for the demonstration and for tests. The model is
 //! deterministic: the same conversation gets the same answer. The model repeats its call ids in
 //! every answer, as some providers do, so that tests find code that relies on unique ids. Answers
-//! are emitted in pieces. If the sink has a listener, the built-in script spreads the pieces over
-//! time.
+//! are emitted in pieces. If the sink has a listener, the pieces are spread over time, either over
+//! the `delay` of the rule or, in the built-in script, over a time that depends on their number.
 
 use std::fmt;
 use std::sync::Arc;
@@ -38,8 +38,8 @@ const MAX_PACED_TIME: Duration = Duration::from_millis(600);
 pub(crate) struct Scripted {
     name: String,
     script: Script,
-    /// Whether the model pauses before the pieces of an answer. Even then, the model pauses only if
-    /// the sink has a listener.
+    /// Whether the model pauses before the pieces of an answer even if the rule has no `delay`. The
+    /// model pauses only if the sink has a listener.
     is_paced: bool,
     clock: Arc<dyn Clock>,
 }

@@ -63,8 +63,9 @@ impl OpenConnection {
         driver.is_some_and(|driver| driver.now_or_never().is_none()) && self.sender.is_ready()
     }
 
-    /// Sends a request, and passes the response to `sink` while it arrives. `may_send` is called
-    /// once, right before the first byte is written. After `deadline`, nothing more is written.
+    /// Sends a request, and passes the response to `sink` while it arrives. `may_send` is called at
+    /// most once, right before the first byte is written. After `deadline`, no further byte is
+    /// written.
     ///
     /// # Errors
     /// Fails with [`NetFailure::Lost`] if no complete response arrived. [`OpenConnection::gate`]

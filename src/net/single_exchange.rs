@@ -37,15 +37,15 @@ pub(super) type Connector =
 pub const NOT_PERMITTED: &str =
     "it was no longer permitted, because its start was stored too long ago or it was canceled";
 
-/// Decides, after the connection is made and before the first byte, whether the request may still
-/// be sent.
+/// The permit to send a request. The exchange first awaits `decision`, and then checks `may_send`
+/// right before the first byte.
 pub struct SendPermit {
     /// Decides whether the request may be sent. The exchange awaits this future after the
     /// connection is made. The output is the time of the decision, or `None` if the request must
     /// not be sent.
     pub decision: BoxFuture<'static, Option<Instant>>,
-    /// Returns whether the request may still be sent. The exchange calls this function once, right
-    /// before the first byte is written.
+    /// Returns whether the request may still be sent. The exchange calls this function at most
+    /// once, right before the first byte is written.
     pub may_send: MaySend,
 }
 

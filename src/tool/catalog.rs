@@ -93,8 +93,8 @@ struct HumanTools {
 }
 
 impl Catalog {
-    /// Builds every tool. A tool with a mistake is left out, and the mistake is added to
-    /// `mistakes`.
+    /// Builds a catalog of the configured tools. A tool with a mistake is left out, and the mistake
+    /// is added to `mistakes`.
     #[must_use]
     pub fn build(
         settings: BTreeMap<String, Settings>,

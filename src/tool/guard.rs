@@ -315,7 +315,8 @@ fn drain(
     Ok(kept)
 }
 
-/// Kills the group while the unreaped leader still holds the group's number. Then reaps the leader.
+/// Kills the group while the unreaped leader still holds the group's number. Then reaps the leader,
+/// and returns the leader's exit status.
 fn end_group(pid: Pid, child: &mut Child) -> io::Result<ExitStatus> {
     // An error means that the group is already empty.
     let _ = kill_process_group(pid, Signal::KILL);

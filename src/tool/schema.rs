@@ -97,8 +97,8 @@ impl CompiledSchema {
         Self::compile(schema, true)
     }
 
-    /// Like [`CompiledSchema::closed`], for the `parameters` of a tool, which must be the schema of
-    /// an object.
+    /// Compiles the `parameters` of a tool like [`CompiledSchema::closed`], and also requires that
+    /// they are the schema of an object.
     ///
     /// # Errors
     /// Fails if the schema has flaws. The error lists the flaws.
@@ -159,7 +159,7 @@ impl CompiledSchema {
         Err(flaws.into_iter().collect())
     }
 
-    /// Checks a value.
+    /// Checks that a value fits the schema.
     ///
     /// # Errors
     /// Fails if the value does not fit the schema. The error lists at most eight places that do not

@@ -76,7 +76,7 @@ pub(super) struct ReceivedAnswer {
     pub(super) usage: Option<Value>,
 }
 
-/// Builds the answer; rejects a message whose `finish_reason` is an error.
+/// Builds the answer. If the `finish_reason` is `error`, rejects the message; a retry may help.
 pub(super) fn answer(received: ReceivedAnswer, cleaner: &Cleaner) -> AttemptOutcome {
     let ReceivedAnswer {
         message,

@@ -124,8 +124,8 @@ fn assistant_message(
     Value::Object(message)
 }
 
-/// Corrects a message without calls. Some endpoints answer without any content or with an empty
-/// list of calls, but refuse such a message in a request.
+/// Corrects a message without calls: adds missing content, and removes an empty list of calls. Some
+/// endpoints answer with such a message, but refuse it in a request.
 fn message_without_calls(
     mut message: Map<String, Value>,
     text: Option<&str>,

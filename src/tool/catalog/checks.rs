@@ -77,8 +77,8 @@ pub(super) fn external_result_schema(
     })
 }
 
-/// Checks the settings of an HTTP tool and adds all mistakes to `mistakes`. Settings with mistakes
-/// must not be used to send a request.
+/// Returns the checked settings of an HTTP tool, and adds all mistakes to `mistakes`. Settings with
+/// mistakes must not be used to send a request.
 pub(super) fn check_http(
     name: &str,
     settings: &http::Settings,
@@ -93,9 +93,9 @@ pub(super) fn check_http(
     checked
 }
 
-/// Checks that each argument in an HTTP tool's URL is declared as text, a number or a boolean. If
-/// the tool sends no body, all further arguments go into the query, and [`check_query`] checks
-/// them.
+/// Checks that each argument in an HTTP tool's URL is declared as text, a number or a boolean, and
+/// warns if the argument is not required. If the tool sends no body, all other arguments go into
+/// the query, and [`check_query`] checks them.
 fn check_url_arguments(
     name: &str,
     http: &CheckedSettings,

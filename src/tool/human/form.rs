@@ -78,7 +78,7 @@ pub(super) fn confirmation() -> Value {
     })
 }
 
-/// Checks a form that an agent wrote, as [`read_form`] does.
+/// Returns the result of [`read_form`] for a form that an agent wrote. An error begins with `form`.
 pub(super) fn from_agent(written: &Value) -> Result<Value, String> {
     read_form(written, MAX_FIELDS, &SCALAR_TYPES).map_err(|detail| format!("`form`: {detail}"))
 }
