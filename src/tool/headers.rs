@@ -121,7 +121,7 @@ fn header_value(value: &Secret<String>) -> Option<HeaderValue> {
 
 /// Returns a digest of filled-in headers. Callers use the digest as the key of their connections,
 /// MCP sessions and comparisons of tool definitions. Therefore requests with different credentials
-/// never share a connection, a session or a comparison.
+/// in their headers never share a connection, a session or a comparison.
 pub(crate) fn headers_digest(headers: &HeaderMap) -> [u8; 32] {
     let mut pairs: Vec<(&str, &[u8])> = headers
         .iter()

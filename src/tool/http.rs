@@ -275,7 +275,7 @@ impl HttpTool {
     /// Returns the kind of connection for an attempt. If the server has closed a kept connection,
     /// the outcome of an attempt over this connection may be lost. Therefore only the first attempt
     /// at a repeatable call uses a kept connection; any other attempt has its own connection. Only
-    /// calls of one user with the same credentials share a connection.
+    /// calls of one user with the same credentials in their headers share a connection.
     fn connection_use(&self, call: &Invocation, filled: &HeaderMap) -> ConnectionUse {
         if !call.may_be_lost || !self.spec.effect.is_repeatable() {
             return ConnectionUse::Own;

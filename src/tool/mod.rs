@@ -228,7 +228,8 @@ impl<T> std::fmt::Debug for Slot<T> {
 
 /// The permit to send one attempt. The permit is decided when the commit of the call's start has
 /// succeeded or failed. The tool checks the permit a single time, right before it sends the first
-/// byte (an HTTP tool has made its connection by then). The permit is refused in three cases:
+/// byte. A tool with a connection has made the connection by then. The permit is refused in three
+/// cases:
 ///
 /// - The commit of the start failed.
 /// - The task was canceled.
