@@ -99,7 +99,7 @@ pub struct ChangeEvents {
     pub events: Vec<EventHeader>,
 }
 
-/// An event of a change, without its content.
+/// An event of a change, without the content of the event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EventHeader {
     /// The event's number in the tree.

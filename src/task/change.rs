@@ -62,8 +62,8 @@ pub struct TaskChange {
 }
 
 impl TaskChange {
-    /// Returns a change that appends no facts. In an existing row, it changes at most the version,
-    /// as `guard` says. `last_seq` is the `seq` of the task's last item.
+    /// Returns a change that appends no facts. If the task's row exists, the change alters at most
+    /// the row's version, as `guard` says. `last_seq` is the `seq` of the task's last item.
     #[must_use]
     pub fn empty(task_id: TaskId, guard: Guard, last_seq: i64) -> Self {
         Self {

@@ -50,8 +50,8 @@ pub struct CallSpec {
     /// Warnings for the approver; empty if the request does not decide the call.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Warning>,
-    /// Whether this request decides the call. An approval request also shows the turn's other
-    /// calls, as context.
+    /// Whether the call needs a decision in this request. `false` for the turn's other calls, which
+    /// an approval request shows as context only.
     pub needs_decision: bool,
     /// The policy's last verdict on the call.
     pub verdict: Verdict,

@@ -58,9 +58,8 @@ impl<'a> RequestState<'a> {
             };
             // The people are counted under `Folded`, because the value of `auth.user_ids` at the
             // time of the answers is not stored. `Folded` never counts one person as two, but may
-            // count two people as one, so the count may be too low. If the count is too low,
-            // `settles` still finds the deciding answer: the approval that completed the required
-            // approvals was stored with `leave`, which says that the answer lets the call run.
+            // count two people as one, so the count may be too low. `settles` needs no count: the
+            // last of the required approvals is stored with a `leave` for the call.
             people.insert(UserIds::Folded.key(&answer.by));
             call_answer.settles() || people.len() >= required
         });

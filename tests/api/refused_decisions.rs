@@ -253,8 +253,8 @@ on_both! {
             assert!(page.contains(reason), "{page}");
             assert_eq!(page.matches("</button>").count(), before - 1, "{page}");
         }
-        // The page of the whole request keeps its forms, because an answer there makes the service
-        // ask people anew.
+        // The request's own page (the path without a verb) keeps its forms. An answer on that page
+        // makes the service ask people anew.
         let page = shown(&app, "").await;
         assert!(page.contains("</button>") && !page.contains(reason), "{page}");
         app.stop().await;

@@ -135,9 +135,9 @@ impl People {
             self.complain(format!("vacuous: {} calls at the gate", calls.len()));
         }
         for task in &calls {
-            // The service asks a person about a call that may have run. `look` answers, and this
-            // loop waits until the answer has taken effect. Then the second loop cancels a call
-            // that still waits for its agent.
+            // A call that may have run pauses its task until a person answers. `look` sends that
+            // answer, so this loop ends once the task continues. The next loop cancels a call that
+            // still waits for its agent.
             while self.look(task).await == "Paused" {
                 pause().await;
             }

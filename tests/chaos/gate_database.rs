@@ -1,5 +1,5 @@
 //! Tests of calls at a gate while Postgres does not answer, or while its answers are lost. The gate
-//! lets a call through after a commit that is known to have succeeded, and at most once.
+//! lets a call through only after a commit that is known to have succeeded, and at most once.
 
 use serde_json::json;
 

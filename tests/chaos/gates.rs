@@ -36,8 +36,9 @@ const POINTS: [&str; 15] = [
     "gate.delivered",
 ];
 
-/// The failpoints at the commits of the permit and of the report of a call that an agent runs
-/// itself. In a run with calls of all kinds, a call that the service runs may reach them first.
+/// The failpoints at two commits of a call that an agent runs itself: that of its permit, and that
+/// of its report. Calls that the service runs pass these failpoints, too, so in a run with all kinds
+/// of calls such a call may trigger them first.
 const POINTS_ELSEWHERE: [&str; 4] = [
     "tool_started.before",
     "tool_started.committed",

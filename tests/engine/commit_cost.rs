@@ -79,8 +79,8 @@ async fn cycle_of_one_client_takes_at_most_five_commits() {
     );
 }
 
-/// The bound is far above the figure of the bench (`docs/performance.md`): how many changes share a
-/// commit depends on the pace of the machine, which other tests use at the same time.
+/// The bounds on statements and commits are far above the figures in `docs/performance.md`, because
+/// fewer changes share a commit on a slow machine, and other tests use the machine meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cycles_of_sixty_four_clients_share_their_commits() {
     let counted = counted(64, 4).await;

@@ -113,7 +113,8 @@ auth: { api_keys: [ { user: alice, tenant: acme, key: "agent-key-0123456789", ma
     );
 }
 
-/// The receiver of `up` answers only after the test has seen that the attempt at `down` has failed.
+/// The entry `down` has a receiver that refuses its message. The receiver of the entry `up` answers
+/// only after the test has seen this failure.
 #[tokio::test(flavor = "multi_thread")]
 async fn message_is_timed_from_its_commit_to_its_delivery_and_an_undelivered_one_is_not() {
     let (model, hook, folder) = (

@@ -43,8 +43,8 @@ macro_rules! both {
 }
 pub(crate) use both;
 
-/// Like `both`, and makes a third test of each body: on Postgres, with the general statement for
-/// all changes, also those of single tasks.
+/// Like `both`, and makes a third test of each body. The third test runs on Postgres, and commits
+/// even the changes of single tasks by the general statement.
 macro_rules! every_statement {
     ($($(#[$doc:meta])* async fn $name:ident($fixture:ident) $body:block)*) => {
         $crate::store::store_fixture::both! {

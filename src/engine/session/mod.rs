@@ -60,7 +60,7 @@ pub(crate) struct TaskSession {
     /// The sealed credentials that a person gave. The next commit stores them.
     pub credentials: Vec<SealedCredential>,
     /// Identifies the waiting connection of a gate call: the id of the connection's ask, and the
-    /// name of the runner in the proposal (`""` without a runner). `None` if the session does not
+    /// name of the runner that the proposal gives (`""` without a runner). `None` if the session does not
     /// belong to such a connection, or if it was reloaded.
     pub ask: Option<(Uuid, String)>,
     /// For a new gate call that got no key when it was proposed: the key by which later equal calls
@@ -257,7 +257,7 @@ impl TaskSession {
         self.own.push(fact, self.now);
     }
 
-    /// Pushes a new judgement of a call, whose effect and performer stay the same.
+    /// Pushes a new judgement of a call. The effect and the performer of the call stay the same.
     pub(crate) fn push_judgement(&mut self, tool_call_id: CallId, judgement: Judgement) {
         let Some(state) = self.own.progress.call(tool_call_id) else {
             return;

@@ -30,7 +30,7 @@ pub(crate) struct Op {
     pub problems: &'static [Code],
 }
 
-/// The readers for whom an operation is made. The surface decides the form of the problems, and
+/// The kind of client for which an operation is made. It decides the form of the problems, and
 /// whether caches may store the responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Surface {

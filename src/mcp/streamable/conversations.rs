@@ -68,9 +68,9 @@ impl Context {
         }
     }
 
-    /// Returns the part of this context, session or token, that the server refuses with `status`.
-    /// Returns `None` if `status` is no such refusal, or if the context does not have the refused
-    /// part.
+    /// Returns the part of this context that the server refuses with `status`: the session or the
+    /// token. Returns `None` if `status` refuses neither, or if the context does not have the
+    /// refused part.
     pub(super) fn refused_part(&self, status: StatusCode) -> Option<Renewal> {
         match status {
             // Many servers answer an unknown session with 400 instead of 404.

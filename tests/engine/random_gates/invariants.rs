@@ -1,5 +1,5 @@
-//! Checks the invariants of gate calls at each answer. When a run (one random sequence of events at
-//! a gate) has ended, checks these invariants in all its journals.
+//! Checks the invariants of gate calls after each answer. Checks them in all journals of a run (one
+//! random sequence of events at a gate), too, when the run has ended.
 
 #![expect(
     clippy::wildcard_enum_match_arm,

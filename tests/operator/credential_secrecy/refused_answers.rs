@@ -85,7 +85,7 @@ fn odd_fields(planted: &PlantedSecrets) -> String {
 }
 
 impl SecrecyFixture {
-    /// Sends every kind of answer that the service refuses. The request must still be unanswered.
+    /// Sends every kind of answer that the service refuses, to a request that is not yet answered.
     pub async fn refused(&mut self, request: &str) {
         let path = format!("/resume/{request}");
         let bearers = [ALICE, BOB, CAROL].map(|key| format!("Bearer {key}"));

@@ -249,9 +249,10 @@ struct InboxReader {
     /// ids before `since` are removed from this set.
     sent_ids: BTreeSet<RequestId>,
     since: RequestId,
-    /// `search_at` is the time of the next search for lost changes. Neither a retry nor a read of
-    /// overdue requests begins before `not_before`. Both are times by `Clock::uptime`.
+    /// The time of the next search for lost changes, by `Clock::uptime`.
     search_at: Duration,
+    /// The time before which neither a retry nor a read of overdue requests begins, by
+    /// `Clock::uptime`.
     not_before: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! Tests in which the process of a server ends, or the guard process of the server.
+//! Tests in which the process of a server, or its guard process, ends.
 
 use rustix::process::{Pid, Signal, kill_process};
 
