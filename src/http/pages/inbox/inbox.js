@@ -25,8 +25,7 @@
   const moment = (at) => `${String(at).slice(0, 19).replace("T", " ")} UTC`;
   const rowOf = (id) => [...rows.children].find((row) => row.dataset.request === id);
   const isLastPage = !part("inbox-next");
-  // The first id of this page; empty for the first page of the list. A later page without rows has
-  // "g", which is greater than every id.
+  // The first id of this page, or "g" without rows: "g" is greater than every id.
   const pageStart = new URL(location).searchParams.get("cursor") ? (rows.firstElementChild?.dataset.request ?? "g") : "";
 
   const load = (address, accept, type, handler) => {
@@ -74,8 +73,7 @@
     setRowNote(row, "");
   };
 
-  // Reads the outcome of a request from the service, because this page missed the event
-  // `request.gone` about the request.
+  // Reads the outcome of a request whose change was missed.
   const readOutcome = (row) => {
     load(live.dataset.requests + row.dataset.request, "application/json", "json", (request) => {
       if (!request || request.can_decide) return;
@@ -86,15 +84,14 @@
     });
   };
 
-  // The ids of new open requests that have no row on this page.
+  // The ids of new open requests without a row here.
   const newRequests = new Set();
   const button = document.createElement("button");
   button.className = "second";
   let announcedAt = 0;
   let announceTimer;
 
-  // Shows the number of new requests on the button. Screen readers read each change out, so the
-  // text changes at most once in ten seconds (`ANNOUNCE_MS`).
+  // Announces new requests on the button: for screen readers, at most once in ten seconds.
   const announce = () => {
     clearTimeout(announceTimer);
     if (newRequests.size === 0) {
@@ -277,8 +274,7 @@
     source.addEventListener("error", onError);
   };
 
-  // After a lost connection, a browser reconnects by itself. If the response is not an event
-  // stream, the browser gives up, and the state is `CLOSED`.
+  // A browser reconnects by itself. If the response is not an event stream, the state is `CLOSED`.
   const onError = () => {
     if (state.textContent === words.live) state.textContent = fill(words.not_live, { at: moment(new Date().toISOString()).slice(11) });
     if (source.readyState !== EventSource.CLOSED) return;
