@@ -340,14 +340,15 @@ fn check_recipients(
         .filter(|terms| selects_in_any_tenant(entry, terms, accounts))
         .collect();
     for (key, index, one) in single_names(named) {
-        let has_decider = decisive
-            .iter()
-            .any(|terms| has_decider_with_key(entry, &one, terms, accounts));
-        let to = Recipients::Named(one);
+        let to = Recipients::Named(one.clone());
         let index = index.to_string();
         let place = [&place[..], &[key, &index]].concat();
         let is_reached = decisive.iter().any(|terms| reaches(&to, terms));
-        if !is_reached && has_decider {
+        let has_decider = || {
+            let mut terms = decisive.iter();
+            terms.any(|terms| has_decider_with_key(entry, &one, terms, accounts))
+        };
+        if !is_reached && has_decider() {
             let detail = "nobody here who may decide a question of this entry has a mail address in `auth.people`";
             mistakes.warn(&place, detail);
         } else if !is_reached {

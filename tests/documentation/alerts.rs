@@ -41,11 +41,7 @@ fn alerts_of_the_documentation_use_documented_series_and_labels() {
 #[test]
 fn table_of_metrics_names_every_metric_of_the_service_and_no_other() {
     let page = read("docs/operations.md");
-    let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
-    let documented: BTreeSet<&str> = rows
-        .filter(|row| row.starts_with("holdpoint_"))
-        .filter_map(|row| row.split('`').next())
-        .collect();
+    let documented: BTreeSet<&str> = metric_rows(&page).map(|[name, ..]| name).collect();
     let files = [
         "src/telemetry.rs",
         "src/telemetry/deliveries.rs",
@@ -63,17 +59,23 @@ fn table_of_metrics_names_every_metric_of_the_service_and_no_other() {
     assert_eq!(documented, registered);
 }
 
+/// Returns the name, the kind and the labels of each row of the table of metrics.
+fn metric_rows(page: &str) -> impl Iterator<Item = [&str; 3]> {
+    let rows = page
+        .lines()
+        .filter(|line| line.starts_with("| `holdpoint_"));
+    rows.map(|row| {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        [cells[1].trim_matches('`'), cells[2], cells[3]]
+    })
+}
+
 /// Returns the series of the table of metrics, each with its labels. A histogram has three series.
 fn documented_series(page: &str) -> BTreeMap<String, BTreeSet<&str>> {
     let mut series = BTreeMap::new();
-    for row in page
-        .lines()
-        .filter(|line| line.starts_with("| `holdpoint_"))
-    {
-        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
-        let (name, labels) = (cells[1].trim_matches('`'), cells[3]);
+    for [name, kind, labels] in metric_rows(page) {
         let labels: BTreeSet<&str> = labels.split('`').skip(1).step_by(2).collect();
-        let suffixes: &[&str] = if cells[2] == "histogram" {
+        let suffixes: &[&str] = if kind == "histogram" {
             &["_bucket", "_count", "_sum"]
         } else {
             &[""]

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Map, Number, Value, json};
+use serde_json::{Map, Value, json};
 
 use super::super::names::folded;
 use super::super::schema::CompiledSchema;
@@ -348,12 +348,7 @@ fn check_keyword(keyword: &str, value: &Value) -> Result<(), String> {
 /// Whether the limits of the field leave a possible value: no lower limit exceeds an upper limit.
 /// If the person may choose several texts, there must be at least `minItems` choices.
 fn is_satisfiable(field: &Map<String, Value>) -> bool {
-    let number = |keyword: &str| {
-        field
-            .get(keyword)
-            .and_then(Value::as_number)
-            .and_then(Number::as_f64)
-    };
+    let number = |keyword: &str| field.get(keyword).and_then(Value::as_f64);
     let integer = |keyword: &str| field.get(keyword).and_then(Value::as_u64);
     let fits = |lower: &str, upper: &str, fit: fn(&f64, &f64) -> bool| {
         number(lower)
@@ -373,6 +368,17 @@ fn is_satisfiable(field: &Map<String, Value>) -> bool {
         && fits("minimum", "exclusiveMaximum", f64::lt)
         && fits("exclusiveMinimum", "maximum", f64::lt)
         && fits("exclusiveMinimum", "exclusiveMaximum", f64::lt)
+        && (field.get("type").and_then(Value::as_str) != Some("integer") || leaves_integer(field))
+}
+
+/// Whether there is a whole number between the limits of the field.
+fn leaves_integer(field: &Map<String, Value>) -> bool {
+    let limit = |keyword: &str| field.get(keyword).and_then(Value::as_f64);
+    let above = limit("exclusiveMinimum").map(|bound| bound.floor() + 1.0);
+    let least = limit("minimum").map(f64::ceil).into_iter().chain(above);
+    let below = limit("exclusiveMaximum").map(|bound| bound.ceil() - 1.0);
+    let most = limit("maximum").map(f64::floor).into_iter().chain(below);
+    least.fold(f64::NEG_INFINITY, f64::max) <= most.fold(f64::INFINITY, f64::min)
 }
 
 fn secret_error(at: &str) -> String {

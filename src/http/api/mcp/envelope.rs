@@ -25,6 +25,33 @@ pub(super) struct Incoming {
     pub(super) params: Result<Params, RpcError>,
 }
 
+/// A method of an MCP request that this server answers.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum RpcMethod {
+    Initialize,
+    Ping,
+    Discover,
+    ListTools,
+    CallTool,
+}
+
+impl RpcMethod {
+    /// Returns the method with this name.
+    ///
+    /// # Errors
+    /// [`RpcError::unknown_method`] if the revision has no such method.
+    pub(super) fn parse(name: &str, revision: Revision) -> Result<Self, RpcError> {
+        match (name, revision.is_stateless()) {
+            ("initialize", false) => Ok(Self::Initialize),
+            ("ping", false) => Ok(Self::Ping),
+            ("server/discover", true) => Ok(Self::Discover),
+            ("tools/list", _) => Ok(Self::ListTools),
+            ("tools/call", _) => Ok(Self::CallTool),
+            (_, _) => Err(RpcError::unknown_method(revision)),
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Params {
     /// All members but `arguments`.
@@ -108,11 +135,6 @@ impl From<JsonError> for RpcError {
     }
 }
 
-/// The methods of requests in the revision 2026-07-28. [`check_headers`] refuses any other method
-/// as unknown before it looks at `_meta`. So a client that sends the older `initialize`, which has
-/// no `_meta` of this revision, learns that the method is unknown.
-const STATELESS_METHODS: [&str; 3] = ["server/discover", "tools/list", "tools/call"];
-
 /// Returns the protocol revision of a message. Refuses a message whose headers contradict its body.
 /// In the revision 2026-07-28, headers repeat the revision, the method and the called tool, because
 /// proxies do not read the body. A message of this revision without these headers is refused. A
@@ -144,8 +166,10 @@ pub(super) fn check_headers(
             "Mcp-Method is not the method in the body",
         ));
     }
-    if incoming.id.is_some() && !STATELESS_METHODS.contains(&incoming.method.as_str()) {
-        return Err(RpcError::unknown_method(revision));
+    if incoming.id.is_some() {
+        // Checked before `_meta`, so that a client that sends the older `initialize`, which has no
+        // `_meta` of this revision, learns that the method is unknown.
+        RpcMethod::parse(&incoming.method, revision)?;
     }
     if let Some(params) = params.filter(|_| incoming.id.is_some()) {
         if body.is_none() {

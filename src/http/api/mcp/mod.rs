@@ -23,7 +23,7 @@ use http::StatusCode;
 use http::header::{ACCEPT, HeaderMap};
 use serde_json::{Value, json};
 
-use self::envelope::{Incoming, Params, check_headers, read, session_header};
+use self::envelope::{Incoming, Params, RpcMethod, check_headers, read, session_header};
 use self::json_rpc::{RpcError, respond};
 use crate::agent::{Agent, Gate};
 use crate::http::Http;
@@ -200,14 +200,12 @@ impl McpRequest<'_> {
     fn answer(&self, incoming: Incoming) -> Result<BoxFuture<'static, Response>, RpcError> {
         let params = incoming.params?;
         params.check_meta()?;
-        let stateless = self.revision.is_stateless();
-        let result = match (incoming.method.as_str(), stateless) {
-            ("initialize", false) => self.initialize(&params).to_string(),
-            ("ping", false) => "{}".to_owned(),
-            ("server/discover", true) => self.discover().to_string(),
-            ("tools/list", _) => self.list_tools(&params)?,
-            ("tools/call", _) => return self.call_tool(params),
-            (_, _) => return Err(RpcError::unknown_method(self.revision)),
+        let result = match RpcMethod::parse(&incoming.method, self.revision)? {
+            RpcMethod::Initialize => self.initialize(&params).to_string(),
+            RpcMethod::Ping => "{}".to_owned(),
+            RpcMethod::Discover => self.discover().to_string(),
+            RpcMethod::ListTools => self.list_tools(&params)?,
+            RpcMethod::CallTool => return self.call_tool(params),
         };
         Ok(ready(respond(&self.id, &result)).boxed())
     }

@@ -97,6 +97,14 @@ fn form_of_any_other_shape_is_refused_with_the_reason() {
             json!({"a": {"type": "number", "exclusiveMinimum": 3, "maximum": 3}}),
             "no answer fits",
         ),
+        (
+            json!({"a": {"type": "integer", "exclusiveMinimum": 1, "exclusiveMaximum": 2}}),
+            "no answer fits",
+        ),
+        (
+            json!({"a": {"type": "integer", "minimum": 0.2, "maximum": 0.8}}),
+            "no answer fits",
+        ),
         (json!({"": {"type": "string"}}), "name of field 1"),
         (
             json!({"ok": {"type": "string"}, "z z": {"type": "string"}}),
