@@ -1,7 +1,7 @@
 //! The paths of the operations, read from the table of operations. `edge/` compares the path of a
-//! request with them where it cannot ask the operation: before the request reaches its operation,
-//! and where no operation runs (an unknown path, a known path with an unknown method, and any path
-//! while the service starts).
+//! request with these paths as long as the operation of the request is not known: before the
+//! request reaches its operation, and if no operation runs (for an unknown path, for an unknown
+//! method, and while the service starts).
 
 use std::iter::successors;
 use std::sync::LazyLock;
@@ -65,9 +65,9 @@ pub(super) fn start_of(op: &Op) -> Option<&'static str> {
     known.map(|known| fixed_start(&known.route))
 }
 
-/// Returns the path of the page to which a reader can return from a problem at `path` (with its
-/// query). If `path` has no page, because only a form posts to it, returns the path of the nearest
-/// page above it, which has the form.
+/// Returns the path of the page to which a reader can return after a problem at `path`. This is
+/// `path` itself, with its query, if `path` is a page. If only a form posts to `path`, this is the
+/// nearest page above `path`, which has the form.
 pub(super) fn page_path(path: &str) -> &str {
     let own = path.split('?').next().unwrap_or_default();
     if is_page(own) {

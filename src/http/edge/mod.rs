@@ -1,11 +1,12 @@
 //! The outermost middleware. It gives each request an id, renders problems, answers CORS
 //! preflights, and adds the headers that operations share: request id, CORS, caching and security.
-//! The surface of the operation decides whether a problem is rendered as JSON or as a page. A
-//! failed GET of a sealed link gets a page, whatever the client prefers, as a successful GET of the
-//! link does. If the database does not answer, a client that asks for an event stream gets a
-//! stream that ends at once: a browser's `EventSource` reconnects after the end of a stream, and
-//! gives up after any status but 200 (WHATWG HTML, "Server-sent events"). The log line of a request
-//! omits path and query, because a path may contain a sealed link.
+//! The log line of a request omits path and query, because a path may contain a sealed link.
+//!
+//! The surface of the operation decides whether a problem is rendered as JSON or as a page. The
+//! response to a GET of a sealed link is always a page. If the database does not answer, a client
+//! that asks for an event stream gets a stream that ends at once. A browser's `EventSource`
+//! reconnects after the end of a stream, but gives up after any status except 200 (WHATWG HTML,
+//! "Server-sent events").
 
 mod known_paths;
 mod problem_page;
@@ -138,9 +139,9 @@ impl RequestContext {
         known_paths::is_link(&self.path)
     }
 
-    /// Returns the id of the HTTP request, for the page of a problem. `None` for a link that does
-    /// not work: the pages of all such links are the same bytes, so that no page reveals anything
-    /// about its link.
+    /// Returns the id of the HTTP request, for the page of a problem. `None` if the problem is that
+    /// a sealed link does not work. The pages of all such links are equal, byte for byte, so that a
+    /// page reveals nothing about its link.
     fn id_on_page(&self, code: Code) -> Option<Uuid> {
         let is_hidden = self.is_link() && matches!(code, Code::NotFound | Code::LinkExpired);
         (!is_hidden).then_some(self.id)
@@ -244,8 +245,8 @@ fn problem(
 }
 
 fn add_headers(context: &RequestContext, response: &mut Response) {
-    // On a public path, a successful response does not depend on `Accept`: the header determines
-    // only the format of an error, and whether `/` redirects.
+    // `Vary` names `Accept` if the response depends on it. On a public path, only errors and the
+    // redirect of `/` depend on `Accept`.
     let is_private = context.surface().is_private();
     let is_negotiated = is_private || !response.status().is_success();
     let headers = response.headers_mut();
@@ -254,8 +255,7 @@ fn add_headers(context: &RequestContext, response: &mut Response) {
     }
     insert(headers, header::X_CONTENT_TYPE_OPTIONS, "nosniff");
     if is_private {
-        // A `Cache-Control` that the response already has, such as that of an event stream, is
-        // kept.
+        // Keeps a `Cache-Control` that the operation has set, such as that of an event stream.
         headers
             .entry(header::CACHE_CONTROL)
             .or_insert(HeaderValue::from_static("no-store"));

@@ -50,15 +50,16 @@ fn sign_in_link(
     {
         Some(sign_in_to(&format!("{prefix}/inbox")))
     } else if problem.code == Code::Unauthorized {
-        // The session may have ended while the person had a form open.
+        // The session may have ended while the person had a form open. The sign-in leads back to
+        // the page with the form.
         local_path(&path, prefix).map(sign_in_to)
     } else {
         None
     }
 }
 
-/// Returns the path of the intervention request's page, if the HTTP request was for this page or
-/// for a form on it. `None` if the problem may mean that the reader may not see the intervention
+/// Returns the path of an intervention request's page, if the HTTP request was for this page or for
+/// a form on it. `None` if it is unknown whether the reader has the right to see the intervention
 /// request.
 fn back_path(context: &RequestContext, problem: &Problem, prefix: &str) -> Option<String> {
     let may_hide_request = matches!(

@@ -1,6 +1,6 @@
-//! `envoy.service.auth.v3.Authorization/Check`: answers whether an HTTP request may pass. If the
-//! request passes, Envoy forwards the same bytes that it sent for the check. The service's answer
-//! cannot change these bytes, and Envoy does not report the outcome of the request.
+//! `envoy.service.auth.v3.Authorization/Check`: answers whether an HTTP request may pass. Envoy
+//! forwards the body of a permitted request unchanged, so the answer cannot edit a call. Envoy does
+//! not report the outcome of the request.
 
 use bytes::Bytes;
 
@@ -126,8 +126,8 @@ pub(super) async fn check(gateway: &Gateway, message: Bytes) -> Result<GrpcAnswe
 }
 
 /// Returns the revision of MCP that the request's header names. Without the header, and for a
-/// revision that this service does not speak, returns the oldest revision, because clients of every
-/// revision can read its results.
+/// revision that this service does not speak, returns the oldest revision, because every client can
+/// read results of the oldest revision.
 fn protocol_revision(checked: &CheckedHttpRequest) -> Revision {
     let mut headers = checked.headers.iter();
     let header = headers.find(|(name, _)| name == "mcp-protocol-version");
@@ -153,8 +153,8 @@ fn read_call(checked: &CheckedHttpRequest) -> Result<JsonRpcMessage, RefusalReas
             "The gateway has sent a part of the body.".to_owned(),
         ));
     }
-    // These two headers tell the upstream how to decode the body. If the upstream decoded the body,
-    // it would run a call that differs from the bytes that are judged here.
+    // `Content-Encoding` and the charset in `Content-Type` tell the upstream how to decode the
+    // body. Decoding could turn the body into another call than the call that is judged here.
     if header("content-encoding").is_some_and(|(_, value)| !is_identity(value)) {
         return Err(RefusalReason(
             "The body must not have a Content-Encoding.".to_owned(),
@@ -241,9 +241,9 @@ fn read_http(request: &[u8], checked: &mut CheckedHttpRequest) -> Result<(), Mal
                 }
                 checked.body = bytes.to_vec();
             }
-            // With `encode_raw_headers`, Envoy sends the headers in this field instead of
-            // `HEADERS`. The reader does not decode this field, so it would miss the header that
-            // names the user, and every call would count as a call of the key's own user.
+            // Envoy uses this field instead of `HEADERS` if its setting `encode_raw_headers` is on.
+            // Without the headers, the service would not know the user, and would judge every call
+            // as a call of the key's own user.
             field::HEADER_MAP if !bytes.is_empty() => return Err(Malformed),
             _ => {}
         }

@@ -44,12 +44,12 @@ const PERMISSION_DENIED: u64 = 1;
 const INVALID: u64 = 3;
 /// A header with the id of the call's task. The header [`CALL_HEADER`] has the same value.
 const TASK_HEADER: &str = "holdpoint-task";
-/// The metadata key that names an attempt. When agentgateway asks whether a call may run, the
-/// service's answer has the attempt's id (see [`attempt_id`]) under this key. When agentgateway
-/// later reports the call's result, the report also has this key. Depending on agentgateway's
-/// configuration, the value in the report is the attempt's id or the value of [`CALL_HEADER`].
+/// The metadata key for the id of an attempt (see [`attempt_id`]). The answer that permits a call
+/// has the id under this key, and agentgateway's later report of the call's result has the key too.
+/// Depending on agentgateway's configuration, the value in the report is the id of the attempt or
+/// the value of [`CALL_HEADER`].
 const METADATA_KEY: &str = "holdpoint_call";
-/// The maximum length of the content of a report, in bytes. Longer content is truncated.
+/// The maximum length of a reported result of a call, in bytes. A longer result is truncated.
 const MAX_CONTENT_BYTES: usize = 1024 * 1024;
 
 /// The request or response that agentgateway asks about.
@@ -172,8 +172,8 @@ fn parse_attempt_id(text: &str) -> Option<(TaskId, Option<u32>)> {
     }
 }
 
-/// Answers `CheckResponse`: reports the outcome of the call whose attempt is in the metadata.
-/// Always lets the response pass, because the call has already run.
+/// Answers `CheckResponse`: stores the outcome of the attempt whose id is in the metadata. Always
+/// lets the response pass, because the call has already run.
 ///
 /// # Errors
 /// Fails with a gRPC status if the message is malformed.

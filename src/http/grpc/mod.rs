@@ -156,8 +156,8 @@ async fn call(
 }
 
 /// Checks the gateway's key. Returns the `Authorization` headers with the key, and the caller whom
-/// the key alone identifies. Leaves out the gateway's other headers: the user comes from the
-/// request that the gateway asks about.
+/// the key alone identifies. Ignores headers of the gateway that name a user: the user comes from
+/// the request that the gateway asks about.
 ///
 /// # Errors
 /// `Unauthenticated` for a missing or wrong key, `PermissionDenied` for a key that may not propose

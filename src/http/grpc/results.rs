@@ -8,14 +8,14 @@ use crate::http::api::mcp::result::{gateway_result, refusal_result};
 use crate::people::Caller;
 use crate::task::mcp_revision::Revision;
 
-/// Returns two descriptions of a call: a text for the model that proposed the call, and JSON
-/// members for the client program.
+/// Describes the state of a call that the gateway does not let through. Returns a text for the
+/// model that proposed the call, and JSON members for the client program.
 pub(super) fn refusal_parts(
     gateway: &Gateway,
     call: &GateCall,
     caller: &Caller,
 ) -> (String, Value) {
-    // Any revision will do, because neither description depends on it.
+    // The text and the members are the same in every revision.
     let mut result = gateway_result(call, caller, &gateway.http.settings, Revision::June2025);
     let text = result.pointer("/content/0/text").and_then(Value::as_str);
     let text = text.unwrap_or_default().to_owned();

@@ -130,8 +130,8 @@ const OPERATION_PARAMETER_CONSTRAINTS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// The constraints on operations whose action is in the path. Each entry has the operation and the
-/// constraint.
+/// The constraints on the operations whose path names an action on a request. Each entry has the
+/// operation and the constraint.
 const OPERATION_CONSTRAINTS: &[(&str, &str)] = &[
     (
         "approve_request",

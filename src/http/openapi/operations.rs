@@ -101,9 +101,9 @@ fn responses_mut(operation: &mut Map<String, Value>) -> Option<&mut Map<String, 
 }
 
 /// Adds a response for each status of the operation's problems. If the operation itself describes a
-/// JSON body for such a status, the response has both content types. The operation that shows the
-/// page of a sealed link responds to problems with pages, so its responses have `text/html` instead
-/// of the JSON of a problem.
+/// JSON body for such a status, the response has both content types. The page of a sealed link is
+/// an exception: its problems are pages, so the responses have `text/html` instead of the JSON of a
+/// problem.
 fn add_problems(responses: &mut Map<String, Value>, op: &Op) {
     let mut codes_by_status: BTreeMap<u16, Vec<Code>> = BTreeMap::new();
     for code in common_problems(op.auth).iter().chain(op.problems) {
@@ -133,7 +133,7 @@ fn add_problems(responses: &mut Map<String, Value>, op: &Op) {
 fn response_headers(operation: &mut Map<String, Value>, op: &Op) {
     let is_prefer = |parameter: &mut Value| parameter.get("name") == Some(&json!("Prefer"));
     let takes_prefer = parameters_mut(operation).any(is_prefer);
-    // Only an operation that stores keys can refuse a key that was used with another body.
+    // Only an operation that stores each `Idempotency-Key` notices that a key is reused.
     let stores_keys = op.problems.contains(&Code::IdempotencyKeyReused);
     let headers = [
         (

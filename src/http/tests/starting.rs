@@ -3,7 +3,8 @@
 use super::*;
 use crate::http::edge::starting;
 
-/// Returns the routers of the service and of the metrics, before the database is open.
+/// Returns the routers of the service and of the metrics, before the database is open. If `open` is
+/// true, the service has no accounts.
 fn routers(open: bool) -> (Router, Router) {
     let http = http(open, &[]);
     starting::routers(&http.edge)
@@ -42,7 +43,7 @@ async fn answers_while_the_service_starts_equal_those_of_an_outage() {
     }
 }
 
-/// A browser's `EventSource` gives up after any status but 200.
+/// The stream has the status 200, because a browser's `EventSource` gives up after any other status.
 #[tokio::test]
 async fn stream_that_is_asked_for_without_a_database_ends_at_once() {
     let (starting, outage) = (routers(false).0, app(false, &[]));
