@@ -245,8 +245,8 @@ fn problem(
 }
 
 fn add_headers(context: &RequestContext, response: &mut Response) {
-    // `Vary` names `Accept` if the response depends on it. On a public path, only errors and the
-    // redirect of `/` depend on `Accept`.
+    // `Vary` names `Accept` where `Accept` may change the response: on a private path, and on a
+    // public path for errors and for the redirect of `/`.
     let is_private = context.surface().is_private();
     let is_negotiated = is_private || !response.status().is_success();
     let headers = response.headers_mut();

@@ -89,8 +89,8 @@ fn english(code: DetailCode) -> String {
     exception.map_or_else(|| code.to_string(), |(_, text)| (*text).to_owned())
 }
 
-/// Returns the title of a page about a problem, in the page's language. `None`, in either language,
-/// for a code whose title has no Chinese translation.
+/// Returns the title of a page about a problem, in the page's language. `None`, in both languages,
+/// for a code without a Chinese title. The page then has the English title of the JSON problem.
 pub(super) fn title(language: Language, code: Code) -> Option<&'static str> {
     let chinese = chinese_title(code)?;
     Some(match language {

@@ -43,7 +43,7 @@ async fn answers_while_the_service_starts_equal_those_of_an_outage() {
     }
 }
 
-/// The stream has the status 200, because a browser's `EventSource` gives up after any other status.
+/// The status is 200, because a browser's `EventSource` gives up after any other status.
 #[tokio::test]
 async fn stream_that_is_asked_for_without_a_database_ends_at_once() {
     let (starting, outage) = (routers(false).0, app(false, &[]));

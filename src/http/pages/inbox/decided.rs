@@ -1,8 +1,8 @@
 //! `GET /inbox/decided`: the requests that a person has answered, the newest answer first. With
 //! `all=1`, also the requests that other people have decided and that the person has the right to
 //! decide. The cursor is the id of a request, and ids are in the order in which the requests were
-//! opened. So the times of opening determine which requests are on a page. Within a page, the
-//! requests are sorted by the times of the answers.
+//! opened. A page therefore has requests that were opened one after the other. Only within a page,
+//! the requests are sorted by the time of the answer.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ pub(crate) const OP: Op = Op {
 
 const MAX_ROWS: usize = 50;
 const REQUESTS_PER_READ: i64 = 50;
-/// The maximum number of reads, for one page.
+/// The maximum number of database reads for one page.
 const MAX_READS: usize = 40;
 
 /// The page of decided requests

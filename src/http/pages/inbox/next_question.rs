@@ -14,9 +14,9 @@ use crate::people::Caller;
 use crate::people::authorization::may_decide;
 use crate::store::RequestRow;
 
-/// Returns the line that leads to the next question. If no other request waits, the line says so
-/// and has no link to a question. Returns a line if the reader has answered the request in `row`,
-/// or if the request is closed and the reader may decide it; otherwise `None`.
+/// Renders the line with a link to the next question. If no other request waits, the line says so
+/// and has no link to a question. `None` if the reader has not answered the request in `row`, and
+/// the request is open or the reader may not decide it.
 ///
 /// # Errors
 /// `unavailable` or `internal` when the inbox cannot be read.
@@ -37,7 +37,7 @@ pub(crate) async fn next_question_line(
     let count = others.len().saturating_sub(1);
     let mut next = None;
     for id in others {
-        // `requests_by_id` leaves out a request that cannot be read; then the next id is tried.
+        // `requests_by_id` returns nothing for an unreadable request; the loop then tries the next.
         let read = http
             .store
             .requests_by_id(&site.caller.tenant, &[id])

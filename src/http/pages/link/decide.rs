@@ -77,7 +77,8 @@ pub(crate) async fn decide_by_link(
             let view = View::load_by_link(&http, &row, &posted.caller, language, &link).await?;
             invalid_form::page(&http, view, &posted, action_in_form(&posted), problem).await
         }
-        // `pending` has the other open requests of the task, which the link gives no right to see.
+        // The member `pending` of a problem has the task's other open requests. The link gives no
+        // right to see these requests.
         Err(mut problem) => {
             problem.members.remove("pending");
             Err(problem)

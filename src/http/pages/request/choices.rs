@@ -1,6 +1,6 @@
-//! The forms whose fields name the calls that they decide. If several calls are open, a form has a
-//! choice for each call. If one call is open, a form edits this call, and another form gives its
-//! result. Each form offers only permitted actions.
+//! The forms in which the name of a field contains the id of a call. If several calls are open, one
+//! form has a choice for each call. If a single call is open, one form edits the call's arguments,
+//! and another form gives the call's result. Each form offers only permitted actions.
 
 use maud::{Markup, html};
 

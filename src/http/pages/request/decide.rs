@@ -22,8 +22,8 @@ pub(super) fn decide_form(view: &View<'_>) -> Option<Markup> {
         return None;
     }
     let path = |word| format!("{}/resume/{}/{word}", view.prefix, view.request.request_id);
-    // If this is the page of a sealed link, or if the form names a call, both buttons post to the
-    // same path. The value of each button then names the action.
+    // On the page of a sealed link, or if the form names a call, both buttons post to the same
+    // path, and the value of the pressed button names the action.
     let same_path = view.link.is_some() || call.is_some();
     let name = same_path.then(|| field_name(call, "action"));
     let value = |word| same_path.then_some(word);
@@ -46,10 +46,10 @@ pub(super) fn decide_form(view: &View<'_>) -> Option<Markup> {
     Some(html! { div.decide { (form_with_digest(view, to, &body)) } })
 }
 
-/// Returns the call that the forms have to name; `None` if they decide the whole request. The
-/// service refuses a rejection of the whole request if this reader has approved a call that is
-/// still undecided. In this case, the forms name the open call if there is only one. If several
-/// calls are open, only the form with a choice for each call can reject.
+/// Returns the call that the forms have to name; `None` if they decide the whole request. The forms
+/// name the only open call if this reader has approved another call that is still undecided,
+/// because the service then refuses to reject the whole request. If several calls are open in this
+/// case, only the form with a choice for each call can reject.
 fn call_to_name<'v>(view: &'v View<'_>) -> Option<&'v RequestedCall> {
     match view.open_calls().as_slice() {
         [call] if view.has_approved_undecided_call() => Some(*call),

@@ -39,7 +39,7 @@ pub(crate) fn to_json(
     } else {
         form.put_request_decision(row, &mut body);
     }
-    // An empty digest is kept, so that the answer is refused: no request has this digest.
+    // Keeps an empty digest, so that the service refuses the answer: no request has this digest.
     if let Some(digest) = form.fields.remove("digest") {
         body.put("digest", Value::from(digest).to_string());
     }
@@ -140,9 +140,9 @@ impl FormReader {
     }
 
     /// Returns submitted JSON without the white space around it. If the JSON is not valid, reports
-    /// a mistake at the pointer `at` and returns `None`. The JSON must also be valid inside four
-    /// arrays, because the body contains it up to four levels deep, and the depth of a body is
-    /// limited.
+    /// a mistake at the pointer `at` and returns `None`. The body contains the JSON up to four
+    /// levels deep, and the depth of a body is limited. So the JSON must also be valid inside four
+    /// arrays.
     fn checked_json(&mut self, submitted: &str, at: &str) -> Option<String> {
         let text = submitted.trim_matches([' ', '\t', '\n', '\r']);
         let nested = format!("[[[[{text}]]]]");
@@ -345,8 +345,8 @@ impl FormReader {
     }
 
     /// Returns the arguments that a person edited, either in a field for each member or as JSON.
-    /// `None` if the person has not chosen the action `edit` (`is_edit`), or if the edit has a
-    /// mistake. Reports each mistake; an edit without the action `edit` is also a mistake.
+    /// `is_edit` tells whether the person chose the action `edit`; if not, returns `None`, and an
+    /// edit is a mistake. Reports each mistake. Also returns `None` if the edit has a mistake.
     fn edited_arguments(
         &mut self,
         call: &CallSpec,

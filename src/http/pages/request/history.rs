@@ -27,7 +27,7 @@ pub(crate) enum CallStatus {
     /// The call was let through at a gate. The client that proposed the call runs it, and need not
     /// report the outcome.
     Released,
-    /// The journal has no attempt and no result yet.
+    /// The journal has no attempt at the call and no result of the call yet.
     Waiting,
     /// A request that was opened after the page's request asks about the call, for example whether
     /// the call may run.
@@ -105,7 +105,7 @@ impl CallStatus {
     }
 }
 
-/// The facts about one call in the part of the journal that was read.
+/// The facts about one call in the items that [`RequestHistory::apply`] has received.
 #[derive(Clone, Debug, Default)]
 struct CallRecord {
     /// Whether an attempt or a sub-agent was started.
@@ -115,8 +115,8 @@ struct CallRecord {
     was_answered_later: bool,
     result: Option<(Outcome, Option<u16>)>,
     late_outcome: Option<Outcome>,
-    /// Whether the model has answered since the result was stored. If so, the model has read the
-    /// result.
+    /// Whether the model has answered since the call's result was stored. If so, the model has read
+    /// the result.
     model_has_result: bool,
 }
 
@@ -128,8 +128,8 @@ pub(crate) struct RequestHistory {
     /// The reason why the request was closed without a decision; `None` if the request is open or
     /// decided.
     pub closed: Option<CloseReason>,
-    /// The first terminal status that the task got after `closed` was set. `None` if `closed` is
-    /// `None`, or if the task has not ended since then.
+    /// The first terminal status that the task got after the request was closed without a decision;
+    /// `None` if there is none.
     pub status_at_close: Option<TaskStatus>,
     /// The task's last status, if it is terminal.
     pub final_status: Option<TaskStatus>,

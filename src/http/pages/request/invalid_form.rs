@@ -33,8 +33,8 @@ const MEMBERS: [&str; 7] = [
     "result",
 ];
 
-/// Responds with the page of the request `id`, which shows the form and its mistakes. `path_action`
-/// is the action in the path of the POST, if any.
+/// Responds with the page of the request `id`, which shows the form and its mistakes. `problem` is
+/// the reason why the POST was refused, and `path_action` the action in its path, if any.
 ///
 /// # Errors
 /// Fails with `problem` itself unless the code of `problem` is `invalid`, the body is a form, and
@@ -69,7 +69,8 @@ fn is_shown(posted: &PostRequest, problem: &Problem) -> bool {
     problem.code == Code::Invalid && posted.is_form() && wants_html(&posted.headers)
 }
 
-/// Responds with the page of `view`, which shows the form and its mistakes.
+/// Responds with the page of `view`, which shows the form and its mistakes. `problem` is the reason
+/// why the POST was refused.
 ///
 /// # Errors
 /// Fails with `problem` itself unless the code of `problem` is `invalid`, the body is a form, and

@@ -99,8 +99,8 @@ pub(crate) fn kind_word(kind: RequestKind, words: &Translations) -> &'static str
     kind_part(kind, words).word
 }
 
-/// Returns the [`KindPart`] of a guidance request, with `word` and `heading` as the names of the
-/// kind. The parts of the other kinds are copies of it, in which [`kind_part`] replaces some texts.
+/// Returns the [`KindPart`] of a guidance request, but with `word` and `heading` as the names of
+/// the kind. For the other kinds, [`kind_part`] replaces some texts in it.
 fn guidance_part(
     word: &'static str,
     heading: &'static str,

@@ -255,7 +255,7 @@ impl<'a> View<'a> {
     }
 
     /// Returns whether the request was decided and not rejected, and no call of the request has
-    /// failed since then.
+    /// ended without success or with an unknown outcome.
     fn ended_well(&self) -> bool {
         let decided = self.request.decision.as_ref();
         let went_wrong = |history: &RequestHistory| {
@@ -394,7 +394,8 @@ async fn asks_about_changed_tool(
     }
 }
 
-/// Renders the page with one button, or with `refusal`, the reason why its POST would be refused.
+/// Renders the page with the button for `action`. If the service would refuse `action`, `refusal`
+/// has the reason, and the page shows the reason instead of the button.
 #[must_use]
 pub(crate) fn single_action_page(view: &View<'_>, action: Action, refusal: Option<&str>) -> Markup {
     page(

@@ -96,7 +96,7 @@ pub(crate) struct FieldMistake {
     /// A JSON pointer to the mistake. If the mistake has a field, the pointer begins at the field's
     /// value. Otherwise it begins at the JSON body that was made from the form.
     pub pointer: String,
-    /// The expected value.
+    /// The text of the mistake, such as the expected value.
     pub detail: Detail,
 }
 

@@ -34,8 +34,8 @@ pub(super) struct UserMessage {
 }
 
 /// Reads the last message that the user sent to the root task before the request was opened.
-/// Searches at most [`MAX_SEARCHED_ITEMS`] items. Returns `None` if none of these items is such a
-/// message, or if the journal cannot be read.
+/// Searches at most [`MAX_SEARCHED_ITEMS`] items. Returns `None` if it finds no such message, or if
+/// the journal cannot be read.
 pub(super) async fn load(http: &Http, row: &RequestRow) -> Result<Option<UserMessage>, Problem> {
     let mut end = if row.task_id == row.root_task_id {
         row.asked_seq

@@ -37,7 +37,7 @@ pub(crate) async fn sign_out(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     check_key(&headers)?;
-    // The lookup keeps an invented token from causing a write to the database.
+    // Looks the session up first, so that an invented token causes no write to the database.
     if let Some(token) = cookie::token(&headers, &http.settings.public_url)
         && http.store.session(&token.digest()).await?.is_some()
     {

@@ -34,7 +34,7 @@ pub(super) struct TaskTimeline {
     pub entries: Vec<Markup>,
     /// The value of `before` for the page of earlier events; `None` without earlier event numbers.
     pub earlier_page: Option<i64>,
-    /// The last event number that this page covers. The script continues after this number.
+    /// The last event number that this page covers. `pages/follow.js` adds the later events.
     pub end: i64,
 }
 
