@@ -1,19 +1,20 @@
 //! Ends the stored presence of an asker together with the process that stored it, on Postgres. An
-//! asker is the client that waits for the verdict on a gate call.
+//! asker is the client that waits for the verdict on a gate call. Its presence is stored in
+//! `asker_until`, the time until which it waits.
 //!
 //! Each process has a random number, new at each start. The Postgres session of its relay
 //! (`relay.rs`) holds the advisory lock with this number, and Postgres releases the lock when the
-//! session ends. A commit that stores for how long an asker waits also stores the number, in
-//! `asker_owner`. A query of another process that reads an `asker_until` in the future tries the
-//! lock (see `sql.rs`). If no session holds the lock, the query returns 0 as `asker_until`, so the
-//! presence counts as ended. The queries of the process itself skip this test for the presences
-//! that the process stored. They recognize these rows by the number, which is a setting
-//! (`holdpoint.process`) of each Postgres session of the process.
+//! session ends. A commit that stores `asker_until` also stores the number, in `asker_owner`. If a
+//! query reads an `asker_until` in the future, the query tries to take the lock with the number in
+//! `asker_owner` (see `sql.rs`). If no session holds this lock, the query returns 0 as
+//! `asker_until`, so the presence counts as ended. A query does not try the lock of its own
+//! process. The query recognizes the number, because each Postgres session of a process has the
+//! process's number in the setting `holdpoint.process`.
 //!
 //! While the relay has no connection, other replicas treat the presences of this process as ended.
 //! The presences count again as soon as the relay has taken the lock in a new session. A commit
-//! that this process makes without the lock stores no number, so the presence in this commit lasts
-//! until the stored `asker_until`.
+//! that this process makes without the lock stores no number. A presence without a number lasts
+//! until `asker_until`, even if this process ends earlier.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -26,9 +27,10 @@ use super::relay::{Disconnected, TIMEOUT};
 use crate::world::{NoRandomness, random_bytes};
 
 /// Takes the lock if it is free. The lock is not free while an earlier session of this process
-/// still exists, or while a read tries the lock. A session without the parameter of this process
-/// belongs to a pooler that assigns connections by transaction. Such a session outlives this
-/// process, so the statement does not take the lock in it.
+/// still exists, or while a query of another process tries the lock. The setting
+/// `holdpoint.process` of the session must be the number of this process. In the session of a
+/// pooler that assigns connections by transaction, the setting is missing. Such a session outlives
+/// this process, so the statement does not take the lock in it.
 ///
 /// The statement has no text for `SQLite`, because one process alone uses a `SQLite` file.
 const TAKE: Sql = Sql {
@@ -42,7 +44,7 @@ pub(super) const STATEMENTS: &[Sql] = &[TAKE];
 
 #[derive(Debug)]
 pub(super) struct AskerLock {
-    /// The number of this process.
+    /// The random number of this process, which is the key of the advisory lock.
     key: i64,
     is_held: AtomicBool,
 }
@@ -57,12 +59,13 @@ impl AskerLock {
         })
     }
 
-    /// Returns the parameter that each session of this process has.
+    /// Returns the setting, with its value, that each Postgres session of this process has.
     pub(super) fn parameter(&self) -> (&'static str, i64) {
         ("holdpoint.process", self.key)
     }
 
-    /// Returns the `asker_owner` of a presence that this process stores now; 0 stands for null.
+    /// Returns the `asker_owner` for a presence that this process stores now: the number of this
+    /// process if it holds the lock, otherwise 0, which stands for null.
     pub(super) fn owner(&self) -> i64 {
         if self.is_held.load(Ordering::Relaxed) {
             self.key
@@ -90,7 +93,7 @@ impl AskerLock {
         Ok(())
     }
 
-    /// Records that the session that held the lock is lost.
+    /// Records that the lock is no longer held, because the session that held it is lost.
     pub(super) fn lose(&self) {
         self.is_held.store(false, Ordering::Relaxed);
     }

@@ -19,10 +19,10 @@ use crate::task::item::Fact;
 use crate::task::request::RequestSpec;
 use crate::task::status::{RequestStatus, TaskStatus};
 
-/// Turns a change into rows. Returns `None` if the change cannot be stored: a text contains a NUL
-/// character, the change names a task twice, or the change adds items to a task without a check of
-/// the task's version (`Guard::Any`), for example. If an event of the change matches
-/// `event_filters`, the rows include a notice, from which a sender later makes deliveries.
+/// Turns a change into rows. Returns `None` if the change cannot be stored, for example because a
+/// text contains a NUL character, because the change names a task twice, or because the change adds
+/// items to a task without a check of the task's version (`Guard::Any`). If an event of the change
+/// matches `event_filters`, the rows include a notice, from which a sender later makes deliveries.
 pub(super) fn rows(change: Change, event_filters: &EventFilters) -> Option<ChangeRows> {
     let mut rows = ChangeRows {
         gets_notice: event_filters.matches(&change),

@@ -30,11 +30,12 @@ const SET_BEGUN: Sql = sql!(
 
 /// Renews leases.
 ///
-/// The two texts differ because only Postgres has row locks and the table `claimable_task`.
-/// Postgres first locks the rows in order of id. Commits lock rows in this order, too, so they
-/// cannot deadlock with a renewal. A claim looks at a task once `claimable_task.due_at` has passed.
-/// If `due_at` is less than half a lease away, the renewal moves `due_at` to the end of the new
-/// lease. Otherwise the renewal leaves `due_at` as it is, which saves a write.
+/// The texts for Postgres and `SQLite` differ because only Postgres has row locks and the table
+/// `claimable_task`. Postgres first locks the rows in order of id. Commits lock rows in this order,
+/// too, so they cannot deadlock with a renewal. A claim looks at a task once
+/// `claimable_task.due_at` has passed. If `due_at` is less than half a lease away, the renewal
+/// moves `due_at` to the end of the new lease. Otherwise the renewal leaves `due_at` as it is,
+/// which saves a write.
 const RENEW: Sql = Sql {
     postgres: "
 with mine as materialized (
@@ -59,7 +60,7 @@ returning task_id",
 /// Releases leases, and queues the tasks. A task's driver may still be running. The next claim
 /// increments the task's version, which fences off the driver's writes.
 ///
-/// The two texts differ for the reasons given at [`RENEW`].
+/// The texts for Postgres and `SQLite` differ for the reasons given at [`RENEW`].
 const RELEASE: Sql = Sql {
     postgres: "
 with mine as materialized (
@@ -200,9 +201,10 @@ impl LastServed {
 /// last.
 ///
 /// A claim takes tasks in rounds. In each round, the claim takes one task of each name that still
-/// has tasks. A round goes through the names after `last` in alphabetical order, and then through
-/// the other names in alphabetical order. The last round has served exactly the names with the most
-/// claimed tasks. The result is the last of these names in the order of a round.
+/// has tasks. So the names with the most claimed tasks are those that the last round has served. A
+/// round goes through the names after `last` in alphabetical order, and then through the other
+/// names in alphabetical order. The result is the last name in this order among those that the last
+/// round has served.
 fn last_served_name<'a>(names: impl IntoIterator<Item = &'a str>, last: &str) -> Option<String> {
     let mut counts: BTreeMap<(bool, &str), usize> = BTreeMap::new();
     for name in names {

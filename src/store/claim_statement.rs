@@ -121,8 +121,9 @@ macro_rules! first {
 
 /// Claims tasks, as the comment of this module describes.
 ///
-/// The two texts differ because `SQLite` has neither row locks nor `claimable_task`. `SQLite` runs
-/// one writer at a time, and its statement reads `agent_task` directly.
+/// The texts for Postgres and `SQLite` differ because `SQLite` has neither row locks nor
+/// `claimable_task`. `SQLite` runs one writer at a time, and its statement reads `agent_task`
+/// directly.
 ///
 /// On Postgres the statement first selects rows of `claimable_task`, whose `due_at` may be too
 /// early and whose `alone` may be out of date. The statement then locks the tasks of these rows in

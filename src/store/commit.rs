@@ -62,7 +62,8 @@ struct QueuedChange {
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<QueuedChange>,
-    /// The roots with a change in [`Committer::repeat`]. Later changes of these roots stay queued.
+    /// The roots of the changes that [`Committer::repeat`] handles. Later changes of these roots
+    /// stay queued.
     repeated_roots: HashSet<TaskId>,
     closed: bool,
 }
@@ -282,7 +283,7 @@ impl Committer {
                 self.feed.wake_sender();
             }
         }
-        // The write counts even if the caller has dropped the receiver.
+        // The send fails if the caller no longer waits for the result.
         let _ = reply.send(result);
     }
 

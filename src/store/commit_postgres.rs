@@ -207,8 +207,8 @@ with changes as materialized (
 ){written_grants}{inserted_notices}
 select c.change, m.at from taken c cross join moment m";
 
-/// Locks the standing decisions on which the started calls rely, after `held` has locked the
-/// requests.
+/// Locks the standing decisions under which the changes start calls. Runs after the subquery `held`
+/// has locked the requests.
 const GRANTS_HELD: &str = ", used_grants as materialized (
     select w.change, w.grant_id, w.calls, sum(w.calls) over (partition by w.grant_id order by w.change) as upto from {uses w}
 ), held_grants as materialized (
@@ -218,8 +218,8 @@ const GRANTS_HELD: &str = ", used_grants as materialized (
 
 const GRANTS_COUNTED: &str = " + (select count(*) from held_grants)";
 
-/// Refuses a change if its standing decision is missing, revoked or expired, or has too few uses
-/// left for this change and the earlier changes of the batch.
+/// Refuses a change if one of the standing decisions that it uses is missing, revoked or expired,
+/// or has too few uses left for this change and the earlier changes of the batch.
 const GRANTS_REFUSED: &str = "
     union all
     select w.change from used_grants w left join held_grants g on g.grant_id = w.grant_id cross join moment m
@@ -271,8 +271,8 @@ record! {
 }
 
 impl Store {
-    /// For tests: makes the general statement write all later changes of this store on Postgres,
-    /// also those that `commit_single.rs` would write.
+    /// For tests: makes the statement of this file write all later changes of this store on
+    /// Postgres, also those that `commit_single.rs` would write.
     #[doc(hidden)]
     pub fn use_general_statement(&self) {
         let committer = &self.inner.committer;

@@ -4,11 +4,11 @@
 //!
 //! Each line of the subquery `n` is one change. The items of all changes are in one list. Another
 //! list has the requests of all changes. Approvers, decisions and keys have a list each, too.
-//! `LINE_RANGES` gives, for each change, the numbers of its lines in these lists. So the statement
-//! joins no two lists, and its cost is nearly linear in the number of changes (see
-//! `MAX_BATCH_LINES`). The update itself compares the task's version, so most batches need no lock
-//! before the update. Tasks are locked before the update only if a change of the batch answers or
-//! closes a request, or sets `asker_until` of a stored task.
+//! `LINE_RANGES` gives, for each change, the numbers of its lines in these lists. By these numbers,
+//! the statement finds the lines of a change without a join of two lists. Its cost is nearly linear
+//! in the number of changes (see `MAX_BATCH_LINES`). The update itself compares the task's version,
+//! so most batches need no lock before the update. Tasks are locked before the update only if a
+//! change of the batch answers or closes a request, or sets `asker_until` of a stored task.
 //!
 //! Invariant: task rows are locked in order of id, by `locked` or by the update, whose lines are
 //! sorted by id. Request rows are locked after the task rows. If tasks are locked before the
@@ -285,9 +285,9 @@ const CREDENTIALS_DELETED: &str = "
 /// is due at least half a lease from now, the row stays as it is. This saves a write, as in `RENEW`
 /// (see `claim.rs`).
 ///
-/// The statement reads the task's row as of its snapshot. After the snapshot, another commit may
-/// have deleted the row. But such a commit increments the task's version, so this change is refused
-/// as stale.
+/// The statement reads the task's row of `claimable_task` as of its snapshot. A later commit may
+/// have deleted this row. But such a commit increments the task's version, so this change is
+/// refused as stale.
 const CLAIMABLE_STORED: &str = "
 , stored_claimable as (
     insert into claimable_task ({claimable_task.columns})

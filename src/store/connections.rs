@@ -1,6 +1,6 @@
-//! The pool of connections to Postgres. A connection is checked before use if it was idle for long,
-//! or if another connection broke during this idle time. The check of a dead connection ends after
-//! `PING_TIMEOUT`.
+//! The pool of connections to Postgres. A connection is checked before use in two cases: it was
+//! idle for long, or another connection broke while it was idle. The check of a dead connection
+//! ends after `PING_TIMEOUT`.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -96,7 +96,7 @@ pub(super) fn timed_out() -> sqlx::Error {
 pub(super) struct Pool {
     connections: managed::Pool<PostgresConnector>,
     timeout: Duration,
-    /// How long the answer to a statement is awaited after the statement's future was dropped.
+    /// How long the pool waits for the answer to a statement whose future was dropped.
     statement_limit: Duration,
 }
 
@@ -363,7 +363,7 @@ mod tests {
         assert!(used.is_ok(), "it is not pinged yet");
         let used = connector.recycle(&mut connection, &idle_for(LONG)).await;
         assert!(used.is_err());
-        // The failure is recent, so a connection that was idle for a shorter time is pinged, too.
+        // A connection has just failed, so `other` is pinged even after a short idle time.
         let (_, mut other, server) = connected().await;
         drop(server);
         let used = connector.recycle(&mut other, &idle_for(SHORT)).await;

@@ -19,8 +19,8 @@ const CREDENTIALS: Sql = sql!(
 
 /// Removes expired credentials.
 ///
-/// The two texts differ because `SQLite` has no row locks. Postgres skips rows that a commit is
-/// replacing or another replica is removing.
+/// The texts for Postgres and `SQLite` differ because `SQLite` has no row locks. Postgres skips
+/// rows that a commit is replacing or another replica is removing.
 const REMOVE: Sql = Sql {
     postgres: "
 with over as materialized (
@@ -51,7 +51,7 @@ record! {
 }
 
 impl Store {
-    /// Reads the unexpired credentials of these tasks. Expiry follows the database's clock.
+    /// Reads the unexpired credentials of `tasks`. Expiry follows the database's clock.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -79,8 +79,8 @@ pub(super) struct Db {
     pub(super) statement_limit: Duration,
     pub(super) connection_failures: Arc<ConnectionFailures>,
     pub(super) outage: Outage,
-    /// The advisory lock of this process on Postgres. The presences that this process stores end
-    /// with the lock.
+    /// The advisory lock of this process on Postgres. When Postgres releases the lock, the
+    /// presences of askers that this process has stored end.
     pub(super) asker_lock: AskerLock,
     /// The lock that keeps other processes off the `SQLite` file. `None` on Postgres and after
     /// `close`.

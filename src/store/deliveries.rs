@@ -121,7 +121,7 @@ pub(super) const EXPIRE_LEASES: Sql = sql!(
 /// with an expired lease. The index orders an entry's deliveries by due time, so the search ends at
 /// the first such delivery.
 ///
-/// The two texts differ because `SQLite` has no `unnest`.
+/// The texts for Postgres and `SQLite` differ because `SQLite` has no `unnest`.
 const DUE: Sql = Sql {
     postgres: "
 select x.target from unnest($2::text[]) as x (target)
@@ -138,7 +138,7 @@ select x.value as target from json_each($2) x
 /// Claims due deliveries of an entry, the oldest first. `$5` is the list of the types to claim. If
 /// this list is empty, claims deliveries of every type.
 ///
-/// The two texts differ because `SQLite` has no row locks.
+/// The texts for Postgres and `SQLite` differ because `SQLite` has no row locks.
 const CLAIM: Sql = Sql {
     postgres: "
 with moment as materialized (
@@ -184,11 +184,12 @@ const RECORD: Sql = sql!(
 .by_key();
 
 /// Finds out whether an entry has a delivery that `MAKE_WAITING_DUE` can make due earlier. Such a
-/// delivery waits for another attempt after two or more failures. Leaves out a delivery that has
-/// failed once, because it becomes due within seconds anyway. If an early attempt fails, too, the
-/// delivery waits for minutes. Leaves out a delivery whose receiver asked for a wait that ends
-/// exactly at `due_at`, because such a delivery cannot become due earlier. Also leaves out the
-/// deliveries `$3`.
+/// delivery waits for another attempt after two or more failures. Leaves out:
+/// - the deliveries `$3`,
+/// - a delivery that has failed once: it becomes due within seconds anyway, and if an early attempt
+///   failed, too, it would wait for minutes,
+/// - a delivery whose receiver asked for a wait that ends exactly at `due_at`, because such a
+///   delivery cannot become due earlier.
 const HAS_WAITING: Sql = sql!(
     "select target from delivery where target = $2 and state = 'due' and due_at > " (now 1) " and attempts > 1
         and (lease_until is null or lease_until < due_at) and not delivery_id " (any 3 uuid) " limit 1"
@@ -204,11 +205,13 @@ const MAKE_WAITING_DUE: Sql = sql!(
     " returning target"
 );
 
-/// Drops deliveries that have been due for long and that this configuration cannot send. Either
-/// their entry is not among the configured entries (`$2`), or they change an earlier message
-/// (`task::event_name::REQUEST_CHANGES`) and their entry is among those that cannot change messages
-/// (`$4`). Overwrites all columns about the last attempt. Otherwise, the reason for the drop would
-/// be shown beside the HTTP status of that attempt.
+/// Drops deliveries that have been due for at least `$3` and that this configuration cannot send:
+/// - deliveries whose entry is not among the configured entries (`$2`),
+/// - deliveries that change an earlier message (`task::event_name::REQUEST_CHANGES`) and whose
+///   entry is among those that cannot change messages (`$4`).
+///
+/// Overwrites all columns about the last attempt, so that the reason for the drop is not shown
+/// beside the HTTP status of an earlier attempt.
 const DROP: Sql = sql!(
     "update delivery set state = 'dropped', lease_until = null, ended_at = " (now 1) ",
         last_at = " (now 1) ", last_status = null, last_milliseconds = 0,
@@ -224,8 +227,8 @@ const DROP: Sql = sql!(
 /// deliveries of a message that may still be changed, that is, if a request in the message is open
 /// or got a journal item within [`UPDATABLE_FOR`].
 ///
-/// The two texts differ because `SQLite` has no row locks. Postgres skips rows that another replica
-/// is removing.
+/// The texts for Postgres and `SQLite` differ because `SQLite` has no row locks. Postgres skips
+/// rows that another replica is removing.
 const REMOVE: Sql = Sql {
     postgres: "
 with moment as materialized (
@@ -405,10 +408,13 @@ impl Store {
         Ok(self.db().count_written(MAKE_WAITING_DUE, values).await?)
     }
 
-    /// Drops the deliveries that have been due for a day and that this replica cannot send. Either
-    /// their entry is not among `targets`, the entries in this replica's configuration, or they
-    /// change an earlier message and their entry is among `without_updates`, the entries that claim
-    /// no such deliveries. Returns the entry of each dropped delivery.
+    /// Drops the deliveries that have been due for a day and that this replica cannot send:
+    /// - deliveries whose entry is not among `targets`, the entries in this replica's
+    ///   configuration,
+    /// - deliveries that change an earlier message and whose entry is among `without_updates`, the
+    ///   entries that claim no such deliveries.
+    ///
+    /// Returns the entry of each dropped delivery.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -210,7 +210,7 @@ pub(super) const RESEND: Sql = sql!(
 /// tenant, entry, state and earliest time of creation. Takes only deliveries with ids greater than
 /// `$7`, in order of id.
 ///
-/// The two texts differ because `SQLite` has no row locks.
+/// The texts for Postgres and `SQLite` differ because `SQLite` has no row locks.
 pub(super) const RESEND_ALL: Sql = Sql {
     postgres: "
 with moment as materialized (

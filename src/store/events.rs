@@ -366,7 +366,7 @@ impl Store {
             RequestStatus::Pending
         };
         row.status = closed.unwrap_or(status_by_answers);
-        // The values of these two fields at the time of the commit are unknown.
+        // The items do not show what these two fields were at the time of the commit.
         (row.expired, row.history_uncertain) = (false, false);
         Ok((row, last))
     }

@@ -96,10 +96,10 @@ impl DbFailure {
         matches!(self.code().as_str(), "40P01" | "40001" | "55P03")
     }
 
-    /// Whether the statement was refused because its idempotency key is used. If the key's row
-    /// spells the user id as the statement does, the statement sets `idempotency.task_id` to null,
-    /// which the table forbids. If the row has another spelling, a unique index refuses the new
-    /// row.
+    /// Whether the statement was refused because its idempotency key is used, that is, the key has
+    /// an unexpired row. If this row has the same spelling of the user id as the statement, the
+    /// statement fails on purpose: it sets `idempotency.task_id` to null, which the table forbids.
+    /// If the row has another spelling, a unique index refuses the new row.
     pub(super) fn is_idempotency_key_used(&self) -> bool {
         match &self.error {
             DriverError::Sqlx(sqlx::Error::Database(inner)) => {

@@ -191,8 +191,8 @@ impl OtherReplicas {
 
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
-    /// The trees with commits since the last message. The value says whether the root runs; `None`
-    /// if none of these commits set the root's status.
+    /// The trees with commits since the last message to other replicas. The value says whether the
+    /// root runs; `None` if none of these commits set the root's status.
     pub(super) news: BTreeMap<TaskId, Option<bool>>,
     pub(super) deltas: Vec<Arc<Delta>>,
     /// The trees for which this replica announces its subscription.
@@ -205,8 +205,8 @@ pub(super) struct Outgoing {
     pub(super) has_queued_task: bool,
 }
 
-/// Records subscriptions of another replica. Removes all recorded subscriptions that have ended.
-/// Always renews a known subscription. Drops a new subscription if `limit` others are recorded.
+/// Records subscriptions of another replica in `known`, and removes all that have ended. Always
+/// renews a known subscription. Drops a new subscription if `limit` others are known.
 fn record<K: Eq + Hash>(
     known: &mut HashMap<K, Instant>,
     keys: impl IntoIterator<Item = K>,

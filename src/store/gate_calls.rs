@@ -1,10 +1,11 @@
 //! Reads the calls of one user at a gate: the earlier calls with which a proposed call is compared,
 //! and the number of pending calls.
 //!
-//! Equal calls are one range of the index `agent_task_call_key`. Pending calls are found by their
-//! pending requests, through the index `intervention_request_gate`. An index on the status in
-//! `agent_task` would serve, too, but nearly every commit would have to write to that index. Both
-//! searches are bounded, so their cost does not depend on the number of calls that were ever made.
+//! Equal calls are found as one range of the index `agent_task_call_key`. Pending calls are found
+//! by their pending requests, through the index `intervention_request_gate`. An index on the status
+//! in `agent_task` would serve, too, but nearly every commit would have to write to that index.
+//! Both searches are bounded, so their cost does not depend on the number of calls that were ever
+//! made.
 
 use std::slice;
 

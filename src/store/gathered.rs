@@ -1,12 +1,12 @@
 //! Claims gathered deliveries. The due deliveries of one entry to one person, or to one room of
-//! Slack or Teams, are claimed together and sent as one message. A row of the table `gathered`
-//! holds the earliest time of the next message (`next_at`).
+//! Slack or Teams, are claimed together and sent as one message. For each entry and person, a row
+//! of the table `gathered` holds the earliest time of the next message (`next_at`).
 //!
 //! Invariant: two senders send messages of one entry to one person at the same time only if the
 //! first sender is slower than its lease. In one transaction, a sender claims the person's
-//! deliveries and sets the person's `next_at` to the end of the lease. Later the sender changes
-//! `next_at` only if `next_at` still has this value. So after another sender's claim, a slow sender
-//! changes nothing.
+//! deliveries and sets the person's `next_at` to the end of the lease. After sending, the sender
+//! changes `next_at` only if `next_at` still is the end of its lease. If another sender has claimed
+//! in the meantime, `next_at` differs, and the slow sender changes nothing.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use super::{ReadError, Store};
 /// The maximum number of deliveries of one message. Also the maximum number of due deliveries among
 /// which one claim looks for people.
 const MAX_DELIVERIES: i64 = 1000;
-/// How long a row is kept after its `next_at`.
+/// How long a row of the table `gathered` is kept after its `next_at`.
 const RETENTION: Duration = Duration::from_hours(1);
 
 /// Claims the due deliveries of an entry, for a limited number of people. The people are chosen
@@ -37,8 +37,9 @@ const RETENTION: Duration = Duration::from_hours(1);
 ///
 /// Leaves out deliveries that change an earlier message (`task::event_name::REQUEST_CHANGES`). If a
 /// person's `next_at` is in the future, postpones the person's deliveries until `next_at`, but by
-/// at most one pause (`$6`). The limit of one pause is needed because `next_at` may be the end of a
-/// lease: once the message is sent, `next_at` becomes the end of a pause, which may be earlier.
+/// at most one pause (`$6`). The limit is needed because `next_at` may be the end of another
+/// sender's lease. When that sender has sent its message, it sets `next_at` to the end of a pause,
+/// which may be earlier.
 ///
 /// The statement is for Postgres only, because `SQLite` has no data-modifying CTEs. On `SQLite`,
 /// the claim is a transaction of `DUE`, `NEXT_AT`, `SET_NEXT_AT`, `PUT_OFF` and `LEASE`.
@@ -120,7 +121,7 @@ const SET_NEXT_AT: Sql = Sql::on_sqlite(
 const PUT_OFF: Sql =
     Sql::on_sqlite("update delivery set due_at = $2 where delivery_id = $1 returning target");
 
-/// Claims the due deliveries to one person.
+/// Claims the due deliveries of an entry to one person, at most `$6`.
 const LEASE: Sql = Sql::on_sqlite(concat!(
     "update delivery set lease_until = $5
       where delivery_id in (select delivery_id from delivery

@@ -30,8 +30,8 @@ const KEY: Sql = sql!(
 const GATE_CALLS: &str = "/v1/gate/calls";
 
 /// Finds the unexpired row of the key of a call at a gate. Such a key also lasts while its task is
-/// open, so this statement reads the task. The statement is separate from `KEY`, so that commands
-/// under other paths read no task.
+/// open, so this statement reads the task. `KEY` finds the keys of all other commands and reads no
+/// task.
 ///
 /// The later commit of the command checks only the age of the key, and not the task. This is enough
 /// even for a key that is older than 24 hours. If this statement has found the key, the command is
@@ -49,8 +49,8 @@ const KEY_OF_CALL: Sql = sql!(
 /// Removes expired keys, except the keys that `KEY_OF_CALL` still finds. A scalar subquery reads
 /// the task of a key, because for an `exists` Postgres might read all tasks.
 ///
-/// The two texts differ because `SQLite` has no row locks. Postgres skips rows that a commit is
-/// replacing or another replica is removing.
+/// The texts for Postgres and `SQLite` differ because `SQLite` has no row locks. Postgres skips
+/// rows that a commit is replacing or another replica is removing.
 const REMOVE: Sql = Sql {
     postgres: "
 with spent as materialized (

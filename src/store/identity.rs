@@ -42,10 +42,10 @@ select case when not pg_is_in_recovery() then 'untold' end as server_identity, k
   from (select 1) s left join database_identity k on k.id = 1";
 
 /// Records the server's identity. If a different identity was recorded before, the history up to
-/// now becomes uncertain. `greatest` includes the newest times in the database, because the
-/// server's clock may be behind them. The statement first locks the row. If several connections
-/// find a new identity at the same time, the first connection alone updates the row and reads all
-/// tasks.
+/// now becomes uncertain. The server's clock may be behind the newest times in the database, so
+/// `greatest` takes these times into account. The statement first locks the row. If several
+/// connections find a new identity at the same time, the first connection alone updates the row and
+/// reads all tasks.
 const RECORD_IDENTITY: &str = "
 with mine as materialized (
     select id from database_identity where id = 1 and identity is distinct from $1 for update

@@ -31,8 +31,8 @@ const READ_INBOX_STATE: Sql = sql!(
 /// Finds the requests that a person has answered, newest first. Searches under each stored spelling
 /// of the person's id.
 ///
-/// The two texts differ because `SQLite` has no lateral join. So on `SQLite` the statement runs
-/// once for each spelling.
+/// The texts for Postgres and `SQLite` differ because `SQLite` has no lateral join. So on `SQLite`
+/// the statement runs once for each spelling.
 const ANSWERED: Sql = Sql {
     postgres: "
 select distinct x.request_id
@@ -50,7 +50,7 @@ select distinct request_id from decision where tenant = $1 and user_id = $2 and 
 /// Finds the requests (in any status) that a person may decide, newest first. Each of them has a
 /// row in `request_approver` under one of the person's keys (see `Store::keys`).
 ///
-/// The two texts differ because `SQLite` has no lateral join.
+/// The texts for Postgres and `SQLite` differ because `SQLite` has no lateral join.
 const OF_KEYS: Sql = Sql {
     postgres: "
 select distinct x.request_id
@@ -69,8 +69,9 @@ select request_id from request_approver where tenant = $1 and kind = $2 and name
 /// `decision_final` has these answers alone, so the statement does not read requests that only wait
 /// for answers.
 ///
-/// The two texts differ because `SQLite` would otherwise search the primary key by the tenant, read
-/// all answers of the tenant and sort them. The sign `+` before `d.tenant` prevents this search.
+/// The texts for Postgres and `SQLite` differ because `SQLite` would otherwise search the primary
+/// key by the tenant, read all answers of the tenant and sort them. The sign `+` before `d.tenant`
+/// prevents this search.
 const DECIDED: Sql = Sql {
     postgres: "
 select distinct d.request_id from decision d where d.final and d.tenant = $1 and d.request_id < $2
@@ -92,17 +93,18 @@ record! {
     }
 }
 
-/// The result of [`Store::inbox_state`]: which requests of an inbox are still open, and which are
-/// new.
+/// The result of [`Store::inbox_state`]: the shown requests that are still open, and the open
+/// requests that are not shown yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InboxState {
     /// The shown requests that are still open, each with its number of answers.
     pub open: BTreeMap<RequestId, usize>,
-    /// The open requests with ids greater than `after` that are not among the shown requests, the
-    /// oldest first.
+    /// The open requests that are not among the shown requests, the oldest first. Their ids are
+    /// greater than the argument `after` of [`Store::inbox_state`].
     pub new: Vec<RequestId>,
-    /// If the read ended at its limit, the last id that it looked at. More open requests may
-    /// follow, so the next read continues after this id. `None` if the read looked at all requests.
+    /// The last id that the read looked at, if the read ended at its limit. The next read continues
+    /// after this id, because more open requests may follow. `None` if the read looked at all
+    /// requests.
     pub more_after: Option<RequestId>,
 }
 

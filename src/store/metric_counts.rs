@@ -23,11 +23,13 @@ const REQUESTS: Sql = sql!(
        from intervention_request where status = 'pending' group by kind order by kind"
 );
 
-/// Counts the deliveries that are due now or have failed. The age of a delivery without an attempt
-/// counts from its `due_at`, so that the wait of a reminder or of a gathered message does not look
-/// like a receiver that is down. An attempt changes `due_at`, so the age then counts from
-/// `created_at`. Leaves out the deliveries that this configuration cannot send and that
-/// `deliveries::DROP` drops later: their entry is not among `$2`, or they change an earlier message
+/// Counts the deliveries that are due now or have failed. `oldest` is the start of the oldest
+/// delivery's age. Before the first attempt, the age counts from `due_at`. Otherwise the wait of a
+/// reminder or of a gathered message would look like a receiver that is down. An attempt changes
+/// `due_at`, so after an attempt the age counts from `created_at`.
+///
+/// Leaves out the deliveries that this configuration cannot send and that `deliveries::DROP` drops
+/// later: their entry is not among `$2`, or they change an earlier message
 /// (`task::event_name::REQUEST_CHANGES`) and their entry is among `$3`.
 const DELIVERIES: Sql = sql!(
     "select target as name, count(*) as number,

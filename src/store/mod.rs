@@ -161,8 +161,8 @@ const NOW: Sql = sql!("select " (now 1) " as at");
 /// Checks readiness. Reads a table of the service, so that the check fails if the schema is
 /// missing.
 ///
-/// The two texts differ because only Postgres can be read-only. The Postgres text returns no row on
-/// a read-only server.
+/// The texts for Postgres and `SQLite` differ because only Postgres can be read-only. The Postgres
+/// text returns no row on a read-only server.
 const READY: Sql = Sql {
     postgres: "select count(*) as at from agent_version
         where digest = '' having current_setting('transaction_read_only') = 'off'",

@@ -420,8 +420,9 @@ fn is_outage(error: &sqlx::Error) -> bool {
 }
 
 /// Ends the presence of all askers when a `SQLite` file is opened, because their connections ended
-/// with the process that served them. The next equal proposal then continues the call. On Postgres,
-/// each presence ends with the process that stored it (see `asker_lock.rs`).
+/// with the process that served them. If an asker proposes an equal call later, this proposal
+/// continues the stored call. On Postgres, each presence ends with the process that stored it (see
+/// `asker_lock.rs`).
 pub(super) const END_PRESENCE: Sql = sql!(
     "update agent_task set asker_until = 0
       where call_key is not null and asker_until > $1 and asker_until < 9223372036854775807

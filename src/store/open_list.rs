@@ -1,6 +1,7 @@
-//! Lists the open requests that wait for a person. A list first finds candidates: open requests
-//! that may wait for the person, found by ranges of an index. For most candidates, the index also
-//! shows whether the request waits for the person. For the others, the request itself is read.
+//! Lists the open requests that wait for a person. The first step finds candidates by ranges of an
+//! index: open requests that may wait for the person. For most candidates, the index also shows
+//! whether the request waits for the person. For the others, a second statement reads the request
+//! itself.
 
 use uuid::Uuid;
 
@@ -16,14 +17,15 @@ use crate::task::time::Time;
 /// Finds the open requests that a person may decide. Each of them has a row in `inbox` under one of
 /// the person's keys (see `Store::keys`). Parameter 6 has the spellings of the person's id.
 ///
-/// If the first answer closes the request, `known` is true, and `waits` says whether the request
-/// waits for the person. If the request may need several answers, `known` is false, and `waits` is
-/// not used, because the person may already have answered. A request past its deadline does not
-/// wait. A request of the person's own task waits only if the request names the owner as an
-/// approver.
+/// `known` is true if the first answer closes the request. In this case, `waits` says whether the
+/// request waits for the person. If the request may need several answers, `known` is false. In this
+/// case, `waits` is not used, because the person may already have answered.
 ///
-/// The two texts differ because `SQLite` has no lateral join. So on `SQLite` the statement runs
-/// once for each key.
+/// A request past its deadline waits for no person. If the task is the person's own, the request
+/// waits for the person only if it names the owner as an approver.
+///
+/// The texts for Postgres and `SQLite` differ because `SQLite` has no lateral join. So on `SQLite`
+/// the statement runs once for each key.
 const OF_KEYS: Sql = Sql {
     postgres: sql!(
         "select x.request_id, min(x.expires_at) as expires_at, bool_and(x.known) as known, bool_or(x.waits) as waits
@@ -255,8 +257,8 @@ impl Store {
             Value::Bool(person.decides_everything),
         ]);
         let found: Vec<OpenRecord> = self.db().all(OPEN, values).await?;
-        // If the person has answered some calls of a request, they may still answer its other
-        // calls. Only the request itself shows whether such calls are left.
+        // A person who has answered some calls of a request may still answer its other calls. Only
+        // the request itself shows whether such calls are left.
         let answered = found.iter().filter(|record| record.answered);
         let answered: Vec<_> = answered
             .map(|record| RequestId(record.request_id))

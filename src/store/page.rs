@@ -68,9 +68,9 @@ impl<T> Page<T> {
 
 /// The maximum number of ids that are looked at for one page. The page ends early at this number.
 const MAX_SCANNED_IDS: i64 = 2_000;
-/// If the filter may drop ids, the first step of a page (see `IdsFirst`) asks for at least this
-/// number of ids. The minimum grows with each further step: it is four times the previous minimum,
-/// but never more than `MAX_FILTERED_STEP`.
+/// The minimum number of ids that the first step of a page asks for, if the filter may drop ids
+/// (see `IdsFirst`). The minimum of each further step is four times the previous minimum, but at
+/// most `MAX_FILTERED_STEP`.
 const FIRST_FILTERED_STEP: i64 = 500;
 const MAX_FILTERED_STEP: i64 = 1_500;
 
@@ -103,7 +103,7 @@ pub(super) trait IdsFirst: Sync {
     ) -> impl Future<Output = Result<Page<Self::Row>, ReadError>> + Send;
 
     /// Like `matching`, but leaves out rows that cannot be decoded, so that a damaged row does not
-    /// hide the others. If a read fails because of such a row, each half of the ids is read by
+    /// hide the others. If `matching` fails because of a damaged row, reads each half of the ids by
     /// itself.
     fn readable(
         &self,

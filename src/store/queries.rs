@@ -130,7 +130,7 @@ pub struct TaskFilter {
     pub agents: Vec<String>,
     /// The agents whose tasks are left out.
     pub without_agents: Vec<String>,
-    /// Versions of agents' definitions. Tasks with these versions are left out.
+    /// The versions of agents' definitions whose tasks are left out.
     pub without_versions: Vec<String>,
     /// The session ids of the tasks; empty for all sessions.
     pub sessions: Vec<String>,

@@ -28,7 +28,7 @@ use crate::task::delta::{Delta, DeltaContent};
 use crate::task::id::{RequestId, TaskId};
 
 const CHANNEL: &str = "holdpoint_feed";
-/// The minimum pause between two batches.
+/// The minimum pause between two batches of notifications.
 const SEND_INTERVAL: Duration = Duration::from_millis(25);
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The maximum pause between two attempts to take the lock that marks this process as alive. Behind
@@ -197,8 +197,8 @@ impl Relay {
                 () = feed.wait_for_outgoing(), if !waiting => waiting = true,
                 () = sleep_until(next_send), if waiting => {
                     waiting = false;
-                    // An announcement may have sent all pending notifications since `waiting` was
-                    // set.
+                    // `wait_for_outgoing` has set `waiting`. Since then, an announcement may have
+                    // sent all pending notifications.
                     if feed.has_outgoing() {
                         self.send(&mut listener, false).await?;
                         next_send = Instant::now() + SEND_INTERVAL;

@@ -18,8 +18,8 @@ use crate::task::user::Viewer;
 /// Finds the open requests that a person may decide. Each of them has a row in `inbox` under one of
 /// the person's keys (see `Store::keys`).
 ///
-/// The two texts differ because `SQLite` has no lateral join. So on `SQLite` the statement runs
-/// once for each key.
+/// The texts for Postgres and `SQLite` differ because `SQLite` has no lateral join. So on `SQLite`
+/// the statement runs once for each key.
 const INBOX: Sql = Sql {
     postgres: "
 select distinct x.request_id
@@ -36,7 +36,7 @@ select request_id from inbox where tenant = $1 and kind = $3 and name = $4 and r
 
 /// Finds the requests (in any status) that a person may decide or has decided.
 ///
-/// The two texts differ because `SQLite` has no lateral join.
+/// The texts for Postgres and `SQLite` differ because `SQLite` has no lateral join.
 const OF_PERSON: Sql = Sql {
     postgres: "
 select distinct x.request_id
@@ -208,7 +208,8 @@ impl Store {
     }
 
     /// Runs a statement that finds rows by keys: once with all keys on Postgres, and once for each
-    /// key on `SQLite`. The keys' parameters stand between those of `head` and `end`.
+    /// key on `SQLite`. The first parameters are `head`, the next are the keys, and the last are
+    /// `end`.
     pub(super) async fn by_keys<R: Record, const N: usize>(
         &self,
         sql: Sql,
@@ -254,10 +255,10 @@ impl Store {
         }
     }
 
-    /// Returns the keys of a person. A key is a kind (`owner`, `user` or `group`) with a name, and
-    /// stands for the user with this name or for the members of the group. The tables `inbox` and
-    /// `request_approver` have a row for each request and each key whose people may decide the
-    /// request.
+    /// Returns the keys under which the requests that a person may decide are stored. A key is a
+    /// pair of a kind and a name. The kinds `owner` and `user` stand for the user with this name,
+    /// and `group` for the members of the group. The tables `inbox` and `request_approver` have a
+    /// row for each request and each key whose people may decide the request.
     pub(super) async fn keys(
         &self,
         tenant: &str,

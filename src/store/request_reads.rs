@@ -1,6 +1,6 @@
-//! Reads requests with the journals of their tasks. One statement reads many requests: while a
-//! statement is in flight, further requests wait, and the next statement reads the waiting requests
-//! together. So the number of statements per request falls under load.
+//! Reads requests with the journals of their tasks. While a statement is in flight, further
+//! requests wait. The next statement reads the waiting requests together. So the number of
+//! statements per request falls under load.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::iter::{from_fn, repeat_n};
@@ -191,7 +191,8 @@ impl Store {
             };
             let reads = repeat_n(read, replies.len());
             for (reply, read) in replies.into_iter().zip(reads) {
-                // The caller may read the request alone by now.
+                // The send fails if the caller no longer waits: it may read the request alone by
+                // now.
                 let _ = reply.send(read);
             }
         }

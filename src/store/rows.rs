@@ -113,8 +113,8 @@ pub(super) struct RequestUpdateLine {
     /// The new status; `None` if this change does not close the request.
     pub(super) status: Option<RequestStatus>,
     /// Whether the request's decisions have taken effect. If so, the status `responded` becomes
-    /// `resumed`, whether this change sets `responded` or the stored request already has it. Any
-    /// other status stays as it is.
+    /// `resumed`. It does not matter whether this change sets `responded` or the stored request
+    /// already has it. Any other status stays as it is.
     pub(super) resumed: bool,
 }
 
@@ -201,7 +201,8 @@ impl RequestUpdateLine {
 }
 
 impl TaskLine {
-    /// Returns the line of a change without facts and credentials.
+    /// Returns the line of a change that adds no items and sets no status. The caller may then set
+    /// the other fields.
     pub(super) fn new(task: TaskChange) -> Self {
         Self {
             task,
@@ -253,7 +254,8 @@ impl ChangeRows {
             .map(|status| status == TaskStatus::Running.as_str())
     }
 
-    /// Returns the change's [`TaskChange::asker`] for the root.
+    /// Returns the new presence of the asker ([`TaskChange::asker`]), if the change sets it for the
+    /// root.
     pub(super) fn asker(&self) -> Option<AskerPresence> {
         let mut lines = self.tasks.iter();
         let root = lines.find(|line| line.task.task_id == self.root)?;

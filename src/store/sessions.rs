@@ -28,8 +28,8 @@ const END: Sql =
 
 /// Removes expired sessions.
 ///
-/// The two texts differ because `SQLite` has no row locks. Postgres skips rows that another replica
-/// is removing.
+/// The texts for Postgres and `SQLite` differ because `SQLite` has no row locks. Postgres skips
+/// rows that another replica is removing.
 const REMOVE: Sql = Sql {
     postgres: "
 with spent as materialized (

@@ -1,6 +1,6 @@
 //! Defines SQL statements in the dialects of both engines. Most are written once, with the macro
 //! `sql!`, which replaces the few expressions that differ. Any other statement is an explicit
-//! [`Sql`], with a comment that says why the two texts differ.
+//! [`Sql`], with a comment that says why its texts for Postgres and `SQLite` differ.
 
 /// One SQL statement, with a text for each database engine.
 #[derive(Clone, Copy, Debug)]

@@ -134,9 +134,9 @@ fn lock(file: &Path, shown: &str) -> Result<File, OpenError> {
     }
 }
 
-/// Fails if the file is a folder or cannot be written. Gives read and write access to its owner
-/// alone. If the files `-wal` and `-shm` exist, they get the same mode here. If not, `SQLite` later
-/// creates them with the mode of the file.
+/// Fails if the file is a folder or cannot be written. Gives read and write access to the file's
+/// owner alone. If the files `-wal` and `-shm` exist, gives them the same mode. Otherwise, `SQLite`
+/// later creates them with the mode of the file.
 fn private(file: &Path) -> std::io::Result<()> {
     OpenOptions::new().write(true).open(file)?;
     for path in [file.to_owned(), beside(file, "-wal"), beside(file, "-shm")] {

@@ -87,7 +87,7 @@ impl Store {
             // The deadline may have passed since the commit.
             read.expired = committed.expired;
         }
-        // A presence may have ended with its process since the commit.
+        // The asker's presence may have ended since the commit. A read then returns 0.
         if row.asker_until == Some(Time(0)) {
             row.asker_until = stopped.row.asker_until;
         }

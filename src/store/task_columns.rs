@@ -29,8 +29,8 @@ use crate::task::item::{Fact, Usage};
 use crate::task::status::TaskStatus;
 use crate::task::time::Time;
 
-/// The columns of [`TaskRecord`] in the text of a statement. `(task)` in `sql.rs` adds those that
-/// are not read from `t` alone.
+/// The columns of [`TaskRecord`] that a statement reads from `agent_task`, under the alias `t`. The
+/// placeholder `(task)` in `sql.rs` adds the columns that need more than this row.
 macro_rules! read_columns {
     () => {
         "t.task_id, t.root_task_id, t.parent_task_id, t.parent_call_id, t.tenant, t.user_id, t.session_id, t.agent,
@@ -324,8 +324,8 @@ fn lease_owner(lease: &LeaseChange) -> Option<&String> {
     }
 }
 
-/// Returns a number of microseconds: the duration of a lease that the change takes, or the time
-/// until a task that the change parks wakes.
+/// Returns the time that belongs to a lease change, in microseconds. For `Take`, it is the duration
+/// of the lease. For `Park`, it is the time until the task wakes.
 fn lease_time(lease: &LeaseChange) -> Option<i64> {
     match lease {
         LeaseChange::Take { owner: _, time } => Some(micros(*time)),

@@ -14,8 +14,8 @@ use crate::task::change::TaskRow;
 
 /// Finds the root tasks of the given users, newest first.
 ///
-/// The two texts differ because `SQLite` has no lateral join. So on `SQLite` the statement runs
-/// once for each user.
+/// The texts for Postgres and `SQLite` differ because `SQLite` has no lateral join. So on `SQLite`
+/// the statement runs once for each user.
 const OF_USERS: Sql = Sql {
     postgres: "
 select x.task_id from unnest($2::text[]) as p (user_id)

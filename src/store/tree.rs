@@ -97,10 +97,10 @@ record! {
 }
 
 impl TreeSnapshot {
-    /// Returns the tasks of which the row, or an item after the event `after`, is missing. If
-    /// `after` is 0, finds all such tasks, because the first item of each task has the `seq` 1. If
-    /// `after` is greater, the `seq` of a task's first item after `after` is not known. In this
-    /// case, does not find a gap before the first item that was read.
+    /// Returns the tasks of which the row, or an item after the event `after`, is missing. With
+    /// `after` = 0, finds all such tasks, because the first item of each task has the `seq` 1. With
+    /// a greater `after`, the `seq` that a task's first item must have is not known. A gap before
+    /// the first item that was read is then not found.
     fn with_gaps(&self, after: i64) -> BTreeSet<TaskId> {
         let known: BTreeSet<TaskId> = self.rows.iter().map(|row| row.task_id).collect();
         let mut gaps = BTreeSet::new();

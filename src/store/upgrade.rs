@@ -36,8 +36,9 @@ select task_id, '' as tenant, '' as kind, '' as name, (select count(*) from page
 
 /// Reads the next page of `request_approver`, and returns the page's last row. For the approvers on
 /// the page, adds missing rows of `inbox`, and deletes from `inbox` the rows of closed requests.
-/// Locks each request whose `inbox` row is wrong, so that no commit closes the request during the
-/// correction.
+/// Locks each request whose `inbox` row is missing or must be deleted, so that no commit closes the
+/// request during the correction. Skips requests that another transaction has locked. A later pass
+/// corrects them.
 const INBOX: Sql = Sql::on_postgres(
     "
 with upgraded as materialized (
@@ -69,7 +70,8 @@ pub(super) const STATEMENTS: &[Sql] = &[CLAIMABLE, INBOX];
 const MAX_PAGE_ROWS: i64 = 5_000;
 
 record! {
-    /// The last row of a page.
+    /// The last row of a page that `CLAIMABLE` or `INBOX` has read. `rows` is the number of rows of
+    /// the page.
     #[derive(Debug)]
     struct LastRow {
         task_id: Uuid,
@@ -80,7 +82,7 @@ record! {
     }
 }
 
-/// The pause between two passes.
+/// The pause between two passes over the tables `claimable_task` and `inbox`.
 const PASS_INTERVAL: Duration = Duration::from_mins(10);
 
 /// The progress of a pass over the tables: the last row that was read of each table. This row is
@@ -89,7 +91,7 @@ const PASS_INTERVAL: Duration = Duration::from_mins(10);
 pub struct UpgradeCursor {
     task: Option<LastRow>,
     approver: Option<LastRow>,
-    /// The uptime at which the next pass begins.
+    /// The machine's uptime at which the next pass begins.
     next_at: Duration,
 }
 

@@ -31,7 +31,8 @@ const UNFOLDED: Sql = sql!(
 
 /// Stores the key (the folded form) of each given spelling.
 ///
-/// The two texts differ because each engine reads a list of lists in its own way.
+/// The texts for Postgres and `SQLite` differ because each engine reads a list of lists in its own
+/// way.
 const FOLD: Sql = Sql {
     postgres: "
 update user_spelling u set folded = v.value ->> 2
@@ -50,10 +51,10 @@ const BATCH: i64 = 1000;
 pub(super) const STATEMENTS: &[Sql] = &[SPELLINGS, UNFOLDED, FOLD];
 
 /// Returns the parameters `n` and `k` of a placeholder `(people t n k)` or `(spelled t n k)` in a
-/// statement (see `sql!`). The first parameter has the spellings that are known without a read: the
-/// given ids and their keys. The second has the keys by which the statement finds the other
-/// spellings. The statement also accepts spellings whose key is not stored yet. These may belong to
-/// other people, so the caller must drop each row for which [`UserId::is`] returns false.
+/// statement (see `sql!`). Parameter `n` has the spellings that are known without a read: the given
+/// ids and their keys. Parameter `k` has the keys by which the statement finds the other spellings.
+/// The statement also accepts spellings whose key is not stored yet. These may belong to other
+/// people, so the caller must drop each row for which [`UserId::is`] returns false.
 pub(super) fn spelled(users: &[UserId]) -> [Value; 2] {
     let keys = users.iter().filter_map(UserId::folded);
     let keys: Vec<String> = keys.map(|key| key.as_str().to_owned()).collect();

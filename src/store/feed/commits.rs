@@ -16,7 +16,8 @@ use crate::task::id::TaskId;
 pub struct CommitListener {
     /// A clone of `TreeChannels::commit_listeners`, by which `Feed::is_watched` counts the
     /// listeners of this type. This field is declared before `news`, so that it is dropped before
-    /// `news`. In the opposite order, `Feed::is_watched` could overlook another reader.
+    /// `news`. In the opposite order, a listener that is being dropped would count without a
+    /// receiver of `news`, and `Feed::is_watched` could overlook another reader.
     _counted: Arc<()>,
     news: watch::Receiver<News>,
     /// If `Some`, this listener counts as a subscriber to the tree. `None` for a listener from
@@ -47,11 +48,12 @@ impl Feed {
         listener
     }
 
-    /// Whether a reader of this process takes [`News::stopped`] of the tree.
+    /// Whether this process has a reader of the tree other than a [`CommitListener`]. Only such a
+    /// reader takes [`News::stopped`].
     pub(in crate::store) fn is_watched(&self, root: TaskId) -> bool {
         let trees = lock(&self.trees);
         trees.channels.get(&root).is_some_and(|channels| {
-            // The channels hold one clone of the `Arc` themselves.
+            // `channels` holds one clone of the `Arc`, and each [`CommitListener`] holds another.
             let commit_listeners = Arc::strong_count(&channels.commit_listeners) - 1;
             channels.news.receiver_count() > commit_listeners
         })
