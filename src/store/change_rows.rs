@@ -292,7 +292,8 @@ impl ChangeRows {
 }
 
 impl TaskLine {
-    /// Sets the values that only a new task needs. `None` if they cannot be stored.
+    /// If the task is new, sets its agent path, and also its status and its lease if the change
+    /// sets none. Returns `None` if the agent path cannot be stored.
     fn complete_new_task(&mut self) -> Option<()> {
         let Guard::New(new) = &self.task.guard else {
             return Some(());
@@ -300,7 +301,7 @@ impl TaskLine {
         self.agent_path = Some(serde_json::to_string(&new.agent_path).ok()?);
         self.status = self.status.or(Some(TaskStatus::Running.as_str()));
         if self.task.lease == LeaseChange::Keep {
-            // A new task is queued, so that a worker claims it.
+            // The change neither leases nor parks the new task, so the task is queued for a worker.
             self.task.lease = LeaseChange::Queue;
         }
         Some(())

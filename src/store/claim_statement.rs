@@ -94,8 +94,8 @@ macro_rules! queued {
     };
 }
 
-/// Puts these tasks into the order in which they are claimed:
-/// - the task of `lone`, if any: it is to be driven alone, and comes first,
+/// Orders the tasks that the claim may take. The task of `lone`, if any, is to be driven alone and
+/// comes first. The others follow, by turns of tenants and users (see the comment of this module):
 /// - the candidates that `queued!` finds,
 /// - the tasks of `over`: their lease has expired, or their wake-up time has come. On Postgres,
 ///   `over` also has tasks whose row in `claimable_task` wrongly says that they are to be driven

@@ -82,8 +82,7 @@ pub(super) struct Committer {
     tasks: TaskTracker,
     stop: CancellationToken,
     pub(super) batch_observer: OnceLock<Box<dyn Fn(usize) + Send + Sync>>,
-    /// The events about which messages are sent. While this field is not set, commits write no
-    /// notices.
+    /// The events about which messages are sent. Commits write no notices before this field is set.
     pub(super) event_filters: OnceLock<EventFilters>,
     /// For tests: whether `commit_postgres.rs` writes all changes, even those for
     /// `commit_single.rs`.

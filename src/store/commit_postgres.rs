@@ -90,7 +90,7 @@ impl Extras {
     }
 
     fn statement(self) -> Sql {
-        // `self.0` is below `COMBINATIONS`, so the text exists.
+        // `self.0` is below `COMBINATIONS`, so `TEXTS` has an entry for it.
         let text = TEXTS.get(self.0);
         Sql::on_postgres(text.map_or("", |text| text.get_or_init(|| self.text()))).by_key()
     }

@@ -102,7 +102,7 @@ impl Parts {
     }
 
     fn statement(self) -> Sql {
-        // `self.0` is below `PART_COMBINATIONS`, so the text exists.
+        // `self.0` is below `PART_COMBINATIONS`, so `TEXTS` has an entry for it.
         let text = TEXTS.get(self.0);
         Sql::on_postgres(text.map_or("", |text| text.get_or_init(|| self.text()))).by_key()
     }
@@ -224,8 +224,8 @@ const CREATED: &str = "
       from fresh n
 )";
 
-/// The subquery `k`: the changes that are written, from `updated` and `created`. The later parts
-/// read its columns.
+/// The subquery `k`, which has the changes that are written: the rows of `updated` and of
+/// `created`. The later parts of the statement read the columns of `k`.
 const ALL: &str = "
 , k as materialized (select * from {all})";
 

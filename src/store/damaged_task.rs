@@ -109,7 +109,8 @@ impl Store {
         match self.read_journal(task).await {
             Ok(Some(_)) => return Ok(None),
             Err(ReadError::Unavailable) => return Err(ReadError::Unavailable),
-            // A task without items is damaged, too: it cannot continue.
+            // `Ok(None)` also stands for a task without items. Such a task is damaged, too, because
+            // it cannot continue.
             Ok(None) | Err(ReadError::Corrupt(_)) => {}
         }
         let Some(damaged_task) = self.task_without_journal(task).await? else {

@@ -290,8 +290,8 @@ impl IdsFirst for GrantSelection<'_> {
 
 impl Store {
     fn rows(&self, records: Vec<Record>) -> Result<Vec<GrantRow>, ReadError> {
-        // This process may know of a restored backup or a promoted standby that the `doubted_at` of
-        // the records does not show yet.
+        // This process may already know of a restored backup or a promoted standby that
+        // `doubted_at` in the records does not show yet.
         let known_uncertain_until = self.history_uncertain_until();
         let row = |record: Record| {
             record.row().map(|row| GrantRow {

@@ -25,8 +25,8 @@ const KEY: Sql = sql!(
 )
 .by_key();
 
-/// The path under which the keys of calls at a gate are stored. Any stored path that ends with this
-/// path counts as this path, for example `POST /v1/gate/calls`.
+/// The end of each path under which the keys of calls at a gate are stored. An example of such a
+/// path is `POST /v1/gate/calls`.
 const GATE_CALLS: &str = "/v1/gate/calls";
 
 /// Finds the unexpired row of the key of a call at a gate. Such a key also lasts while its task is

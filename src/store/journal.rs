@@ -14,10 +14,11 @@ use crate::task::id::TaskId;
 use crate::task::item::Item;
 use crate::task::time::Time;
 
-/// Returns a row for each item of a task, with the task's row beside it. So one statement reads
-/// both in one snapshot. The join finds each task, because the commit that creates a task also
-/// writes an item. `s` is the item that set the task's status. `s` is joined to the first row only,
-/// because the task's columns are read from the first row alone.
+/// Selects the items of a task, each with the task's row beside it. So one statement reads the
+/// items and the row in one snapshot. The inner join finds every task, because every task has an
+/// item: the commit that creates a task also writes an item. `s` is the item that set the task's
+/// status. `s` is joined to the first row only, because the task's columns are read from the first
+/// row alone.
 const JOURNAL: Sql = sql!(
     "select " (task) ", i.task_id as key, i.seq, i.at, i.body, i.event_number, " (now 2) " as moment,
             (select doubted_at from database_identity where id = 1) as doubted_at

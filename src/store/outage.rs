@@ -20,7 +20,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 pub struct Outage {
     database: String,
     clock: Arc<dyn Clock>,
-    /// Whether an outage is going on. Without an outage, `answered` does not lock `log`.
+    /// Whether an outage is going on. If this is false, `answered` returns without locking `log`.
     is_ongoing: AtomicBool,
     log: Mutex<OutageLog>,
 }

@@ -111,7 +111,7 @@ record! {
     }
 }
 
-/// The kind of a key (see [`Store::keys`]) that stands for the owner of a request's task.
+/// The kind of the keys (see [`Store::keys`]) that stand for the owners of requests' tasks.
 pub(super) const OWNER: &str = "owner";
 
 pub(super) enum RequestSource {

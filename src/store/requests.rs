@@ -95,7 +95,8 @@ pub(super) const STATEMENTS: &[Sql] = &[
     FIND_INVOLVED,
 ];
 
-/// The page size with which [`Store::pending_of`] reads again if a request cannot be decoded.
+/// The page size of the second read in [`Store::pending_of`], which leaves out requests that cannot
+/// be decoded.
 const READABLE_PER_READ: i64 = 200;
 
 record! {

@@ -143,8 +143,8 @@ pub(super) struct DecisionLine {
     pub(super) call_id: Option<Uuid>,
     pub(super) user_id: String,
     pub(super) action: &'static str,
-    /// Whether the call is decided with this answer. False for an approval if the call needs
-    /// further approvals and the request stays open. True for any other answer.
+    /// Whether this answer decides the call. False for an approval that leaves the request open
+    /// because the call needs further approvals. True for any other answer.
     pub(super) settles: bool,
     pub(super) task_id: Uuid,
     pub(super) seq: i64,
@@ -189,9 +189,8 @@ impl RequiredState {
 }
 
 impl RequestUpdateLine {
-    /// Returns the status that this change sets. Returns `None` if `status` is `None`, even if
-    /// `resumed` is set. In this case, the stored status decides whether the request becomes
-    /// `resumed`.
+    /// Returns the status that this change sets; `None` if `status` is `None`. With `status` `None`
+    /// and `resumed` set, the stored status decides whether the request becomes `resumed`.
     pub(super) fn end(&self) -> Option<RequestStatus> {
         if self.resumed && self.status == Some(RequestStatus::Responded) {
             return Some(RequestStatus::Resumed);

@@ -82,7 +82,7 @@ const NETWORK_ALLOWANCE: Duration = Duration::from_secs(2);
 const MAX_STATEMENT_TIMEOUT: Duration = Duration::from_hours(24 * 24);
 
 pub(super) enum DatabaseAddress<'a> {
-    /// The whole URL.
+    /// The URL of the Postgres database.
     Postgres(&'a str),
     /// The path of the file.
     Sqlite(&'a str),

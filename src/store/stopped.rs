@@ -84,7 +84,7 @@ impl Store {
             return;
         }
         for (read, committed) in requests.iter_mut().zip(&stopped.requests) {
-            // The deadline may have passed since the commit.
+            // A request's deadline may have passed since the commit.
             read.expired = committed.expired;
         }
         // The asker's presence may have ended since the commit. A read then returns 0.

@@ -29,8 +29,9 @@ pub(super) const TABLES: &[Table] = &[
     STANDING_GRANT,
 ];
 
-/// The table exists on Postgres only. `c` stands for a stored or inserted task, with two more
-/// columns that [`CLAIMABLE`] computes: `due_at` and `alone`.
+/// The table of the tasks that may be claimed, now or later. It exists on Postgres only. In the
+/// values, `c` stands for a stored or inserted task, with two more columns that [`CLAIMABLE`]
+/// computes: `due_at` and `alone`.
 const CLAIMABLE_TASK: Table = Table {
     name: "claimable_task",
     columns: &[
@@ -42,8 +43,8 @@ const CLAIMABLE_TASK: Table = Table {
     ],
 };
 
-/// Two columns of `claimable_task`, from `t`, the task's row after the commit. `due_at` is null if
-/// the task is not to be claimed. `alone` says whether a process must drive the task alone.
+/// Computes two columns of `claimable_task` from `t`, the task's row after the commit. `due_at` is
+/// null if the task is not to be claimed. `alone` says whether a process must drive the task alone.
 pub(super) const CLAIMABLE: &str =
     "case t.phase when 'leased' then t.lease_until when 'parked' then t.wake_at else 0 end as due_at,
         t.fruitless >= 2 as alone";
@@ -87,8 +88,8 @@ const INTERVENTION_REQUEST: Table = Table {
     ],
 };
 
-/// The column `name` has the user or group that may approve. If the task's owner is the approver,
-/// the column has the owner's user id.
+/// The table of the approvers of requests. The column `name` has the user or group that may
+/// approve. If the task's owner is the approver, the column has the owner's user id.
 const REQUEST_APPROVER: Table = Table {
     name: "request_approver",
     columns: &[
@@ -99,8 +100,9 @@ const REQUEST_APPROVER: Table = Table {
     ],
 };
 
-/// The table has a copy of each row of `request_approver` whose request is open. The copy also has
-/// the task's owner, the request's deadline, and whether one answer closes the request.
+/// The table of the approvers of open requests. It has a copy of each row of `request_approver`
+/// whose request is open. The copy also has the task's owner, the request's deadline, and whether
+/// one answer closes the request.
 const INBOX: Table = Table {
     name: "inbox",
     columns: &[
@@ -114,7 +116,8 @@ const INBOX: Table = Table {
     ],
 };
 
-/// A decision is final if it settles its call, or if its request requires a single approval.
+/// The table of people's decisions. A decision is final if it settles its call, or if its request
+/// requires a single approval.
 const DECISION: Table = Table {
     name: "decision",
     columns: &[

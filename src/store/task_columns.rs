@@ -254,7 +254,7 @@ pub(super) const TASKS: List = list!("tasks", all(tasks), |entry|
     call_key: text = entry.line.new_task().and_then(|new| new.call.as_ref()).map(|call| call.key.as_str()),
 );
 
-/// Returns the texts of a line that may contain a NUL. Leaves out the agent path, because it is
+/// Returns the texts of a line in which a NUL may occur. Leaves out the agent path, because it is
 /// stored as JSON, which escapes a NUL.
 ///
 /// The patterns name every field, so that the compiler rejects a new field until it is added here.

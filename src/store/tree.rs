@@ -172,7 +172,7 @@ impl Store {
         Ok(Some(tree))
     }
 
-    /// Reads the rows of the tree without its items, so every task counts as `unreadable`.
+    /// Reads the rows of the tree without its items. `unreadable` then has every task of the tree.
     ///
     /// # Errors
     /// Fails in the same cases as [`Store::tree`].

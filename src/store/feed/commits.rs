@@ -53,7 +53,7 @@ impl Feed {
     pub(in crate::store) fn is_watched(&self, root: TaskId) -> bool {
         let trees = lock(&self.trees);
         trees.channels.get(&root).is_some_and(|channels| {
-            // `channels` holds one clone of the `Arc`, and each [`CommitListener`] holds another.
+            // `channels` holds one clone of the `Arc`, and each `CommitListener` holds another.
             let commit_listeners = Arc::strong_count(&channels.commit_listeners) - 1;
             channels.news.receiver_count() > commit_listeners
         })
