@@ -23,9 +23,9 @@ const MAX_WAIT: Duration = Duration::from_secs(5);
 
 impl Decider<'_> {
     /// Compares the tools of `calls` with their reviewed definitions, if an answer with this
-    /// `action` can let a call run. Ignores a comparison that fails or takes longer than
-    /// [`MAX_WAIT`]. A comparison that takes longer continues in the background. If it were
-    /// dropped, a server that is still starting would count as a server that cannot be started.
+    /// `action` can let a call run. Ignores a comparison that fails. Waits at most [`MAX_WAIT`]; a
+    /// longer comparison continues in the background. If it were dropped, a server that is still
+    /// starting would count as a server that cannot be started.
     pub(super) async fn compare_tools(
         self,
         agent: &Agent,

@@ -28,7 +28,7 @@ pub(super) struct ProvidedCredential {
     /// Each field's name, with the value `null`. The journaled decision shows this object instead
     /// of the values.
     pub names: Value,
-    /// Finds the secret values, because a person may repeat a value in the answer's reason.
+    /// Finds the values of this credential in other texts of the answer, such as the reason.
     pub redactor: Redactor,
 }
 

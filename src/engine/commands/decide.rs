@@ -114,7 +114,8 @@ impl Engine {
             approver,
         };
         let agent = agent.as_deref().ok();
-        // `Approve` stands for every action: `is_tool_changed` treats only `Retry` differently.
+        // `Approve` stands for all actions but `Retry`, the only action that `is_tool_changed`
+        // treats differently.
         Ok(decider.is_tool_changed(agent, &session, open, Action::Approve, &calls))
     }
 }
@@ -479,10 +480,10 @@ fn stored_damage(
     request_damage(session, request).or_else(|| unreadable.cloned())
 }
 
-/// Returns the spec of a call's tool, with the definition that `request` showed. Since the request
-/// was opened, another task may have found that the tool's server has changed the tool. The person
-/// who edits the call has not seen this change. The digest of the edit covers the shown definition.
-/// So the judgement right before the start finds the change, and holds the call.
+/// Returns the spec of a call's tool, with the tool's definition as `request` showed it. Leaves out
+/// a change of the tool that another task has found since, because the person who edits the call
+/// has not seen this change. The digest of the edit covers the shown definition. So the judgement
+/// right before the start notices the change, and holds the call.
 fn shown_spec(entry: &CatalogEntry, request: &CallSpec, task: TaskId) -> ToolSpec {
     let mut spec = entry.current_spec(task).into_owned();
     if let Some(definition) = &request.definition {

@@ -1,7 +1,7 @@
-//! Refuses edited arguments that the current rules do not permit. This error (`Invalid`) comes
-//! before the errors about the state of the request, such as `Expired`. If the tool of a call has
-//! changed since the request was opened, the answer has no effect anyway, so the edited arguments
-//! of this call are refused only if they hold a secret.
+//! Refuses edited arguments that the current rules do not permit, with `Invalid`. The client gets
+//! this error instead of an error about the state of the request, such as `Expired`. If the tool of
+//! a call has changed since the request was opened, the answer has no effect anyway. In this case,
+//! the edited arguments of the call are refused only if they hold a secret.
 
 use super::Refusal;
 use super::decide::Decider;
@@ -87,11 +87,10 @@ impl Decider<'_> {
         digest.unwrap_or_default() != call.digest
     }
 
-    /// Returns whether an edit approves its call. If the rules hold the edited arguments, also
-    /// returns the judgement to journal. `asked` is the call as the request `spec` shows it. `now`
-    /// is the judgement of the edited arguments. An edit does not approve its call in two cases:
-    /// people other than its editor must approve the call, or the rule that holds the edited
-    /// arguments has other terms than `spec`.
+    /// Returns whether an edit approves its call. Also returns `now`, the judgement of the edited
+    /// arguments, if the rules hold these arguments. `asked` is the call as the request `spec`
+    /// shows it. An edit does not approve its call in two cases: people other than its editor must
+    /// approve the call, or the rule that holds the edited arguments has other terms than `spec`.
     ///
     /// # Errors
     /// Fails if a rule refuses the arguments, if the arguments do not fit the tool, or if too few

@@ -15,9 +15,10 @@ use crate::task::status::RequestStatus;
 /// The maximum number of requests that are closed at the same time.
 const MAX_EXPIRED_AT_ONCE: usize = 100;
 
-/// Closes the requests whose deadline has passed by the database's clock. Returns the number of
-/// closed requests. If requests stay open, the next call of this function skips them and reads
-/// later requests. The call after the last batch begins with the first overdue request again.
+/// Closes the requests whose deadline has passed by the database's clock, in batches. Returns the
+/// number of closed requests. If requests of a batch stay open, ends after this batch. The next
+/// call skips these requests, and reads later requests. After the last batch, the next call begins
+/// with the first overdue request again.
 ///
 /// # Errors
 /// `Unavailable` when the database does not answer.
@@ -29,9 +30,9 @@ pub(in crate::engine) async fn expire_overdue(engine: &Arc<Engine>) -> Result<us
         let closed = expire_all(engine, &overdue).await?;
         closed_count += closed;
         // This replica may be unable to close some requests, for example requests of tasks with
-        // items of a newer version of this program. The next read skips these requests; otherwise
-        // later requests would never be read. Each skipped request has cost a read of its task, so
-        // this call ends here, and the next call goes on.
+        // items of a newer version of this program. The next call skips these requests; otherwise
+        // it would never read later requests. Each attempt to close a request reads its task, so
+        // this call ends after a batch with such requests.
         let left_open = overdue.len() - closed;
         let is_last = overdue.len() < MAX_EXPIRED_AT_ONCE;
         let skipped = if is_last { 0 } else { skipped + left_open };
@@ -42,8 +43,8 @@ pub(in crate::engine) async fn expire_overdue(engine: &Arc<Engine>) -> Result<us
     }
 }
 
-/// Closes these requests, each of which is given with its task. Returns the number of closed
-/// requests.
+/// Closes the requests in `overdue`, which pairs each request with its task. Returns the number of
+/// closed requests.
 async fn expire_all(
     engine: &Arc<Engine>,
     overdue: &[(RequestId, TaskId)],

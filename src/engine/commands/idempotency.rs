@@ -63,9 +63,9 @@ impl IdempotencyKey {
 
 impl Engine {
     /// Returns the result of an earlier POST with the same key; `None` if there is no key, or if no
-    /// earlier POST had this key. The HTTP handlers call `earlier_result` before they check the rest
-    /// of a POST, and after a refusal, because another POST with the same key may have committed
-    /// meanwhile.
+    /// earlier POST had this key. The HTTP handlers call `earlier_result` before they check the
+    /// rest of a POST. They call it once more after a refusal, because another POST with the same
+    /// key may have committed meanwhile.
     ///
     /// # Errors
     /// `KeyReused` if the earlier body differs; `Forbidden` if the caller has since lost the right

@@ -199,7 +199,7 @@ impl Refusal {
         }])
     }
 
-    /// Returns the refusal of a command on the task of `row`.
+    /// Returns the refusal of a command that the status or the kind of the task does not allow.
     fn conflict(row: &TaskRow, code: ConflictCode) -> Self {
         Self::Conflict {
             code,

@@ -1,5 +1,5 @@
-//! An answer that was checked against its request. Finds the calls that the answer concerns, and
-//! builds the decision for the journal.
+//! Finds the calls that a checked answer concerns, and builds the decision for the journal. The
+//! answer was checked against its request before (see `decision_input.rs`).
 
 use std::collections::BTreeMap;
 
@@ -180,9 +180,8 @@ impl ValidDecision {
     /// Returns the consequence of rejections, and whether the answer closes the request. The first
     /// case that applies decides the consequence:
     /// - The answer ends the task or leaves the request open: `self.then`.
-    /// - The answer closes an approval request whose calls are all rejected: `self.then`. If it is
-    ///   `None`, the `then` of an earlier answer. If this is `None`, too, the request's
-    ///   `on_reject`.
+    /// - The answer closes an approval request whose calls are all rejected: `self.then`, else the
+    ///   `then` of an earlier answer, else the request's `on_reject`.
     /// - The answer rejects a call: `Continue`.
     /// - Otherwise: `None`.
     fn consequence(

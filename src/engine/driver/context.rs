@@ -33,7 +33,7 @@ impl<'e> Driver<'e> {
 }
 
 impl Driver<'_> {
-    /// Returns the present states of these calls. Leaves out unknown calls.
+    /// Returns the present states of these calls. Leaves out a call that the task does not have.
     pub(super) fn states_of(&self, calls: &[CallId]) -> Vec<CallState> {
         let progress = &self.session.own.progress;
         let known = calls.iter().filter_map(|id| progress.call(*id));

@@ -125,9 +125,9 @@ impl<'e> Driver<'e> {
             .find(|name| !self.received_service(name).is_some_and(has))
     }
 
-    /// Returns the service called `name`, if a tool of the agent's current version receives the
-    /// service's credential. Returns `None` if only a tool of an earlier version, to which the task
-    /// may be pinned, needs the credential: a form for this credential could name no receiver.
+    /// Returns the service called `name`; `None` if no tool of the agent's current version receives
+    /// the service's credential. A task that is pinned to an earlier version may have a tool that
+    /// needs this credential. Even then, returns `None`, because the form could name no receiver.
     fn received_service(&self, name: &str) -> Option<&'e Service> {
         let services = self.engine.catalog.services(&self.agent.name);
         let mut received = services
@@ -173,8 +173,9 @@ pub(in crate::engine) async fn stored_credentials(
     let tasks: Vec<_> = iter::once(own)
         .chain(others.filter(|task| *task != own))
         .collect();
-    // Since the tree was read, a person may have given a credential to another task of the tree. So
-    // the database is read if there are other tasks and the configuration has credentials.
+    // `has_credential` covers only the session's own task. A person may have given a credential to
+    // another task since the tree was read. So the database is also read if the tree has other
+    // tasks and the configuration has credentials.
     let may_have_credential =
         session.own.progress.has_credential || (tasks.len() > 1 && engine.catalog.has_services());
     if !may_have_credential {

@@ -22,9 +22,9 @@ pub(super) enum JudgedAt {
 
 impl Driver<'_> {
     /// Allows a held call if a standing decision covers it. Otherwise returns `judged`, the
-    /// policy's judgement. If `hold_if_uncertain`, the later check, would hold the call in spite of
-    /// a standing decision, this function looks up no standing decision. In this case, the returned
-    /// `judged` also has the reason of `hold_if_uncertain`.
+    /// policy's judgement. If `hold_if_uncertain` would hold the call in spite of a standing
+    /// decision, looks up no standing decision, and adds the reason of `hold_if_uncertain` to
+    /// `judged`.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.

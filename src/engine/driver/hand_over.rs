@@ -62,10 +62,9 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns the time at which the asker of this gate call becomes `Late`. If the call is allowed
-    /// or approved, this is the end of the time in which the call can start. If the call was
-    /// started, it is the end of the time in which the outcome can be reported or the next attempt
-    /// can start. `None` if the call's phase allows no start.
+    /// Returns the time at which the asker of this gate call becomes `Late`. For an allowed or
+    /// approved call, this is the gate's `use_within` after the call could start. For a started
+    /// call, it is `use_within` after the latest end of the attempt. `None` in any other phase.
     fn startable_until(&self, state: &CallState) -> Option<Time> {
         let own = &self.session.own;
         let from = match &state.phase {

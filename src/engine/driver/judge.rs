@@ -41,9 +41,9 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Judges a call. Checks, in this order: the turn, secrets in the arguments and the tool;
-    /// whether a person has rejected an equal call; the arguments and the policy; the standing
-    /// decisions; lost history; and the tool's quarantine.
+    /// Judges a call. Checks, in this order: the reasons of `invalid_reason`; whether a person has
+    /// rejected an equal call; the arguments and the policy; the standing decisions; lost history;
+    /// and the tool's quarantine.
     async fn judgement(&self, state: &CallState, judged_at: JudgedAt) -> Result<Judgement, Stop> {
         if let Some(reason) = self.invalid_reason(state) {
             return Ok(Judgement::invalid(reason));
@@ -70,7 +70,8 @@ impl Driver<'_> {
     }
 
     /// Returns the reason why a call is invalid regardless of the policy; `None` if there is no
-    /// such reason.
+    /// such reason. The possible reasons: the turn was cut off or has too many calls, the arguments
+    /// hold a secret, the tool does not exist, or a sub-agent would exceed a limit.
     fn invalid_reason(&self, state: &CallState) -> Option<String> {
         if let LastMessage::Model(turn) = &self.session.own.progress.last_message
             && turn.turn == state.turn

@@ -108,9 +108,10 @@ impl Driver<'_> {
             self.session.task_id(),
             self.session.own.progress.turns,
         );
-        // The tree is read after `others` was taken, so the tree has the answer of each answered
-        // call that `others` lacks. If the answer of a call in `others` was stored before the tree
-        // is read, `is_unanswered` excludes the call, so that it is counted once.
+        // `others` was taken first, and the tree is read afterwards, so no model call is missed: if
+        // a call had ended before `others` was taken, the tree has its answer. If a call is in
+        // `others` and its answer is in the tree, `is_unanswered` excludes it, so that it is
+        // counted once.
         self.session.tree.fresh = false;
         self.engine.refresh_tree(self.session).await?;
         let is_unanswered = |call: &InFlightModelCall| {

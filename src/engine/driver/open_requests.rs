@@ -134,10 +134,10 @@ impl Driver<'_> {
         }
     }
 
-    /// Opens a request for the unknown outcome of each of these calls. Some of the calls were
-    /// started, and no process runs them any more. Others may have run in a part of the history
-    /// that a restore or failover has lost. Calls `refresh_tools` first, so that the requests have
-    /// the same digests on every replica.
+    /// Opens a request about the unknown outcome of each of these calls. Each call either was
+    /// started and no process runs it any more, or may have run in a part of the history that a
+    /// restore or failover has lost. Calls `refresh_tools` first, so that the requests have the
+    /// same digests on every replica.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.

@@ -28,7 +28,7 @@ impl Driver<'_> {
         terms: Terms,
     ) -> RequestSpec {
         if !kind.properties().decides_calls {
-            // Only an approval can give a standing decision.
+            // Only an approval offers standing decisions, so the calls of this request offer none.
             for call in &mut calls {
                 call.offer = None;
             }
@@ -47,9 +47,9 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns which texts of a call of the tool `name` come from the configuration. If the agent
-    /// offers the tool, or if `tools` or a rule lists the tool, the name and the summary come from
-    /// the configuration. For a sub-agent, only the name does, because the summary shows the task
+    /// Returns which texts of a call of the tool `name` come from the configuration: the name and
+    /// the summary, if the agent offers the tool, or if `tools` or a rule lists the tool. For a
+    /// sub-agent, only the name comes from the configuration, because the summary shows the task
     /// that the calling agent wrote.
     fn operator_text(&self, name: &str, entry: Option<&CatalogEntry>) -> OperatorText {
         let is_offered = entry.is_some() && other_tool(self.agent, name).is_none();
@@ -122,8 +122,8 @@ impl Driver<'_> {
     }
 }
 
-/// Returns the reason that an approver reads. If the change of the tool was found after the
-/// judgement, adds the change to the judgement's reason.
+/// Returns the reason that an approver reads: the judgement's reason, followed by the reason of the
+/// tool's `change` if the judgement's reason does not contain it yet.
 fn shown_reason(
     judgement: Option<&Judgement>,
     change: Option<&DefinitionChange>,

@@ -55,10 +55,9 @@ impl Driver<'_> {
     /// (`LoneDrives`). Also returns `None` while tasks are queued in the database, because the
     /// worker gives free slots to the queued tasks, and lets their tenants take turns.
     ///
-    /// A driver that gets no slot queues its task. If a command waits until its facts are stored,
-    /// the driver first waits up to [`SLOT_WAIT`] for a slot. This wait is cheaper than a queued
-    /// task, which a worker would have to claim, and whose journal the worker would have to read
-    /// again.
+    /// A driver that gets no slot queues its task. A worker must then claim the task and read its
+    /// journal again. If a command waits for the driver's first commit, a wait is cheaper: the
+    /// driver waits up to [`SLOT_WAIT`] for a slot.
     async fn slot(&self) -> Option<OwnedSemaphorePermit> {
         let engine = self.engine;
         let admitted =

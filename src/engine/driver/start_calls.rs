@@ -100,8 +100,8 @@ impl<'e> Driver<'e> {
             return Ok(None);
         }
         if self.present_tools(calls) != compared {
-            // Meanwhile, another task has found that a tool has changed at its server. No call is
-            // started, and the driver asks `next_step` again.
+            // Since `compared` was read, another task has found that a tool has changed at its
+            // server. No call is started, and the driver asks `next_step` again.
             return Ok(None);
         }
         let attempts = self.journal_starts(calls, &compared, &credentials, continuations);
@@ -274,10 +274,9 @@ impl<'e> Driver<'e> {
     /// until its permit ends, or until the asker returns the permit.
     fn running_calls(&self) -> BTreeSet<CallId> {
         let engine = self.engine;
-        // Whether every attempt of the replica `replica` counts as ended here. If no other process
-        // uses the store, all other replicas are dead, so their attempts count as ended. The
-        // attempts of this process count as ended here, too: those that are still in flight are
-        // added to the result below.
+        // Whether every attempt of `replica` counts as ended here. If no other process uses the
+        // store, all other replicas are dead. The attempts of this process count as ended, too,
+        // because those that are still in flight are added to the result below.
         let has_ended = |replica: &str| engine.store.is_sole() || replica == engine.replica;
         let may_run = |state: &&CallState| {
             let Phase::Started(start) = &state.phase else {
@@ -305,9 +304,9 @@ impl<'e> Driver<'e> {
             .progress
             .unfinished()
             .filter(|state| running.contains(&state.call.tool_call_id))
-            // If the last attempt at a call has ended with questions of the tool's server, the call
-            // is not in the phase `Started` any more. The call may be registered as in flight until
-            // the next commit, but no attempt at the call runs.
+            // Excludes a call whose last attempt has ended with questions of the tool's server. The
+            // call may be registered as in flight until the next commit, but no attempt at the call
+            // runs.
             .filter(|state| matches!(state.phase, Phase::Started(_)));
         let attempts = attempts
             .filter_map(|state| Some((state, state.start.as_ref()?)))

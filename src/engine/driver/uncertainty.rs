@@ -41,16 +41,14 @@ impl Driver<'_> {
     /// Holds an allowed `once` call (a call that must not be repeated) in two cases:
     /// - A part of the history before the call's turn is lost, so the model may be repeating a lost
     ///   call. This case lasts until the user's next message.
-    /// - Another task of the tree is unreadable. In this case, calls that start a sub-agent and
-    ///   calls that a person approved are not held.
+    /// - Another task of the tree is unreadable. That task may have run an equal call, or a person
+    ///   may have rejected an equal call in it. Calls that start a sub-agent and calls that a
+    ///   person approved are exempt from this case.
     fn hold_if_history_lost(&self, state: &CallState, judgement: Judgement) -> Judgement {
         let entry = self.offered(&state.call.name);
         let spec = entry.as_deref().map(|entry| &entry.spec);
         let repeatable = spec.is_some_and(|spec| spec.effect.is_repeatable());
         let later = self.session.own.progress.message_uncertain && !state.in_uncertain_history;
-        // If another task of the tree is unreadable, that task may have run an equal call, or a
-        // person may have rejected an equal call in it. So this call is held, unless it starts a
-        // sub-agent or a person approved it.
         let alone =
             spec.is_some_and(|spec| spec.kind != ToolKind::Agent) && state.approval.is_none();
         let damaged = alone && self.session.tree.is_damaged();

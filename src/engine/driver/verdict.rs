@@ -154,7 +154,7 @@ pub(in crate::engine) fn parse_arguments(text: &str) -> Option<Value> {
     arguments::parse(if is_blank { "{}" } else { text }).ok()
 }
 
-/// Denies a call that equals `call`, which a person has rejected for this reason.
+/// Returns the denial of a call that equals `call`. A person has rejected `call` for this reason.
 pub(in crate::engine) fn denied_again(call: CallId, reason: Option<&str>) -> Judgement {
     let reason = reason.map_or(String::new(), |reason| format!(" Reason: {reason}"));
     Judgement {

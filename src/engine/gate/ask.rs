@@ -77,8 +77,8 @@ enum Round {
     /// The call cannot go on by itself. The next round begins when a commit may have changed the
     /// call, or at this time.
     Pause(Instant),
-    /// The proposal must be handled again from the start, usually as a new call. The reason is
-    /// that another client waits for this call or gets its result or its permit, or that another
+    /// The proposal must be handled again from the start, usually as a new call. Either another
+    /// client has this call: it waits for the call, or gets its result or its permit. Or another
     /// proposal has stored the same idempotency key.
     TakenByOther,
 }
@@ -263,9 +263,9 @@ impl Waiter<'_> {
         let is_undelivered = until.is_some_and(|until| until != ASKER_UNTIL_DELIVERED);
         let gets_result = self.own_drive || self.is_named;
         if !gets_result {
-            // A released call counts as delivered, but the holder of its permit is still answered.
-            // An ask is answered, too, if it has reserved the result by a commit whose
-            // confirmation was lost.
+            // Two asks are answered although the result counts as delivered or reserved: the holder
+            // of a released call's permit, and an ask that has reserved the result itself, by a
+            // commit whose confirmation was lost.
             let is_holder =
                 call.permit.is_some() || until.is_some_and(|until| self.guard.owns(until));
             if let Some(until) = until.filter(|until| *until > session.now && !is_holder) {
@@ -331,7 +331,8 @@ impl Waiter<'_> {
         let until = session.own.row.asker_until;
         let is_over = self.is_over();
         let returns = !self.proposal.returns_within.is_zero();
-        // A driver that took over a lost call may have ended this ask's presence in the row.
+        // The guard's presence may be gone from the row: a driver that took over a lost call may
+        // have ended it.
         let is_stored = self.guard.has_presence() && until > Some(session.now);
         let is_arriving = until.is_some() && !is_stored && (!is_over || returns);
         let is_leaving = until.is_some() && is_over && !returns && !self.has_other_asker(&session);
@@ -380,11 +381,11 @@ impl Waiter<'_> {
         }
     }
 
-    /// Whether the row has the presence of another asker, which this ask must not end. A client
-    /// that names a call by its id continues its own earlier ask, so the presence is its own. If
-    /// the client names the call by key, the presence counts as its own in one case: this ask has
-    /// stored no presence, and no other connection of this process waits for the call. If this ask
-    /// has stored a presence, a different presence in the row is that of a later ask.
+    /// Whether the row has the presence of another asker, which this ask must not end. If the
+    /// client names the call by its id, it continues its own earlier ask, so the presence is its
+    /// own. If the client names the call by key, the presence counts as its own in one case: this
+    /// ask has stored no presence, and no other connection of this process waits for the call. If
+    /// this ask has stored a presence, a different presence in the row is that of a later ask.
     fn has_other_asker(&self, session: &TaskSession) -> bool {
         let is_shared = self.gates.engine.awaited_calls.is_shared(self.guard.task);
         let is_same_client = self.proposal.identity.task() == Some(self.guard.task)

@@ -130,8 +130,8 @@ impl Gates<'_> {
             sessions: BTreeMap::new(),
         };
         if let Some((row, caution)) = equal.recent_rejection(gate.no_lasts).await? {
-            // The client of the rejected call may have gone before it got the rejection. The
-            // proposal then continues the rejected call.
+            // If the client of the rejected call left before it got the rejection, the proposal
+            // continues the rejected call, and so gets the rejection.
             let is_undelivered = equal.is_attachable(row)
                 && matches!(
                     equal.relation(row, gate.use_within).await?,
@@ -191,8 +191,8 @@ impl<'r> EqualCalls<'r> {
         may_continue.retain(|row| self.is_attachable(row));
         // The proposal continues the first call, in this order, whose `relation` permits it. Ended
         // calls come first, because their results may be undelivered. Approved and started calls
-        // (their tasks run) come next, and then calls of unknown outcome. Calls that wait for any
-        // other answer of a person come last: such a call may be held only because of a call that
+        // (their tasks run) come next, and then calls of unknown outcome. Calls that wait for
+        // people for another reason come last: such a call may be held only because of a call that
         // comes earlier in this order.
         may_continue.sort_by_key(|row| match row.status {
             TaskStatus::Completed | TaskStatus::Canceled | TaskStatus::Failed => 0,

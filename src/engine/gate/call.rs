@@ -100,8 +100,9 @@ pub struct GateCall {
     pub rule: Option<String>,
     /// The reason that a person gave for a rejection, otherwise the reason of the judgement.
     pub reason: Option<String>,
-    /// The text of the result, if the call expired, was withdrawn or was canceled, or if it failed
-    /// before it could run. If its task failed before the call was started, the task's failure.
+    /// The text of the call's end: the text of a result by which the call expired, was withdrawn,
+    /// was canceled or failed, if the call was never started, or if its asker runs it and did not
+    /// report this result. If the task failed before the call was started, the task's failure.
     /// `None` for any other call.
     pub end_text: Option<String>,
     /// The user ids of the people who approved the call, each once.

@@ -1,6 +1,6 @@
 //! Stores the presence of askers: whether a client waits for a gate call, and whether the call's
 //! result was delivered. The task's row has the end time of a presence, so the presence ends even
-//! if the process dies. The row's version fences the write.
+//! if the process dies. The row's version fences every change of a presence.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub(super) fn present_until(session: &TaskSession) -> Option<Time> {
 enum StoredPresence {
     /// The row's `asker_until` after the commit. The presence of any other ask has another value.
     Until(Time),
-    /// The commit is in flight, or its answer was lost. The presence in the row may be this one.
+    /// The commit is in flight, or its answer was lost. The row may have this ask's presence.
     Unknown,
 }
 
@@ -96,9 +96,8 @@ impl AskerGuard {
         };
         // The driver may wait for a slot or for a server before its first commit. If the asker
         // leaves meanwhile, dropping the guard changes the row. The first commit is then stale, so
-        // the call does not start. The drop changes no row that says `Delivered`. The task of such
-        // a row has nothing left to drive, or hands its call over once more, which needs no slot
-        // and no server.
+        // the call does not start. Only a row that says `Delivered` stays unchanged. The driver of
+        // its task does not wait: it has nothing to do, or hands the call over once more.
         let before = self.stored.lock().replace(StoredPresence::Unknown);
         let driven = self.engine.gates().drive_asked(session).await;
         *self.stored.lock() = before;
@@ -115,7 +114,7 @@ impl AskerGuard {
         let stored = match committed {
             Ok(done) => StoredPresence::Until(done.at + lasts),
             Err(CommitError::Unknown) => StoredPresence::Unknown,
-            // The ask still has its presence from before, if any.
+            // Nothing was stored. The ask keeps its earlier presence, if it has one.
             Err(CommitError::Stale | CommitError::Refused | CommitError::Unavailable) => return,
         };
         *self.stored.lock() = Some(stored);

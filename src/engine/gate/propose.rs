@@ -114,8 +114,8 @@ impl Gates<'_> {
         let state = state_of(&session, call)?;
         let open = self.check_open(caller, agent, &state).await?;
         if gate.record == RecordedCalls::Held && is_only_counted(&state) {
-            // A counted call need not use the database, so an outage of the database would not
-            // refuse it. The gate therefore checks for an outage here.
+            // A call that is only counted does not need the database. It must be refused during an
+            // outage all the same, so the gate checks for an outage here.
             if self.engine.store.is_out() {
                 return Err(GateRefusal::Command(Refusal::Unavailable));
             }

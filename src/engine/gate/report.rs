@@ -52,11 +52,13 @@ impl Gates<'_> {
     /// Returns the call, and whether an earlier report had the same key. If so, nothing was stored.
     ///
     /// # Errors
-    /// `NotFound`, `Forbidden` and `Unavailable` as for [`Gates::read_call`]; `Forbidden` also if
-    /// the caller may not ask at gates; `KeyReused` if an earlier report with the same key had
-    /// another body; `Invalid` if no permit was given for an open call, or if `attempt` is not the
-    /// last attempt at the call; `Settled` if the call was settled without a permit, or if the
-    /// report contradicts an earlier report.
+    /// - `NotFound`, `Forbidden` and `Unavailable` as for [`Gates::read_call`]. `Forbidden` also if
+    ///   the caller may not ask at gates.
+    /// - `KeyReused` if an earlier report with the same key had another body.
+    /// - `Invalid` if no permit was given for an open call, or if `attempt` is not the last attempt
+    ///   at the call.
+    /// - `Settled` if the call was settled without a permit, or if the report contradicts an
+    ///   earlier report.
     pub async fn report(
         self,
         caller: &Caller,
@@ -199,8 +201,9 @@ fn apply_report(
         _ => {
             session.add_results(vec![result]);
             let state = session.own.progress.call(call.call.tool_call_id);
-            // A report about an earlier attempt does not settle a call whose next attempt waits for
-            // people. The next ask must find such a call.
+            // The result counts as delivered only if the report has settled the call. A report
+            // about an earlier attempt does not settle a call whose next attempt waits for people,
+            // and the next ask must find such a call.
             if state.is_some_and(|state| matches!(state.phase, Phase::Done(_))) {
                 session.own.asker = Some(AskerPresence::Delivered);
             }

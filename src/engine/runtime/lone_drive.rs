@@ -33,7 +33,7 @@ enum State {
     /// Either a claim for such a task is in progress. Or the last lone drive continues while the
     /// process drives other tasks again.
     Reserved,
-    /// A task was claimed for the lone drive, which waits for all slots or has them.
+    /// A task was claimed for the lone drive. The lone drive waits for all slots, or has them.
     Active,
 }
 

@@ -197,8 +197,8 @@ impl Worker<'_> {
         if i64::try_from(count).unwrap_or(i64::MAX) == free {
             engine.backlog.store(true, Ordering::Relaxed);
         } else if lone.is_none() && engine.lone_drives.is_free() {
-            // The claim took every queued task that can be driven beside others. The worker claims
-            // again at once, because a task that is to be driven alone may be queued.
+            // The claim took every queued task but those that are to be driven alone, which the
+            // next claim may take. So the worker claims again at once.
             engine.wake_worker.notify_one();
         }
         Ok(self.claimed_drivers(claimed, (claim, until), first, lone))
@@ -221,7 +221,8 @@ impl Worker<'_> {
             fruitless,
         } in claimed
         {
-            // If there is no lease, a command has taken the task from the claim and drives it.
+            // Returns `None` if a command took the task after the claim. The command then drives
+            // the task, and `hold_claimed` gives the claim no lease.
             let driver = || {
                 let lease = self.engine.leases.hold_claimed(task, claim, until)?;
                 Some(ClaimedDriver {

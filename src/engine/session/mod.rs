@@ -381,10 +381,9 @@ impl TaskSession {
         self.digest(&spec, call, arguments_text, rule)
     }
 
-    /// Returns the requests whose decisions take effect with the next commit. Looks at the
-    /// session's own task, and at each other task that the commit ends. The decisions of any of
-    /// these tasks take effect if no request blocks that task's turn any more
-    /// (`Progress::is_blocked`).
+    /// Returns the requests whose decisions take effect with the next commit. These are requests of
+    /// the session's own task, and of each other task that the commit ends. A task's decisions take
+    /// effect only if no request blocks the task's turn any more (`Progress::is_blocked`).
     fn resumed(&self) -> impl Iterator<Item = RequestId> {
         let ended = self
             .tree
@@ -397,8 +396,8 @@ impl TaskSession {
         effective.flat_map(|draft| draft.progress.responded.iter().copied())
     }
 
-    /// Returns the names of the next commit's failpoints: each type of item in the commit, and the
-    /// lease change.
+    /// Returns the names of the next commit's failpoints: the type of each item in the commit, and
+    /// the kind of the lease change.
     pub(crate) fn failpoints(&self, lease: &LeaseChange) -> Vec<&'static str> {
         let lease = match lease {
             LeaseChange::Keep => "keep",

@@ -86,10 +86,10 @@ impl TaskSession {
         }
     }
 
-    /// Whether a result still applies to its call. If the attempt may have been sent, the result
-    /// always applies. If the attempt was never sent, the result says only that this attempt did
-    /// nothing. Such a result applies only if the call was closed with an unknown outcome, and if
-    /// this attempt was the call's last.
+    /// Whether a result still applies to its call. The result of an attempt that may have been sent
+    /// always applies. The result of an attempt that was never sent says only that this attempt did
+    /// nothing. It applies only if this attempt was the call's last, and if the call was closed
+    /// with an unknown outcome.
     fn still_applies(&self, result: &ToolResult) -> bool {
         let Some(attempt) = self.not_sent.get(&result.tool_call_id) else {
             return true;

@@ -65,7 +65,8 @@ impl TaskTree {
                 now,
             );
         }
-        // Creates a draft for an ancestor whose status changes.
+        // The tasks that are left in `sums` have no draft. Creates a draft for each of them whose
+        // status changes.
         for (task, sum) in sums {
             let changes_status = |row: &TaskRow| {
                 status_after(

@@ -136,8 +136,8 @@ impl TaskDraft {
         self.asker
     }
 
-    /// Replaces the pending judgement of a call. The task must not be stored yet. For a stored
-    /// task, the progress would be wrong: `Progress::from_items` counts no item as uncertain.
+    /// Replaces the pending judgement of a call, and computes the progress again. The task must not
+    /// be stored yet, because `Progress::from_items` counts no item as uncertain.
     pub(crate) fn replace_judgement(&mut self, call: CallId, by: &Judgement) {
         let pending = self.items.iter_mut().skip(self.committed);
         for item in pending {
