@@ -48,7 +48,7 @@ impl Driver<'_> {
         let began = self.engine.clock.uptime();
         let answer = self.call_model_streaming(&**client, guard).await?;
         self.advance_now(began);
-        // Other tasks of the tree may have committed while the model answered.
+        // The tree must be read again: other tasks may have committed while the model answered.
         self.session.tree.fresh = false;
         match answer {
             Ok(answer) => {

@@ -12,7 +12,7 @@ use super::Driver;
 use crate::engine::Engine;
 
 /// The maximum time that a command waits for a slot. After that time, its task is queued. With a
-/// longer time, the answer to each command would come late while every slot has a slow call.
+/// longer time, each command would be answered late while slow calls hold all slots.
 const SLOT_WAIT: Duration = Duration::from_millis(500);
 
 impl Engine {

@@ -54,8 +54,8 @@ impl<'e> Driver<'e> {
             .iter()
             .map(|(_, call)| self.engine.in_flight_calls.register(call.call_id))
             .collect();
-        // A tool with `connects_first` opens its connection while the start of the call is
-        // committed.
+        // Performs the attempts while their starts are committed. No attempt is sent before its
+        // permit, but a tool with `connects_first` already opens its connection.
         let mut answers = pin!(maybe_done(join_all(attempts.iter().map(perform))));
         if connects_before_commit {
             let awaited = join_all(decisions.iter().map(PermitDecision::awaited));

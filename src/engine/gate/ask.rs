@@ -236,8 +236,8 @@ impl Waiter<'_> {
         self.is_named || !self.continues
     }
 
-    /// Whether another ask waits for this unsettled call or has its permit. Such an ask has come
-    /// since this ask's proposal was compared with earlier calls. Always `false` if the call is the
+    /// Whether another ask waits for this unsettled call or has its permit. The other ask has come
+    /// after this ask's proposal was compared with earlier calls. Always `false` if the call is the
     /// client's own, or if this ask has stored its presence.
     fn is_taken(&self, session: &TaskSession, call: &GateCall) -> bool {
         if self.has_own_call() || self.guard.has_presence() {

@@ -265,9 +265,9 @@ impl<'r> EqualCalls<'r> {
         ))
     }
 
-    /// Finds the newest decision of a person about these calls. If it is a rejection, returns the
-    /// rejected call and the caution that denies the proposed call. Ignores a call whose
-    /// last change is older than `no_lasts`, the time for which a rejection counts.
+    /// Finds a person's newest decision about the equal calls. If it is a rejection, returns the
+    /// rejected call and the caution that denies the proposed call. Ignores a call whose last
+    /// change is older than `no_lasts`, the time for which a rejection counts.
     async fn recent_rejection(
         &mut self,
         no_lasts: Duration,

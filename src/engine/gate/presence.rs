@@ -151,9 +151,9 @@ impl AskerGuard {
         self.stored.lock().is_some_and(|stored| stored.is(until))
     }
 
-    /// Forgets the stored presence, so that dropping the guard does not end it: the presence has
-    /// ended already, or the commit that records a delivery ends it, or it runs out at its stored
-    /// time.
+    /// Forgets the stored presence, so that dropping the guard does not end it. Called in three
+    /// cases: the presence has ended already; the commit that records a delivery ends it; or it may
+    /// last until its stored end.
     pub(super) fn forget_presence(&self) {
         *self.stored.lock() = None;
     }

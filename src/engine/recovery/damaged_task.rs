@@ -11,9 +11,10 @@ use crate::task::id::TaskId;
 use crate::task::item::{CloseReason, Fact, ToolResult};
 use crate::task::status::RequestStatus;
 
-/// The number of fruitless leases after which a task fails. Only the leases of lone drives (drives
-/// beside which the process drives no other task) count. Also the number of takeovers after which
-/// [`Engine::end_from_row`] ends a task whose journal a newer version may have written.
+/// The number of a task's lone drives (drives beside which the process drives no other task) after
+/// which the task fails, if each of their leases ran out without a new item. Also the number of
+/// takeovers after which [`Engine::end_from_row`] ends a task whose journal a newer version may
+/// have written.
 const MAX_TAKEOVERS: i32 = 5;
 
 /// Ends the tasks that this process has found unreadable since the last call of this function.

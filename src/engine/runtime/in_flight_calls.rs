@@ -22,8 +22,9 @@ pub(crate) const SEND_WINDOW: Duration = Duration::from_secs(2);
 /// the wire.
 pub(crate) const TIME_TO_WIRE: Duration = Duration::from_millis(100);
 
-/// The attempts that this process has registered, each under its own number. A call has two entries
-/// while two drivers try to start it; only one driver can commit the start.
+/// The attempts that this process has registered, each under its own number. While two drivers try
+/// to start the same call, two attempts at it are registered. Only one of the drivers can commit
+/// the start.
 #[derive(Debug, Default)]
 pub(crate) struct InFlightCalls {
     entries: Locked<BTreeMap<u64, RegisteredAttempt>>,
@@ -103,7 +104,7 @@ impl InFlightCalls {
     }
 }
 
-/// A handle to the entry of a registered attempt, by which `send_permit` marks the attempt as sent.
+/// A handle to a registered attempt, by which `send_permit` marks the attempt as sent.
 #[derive(Clone, Debug)]
 pub(crate) struct Registration {
     number: u64,
