@@ -117,8 +117,8 @@ fn check_keys(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistak
         let detail = "nobody can use it: the gate takes a key that may `gate` and may not `decide`, for a user to whom the gate is open";
         mistakes.warn(&place, detail);
     }
-    // Both checks are skipped if one of these keys has `act_as`. Such a key may speak for users
-    // whom the file does not name, and the number of approvers of their calls is unknown.
+    // A key with `act_as` may speak for users whom the file does not name. The number of approvers
+    // of their calls is unknown, so neither approvers nor owners are checked then.
     else if keys.iter().all(|key| !key.act_as)
         && !are_approvers_unreadable(root)
         && let Some(directory) = config.directory()
@@ -290,10 +290,9 @@ fn applies_to(rule: &Rule, gate: &Gate) -> bool {
     applies_to_others(rule, gate) || gate.tools.iter().any(|tool| names(rule, tool))
 }
 
-/// Whether a glob of the rule may match tools that the gate does not list. Exact names do not
-/// count, although a `hold` or `deny` rule also matches an unlisted tool by its exact name. If
-/// exact names counted, each rule with an unlisted name would seem to apply to the gate, because an
-/// unlisted tool can have any name.
+/// Whether a glob of the rule may match tools that the gate does not list. A `hold` or `deny` rule
+/// may also match such a tool by an exact name, but exact names do not count here. An unlisted tool
+/// can have any name, so each rule with an unlisted name would seem to apply to the gate.
 fn applies_to_others(rule: &Rule, gate: &Gate) -> bool {
     gate.other_tools == OtherTools::Judge && rule.tools.iter().any(|pattern| is_glob(pattern))
 }

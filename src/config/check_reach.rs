@@ -271,10 +271,10 @@ fn are_rules_unreadable(root: &Node) -> bool {
     })
 }
 
-/// Returns the terms under which the people of an entry must be able to decide. Any person may be
-/// the owner of a task, and the owner decides the calls that no rule matches. Under the terms of
-/// these calls, every user and every person who has a mail address would pass the check. So if any
-/// rule opens questions, only the terms of rules are returned.
+/// Returns the terms under which the people of an entry must be able to decide. If any rule opens
+/// questions, these are the terms of rules. The terms of calls that no rule matches are left out:
+/// the owner decides such calls, and any person may be an owner, so every entry would pass the
+/// check.
 fn decisive_terms<'a, 'c>(all: &'a [QuestionTerms<'c>]) -> Vec<&'a QuestionTerms<'c>> {
     let has_rules = all.iter().any(|terms| terms.rule.is_some());
     let decisive = all

@@ -266,9 +266,8 @@ impl Config {
     /// although they are not configured under `tools`.
     #[must_use]
     pub fn other_tools(&self) -> Vec<ToolSpec> {
-        // A sub-agent that is not configured gets a spec, too. Without the spec, each rule that
-        // names the sub-agent would be reported, although the check of agents already reports the
-        // sub-agent.
+        // A sub-agent that is not configured gets a spec, too. The check of agents reports the
+        // sub-agent. Without the spec, each rule that names it would be reported as well.
         let agents = self.agents.values().flat_map(|agent| &agent.sub_agents);
         let subs: BTreeSet<&str> = agents.map(|sub| sub.agent.as_str()).collect();
         let mut specs: Vec<ToolSpec> = subs
@@ -276,8 +275,8 @@ impl Config {
             .map(spec)
             .chain(self.human_tools())
             .collect();
-        // For the same reason, a `request_…` tool gets a spec, even if the agent that lists the
-        // tool cannot offer it.
+        // A `request_…` tool gets a spec even if the agent that lists the tool cannot offer it.
+        // Without the spec, each rule that names the tool would be reported, too.
         for kind in self.agents.values().flat_map(|agent| &agent.human) {
             if !specs.iter().any(|spec| spec.name == kind.tool()) {
                 specs.push(placeholder_spec(kind.tool(), ToolKind::Human));

@@ -17,8 +17,8 @@ const OTHER_VARIABLES: &[&str] = &[
     "HOLDPOINT_GATE",
     "HOLDPOINT_WAIT",
 ];
-/// The variable that arms failpoints; `None` in a build without failpoints. Such a build warns of the
-/// variable and ignores it.
+/// The variable that arms failpoints; `None` in a build without failpoints. Such a build warns of
+/// the variable and ignores it.
 const FAILPOINTS_VARIABLE: Option<&str> = if cfg!(any(debug_assertions, feature = "failpoints")) {
     Some("HOLDPOINT_FAILPOINTS")
 } else {
@@ -159,9 +159,9 @@ fn put(root: &mut Node, path: &[String], node: Node, known: &[String]) -> Result
     Ok(())
 }
 
-/// Returns the usual spelling of a step of `path`: the first of the last `rest` steps. The name of
-/// a header usually has `-` and no `_`. The name of a variable of a command is usually in upper
-/// case. Returns `None` if the step is any other key.
+/// Returns the usual spelling of a step of `path`. `rest` is the number of steps from this step to
+/// the end of the path. The name of a header usually has `-` and no `_`. The name of a variable of
+/// a command is usually in upper case. Returns `None` if the step is any other key.
 fn own_name(path: &[String], rest: usize) -> Option<String> {
     let (above, below) = path.split_at_checked(path.len().checked_sub(rest)?)?;
     let step = below.first()?;

@@ -33,8 +33,9 @@ pub(crate) enum Need {
     Judge,
     /// A repeatable call that a rule allows is about to start.
     Start,
-    /// A person's approval is about to be stored, or a call is about to start that a person
-    /// approved or that must not be repeated. Only a comparison that begins now is recent enough.
+    /// A call is about to start that must not be repeated, or that a person's decision lets start.
+    /// Or such a decision is about to be stored. Only a comparison that begins now is recent
+    /// enough.
     StartNow,
 }
 

@@ -458,7 +458,8 @@ async fn late_answer(
     late.noting(&declined).settled().ok()
 }
 
-/// Returns the error text of a write that gave up at `until` or because the child had ended.
+/// Returns the error text for a write that wrote nothing: the time `until` has passed, or the child
+/// has ended.
 fn unwritten_reason(until: Instant) -> String {
     let reason = if Instant::now() >= until {
         BUSY

@@ -151,9 +151,9 @@ impl Streamable {
                 }
             };
             let status = reply.status;
-            // The call is sent again only if the server certainly did not execute it. So it is not
-            // sent again after the status 400, or after an answer to the request that is no refusal
-            // (`RpcAnswer::is_refusal`).
+            // The call is sent again only if the server certainly did not execute it. The status
+            // 400 is no such proof. An answer with the id of the request is a proof only if it is a
+            // refusal (`RpcAnswer::is_refusal`).
             let renewal = self.renew(&call.headers, &context, status).await;
             let was_read =
                 reply.has_request_id && !reply.answer.as_ref().is_some_and(RpcAnswer::is_refusal);

@@ -231,8 +231,8 @@ impl Tool for McpTool {
 
 impl McpTool {
     /// Returns the reason for comparing the tool with its reviewed definition. A new comparison
-    /// ([`Need::StartNow`]) is needed at the start of a call that a person approved or that must
-    /// not be repeated, and before an approval is stored.
+    /// ([`Need::StartNow`]) is needed if a person's decision lets the call start, or if the call
+    /// must not be repeated.
     fn need(&self, start: Option<StartReason>) -> Need {
         match start {
             None => Need::Judge,

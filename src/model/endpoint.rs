@@ -72,7 +72,8 @@ struct RequestForm {
 }
 
 impl RequestForm {
-    /// Returns the form for the next attempt: this form with the refused part left out or simplified.
+    /// Returns the form for the next attempt: this form with the refused part left out or
+    /// simplified.
     fn without(self, refused: RefusedPart) -> Self {
         match refused {
             RefusedPart::EarlierThinking => Self {
@@ -100,8 +101,8 @@ pub(super) struct Endpoint<P> {
     cleaner: Cleaner,
     /// The index in [`Protocol::REQUEST_MODES`] of the mode in which the next answer is asked for;
     /// 0 at first. If a simpler mode leads to an answer, this mode is kept only if the refusal of
-    /// the previous mode named the parameter `stream` or `stream_options`. Any other refusal may
-    /// have had another reason.
+    /// the previous mode named the parameter `stream` or `stream_options`. A refusal that names
+    /// neither may have been about another part of the request.
     mode_index: AtomicUsize,
     protocol: PhantomData<P>,
 }

@@ -110,8 +110,8 @@ pub(super) enum RefusedPart {
     PossiblyStreaming,
 }
 
-/// The outcome of one attempt. The texts are problems for people. A borrowed text has fixed words,
-/// so it may be logged; an owned text may quote the endpoint.
+/// The outcome of one attempt. Each text describes a problem for people. A borrowed text has fixed
+/// words, so it may be logged; an owned text may quote the endpoint.
 #[derive(Debug)]
 pub(super) enum AttemptOutcome {
     Answered(Box<Answer>),
@@ -125,8 +125,8 @@ pub(super) enum AttemptOutcome {
 }
 
 impl AttemptOutcome {
-    /// Returns why a response with a success status was no usable answer, in fixed words; `None` if
-    /// it was one.
+    /// Returns the reason why a response with a success status was not a usable answer, in fixed
+    /// words. Returns `None` if the response was a usable answer.
     pub(super) fn loggable_reason(&self) -> Option<&'static str> {
         match self {
             Self::Answered(_) => None,

@@ -11,7 +11,7 @@ use crate::task::time::Time;
 
 /// The wait before the second attempt, without jitter. The wait doubles with each further attempt.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
-/// The maximum wait between attempts, if the endpoint asks for no longer wait.
+/// The maximum wait between attempts, unless the endpoint asks for a longer wait.
 const MAX_WAIT: Duration = Duration::from_secs(8);
 /// The maximum wait that an endpoint can cause. A longer wait is shortened to this limit.
 const MAX_RETRY_AFTER: Duration = Duration::from_mins(1);

@@ -247,9 +247,8 @@ impl Net {
     }
 
     /// Returns the key under which the request's connection may be kept; `None` if the connection
-    /// must be closed after the response. A connection that carried a large body is closed: when
-    /// the response has arrived, a part of the body may still wait in the connection's buffers, and
-    /// would delay the next request.
+    /// must be closed after the response. It must be closed after a body longer than
+    /// [`MAX_KEPT_BODY_BYTES`], and while the key is avoided.
     fn kept_key(&self, request: &Request, connection: ConnectionUse) -> Option<KeptKey> {
         let ConnectionUse::Kept(digest) = connection else {
             return None;
@@ -326,8 +325,8 @@ fn prepare_request(request: Request, may_keep: bool) -> Option<(Uri, http::Reque
     let uri = std::mem::replace(request.uri_mut(), path);
     let host = uri.authority()?.as_str().rsplit('@').next()?;
     // `identity` asks for a body without compression, because HTTP alone then defines where the
-    // body ends. `Connection: close` asks the peer to close the connection first, because the side
-    // that closes first keeps its port occupied for a while.
+    // body ends. `Connection: close` makes the peer close the connection first. The side that
+    // closes first keeps its port occupied for a while (TIME_WAIT).
     let mut defaults = vec![
         (HOST, host),
         (USER_AGENT, super::USER_AGENT),

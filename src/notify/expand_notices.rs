@@ -35,11 +35,11 @@ impl Sender {
     }
 
     /// Replaces at most [`BATCH`] of the oldest notices by their deliveries. Sets `has_due` if a
-    /// new delivery is due now. If the batch is full, more notices may follow, so the function
-    /// returns the last notice of the batch. The caller passes this notice as `before` with the
-    /// next batch. If the next batch ends with the same notice, the notices were not replaced,
-    /// perhaps because another replica is replacing them. The function then returns `None`, so that
-    /// the caller does not try the same notices again and again.
+    /// new delivery is due now. Returns the last notice of a full batch, because more notices may
+    /// follow. The caller passes this notice as `before` with the next batch. If the next batch
+    /// also ends with `before`, its notices were not replaced, perhaps because another replica is
+    /// replacing them. The function then returns `None`, so that the caller does not try them again
+    /// and again.
     async fn expand_batch(
         &self,
         before: Option<Notice>,

@@ -54,7 +54,8 @@ impl Sender {
         };
         let gathered = match self.gather(state, person, claimed).await {
             Ok(gathered) => gathered,
-            // No attempt is recorded. The deliveries are claimed again after their lease.
+            // No attempt was made, so none is recorded. The lease ends, and the deliveries are
+            // claimed again.
             Err(error) => {
                 tracing::debug!(entry = state.entry.name, %error, "requests could not be read");
                 return;
@@ -237,10 +238,9 @@ impl Sender {
             group.push((*claimed).clone());
         }
         let mut soonest = state.entry.gather;
-        // The deliveries with the most attempts are recorded first, those without an attempt last.
-        // A failed first attempt makes the receiver count as failing. While the receiver counts as
-        // failing, a delivery whose attempt fails again does not count as refused (`health.rs`), so
-        // in the opposite order, deliveries with earlier attempts could not count as refused.
+        // Deliveries with earlier attempts are recorded before those without. In the opposite
+        // order, the failed first attempts would make the receiver count as failing, and then no
+        // delivery with earlier attempts could count as refused (`health.rs`).
         for ((attempts, is_young), claimed) in groups.into_iter().rev() {
             let next = schedule::next(result, attempts, is_young);
             if let NextState::Again(wait) | NextState::Postponed(wait) = next {

@@ -1,8 +1,8 @@
 //! Tracks whether a receiver accepts messages, as far as this process knows. The first success
-//! after a failure makes all messages of the receiver due that wait after two or more failures,
-//! because the receiver probably accepts messages again. A process does not see the failed attempts
-//! of other processes. Therefore a success also makes these messages due if this process had no
-//! success in the [`ASK_INTERVAL`] before.
+//! after a failure makes the receiver's waiting messages due, because the receiver probably accepts
+//! messages again. A message is waiting if two or more attempts at it have failed. A process does
+//! not see the failed attempts of other processes. Therefore a success also makes these messages
+//! due if this process had no success in the [`ASK_INTERVAL`] before.
 //!
 //! Exception: a refused message keeps its own schedule. Otherwise, each success of another message
 //! would start an attempt at the refused message. A message counts as refused if the message

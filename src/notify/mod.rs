@@ -184,7 +184,7 @@ impl Sender {
     /// Sends messages until the service goes down.
     pub async fn work(self: Arc<Self>) {
         let (mut poll_at, mut cleanup_at) = (self.clock.uptime(), self.clock.uptime());
-        // Without entries, the database is polled only to clean up deliveries of earlier entries.
+        // Without entries, the database is polled only to clean up removed entries' deliveries.
         let poll_interval = if self.entry_states.is_empty() {
             CLEANUP_INTERVAL
         } else {

@@ -183,8 +183,8 @@ impl Sender {
                 let claim = self
                     .store
                     .claim_deliveries(name, remaining, lease, &REQUEST_CHANGES);
-                // The gathered deliveries are already claimed. They are sent even if this second
-                // claim fails.
+                // The deliveries in `claimed` are already leased. They are sent even if the claim
+                // of updates fails.
                 let changes = claim.await.unwrap_or_else(|error| {
                     tracing::debug!(entry = name, %error, "deliveries could not be claimed");
                     Vec::new()

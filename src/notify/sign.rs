@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn signature_is_that_of_the_standards_example() {
-        // This test case is in the specification's libraries.
+        // The libraries of Standard Webhooks test their signatures with these values.
         let key = of("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
         let signed = signatures(
             std::slice::from_ref(&key),

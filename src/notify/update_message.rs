@@ -49,7 +49,7 @@ impl Sender {
                 return self.drop_unsent(state, from_ref(claimed), reason).await;
             }
             Ok(UpdateResult::RetryLater) => return,
-            // No attempt is recorded, so the delivery is claimed again after its lease.
+            // No attempt is recorded. The delivery is claimed again once its lease has ended.
             Err(error) => {
                 tracing::debug!(entry = state.entry.name, %error, "a message could not be read");
                 return;

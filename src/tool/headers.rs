@@ -19,7 +19,8 @@ const RESERVED_HEADERS: [&str; 6] = [
     "connection",
     "te",
 ];
-/// The prefix of the other headers that Holdpoint sets. An operator may not set them either.
+/// The prefix of further headers that Holdpoint sets itself. An operator may not set a header with
+/// this prefix.
 const RESERVED_PREFIX: &str = "holdpoint-";
 
 /// Checked headers, whose values may refer to credentials.

@@ -76,9 +76,10 @@ pub trait Tool: Send + Sync {
     }
 
     /// Whether the result of [`Tool::definition_change`] may be out of date, so that
-    /// [`Tool::prepare`] must run now. If `start` is `None`, a call is about to be judged for the
-    /// first time. Otherwise, a call is about to start, or a person's approval of a call is about to
-    /// be stored, and `start` is the reason why the call may start.
+    /// [`Tool::prepare`] must run now. `start` is `None` if a call is about to be judged for the
+    /// first time, or shown in a reconcile request. Otherwise `start` is the reason why the call
+    /// may start: the call is about to start, or a person's decision that lets it start is about to
+    /// be stored.
     fn is_stale(&self, _start: Option<StartReason>) -> bool {
         false
     }
@@ -107,7 +108,7 @@ pub trait Tool: Send + Sync {
 pub enum StartReason {
     /// A rule or a standing decision allows the call.
     Allowed,
-    /// A person approved the call, or the person's approval is about to be stored.
+    /// A person let the call start, or the decision that lets it start is about to be stored.
     Approved,
 }
 

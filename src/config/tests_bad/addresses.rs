@@ -1,5 +1,5 @@
-//! Tests of addresses with characters that a parser of URLs skips, and of addresses to listen on that
-//! overlap.
+//! Tests of addresses with characters that a parser of URLs skips, and of addresses to listen on
+//! that overlap.
 
 use super::*;
 

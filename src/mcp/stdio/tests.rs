@@ -352,8 +352,9 @@ async fn answer_after_the_timeout_of_a_call_in_which_a_secret_was_declined_says_
 
 #[tokio::test]
 async fn requests_of_a_child_that_reads_no_replies_are_left_out_beyond_a_bound() {
-    // During the first call, the child reads no replies. Its input pipe of 64 KiB holds about 200
-    // replies with ids of 250 digits. The child reads and counts them afterwards.
+    // The child sends 3000 requests during its first call, and reads no replies meanwhile. Its
+    // input pipe of 64 KiB holds about 200 replies, whose ids have 250 digits. The child reads and
+    // counts the replies afterwards.
     let script = "import select\ndef call(m):\n    if 'n' not in m['params']['arguments']:\n        for n in range(3000): send({'jsonrpc': '2.0', 'id': '%0250d' % n, 'method': 'roots/list'})\n        return say(m['id'], 'done')\n    got = b''\n    while select.select([0], [], [], 1)[0]: got += os.read(0, 65536)\n    say(m['id'], str(got.count(b'\\n')))";
     let server = Served::running(script);
     assert_eq!(server.called().await, succeeded("done"));

@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 /// Members whose text identifies something. A later delta replaces such a text instead of extending
 /// it.
 const REPLACED_MEMBERS: [&str; 7] = ["role", "type", "id", "name", "format", "provider", "model"];
-/// The maximum number of elements, at the end of a list, among which a delta with an `index` finds
-/// the element that it continues (the element with the same `index`).
+/// A delta with an `index` continues the element of a list with the same `index`. Only this many
+/// elements at the end of the list are searched for it.
 const MAX_SEARCHED_ELEMENTS: usize = 64;
 
 /// Merges the members `piece` of a delta into `merged`. If `merged` does not have a member yet, the

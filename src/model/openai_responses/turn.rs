@@ -63,8 +63,8 @@ fn sendable_items(
             members.insert("name".to_owned(), json!(tool_name(tool)));
         }
         if earlier_thinking == EarlierThinking::Omitted {
-            // The reasoning was left out above. An item's id tells the endpoint that the item
-            // belongs to reasoning, and without that reasoning the endpoint would refuse the id.
+            // An item's id refers the endpoint to the reasoning before the item. The endpoint would
+            // refuse the id, because this reasoning was left out above.
             members.remove("id");
         }
         if members == *item.members() {

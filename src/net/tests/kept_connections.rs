@@ -238,7 +238,8 @@ async fn error_that_closes_a_reused_connection_is_the_answer_to_its_request() {
         let mut first = peer.exchange_on_new_connection().await;
         let outcome = peer.outcome_on(&mut first, answer.as_bytes()).await;
         assert_eq!(outcome, Ok(b"no".to_vec()), "{answer}");
-        // No further request arrives, and the next connection is kept as usual.
+        // The client closes `first` without a further request. The next connection is kept as
+        // usual.
         assert_eq!(first.read(&mut [0; 16]).await.unwrap_or(0), 0, "{answer}");
         let mut second = peer.exchange_on_new_connection().await;
         peer.exchange_on(&mut second).await;

@@ -41,8 +41,9 @@ pub(super) fn add_schema_flaws(
     }
 }
 
-/// Warns about each required argument that is refused in every call, because the parameters do not
-/// declare it.
+/// Warns about each argument that the parameters require but do not declare. Every call is then
+/// refused, with the argument or without it. Gives no warning if the parameters accept undeclared
+/// arguments.
 pub(super) fn check_required(name: &str, parameters: &Value, mistakes: &mut Mistakes) {
     if !refuses_undeclared_members(parameters) {
         return;

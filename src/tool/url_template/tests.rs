@@ -293,7 +293,7 @@ fn climbs(text: &str) -> bool {
         return true;
     }
     let decoded: Vec<u8> = percent_decode_str(text).collect();
-    // Dots, slashes and escapes are ASCII, so any other decoded byte can be replaced.
+    // Dots, slashes and escapes are ASCII. So `?` can stand for any byte that is not ASCII.
     let decoded: String = decoded
         .into_iter()
         .map(|byte| {
@@ -353,7 +353,7 @@ fn argument_with_dots_between_slashes_or_ends_is_refused_however_often_it_is_enc
                 "{id}"
             );
         }
-        // The same text is harmless in a query.
+        // A text that is refused in the path is accepted as a value in the query.
         assert!(url("http://h/a?k={id}", &json!({"id": id})).is_ok(), "{id}");
         assert!(climbs(id), "{id}");
     }

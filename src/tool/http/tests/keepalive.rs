@@ -151,9 +151,9 @@ async fn nothing_is_lost(effect: Effect, count: u32) {
     assert!(effect != Effect::Once || repeated == 0);
 }
 
-/// The maximum number of calls that need a second attempt. The service stops reusing the server's
-/// connections as soon as a kept connection is found closed, so at most the concurrent calls are
-/// lost.
+/// The maximum number of calls that need a second attempt: the number of concurrent calls. Once the
+/// service finds a kept connection closed, it stops reusing this server's connections. So only
+/// calls in flight at this moment can lose their outcome.
 const MOST_REPEATED: u64 = 64;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
