@@ -283,9 +283,9 @@ fn decisive_terms<'a, 'c>(all: &'a [QuestionTerms<'c>]) -> Vec<&'a QuestionTerms
     decisive.collect()
 }
 
-/// Warns of each name in the entry's own `groups` and `users` if no rule lets this group or user
-/// decide a question of the entry. This is no mistake, because a user may decide questions about
-/// their own tasks. A name that no account has is reported already.
+/// Warns of each group and user in the entry's own `groups` and `users` if no rule lets them decide
+/// any question about which the entry sends messages. Such a name is no mistake, because a user may
+/// decide questions about their own tasks. A name that no account has is reported already.
 fn check_selection(
     entry: &EntrySettings,
     all: &[QuestionTerms<'_>],
@@ -362,9 +362,9 @@ fn check_recipients(
     }
 }
 
-/// Whether a person among `named` has a key with which they may decide questions with these `terms`
-/// that the entry reports. Such a person can read the question elsewhere, even if no mail reaches
-/// them.
+/// Whether the entry sends messages about questions with these `terms`, and a person among `named`
+/// has a key with which they may decide such a question. This person can read the question
+/// elsewhere, even if no mail reaches them.
 fn has_decider_with_key(
     entry: &EntrySettings,
     named: &Named,
