@@ -53,7 +53,7 @@ pub struct ToolDescription {
 }
 
 impl OpenTo {
-    /// Whether the caller is in at least one of the lists.
+    /// Whether `tenants`, `users` or `groups` admits the caller.
     #[must_use]
     pub fn admits(&self, tenant: &str, user: &UserId, groups: &[String]) -> bool {
         self.tenants.iter().any(|name| name == tenant)

@@ -35,7 +35,7 @@ pub struct Settings {
     pub limits: Limits,
 }
 
-/// Describes the key `human` with the tool of every kind.
+/// Returns the text that describes the key `human`. The text names the tool of each kind.
 fn human_description() -> String {
     let tools = HumanKind::ALL.map(|kind| format!("`{}`", kind.tool()));
     format!(

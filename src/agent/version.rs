@@ -148,8 +148,8 @@ pub enum DefinitionError {
     Missing(String),
 }
 
-/// The part of a definition that is read back. The other members are written only so that the
-/// definition's digest covers them.
+/// The members of a stored definition that `read` uses. A definition has more members, which only
+/// serve its digest: they make the digest change when they change.
 #[derive(Deserialize)]
 struct StoredDefinition {
     name: String,

@@ -22,9 +22,9 @@ const RESPONSE_GRACE: Duration = Duration::from_secs(5);
 /// The minimum time between two proposals of a call that is still pending.
 const MIN_PROPOSAL_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
-/// The maximum duration of one attempt to send a report. It must be shorter than `GRACE` in
-/// `cli/gate.rs`, because the process of a hook may run only `GRACE` longer than its wait for a
-/// decision. If the wait is zero, `GRACE` is all the time that an attempt has.
+/// The maximum duration of one attempt to send a report. A hook's process ends at the latest
+/// `GRACE` (in `cli/gate.rs`) after its wait for a decision, and this wait may be zero. The maximum
+/// must therefore be shorter than `GRACE`.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(6);
 
 #[derive(Debug, Serialize)]
@@ -189,10 +189,10 @@ impl GateClient {
     /// last answer. The last answer may come up to a second after `wait`, because a request asks
     /// for a wait in whole seconds, rounded up.
     ///
-    /// If the service cannot be reached, the client proposes the call again until `wait` has
-    /// passed. The client does so only if an earlier answer was `pending`, or if a request has
-    /// lasted for `MIN_PROPOSAL_INTERVAL`. Otherwise the service was never reachable, and the
-    /// client returns the error at once.
+    /// If the service becomes unreachable, the client repeats the proposal until `wait` has passed.
+    /// The service counts as unreachable from the beginning if no answer was `pending` and no
+    /// request has lasted for `MIN_PROPOSAL_INTERVAL`. In this case, the client returns the error
+    /// at once.
     ///
     /// # Errors
     /// Fails if no complete and consistent answer arrives, or if the answer's permit has ended.
@@ -232,10 +232,10 @@ impl GateClient {
     }
 
     /// Returns `verdict` if its permit has not ended. The client counts the permit's time from the
-    /// start of the request, but the service may have given the permit only at the end of a long
-    /// wait. So a permit can seem to have ended although it is still open. In that case, the client
-    /// asks once more, without a wait. The service then repeats the open permit, with the time that
-    /// is left.
+    /// start of the request, but the service may give the permit only at the end of a long wait. A
+    /// permit can therefore seem to have ended although it is still open. If a permit seems to have
+    /// ended, the client proposes the call once more, without a wait. The service repeats an open
+    /// permit, with the time that is left.
     async fn with_open_permit(
         &self,
         call: &ProposedCall<'_>,

@@ -81,8 +81,8 @@ pub struct HookInput<'t> {
 }
 
 impl<'t> HookInput<'t> {
-    /// Parses the input. If the event is unknown, and the input has a call but no result of the
-    /// call, the input is refused, because the host may be about to run the call.
+    /// Parses the input. Refuses an input with an unknown event if it has a call without a result,
+    /// because the host may be about to run this call.
     ///
     /// # Errors
     /// Fails if the input is malformed or refused. The error is one line for a person.
@@ -103,7 +103,8 @@ impl<'t> HookInput<'t> {
         Ok(Self { event, ..input })
     }
 
-    /// Whether the call has already run, so that the hook must not block the call.
+    /// Whether the hook's input `text` names exactly one event, and the host reports this event
+    /// after a call. The hook must not block such a call, which has already run.
     #[must_use]
     pub fn is_after_call(text: &str) -> bool {
         let mut names = Vec::new();

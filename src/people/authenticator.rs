@@ -24,8 +24,8 @@ pub trait Authenticator: Send + Sync {
     fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, AuthError>;
 
     /// Returns the binding of a session (see [`Token::binding`]) to the key that opens the session;
-    /// `None` if the key is unknown. The default is for a service without accounts: no key is known
-    /// there, so no session can be opened.
+    /// `None` if the key is unknown. The default implementation serves a service without accounts.
+    /// Such a service knows no keys, so it opens no sessions.
     fn session_binding(&self, _token: &Token, _key: &str) -> Option<String> {
         None
     }
@@ -180,8 +180,8 @@ pub(crate) fn refuse_unknown_headers(headers: &HeaderMap) -> Result<(), AuthErro
 }
 
 /// Refuses a session's request if the request has a `Holdpoint-…` header. A session speaks for one
-/// person, even if the key that opened the session has `act_as`. Otherwise a script in the browser
-/// could use the session to act for any user, because the browser adds the session's cookie itself.
+/// person, even if the key that opened the session has `act_as`. The reason: the browser adds the
+/// session's cookie to the requests of any script, and a script must not act for other users.
 ///
 /// # Errors
 /// Fails with `Forbidden` if the request has a `Holdpoint-…` header.

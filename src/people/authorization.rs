@@ -46,10 +46,10 @@ impl<'a> Approver<'a> {
             let is_barred = |call: &CallSpec| is_barred_editor(caller, request, call);
             let approvers = &request.terms.approvers;
             let is_editor = request.own_calls().any(is_barred);
-            // In two cases, other people must approve the arguments that `caller` edits: if several
-            // approvals are required, or if `caller` edited a call before and may not approve it
-            // (see `is_barred_editor`). In these cases, `caller` may edit only if there are enough
-            // other people who could approve.
+            // If several approvals are required, other people must approve the arguments that
+            // `caller` edits. The same holds if `caller` edited a call before and may not approve
+            // it (`is_barred_editor`). In both cases, `caller` may edit only if enough other people
+            // could approve.
             let may_edit = (required < 2 && !is_editor)
                 || others_suffice(roster, caller, self.tenant, self.owner, approvers);
             actions.retain(|action| match action {
@@ -83,7 +83,8 @@ pub fn may_decide<'a>(
     })
 }
 
-/// Whether `caller` has the permission to decide. No request waits for a caller without it.
+/// Whether `caller` has the permission to decide. Without this permission, no request waits for
+/// `caller`.
 #[must_use]
 pub fn may_decide_any(caller: &Caller) -> bool {
     caller.permissions.decide
@@ -163,7 +164,7 @@ pub fn permitted_actions(
         .unwrap_or_default()
 }
 
-/// Whether the people other than `caller` who could approve are at least as many as `approvers`
+/// Whether enough people other than `caller` could approve to reach the number that `approvers`
 /// requires. False in a service without accounts.
 #[must_use]
 pub fn others_suffice(
@@ -264,10 +265,10 @@ impl Roster {
         })
     }
 
-    /// Whether the votes that still count ([`Self::still_counts`]) are as many as `approvers`
-    /// requires. The vote of the person who edited the arguments does not count in two cases: if
-    /// `approvers` requires several approvals, or if an earlier request about the call required
-    /// several (`EditedArguments::needs_others`).
+    /// Whether enough `votes` still count ([`Self::still_counts`]) to reach the number of people
+    /// that `approvers` requires; one vote is enough in a service without accounts. The vote of the
+    /// person who edited the arguments does not count in two cases: if `approvers` requires several
+    /// approvals, or if [`EditedArguments::needs_others`] is set.
     #[must_use]
     pub fn votes_suffice(
         &self,
@@ -348,8 +349,8 @@ pub fn may_read_or_decide_any(caller: &Caller) -> Result<(), &'static str> {
     }
 }
 
-/// Whether `caller` sees the tasks, gates and standing decisions of every user of the tenant in
-/// lists.
+/// Whether the lists for `caller` show the tasks, gates and standing decisions of every user of the
+/// tenant.
 #[must_use]
 pub fn sees_whole_tenant(caller: &Caller) -> bool {
     caller.admin

@@ -202,11 +202,12 @@ impl Directory {
     }
 
     /// Returns how many different people of a tenant, without the user `except`, could approve a
-    /// request with these approvers. If [`Directory::has_service_decider`] is true, a client can
-    /// name any user with any groups. In this case, every user in `approvers.users` counts, even
-    /// without a key. In the same case, the number is unlimited (`usize::MAX`) if
-    /// `approvers.groups` is not empty. `owner` is `None` if the owner is not known yet. If `owner`
-    /// is `None` and the owner is an approver, the owner counts as one more person.
+    /// request with these approvers. `owner` is `None` if the owner is not known yet; an unknown
+    /// owner who is an approver counts as one more person.
+    ///
+    /// If [`Directory::has_service_decider`] is true, a client can name any user with any groups.
+    /// Every user in `approvers.users` then counts, even without a key. If, in addition,
+    /// `approvers.groups` is not empty, the number is unlimited (`usize::MAX`).
     #[must_use]
     pub fn possible_approver_count(
         &self,

@@ -172,8 +172,7 @@ impl Links {
 }
 
 impl Link {
-    /// Encodes the contents; `None` if the tenant's name is too long for the two bytes of its
-    /// length.
+    /// Encodes the contents. `None` if the length of the tenant's name does not fit two bytes.
     fn bytes(&self) -> Option<Vec<u8>> {
         let tenant = u16::try_from(self.tenant.len()).ok()?;
         let mut bytes = vec![VERSION];
@@ -251,8 +250,8 @@ mod tests {
     #[test]
     fn link_opens_with_its_sealed_contents_and_does_not_show_them() {
         let links = links(LinkSettings::default());
-        // The name is long, because a random token would contain a name of three letters once in a
-        // few thousand runs.
+        // The test asserts that the token does not contain this name. A name of three letters would
+        // fail the test by chance, once in a few thousand runs.
         let person = Person {
             user: "bobjameson1".to_owned(),
             ..bob()

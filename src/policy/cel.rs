@@ -128,8 +128,8 @@ fn variable_at(root: &str, member: &str) -> Option<Variable> {
 struct TreeReader {
     nodes: usize,
     local: Option<String>,
-    /// The flaws found so far after which the reading continues, each listed once: unknown names,
-    /// and variables such as `user` of which only the members may be read.
+    /// The flaws found so far, each listed once. The list has only flaws that do not end the
+    /// reading: unknown names, and variables such as `user` of which only the members may be read.
     flaws: Vec<ExpressionError>,
 }
 

@@ -62,8 +62,8 @@ impl CompiledRule {
 }
 
 impl Policy {
-    /// Whether the rule called `rule` lists the exact name of the tool. A glob that matches the
-    /// tool does not count.
+    /// Whether the rule with the name `rule` lists the exact name of the tool. A glob that matches
+    /// the tool does not count.
     #[must_use]
     pub fn names_exactly(&self, rule: &str, tool: &str) -> bool {
         let mut rules = self.rules.iter().filter(|known| known.name == rule);

@@ -64,10 +64,11 @@ pub(super) struct CompiledRemember {
 }
 
 impl Rule {
-    /// Reports the mistakes in `remember` that concern several of its members, or other members of
-    /// the rule. `is_selection_known` is false if `same` or `when` could not be read. The module
-    /// `config` calls this function itself: if a member of `remember` has a mistake, `config`
-    /// discards the mistakes that `Policy::new` reports about `remember` as a whole.
+    /// Reports the mistakes in `remember` as a whole: members of `remember` that do not fit each
+    /// other, or do not fit the rule. `is_selection_known` is false if `same` or `when` could not
+    /// be read. `Policy::new` reports these mistakes, too. The module `config` discards the reports
+    /// of `Policy::new` if a member of `remember` has a mistake, so `config` calls this function
+    /// itself.
     pub(crate) fn check_whole_remember(
         &self,
         place: &[&str],
@@ -186,8 +187,8 @@ impl CompiledRemember {
     }
 
     /// Returns the offer for a call that the rule holds. `None` if no standing decision may cover
-    /// the call, for example because the condition is false or cannot be evaluated. `arguments_fit`
-    /// says whether the arguments have the types that the tool declares.
+    /// the call, for example because the condition `remember.when` is false or cannot be evaluated.
+    /// `arguments_fit` says whether the arguments have the types that the tool declares.
     pub(super) fn offer(&self, scope: &Scope<'_>, arguments_fit: bool) -> Option<Offer> {
         let JudgementInput { tool, args, .. } = scope.input;
         if !arguments_fit || !is_performed_here(tool) {
@@ -244,8 +245,8 @@ impl super::Policy {
     }
 
     /// Whether a rule still offers standing decisions with this basis. If not, a standing decision
-    /// with this basis no longer counts. The basis contains a digest of the rule and the tool, so a
-    /// change of the rule or of the tool ends the standing decision.
+    /// with this basis no longer counts. The basis changes with the rule and with the tool, because
+    /// it contains a digest of both.
     #[must_use]
     pub fn offers(&self, basis: &str) -> bool {
         let tool_basis = basis

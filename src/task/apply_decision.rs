@@ -144,9 +144,9 @@ impl Progress {
         if matches!(answer.action, Action::Approve | Action::Retry) {
             open.approvals.entry(id).or_default().push(decision.vote());
             let over = decision.closes && decision.then.is_none_or(|then| then == Then::Continue);
-            // `Folded` counts all spellings of a user id as one person. If `auth.user_ids` is
-            // `exact`, each spelling is a person, so this count may be too low. This does no harm:
-            // the answer that completes the approvals has `leave`, so `may_run` is already true.
+            // `Folded` counts all spellings of a user id as one person. The count may be too low if
+            // `auth.user_ids` is `exact`, because each spelling is a person there. A low count does
+            // no harm: `answer.leave` is true for the answer that completes the approvals.
             let people =
                 u32::try_from(open.approvers_of(id, UserIds::Folded).len()).unwrap_or(u32::MAX);
             may_run |= over || people >= open.spec.required();
@@ -266,9 +266,9 @@ impl Progress {
 fn phase_after_close(kind: RequestKind, reason: CloseReason, state: &CallState) -> Phase {
     match reason {
         // The outcome of the call stays unknown. After a change of the tool, a new request asks for
-        // the outcome at once. After a failure of the task, a new request asks for it when the task
-        // continues. After a cancellation, no request asks for it, because the cancellation writes
-        // a result of the call.
+        // the outcome at once. After a failure of the task, a new request asks for the outcome when
+        // the task continues. A cancellation of the task writes a result of the call, so no request
+        // asks for the outcome.
         CloseReason::ToolChanged | CloseReason::Canceled if kind.properties().outcome_unknown => {
             state.phase_after_reconcile_closed()
         }

@@ -187,7 +187,8 @@ impl AddAssign for Counters {
 }
 
 impl AskerPresence {
-    /// Returns the `asker_until` that a commit at time `at` stores.
+    /// Returns the value that a commit at time `at` stores for this presence, as
+    /// [`TaskRow::asker_until`].
     #[must_use]
     pub fn until(self, at: Time) -> Time {
         match self {

@@ -151,9 +151,9 @@ impl CallAnswer {
         }
     }
 
-    /// Whether this answer alone decides the call for its request. True for every answer that lets
-    /// the call run (`leave`), and for every answer but an approval or a retry. For any other
-    /// approval or retry, the count of the approvals says whether the call is decided.
+    /// Whether this answer decides the call without a count of approvals. True for every answer
+    /// that lets the call run (`leave`), and for every answer other than an approval or a retry. An
+    /// approval or a retry without `leave` decides the call only if there are enough approvals.
     #[must_use]
     pub fn settles(&self) -> bool {
         self.leave || !matches!(self.action, Action::Approve | Action::Retry)

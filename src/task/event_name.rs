@@ -58,8 +58,8 @@ pub fn event_name(fact: &Fact, is_root: bool, seq: i64) -> &'static str {
     }
 }
 
-/// Returns the name of the event for a change to `status`. `first` says whether the item is the
-/// first of its journal.
+/// Returns the name of the event that a `task_status` item with this `status` records. `first` says
+/// whether the item is the first of its journal.
 fn status_name(status: TaskStatus, is_root: bool, first: bool) -> &'static str {
     match (is_root, status) {
         (true, _) if first => "task.created",

@@ -56,7 +56,7 @@ pub struct Progress {
     pub calls: Vec<CallState>,
     /// The open requests, oldest first.
     pub open: Vec<RequestProgress>,
-    /// The requests of the last turn that decisions have closed. These decisions take effect once
+    /// The requests of the last turn that were closed by a decision. A decision takes effect once
     /// no request blocks the turn.
     pub responded: Vec<RequestId>,
     /// `Cancel` or `CancelRoot` if a decision or a deadline demands that the task ends. With
@@ -393,8 +393,8 @@ impl Progress {
     }
 }
 
-/// Returns the result text of a call that repeats a rejected call. At a gate, the rejected call is
-/// in another task: `rejection` is `None`, and the reason comes from `judgement`.
+/// Returns the result text of a call that repeats a rejected call. `rejection` is `None` at a gate,
+/// where the rejected call is in another task. The reason then comes from `judgement`.
 fn repeated_rejection_text(rejection: Option<&RejectedCall>, judgement: &Judgement) -> String {
     let Some(rejection) = rejection else {
         let rejected = as_sentence(judgement.reason.as_deref().unwrap_or(REPEATED_TEXT));

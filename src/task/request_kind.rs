@@ -3,7 +3,8 @@
 //! behaviour that no other kind has.
 //!
 //! Invariant: code tells kinds apart only by a property or by an exhaustive match, so that the
-//! compiler asks for each behaviour of a new kind. A test (`tests/architecture`) finds comparisons.
+//! compiler asks for each behaviour of a new kind. A test (`tests/architecture`) refuses code that
+//! compares kinds.
 
 use serde::{Deserialize, Serialize};
 
@@ -88,9 +89,9 @@ pub struct RequestKindProperties {
     /// Whether a request of this kind asks about a call whose outcome is unknown.
     pub outcome_unknown: bool,
     /// Whether every answer to a request of this kind depends on the tool's definition. If false,
-    /// only the answer `retry` depends on it, because a retry runs the tool again. An answer that
-    /// depends on the definition withdraws the request instead of deciding it if the definition has
-    /// changed since the request was opened.
+    /// only the answer `retry` depends on it, because a retry runs the tool again. If the
+    /// definition has changed since the request was opened, an answer that depends on the
+    /// definition decides nothing: the request is withdrawn.
     pub depends_on_tool: bool,
     /// Whether an answer to a request of this kind ends the quarantine of the call's tool. False
     /// for a kind whose answers only supply or refuse an input of the call, such as a login.

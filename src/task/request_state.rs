@@ -44,10 +44,11 @@ impl<'a> RequestState<'a> {
         self.status == RequestStatus::Pending && !self.expired
     }
 
-    /// Returns the answer that decided `call`, if any. This is the first answer that settles the
-    /// call alone or completes the required approvals. If no answer does so, but the request was
-    /// closed and the task continues, it is the last answer about the call. For example, a service
-    /// without accounts closes a request after one approval, even if the request requires several.
+    /// Returns the answer that decided `call`, if any: the first answer that settles the call alone
+    /// or completes the required approvals. Without such an answer, returns the last answer about
+    /// the call, provided that the request was closed and the task continues. For example, a
+    /// service without accounts closes a request after one approval, even if the request requires
+    /// several.
     #[must_use]
     pub fn deciding_answer(&self, call: CallId) -> Option<&'a TimedDecision> {
         let required = self.spec.required().max(1) as usize;
@@ -56,10 +57,10 @@ impl<'a> RequestState<'a> {
             let Some(call_answer) = answer.decisions.get(&call) else {
                 return false;
             };
-            // The people are counted under `Folded`, because the value of `auth.user_ids` at the
-            // time of the answers is not stored. `Folded` never counts one person as two, but may
-            // count two people as one, so the count may be too low. `settles` needs no count: the
-            // last of the required approvals is stored with a `leave` for the call.
+            // The value of `auth.user_ids` at the time of the answers is not stored. `Folded` never
+            // counts one person as two, but may count two people as one. A count that is too low
+            // does no harm: the last of the required approvals is stored with a `leave` for the
+            // call, so `settles` is true for it.
             people.insert(UserIds::Folded.key(&answer.by));
             call_answer.settles() || people.len() >= required
         });
@@ -78,9 +79,8 @@ impl<'a> RequestState<'a> {
         found.or_else(last)
     }
 
-    /// Returns each person's first approval of `call`. If the request requires only one approval,
-    /// no approvals are collected, and the list is empty. `ids` says which user ids belong to one
-    /// person.
+    /// Returns each person's first approval of `call`. The list is empty if the request requires
+    /// only one approval. `ids` says which user ids belong to one person.
     #[must_use]
     pub fn approvals(&self, call: CallId, ids: UserIds) -> Vec<&'a TimedDecision> {
         if self.spec.required() < 2 {

@@ -55,7 +55,7 @@ static EMOJI: LazyLock<Option<Regex>> = LazyLock::new(|| {
 });
 
 /// Replaces each emoji by a dot, so that invisible characters inside of an emoji cause no warning.
-/// A text without such characters is returned unchanged.
+/// A text without joiners and variation selectors is returned unchanged.
 fn without_emoji(text: &str) -> Cow<'_, str> {
     let may_have = text.contains(['\u{200d}', '\u{fe0e}', '\u{fe0f}']);
     EMOJI

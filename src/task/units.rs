@@ -65,8 +65,8 @@ pub(crate) fn format_duration(duration: Duration) -> String {
         return format!("{millis}ms");
     }
     let seconds = duration.as_secs();
-    // Seconds of the unit, minimum count, name. A minimum count of 2 keeps the customary forms
-    // `24h` and `60s` instead of `1d` and `1m`.
+    // Columns: the unit's length in seconds, the least count for which the unit is used, the unit's
+    // name. A least count of 2 keeps the customary `24h` and `60s` instead of `1d` and `1m`.
     let units = [(86_400, 2, "d"), (3600, 1, "h"), (60, 2, "m")];
     let unit = units
         .into_iter()

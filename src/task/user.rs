@@ -197,7 +197,7 @@ mod tests {
         ("ångström", "\u{212b}NGSTRO\u{308}M"),
         ("ﬁn", "FIN"),
         ("Ａｌｉｃｅ", "ａｌｉｃｅ"),
-        // Case folding changes the order of the marks.
+        // In this pair, case folding changes the order of the marks.
         ("\u{1f0}\u{323}", "J\u{30c}\u{323}"),
     ];
     const TWO_PEOPLE: [(&str, &str); 8] = [
@@ -279,7 +279,7 @@ mod tests {
                 (text.nfc().collect(), text.nfd().collect());
             assert_eq!(folded(&composed), folded(&text), "{text:?}");
             assert_eq!(folded(&decomposed), folded(&text), "{text:?}");
-            // The dotless i has the same capital as the dotted i, but is another letter.
+            // The dotless i is left out: it has the capital of the dotted i, but is another letter.
             if c != '\u{131}' {
                 let (upper, lower) = (text.to_uppercase(), text.to_lowercase());
                 assert!(
