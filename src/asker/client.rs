@@ -110,8 +110,8 @@ impl ServiceAnswer {
 #[derive(Clone, Debug, Deserialize)]
 pub struct ServicePermit {
     /// The time in milliseconds within which the call must start. The client counts this time from
-    /// the moment before it sends its request, and counts the time in which the machine is
-    /// suspended. For the client, the permit therefore never ends later than for the service.
+    /// the moment before it sends its request, and includes the time in which the machine is
+    /// suspended. The client therefore never uses the permit longer than the service allows.
     pub expires_in_ms: u64,
     /// The idempotency key that the asker passes to the tool.
     pub idempotency_key: String,

@@ -165,8 +165,8 @@ impl<'t> HookInput<'t> {
         let (session, tool_use) = (self.text("session_id")?, self.text("tool_use_id")?);
         let key = format!("{session}:{tool_use}");
         // The ids are hashed if the API might refuse the key (it accepts at most 255 visible ASCII
-        // characters). They are also hashed if an id has a colon, because two pairs of such ids
-        // could give the same key.
+        // characters). The ids are also hashed if one of them has a colon: without the hash, two
+        // different pairs of ids could give the same key.
         let fits = key.len() <= 200
             && session
                 .bytes()

@@ -90,11 +90,12 @@ pub fn may_decide_any(caller: &Caller) -> bool {
     caller.permissions.decide
 }
 
-/// Whether `caller` may end a standing decision that `giver` gave. `tenant` and `owner` are those
-/// of the tree in which the standing decision was given. `approvers` are those of the rule that
-/// offered the standing decision; `None` if the rule no longer exists. The caller needs the
-/// permission to decide. The caller must also be the giver, an admin, or a person who may now
-/// decide requests of the rule. In a service without accounts, the permission is enough.
+/// Whether `caller` may end a standing decision that `giver` gave. The caller must be of the same
+/// tenant and needs the permission to decide. This is enough in a service without accounts. In a
+/// service with accounts, the caller must also be the giver, an admin, or a person who may now
+/// decide requests of the rule that offered the standing decision. `approvers` are those of this
+/// rule; `None` if the rule no longer exists. `tenant` and `owner` are those of the tree in which
+/// the standing decision was given.
 #[must_use]
 pub fn may_end_grant(
     caller: &Caller,
@@ -231,9 +232,10 @@ impl Roster {
             .unwrap_or_default()
     }
 
-    /// Whether an earlier approval (`vote`) would be accepted with the current accounts. In a
-    /// service without accounts, only an approval by `local` is accepted. Otherwise, the person who
-    /// approved must still be an approver. Also, the way in which they approved must still be open:
+    /// Whether an earlier approval (`vote`) would be accepted with the current accounts. A service
+    /// without accounts accepts only an approval by `local`. In a service with accounts, the person
+    /// who approved must still be an approver, and must still have the right to approve in the same
+    /// way:
     /// - If they approved by their own key, by a session or in Slack, they must have a key that may
     ///   decide.
     /// - If they approved by a link, they must get messages, links must give the right to decide,

@@ -49,9 +49,9 @@ pub(super) enum CompiledWhen {
 
 impl CompiledRule {
     /// Whether the rule applies to a tool. An `allow` rule never applies to a tool that asks a
-    /// person. If the gate does not list the tool (`is_listed` is false), the call's arguments were
-    /// checked against no schema. An `allow` rule then applies only if one of its globs matches the
-    /// tool's name. The exact name in `tools` is not enough.
+    /// person. If the gate does not list the tool (`is_listed` is false), an `allow` rule applies
+    /// only if one of its globs matches the tool's name. The exact name in `tools` is not enough,
+    /// because the arguments of a call of an unlisted tool were checked against no schema.
     pub(super) fn covers(&self, tool: &ToolSpec, is_listed: bool) -> bool {
         if self.decide != Decide::Allow {
             return self.tools.matches(tool);

@@ -155,9 +155,9 @@ impl RuleApprovers {
             users: self.users.clone(),
             groups: self.groups.clone(),
             required: self.required,
-            // If a rule sets `links` to the default value, the terms say `None`, as if the rule did
-            // not set `links`. Then two such rules have equal terms, and their calls can share a
-            // request.
+            // If the rule sets `links` to the default value, the terms say `None`, as if the rule
+            // did not set `links`. A rule that sets the default and a rule that sets nothing thus
+            // have equal terms, and their calls can share a request.
             links: self.links.filter(|links| *links != (self.required <= 1)),
         }
     }

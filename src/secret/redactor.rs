@@ -27,7 +27,8 @@ pub struct Redactor {
     sets: Vec<Arc<SecretSet>>,
 }
 
-/// Secrets that are searched for together. A needle is a value, or a base64 form of a value.
+/// Secrets that are searched for together. A needle is the value of a secret, or a base64 form of
+/// the value.
 struct SecretSet {
     /// Finds the needles; `None` if there are too many needles to build the automaton. Without a
     /// finder, every text is redacted as a whole.

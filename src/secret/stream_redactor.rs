@@ -11,8 +11,8 @@ use super::Redactor;
 pub struct StreamRedactor {
     redactor: Arc<Redactor>,
     held: String,
-    /// The length in bytes that the held text must reach before it is searched again. If this is 0,
-    /// the held text is searched after the next piece.
+    /// The held text is next searched when it has at least this length in bytes. If the length is
+    /// 0, the held text is searched after the next piece.
     next_search_len: usize,
 }
 

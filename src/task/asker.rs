@@ -37,9 +37,9 @@ pub(crate) fn startable_since(items: &[Item]) -> Option<Time> {
 }
 
 /// Returns the result of an unfinished call when a decision or a deadline ends the call's task.
-/// `asker` is `None` if the call is no gate call. If the request about a gate call has expired, the
-/// call keeps the outcome `Expired`, because the text of this result tells the asker the reason.
-/// Any other call gets its [`CallState::canceled_result`].
+/// `asker` is `None` if the call is no gate call. If the request about a gate call has expired, and
+/// the call cannot have run, the call keeps the outcome `Expired`: the text of this result tells
+/// the asker the reason. Any other call gets its [`CallState::canceled_result`].
 pub(super) fn result_at_end(
     state: &CallState,
     asker: Option<AskerState>,

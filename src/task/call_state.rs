@@ -166,10 +166,10 @@ pub struct EditedArguments {
     pub arguments_text: String,
     /// User id of the person who wrote the replacement.
     pub by: String,
-    /// Whether other people must approve the replacement. True if the request in which the
-    /// person edited the call required several approvals. Also true if the person was barred from
-    /// approving the call in that request, because of an earlier edit. Stays true even if a
-    /// later request about the call requires only one approval.
+    /// Whether people other than the editor must approve the replacement. True in two cases: the
+    /// request in which the person edited the call required several approvals, or barred the person
+    /// from approving the call because of an earlier edit. A later request that requires only one
+    /// approval does not change the value.
     pub needs_others: bool,
 }
 

@@ -180,8 +180,8 @@ pub struct Vote {
     /// If an API key spoke for the approver (`act_as`), the user id of the key's user; otherwise
     /// `None`.
     pub via: Option<String>,
-    /// The approver's groups at the time of the approval. Empty if `via` is `None`, because later
-    /// checks of such an approval take the approver's present groups from the configuration.
+    /// The approver's groups at the time of the approval. Empty if `via` is `None`: a check of the
+    /// approval then takes the approver's present groups from the configuration.
     pub groups: Vec<String>,
     /// How the approver proved who they are. `None` in a service without accounts, and in approvals
     /// that older versions recorded.

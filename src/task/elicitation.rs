@@ -129,8 +129,8 @@ pub struct Resume {
     pub declined: Vec<String>,
 }
 
-/// Returns the names in `earlier`, and those names in `later` that are new. Drops the last names if
-/// there are too many.
+/// Returns the names in `earlier`, followed by the names in `later` that are new. Drops the last
+/// names if there are more than `MAX_DECLINED`.
 #[must_use]
 pub fn all_declined(mut earlier: Vec<String>, later: Vec<String>) -> Vec<String> {
     for name in later {

@@ -20,7 +20,7 @@ pub(crate) const REPEATED_MEMBER: &str = "A member is repeated";
 /// Message of the errors of [`Members`] for too many members.
 pub(crate) const TOO_MANY_MEMBERS: &str = "An object has too many members";
 
-/// Message of the errors of [`StrictValue`] for too many levels.
+/// Message of the errors of [`StrictValue`] for JSON with too many levels of lists and objects.
 pub(crate) const TOO_DEEP: &str = "The JSON is nested too deeply";
 
 /// The members of an object in the order of the text. No name occurs twice.

@@ -40,10 +40,10 @@ impl Progress {
             || self.unfinished().any(needs_request)
     }
 
-    /// Whether a driver has work to do for the task now. If a request blocks the turn, there is no
-    /// work. If the task has neither an open request nor a running sub-agent, there is work.
-    /// Otherwise there is work if the driver can continue an unfinished call. The driver cannot
-    /// continue a call that waits for a decision, is settled, or has a sub-agent.
+    /// Whether a driver has work to do for the task now. There is no work if a request blocks the
+    /// turn. If no request blocks the turn, there is work in two cases: the task has neither an
+    /// open request nor a running sub-agent, or the driver can continue an unfinished call. The
+    /// driver cannot continue a call that waits for a decision, is settled, or has a sub-agent.
     #[must_use]
     pub fn has_work(&self) -> bool {
         let delegated = |state: &CallState| state.child().is_some();
@@ -151,8 +151,8 @@ pub(super) fn planned_requests(progress: &Progress) -> Vec<PlannedRequest> {
 }
 
 /// Returns the requests for the results of calls that the API's client runs. `next_step` plans
-/// these requests once no open request blocks the turn. The task's owner answers them even if other
-/// people approved the calls, because the owner's client runs the calls.
+/// these requests once no open request blocks the turn. Each request is addressed to the task's
+/// owner, whose client runs the call, even if other people approved the call.
 pub(super) fn external_result_requests(progress: &Progress) -> Vec<PlannedRequest> {
     let ready = progress.unfinished().filter(|state| {
         state.performer == ToolKind::External

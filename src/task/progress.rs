@@ -88,8 +88,8 @@ pub struct Progress {
     /// Number of calls that were refused because they repeat a rejected call, counted from the last
     /// user message.
     pub refused_repeats: u32,
-    /// `seq` of the last item of the uncertain history. Later items may have been lost when a
-    /// backup was restored or a standby was promoted. 0 if no history is uncertain.
+    /// `seq` of the last item of the uncertain history. The items that followed it may have been
+    /// lost when a backup was restored or a standby was promoted. 0 if no history is uncertain.
     pub uncertain_seq: i64,
     /// Whether the last user message belongs to the uncertain history.
     pub message_uncertain: bool,

@@ -15,8 +15,8 @@ use super::verdict::Verdict;
 pub(crate) const MAY_HAVE_RUN_TEXT: &str = "Whether this call has run is not known: the database was restored from a backup, or a \
     standby was promoted, after it was asked for.";
 
-/// Reason for holding a `once` call. The model proposed the call after a restore or a promotion,
-/// and the user has sent no message since then.
+/// Reason for holding a `once` call that the model proposed after a restore or a promotion. The
+/// call is held because the user has sent no message since the restore or the promotion.
 pub(crate) const HISTORY_LOST_TEXT: &str = "The database was restored from a backup, or a standby was promoted, since the user's \
     last message: what this task has done meanwhile is not known.";
 

@@ -28,8 +28,8 @@ pub(crate) const RIGHT_TO_LEFT: &str = "right_to_left";
 pub(crate) const OVERLAY: &str = "overlay";
 /// Warning code: so many blanks or line ends in a row that the text after them may be out of sight.
 pub(crate) const LONG_BLANKS: &str = "long_blanks";
-/// Warning code: arguments of more than `MAX_UNWARNED_BYTES` bytes. People may not read such
-/// arguments to the end.
+/// Warning code: arguments of more than `MAX_UNWARNED_BYTES` bytes, which people possibly do not
+/// read to the end.
 pub(crate) const LARGE: &str = "large";
 
 const MAX_UNWARNED_BYTES: usize = 4 * 1024;

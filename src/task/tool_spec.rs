@@ -207,7 +207,7 @@ impl ToolSpec {
 fn argument_text(argument: &RawValue) -> String {
     match serde_json::from_str(argument.get()) {
         Ok(Value::String(text)) => text,
-        // A `Value` would lose the last digit of `20.10`.
+        // A number is copied as it was written: a `Value` would lose the last digit of `20.10`.
         Ok(Value::Number(_)) | Err(_) => argument.get().to_owned(),
         Ok(value) => value.to_string(),
     }

@@ -8,7 +8,7 @@ use super::grant::Offer;
 use super::id::{CallId, GrantId};
 use super::text::as_sentence;
 
-/// The reason of a judgement if a person has to approve a call because no rule matches it.
+/// The reason that a judgement gives if it holds a call because no rule matches the call.
 pub const NO_RULE_MATCHES: &str = "No rule matches.";
 
 /// The policy's verdict on one call.

@@ -71,7 +71,7 @@ fn allow_matches_a_tool_that_the_gate_does_not_list_by_a_glob_only() {
         );
     }
     // A `hold` or `deny` rule that lists an exact name also matches a tool that the gate does not
-    // list. Otherwise a person could approve a call that the rule denies.
+    // list. If the rule did not match, a person could approve a call that the rule denies.
     for (decide, verdict) in [(Decide::Deny, Verdict::Deny), (Decide::Hold, Verdict::Hold)] {
         let strict = beside(&[rule("exact", &["server.tool/x:1"], "", decide)]);
         let judged = judge_unlisted(&strict, &other_tool("server.tool/x:1"), &json!({}));
