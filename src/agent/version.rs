@@ -148,8 +148,8 @@ pub enum DefinitionError {
     Missing(String),
 }
 
-/// The members of a stored definition that `read` uses. A definition has more members, which only
-/// serve its digest: they make the digest change when they change.
+/// The members of a stored definition that `read` uses. A definition has more members, which are
+/// written only so that the definition's digest covers them.
 #[derive(Deserialize)]
 struct StoredDefinition {
     name: String,
