@@ -99,7 +99,7 @@ pub(crate) async fn readable_request(
     Ok(row)
 }
 
-/// Returns the task of `row` together with its open requests, like [`read_with_requests`].
+/// Returns the result of [`read_with_requests`]. A missing task or a failed read becomes a problem.
 ///
 /// # Errors
 /// `not_found` when the task is gone; `unavailable` or `internal` when it cannot be read.

@@ -36,8 +36,8 @@ pub(crate) struct Http {
     /// whether the deadline of a request has passed.
     pub clock: Arc<dyn Clock>,
     pub settings: Settings,
-    /// The state of the outermost middleware. It also knows the host names that a request may use,
-    /// and the web origins whose pages may send requests.
+    /// The state of the outermost middleware. Among other things, this state has the host names
+    /// that a request may use, and the web origins whose pages may send requests.
     pub edge: Arc<Edge>,
     pub shutdown: CancellationToken,
     /// Runs work that must not stop when the client disconnects.

@@ -43,7 +43,7 @@ impl DeltaFilter {
         }
     }
 
-    /// Returns whether `task` is in the subtree whose top task is `part.task`.
+    /// Returns whether `task` is `part.task` or a task below it.
     pub(super) async fn is_in_subtree(
         &mut self,
         store: &Store,
@@ -85,10 +85,10 @@ impl DeltaFilter {
             .is_none_or(|stored| *stored < delta.after_seq)
     }
 
-    /// Returns the events to send for a delta. The stream must already have sent every item of the
-    /// model call's prompt, whose last item has the `seq` `delta.after_seq`. If the task has a
-    /// later item, only the delta `Reset` causes an event, because the answer may already be stored
-    /// or discarded.
+    /// Returns the events to send for a delta. The stream must already have sent every item in the
+    /// prompt of the delta's model call. The last of these items has the number `delta.after_seq`.
+    /// If the task has a later item, the answer may already be stored or discarded. In this case,
+    /// only a `Reset` delta causes an event.
     pub(super) async fn visible_events(
         &mut self,
         store: &Store,

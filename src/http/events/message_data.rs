@@ -32,10 +32,10 @@ pub(crate) async fn brief(
     to_raw_value(&brief).map_err(|error| ReadError::Corrupt(format!("a request: {error}")))
 }
 
-/// Returns the data of an event, in the form in which the event stream of the tree sends the event.
-/// If the message is a reminder about a request, `event` is the event that opened the request, and
-/// `reminder` is the type of the message. This type then replaces the event's name, and the request
-/// is shown as it is now. For any other message, `reminder` is `None`.
+/// Returns the data of an event for a message, as the event stream of the tree sends the data. For
+/// a reminder about a request, `event` is the event that opened the request. The type of the
+/// message, `reminder`, then replaces the event's name, and the request is shown as it is now. For
+/// any other message, `reminder` is `None`.
 ///
 /// # Errors
 /// [`ReadError`] when the database does not answer, or the event cannot be decoded.

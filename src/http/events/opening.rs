@@ -48,8 +48,8 @@ pub(crate) async fn open(
     request: StreamRequest,
     permit: StreamPermit,
 ) -> Result<Response, Problem> {
-    // Subscribes before the first read. Otherwise a commit between the read and the subscription
-    // would be missed.
+    // Subscribes before the first read. Otherwise, the stream would miss a commit between the read
+    // and the subscription.
     let subscription = request
         .listener
         .unwrap_or_else(|| http.store.listen_locally(request.root));

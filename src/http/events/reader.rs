@@ -25,10 +25,10 @@ pub(crate) struct EventReader {
     pub status: TaskStatus,
     journals: JournalCache,
     follower: Option<Follower>,
-    /// If the tail (see `tail.rs`) cannot give the next events, the stream reads the rows itself.
-    /// This field is the number of the tail's last event when the stream last had to do so; 0 if it
-    /// never had to. [`Self::follow`] checks that the stream of a root task has sent every event up
-    /// to this number.
+    /// The number of the last event of the tail (see `tail.rs`) when the tail last failed to give
+    /// this stream the next events; 0 if the tail never failed. After a failure, the stream reads
+    /// the rows itself until [`Self::follow`] is called. [`Self::follow`] checks that the stream of
+    /// a root task has sent every event up to this number.
     tail_head: i64,
 }
 
@@ -66,10 +66,10 @@ impl EventReader {
         rendered::read(http, self.part, self.seen, &mut self.journals).await
     }
 
-    /// Checks that the database still has every event up to the position.
+    /// Checks that the database still has every event up to the number `seen`.
     ///
     /// # Errors
-    /// `Corrupt` if the last event of the tree is before the position; `Unavailable` when the
+    /// `Corrupt` if the number of the tree's last event is less than `seen`; `Unavailable` when the
     /// database does not answer.
     pub(super) async fn require_seen(&self, http: &Http) -> Result<(), ReadError> {
         let root = http.store.task(self.part.root).await?;

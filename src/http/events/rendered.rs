@@ -15,8 +15,8 @@ use crate::task::id::TaskId;
 use crate::task::item::Fact;
 use crate::task::status::TaskStatus;
 
-/// The maximum size of a portion, which consists of the events of one read. The last event may
-/// exceed the limit of bytes.
+/// The maximum size of a portion (the events of one read). The last event of a portion may exceed
+/// the limit of bytes.
 pub(super) const MAX_PORTION: ReadLimit = ReadLimit {
     events: 64,
     bytes: 256 * 1024,
@@ -28,7 +28,7 @@ pub(super) const MAX_PORTION: ReadLimit = ReadLimit {
 pub(super) struct RenderedEvent {
     pub number: i64,
     pub task: TaskId,
-    /// The item's place in the task's journal.
+    /// The number of the event's item in the task's journal.
     pub seq: i64,
     /// The new status of the task; `None` if the event does not change the status.
     pub status: Option<TaskStatus>,

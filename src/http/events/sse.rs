@@ -56,8 +56,9 @@ impl SseBuffer {
 }
 
 /// Writes the name and the data of an event. JSON that is stored verbatim may have line ends
-/// between two tokens, and a `data` field is a single line. So each line of the JSON gets its own
-/// `data` field. The client may read a CR as LF, which is harmless between tokens.
+/// between two tokens, but a `data` field is a single line. Therefore, each line of the JSON gets
+/// its own `data` field. The client joins the lines with LF, also where the JSON has CR. Between
+/// tokens, this makes no difference.
 pub(crate) fn write_event(text: &mut String, name: &str, data: &str) {
     let _ = writeln!(text, "event: {name}");
     for line in data.split(['\n', '\r']) {

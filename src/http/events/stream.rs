@@ -106,9 +106,9 @@ impl OpenStream {
         self.wait_until(check_at, news).await
     }
 
-    /// Waits for [`RETRY_DELAY`] after a failure. Ends early for the same reasons as
-    /// [`Self::wait`], but not for a due check of the caller: this check may itself be the failed
-    /// step.
+    /// Waits for [`RETRY_DELAY`] after a failure. Ends early on shutdown, at the end of the
+    /// stream's lifetime, and at the end of [`MAX_SILENCE`]. A due check of the caller does not end
+    /// the wait, because this check may be the step that failed.
     async fn pause(&mut self) {
         let retry_at = self.http.clock.uptime() + RETRY_DELAY;
         self.wait_until(retry_at, pending::<()>()).await;

@@ -117,13 +117,13 @@ struct FollowerQuery {
 
 enum BufferReply {
     Events(Vec<Arc<RenderedEvent>>),
-    /// No event follows `seen`.
+    /// No event follows the event number `FollowerQuery::seen`.
     End,
     /// The follower itself has to read the rows.
     Behind,
     /// The follower has to wait for the read in progress.
     Wait,
-    /// The follower has to start a read of the rows after this number, and then repeat the query.
+    /// The follower has to read the rows after this event number, and then repeat the query.
     Read(i64),
 }
 

@@ -81,16 +81,16 @@ impl TaskStream {
     /// Reads a portion of events and returns the number of its events. After the last portion,
     /// writes `caught_up` (once per stream) and begins to wait for notifications.
     async fn read(&mut self) -> Result<usize, ReadError> {
-        // If deltas already wait, all items in the prompts of their model calls are committed, so a
-        // `fresh` read finds the events of these items. For a delta that arrives during the read,
-        // the read may miss such items, so `already_waiting` does not count this delta.
+        // The items in a prompt are committed before the model is called. Therefore, a `fresh` read
+        // finds the items in the prompts of all deltas that already wait. For a delta that arrives
+        // during the read, the read may miss such items: `already_waiting` does not count it.
         let already_waiting = self.waiting_deltas.len();
         let fresh = already_waiting > 0;
         let RenderedEvents { part, events, more } =
             self.reader.read(&self.stream.http, fresh).await?;
-        // By now, all deltas that were published before these events have arrived. They join the
-        // waiting deltas. The `for` loop below sends each waiting delta after the events of the
-        // items in the prompt of the delta's model call, and before any later event.
+        // Adds the deltas that have arrived by now to the waiting deltas. These include every delta
+        // that was published before the events. The `for` loop below sends each waiting delta after
+        // the items in the prompt of the delta's model call, and before any later event.
         while let Some(delta) = self.listener.try_next_delta() {
             if self.is_in_part(delta.task_id).await?
                 && self.waiting_deltas.len() < MAX_WAITING_DELTAS
@@ -127,8 +127,8 @@ impl TaskStream {
         if !self.stream.ended {
             for (index, delta) in waiting_deltas.into_iter().enumerate() {
                 // The items in the prompts of the first `already_waiting` deltas were committed
-                // before the read. If the read found no event, these items are already sent, so
-                // these deltas are sent now.
+                // before the read. If the read found no event, the stream has sent all these items,
+                // and sends the deltas without a further check.
                 if index < already_waiting && events.is_empty() {
                     self.send_delta(&delta).await?;
                 } else {

@@ -1,6 +1,7 @@
 //! Request bodies, which are also components of the OpenAPI document. An operation builds the type
 //! of its body from the members one by one (`server/fields.rs`), so that it can report the place of
-//! every mistake. A member whose digits or order count is kept as JSON text.
+//! every mistake. A member that must keep the digits of its numbers or the order of its members is
+//! kept as JSON text.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -162,7 +162,7 @@ impl WireDecision {
         let mut decision = Self::of_answer(*at, answer);
         decision.action = call_answer.action.into();
         decision.reason = call_answer.reason.clone().or(decision.reason);
-        // The answer may give standing decisions about other calls, too.
+        // The result has only this call's standing decision, even if the answer gave others.
         let grant = call_answer.remember.as_deref();
         decision.remember = grant.map(|grant| remembered(*at, grant));
         decision.decisions.retain(|id, _| *id == call.to_string());

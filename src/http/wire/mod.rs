@@ -1,6 +1,7 @@
 //! The objects of the API, which are also the components of the OpenAPI document. The conversions
 //! from types of `task/` to objects of the API are in this module, except for the tools of an agent
-//! (`app/cards.rs`). So internal data, such as leases and the provider's raw turn, cannot leak.
+//! (`app/cards.rs`). Each conversion picks the members to publish. Therefore, internal data, such
+//! as leases and the provider's raw turn, cannot leak.
 //!
 //! A member without a value is `null`. A few members of problems, events and webhooks are left out
 //! instead.

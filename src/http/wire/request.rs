@@ -250,8 +250,8 @@ fn call_warning(warning: &Warning) -> CallWarning {
     }
 }
 
-/// Parses the arguments. Returns `None` for a text that is not JSON or is ambiguous. An empty text
-/// counts as an empty object, as it does for the tool.
+/// Parses the arguments. Returns `None` for a text that is not JSON, is nested too deeply, or
+/// repeats a member. An empty text counts as an empty object, as it does for the tool.
 fn arguments(text: &str) -> Option<Value> {
     if text.trim_matches([' ', '\t', '\n', '\r']).is_empty() {
         return Some(Value::Object(Map::new()));
@@ -358,9 +358,9 @@ impl InterventionRequest {
     }
 }
 
-/// Returns whether the service adds the warning that the call may already have run. The warning is
-/// for calls of open requests whose history is uncertain: a restore or a failover may have lost
-/// later items. A call that is safe to repeat, or that already has the warning, gets none.
+/// Returns whether the service adds the warning that the call may already have run. The service
+/// adds the warning if the request is open, and a restore or a failover may have lost later items
+/// of the journal. A call that is safe to repeat or already has the warning does not get it.
 #[must_use]
 pub(super) fn may_have_run(row: &RequestRow, call: &CallSpec) -> bool {
     let known = || {

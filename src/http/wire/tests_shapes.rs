@@ -84,8 +84,7 @@ fn decision() -> Decision {
     }
 }
 
-/// A fact, the `role` of its item, and the members that its item has in addition to the members of
-/// all items.
+/// A fact, the `role` of the fact's item, and the members of this item that not every item has.
 type Shape = (Fact, &'static str, Value);
 
 fn facts() -> Vec<Shape> {

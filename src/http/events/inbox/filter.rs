@@ -34,7 +34,7 @@ impl InboxFilter {
         self.kinds.is_empty() && self.agents.is_empty() && self.sessions.is_empty()
     }
 
-    /// Appends the filters to a query, so that [`Self::from_query`] reads them again.
+    /// Appends the filters to a query, in the form that [`Self::from_query`] reads.
     pub(crate) fn append_to(&self, query: &mut Serializer<'_, String>) {
         for kind in &self.kinds {
             query.append_pair("kind", kind.as_str());
@@ -55,8 +55,8 @@ impl InboxFilter {
             && (self.sessions.is_empty() || self.sessions.contains(&row.session_id))
     }
 
-    /// Returns the filter for the oldest [`MAX_COUNTED`] open requests of the caller's inbox,
-    /// without requests past their deadline.
+    /// Returns the store's filter that selects the oldest [`MAX_COUNTED`] open requests of the
+    /// caller's inbox, without requests past their deadline.
     #[must_use]
     pub(crate) fn open_for(&self, caller: &Caller) -> RequestFilter {
         RequestFilter {

@@ -45,8 +45,8 @@ pub(crate) async fn open(
     filter: InboxFilter,
     permit: StreamPermit,
 ) -> Result<Response, Problem> {
-    // Follows the tail before the first read. Otherwise a commit between the read and the
-    // subscription would be missed.
+    // Subscribes to the tenant's changes before the first read. Otherwise, the stream would miss a
+    // commit between the read and the subscription.
     let follower = http.inbox_tails.follower(http, &watcher.caller.tenant);
     let mut stream = InboxStream {
         stream: OpenStream::new(http, watcher, permit),
@@ -150,9 +150,9 @@ impl EventSource for InboxStream {
         Ok(())
     }
 
-    /// Returns whether the credentials still identify the person who opened the stream, with the
-    /// same rights as then. If the rights changed, the stream ends: the next connection begins with
-    /// the requests that the new rights allow.
+    /// Returns whether the credentials still identify the person who opened the stream, and this
+    /// person's rights are unchanged. Changed rights end the stream. The client's next connection
+    /// begins with the requests that the new rights allow.
     async fn may_read(&mut self) -> Result<bool, Problem> {
         let watcher = &mut self.stream.watcher;
         let Some(caller) = watcher.current_caller(&self.stream.http).await? else {

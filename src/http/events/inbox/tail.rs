@@ -31,8 +31,9 @@ const SEARCH_INTERVAL: Duration = Duration::from_secs(15);
 /// The minimum delay between two reads of overdue requests. If a deadline has passed by the
 /// process's clock but not yet by the database's clock, the request is read again after this delay.
 const MIN_OVERDUE_DELAY: Duration = Duration::from_millis(200);
-/// The search for lost changes begins this long before the newest known request. Replicas generate
-/// the ids, so a request may be committed after a request with a greater id.
+/// The search for lost changes begins this long before the id of the newest known request. An id
+/// starts with the time at which a replica generated the id. A request may be committed later than
+/// a request with a greater id.
 const SEARCH_OVERLAP: Duration = Duration::from_mins(2);
 /// The maximum number of [`ChangedRequests`] that wait for one follower. If more arrive, the
 /// follower loses the oldest, and its stream has to read the inbox again.
@@ -225,8 +226,8 @@ impl ShownRequests {
         }
     }
 
-    /// Clears the deadline of a shown request whose row cannot be read, so that the passed deadline
-    /// causes no further read.
+    /// Clears the deadline of a shown request whose row cannot be read. Otherwise, after the
+    /// deadline, the reader would read the row again every [`MIN_OVERDUE_DELAY`].
     fn record_unreadable(&mut self, id: RequestId) {
         if let Some(shown) = self.0.get_mut(&id) {
             shown.expires_at = None;
@@ -375,7 +376,8 @@ impl InboxReader {
     }
 
     /// Searches the database for new and changed requests, because a notification may be lost, and
-    /// adds them to `pending_ids`. Returns whether the search has to continue.
+    /// adds them to `pending_ids`. Returns `true` if the search stopped at its limit and has to go
+    /// on.
     async fn search_lost_changes(&mut self) -> Result<bool, ReadError> {
         let Some(tail) = self.tail.upgrade() else {
             return Ok(false);

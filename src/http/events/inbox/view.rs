@@ -29,8 +29,8 @@ pub(super) enum InboxChange {
 #[derive(Debug, Default)]
 pub(super) struct InboxView {
     open: BTreeMap<RequestId, usize>,
-    /// Whether requests that are not in `open` may wait, too. True if the count has reached its
-    /// limit, or if the last read of the inbox ended early (`Page::scanned_to`).
+    /// Whether requests that are not in `open` may wait, too. True if [`MAX_COUNTED`] left
+    /// a request out, or if the last read of the inbox ended early (`Page::scanned_to`).
     more: bool,
     /// The number of requests that the last read of the inbox has found. Becomes [`MAX_COUNTED`]
     /// once a request is left out because `open` is full.
@@ -72,9 +72,9 @@ impl InboxView {
         self.open.keys().copied()
     }
 
-    /// Returns whether the inbox has to be read again, because requests that were not counted may
-    /// wait, and more than a tenth of the counted requests are gone. If the last read ended early,
-    /// the limit is a half instead of a tenth, because the next read may end early, too.
+    /// Returns whether the inbox has to be read again. This is the case if requests that are not in
+    /// `open` may wait, and more than a tenth of the counted requests are gone. If the last read of
+    /// the inbox ended early, the limit is a half, because the next read may end early, too.
     #[must_use]
     pub(super) fn is_outdated(&self) -> bool {
         let part = if self.is_full() { 10 } else { 2 };
@@ -82,9 +82,9 @@ impl InboxView {
     }
 
     /// Records the current state of a request. Returns the change to report to the caller, if any.
-    /// A waiting request that is not in `open` is reported as created. But while `more` is set,
-    /// such a request may have been reported before. So if `more` is set and the request has
-    /// answers, it is reported as changed.
+    /// A waiting request that is not in `open` is reported as created. While `more` is set, `open`
+    /// may lack a request that was reported before. Therefore, a request that has answers is then
+    /// reported as changed.
     pub(super) fn update(
         &mut self,
         row: &RequestRow,
@@ -97,8 +97,8 @@ impl InboxView {
         }
         let (id, answers) = (row.spec.request_id, row.answers.len());
         if !can_decide(caller, &row.tenant, &row.owner, &row.state()) {
-            // While `more` is set, `open` may lack a request that was reported to the caller. So
-            // the view then reports that a request is gone even if `open` lacks the request.
+            // While `more` is set, `open` may lack a request that was reported to the caller.
+            // Therefore, a request that is not in `open` is also reported as gone.
             let was_open = self.open.remove(&id).is_some();
             self.gone += usize::from(was_open);
             let known = was_open || self.more;

@@ -43,8 +43,8 @@ impl Clock for ManualClock {
     }
 }
 
-/// An authenticator that returns the caller that the test has set, whatever the key is; `None`
-/// makes the key unknown.
+/// An authenticator that ignores the key and returns the caller that the test has set. With `None`,
+/// it refuses the key as unknown.
 struct Keys(Mutex<Option<Caller>>);
 
 impl Authenticator for Keys {
