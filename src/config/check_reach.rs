@@ -1,6 +1,6 @@
-//! Finds four kinds of mistakes: entries of `notify.to` whose people may not decide any question,
-//! reminders whose time comes after the deadline of every question, rules whose questions
-//! reach no person, and rules whose approvers decide by link but get no link.
+//! Refuses entries of `notify.to` whose people may not decide any question, and reminders whose
+//! time comes after the deadline of every question. Warns of rules whose questions reach no person,
+//! whose approvers have no mail address, or whose approvers decide by link but get no link.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -92,6 +92,9 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         } else if !config.notify.to.is_empty() && recipient_names(config, own, &accounts).is_empty()
         {
             mistakes.warn(&place, "no message is sent about this rule's questions");
+        } else if misses_mail(config, own, &accounts) {
+            let detail = "no approver has a mail address in `auth.people`, so no mail is sent about this rule's questions";
+            mistakes.warn(&place, detail);
         }
     }
 }
@@ -114,6 +117,21 @@ fn lacks_links(config: &Config, terms: &QuestionTerms<'_>, accounts: &Accounts<'
         })
     };
     suffices(directory) && !suffices(&reached)
+}
+
+/// Whether an entry would mail questions with these `terms` to their approvers, but no entry mails
+/// them to anybody, because no approver has an address.
+fn misses_mail(config: &Config, terms: &QuestionTerms<'_>, accounts: &Accounts<'_>) -> bool {
+    let entries = config.notify.to.iter();
+    let mut mails = entries.filter_map(|entry| Some((entry, &entry.mail.as_ref()?.to)));
+    let is_unmailed = mails
+        .clone()
+        .all(|(entry, to)| mailed_people(entry, to, terms, accounts).is_empty());
+    is_unmailed
+        && accounts.directory.is_some()
+        && mails.any(|(entry, to)| {
+            matches!(to, Recipients::Approvers) && selects_in_any_tenant(entry, terms, accounts)
+        })
 }
 
 impl Config {

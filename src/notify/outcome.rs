@@ -69,7 +69,7 @@ fn decision_text(state: &RequestState<'_>, row: &RequestRow) -> String {
     let verb = match found.action {
         Action::Approve => "Approved",
         Action::Reject => "Rejected",
-        Action::Edit => "Approved with changes",
+        Action::Edit => "Changed",
         Action::Respond => "Answered",
         Action::Retry => "To be tried again, decided",
         Action::Mixed => "Decided call by call, last",

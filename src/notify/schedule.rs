@@ -8,7 +8,7 @@ use crate::store::{ClaimedDelivery, NextState};
 use crate::task::time::Time;
 
 /// The wait after each failed attempt. If an attempt after the last wait fails, the delivery ends,
-/// unless it is younger than [`MIN_AGE_AT_END`].
+/// unless attempts came early and it is younger than [`MIN_AGE_AT_END`].
 const BACKOFF: [Duration; 9] = [
     Duration::from_secs(5),
     Duration::from_mins(5),
@@ -27,10 +27,10 @@ const MIN_POSTPONEMENT: Duration = Duration::from_secs(1);
 /// wait until a time in the past, the minimum wait doubles with each attempt. Otherwise the same
 /// message would be sent every second for days.
 const MAX_DOUBLINGS: i64 = 10;
-/// The age from which a delivery can end after its attempts. The waits of [`BACKOFF`] together take
-/// at least this long. Some attempts come sooner than [`BACKOFF`] says: those that a 429 asks for,
-/// and those that the success of another message brings forward. Without this age, such attempts
-/// could end a delivery within seconds.
+/// The age from which a delivery can end after its attempts, if some attempts came sooner than
+/// [`BACKOFF`] says: those that a 429 asks for, and those that the success of another message brings
+/// forward. The waits of [`BACKOFF`] together take at least this long. Without this age, such
+/// attempts could end a delivery within seconds.
 const MIN_AGE_AT_END: Duration = Duration::from_hours(60);
 
 /// Returns the wait after `attempts` failed attempts; `None` if no further attempt is made. Random
@@ -62,16 +62,33 @@ fn postponement(asked: Duration, attempts: i64) -> Duration {
     (asked + asked.mul_f64(0.2 * random_part())).min(MAX_RETRY_AFTER)
 }
 
-/// Whether the delivery is too young to end after its attempts (see [`MIN_AGE_AT_END`]).
-pub(super) fn is_young(claimed: &ClaimedDelivery, now: Time) -> bool {
-    now.since(claimed.created_at) < MIN_AGE_AT_END
+/// The facts about a claimed delivery on which its next attempt depends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Progress {
+    /// The number of earlier attempts.
+    attempts: i64,
+    /// Whether the delivery is younger than [`MIN_AGE_AT_END`].
+    is_young: bool,
+    /// Whether an attempt came sooner than [`BACKOFF`] says.
+    came_early: bool,
 }
 
-/// Returns the state of a delivery after an attempt with this result. `attempts` counts earlier
-/// attempts. A young delivery that the receiver answers with 429 and a wait is sent again after
+impl Progress {
+    pub(super) fn of(claimed: &ClaimedDelivery, now: Time) -> Self {
+        Self {
+            attempts: claimed.attempts,
+            is_young: now.since(claimed.created_at) < MIN_AGE_AT_END,
+            came_early: claimed.came_early,
+        }
+    }
+}
+
+/// Returns the state of a delivery after an attempt with this result. `progress` is that of before
+/// the attempt. A young delivery that the receiver answers with 429 and a wait is sent again after
 /// this wait, because such an answer is about the rate of all messages. A young delivery that has
-/// used up its attempts is sent again after the last wait of [`BACKOFF`].
-pub(super) fn next(result: &AttemptResult, attempts: i64, is_young: bool) -> NextState {
+/// used up its attempts, some of which came early, is sent again after the last wait of
+/// [`BACKOFF`].
+pub(super) fn next(result: &AttemptResult, progress: Progress) -> NextState {
     if result.is_success() {
         return NextState::Sent;
     }
@@ -79,13 +96,14 @@ pub(super) fn next(result: &AttemptResult, attempts: i64, is_young: bool) -> Nex
         return NextState::Dead;
     }
     match result.retry_after {
-        Some(asked) if is_young && result.status == Some(429) => {
-            NextState::Postponed(postponement(asked, attempts))
+        Some(asked) if progress.is_young && result.status == Some(429) => {
+            NextState::Postponed(postponement(asked, progress.attempts))
         }
         asked => {
             let last = i64::try_from(BACKOFF.len()).unwrap_or(i64::MAX);
-            let failed = attempts + 1;
-            let failed = if is_young { failed.min(last) } else { failed };
+            let failed = progress.attempts + 1;
+            let goes_on = progress.is_young && progress.came_early;
+            let failed = if goes_on { failed.min(last) } else { failed };
             backoff(failed, asked).map_or(NextState::Dead, NextState::Again)
         }
     }
@@ -94,6 +112,14 @@ pub(super) fn next(result: &AttemptResult, attempts: i64, is_young: bool) -> Nex
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const fn progress(attempts: i64, is_young: bool, came_early: bool) -> Progress {
+        Progress {
+            attempts,
+            is_young,
+            came_early,
+        }
+    }
 
     #[test]
     fn schedule_is_the_one_that_is_written_each_wait_within_a_fifth() {
@@ -139,25 +165,36 @@ mod tests {
             (30, 9, 30_000, 36_000),
             (0, 3000, 1_024_000, 1_228_800),
         ] {
-            let NextState::Postponed(wait) = next(&result(429, asked), attempts, true) else {
+            let NextState::Postponed(wait) =
+                next(&result(429, asked), progress(attempts, true, false))
+            else {
                 panic!("it is postponed")
             };
             assert!((least..=most).contains(&wait.as_millis()), "{wait:?}");
         }
         let hour = Duration::from_hours(1);
-        let longest = next(&result(429, 3600), 0, true);
+        let longest = next(&result(429, 3600), progress(0, true, false));
         assert_eq!(longest, NextState::Postponed(hour));
-        assert_eq!(next(&result(429, 3600), 0, false), NextState::Again(hour));
-        assert_eq!(next(&result(503, 3600), 0, true), NextState::Again(hour));
-        assert_eq!(next(&result(429, 1), 9, false), NextState::Dead);
+        assert_eq!(
+            next(&result(429, 3600), progress(0, false, false)),
+            NextState::Again(hour)
+        );
+        assert_eq!(
+            next(&result(503, 3600), progress(0, true, false)),
+            NextState::Again(hour)
+        );
+        assert_eq!(
+            next(&result(429, 1), progress(9, false, true)),
+            NextState::Dead
+        );
     }
 
     #[test]
-    fn young_message_that_has_used_up_its_attempts_waits_a_day_and_an_old_one_ends() {
+    fn young_message_whose_attempts_came_early_waits_a_day_after_the_last_and_any_other_ends() {
         let failed = AttemptResult::without_status("connection refused");
         let day = Duration::from_hours(24);
         for attempts in [8, 9, 30] {
-            let NextState::Again(wait) = next(&failed, attempts, true) else {
+            let NextState::Again(wait) = next(&failed, progress(attempts, true, true)) else {
                 panic!("it is not over")
             };
             assert!(
@@ -165,6 +202,9 @@ mod tests {
                 "{wait:?}"
             );
         }
-        assert_eq!(next(&failed, 9, false), NextState::Dead);
+        for (is_young, came_early) in [(true, false), (false, true), (false, false)] {
+            let ended = next(&failed, progress(9, is_young, came_early));
+            assert_eq!(ended, NextState::Dead, "{is_young} {came_early}");
+        }
     }
 }

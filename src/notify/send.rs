@@ -14,7 +14,8 @@ use super::attempt_result::AttemptResult;
 use super::entry::{Channel, Entry, WebhookChannel};
 use super::health::Health;
 use super::message::SignableMessage;
-use super::{Sender, mail, observe, recipients, schedule, webhook};
+use super::schedule::{self, Progress};
+use super::{Sender, mail, observe, recipients, webhook};
 use crate::failpoint;
 use crate::store::{Attempt, ClaimedDelivery, NextState, ReadError, RequestRow};
 use crate::task::event_name::{REQUEST_CHANGES, REQUEST_EXPIRING, REQUEST_WAITING};
@@ -251,8 +252,7 @@ impl Sender {
         if result.is_success() {
             failpoint::reach("deliver.sent");
         }
-        let is_young = schedule::is_young(claimed, self.clock.now());
-        let next = schedule::next(&result, claimed.attempts, is_young);
+        let next = schedule::next(&result, Progress::of(claimed, self.clock.now()));
         let attempt = result.to_attempt(next, self.clock.uptime().saturating_sub(began));
         if self.record(state, from_ref(claimed), &attempt).await && next == NextState::Sent {
             self.observe_lag(state, at);

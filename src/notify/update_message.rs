@@ -14,7 +14,7 @@ use super::chat::RoomMessage;
 use super::digest::{Digest, DigestQuestion, MAX_LISTED_QUESTIONS, Reason};
 use super::exchange::ATTEMPT_TIMEOUT;
 use super::outcome::QuestionOutcome;
-use super::schedule;
+use super::schedule::{self, Progress};
 use super::send::{EntryState, UNSELECTED};
 use super::slack::{MESSAGE_DELETED, SlackChannel};
 use crate::failpoint;
@@ -58,8 +58,7 @@ impl Sender {
         if result.is_success() {
             failpoint::reach("deliver.sent");
         }
-        let is_young = schedule::is_young(claimed, self.clock.now());
-        let next = schedule::next(&result, claimed.attempts, is_young);
+        let next = schedule::next(&result, Progress::of(claimed, self.clock.now()));
         let took = self.clock.uptime().saturating_sub(began);
         let result = AttemptResult {
             // `None` keeps the message's stored reference.

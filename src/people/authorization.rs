@@ -366,13 +366,14 @@ pub fn may_administer(caller: &Caller) -> Result<(), &'static str> {
     must(caller.admin, "Only an admin may see and send messages.")
 }
 
+const KEY_MAY_NOT_CREATE: &str = "This key may not create, continue or cancel tasks.";
+
 /// Checks that `caller` may create tasks.
 ///
 /// # Errors
 /// Fails without the permission. The error is the reason, in words for the caller.
 pub fn may_create(caller: &Caller) -> Result<(), &'static str> {
-    let refusal = "This key may not create, continue or cancel tasks.";
-    must(caller.permissions.create, refusal)
+    must(caller.permissions.create, KEY_MAY_NOT_CREATE)
 }
 
 /// Checks that `caller` may look at a call at a gate. Proposals and reports need
@@ -431,24 +432,22 @@ pub fn may_command(
     owner: &str,
     is_open_to_owner: bool,
 ) -> Result<(), &'static str> {
-    if caller.tenant == tenant && caller.permissions.create {
-        if caller.admin && command != Command::Message {
-            return Ok(());
-        }
-        if caller.user_id.is(owner) {
-            let lost = "You may no longer use the task's agent.";
-            return if is_open_to_owner || command == Command::Cancel {
-                Ok(())
-            } else {
-                Err(lost)
-            };
-        }
+    let is_owner = caller.tenant == tenant && caller.user_id.is(owner);
+    let acts_as_admin = caller.tenant == tenant && caller.admin && command != Command::Message;
+    if !is_owner && !acts_as_admin {
+        return Err(match command {
+            Command::Message => "Only the task's owner may send it messages.",
+            Command::Cancel => "Only the task's owner and an admin may cancel it.",
+            Command::Retry => "Only the task's owner and an admin may retry it.",
+        });
     }
-    Err(match command {
-        Command::Message => "Only the task's owner may send it messages.",
-        Command::Cancel => "Only the task's owner and an admin may cancel it.",
-        Command::Retry => "Only the task's owner and an admin may retry it.",
-    })
+    if !caller.permissions.create {
+        return Err(KEY_MAY_NOT_CREATE);
+    }
+    if !acts_as_admin && !is_open_to_owner && command != Command::Cancel {
+        return Err("You may no longer use the task's agent.");
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -57,6 +57,9 @@ pub struct ClaimedDelivery {
     /// The number of attempts before this claim. The count starts again at 0 when an ended delivery
     /// is made due again.
     pub attempts: i64,
+    /// Whether an attempt came sooner than the backoff says: because of the success of another
+    /// message, or because the receiver asked for a wait after too many messages.
+    pub came_early: bool,
     /// The end of the claim's lease, in microseconds. This value fences off slow senders: an
     /// attempt is recorded only while the row still has the value.
     pub lease_until: i64,
@@ -153,7 +156,7 @@ with moment as materialized (
 update delivery d set lease_until = m.at + $4
   from free f cross join moment m where d.delivery_id = f.delivery_id
 returning d.delivery_id, d.tenant, d.person, d.root_task_id, d.change_id, d.event_number, d.type as kind, d.request_id,
-    d.attempts, d.lease_until, d.created_at",
+    d.attempts, d.came_early, d.lease_until, d.created_at",
     sqlite: "
 update delivery set lease_until = $1 + $4
  where delivery_id in (select d.delivery_id from delivery d
@@ -161,17 +164,19 @@ update delivery set lease_until = $1 + $4
        and (json_array_length($5) = 0 or d.type in (select value from json_each($5)))
      order by d.due_at, d.delivery_id limit $3)
 returning delivery_id, tenant, person, root_task_id, change_id, event_number, type as kind, request_id, attempts,
-    lease_until, created_at",
+    came_early, lease_until, created_at",
     by_key: false,
 };
 
 /// Records one attempt to send deliveries that were claimed with one lease. `$11` is the number
-/// that is added to the count of attempts: 0 if the deliveries were dropped unsent, otherwise 1. If
-/// the deliveries are due again and the receiver asked for a wait, `lease_until` becomes the end of
-/// this wait. Otherwise `lease_until` becomes null. The `coalesce` around `state` makes the planner
-/// find the rows by their ids, not by the partial index on due deliveries.
+/// that is added to the count of attempts: 0 if the deliveries were dropped unsent, otherwise 1.
+/// `$12` is 1 if the receiver has postponed the deliveries, otherwise 0. If the deliveries are due
+/// again and the receiver asked for a wait, `lease_until` becomes the end of this wait. Otherwise
+/// `lease_until` becomes null. The `coalesce` around `state` makes the planner find the rows by
+/// their ids, not by the partial index on due deliveries.
 const RECORD: Sql = sql!(
     "update delivery set state = $4, attempts = attempts + $11,
+        came_early = case when $12 = 1 then 1 else came_early end,
         lease_until = case when $4 = 'due' then m.at + nullif($10, 0) end,
         due_at = case when $4 = 'due' then m.at + $5 else due_at end,
         ended_at = case when $4 <> 'due' then m.at end,
@@ -199,7 +204,8 @@ const HAS_WAITING: Sql = sql!(
 /// delivery's receiver asked for a wait that has not ended, the delivery becomes due at the end of
 /// this wait. Otherwise the delivery becomes due now.
 const MAKE_WAITING_DUE: Sql = sql!(
-    "update delivery set due_at = case when lease_until > " (now 1) " then lease_until else " (now 1) " end
+    "update delivery set came_early = 1,
+        due_at = case when lease_until > " (now 1) " then lease_until else " (now 1) " end
       where target = $2 and state = 'due' and due_at > " (now 1) " and attempts > 1
         and (lease_until is null or lease_until < due_at) and not delivery_id " (any 3 uuid)
     " returning target"
@@ -280,6 +286,7 @@ record! {
         kind: String,
         request_id: Option<Uuid>,
         attempts: i64,
+        came_early: i64,
         lease_until: i64,
         created_at: i64,
     }
@@ -303,6 +310,7 @@ impl ClaimRecord {
             kind: self.kind,
             request: self.request_id.map(RequestId),
             attempts: self.attempts,
+            came_early: self.came_early != 0,
             lease_until: self.lease_until,
             created_at: Time(self.created_at),
         }
@@ -375,6 +383,7 @@ impl Store {
             Value::Text(attempt.reference.clone().unwrap_or_default()),
             Value::Int(micros(attempt.retry_after.unwrap_or_default())),
             Value::Int(counted),
+            Value::Int(matches!(attempt.next, NextState::Postponed(_)).into()),
         ];
         let recorded: Vec<DeliveryId> = self.db().write(RECORD, values).await?;
         Ok(recorded.into_iter().map(|one| one.delivery_id).collect())

@@ -220,11 +220,11 @@ with moment as materialized (
      where tenant = $2 and target = $3 and state = $4 and created_at >= $5 and delivery_id > $7
      order by delivery_id limit $6 for update skip locked
 )
-update delivery d set state = 'due', attempts = 0, lease_until = null, ended_at = null,
+update delivery d set state = 'due', attempts = 0, came_early = 0, lease_until = null, ended_at = null,
     due_at = m.at, created_at = m.at
   from chosen c cross join moment m where d.delivery_id = c.delivery_id returning d.delivery_id",
     sqlite: "
-update delivery set state = 'due', attempts = 0, lease_until = null, ended_at = null, due_at = $1, created_at = $1
+update delivery set state = 'due', attempts = 0, came_early = 0, lease_until = null, ended_at = null, due_at = $1, created_at = $1
  where delivery_id in (select delivery_id from delivery
      where tenant = $2 and target = $3 and state = $4 and created_at >= $5 and delivery_id > $7
      order by delivery_id limit $6)

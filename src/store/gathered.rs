@@ -85,7 +85,7 @@ with moment as materialized (
 update delivery d set lease_until = m.at + $4
   from mine u cross join moment m where d.delivery_id = u.delivery_id
 returning d.delivery_id, d.tenant, d.person, d.root_task_id, d.change_id, d.event_number, d.type as kind, d.request_id,
-    d.attempts, d.lease_until, d.created_at"
+    d.attempts, d.came_early, d.lease_until, d.created_at"
 ));
 
 /// Sets `next_at` to 0 if a lease of an earlier process delays the next message. Runs when a

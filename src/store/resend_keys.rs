@@ -128,7 +128,7 @@ const RESEND_ALL_WITH_KEY: Sql = Sql::on_postgres(
      limit $12::bigint for update skip locked
 )",
         "
-    update delivery d set state = 'due', attempts = 0, lease_until = null, ended_at = null, due_at = m.at,
+    update delivery d set state = 'due', attempts = 0, came_early = 0, lease_until = null, ended_at = null, due_at = m.at,
         created_at = m.at
       from chosen c cross join moment m where d.delivery_id = c.delivery_id
     returning 1

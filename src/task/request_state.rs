@@ -98,14 +98,19 @@ impl<'a> RequestState<'a> {
             .collect()
     }
 
+    /// Returns the answers of `user`, the first one first.
+    pub fn answers_by(&self, user: &UserId) -> impl DoubleEndedIterator<Item = &'a TimedDecision> {
+        self.answers
+            .iter()
+            .filter(move |(_, answer)| user.is(&answer.by))
+    }
+
     /// Returns the first answer of `user`. If `call` is given, only answers about that call count.
     #[must_use]
     pub fn answer_by(&self, user: &UserId, call: Option<CallId>) -> Option<&'a TimedDecision> {
         let about =
             |answer: &Decision| call.is_none_or(|call| answer.decisions.contains_key(&call));
-        self.answers
-            .iter()
-            .find(|(_, answer)| user.is(&answer.by) && about(answer))
+        self.answers_by(user).find(|(_, answer)| about(answer))
     }
 
     /// Returns the request's undecided calls that `user` has not answered.

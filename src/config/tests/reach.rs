@@ -59,6 +59,22 @@ fn only_people_who_may_decide_are_named_with_their_entry() {
 }
 
 #[test]
+fn rule_whose_approvers_have_no_address_is_named_beside_a_webhook_that_takes_its_questions() {
+    let hook = HOOK.replace("EVENTS", "");
+    let both = format!("{SERVER}to: [ {TO_ALL}, {hook} ]");
+    let (lines, warnings) = found(BOB, &both);
+    assert_eq!(lines, reach("bob (by-mail), backend", "backend"));
+    let unmailed = "no approver has a mail address in `auth.people`, so no mail is sent about this rule's questions";
+    assert_eq!(warnings, [format!("policy[1].approvers: {unmailed}")]);
+    let all = format!("{BOB}, {EVE}");
+    assert_eq!(found(&all, &both).1, Vec::<String>::new());
+    let one_group = format!(
+        "{SERVER}to: [ {{ name: by-mail, mail: {{ to: approvers }}, groups: [g] }}, {hook} ]"
+    );
+    assert_eq!(found(BOB, &one_group).1, Vec::<String>::new());
+}
+
+#[test]
 fn person_without_a_key_is_reached_where_links_decide() {
     let mails = format!("{SERVER}to: [ {TO_ALL} ]");
     let (lines, warnings) = found(ZOE, &mails);

@@ -46,6 +46,7 @@ codes! {
     TooManyWrongKeys = "Too many wrong keys came from your address. A correct key is still accepted.";
     MayNotRead = "Only the task's owner, an admin, and people who may decide or have decided one of its requests may read it.";
     MayNotDecide = "You may not decide this request: see its `approvers`.";
+    KeyMayNotDecide = "This key may not decide requests.";
     LinkMayNotDecide = "A link may not decide this request. Sign in to decide it.";
     // This text must reveal nothing about the request, because the link has ended.
     LinkExpired = "This link is over. Sign in, or wait for the next message.";

@@ -49,6 +49,7 @@ chinese_texts! {
     TooManyWrongKeys: "来自您的地址的无效密钥过多。有效的密钥仍可使用。";
     MayNotRead: "只有任务所有者、有权决定或已决定其请求的人，以及管理员可以查看。";
     MayNotDecide: "此请求由其他人决定，请求页面上列有这些人。";
+    KeyMayNotDecide: "此密钥无权决定请求。";
     LinkMayNotDecide: "无法通过链接决定此请求。请登录后决定。";
     LinkExpired: "此链接已失效。请登录，或等待下一封消息。";
     DigestMismatch: "请求在此页面显示之后已有变化，请重新查看后再决定。";

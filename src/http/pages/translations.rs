@@ -175,7 +175,7 @@ texts! {
     decision_whole: "Decision", "决定结果";
     did_approve: "Approved", "已批准";
     did_reject: "Rejected", "已拒绝";
-    did_edit: "Changed and approved", "已修改并批准";
+    did_edit: "Changed", "已修改";
     did_respond: "Answered", "已答复";
     did_retry: "To be run again", "再次执行";
     did_mixed: "Calls were decided differently", "各调用决定不同";
@@ -285,7 +285,7 @@ texts! {
     meanwhile_answered: "{user} {what} at {at}. The question is still open.", "{user} 于 {at} {what}。此问题仍未完结。";
     has_approve: "approved", "批准";
     has_reject: "rejected", "拒绝";
-    has_edit: "changed and approved", "修改并批准";
+    has_edit: "changed it", "修改";
     has_respond: "answered", "答复";
     has_retry: "let it run again", "允许再次执行";
     has_mixed: "decided", "作出决定";

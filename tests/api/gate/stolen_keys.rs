@@ -49,7 +49,7 @@ on_both! {
             }
             for reply in refused {
                 assert_eq!((reply.status, reply.str("/code").as_str()), (403, "forbidden"), "{}", reply.text);
-                assert!(reply.str("/detail").starts_with("You may not decide this request"), "{}", reply.text);
+                assert_eq!(reply.str("/detail"), "This key may not decide requests.", "{}", reply.text);
             }
         }
         assert_eq!(types(&items(&app, &held).await), ["task_status", "user_message", "assistant_message", "judged", "intervention_requested", "task_status"]);

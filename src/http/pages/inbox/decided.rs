@@ -31,11 +31,10 @@ use crate::http::wire::params::{CursorQuery, DecidedQuery, InboxQuery};
 use crate::people::Caller;
 use crate::people::authorization::{inbox_person, may_decide};
 use crate::store::RequestRow;
-use crate::task::decision::Decision;
+use crate::task::decision::Action;
 use crate::task::id::RequestId;
 use crate::task::request_state::TimedDecision;
 use crate::task::status::RequestStatus;
-use crate::task::time::Time;
 
 pub(crate) const OP: Op = Op {
     id: "get_decided",
@@ -137,12 +136,25 @@ fn is_shown(row: &RequestRow, caller: &Caller, include_others: bool) -> bool {
     own() || (include_others && decided() && may_decide_it())
 }
 
-/// Returns the answer that the row of a request shows: the caller's own answer, or else the last
-/// answer of a decided request.
-fn shown_answer<'r>(row: &'r RequestRow, caller: &Caller) -> Option<&'r TimedDecision> {
+/// Returns the answer that the row of a request shows, and its action: the caller's own last answer,
+/// or else the last answer of a decided request. The action is `Mixed` if the caller gave several
+/// answers with different actions.
+fn shown_answer<'r>(row: &'r RequestRow, caller: &Caller) -> Option<(Action, &'r TimedDecision)> {
     let state = row.state();
-    let own = state.answer_by(&caller.user_id, None);
-    own.or_else(|| state.resolution().map(|resolution| resolution.last))
+    let own: Vec<_> = state.answers_by(&caller.user_id).collect();
+    let Some(last) = own.last() else {
+        let last = state.resolution()?.last;
+        return Some((last.1.action, last));
+    };
+    let is_same = own.iter().all(|answer| answer.1.action == last.1.action);
+    Some((
+        if is_same {
+            last.1.action
+        } else {
+            Action::Mixed
+        },
+        last,
+    ))
 }
 
 fn page(
@@ -184,24 +196,29 @@ fn decided_row(site: &Site<'_>, http: &Http, row: &RequestRow) -> Markup {
     html! {
         li {
             (request_link(site, row, &http.settings))
-            @if let Some((at, answer)) = answer { (answer_line(site, row, *at, answer)) }
+            @if let Some((action, answer)) = answer { (answer_line(site, row, action, answer)) }
             p.soft {
                 bdi { (visible(&row.agent_path.join(" › "))) }
                 " · " bdi { (fill(texts.for_user, &[("user", &visible(&row.owner))])) }
                 " · " (status_word(row, texts))
                 @if let Some(missing) = missing_approvals_text(row, http, texts) { " · " (missing) }
             }
-            @let reason = answer.and_then(|(_, answer)| answer.reason.as_deref());
+            @let reason = answer.and_then(|(_, (_, answer))| answer.reason.as_deref());
             @if let Some(reason) = reason { p { (words.reason) (words.colon) bdi { (visible(reason)) } } }
         }
     }
 }
 
-/// Renders an answer: the action, the person, the time of the answer, and the age of the request at
+/// Renders an answer: its `action`, the person, the time of the answer, and the age of the request at
 /// that time.
-fn answer_line(site: &Site<'_>, row: &RequestRow, at: Time, answer: &Decision) -> Markup {
+fn answer_line(
+    site: &Site<'_>,
+    row: &RequestRow,
+    action: Action,
+    (at, answer): &TimedDecision,
+) -> Markup {
     let (texts, words) = (site.texts(), site.words());
-    let what = words.action(answer.action);
+    let what = words.action(action);
     let user = if site.caller.user_id.is(&answer.by) {
         texts.by_you.to_owned()
     } else {
@@ -211,7 +228,7 @@ fn answer_line(site: &Site<'_>, row: &RequestRow, at: Time, answer: &Decision) -
     let waited = duration_text(at.since(row.created_at), words);
     html! {
         p.status {
-            (what) " " bdi { (by) } " " (time_tag(&at)) " · " (fill(texts.waited, &[("time", &waited)]))
+            (what) " " bdi { (by) } " " (time_tag(at)) " · " (fill(texts.waited, &[("time", &waited)]))
         }
     }
 }

@@ -25,7 +25,7 @@ pub(crate) async fn next_question_line(
     row: &RequestRow,
     site: &Site<'_>,
 ) -> Result<Option<Markup>, Problem> {
-    let own = row.state().answer_by(&site.caller.user_id, None);
+    let own = row.state().answers_by(&site.caller.user_id).next_back();
     if own.is_none() && !is_closed_for_approver(row, site.caller) {
         return Ok(None);
     }

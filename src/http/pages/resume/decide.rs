@@ -27,7 +27,7 @@ use crate::http::server::problem::{Code, Problem, path_prefix};
 use crate::http::wire::body::WireDecisionBody;
 use crate::http::wire::params::{KeyHeader, PreferHeader};
 use crate::http::wire::task::AgentTask;
-use crate::people::authorization::{may_decide, may_take_any_action};
+use crate::people::authorization::{may_decide, may_decide_any, may_take_any_action};
 use crate::store::RequestRow;
 use crate::task::decision::{Action, Door};
 use crate::task::id::RequestId;
@@ -131,6 +131,8 @@ pub(crate) async fn store_decision(
         {
             return Err(Problem::forbidden(if caller.door == Some(Door::Link) {
                 DetailCode::LinkMayNotDecide
+            } else if !may_decide_any(caller) {
+                DetailCode::KeyMayNotDecide
             } else {
                 DetailCode::MayNotDecide
             }));
