@@ -13,8 +13,9 @@ const MEASUREMENTS: usize = 7;
 /// The number of slots in a cache line (64 bytes). Each load reads another line.
 const LINE: usize = 64 / size_of::<usize>();
 
-/// Returns slots of which the first in each cache line has the index of the first slot in another
-/// line. The indexes lead through all lines, in a random order, and back to the first line.
+/// Returns array elements that form one cycle through memory. The first element of each cache line
+/// holds the index of the first element of another line. The indexes lead through all lines, in a
+/// random order, and back to the first line.
 fn random_cycle(kib: usize) -> Vec<usize> {
     let lines = kib * 1024 / size_of::<usize>() / LINE;
     let mut order: Vec<usize> = (0..lines).collect();

@@ -37,7 +37,7 @@ fn post(question: &Question, kind: &str, answer: &str) -> (String, Value) {
     (question.path(), body)
 }
 
-/// Sends an answer as a client would. An empty `body` is not sent, because the endpoint needs none.
+/// Sends an answer as a client would: without a body if `body` is empty.
 async fn send(actor: &Actor<'_>, path: &str, body: &Value) -> Reply {
     if *body == json!({}) {
         actor.hit(path).await

@@ -151,7 +151,8 @@ on_both! {
         let held = app.held().await;
         let (resume, messages) = (format!("/resume/{}", held.request), format!("/v1/tasks/{}/messages", held.task));
         let zeros = |count: usize| format!("[0{}]", ",0".repeat(count - 1));
-        // `around` is the number of JSON values in the body, without the elements of the list `X`.
+        // The third column below is the number of JSON values in the body, without the elements of
+        // the list that replaces `X`.
         let respond = format!(r#"{{"decisions":{{"{}":{{"action":"respond","result":X}}}}}}"#, held.call);
         let edit = format!(r#"{{"decisions":{{"{}":{{"action":"edit","arguments":{{"a":X}}}}}}}}"#, held.call);
         let before = app.owner().get(&format!("/v1/tasks/{}", held.task)).await;

@@ -60,9 +60,9 @@ async fn cycle_of_which_no_receiver_wants_an_event_takes_no_round_trip_more() {
     assert_eq!(database.texts(sql).await, ["0", "0"]);
 }
 
-/// The repeated POST tries to insert a new task, and the stored row of its key makes the database
-/// refuse the commit. One read then finds the key, under every spelling of the user's id. The other
-/// read finds the task.
+/// The repeated POST tries to insert a new task. The database refuses the commit, because a row for
+/// the idempotency key exists. One read then finds this row, under every spelling of the user's id,
+/// and a second read finds its task.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn repeated_post_takes_a_refused_commit_and_two_reads() {
     let database = Database::postgres().await;
@@ -79,7 +79,7 @@ async fn repeated_post_takes_a_refused_commit_and_two_reads() {
     app.stop().await;
 }
 
-/// The read finds the earlier calls that are equal, under every spelling of the user's id.
+/// The one read looks for earlier equal calls of the user, under every spelling of the user's id.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn once_call_at_a_gate_takes_one_read_and_one_commit() {
     let database = Database::postgres().await;
@@ -128,9 +128,9 @@ async fn held_call_at_a_gate_takes_two_reads_and_two_commits() {
     app.stop().await;
 }
 
-/// Asserts that the lower quartile of the round trips of several acts is `expected`. The relay also
-/// reads from time to time, and on a slow machine more of the relay's reads fall into an act. So
-/// the test counts up to four times.
+/// Runs `act` several times. Asserts that the lower quartile of its round trips is `expected`. The
+/// store's relay also reads from time to time, and on a slow machine more of these reads are
+/// counted. So the function counts up to four times.
 async fn assert_round_trips(
     app: &TestApp,
     line: &Forwarder,

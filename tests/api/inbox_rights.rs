@@ -58,7 +58,8 @@ fn decidable(decides: [bool; 6], all: &[(usize, String)]) -> BTreeSet<&str> {
     own.map(|(_, request)| request.as_str()).collect()
 }
 
-/// Asserts that a stream reports these requests, and counts them one by one.
+/// Asserts that a stream reports these requests, each in an event of its own, and that the member
+/// `open` of these events counts up from 1.
 async fn hears(who: &str, watch: &mut Watch, expected: &BTreeSet<&str>) {
     let mut heard = BTreeSet::new();
     for open in 1..=expected.len() {

@@ -1,10 +1,10 @@
-//! Checks that code tells kinds of request apart only by their properties and by exhaustive
-//! matches, so that the compiler asks for each behaviour of a new kind.
+//! Checks that code distinguishes kinds of request only by their properties and by exhaustive
+//! matches. So the compiler names each place that a new kind must be added to.
 
 use super::sources;
 
-/// Returns the comparisons with a kind, outside of tests. Such a comparison treats a new kind like
-/// the other kinds, and the compiler gives no warning.
+/// Returns the comparisons with a kind of request, outside of tests. If a kind is added, the
+/// compiler does not report such a comparison.
 fn comparisons(text: &str) -> Vec<String> {
     let compared = r"(==|!=)\s*&?RequestKind::|matches!\([^;]*?\bRequestKind::|\blet RequestKind::|\bRequestKind::\w+\]\s*\.contains|\b_, RequestKind::|\bRequestKind::\w+, _\b";
     let compared = regex::Regex::new(compared).expect("a pattern");

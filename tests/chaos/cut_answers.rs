@@ -15,7 +15,7 @@ use crate::support::repetitions;
 use crate::support::test_app::{Actor, On, TestApp};
 
 const CALLS: &str = "/v1/gate/calls";
-/// The answers are longer than this number of bytes.
+/// A lower bound of the length of every answer, in bytes.
 const SHORTEST: usize = 600;
 
 /// Returns the distance between two cuts, in bytes.

@@ -114,7 +114,7 @@ async fn connection_cut_at_any_byte_of_a_repeated_call_hands_its_result_over_and
             number(database.url(), delivered).await == 1
         })
         .await;
-        // Makes the result undelivered, as if the answer had been lost.
+        // Marks the result as undelivered, as if the answer had been lost.
         let lost = "update agent_task set asker_until = 0";
         crate::support::postgres::run(database.url(), lost.to_owned()).await;
         line.cut_after(cut);

@@ -36,9 +36,9 @@ const POINTS: [&str; 15] = [
     "gate.delivered",
 ];
 
-/// The failpoints at two commits of a call that an agent runs itself: that of its permit, and that
-/// of its report. Calls that the service runs pass these failpoints, too, so in a run with all kinds
-/// of calls such a call may trigger them first.
+/// The failpoints at two commits of a call that an agent runs itself: the commit of its permit and
+/// the commit of its report. Calls that the service runs reach the same failpoints. So these
+/// failpoints are tested in runs in which agents run all calls.
 const POINTS_ELSEWHERE: [&str; 4] = [
     "tool_started.before",
     "tool_started.committed",

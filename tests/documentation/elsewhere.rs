@@ -5,14 +5,14 @@ use super::{Block, blocks, pages, root};
 
 /// For each block: its page, the beginning of its text, and the file that covers the block.
 const COVERED: [(&str, &str, &str); 15] = [
-    // Runs the block's own text.
+    // This file runs the block's own text.
     (
         "README.md",
         "holdpoint mcp lock --yes",
         "tests/mcp/readme.py",
     ),
-    // The room's token, the database's host and the receiver exist only in the documentation. These
-    // tests run the same commands against servers on loopback.
+    // The room's token, the database's host and the receiver exist only in the documentation. The
+    // files of these entries run the same commands against servers on loopback.
     (
         "docs/chat.md",
         "holdpoint notify finance-room",
@@ -48,8 +48,8 @@ const COVERED: [(&str, &str, &str); 15] = [
         "HOLDPOINT_DATABASE__URL=",
         "tests/operator/commands.rs",
     ),
-    // The test does not run these commands, which need Docker or systemd. It reads the files that
-    // the commands use.
+    // The named test does not run these commands, which need Docker or systemd. It reads the files
+    // that the commands use.
     (
         "docs/deployment.md",
         "sudo install holdpoint",

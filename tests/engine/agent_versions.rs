@@ -327,7 +327,7 @@ both! {
         let retry = whole(Action::Retry, None);
         harness.engine(0).decide(&alice(), asked.request_id, retry, None).await.unwrap();
         harness.run().await;
-        // The first attempt may have acted, so the call does not count as denied.
+        // The first attempt may have taken effect, so the outcome of the call is not `Denied`.
         assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Unknown]);
         assert_eq!(harness.executions(task, "/refund"), 1);
     }

@@ -109,7 +109,7 @@ impl Scenario {
                 decide(alice(), request, yes()).await;
                 decide(person("bob"), request, yes()).await;
             }
-            // Bob has already edited the call. This edit has led to the request that is now open.
+            // Bob has already edited the call. The open request asks about the edited arguments.
             Self::WrittenForTwo => {
                 decide(alice(), request, yes()).await;
                 decide(person("carol"), request, yes()).await;

@@ -37,9 +37,9 @@ struct Server {
     live: Mutex<Option<DefinitionChange>>,
     /// The difference that the last comparison with the server found.
     known: Mutex<Option<DefinitionChange>>,
-    /// If set to a number n, `prepare` finds no difference, and the n-th call of
-    /// `definition_change` after `prepare` finds the difference, as if another task had compared
-    /// the definitions. `looks` counts these calls.
+    /// If set to a number n, `prepare` finds no difference. The n-th call of `definition_change`
+    /// after `prepare` finds the difference, as if another task had meanwhile compared the
+    /// definitions. `looks` counts these calls.
     finds: Mutex<Option<u32>>,
     looks: Mutex<u32>,
     /// Whether the server leaves requests for its tools unanswered.
@@ -343,7 +343,7 @@ async fn change_that_another_task_finds_before_a_request_is_opened_is_in_the_req
             break;
         }
         let asked = asked_about_change(&harness, task).await;
-        // The request's digest must cover the found definition. Otherwise the task would fail.
+        // The request's digest must cover the changed definition, or the approved task would fail.
         approve(&harness, &asked).await.unwrap();
         harness.run().await;
         let status = harness.status(task).await;

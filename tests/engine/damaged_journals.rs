@@ -109,7 +109,8 @@ both! {
         damage(&harness.fixture, broken, NEWER, "seq = 2").await;
         harness.fixture.forward(Duration::from_hours(25));
         let engine = harness.engine(4);
-        // Each round passes over a hundred requests that the replica cannot close.
+        // Each of the first two rounds passes over a hundred requests that the replica cannot
+        // close. The third round reaches the request that the replica can close.
         for closed in [0, 0, 1] {
             assert_eq!(engine.worker().expire().await.unwrap(), closed);
         }

@@ -37,7 +37,7 @@ both! {
         for own in [whole(Action::Approve, None), each([(call, approve())])] {
             assert!(matches!(refused(&harness, &api, &person("bob"), task, own).await, Refusal::Forbidden(_)));
         }
-        // Bob's next edit approves nothing either.
+        // Bob's next edit does not count as an approval either.
         let again = r#"{"order":777,"amount":121}"#;
         api.decide(&person("bob"), request, each([(call, edit(again))]), None).await.unwrap();
         harness.run().await;

@@ -202,7 +202,7 @@ both! {
         let (first, second) = (harness.stopped().await, harness.stopped().await);
         answered(&harness, first, remembered(GrantScope::Task, hours(1))).await;
         asks(&harness, first, "/refund", 1).await;
-        // Damages the row of the standing decision: the row now names the other tree.
+        // Damages the row of the standing decision, so that it names the tree of the other task.
         let moved = "update standing_grant set root_task_id =
             (select a.task_id from agent_task a where a.task_id <> standing_grant.root_task_id) returning used";
         harness.fixture.numbers(moved).await.unwrap();

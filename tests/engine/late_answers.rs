@@ -145,7 +145,7 @@ async fn late_answer_to_an_earlier_attempt_is_not_the_result_of_a_repetition() {
 async fn late_answer_in_a_long_outage_is_stored_once_the_database_answers_again() {
     let (harness, task, [late]) = unknown().await;
     let (database, clock) = (harness.fixture.database(), &harness.fixture.clock);
-    // Without this table, every read of the journal fails, as in an outage.
+    // The renamed table makes every read of the journal fail, as in an outage.
     let hide = "alter table agent_task_item rename to hidden_item";
     database.execute(hide).await;
     let before = clock.sleeps();

@@ -212,8 +212,8 @@ both! {
         assert_eq!(completed, 500, "each bystander completes");
         let row = harness.journal(poison).await.row;
         assert_eq!((row.status, row.error.map(|error| error.code)), (TaskStatus::Failed, Some(FailureCode::NoProgress)));
-        // The first lost lease does not count, because `begun` is stored from the second lease on.
-        // Then the task is driven twice together with other tasks, and five times alone.
+        // The first lost lease does not count: whether work has begun is stored from the second
+        // lease on. Then the task is driven twice together with other tasks, and five times alone.
         assert_eq!(killed, 1 + 2 + 5);
     }
 
@@ -310,8 +310,9 @@ both! {
         harness.fixture.forward(LEASE);
         let rests = || clock.rests.load(Ordering::SeqCst);
         let reads = async {
-            // No slot is free until the lone drive admits other tasks, so the worker waits for one.
-            // It rests after its first claim, as it does between two searches for overdue requests.
+            // No slot is free until the lone drive admits other tasks, so the worker waits for a
+            // slot. After its first claim it rests, as it does between two searches for overdue
+            // requests.
             until("the worker has claimed", async || rests() >= 2).await;
             for _ in 0..300 {
                 assert_eq!(harness.status(suspect).await, TaskStatus::Running);

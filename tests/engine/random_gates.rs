@@ -145,8 +145,8 @@ struct Presence {
 struct HandedResult {
     replica: usize,
     crashes: u32,
-    /// The number of the first ask after the call's row said that the result was delivered; `None`
-    /// before that.
+    /// The number of the first ask that began after the call's row said that the result was
+    /// delivered; `None` before that.
     noted_before: Option<u32>,
 }
 

@@ -276,8 +276,8 @@ both! {
         harness.engine(0).decide(&person("bob"), request, each([(calls[0], edit(r#"{"amount":130.0,"order":9}"#))]), None).await.unwrap();
         harness.run().await;
         no(&harness, task).await;
-        // `WRITTEN` equals the rejected arguments and was refused without a request. The arguments
-        // of `LARGE` were never rejected.
+        // The rejection covers the edited arguments, which `WRITTEN` equals. So the call `WRITTEN`
+        // was refused without a request. The rejection does not cover the arguments of `LARGE`.
         assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Rejected; 2]);
         asked_again(&harness, task, 3).await;
         assert_eq!(asked(&harness, task).await.pending_tool_calls[0].arguments_text, LARGE.1);

@@ -73,7 +73,8 @@ async fn given_by(
     let mut harness = EngineHarness::new(fixture, &[]).await;
     harness.configure(|_| yaml.to_owned() + ACCOUNTS);
     harness.script_by_name(move |_, prompt| {
-        // The model makes no calls for a sub-agent, whose prompt offers fewer than three tools.
+        // Only the prompt of a sub-agent offers fewer than three tools. The model answers such a
+        // prompt without calls.
         let calls: Vec<_> = calls
             .iter()
             .map(|(name, text)| (*name, text.as_str()))

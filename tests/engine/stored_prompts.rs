@@ -286,7 +286,7 @@ both! {
             whole += usize::from(over);
             let journal = harness.journal(task).await;
             let (asked, stored) = (harness.prompt_count() - before, answers(&journal.items));
-            // A driver that was dropped may have discarded the answer that it waited for.
+            // If the driver was dropped, the answer to its last prompt may not be stored.
             let thrown_away = usize::from(!over);
             assert!(stored <= asked && asked <= stored + thrown_away, "{polls}: {asked} asks, {stored} answers");
         }

@@ -103,8 +103,8 @@ async fn tool_receives_nothing_when_another_commit_wins_against_the_start() {
             .await
             .expect("the connection is closed")
             .unwrap();
-        // The approval loads the task again after its commit was refused, and may then try to start
-        // the call a second time. The connection of this second attempt is refused.
+        // After its refused commit, the approval loads the task again and may try to start the call
+        // a second time. The closed listener refuses the connection of this second attempt.
         drop(listener);
         received
     });

@@ -72,7 +72,7 @@ async fn called(server: Router) -> String {
 async fn result_of_an_mcp_server_reaches_the_client_byte_for_byte() {
     let answers = async |message: String| ([(CONTENT_TYPE, "application/json")], answer(&message));
     let reply = called(Router::new().fallback(answers)).await;
-    // A slow answer is an event of a stream, with the same text.
+    // If the answer is slow, it arrives as an event of a stream. The event has the same text.
     let text = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{RESULT}}}"#);
     let lines = reply.lines();
     let mut told = lines.map(|line| line.strip_prefix("data: ").unwrap_or(line));

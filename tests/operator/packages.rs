@@ -33,7 +33,7 @@ impl Packages {
         }
         let packed = Folder::new();
         let (binary, out) = (packed.file("holdpoint"), packed.file("packages"));
-        // With the debug symbols, packing would take twice as long.
+        // Removes the debug symbols. With them, packing would take twice as long.
         succeed(
             Command::new("strip")
                 .args(["-o".as_ref(), binary.as_os_str()])

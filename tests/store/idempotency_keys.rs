@@ -135,8 +135,7 @@ both! {
         fixture.store.commit(answer).await.unwrap();
         fixture.forward(DAY * 400);
         assert_eq!(fixture.store.commit(create_as("alice", UserIds::Folded, "k").1).await, Err(CommitError::Refused));
-        // The kept row does not affect the same key of another person, or another key of the same
-        // person.
+        // The kept row of Alice's key `k` affects neither Bob's key `k` nor Alice's key `l`.
         for (user, key) in [("Bob", "k"), ("Alice", "l")] {
             fixture.store.commit(create_as(user, UserIds::Folded, key).1).await.unwrap();
         }

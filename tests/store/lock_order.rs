@@ -79,7 +79,8 @@ async fn locks_in_order(
             "select count(*) from (select {key} from {table} where {key} in ({after}) for update skip locked) as free"
         );
         // A statement waits a short time for a lock and is then repeated. Between two attempts it
-        // holds no lock. So the counts are valid if the same attempt waits before and after them.
+        // holds no lock. So the counts are valid only if the same attempt waits before and after
+        // they are read.
         let counts = loop {
             let before = observer.waiting().await;
             if before.is_empty() {

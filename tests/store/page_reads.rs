@@ -118,8 +118,8 @@ async fn lists_read_few_pages_however_many_requests_are_open() {
     let fixture = StoreFixture::postgres().await;
     let (_, question) = fixture.paused(finance(1)).await;
     fixture.many_requests("'user_id', 'u' || ids.n % 100").await;
-    // With the statistics target 1, `analyze` samples so few rows that it sees nothing but copies
-    // of the one request.
+    // With the statistics target 1, `analyze` samples so few rows that it sees only copies of one
+    // request.
     for sql in ["set default_statistics_target = 1; analyze", "vacuum"] {
         crate::support::postgres::run(fixture.settings.url.reveal(), sql.to_owned()).await;
     }

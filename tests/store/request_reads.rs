@@ -60,7 +60,7 @@ both! {
     }
 }
 
-/// The lock keeps the first statement waiting, as a long journal would.
+/// A lock of the test keeps the first statement waiting, as a long journal would.
 #[tokio::test]
 async fn requests_behind_a_slow_statement_are_read_by_statements_of_their_own() {
     const WAITING: &str = "select count(*) from pg_stat_activity

@@ -132,8 +132,8 @@ pub async fn read(fixture: &StoreFixture, root: TaskId) -> TreeSnapshot {
     fixture.store.tree(root, 0).await.unwrap().unwrap()
 }
 
-/// Returns the items in the order of their events. Each item is given as its task and its number in
-/// the task's journal.
+/// Returns each item whose event comes after `after`, in the order of the snapshot. An item is
+/// given as its task and its number in the task's journal.
 pub fn order(tree: &TreeSnapshot, after: i64) -> Vec<(TaskId, i64)> {
     tree.items
         .iter()

@@ -41,7 +41,7 @@ const TASK: &str =
 const APPROVAL: &str = r#"{"action":"approve"}"#;
 const OUTPUT: &str = "Order A-1001 has been refunded: 42.50 EUR were returned to the customer.";
 
-/// The part of an answer that the generator checks.
+/// The members of a task's JSON that the generator checks.
 #[derive(Deserialize)]
 struct Task {
     status: String,

@@ -12,7 +12,8 @@ use crate::support::forwarder::Forwarder;
 use crate::support::test_app::{ALICE, Actor, TestApp, refunds};
 use crate::support::test_clock::TestClock;
 
-/// A time in which a stream reads at least once: a read waits 3 s for a connection.
+/// The length of an outage in which a stream tries at least once to read. A read waits at most 3 s
+/// for a connection.
 const OUTAGE: Duration = Duration::from_secs(8);
 
 async fn cancel(app: &TestApp, task: &str) {
@@ -51,7 +52,8 @@ async fn stream_goes_on_after_a_database_outage_with_every_event_once() {
     line.mend();
     told.extend(watch.rest().await);
     is_whole(&told);
-    // Nothing was committed about this task during the outage.
+    // The task `kept` had no commit during the outage. Its stream must show the commit after the
+    // outage, too.
     cancel(&other, &kept.task).await;
     told_of_kept.extend(quiet.rest().await);
     is_whole(&told_of_kept);

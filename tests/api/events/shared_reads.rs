@@ -61,8 +61,8 @@ async fn round_trips(readers: usize) -> usize {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fifty_streams_of_a_task_read_its_new_events_as_often_as_one() {
-    // The relay also reads from time to time. On a slow machine, this adds many reads to the count
-    // of the fifty streams. So the test compares up to three times.
+    // The store's relay also reads from time to time. On a slow machine, this adds many reads to
+    // the count of the fifty streams. So the test compares up to three times.
     let mut measured = Vec::new();
     for _ in 0..3 {
         let (one, many) = (round_trips(1).await, round_trips(READERS).await);

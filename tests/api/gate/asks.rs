@@ -115,7 +115,8 @@ on_both! {
         let app = TestApp::with(on, &(yaml("") + "\nserver: { wait: 60s }\n")).await;
         let held = ask_by_key(&app, "k1", &refund(120), 0).await;
         let path = format!("/resume/{}/approve", held.str("/request/request_id"));
-        // A POST without `wait` waits up to a minute here. These replies must come at once.
+        // With `server.wait`, a POST without `Prefer: wait` may wait up to a minute. The replies to
+        // these approvals must come at once.
         for (prefer, replayed) in [("x=1", ""), ("x=1", "true"), ("wait=60", "true")] {
             let began = Instant::now();
             let approver = app.approver().header("idempotency-key", "yes").header("prefer", prefer);

@@ -278,7 +278,8 @@ async fn rejection_answers_the_same_call_for_ten_minutes_and_not_longer() {
         "{}",
         within.text
     );
-    // The answer to the second call is no decision of a person, so it does not extend the time.
+    // The answer to the second call is the service's own and not a decision of a person. So it does
+    // not prolong the ten minutes for which the rejection counts.
     clock.advance(Duration::from_mins(2));
     let after = ask_by_key(&app, "k3", &refund(120), 0).await;
     assert_eq!(

@@ -13,13 +13,14 @@ use crate::support::allocator::allocated_bytes;
 use crate::support::test_app::{On, TestApp};
 use crate::support::{eventually, pause, raw_http, until};
 
-/// The number of asks that are measured. A user may have 20 pending calls.
+/// The number of asks that are measured. It is below the limit of 20 pending calls of a user.
 const ASKS: usize = 16;
 /// The maximum number of bytes that an ask may hold while it waits. The two buffers of its
 /// connection have 16 KiB. An ask over REST holds 31 KiB, and an ask over MCP holds 21 KiB.
 const MAX_HELD_BYTES: usize = 40 * 1024;
-/// The length of the reason for which the calls are held. The session of a call's task and the
-/// request about the call have several copies of the reason; the proposal has none.
+/// The length of the reason for which the calls are held. In memory, the session of a call's task
+/// and the request about the call have several copies of the reason. An ask that kept the session
+/// or the request while it waits would exceed [`MAX_HELD_BYTES`]. The proposal has no copy.
 const REASON_BYTES: usize = 32 * 1024;
 /// The number of headers in addition to those that a request needs. hyper takes 100 headers at
 /// most. The table of these headers and the buffer with their text have 29 KiB.
@@ -63,10 +64,10 @@ async fn waiting_ask(app: &TestApp, path: &str, session: &str, body: &Value) -> 
     stream
 }
 
-/// Lets asks wait one after the other, so that at most the last of them is still busy. `body`
-/// returns the body for a session. Returns the connections, and the allocated bytes before the
-/// measured asks. The first connection is not measured: its ask fills the caches of the service and
-/// of the test.
+/// Sends [`ASKS`] asks. Each is sent once the previous ask waits, so at most the last ask is still
+/// busy at the end. `body` returns the body for a session. Returns the connections, and the number
+/// of bytes that were allocated before these asks. An earlier ask, on the first connection, is not
+/// measured: it fills the caches of the service and of the test.
 async fn waiting_asks(
     app: &TestApp,
     path: &str,
@@ -126,13 +127,14 @@ async fn ask_that_waits_over_mcp_holds_neither_its_session_nor_its_request() {
     app.stop().await;
 }
 
-/// The service runs in the test's runtime. A timer of Tokio is part of a task, so a held call
-/// without a task has no timer either.
+/// The service runs in the test's runtime. A Tokio timer is part of a Tokio task, so a held call
+/// without a Tokio task has no timer either.
 #[tokio::test]
 async fn held_call_whose_asker_has_left_needs_no_tokio_task() {
     let app = gate(On::Sqlite, "").await;
     let hold = async |amount: u32| {
-        // The tasks of a kept connection would count.
+        // The test counts Tokio tasks. A connection that stays open has some, so each connection is
+        // closed.
         let actor = app.actor(AGENT).header("connection", "close");
         let reply = ask_as(actor, &refund(amount), 0).await;
         assert_eq!(reply.str("/decision"), "pending", "{}", reply.text);

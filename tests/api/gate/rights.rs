@@ -40,7 +40,8 @@ const OPERATIONS: [Operation; 4] = [
     Operation::Mcp,
 ];
 
-/// A kind of key: its name, the key, and the status of its request to each of [`OPERATIONS`].
+/// A kind of key: its name, the key, and the status that a request with the key gets at each of
+/// [`OPERATIONS`].
 struct Row(&'static str, Option<&'static str>, [u16; 4]);
 
 #[rustfmt::skip]

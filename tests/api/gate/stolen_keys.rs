@@ -13,7 +13,7 @@ use super::{
 use crate::api::approval_cycle::on_both;
 use crate::support::test_app::{On, Reply, TestApp};
 
-/// Returns the number of starts in the journal of a call.
+/// Returns how often the call was started, as its journal shows.
 async fn starts(app: &TestApp, call: &Reply) -> usize {
     let items = items(app, call).await;
     let types = types(&items);
@@ -30,8 +30,8 @@ fn key_line() -> String {
 on_both! {
     async fn stolen_key_approves_and_rejects_nothing_not_even_calls_of_its_own_user(on: On) {
         let app = gate(on, "").await;
-        // No rule matches this call, so the user of the agent's key may decide the call, with
-        // another key.
+        // No rule matches this call. So Alice may decide the call, but not with the key of Alice's
+        // agent.
         let held = ask(&app, &bash("make"), 0).await;
         let path = format!("/resume/{}", held.str("/request/request_id"));
         let session = app.sign_in(AGENT).await;
@@ -142,7 +142,7 @@ on_both! {
         assert_eq!(call_summary(&lie), expected(200, "allow", "settled", "succeeded"), "{}", lie.text);
         let truth = report(&app, &json!({"key": "run-7", "outcome": "failed", "content": "It broke."})).await;
         assert_eq!((truth.status, truth.str("/code").as_str(), truth.str("/call/outcome").as_str()), (409, "call_settled", "succeeded"), "{}", truth.text);
-        // A call that the service runs takes no report.
+        // The service runs the call `run-8` itself, so it refuses every report about this call.
         for outcome in ["succeeded", "failed", "unknown"] {
             let refused = report(&app, &json!({"key": "run-8", "outcome": outcome, "content": "No."})).await;
             assert_eq!((refused.status, refused.str("/call/outcome").as_str()), (409, "succeeded"), "{}", refused.text);
@@ -165,7 +165,7 @@ on_both! {
         assert_eq!(app.anonymous().header("cookie", &session).get(&path).await.status, 200);
         let message = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "refund", "arguments": {"order": 17, "amount": 120}}});
         let body = Some(("application/json", message.to_string().into_bytes()));
-        // The answer is a stream, whose head comes while the call waits.
+        // The response is an event stream. Its head arrives while the call still waits.
         let waiting = app.actor(AGENT).header("prefer", "wait=300").sent(Method::POST, "/mcp/refunds", body).await;
         until_asker(&app, &held, |until| until > Time(0)).await;
         let removes = app.restart_with(|yaml| {

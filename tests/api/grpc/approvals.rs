@@ -17,7 +17,7 @@ async fn held(grpc: &mut Grpc, body: &Value) -> Verdict {
     held
 }
 
-/// Returns a member of the `_meta` of a result with which a call is denied.
+/// Returns a member of `holdpoint/gate` in the `_meta` of a result that denies a call.
 fn meta(verdict: &Verdict, member: &str) -> String {
     let Verdict::Denied(_, body) = verdict else {
         panic!("{verdict:?}")
@@ -51,8 +51,8 @@ async fn call_with_other_arguments_than_the_approved_ones_is_held_anew() {
     let first = held(&mut grpc, &bash("rm a")).await;
     decide(&app, &first, "approve").await;
     held(&mut grpc, &bash("rm b")).await;
-    // The bytes of the checked request go on to the upstream. So the same arguments in other bytes
-    // are another call, too.
+    // The gateway forwards the checked request byte for byte. So equal arguments in a different
+    // spelling are a different call.
     let body = bash("rm a").to_string();
     let respelled = body.replace("\"rm a\"", "\"\\u0072m a\"");
     assert_ne!(respelled, body);
@@ -96,9 +96,9 @@ async fn changed_policy_or_expired_approval_is_rejected_or_asked_anew() {
     app.stop().await;
 }
 
-/// The `_meta` of each denial with a result has the decision's `request_id` and the call's
-/// `task_id`. When the call passes after the decision, `holdpoint-call` is this `task_id`. While
-/// the database does not answer, a denial is a gRPC status and has no id.
+/// If a denial has a result, the result's `_meta` has the `request_id` of the decision and the
+/// `task_id` of the call. When the approved call passes, the header `holdpoint-call` has the same
+/// `task_id`. While the database does not answer, a denial is a gRPC status and has no ids.
 #[tokio::test(flavor = "multi_thread")]
 async fn approval_system_that_is_down_is_a_denial_and_the_decision_keeps_its_id() {
     let database = Database::postgres().await;

@@ -14,7 +14,7 @@ const HEADERS: [(&str, &str); 2] = [
     ("authorization", "Bearer edge-key-0123456789a"),
 ];
 
-/// A request body of the remaining frames.
+/// A request body that consists of these frames, in order.
 struct Frames(VecDeque<Frame<Bytes>>);
 
 impl hyper::body::Body for Frames {

@@ -121,7 +121,7 @@ async fn http_2_requests_to_other_operations_keep_their_guards() {
 #[tokio::test(flavor = "multi_thread")]
 async fn http_2_is_refused_where_no_gate_is_open_to_gateways() {
     let app = gateway_app("report: optional").await;
-    // The client opens the connection with the preface of HTTP/2.
+    // The client opens the connection with the preface of HTTP/2. The service must close it.
     Grpc::to(&app).await.is_closed().await;
     let reply = app.actor(gate::AGENT).post(CHECK, &json!({})).await;
     assert_eq!(reply.status, 404);

@@ -90,7 +90,8 @@ on_both! {
             let looked_at = reader().send(Method::HEAD, "/l/x", None).await;
             assert_eq!((looked_at.status, looked_at.header("content-type")), (404, "text/html; charset=utf-8"), "{accept}");
         }
-        // An answer is sent by the form of the page, or by a program, which reads JSON.
+        // A POST gets a page only if `Accept` names `text/html`, as in a POST of a browser's form.
+        // This POST does not, so it gets JSON.
         app.anonymous().header("origin", &app.url()).hit("/l/x").await.assert_code(404, "not_found");
         app.stop().await;
     }

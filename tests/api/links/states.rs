@@ -20,7 +20,7 @@ async fn says_in_both(app: &TestApp, path: &str, words: [&[&str]; 2], form: bool
     }
 }
 
-/// Asserts that the page of a closed request shows no end of its link.
+/// Asserts that the page of a closed request does not say until when its link works.
 async fn says_no_end(app: &TestApp, path: &str) {
     for (language, words) in [("en", "Your link works until"), ("zh", "此链接有效至")] {
         let shown = page_in(app, path, language).await;

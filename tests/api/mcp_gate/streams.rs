@@ -99,7 +99,7 @@ async fn client_of_the_newest_revision_continues_its_call_after_a_restart_of_the
     let mut app = gate(On::Sqlite, "").await;
     let message = newest("tools/call", refund(120));
     let body = Some(("application/json", message.to_string().into_bytes()));
-    // The answer is a stream, whose head comes while the call waits.
+    // The response is an event stream. Its head arrives while the call still waits.
     let waiting = app
         .actor(AGENT)
         .header("prefer", "wait=300")

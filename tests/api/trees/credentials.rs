@@ -143,8 +143,8 @@ on_both! {
         let end = answer(&beside, "analyst", yes).await;
         assert_eq!(end.str("/status"), "Completed", "{}", end.text);
         for task in tree(&app, &root_id).await {
-            // The login occurs only in the script, which the root's message and the calls to
-            // sub-agents contain.
+            // The login is part of the test's script, which the root's message and the arguments of
+            // calls to sub-agents contain. The texts below must not contain the login.
             let items = items(&app, &id(&task)).await;
             let said: Vec<_> = items.iter().flat_map(|item| [&item["text"], &item["content"], &item["output"]]).collect();
             assert!(said.iter().all(|text| !text.to_string().contains(TOKEN)), "{said:?}");

@@ -1,5 +1,5 @@
-//! Tests of standing decisions in a tree of agents: one that is given in a task of the tree counts
-//! in all tasks of the tree.
+//! Tests of standing decisions in a tree of agents: a standing decision that is given in one task
+//! of the tree counts in all tasks of the tree.
 
 use serde_json::json;
 

@@ -165,8 +165,8 @@ impl NotifiableEvent<'_> {
     }
 }
 
-/// Checks that each healthy receiver took each event for which it asks, and that the events for the
-/// dead receiver are kept.
+/// Checks that each healthy receiver took each event for which it asks, and that the deliveries to
+/// the dead receiver are kept.
 fn every_event_arrived(evidence: &Evidence, events: &[NotifiableEvent<'_>], found: &mut Findings) {
     let mut taken: BTreeSet<(&str, String)> = BTreeSet::new();
     for arrival in evidence.arrivals.iter().filter(|one| one.is_taken()) {

@@ -25,8 +25,8 @@ use crate::store::connection_loss::lossy;
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::until;
 
-/// The time for which an ask reserves the result of a call, in microseconds, as an element of a
-/// list that is sent to Postgres.
+/// The time for which an ask reserves the result of a call, in microseconds, encoded as an element
+/// of an array parameter of Postgres.
 const RESERVATION: &[u8] = &[0, 0, 0, 8, 0, 0, 0, 0, 0, 0x4c, 0x4b, 0x40];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

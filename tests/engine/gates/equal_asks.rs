@@ -39,7 +39,8 @@ async fn equal_asks_that_meet_at_a_call_without_an_asker_are_two_calls() {
     let pair = Pair::of(harness(StoreFixture::postgres().await).await).await;
     let harness = &pair.harness;
     let task = ask(&pair.here, 1, Duration::ZERO).await.call.task_id;
-    // Both asks compare their proposals with the call, before one of them stores its presence.
+    // The lock stops both asks after they have compared their proposals with the call, and before
+    // they store their presence.
     let mut other = harness.fixture.holding(TASKS, task.0).await;
     let asks = [asking(&pair.here, 1), asking(&pair.there, 1)];
     harness.fixture.until_locked_out(2).await;
@@ -120,7 +121,7 @@ async fn asker_that_leaves_while_its_call_changes_keeps_its_call() {
     let asking = asking(&engine, 1);
     until_present(&harness, task, |until| until > Time(0)).await;
     let mut other = harness.fixture.holding(TASKS, task.0).await;
-    // The ask ends with its process, and the commit that ends its presence waits for the lock.
+    // The shutdown ends the ask. The commit that ends the asker's presence waits for the lock.
     engine.shut_down(LONG).await;
     harness.fixture.until_locked_out(1).await;
     let changed = format!("update agent_task set version = version + 1 where task_id = '{task}'");
@@ -195,7 +196,7 @@ both! {
         let polled = by_key("k", None, refund(1, Duration::ZERO));
         let task = asks(&engine, &polled).await.task_id;
         until_at_rest(&harness, task).await;
-        // An earlier ask of the client could not store that it has left.
+        // Simulates an earlier ask of the client that could not store that the client has left.
         let until = harness.fixture.store.now().await.unwrap() + LONG;
         let left = format!("update agent_task set asker_until = {}", until.0);
         harness.fixture.database().execute(&left).await;

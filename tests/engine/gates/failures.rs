@@ -63,7 +63,7 @@ pub async fn in_doubt(
     if call.state == GateState::Doubtful {
         return call;
     }
-    // The ask's wait was over before the outcome was stored.
+    // The ask returned before the unknown outcome was stored.
     until_open(harness, call.task_id, RequestKind::Reconcile).await;
     let known = Proposal {
         identity: Identity::Call(call.task_id),
@@ -429,7 +429,8 @@ async fn claim_that_loses_against_another_commit_is_repeated_at_once() {
     let mut other = harness.fixture.holding(TASKS, task.0).await;
     let asking = asking_by(&engine, bash(Duration::from_mins(5)));
     harness.fixture.until_locked_out(1).await;
-    // Another asker's presence ends. The service gets no notification of this commit.
+    // Simulates the commit of another replica that ends the presence of an asker. The service gets
+    // no notification of this commit.
     let left = format!(
         "update agent_task set version = version + 1, asker_until = 0 where task_id = '{task}'"
     );

@@ -196,7 +196,8 @@ both! {
             ..report_of(task, ReportedOutcome::Succeeded)
         };
         let other = Caller { user_id: "bob".into(), ..agent() };
-        // The search for secrets would copy the content, and the limit leaves no room for a copy.
+        // The service must refuse this report before it searches the content for secrets. The
+        // search would copy the content, and the limit leaves no room for a copy.
         limit_further_bytes(16 * 1024 * 1024);
         let reported = engine.gates().report(&other, &report, None).await;
         limit_further_bytes(usize::MAX);

@@ -189,8 +189,8 @@ impl RunState<'_> {
         true
     }
 
-    /// Asserts that the call starts only while an asker is present, if the call's row has the
-    /// presence of an asker (`asker_until`).
+    /// If the call's row has the presence of an asker (`asker_until`), asserts that each start of
+    /// the call was committed while an asker was present.
     fn starts_have_an_asker(&mut self, journal: &Journal) {
         if journal.row.asker_until.is_none() {
             return;

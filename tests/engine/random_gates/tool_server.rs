@@ -29,11 +29,11 @@ struct State {
     definitions: Vec<Option<DefinitionChange>>,
     /// The index in `definitions` of the definition that the last comparison found.
     known: usize,
-    /// The index that the last comparison before a start found, for each task whose call has not
-    /// begun since.
+    /// For each task whose call has not begun since its last comparison before a start: the index
+    /// in `definitions` that this comparison found.
     compared: BTreeMap<TaskId, usize>,
-    /// For each attempt at a call: the definitions that were known from the attempt's own
-    /// comparison until its beginning. The list is empty if the attempt made no comparison.
+    /// For each attempt at a call: all definitions that were known between the attempt's own
+    /// comparison and its beginning. The list is empty if the attempt made no comparison.
     attempts: BTreeMap<CallId, Vec<Vec<Definition>>>,
 }
 

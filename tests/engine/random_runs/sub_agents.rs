@@ -42,7 +42,8 @@ impl RunState {
                 agent,
             });
         }
-        // Without a commit here, the next commit also has the starts of the turn's other calls.
+        // Without a commit here, these starts are committed together with the starts of the turn's
+        // other calls.
         if self.rng.one_in(2) {
             self.commit()
         } else {

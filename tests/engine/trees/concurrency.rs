@@ -89,7 +89,8 @@ async fn paused_in_the_same_instant(fixture: StoreFixture, times: usize) {
                 .drive_while(|_| harness.prompt_count() == began)
                 .await
         );
-        // The root's model has answered; the root starts its children and waits.
+        // The root's model has answered. The root now starts its children and waits without a
+        // driver.
         assert!(!driver.drive_while(|driver| !driver.is_idle()).await);
         let (one, other) = (
             EngineHarness::like(&here, 1),

@@ -8,7 +8,7 @@ use crate::support::fake_mail_server::{FakeMailServer, MailBehaviour};
 use crate::support::fake_receiver::FakeReceiver;
 use crate::support::test_app::{On, TestApp};
 
-/// An entry for a room, with the name of the mail entry. The port belongs to no service.
+/// An entry for a room, which has the same name as the mail entry. No service listens at the port.
 const ROOM: &str = "    - { name: by-mail, slack: { url: \"http://127.0.0.1:9/hook\" }, tenants: [acme], gather: 0s }";
 
 /// Returns [`BOB_ONLY`] without gathering: each question is sent in a mail of its own.
@@ -85,8 +85,8 @@ on_both! {
         post.reject(&held.request, crate::support::test_app::BOB).await;
         post.until(|found| found.len() == 2 && found.iter().all(|one| !one["last"].is_null())).await;
         post.app.restart_with(|yaml| yaml.replace(&webhook, BOB_ONLY)).await;
-        // The answer is dropped only after a day, because another replica may still have an entry
-        // that sends the answer.
+        // The delivery of the answer is dropped only after a day. Until then, another replica may
+        // still have an entry that sends the answer.
         post.advance(Duration::from_hours(25));
         let found = post.counted(&[("dropped", 2), ("due", 0)]).await;
         for dropped in found {

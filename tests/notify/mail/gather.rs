@@ -133,7 +133,7 @@ async fn questions_at_two_replicas_are_one_mail_in_an_interval() {
     }
     post.until(|found| found.iter().any(|one| one["state"] == "sent"))
         .await;
-    // Whichever replica claims a question, the question is sent or waits for the next interval.
+    // Either replica may claim a question. The question is sent, or it waits for the next interval.
     post.until(|found| {
         let waits = |one: &serde_json::Value| {
             one["state"] == "due" && one["due_at"].as_str() > one["ended_at"].as_str()

@@ -165,7 +165,7 @@ impl SecrecyFixture {
             (path, &page, &repeated_field, 400),
             (path, &page, &missing_field, 422),
             (path, &page, &odd_fields, 422),
-            // JSON labelled as a form, as `curl -d` sends it by default.
+            // JSON that is labelled as a form, as `curl -d` labels it by default.
             (path, &page, &whole, 422),
             (&format!("{path}/reject"), &page[..2], &whole, 422),
         ];

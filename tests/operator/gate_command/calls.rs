@@ -109,8 +109,8 @@ async fn command_that_is_denied_changed_or_missing_does_not_run() {
         b"",
     );
     assert_eq!((denied.status.code(), text(&denied.stdout)), (Some(10), ""));
-    // Once the call of the first of two equal commands has been reported, the second command makes
-    // a new call.
+    // Runs the same command twice. The first run has reported the outcome of its call, so the
+    // second run makes a new call.
     for _ in 0..2 {
         let ran = run(
             service.gate(&["call", "Bash", LS, "--", "echo", "ran"], "5s"),

@@ -437,8 +437,8 @@ fn wrong_use_and_wrong_keys_block_the_call() {
 fn refusal_that_cannot_be_written_blocks_the_call() {
     let service = ServedGate::start("optional");
     let input = before("t", "rm").to_string();
-    // If standard output is closed when the command starts, the process opens `/dev/null` in its
-    // place.
+    // Every write to `/dev/full` fails. `/dev/null` stands for a standard output that was closed
+    // before the start: the process then opens `/dev/null` in its place.
     for path in ["/dev/full", "/dev/null"] {
         let mut command = service.gate(&["hook", "claude-code"], "5s");
         let output = std::fs::OpenOptions::new().write(true).open(path);

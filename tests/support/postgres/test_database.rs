@@ -9,7 +9,7 @@ use super::{
     TEMPLATE, migrate, migrate_only, other_database, run, run_each, shared_cluster, unique,
 };
 
-/// A migrated, empty database for one test. The database is dropped after this value.
+/// A migrated, empty database for one test. [`Removal`] says when the database is dropped.
 pub struct TestDatabase {
     pub url: String,
     name: String,
