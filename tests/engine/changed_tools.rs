@@ -290,7 +290,8 @@ async fn call_whose_preparation_failed_has_one_result_after_another_commit_came_
     *server.held.lock().unwrap() = Some(held);
     let engine = harness.engine(4);
     let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
-    // The request is stored with the start of the call of `lookup`, before `refund` is prepared.
+    // The commit of the start of `lookup` also stores the request for the result of `outside`. The
+    // service prepares `refund` after this commit.
     server.asked.notified().await;
     let asked = harness.asked(task).await.remove(0);
     assert_eq!(asked.kind, RequestKind::ExternalResult);
