@@ -67,8 +67,8 @@ const START_GRACE: Duration = Duration::from_secs(2);
 /// The maximum time for which a shutdown waits for calls in flight and for attempts to send
 /// messages.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(25);
-/// The time after which a shutdown no longer waits for MCP servers to end, counted from its start.
-/// The guard process of a server ends the server even if this process has exited.
+/// The time after the start of a shutdown at which the shutdown stops waiting for MCP servers to
+/// end. The guard process of a server ends the server even if this process has exited.
 const MCP_DEADLINE: Duration = Duration::from_secs(27);
 /// The maximum duration of the last part of a shutdown, in which the last HTTP answers and commits
 /// complete, and the connections end.
@@ -95,7 +95,7 @@ fn policy(config: &Config, catalog: &Catalog, mistakes: &mut Mistakes) -> Policy
     Policy::new(&config.rules(), &specs, mistakes)
 }
 
-/// Serves until SIGTERM, SIGINT or SIGHUP. `metrics` comes from [`start_log`].
+/// Serves until SIGTERM, SIGINT or SIGHUP. `metrics` is the value that [`start_log`] returned.
 ///
 /// # Errors
 /// Fails if the service cannot start. The error has the reason.
@@ -233,8 +233,8 @@ impl Replica {
     /// listens during this wait, so that `/readyz` can report "not ready".
     pub async fn stop(self) {
         let mcp_deadline = tokio::time::Instant::now() + MCP_DEADLINE;
-        // `biased` stops the engine and the sender first, so that no call and no message begins
-        // after `/readyz` has reported the shutdown.
+        // `biased` polls in the order below: the engine and the sender stop first, so that no call
+        // and no message begins after `/readyz` has reported the shutdown.
         tokio::join!(
             biased;
             self.engine.shut_down(DRAIN_TIMEOUT),
@@ -409,7 +409,7 @@ fn gauges(
     Gauges::new(count, Arc::new(move || clock.uptime()), handlers.clone())
 }
 
-/// Shows the metrics of each receiver of messages from the start, before the first message.
+/// Returns `metrics` with the counters of each receiver of messages, at 0 before its first message.
 fn with_receivers(metrics: Metrics, config: &Config) -> Metrics {
     for entry in &config.notify.to {
         metrics.expect_receiver(&entry.name);

@@ -193,8 +193,8 @@ fn source(
             Source::File(path, text),
             named.is_none().then_some(USING_DEFAULT_FILE),
         )),
-        // A symbolic link without its target does not count as a missing file, but as an unreadable
-        // one.
+        // A symbolic link whose target is missing is an error, like an unreadable file. It does not
+        // count as a missing file.
         Err(error)
             if named.is_none()
                 && error.kind() == std::io::ErrorKind::NotFound

@@ -62,8 +62,8 @@ pub async fn review(
         }
     }
     let mut names = names_in(&lock);
-    // All servers are listed before the first review, because the review of a server's texts needs
-    // the names of the tools of all other servers.
+    // This loop lists the servers' tools, and the loop below reviews them. The review of a server's
+    // texts needs the names of the tools of all other servers.
     let (mut listings, mut failures) = (Vec::new(), Vec::new());
     let servers = config.servers.iter();
     for (name, settings) in servers.filter(|(name, _)| only.is_none_or(|only| only == *name)) {

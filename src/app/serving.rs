@@ -56,8 +56,9 @@ impl Listeners {
     }
 }
 
-/// Binds an address of the configuration. `localhost` always means 127.0.0.1, as in the links and
-/// in `holdpoint health`. The system is not asked, because it may resolve `localhost` to `::1`.
+/// Binds an address of the configuration. `localhost` always means 127.0.0.1, as it does for
+/// `holdpoint health` and for the links that the service sends. The system does not resolve
+/// `localhost`, because the result may be `::1`.
 async fn bind(text: &str) -> anyhow::Result<(TcpListener, SocketAddr)> {
     let address = address(text).with_context(|| format!("`{text}` is not an address"))?;
     let listener = TcpListener::bind(address)
@@ -120,9 +121,9 @@ impl Serving {
         spawn_servers(waiting, self.closed.token().clone())
     }
 
-    /// Replaces the routers that answer "not ready" by these routers, also on open connections, and
-    /// starts the servers unless they run already. Returns the task of the servers, and the token
-    /// that ends them.
+    /// Replaces the routers that answer "not ready" by `main` and `metrics`, also on open
+    /// connections. Starts the servers unless they run already. Returns the Tokio task of the
+    /// servers, and the token that ends the servers.
     pub(super) fn open(
         mut self,
         (main, metrics): (Router, Router),
@@ -178,8 +179,8 @@ fn spawn_servers(servers: Vec<(TcpListener, Server)>, closed: CancellationToken)
         let served = servers
             .into_iter()
             .map(|(listener, server)| server.serve(listener, closed.clone()));
-        // The time limit `ended` is needed because a client that does not read its response keeps
-        // the server from ending.
+        // `ended` limits the wait for open connections. Without this limit, a client that does not
+        // read its response would keep the server from ending.
         let ended = async {
             closed.cancelled().await;
             SystemClock.sleep(SHUTDOWN_REMAINDER / 2).await;

@@ -170,7 +170,8 @@ fn answer_hook(options: &Hook, settings: Result<AskerSettings, String>) -> u8 {
     if answer.stdout.is_empty() || (!is_stdout_null() && print(&answer.stdout) == OK) {
         return answer.exit_code;
     }
-    // The coding agent does not get the answer, so the exit code must block the call.
+    // Standard output is closed or cannot be written, so the coding agent does not get the answer.
+    // The exit code must therefore block the call.
     let text = answer.stdout.trim_end();
     let why = format!("standard output does not take the answer: {text}");
     print_error(BLOCK_EXIT_CODE, HookAnswer::blocked(&why).stderr)

@@ -127,8 +127,9 @@ fn conflict(code: ConflictCode) -> (Code, &'static str) {
 }
 
 /// Returns the earlier decision to show to `user`, whose answer came too late. If the decision of
-/// the request has canceled a task (its `then`), returns this decision, because the cancellation
-/// also ended the undecided calls. Otherwise, returns the first of these that exists:
+/// the request has canceled a task (as `then` says), returns the decision of the request, because
+/// the cancellation also ended the undecided calls. Otherwise, returns the first of these decisions
+/// that exists:
 ///
 /// - for an answer to one `call`: the user's own earlier answer, the answer that decided the call,
 ///   the newest answer to the request;

@@ -50,7 +50,7 @@ where
         Err(refusal) => refusal,
     };
     // Another POST with the same key may have committed since the look-up above. If so, this POST
-    // repeats it, and gets its result instead of the refusal.
+    // counts as its repetition, and returns the other POST's result instead of the refusal.
     if refusal != Refusal::Unavailable
         && let Some(accepted) = replayed(http, posted).await?
     {

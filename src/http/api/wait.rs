@@ -56,7 +56,7 @@ pub(crate) async fn task_when_stopped(
 }
 
 enum WaitOutcome {
-    /// The task as of the commit with which this process ended or paused the task.
+    /// The state of the task after the commit by which this process ended or paused the task.
     Committed(Arc<StoppedTask>),
     /// The task's row, read at the end of the wait.
     Read(Box<TaskRow>),
@@ -111,7 +111,7 @@ async fn when_stopped(
             }
         }
         let notified = async {
-            // A commit that leaves the root running causes no new read in a wait for the root.
+            // In a wait for the root, a commit after which the root still runs needs no new read.
             let ended = |news: &News| {
                 news.commits > seen.commits && (news.running != Some(true) || task != root)
             };

@@ -36,12 +36,13 @@ pub(crate) struct TooFewDescriptors {
 }
 
 impl DescriptorBudget {
-    /// Reserves descriptors for `database` database connections and `running` running tasks.
-    /// Clients get `wanted` connections, or fewer if the rest of `limit` is smaller.
+    /// Reserves descriptors for this process, for `database` database connections and for `running`
+    /// running tasks. The rest of `limit` is for client connections: `wanted` connections, or fewer
+    /// if the rest is smaller.
     ///
     /// # Errors
-    /// Fails with [`TooFewDescriptors`] if the rest of `limit` is smaller than `wanted` and also
-    /// smaller than `MIN_CONNECTIONS`.
+    /// Fails with [`TooFewDescriptors`] if the rest of `limit` is smaller than both `wanted` and
+    /// `MIN_CONNECTIONS`.
     pub(crate) fn new(
         limit: u64,
         wanted: u32,
@@ -66,8 +67,8 @@ impl DescriptorBudget {
         })
     }
 
-    /// Returns the maximum number of event streams: at most `wanted`, and few enough to keep a
-    /// quarter of the connections (at most 24) free for other requests.
+    /// Returns the maximum number of event streams, at most `wanted`. A quarter of the connections
+    /// stays free for other requests, but no more than 24 connections.
     #[must_use]
     pub(crate) fn streams(&self, wanted: u32) -> u32 {
         wanted.min(self.connections - self.connections.min(96) / 4)

@@ -84,7 +84,8 @@ pub(crate) fn check_count(text: &[u8]) -> Result<(), JsonError> {
         if matches!(byte, b' ' | b'\t' | b'\n' | b'\r') {
             continue;
         }
-        // A list or an object has one value more than commas, unless it is empty.
+        // Each comma counts as one value. The first value of a list or an object follows no comma,
+        // so it is counted separately.
         let is_first = is_container_new && !matches!(byte, b']' | b'}');
         values += usize::from(is_first || byte == b',');
         is_container_new = matches!(byte, b'[' | b'{');
@@ -358,7 +359,7 @@ mod tests {
 
     #[test]
     fn text_of_100_000_values_is_read_and_one_more_is_refused_before_anything_is_built() {
-        // The list itself counts as a value.
+        // The list itself and the last `0` are two of the values.
         let flat = |values: usize| format!("[{}0]", "0,".repeat(values - 2));
         // Each element counts as two values: an object and a list.
         let nested = |values: usize| format!("[{}0]", r#"{"a":[]},"#.repeat((values - 2) / 2));

@@ -82,7 +82,8 @@ pub(crate) enum AuthClass {
     Key,
     /// The person to whom the sealed link in the path was sent. Keys and cookies are ignored.
     Link,
-    /// Like `Key`, and also callers with an expired session. Sign-out uses this class.
+    /// Like `Key`, and also callers with a session cookie that is expired or malformed. Sign-out
+    /// uses this class.
     SignOut,
     /// Everyone, with or without a key.
     Open,
@@ -106,8 +107,8 @@ pub(crate) struct Operation {
 }
 
 /// Declares an `Operation`. The path and the methods come from the type that `#[utoipa::path]`
-/// generates for the handler. The internal rule `@path` of `routes!` calls the named function of
-/// this type: `path()` or `methods()`.
+/// generates for the handler. `@path` is an internal rule of the macro `routes!`: it calls a function
+/// of this type, `path()` or `methods()`.
 macro_rules! operation {
     ($op:path, $($handler:tt)+) => {
         $crate::http::server::operation::Operation {
@@ -131,7 +132,7 @@ pub(crate) fn fixed_start(route: &str) -> &str {
     route.split('{').next().unwrap_or_default()
 }
 
-/// Routes requests with these methods to a handler.
+/// Returns a router that passes requests with one of `methods` to `handler`.
 pub(crate) fn method_router<T: 'static>(
     methods: &[HttpMethod],
     handler: impl Handler<T, Arc<Http>>,

@@ -55,9 +55,9 @@ impl Prefer {
         }
     }
 
-    /// Returns the time that an HTTP request may wait, and the value of `Preference-Applied`. If
-    /// the request got no slot (`has_slot` is false), it does not wait. In this case, its
-    /// preference counts as applied only if the preference is not to wait.
+    /// Returns the time that an HTTP request may wait, and the value of `Preference-Applied`. A
+    /// request without a slot (`has_slot` is false) does not wait, so its preference counts as
+    /// applied only if the client prefers not to wait.
     pub(crate) fn within_slot(
         self,
         has_slot: bool,

@@ -98,8 +98,8 @@ impl Server {
                         slot = self.connections.wait_for_slot() => slot,
                     };
                     let connection = self.clone().connection(io, peer, slot, closed.clone());
-                    // Boxed, because each of the futures around this future would otherwise reserve
-                    // memory for it, three times in total.
+                    // Boxed, because three other futures contain this future, and each would
+                    // otherwise reserve memory for it.
                     let connection = Box::pin(connection);
                     let stop = stop.clone();
                     tasks.spawn(async move { stop.run_until_cancelled(connection).await });

@@ -1,7 +1,8 @@
 //! The stream of a connection, with a write timeout. Without the timeout, a client that stops
 //! reading would keep unsent bytes and a Tokio task in memory for ever. [`TimeoutStream`] also
 //! reports received bytes and pending writes to the connection's [`ConnectionSlot`]. The crate
-//! `tokio-io-timeout` would replace only the timer, and would not measure time by [`Clock`].
+//! `tokio-io-timeout` is not used: it would replace only the timer of this module, and it does not
+//! measure time by [`Clock`].
 
 use std::io;
 use std::pin::Pin;

@@ -23,16 +23,16 @@ pub(super) struct Resent {
 }
 
 impl Resent {
-    /// Adds the header `Idempotency-Replayed` to the response of a replay.
+    /// Adds the header `Idempotency-Replayed` if an earlier POST has stored the result.
     pub(super) fn mark(&self, mut response: Response) -> Response {
         mark_replayed(response.headers_mut(), self.replayed);
         response
     }
 }
 
-/// Makes the deliveries of a target due now. The future `read` reads the body and returns the
-/// target. The checks have the same order as in `api/submit.rs`: `read` is polled only after the
-/// check that the caller may resend deliveries.
+/// Makes deliveries due now: one delivery, or all that a filter selects. The future `read` reads
+/// the body and returns this target. The checks have the same order as in `api/submit.rs`: `read`
+/// is polled only after the check that the caller may resend deliveries.
 ///
 /// # Errors
 /// `idempotency_key_reused` if an earlier POST with the same key had another body; `forbidden` if

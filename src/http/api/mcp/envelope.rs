@@ -167,8 +167,8 @@ pub(super) fn check_headers(
         ));
     }
     if incoming.id.is_some() {
-        // Checked before `_meta`, so that a client that sends the older `initialize`, which has no
-        // `_meta` of this revision, learns that the method is unknown.
+        // The method is checked before `_meta`. A request with the older method `initialize` lacks
+        // this `_meta`, and its client must learn that the method is unknown.
         RpcMethod::parse(&incoming.method, revision)?;
     }
     if let Some(params) = params.filter(|_| incoming.id.is_some()) {

@@ -147,9 +147,10 @@ impl ResultWriter {
         (value.is_object() && (output.0)(&value)).then_some(value)
     }
 
-    /// Returns the MCP server's own result `raw` with the content block `edit` (if any), `_meta`
-    /// (if `raw` has none) and `resultType` (if `raw` has none and the revision needs it). Returns
-    /// `None` if `raw` is not an object, or if `edit` is set and `raw` has no list `content`.
+    /// Returns the MCP server's own result `raw` with up to three additions: the content block
+    /// `edit` if it is set, `_meta` if `raw` has none, and `resultType` if the revision needs it
+    /// and `raw` has none. Returns `None` if `raw` is not an object, or if `edit` is set and `raw`
+    /// has no list `content`.
     fn pass_through(&self, raw: &str, edit: Option<Value>, meta: &Value) -> Option<String> {
         let raw = match edit {
             Some(block) => with_content_block(raw, &block.to_string())?,

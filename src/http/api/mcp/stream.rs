@@ -138,7 +138,8 @@ fn notification(token: &Value, number: u64, request: Option<&AwaitedRequest>) ->
 }
 
 /// Returns a text that names the people for whom a call waits. The text speaks of an approval only
-/// for an approval request, because a call with a request of another kind may have run.
+/// if the request asks for an approval. If it is a request of another kind, the call may have run
+/// already.
 fn waiting_text(kind: RequestKind, approvers: &Approvers) -> String {
     let names = approvers.groups.iter().chain(&approvers.users);
     let names: Vec<&str> = names.map(String::as_str).collect();

@@ -32,8 +32,8 @@ pub(crate) const OP: Op = Op {
     problems: &[Code::NotFound, Code::Invalid],
 };
 
-/// The maximum number of database reads for a page. [`list_page`] reads again while it has found no
-/// request that the caller may see.
+/// The maximum number of database reads for a page. [`list_page`] reads again while the page is
+/// empty, because a read may find only requests that are not listed for this caller.
 const MAX_READS: usize = 10;
 
 /// List requests

@@ -92,7 +92,7 @@ async fn values_of_an_unparsed_member_count_among_those_of_the_body() {
         (json::MAX_VALUES, None),
         (json::MAX_VALUES + 1, Some(Code::Invalid)),
     ] {
-        // The object and the list each count as a value, too.
+        // The list has `values - 2` elements. The list and the object also count as values.
         let body = format!(r#"{{"raw":[0{}]}}"#, ",0".repeat(values - 3));
         let posted = posted("application/json", &body);
         let read = posted
@@ -146,12 +146,12 @@ async fn large_bodies_are_parsed_off_the_runtime_two_at_once() {
     }
     begins.recv().await.unwrap();
     begins.recv().await.unwrap();
-    // Gives the third body enough time to begin if the limit does not hold.
+    // Without the limit of two bodies, the third body would begin during this loop.
     for _ in 0..100 {
         tokio::task::yield_now().await;
         tokio::task::spawn_blocking(|| ()).await.unwrap();
     }
-    // The runtime is not blocked, and a short body needs no permit.
+    // A short body needs no permit: it is parsed at once, on the thread of the runtime.
     assert_eq!(parsing.run(MAX_INLINE_SIZE, thread).await.unwrap(), here);
     assert!(
         begins.is_empty() && parsing.permits.available_permits() == 0,

@@ -62,7 +62,7 @@ struct Setup {
     connections: Connections,
     opened: mpsc::UnboundedSender<io::Result<DuplexStream>>,
     closed: CancellationToken,
-    /// Each permit lets one request to `/held` respond.
+    /// Each permit lets the handler of `/held` respond to one request.
     leave: Arc<Semaphore>,
     /// Notified when a request reaches `/held`.
     held: Arc<Notify>,
@@ -337,7 +337,7 @@ async fn unauthenticated_request_makes_room_for_the_next_client() {
     known.get("/held").await;
     setup.held.notified().await;
     assert!(strangers[0].is_closed().await);
-    // The connection of `known` is protected, so the server closes the other stranger's connection.
+    // The connection of `known` is protected, so the server closes `strangers[1]` instead.
     setup.open().asks().await;
     assert!(strangers[1].is_closed().await);
     setup.leave.add_permits(1);

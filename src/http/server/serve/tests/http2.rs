@@ -164,7 +164,8 @@ async fn streams_that_are_reset_at_once_end_the_connection() {
 async fn client_that_makes_the_server_reset_over_1024_streams_is_closed() {
     let setup = speaking_http2();
     let mut client = Frames::open(&setup).await;
-    // The field `content-length: 1`, although the request has no body.
+    // The encoded field `content-length: 1`. The requests below are malformed, because they have
+    // this field and no body.
     let malformed = [0x0f, 0x0d, 1, b'1'];
     for number in 0..1024 {
         client.send(&get(2 * number + 1, "/", &malformed)).await;
@@ -177,7 +178,7 @@ async fn client_that_makes_the_server_reset_over_1024_streams_is_closed() {
     assert!(client.payload(GOAWAY).await.is_none(), "it ends");
 }
 
-/// Sends the parts, and advances the clock by 3 seconds after each of them.
+/// Sends `parts` one by one, and advances the clock by 3 seconds after each part.
 async fn send_slowly<'p>(
     setup: &Setup,
     client: &mut Client,
