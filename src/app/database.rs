@@ -169,7 +169,7 @@ mod tests {
         }
     }
 
-    /// Returns the demonstration's configuration with this database.
+    /// Returns the demonstration's configuration with the database at `database_url`.
     fn config_of(database_url: String) -> Config {
         let flags = Flags {
             listen: None,

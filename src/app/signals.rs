@@ -54,11 +54,11 @@ impl EndSignals {
         };
     }
 
-    /// Waits until a signal asks a service that is shutting down to end at once: one more SIGTERM
-    /// or SIGINT. If SIGHUP began the shutdown, the next SIGTERM or SIGINT does not count, because
-    /// the service manager may send a SIGTERM to the whole session of a terminal that is closed. A
-    /// further SIGHUP never counts, because both the kernel and the shell may send a SIGHUP when a
-    /// terminal is closed.
+    /// Waits for the signal that ends the service at once during a shutdown: another SIGTERM or
+    /// SIGINT. If SIGHUP began the shutdown, the first SIGTERM or SIGINT after it does not count:
+    /// when a terminal is closed, the service manager may send a SIGTERM to the terminal's whole
+    /// session. A further SIGHUP never counts: when a terminal is closed, both the kernel and the
+    /// shell may send a SIGHUP.
     pub(super) async fn end_at_once(&mut self) {
         let needed = if self.hung_up { 2 } else { 1 };
         for _ in 0..needed {

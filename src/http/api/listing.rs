@@ -54,8 +54,8 @@ impl Listing {
         Ok(true)
     }
 
-    /// Ends the page and returns it as a response. `next` is the position of the next page. The
-    /// response has this value in its member `member`.
+    /// Ends the page and returns it as a response. `next` is the position of the next page, and
+    /// becomes the value of the response's member `member`.
     ///
     /// # Errors
     /// `internal` when `next` cannot be serialized.

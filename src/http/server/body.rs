@@ -304,7 +304,7 @@ impl PostRequest {
         self.caller
     }
 
-    /// Returns the rest of a wait that began when the body had arrived.
+    /// Returns the time that is left of `wait`, counted from the arrival of the body.
     #[must_use]
     pub(crate) fn rest_of(&self, wait: Duration) -> Duration {
         wait.saturating_sub(self.arrived.elapsed())

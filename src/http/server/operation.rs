@@ -107,8 +107,8 @@ pub(crate) struct Operation {
 }
 
 /// Declares an `Operation`. The path and the methods come from the type that `#[utoipa::path]`
-/// generates for the handler. `@path` is an internal rule of the macro `routes!`: it calls a function
-/// of this type, `path()` or `methods()`.
+/// generates for the handler. `@path` is an internal rule of the macro `routes!`: it calls a
+/// function of this type, `path()` or `methods()`.
 macro_rules! operation {
     ($op:path, $($handler:tt)+) => {
         $crate::http::server::operation::Operation {

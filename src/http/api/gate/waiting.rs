@@ -37,8 +37,8 @@ pub(crate) struct WaitSlot {
 impl WaitingAsks {
     /// Takes a slot for an HTTP request of `caller`; `None` if too many HTTP requests of this
     /// process or of the caller already wait. `request` has the name by which
-    /// [`WaitingAsks::cancel`] finds the proposal, and the token that `cancel` cancels. It is
-    /// `None` if the client cannot cancel the HTTP request.
+    /// [`WaitingAsks::cancel`] finds the proposal, and the token that `cancel` cancels. `request`
+    /// is `None` if the client cannot cancel the HTTP request.
     pub(crate) fn take_slot(
         &self,
         caller: &Caller,

@@ -96,8 +96,8 @@ impl ResultWriter {
         match outcome {
             Outcome::Succeeded => self.tool_result(content),
             Outcome::Responded => self.persons_result(content),
-            // A call that the asker runs may have no stored result. Then only the call's message
-            // says how the call failed, for example that no outcome was reported.
+            // A failed call that the asker ran may have no stored result. In this case, only the
+            // call's message says how the call failed, for example that no outcome was reported.
             Outcome::Failed if call.result.is_none() => error_result(&call.message()),
             Outcome::Failed => error_result(content),
             Outcome::Unknown | Outcome::Released => error_result(MAY_HAVE_RUN),

@@ -129,8 +129,8 @@ pub(crate) async fn page_of_tasks(
     }
 }
 
-/// Returns the entry for the task of a sub-agent, with the task's open requests. If one of these
-/// requests cannot be decoded, the entry has none of them.
+/// Returns the list's entry for the task of a sub-agent, with the task's open requests. If one of
+/// these requests cannot be decoded, the entry has no requests.
 async fn listed_sub_task(http: &Http, caller: &Caller, row: TaskRow) -> Result<AgentTask, Problem> {
     match access::read_with_requests(http, caller, row.clone()).await {
         Err(ReadError::Corrupt(_)) => Ok(AgentTask::from_row(&row, &[], caller, &http.settings)),

@@ -159,7 +159,7 @@ async fn streams_that_are_reset_at_once_end_the_connection() {
     speaking_http2().open().asks().await;
 }
 
-/// The server answers a malformed request with `RST_STREAM`.
+/// Sends malformed requests, because the server answers each of them with `RST_STREAM`.
 #[tokio::test]
 async fn client_that_makes_the_server_reset_over_1024_streams_is_closed() {
     let setup = speaking_http2();
