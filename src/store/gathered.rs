@@ -132,7 +132,7 @@ const LEASE: Sql = Sql::on_sqlite(concat!(
            and tenant = $2 and person = $3
          order by due_at, delivery_id limit $6)
      returning delivery_id, tenant, person, root_task_id, change_id, event_number, type as kind, request_id, attempts,
-        lease_until, created_at",
+        came_early, lease_until, created_at",
 ));
 
 /// Sets the earliest time of the next message to a person: the end of a pause that begins now.

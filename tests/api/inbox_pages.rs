@@ -231,6 +231,39 @@ on_both! {
         app.stop().await;
     }
 
+    async fn pages_show_the_last_of_several_answers_and_call_different_ones_different(on: On) {
+        let app = finance(on).await;
+        app.model.then(calls(&[("refund", r#"{"order":1,"amount":50}"#), ("refund", r#"{"order":2,"amount":60}"#)]));
+        let task = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+        let path = format!("/resume/{}", task.str("/pending/0/request_id"));
+        app.model.then(text_answer("done"));
+        for (index, action, then) in [(0, "approve", "Approved."), (1, "reject", "Rejected.")] {
+            let call = task.str(&format!("/pending/0/tool_calls/{index}/tool_call_id"));
+            let answer = json!({"decisions": {call: {"action": action}}});
+            let reply = app.approver().post(&path, &answer).await;
+            assert_eq!(reply.status, 200, "{}", reply.text);
+            let shown = page(app.approver(), &path).await;
+            assert!(shown.text.contains(&format!("<p class=\"next\">{then} Nothing else")), "{}", shown.text);
+        }
+        let decided = page(app.approver(), "/inbox/decided").await;
+        assert!(decided.text.contains("Calls were decided differently"), "{}", decided.text);
+        app.stop().await;
+    }
+
+    async fn edit_that_needs_further_approvals_is_nowhere_called_an_approval(on: On) {
+        let app = app_with(on, "{ groups: [finance], required: 2 }").await;
+        let held = refund(&app, 120).await;
+        let path = format!("/resume/{}", held.request);
+        let edit = json!({"decisions": {(&held.call): {"action": "edit", "arguments": {"order": 17, "amount": 40}}}});
+        let reply = app.approver().post(&path, &edit).await;
+        assert_eq!((reply.status, reply.str("/status").as_str()), (200, "Paused"), "{}", reply.text);
+        for shown in [&path, "/inbox/decided", &format!("/tasks/{}", held.task)] {
+            let shown = page(app.approver(), shown).await.text;
+            assert!(shown.contains("Changed") && !shown.contains("hanged and approved"), "{shown}");
+        }
+        app.stop().await;
+    }
+
     async fn timeline_of_a_task_is_its_journal_in_order(on: On) {
         let app = finance(on).await;
         let held = refund(&app, 120).await;

@@ -18,6 +18,8 @@ const TO_ALL: &str = "{ name: by-mail, mail: { to: approvers } }";
 const HOOK: &str = "{ name: backend, webhook: { url: 'https://h/', secrets: ['${HOOK}'] }EVENTS }";
 const NOBODY: &str = "approvers: no message is sent about this rule's questions";
 
+const UNMAILED: &str = "approvers: no approver has a mail address in `auth.people`, so no mail is sent about this rule's questions";
+
 /// Loads a file with these people and these members of `notify`. Returns the lines of `check` about
 /// the rules, and the warnings without their positions.
 fn found(people: &str, notify: &str) -> (Vec<String>, Vec<String>) {
@@ -64,8 +66,7 @@ fn rule_whose_approvers_have_no_address_is_named_beside_a_webhook_that_takes_its
     let both = format!("{SERVER}to: [ {TO_ALL}, {hook} ]");
     let (lines, warnings) = found(BOB, &both);
     assert_eq!(lines, reach("bob (by-mail), backend", "backend"));
-    let unmailed = "no approver has a mail address in `auth.people`, so no mail is sent about this rule's questions";
-    assert_eq!(warnings, [format!("policy[1].approvers: {unmailed}")]);
+    assert_eq!(warnings, [format!("policy[1].{UNMAILED}")]);
     let all = format!("{BOB}, {EVE}");
     assert_eq!(found(&all, &both).1, Vec::<String>::new());
     let one_group = format!(
@@ -200,7 +201,7 @@ fn receivers_other_than_people_are_named_if_they_get_questions() {
     let mixed = format!("{SERVER}to: [ {some}, {TO_ALL} ]");
     let (lines, warnings) = found(EVE, &mixed);
     assert_eq!(lines, reach("backend", "eve (by-mail)"));
-    assert_eq!(warnings, Vec::<String>::new());
+    assert_eq!(warnings, [format!("policy[0].{UNMAILED}")]);
     let none = (Vec::new(), Vec::new());
     assert_eq!(found(BOB, "to: []"), none, "nothing is sent to anybody");
 }

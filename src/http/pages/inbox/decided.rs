@@ -77,7 +77,7 @@ pub(crate) async fn get_decided(
     let before = query.cursor().map(RequestId);
     query.finish()?;
     let (mut rows, next) = read(&http, &caller, &filter, all.is_some(), before).await?;
-    rows.sort_by_key(|row| Reverse(shown_answer(row, &caller).map(|(at, _)| *at)));
+    rows.sort_by_key(|row| Reverse(shown_answer(row, &caller).map(|(_, (at, _))| *at)));
     let site = Site::new(&http, &caller, &headers);
     let shown = page(&site, &http, &filter, &rows, all.is_some(), next);
     Ok(follow::page_with_script(shown))
