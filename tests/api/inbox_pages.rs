@@ -237,13 +237,14 @@ on_both! {
         let task = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
         let path = format!("/resume/{}", task.str("/pending/0/request_id"));
         app.model.then(text_answer("done"));
-        for (index, action, then) in [(0, "approve", "Approved."), (1, "reject", "Rejected.")] {
+        let (first, last) = ("Approved. The rest of this request still waits", "Rejected. Nothing else waits");
+        for (index, action, line) in [(0, "approve", first), (1, "reject", last)] {
             let call = task.str(&format!("/pending/0/tool_calls/{index}/tool_call_id"));
             let answer = json!({"decisions": {call: {"action": action}}});
             let reply = app.approver().post(&path, &answer).await;
             assert_eq!(reply.status, 200, "{}", reply.text);
             let shown = page(app.approver(), &path).await;
-            assert!(shown.text.contains(&format!("<p class=\"next\">{then} Nothing else")), "{}", shown.text);
+            assert!(shown.text.contains(&format!("<p class=\"next\">{line} for you.")), "{}", shown.text);
         }
         let decided = page(app.approver(), "/inbox/decided").await;
         assert!(decided.text.contains("Calls were decided differently"), "{}", decided.text);

@@ -56,6 +56,7 @@ texts! {
     // The line that leads to the next question, shown after an answer.
     next: "Next: {summary}", "下一个：{summary}";
     more_wait: "{count} more", "还有 {count} 个";
+    rest_waits: "The rest of this request still waits for you.", "此请求的其余部分仍等待您处理。";
     nothing_more: "Nothing else waits for you.", "没有其他等待您处理的请求。";
     // The list of decided requests.
     nothing_decided: "Nothing was decided yet.", "尚无决定。";

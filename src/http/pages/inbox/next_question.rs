@@ -30,10 +30,10 @@ pub(crate) async fn next_question_line(
         return Ok(None);
     }
     let open = open_requests(http, site.caller, &InboxFilter::default(), None).await?;
-    // Leaves out the request of this page, even if some of its calls still wait for the reader: the
-    // page itself shows these calls.
+    // If some calls of this page's request still wait for the reader, the page itself shows them.
     let mut others: Vec<_> = open.iter().map(|request| request.id).collect();
     others.retain(|id| *id != row.spec.request_id);
+    let waits_here = others.len() < open.len();
     let count = others.len().saturating_sub(1);
     let mut next = None;
     for id in others {
@@ -59,6 +59,7 @@ pub(crate) async fn next_question_line(
                     }
                     @if count > 0 { " · " (fill(texts.more_wait, &[("count", &more)])) }
                 }
+                None if waits_here => (texts.rest_waits),
                 None => (texts.nothing_more),
             }
             " · " a href=(format!("{}/inbox", site.prefix)) { (texts.inbox) }

@@ -49,7 +49,7 @@ texts! {
     risk_shell_several: "Commands that run on the server: {count}.", "将在服务器上执行的命令：{count} 项。";
     call_number: "Call {number}", "第 {number} 项";
     // Several calls.
-    calls_of: "{tool}: {count} to decide", "{tool}：待决定 {count} 项";
+    calls_of: "{tool} × {count}", "{tool} × {count}";
     number: "No.", "序号";
     call: "Call", "调用";
     sum: "Sum", "合计";
