@@ -99,6 +99,11 @@ async fn demonstration_refunds_an_order_and_reports_the_outcome() {
         ),
         (
             "refund 120 for order 17",
+            "This call was not run: /amount: must be at most 100",
+            "was not paid",
+        ),
+        (
+            "refund 120 for order 17",
             "The outcome is unknown",
             "It is unknown whether",
         ),
@@ -117,6 +122,11 @@ async fn demonstration_asks_for_missing_information() {
         (
             "refund 5 for order 99",
             "404: no such order",
+            "could not look the order up",
+        ),
+        (
+            "refund 5 for order 99999999999999999999",
+            "This call was not run: /order: must be at most 9007199254740991",
             "could not look the order up",
         ),
     ] {
