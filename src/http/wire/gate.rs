@@ -10,6 +10,7 @@ use crate::engine::gate;
 use crate::http::Settings;
 use crate::people::Caller;
 use crate::task::id::TaskId;
+use crate::task::item::Outcome;
 
 wire_enum! {
     /// The verdict for the client that proposed the call (the asker): `allow` (the call may run
@@ -125,6 +126,10 @@ impl WireGateCall {
             expires_in_ms: u64::try_from(permit.expires_in.as_millis()).unwrap_or(u64::MAX),
             idempotency_key: call.tool_call_id.to_string(),
         });
+        // A call that was not run ends with a text about its end, which is part of `message`.
+        let has_result = |outcome| call.attempts > 0 || outcome == Outcome::Responded;
+        let result = call.result.as_ref();
+        let result = result.filter(|result| has_result(result.outcome));
         Self {
             task_id: call.task_id.to_string(),
             tool_call_id: call.tool_call_id.to_string(),
@@ -142,7 +147,7 @@ impl WireGateCall {
             message: call.message(),
             by: call.by.clone(),
             permit,
-            result: call.result.as_ref().map(|result| GateResult {
+            result: result.map(|result| GateResult {
                 outcome: result.outcome.into(),
                 content: result.content.clone(),
                 http_status: result.http_status,
