@@ -324,9 +324,10 @@ fn prepare_request(request: Request, may_keep: bool) -> Option<(Uri, http::Reque
     let path = Uri::from(request.uri().path_and_query()?.clone());
     let uri = std::mem::replace(request.uri_mut(), path);
     let host = uri.authority()?.as_str().rsplit('@').next()?;
-    // `identity` asks for a body without compression, because HTTP alone then defines where the
-    // body ends. `Connection: close` makes the peer close the connection first. The side that
-    // closes first keeps its port occupied for a while (TIME_WAIT).
+    // `identity` asks for a body without compression. A compressed format marks the end of the body
+    // itself; without compression, only HTTP defines where the body ends. `Connection: close` makes
+    // the peer close the connection first, so that the peer's port, and not a port of this machine,
+    // stays occupied for a while (TIME_WAIT).
     let mut defaults = vec![
         (HOST, host),
         (USER_AGENT, super::USER_AGENT),

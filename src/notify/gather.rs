@@ -13,7 +13,7 @@ use super::chat::RoomMessage;
 use super::digest::{Digest, DigestQuestion, MAX_LISTED_QUESTIONS, Reason};
 use super::entry::Channel;
 use super::outcome::QuestionOutcome;
-use super::schedule::{self, Progress};
+use super::schedule::{self, RetryContext};
 use super::send::{EntryState, UNSELECTED};
 use super::{Sender, recipients};
 use crate::failpoint;
@@ -232,17 +232,17 @@ impl Sender {
             return;
         }
         let now = self.clock.now();
-        let mut groups: BTreeMap<Progress, Vec<ClaimedDelivery>> = BTreeMap::new();
+        let mut groups: BTreeMap<RetryContext, Vec<ClaimedDelivery>> = BTreeMap::new();
         for (claimed, _) in due {
-            let group = groups.entry(Progress::of(claimed, now)).or_default();
+            let group = groups.entry(RetryContext::of(claimed, now)).or_default();
             group.push((*claimed).clone());
         }
         let mut soonest = state.entry.gather;
         // Deliveries with earlier attempts are recorded before those without. In the opposite
         // order, the failed first attempts would make the receiver count as failing, and then no
         // delivery with earlier attempts could count as refused (`health.rs`).
-        for (progress, claimed) in groups.into_iter().rev() {
-            let next = schedule::next(result, progress);
+        for (context, claimed) in groups.into_iter().rev() {
+            let next = schedule::next(result, context);
             if let NextState::Again(wait) | NextState::Postponed(wait) = next {
                 soonest = soonest.min(wait);
             }

@@ -64,7 +64,7 @@ fn postponement(asked: Duration, attempts: i64) -> Duration {
 
 /// The facts about a claimed delivery on which its next attempt depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Progress {
+pub(super) struct RetryContext {
     /// The number of earlier attempts.
     attempts: i64,
     /// Whether the delivery is younger than [`MIN_AGE_AT_END`].
@@ -73,7 +73,7 @@ pub(super) struct Progress {
     came_early: bool,
 }
 
-impl Progress {
+impl RetryContext {
     pub(super) fn of(claimed: &ClaimedDelivery, now: Time) -> Self {
         Self {
             attempts: claimed.attempts,
@@ -83,12 +83,12 @@ impl Progress {
     }
 }
 
-/// Returns the state of a delivery after an attempt with this result. `progress` is that of before
+/// Returns the state of a delivery after an attempt with this result. `context` is that of before
 /// the attempt. A young delivery that the receiver answers with 429 and a wait is sent again after
 /// this wait, because such an answer is about the rate of all messages. A young delivery that has
 /// used up its attempts, some of which came early, is sent again after the last wait of
 /// [`BACKOFF`].
-pub(super) fn next(result: &AttemptResult, progress: Progress) -> NextState {
+pub(super) fn next(result: &AttemptResult, context: RetryContext) -> NextState {
     if result.is_success() {
         return NextState::Sent;
     }
@@ -96,13 +96,13 @@ pub(super) fn next(result: &AttemptResult, progress: Progress) -> NextState {
         return NextState::Dead;
     }
     match result.retry_after {
-        Some(asked) if progress.is_young && result.status == Some(429) => {
-            NextState::Postponed(postponement(asked, progress.attempts))
+        Some(asked) if context.is_young && result.status == Some(429) => {
+            NextState::Postponed(postponement(asked, context.attempts))
         }
         asked => {
             let last = i64::try_from(BACKOFF.len()).unwrap_or(i64::MAX);
-            let failed = progress.attempts + 1;
-            let goes_on = progress.is_young && progress.came_early;
+            let failed = context.attempts + 1;
+            let goes_on = context.is_young && context.came_early;
             let failed = if goes_on { failed.min(last) } else { failed };
             backoff(failed, asked).map_or(NextState::Dead, NextState::Again)
         }
@@ -113,8 +113,8 @@ pub(super) fn next(result: &AttemptResult, progress: Progress) -> NextState {
 mod tests {
     use super::*;
 
-    const fn progress(attempts: i64, is_young: bool, came_early: bool) -> Progress {
-        Progress {
+    const fn context(attempts: i64, is_young: bool, came_early: bool) -> RetryContext {
+        RetryContext {
             attempts,
             is_young,
             came_early,
@@ -166,25 +166,25 @@ mod tests {
             (0, 3000, 1_024_000, 1_228_800),
         ] {
             let NextState::Postponed(wait) =
-                next(&result(429, asked), progress(attempts, true, false))
+                next(&result(429, asked), context(attempts, true, false))
             else {
                 panic!("it is postponed")
             };
             assert!((least..=most).contains(&wait.as_millis()), "{wait:?}");
         }
         let hour = Duration::from_hours(1);
-        let longest = next(&result(429, 3600), progress(0, true, false));
+        let longest = next(&result(429, 3600), context(0, true, false));
         assert_eq!(longest, NextState::Postponed(hour));
         assert_eq!(
-            next(&result(429, 3600), progress(0, false, false)),
+            next(&result(429, 3600), context(0, false, false)),
             NextState::Again(hour)
         );
         assert_eq!(
-            next(&result(503, 3600), progress(0, true, false)),
+            next(&result(503, 3600), context(0, true, false)),
             NextState::Again(hour)
         );
         assert_eq!(
-            next(&result(429, 1), progress(9, false, true)),
+            next(&result(429, 1), context(9, false, true)),
             NextState::Dead
         );
     }
@@ -194,7 +194,7 @@ mod tests {
         let failed = AttemptResult::without_status("connection refused");
         let day = Duration::from_hours(24);
         for attempts in [8, 9, 30] {
-            let NextState::Again(wait) = next(&failed, progress(attempts, true, true)) else {
+            let NextState::Again(wait) = next(&failed, context(attempts, true, true)) else {
                 panic!("it is not over")
             };
             assert!(
@@ -203,7 +203,7 @@ mod tests {
             );
         }
         for (is_young, came_early) in [(true, false), (false, true), (false, false)] {
-            let ended = next(&failed, progress(9, is_young, came_early));
+            let ended = next(&failed, context(9, is_young, came_early));
             assert_eq!(ended, NextState::Dead, "{is_young} {came_early}");
         }
     }

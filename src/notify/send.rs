@@ -14,7 +14,7 @@ use super::attempt_result::AttemptResult;
 use super::entry::{Channel, Entry, WebhookChannel};
 use super::health::Health;
 use super::message::SignableMessage;
-use super::schedule::{self, Progress};
+use super::schedule::{self, RetryContext};
 use super::{Sender, mail, observe, recipients, webhook};
 use crate::failpoint;
 use crate::store::{Attempt, ClaimedDelivery, NextState, ReadError, RequestRow};
@@ -252,7 +252,7 @@ impl Sender {
         if result.is_success() {
             failpoint::reach("deliver.sent");
         }
-        let next = schedule::next(&result, Progress::of(claimed, self.clock.now()));
+        let next = schedule::next(&result, RetryContext::of(claimed, self.clock.now()));
         let attempt = result.to_attempt(next, self.clock.uptime().saturating_sub(began));
         if self.record(state, from_ref(claimed), &attempt).await && next == NextState::Sent {
             self.observe_lag(state, at);

@@ -14,7 +14,7 @@ use super::chat::RoomMessage;
 use super::digest::{Digest, DigestQuestion, MAX_LISTED_QUESTIONS, Reason};
 use super::exchange::ATTEMPT_TIMEOUT;
 use super::outcome::QuestionOutcome;
-use super::schedule::{self, Progress};
+use super::schedule::{self, RetryContext};
 use super::send::{EntryState, UNSELECTED};
 use super::slack::{MESSAGE_DELETED, SlackChannel};
 use crate::failpoint;
@@ -58,7 +58,7 @@ impl Sender {
         if result.is_success() {
             failpoint::reach("deliver.sent");
         }
-        let next = schedule::next(&result, Progress::of(claimed, self.clock.now()));
+        let next = schedule::next(&result, RetryContext::of(claimed, self.clock.now()));
         let took = self.clock.uptime().saturating_sub(began);
         let result = AttemptResult {
             // `None` keeps the message's stored reference.

@@ -53,8 +53,8 @@ pub(super) enum DatabaseEngine {
         /// The pool of the committer, with one connection for each writer. Statements are planned
         /// as in `keyed`, but wait for a lock for a shorter time (`lock_timeout`).
         writers: Pool,
-        /// The pool for statements that find every row by its key. Postgres plans each of them
-        /// once, without scans of tables.
+        /// The pool for statements that look up rows only by their keys. Postgres plans each such
+        /// statement once, with settings that avoid scans of whole tables.
         keyed: Pool,
         /// The pool for all other statements. Postgres plans such a statement at each execution,
         /// for the values of its parameters.

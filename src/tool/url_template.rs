@@ -291,7 +291,8 @@ impl UrlTemplate {
     }
 }
 
-/// Returns the origin of a URL as it is shown; `None` if the URL has no usable host and port.
+/// Returns the normalized scheme, host and port of a URL; `None` if the URL has no usable host and
+/// port.
 fn usable_origin(url: &str) -> Option<String> {
     let url = Url::parse(url).ok()?;
     let has_host = url.host_str().is_some_and(|host| !host.is_empty());

@@ -42,7 +42,8 @@ mod field {
 /// Values of `AuthorizationError.Code`.
 const PERMISSION_DENIED: u64 = 1;
 const INVALID: u64 = 3;
-/// A header with the id of the call's task. The header [`CALL_HEADER`] has the same value.
+/// A header with the id of the call's task. A permitted call gets the same id in the header
+/// [`CALL_HEADER`].
 const TASK_HEADER: &str = "holdpoint-task";
 /// The metadata key for the id of an attempt (see [`attempt_id`]). The answer that permits a call
 /// has the id under this key, and agentgateway's later report of the call's result has the key too.

@@ -66,9 +66,9 @@ pub(super) fn folded_form(view: &View<'_>, form: FormName, head: &str, body: &Ma
 }
 
 /// Renders a form that also posts the digest of the request. `path` is the action after a slash,
-/// such as `/reject`. If a field in `body` names the action, `path` is empty. On the page of a
-/// sealed link, every form posts to the path of the link. There, a hidden field names the action
-/// from `path`.
+/// such as `/reject`; it is empty if a field in `body` names the action. The form posts to the path
+/// of the request, followed by `path`. On the page of a sealed link, the form posts to the path of
+/// the link instead, and a hidden field names the action from a non-empty `path`.
 pub(crate) fn form_with_digest(view: &View<'_>, path: &str, body: &Markup) -> Markup {
     let (to, action) = if let Some(link) = view.link {
         (link.path.clone(), path.strip_prefix('/'))
