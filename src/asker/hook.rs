@@ -63,8 +63,8 @@ impl HookAnswer {
         }
     }
 
-    /// Returns the answer of a hook that failed after the call had run: the host proceeds. `why` is
-    /// shown on standard error.
+    /// Returns the answer of a hook that runs after the call and could not report the call's
+    /// outcome. The coding agent proceeds. `why` is shown on standard error.
     #[must_use]
     pub fn unreported(why: &str) -> Self {
         Self {

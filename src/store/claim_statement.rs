@@ -6,11 +6,12 @@
 //! The statement steps through an index on (tenant, user, task). So its cost depends on the maximum
 //! number of tasks to claim (`$4`), not on the number of tasks that wait.
 //!
-//! A lease is fruitless if it expires after work has begun. A new item resets the count of
-//! fruitless leases. After the second and each further fruitless lease, the task sleeps for 1, 2, 4
-//! … 60 seconds. After its sleep, the task is driven alone, that is, while the process drives no
-//! other task. A claim takes at most one task that is to be driven alone, before all other tasks,
-//! and only if the process accepts such a task (`$7`).
+//! A lease is fruitless if it expires after work on the task has begun. Each task has a count of
+//! its fruitless leases, and a new item resets the count to 0. When a fruitless lease raises the
+//! count to 2, the task sleeps for 1 second. Each further fruitless lease doubles the sleep, up to
+//! 60 seconds. While the count is at least 2, the task is driven alone, that is, only while the
+//! process drives no other task. A claim takes at most one such task, and only if the process
+//! accepts it (`$7`). The claim takes this task before all other tasks.
 //!
 //! | parameter | |
 //! |---|---|

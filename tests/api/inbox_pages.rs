@@ -182,7 +182,7 @@ on_both! {
         let answered = app.approver().post(&path, &json!({"decisions": {call: {"action": "approve"}}})).await;
         assert_eq!(answered.status, 200, "{}", answered.text);
         let alone = page(app.approver(), &path).await;
-        assert!(alone.text.contains("Approved. Nothing else waits for you."), "{}", alone.text);
+        assert!(alone.text.contains("Approved. The rest of this request still waits for you."), "{}", alone.text);
         let other = refund(&app, 80).await;
         let after = page(app.approver(), &path).await;
         let line = format!("<a autofocus href=\"/resume/{}\">Next: Refund 80 for order 17</a> · <a", other.request);

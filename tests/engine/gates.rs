@@ -170,8 +170,8 @@ async fn until_open(harness: &EngineHarness, task: TaskId, kind: RequestKind) {
     until("a person is asked", is_open).await;
 }
 
-/// Waits until the gate has a call, which must be its only call, and a request of this kind about
-/// the call is open. Returns the call's task.
+/// Waits until the gate has a call, and a request of this kind is open at this call. Returns the
+/// call's task. Panics if the gate has a second call.
 async fn until_asked(harness: &EngineHarness, kind: RequestKind) -> TaskId {
     let task = until_proposed(harness).await;
     until_open(harness, task, kind).await;

@@ -1,5 +1,5 @@
-//! The problem document, for the OpenAPI document. `server/problem.rs` writes the actual problems,
-//! each with the members that belong to its error code.
+//! The schema of error responses (problem documents) in the OpenAPI document. `server/problem.rs`
+//! writes the responses that are sent, each with the members that belong to its error code.
 
 use serde::Serialize;
 use utoipa::ToSchema;

@@ -65,8 +65,8 @@ async fn call_with_other_arguments_than_the_approved_ones_is_held_anew() {
     app.stop().await;
 }
 
-/// The test runs on `SQLite`, where the service compares the time with the clock that the test
-/// moves.
+/// The test runs on `SQLite`, because there the service takes the time from its own clock, which
+/// the test advances.
 #[tokio::test(flavor = "multi_thread")]
 async fn changed_policy_or_expired_approval_is_rejected_or_asked_anew() {
     let clock = TestClock::new();

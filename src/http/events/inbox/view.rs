@@ -72,9 +72,10 @@ impl InboxView {
         self.open.keys().copied()
     }
 
-    /// Returns whether the inbox has to be read again. This is the case if requests that are not in
-    /// `open` may wait, and more than a tenth of the counted requests are gone. If the last read of
-    /// the inbox ended early, the limit is a half, because the next read may end early, too.
+    /// Returns whether the inbox has to be read again. This is never the case while `open` contains
+    /// every request that may wait. Otherwise, the inbox is outdated if more than a tenth of the
+    /// counted requests are gone. If fewer than [`MAX_COUNTED`] requests are counted, more than a
+    /// half must be gone, because the last read ended early, and the next may end early, too.
     #[must_use]
     pub(super) fn is_outdated(&self) -> bool {
         let part = if self.is_full() { 10 } else { 2 };
