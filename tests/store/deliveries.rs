@@ -161,7 +161,7 @@ both! {
         let due = fixture.store.entries_with_due(&["other".to_owned(), "backend".to_owned()]).await.unwrap();
         assert_eq!(due, ["backend"]);
         let again = claim(&fixture, 4).await;
-        assert_eq!((again.len(), again[0].id, again[0].attempts), (1, first.id, 1));
+        assert_eq!((again.len(), again[0].id, again[0].attempts, again[0].came_early), (1, first.id, 1, false));
         let rows = listed(&fixture, DeliveryFilter::default()).await;
         let dead = rows.iter().find(|row| row.id == second.id).unwrap();
         assert_eq!((dead.state, dead.attempts), (DeliveryState::Dead, 1));
@@ -180,9 +180,27 @@ both! {
         let store = &fixture.store;
         assert_eq!(store.make_waiting_deliveries_due("other", Vec::new()).await.unwrap(), 0);
         assert_eq!(store.make_waiting_deliveries_due("backend", vec![second.id]).await.unwrap(), 1);
-        assert_eq!(claim(&fixture, 4).await[0].id, first.id);
+        let pulled = &claim(&fixture, 4).await[0];
+        assert_eq!((pulled.id, pulled.came_early), (first.id, true));
+        // The next attempt comes by the schedule, but the delivery has had an early attempt.
+        assert!(record(&fixture, pulled, NextState::Again(Duration::ZERO)).await);
+        let later = &claim(&fixture, 4).await[0];
+        assert_eq!((later.id, later.came_early), (first.id, true));
         assert_eq!(store.make_waiting_deliveries_due("backend", Vec::new()).await.unwrap(), 1);
         assert_eq!(claim(&fixture, 4).await[0].id, second.id);
+    }
+
+    async fn postponed_delivery_counts_as_attempted_early(fixture) {
+        two(&fixture).await;
+        let [first, second] = &claim(&fixture, 4).await[..] else { panic!("two are due") };
+        assert!(record(&fixture, first, NextState::Postponed(Duration::ZERO)).await);
+        assert!(record(&fixture, second, NextState::Again(Duration::ZERO)).await);
+        let mut early = Vec::new();
+        for one in claim(&fixture, 4).await {
+            early.push((one.id == first.id, one.came_early));
+        }
+        early.sort_unstable();
+        assert_eq!(early, [(false, false), (true, true)]);
     }
 
     async fn pull_leaves_a_delivery_that_has_failed_once_to_its_first_wait(fixture) {
