@@ -24,8 +24,9 @@ pub(super) async fn load(http: &Http, row: &RequestRow) -> Result<Option<AskerSt
     Ok(unless_corrupt(read)?.flatten())
 }
 
-/// Renders the line about the client that proposed the call. Empty if the request is closed, or if
-/// the call was not proposed at a gate.
+/// Renders the line about the client that proposed the call. Says the effect of an approval only if
+/// the request asks for one. Empty if the request is closed, or if the call was not proposed at a
+/// gate.
 pub(super) fn line(view: &View<'_>, is_open: bool) -> Markup {
     let Some(asker) = view.asker.as_ref().filter(|_| is_open) else {
         return html! {};
@@ -43,7 +44,13 @@ pub(super) fn line(view: &View<'_>, is_open: bool) -> Markup {
         (false, false) => texts.approval_runs_call_later,
         (false, true) => texts.approval_permits_call_later,
     };
-    html! { p.why.asker { (presence) " " (fill(effect, &[("time", &time)])) } }
+    let decides_calls = view.request.kind.properties().decides_calls;
+    html! {
+        p.why.asker {
+            (presence)
+            @if decides_calls { " " (fill(effect, &[("time", &time)])) }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -54,6 +61,7 @@ mod tests {
     use super::*;
     use crate::http::openapi::sample;
     use crate::http::pages::language::Language;
+    use crate::task::request::RequestKind;
     use crate::task::status::RequestStatus;
 
     fn page(row: &RequestRow, language: Language, asker: Option<AskerStatus>) -> String {
@@ -102,6 +110,20 @@ mod tests {
                 assert!(place.is_some(), "no {line}: {page}");
                 assert!(place < page.find("<button"), "above the buttons: {page}");
             }
+        }
+    }
+
+    #[test]
+    fn question_of_a_tools_server_says_nothing_of_an_approval() {
+        let row = sample::of_kind(RequestKind::Elicitation);
+        for (is_waiting, text) in [
+            (true, "The agent waits now."),
+            (false, "The agent is not waiting: it must ask again."),
+        ] {
+            let page = page(&row, Language::English, Some(asker(is_waiting, false)));
+            let line = format!("<p class=\"why asker\">{text}</p>");
+            assert!(page.contains(&line), "no {line}: {page}");
+            assert!(!page.contains("If you approve"), "{page}");
         }
     }
 
