@@ -110,8 +110,7 @@ with changes as materialized (
 ), request_updates as materialized (
     select * from {request_updates u}
 ), locked as materialized (
-    select t.task_id, t.root_task_id, t.version, t.last_seq, t.next_event, t.tenant, t.user_id, t.agent,
-           t.call_key
+    select t.task_id, t.root_task_id, t.version, t.last_seq, t.next_event
       from agent_task t where t.task_id = any({tasks.task_id}) order by t.task_id for update of t
 ), held as materialized (
     select r.request_id, r.status, r.expires_at, r.required, r.call_id, r.tenant
@@ -138,14 +137,14 @@ with changes as materialized (
     insert into agent_task as t ({agent_task.columns})
     select {agent_task.values}
       from named n join taken c on c.change = n.change cross join moment m where n.guard = 0
-    returning t.task_id, t.tenant, t.user_id, {claimable}
+    returning t.task_id, t.tenant, t.user_id, t.agent, t.call_key, {claimable}
 ), updated_tasks as (
     update agent_task t set {agent_task.sets}
       from named n join taken c on c.change = n.change cross join moment m
      where n.guard <> 0 and t.task_id = n.task_id
-    returning t.task_id, t.tenant, t.user_id, {claimable}, n.lease
+    returning t.task_id, t.tenant, t.user_id, t.agent, t.call_key, {claimable}, n.lease
 ), claims as materialized (
-    select * from inserted_tasks
+    select task_id, tenant, user_id, due_at, alone from inserted_tasks
     union all select task_id, tenant, user_id, due_at, alone from updated_tasks where lease <> 0
 ), stored_claimable as (
     insert into claimable_task ({claimable_task.columns})
@@ -159,8 +158,8 @@ with changes as materialized (
       from {items i} join taken c on c.change = i.change left join locked l on l.task_id = c.root_task_id
      cross join moment m
 ), known as (
-    select task_id, tenant, user_id, agent, call_key from locked
-    union all select task_id, tenant, user_id, agent, call_key from named where guard = 0
+    select task_id, tenant, user_id, agent, call_key from inserted_tasks
+    union all select task_id, tenant, user_id, agent, call_key from updated_tasks
 ), inserted_requests as (
     insert into intervention_request ({intervention_request.columns})
     select {intervention_request.values}

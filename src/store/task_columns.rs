@@ -199,6 +199,8 @@ pub(super) const TASK_CHANGES: &[(&str, &str)] = &[
             asker_owner!()
         ),
     ),
+    ("call_tool", "coalesce(n.call_tool, t.call_tool)"),
+    ("call_key", "coalesce(n.call_key, t.call_key)"),
     (
         "takeovers",
         "case when n.facts > 0 then 0 else t.takeovers end",
@@ -219,7 +221,7 @@ pub(super) const TASK_CHANGES: &[(&str, &str)] = &[
 
 /// The values from which the columns are computed. `version` and `last_seq` are those before the
 /// change. The columns from `busy` to `model_calls` are added to the row's counters. From
-/// `parent_task_id` on, the columns are null for a task that already has a row.
+/// `parent_task_id` to `metadata`, the columns are null for a task that already has a row.
 pub(super) const TASKS: List = list!("tasks", all(tasks), |entry|
     change: bigint = entry.number,
     task_id: uuid = entry.line.task.task_id.0,
@@ -250,8 +252,8 @@ pub(super) const TASKS: List = list!("tasks", all(tasks), |entry|
     agent: text = entry.line.new_task().map(|new| new.agent.as_str()),
     agent_path: text = entry.line.agent_path.as_deref(),
     metadata: text = entry.line.new_task().map(|new| new.client.metadata.as_str()),
-    call_tool: text = entry.line.new_task().and_then(|new| new.call.as_ref()).map(|call| call.tool.as_str()),
-    call_key: text = entry.line.new_task().and_then(|new| new.call.as_ref()).map(|call| call.key.as_str()),
+    call_tool: text = entry.line.task.call.as_ref().map(|call| call.tool.as_str()),
+    call_key: text = entry.line.task.call.as_ref().map(|call| call.key.as_str()),
 );
 
 /// Returns the texts of a line in which a NUL may occur. Leaves out the agent path, because it is
@@ -268,10 +270,14 @@ pub(super) fn texts(line: &TaskLine) -> impl Iterator<Item = &String> {
         counters: _,
         lease,
         asker: _,
+        call,
         credentials: _,
     } = &line.task;
     let new = line.new_task().into_iter().flat_map(new_texts);
-    new.chain(agent_version).chain(lease_owner(lease))
+    let call = call.iter().flat_map(|call| [&call.tool, &call.key]);
+    new.chain(agent_version)
+        .chain(lease_owner(lease))
+        .chain(call)
 }
 
 fn new_texts(new: &NewTask) -> impl Iterator<Item = &String> {
@@ -284,11 +290,8 @@ fn new_texts(new: &NewTask) -> impl Iterator<Item = &String> {
         parent: _,
         agent_path: _,
         client: ClientColumns { metadata },
-        call,
     } = new;
-    let texts = [tenant, user_id, session_id, agent, agent_version, metadata];
-    let call = call.iter().flat_map(|call| [&call.tool, &call.key]);
-    texts.into_iter().chain(call)
+    [tenant, user_id, session_id, agent, agent_version, metadata].into_iter()
 }
 
 /// Converts the kind of a guard to a number for SQL.

@@ -56,6 +56,11 @@ pub struct TaskChange {
     /// For a gate call, the new presence of the client that waits for the verdict (the asker);
     /// `None` keeps the stored presence.
     pub asker: Option<AskerPresence>,
+    /// For a gate call, the identity by which the service recognizes a later equal call. The first
+    /// commit of a call sets it if the call is not settled, and either waits for a person or must
+    /// not happen twice (effect `once`). A later commit sets it if the call then waits for a
+    /// person. `None` keeps the stored identity.
+    pub call: Option<KeyedCall>,
     /// Credentials that a person provided for the task. A change that ends the task writes no
     /// credentials and removes the stored credentials.
     pub credentials: Vec<SealedCredential>,
@@ -75,6 +80,7 @@ impl TaskChange {
             counters: Counters::default(),
             lease: LeaseChange::Keep,
             asker: None,
+            call: None,
             credentials: Vec::new(),
         }
     }
@@ -113,10 +119,6 @@ pub struct NewTask {
     pub agent_path: Vec<String>,
     /// The columns that the API's client gave.
     pub client: ClientColumns,
-    /// For a gate call, the identity by which the service recognizes a later equal call. `Some`
-    /// only if the call is not settled, and either waits for a person or must not happen twice
-    /// (effect `once`).
-    pub call: Option<KeyedCall>,
 }
 
 /// The columns of a task's row that hold values of the API's client unchanged. The engine copies

@@ -161,7 +161,10 @@ impl Catalog {
     #[must_use]
     pub fn with_tools(mut self, tool: impl Fn(&ToolSpec) -> Option<Arc<dyn Tool>>) -> Self {
         for entry in self.entries.values_mut() {
-            entry.tool = tool(&entry.spec).or(entry.tool.take());
+            if let Some(tool) = tool(&entry.spec) {
+                entry.spec = tool.spec().clone();
+                entry.tool = Some(tool);
+            }
         }
         self
     }

@@ -48,11 +48,11 @@ fn new_call(call: &Call, id: TaskId) -> TaskChange {
         call.gate.clone_into(&mut row.agent);
         call.session.clone_into(&mut row.session_id);
         row.agent_path = vec![call.gate.to_owned()];
-        row.call = Some(KeyedCall {
-            tool: call.tool.to_owned(),
-            key: call.key.to_owned(),
-        });
     }
+    new.call = Some(KeyedCall {
+        tool: call.tool.to_owned(),
+        key: call.key.to_owned(),
+    });
     new.asker = Some(AskerPresence::PresentFor(MINUTE));
     new
 }
@@ -171,10 +171,35 @@ both! {
         assert_eq!(asker_until(&fixture, other).await, None);
         assert_eq!(fixture.number("select count(*) from agent_task where call_key is null and call_tool is null").await, 1);
         let mut nul = new_call(&CALL, TaskId(fresh()));
-        if let Guard::New(row) = &mut nul.guard {
-            row.call = Some(KeyedCall { tool: "re\0fund".to_owned(), key: "b:1".to_owned() });
-        }
+        nul.call = Some(KeyedCall { tool: "re\0fund".to_owned(), key: "b:1".to_owned() });
         assert_eq!(fixture.write(nul).await, Err(CommitError::Refused));
+    }
+
+    async fn identity_that_a_later_commit_stores_is_found_and_counts_the_pending_call(fixture) {
+        // A commit that changes two tasks is written by the general statement.
+        for with_child in [false, true] {
+            let tool = if with_child { "refund" } else { "void" };
+            let id = TaskId(fresh());
+            let identity = KeyedCall { tool: tool.to_owned(), key: "b:1".to_owned() };
+            fixture.write(TaskChange { call: None, asker: None, ..new_call(&CALL, id) }).await.unwrap();
+            let mut next = presence(&fixture, id, AskerPresence::Absent).await;
+            next.call = Some(identity);
+            next.facts = vec![Fact::InterventionRequested(asked(RequestKind::Elicitation, Terms::default(), 1))];
+            next.counters = Counters { busy: i32::from(with_child), open_requests: 1, ..Counters::default() };
+            let child = with_child.then(|| child_task(TaskId(fresh()), id));
+            let tasks = [next].into_iter().chain(child).collect();
+            fixture.store.commit(change(id, tasks)).await.unwrap();
+            let keys = ["b:1".to_owned()];
+            let alice = "alice".into();
+            let found = fixture.store.equal_calls("acme", "cli", &alice, "gate", tool, &keys, Time(0));
+            let found = found.await.unwrap();
+            assert_eq!(found.iter().map(|call| (call.task_id, call.call_key.as_str())).collect::<Vec<_>>(), [(id, "b:1")]);
+            let mut later = fixture.next(id).await;
+            later.facts = vec![said("more")];
+            fixture.write(later).await.unwrap();
+            assert_eq!(fixture.number("select count(*) from agent_task where call_key = 'b:1'").await, 1 + i64::from(with_child));
+        }
+        assert_eq!(fixture.store.open_calls("acme", "cli", &"alice".into(), 9).await.unwrap(), 2);
     }
 
     async fn change_of_the_asker_alone_increments_the_version_and_writes_nothing_else(fixture) {

@@ -366,7 +366,6 @@ pub fn new_task(id: TaskId, tenant: &str, user: &str) -> TaskChange {
         client: ClientColumns {
             metadata: "{\"b\":1,\"a\":[2.50]}".to_owned(),
         },
-        call: None,
     };
     TaskChange {
         facts: vec![status(TaskStatus::Running), said("hello")],

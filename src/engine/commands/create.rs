@@ -70,7 +70,6 @@ pub(in crate::engine) fn unsaved_root(
         parent: None,
         agent_path: vec![agent.name.clone()],
         client,
-        call: None,
     };
     let mut session = TaskSession::new(Journal {
         row: TaskRow::unsaved(task_id, task_id, &new),

@@ -32,6 +32,7 @@ impl Driver<'_> {
             let Some(first) = elicitation.questions.first().cloned() else {
                 continue;
             };
+            self.session.identify_pending_call();
             let calls = vec![self.requested_call(&state, true)];
             let terms = self.elicitation_terms(&state, &elicitation.server, &first.message);
             let spec = RequestSpec {

@@ -76,7 +76,7 @@ impl Driver<'_> {
                 .collect();
             let terms = self.terms_of(&request);
             if decides_calls {
-                self.session.identify_held_call();
+                self.session.identify_pending_call();
             }
             let mut spec = self.new_request(request.kind, calls, terms);
             self.add_question_and_form(&mut spec, &first);

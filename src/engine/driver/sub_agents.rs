@@ -107,7 +107,6 @@ impl Driver<'_> {
                 .cloned()
                 .collect(),
             client: own.client.clone(),
-            call: None,
         };
         let progress = Progress {
             is_sub_agent: true,

@@ -25,7 +25,7 @@ use crate::engine::session::{Stop, TaskSession};
 use crate::people::Caller;
 use crate::secret::seal::DigestedBody;
 use crate::task::call_state::{AttemptStart, CallState, Phase};
-use crate::task::change::{AskerPresence, ClientColumns, Guard, KeyedCall};
+use crate::task::change::{AskerPresence, ClientColumns, KeyedCall};
 use crate::task::id::{CallId, TaskId};
 use crate::task::item::{Fact, FinishReason, Outcome, Part, PartType, ToolCall, Turn, Usage};
 use crate::task::text::as_sentence;
@@ -100,15 +100,16 @@ impl Gates<'_> {
         // A call that waits for people, or that may run only once, gets a key by which later equal
         // proposals find it.
         let is_keyed = held || once || self.asks_for_credential(agent, &state);
-        let keyed = key.clone().filter(|_| is_keyed);
-        if let Some(keyed) = &keyed {
+        if let Some(key) = key.as_ref().filter(|_| is_keyed || server_may_ask(&state)) {
             match self
-                .compare_with_earlier(caller, (&agent.name, gate), proposal, keyed)
+                .compare_with_earlier(caller, (&agent.name, gate), proposal, key)
                 .await?
             {
-                EarlierCalls::Nothing => {}
                 EarlierCalls::Continues(task) => return Ok(Proposed::Continues(task)),
-                EarlierCalls::Requires(caution) => apply_caution(&mut session, call, caution)?,
+                EarlierCalls::Requires(caution) if is_keyed => {
+                    apply_caution(&mut session, call, caution)?;
+                }
+                EarlierCalls::Requires(_) | EarlierCalls::Nothing => {}
             }
         }
         let state = state_of(&session, call)?;
@@ -124,9 +125,10 @@ impl Gates<'_> {
         // A denied call gets no call key (the key by which equal calls are found), because its
         // repetition is denied anyway. If denied calls had call keys, many of them could push a
         // person's rejection out of the look-up, which reads a bounded number of calls.
-        let keyed = keyed.filter(|_| !matches!(state.phase, Phase::Settled(..)));
+        let is_settled = matches!(state.phase, Phase::Settled(..));
+        let keyed = key.clone().filter(|_| is_keyed && !is_settled);
         self.add_identity(&mut session, agent, proposal, keyed, caller);
-        session.key_if_held = key.filter(|_| !is_keyed);
+        session.key_if_pending = key.filter(|_| !is_keyed);
         let guard = AskerGuard::new(self.engine, session.task_id());
         session.ask = Some(ask);
         if let Some(drive) = self.drive_unsaved(session, &guard, open).await? {
@@ -281,9 +283,7 @@ impl Gates<'_> {
             let lasts = proposal.wait + proposal.returns_within.max(PRESENCE_GRACE);
             session.own.asker = Some(AskerPresence::PresentFor(lasts));
         }
-        if let Some(Guard::New(new)) = &mut session.own.guard {
-            new.call = keyed;
-        }
+        session.own.call = keyed;
     }
 
     /// Like [`AskerGuard::drive`], for a task that is not stored yet. The background work holds
@@ -314,6 +314,14 @@ fn is_only_counted(state: &CallState) -> bool {
     state.phase == Phase::Allowed
         && state.effect == Effect::ReadOnly
         && state.performer == ToolKind::External
+}
+
+/// Whether an equal earlier call may wait for an answer to a question of its tool's server, although
+/// the rules allow the proposed call and it may be repeated. Only servers of MCP ask questions.
+fn server_may_ask(state: &CallState) -> bool {
+    state.phase == Phase::Allowed
+        && state.effect.is_repeatable()
+        && state.performer == ToolKind::Mcp
 }
 
 /// Whether the session's task is a call of the proposal's caller, gate, session, tool and

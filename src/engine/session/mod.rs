@@ -30,8 +30,8 @@ use super::runtime::lone_drive::LoneDrive;
 use super::runtime::metrics;
 use crate::store::{CommitError, TreeSnapshot};
 use crate::task::change::{
-    ASKER_UNTIL_DELIVERED, AskerPresence, Change, Committed, Counters, Guard, IdempotencyRow,
-    Journal, KeyedCall, LeaseChange, TaskChange, TaskRow,
+    ASKER_UNTIL_DELIVERED, AskerPresence, Change, Committed, Counters, IdempotencyRow, Journal,
+    KeyedCall, LeaseChange, TaskChange, TaskRow,
 };
 use crate::task::credential::SealedCredential;
 use crate::task::elicitation::Elicitation;
@@ -64,9 +64,10 @@ pub(crate) struct TaskSession {
     /// belong to such a connection, or if it was reloaded.
     pub ask: Option<(Uuid, String)>,
     /// For a new gate call that got no key when it was proposed: the key by which later equal calls
-    /// could find it. The call gets this key only if the judgement right before its start holds it.
-    /// `None` if the call has its key already, or can have none.
-    pub key_if_held: Option<KeyedCall>,
+    /// could find it. The call gets this key only with a request to a person, see
+    /// [`TaskSession::identify_pending_call`]. `None` if the call had its key from the beginning,
+    /// or can have none.
+    pub key_if_pending: Option<KeyedCall>,
     /// The channel to the command that waits for the next commit. The engine sends the commit's
     /// result into the channel, even if the commit fails.
     pub reply: Option<oneshot::Sender<Result<Committed, CommitError>>>,
@@ -122,7 +123,7 @@ impl TaskSession {
             idempotency: None,
             credentials: Vec::new(),
             ask: None,
-            key_if_held: None,
+            key_if_pending: None,
             reply: None,
             unknown_outcomes: BTreeMap::new(),
             late_attempts: Vec::new(),
@@ -151,14 +152,13 @@ impl TaskSession {
         }
     }
 
-    /// Sets the key of a gate call that is not stored yet. Equal calls are found by this key. The
-    /// call got no key when it was proposed, because it was allowed. The judgement right before the
-    /// start then held the call, for example because its tool has changed.
-    pub(crate) fn identify_held_call(&mut self) {
-        if let Some(Guard::New(new)) = &mut self.own.guard
-            && let Some(key) = self.key_if_held.take()
-        {
-            new.call = Some(key);
+    /// Sets the key by which equal calls find this gate call, because the call now waits for a
+    /// person. Does nothing if the call has its key already. The call got no key when it was
+    /// proposed, because it was allowed. Then the judgement right before the start held the call,
+    /// for example because its tool has changed, or the tool's server asked a question.
+    pub(crate) fn identify_pending_call(&mut self) {
+        if let (Some(key), None) = (&self.key_if_pending, self.own.row.asker_until) {
+            self.own.call = Some(key.clone());
             // `Absent` gives the row a presence that has ended already. This is needed because the
             // waiting ask (the HTTP request that proposed the call) stores its own presence right
             // after this commit, but only if the row has a presence.

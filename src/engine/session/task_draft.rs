@@ -1,7 +1,9 @@
 //! A draft is a task's row and progress with the pending items that the next commit appends.
 
 use crate::task::call_state::CallState;
-use crate::task::change::{AskerPresence, Counters, Guard, LeaseChange, TaskChange, TaskRow};
+use crate::task::change::{
+    AskerPresence, Counters, Guard, KeyedCall, LeaseChange, TaskChange, TaskRow,
+};
 use crate::task::failure::Failure;
 use crate::task::id::{CallId, RequestId, TaskId};
 use crate::task::item::{CloseReason, Fact, FinishReason, Item, Outcome, ToolResult, Usage};
@@ -32,6 +34,9 @@ pub(crate) struct TaskDraft {
     /// For a gate call: the next commit stores this presence of the asker (the client that waits
     /// for the call). `None` keeps the stored presence.
     pub asker: Option<AskerPresence>,
+    /// For a gate call: the next commit stores this identity of the call, by which equal calls are
+    /// found. `None` keeps the stored identity.
+    pub call: Option<KeyedCall>,
     /// The number of the task's own open requests at the last read or commit.
     open_requests: usize,
     /// The id, the kind and the opening time of each request that was open at the last read or
@@ -68,6 +73,7 @@ impl TaskDraft {
             guard: None,
             has_new_agent_version: false,
             asker: None,
+            call: None,
             open_requests,
             known_requests,
         }
@@ -322,6 +328,7 @@ impl TaskDraft {
             counters,
             lease,
             asker: self.asker_change(),
+            call: self.call.clone(),
             credentials: Vec::new(),
         }
     }
@@ -380,6 +387,7 @@ impl TaskDraft {
         self.guard = None;
         self.has_new_agent_version = false;
         self.asker = None;
+        self.call = None;
     }
 }
 
@@ -410,7 +418,6 @@ pub(crate) mod tests {
             parent: None,
             agent_path: vec![text("billing")],
             client: ClientColumns::with_metadata(text("{}")),
-            call: None,
         };
         TaskRow::unsaved(id, id, &new)
     }

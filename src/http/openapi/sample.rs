@@ -127,7 +127,6 @@ pub(crate) fn task() -> TaskRow {
         parent: None,
         agent_path: vec!["billing".into()],
         client: ClientColumns::with_metadata(r#"{"ticket":"T-1"}"#.into()),
-        call: None,
     };
     TaskRow {
         status: TaskStatus::Paused,

@@ -14,7 +14,7 @@ use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
-use holdpoint::task::tool_spec::ToolSpec;
+use holdpoint::task::tool_spec::{ToolKind, ToolSpec};
 use holdpoint::tool::{Credentials, DefinitionChange, Invocation, StartReason, Tool, ToolAnswer};
 use serde_json::json;
 
@@ -115,7 +115,11 @@ async fn served(fixture: StoreFixture, answers: Vec<ToolAnswer>) -> (EngineHarne
     *server.answers.lock().unwrap() = answers.into();
     let shared = Arc::clone(&server);
     harness.refund = Some(Arc::new(move |spec| {
-        Arc::new(Served(spec.clone(), Arc::clone(&shared)))
+        let spec = ToolSpec {
+            kind: ToolKind::Mcp,
+            ..spec.clone()
+        };
+        Arc::new(Served(spec, Arc::clone(&shared)))
     }));
     (harness, server)
 }
@@ -210,13 +214,15 @@ both! {
         assert_eq!(server.attempts(), 1);
     }
 
-    async fn answered_repeatable_call_without_a_call_key_continues_only_with_its_asker(fixture) {
+    async fn answered_call_without_a_stored_presence_continues_only_with_its_asker(fixture) {
         let (mut harness, server) = served(fixture, vec![question()]).await;
         harness.configure(read_only);
         let engine = harness.engine(8);
         let named = |wait| by_key("k", None, small(1, wait));
         let task = questioned(&harness, &engine, &named(Duration::ZERO)).await;
-        assert_eq!(harness.journal(task).await.row.asker_until, None);
+        // As an earlier version stored such a call: without its key and without a presence.
+        let bare = "update agent_task set call_tool = null, call_key = null, asker_until = null, asker_owner = null returning version";
+        assert!(harness.fixture.number(bare).await > 0);
         answer_question(&harness, &engine, task).await;
         driven(&engine).await;
         assert_eq!((harness.status(task).await, server.attempts()), (TaskStatus::Running, 1));
@@ -297,6 +303,21 @@ both! {
         let call = asks(&engine, &small(1, LONG)).await;
         assert_eq!((call.task_id, call.outcome), (task, Some(Outcome::Succeeded)));
         assert_eq!(server.attempts(), 1);
+    }
+
+    async fn repeatable_call_whose_server_asked_is_continued_by_an_equal_ask(fixture) {
+        let (mut harness, server) = served(fixture, vec![question()]).await;
+        harness.configure(read_only);
+        let engine = harness.engine(8);
+        let task = questioned(&harness, &engine, &small(1, Duration::ZERO)).await;
+        let again = asks(&engine, &small(1, Duration::ZERO)).await;
+        assert_eq!((again.task_id, again.state), (task, GateState::Pending));
+        answer_question(&harness, &engine, task).await;
+        driven(&engine).await;
+        assert_eq!(server.attempts(), 1);
+        let call = asks(&engine, &small(1, LONG)).await;
+        assert_eq!((call.task_id, call.outcome), (task, Some(Outcome::Succeeded)));
+        assert_eq!(server.attempts(), 2);
     }
 
     async fn repeatable_call_that_needs_a_credential_is_continued_by_an_equal_ask(fixture) {
