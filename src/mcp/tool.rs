@@ -190,6 +190,13 @@ impl Tool for McpTool {
         })
     }
 
+    /// Only the stateless revision (2026-07-28) has questions that people answer here. A server that
+    /// was reviewed with an older revision counts as a server of that revision.
+    fn may_ask(&self) -> bool {
+        let reviewed = Revision::parse(&self.server.locked.protocol);
+        reviewed.is_none_or(Revision::is_stateless)
+    }
+
     fn is_stale(&self, start: Option<StartReason>) -> bool {
         let server = &self.server;
         if server.sends_user_credentials() {

@@ -161,10 +161,7 @@ impl Catalog {
     #[must_use]
     pub fn with_tools(mut self, tool: impl Fn(&ToolSpec) -> Option<Arc<dyn Tool>>) -> Self {
         for entry in self.entries.values_mut() {
-            if let Some(tool) = tool(&entry.spec) {
-                entry.spec = tool.spec().clone();
-                entry.tool = Some(tool);
-            }
+            entry.tool = tool(&entry.spec).or(entry.tool.take());
         }
         self
     }

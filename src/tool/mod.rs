@@ -75,6 +75,11 @@ pub trait Tool: Send + Sync {
         None
     }
 
+    /// Whether the tool's server may ask people a question while it performs a call.
+    fn may_ask(&self) -> bool {
+        false
+    }
+
     /// Whether the result of [`Tool::definition_change`] may be out of date, so that
     /// [`Tool::prepare`] must run now. `start` is `None` if a call is about to be judged for the
     /// first time, or shown in a reconcile request. Otherwise `start` is the reason why the call

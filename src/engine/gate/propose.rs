@@ -100,7 +100,10 @@ impl Gates<'_> {
         // A call that waits for people, or that may run only once, gets a key by which later equal
         // proposals find it.
         let is_keyed = held || once || self.asks_for_credential(agent, &state);
-        if let Some(key) = key.as_ref().filter(|_| is_keyed || server_may_ask(&state)) {
+        if let Some(key) = key
+            .as_ref()
+            .filter(|_| is_keyed || self.may_continue_question(agent, &state))
+        {
             match self
                 .compare_with_earlier(caller, (&agent.name, gate), proposal, key)
                 .await?
@@ -139,6 +142,16 @@ impl Gates<'_> {
         known
             .map(Proposed::Continues)
             .ok_or(GateRefusal::Command(Refusal::Unavailable))
+    }
+
+    /// Whether an equal earlier call may wait for a person's answer to a question of its tool's
+    /// server, although the rules allow the proposed call and it may be repeated.
+    fn may_continue_question(self, agent: &Agent, call: &CallState) -> bool {
+        let may_ask = || {
+            let entry = self.engine.offered(agent, &call.call.name);
+            entry.is_some_and(|entry| entry.tool.as_ref().is_some_and(|tool| tool.may_ask()))
+        };
+        call.phase == Phase::Allowed && call.effect.is_repeatable() && may_ask()
     }
 
     /// Answers a call that the gate counts but does not store (`record: held`). The answer has a
@@ -314,14 +327,6 @@ fn is_only_counted(state: &CallState) -> bool {
     state.phase == Phase::Allowed
         && state.effect == Effect::ReadOnly
         && state.performer == ToolKind::External
-}
-
-/// Whether an equal earlier call may wait for an answer to a question of its tool's server, although
-/// the rules allow the proposed call and it may be repeated. Only servers of MCP ask questions.
-fn server_may_ask(state: &CallState) -> bool {
-    state.phase == Phase::Allowed
-        && state.effect.is_repeatable()
-        && state.performer == ToolKind::Mcp
 }
 
 /// Whether the session's task is a call of the proposal's caller, gate, session, tool and

@@ -14,7 +14,7 @@ use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
-use holdpoint::task::tool_spec::{ToolKind, ToolSpec};
+use holdpoint::task::tool_spec::ToolSpec;
 use holdpoint::tool::{Credentials, DefinitionChange, Invocation, StartReason, Tool, ToolAnswer};
 use serde_json::json;
 
@@ -54,6 +54,10 @@ impl Tool for Served {
     fn definition_change(&self, _: TaskId) -> Option<DefinitionChange> {
         let (change, is_known) = self.1.change.lock().unwrap().clone();
         change.filter(|_| is_known)
+    }
+
+    fn may_ask(&self) -> bool {
+        true
     }
 
     fn is_stale(&self, start: Option<StartReason>) -> bool {
@@ -115,11 +119,7 @@ async fn served(fixture: StoreFixture, answers: Vec<ToolAnswer>) -> (EngineHarne
     *server.answers.lock().unwrap() = answers.into();
     let shared = Arc::clone(&server);
     harness.refund = Some(Arc::new(move |spec| {
-        let spec = ToolSpec {
-            kind: ToolKind::Mcp,
-            ..spec.clone()
-        };
-        Arc::new(Served(spec, Arc::clone(&shared)))
+        Arc::new(Served(spec.clone(), Arc::clone(&shared)))
     }));
     (harness, server)
 }
