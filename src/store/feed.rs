@@ -7,9 +7,9 @@
 
 mod commits;
 mod inbox;
+mod other_replicas;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::hash::Hash;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,9 +19,11 @@ use tokio::time::Instant;
 pub use self::commits::CommitListener;
 pub use self::inbox::InboxListener;
 use self::inbox::Inboxes;
+use self::other_replicas::OtherReplicas;
+pub(super) use self::other_replicas::Outgoing;
 use super::StoppedTask;
 use crate::task::delta::Delta;
-use crate::task::id::{RequestId, TaskId};
+use crate::task::id::TaskId;
 
 /// How many deltas a listener may fall behind. Beyond this number, it misses the oldest deltas.
 const DELTA_BUFFER: usize = 64;
@@ -163,61 +165,6 @@ impl TreeChannels {
             news.running = running(news.running);
             news.stopped = stopped;
         });
-    }
-}
-
-/// The subscriptions of other replicas, and the notifications that are to be sent to them.
-#[derive(Debug, Default)]
-struct OtherReplicas {
-    /// Whether a relay (see `relay.rs`) exchanges notifications with other replicas.
-    has_relay: bool,
-    /// The trees that other replicas subscribe to, with the end of each subscription.
-    tree_subscriptions: HashMap<TaskId, Instant>,
-    /// The tenants whose inboxes other replicas subscribe to, with the end of each subscription.
-    inboxes: HashMap<String, Instant>,
-    /// The time until which another replica is assumed to exist; `None` if no other replica has
-    /// sent a message.
-    replica_seen_until: Option<Instant>,
-    outgoing: Outgoing,
-}
-
-impl OtherReplicas {
-    fn subscribes_to(&self, root: TaskId) -> bool {
-        self.tree_subscriptions
-            .get(&root)
-            .is_some_and(|until| Instant::now() < *until)
-    }
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Outgoing {
-    /// The trees with commits since the last message to other replicas. The value says whether the
-    /// root runs; `None` if none of these commits set the root's status.
-    pub(super) news: BTreeMap<TaskId, Option<bool>>,
-    pub(super) deltas: Vec<Arc<Delta>>,
-    /// The trees for which this replica announces its subscription.
-    pub(super) subscriptions: BTreeSet<TaskId>,
-    /// The tenants for whose inboxes this replica announces its subscription.
-    pub(super) inboxes: BTreeSet<String>,
-    /// Requests that commits have opened, answered or closed, by tenant.
-    pub(super) requests: BTreeMap<String, BTreeSet<RequestId>>,
-    /// Whether this process has queued a task, which any worker may claim.
-    pub(super) has_queued_task: bool,
-}
-
-/// Records subscriptions of another replica in `known`, and removes all that have ended. Always
-/// renews a known subscription. Drops a new subscription if `limit` others are known.
-fn record<K: Eq + Hash>(
-    known: &mut HashMap<K, Instant>,
-    keys: impl IntoIterator<Item = K>,
-    limit: usize,
-) {
-    let now = Instant::now();
-    known.retain(|_, until| now < *until);
-    for key in keys {
-        if known.len() < limit || known.contains_key(&key) {
-            known.insert(key, now + SUBSCRIPTION_TTL);
-        }
     }
 }
 
@@ -375,10 +322,7 @@ impl Feed {
             }
         }
         drop(trees);
-        self.add_outgoing(root, |outgoing| {
-            let known = outgoing.news.entry(root).or_default();
-            *known = running.or(*known);
-        });
+        self.with_replicas(|replicas| replicas.add_commit(root, running));
     }
 
     fn add_outgoing(&self, root: TaskId, add: impl FnOnce(&mut Outgoing)) {
@@ -417,12 +361,12 @@ impl Feed {
         std::mem::take(&mut lock(&self.replicas).outgoing)
     }
 
-    pub(super) fn record_subscriptions(&self, roots: impl IntoIterator<Item = TaskId>) {
-        record(
-            &mut lock(&self.replicas).tree_subscriptions,
-            roots,
-            MAX_REMOTE_SUBSCRIPTIONS,
-        );
+    /// Records the trees to which another replica subscribes. Sends the newest commits of these
+    /// trees that were not sent yet.
+    pub(super) fn record_subscriptions(&self, roots: Vec<TaskId>) {
+        if !roots.is_empty() {
+            self.with_replicas(|replicas| replicas.record_subscriptions(roots));
+        }
     }
 
     /// Publishes a commit of another replica to the local readers. `running` says whether the root
@@ -473,25 +417,6 @@ impl Feed {
         {
             channels.publish(|_| None, None);
         }
-    }
-}
-
-impl Outgoing {
-    pub(super) fn is_empty(&self) -> bool {
-        let Self {
-            news,
-            deltas,
-            subscriptions,
-            inboxes,
-            requests,
-            has_queued_task,
-        } = self;
-        news.is_empty()
-            && deltas.is_empty()
-            && subscriptions.is_empty()
-            && inboxes.is_empty()
-            && requests.is_empty()
-            && !has_queued_task
     }
 }
 

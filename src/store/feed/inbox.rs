@@ -7,7 +7,8 @@ use std::sync::Arc;
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
-use super::{Feed, MAX_REMOTE_SUBSCRIPTIONS, lock, record};
+use super::other_replicas::record;
+use super::{Feed, MAX_REMOTE_SUBSCRIPTIONS, lock};
 use crate::task::id::RequestId;
 
 /// How many commits a reader may fall behind before it misses notifications.

@@ -1,6 +1,9 @@
 //! Tests that watchers, listeners and other replicas are notified of the commits and deltas to
 //! which they have subscribed.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::other_replicas::record;
 use super::*;
 use crate::task::delta::DeltaContent;
 use crate::task::time::Time;
@@ -54,13 +57,14 @@ fn only_watchers_of_the_changed_tree_are_notified() {
 #[test]
 fn feed_knows_which_trees_have_listeners() {
     let feed = Feed::default();
+    feed.relay_started();
     let listener = feed.subscribe(tree(1), feed.listen_locally(tree(1)));
     let _attends = feed.listen_locally(tree(2));
     assert_eq!(
         [1, 2, 3].map(|number| feed.is_listened_to(tree(number))),
         [true, false, false]
     );
-    feed.record_subscriptions([tree(3)]);
+    feed.record_subscriptions(vec![tree(3)]);
     drop(listener);
     assert_eq!(
         [1, 2, 3].map(|number| feed.is_listened_to(tree(number))),
@@ -110,7 +114,7 @@ fn other_replicas_hear_only_of_the_trees_they_listen_to() {
         feed.take_outgoing().subscriptions,
         BTreeSet::from([tree(1)])
     );
-    feed.record_subscriptions([tree(2)]);
+    feed.record_subscriptions(vec![tree(2)]);
     for root in [1, 2, 2, 3].map(tree) {
         feed.publish_commit(root, Some(true), 1, None);
         feed.publish_delta(reset(root));
