@@ -138,33 +138,47 @@ select x.value as target from json_each($2) x
     by_key: false,
 };
 
+/// The columns of a claimed delivery, which `ClaimRecord` reads. On Postgres, the tables that a
+/// claim joins must not have columns of these names.
+macro_rules! claimed_columns {
+    () => {
+        "delivery_id, tenant, person, root_task_id, change_id, event_number, type as kind, request_id, attempts,
+    came_early, lease_until, created_at"
+    };
+}
+pub(super) use claimed_columns;
+
 /// Claims due deliveries of an entry, the oldest first. `$5` is the list of the types to claim. If
 /// this list is empty, claims deliveries of every type.
 ///
 /// The texts for Postgres and `SQLite` differ because `SQLite` has no row locks.
 const CLAIM: Sql = Sql {
-    postgres: "
+    postgres: concat!(
+        "
 with moment as materialized (
     select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint as at
 ), free as materialized (
-    select d.delivery_id from delivery d
+    select d.delivery_id as id from delivery d
      where d.target = $2 and d.state = 'due' and d.due_at <= (select at from moment)
        and (d.lease_until is null or d.lease_until <= (select at from moment))
        and (cardinality($5::text[]) = 0 or d.type = any($5::text[]))
      order by d.due_at, d.delivery_id limit $3 for update of d skip locked
 )
 update delivery d set lease_until = m.at + $4
-  from free f cross join moment m where d.delivery_id = f.delivery_id
-returning d.delivery_id, d.tenant, d.person, d.root_task_id, d.change_id, d.event_number, d.type as kind, d.request_id,
-    d.attempts, d.came_early, d.lease_until, d.created_at",
-    sqlite: "
+  from free f cross join moment m where delivery_id = f.id
+returning ",
+        claimed_columns!()
+    ),
+    sqlite: concat!(
+        "
 update delivery set lease_until = $1 + $4
  where delivery_id in (select d.delivery_id from delivery d
      where d.target = $2 and d.state = 'due' and d.due_at <= $1 and (d.lease_until is null or d.lease_until <= $1)
        and (json_array_length($5) = 0 or d.type in (select value from json_each($5)))
      order by d.due_at, d.delivery_id limit $3)
-returning delivery_id, tenant, person, root_task_id, change_id, event_number, type as kind, request_id, attempts,
-    came_early, lease_until, created_at",
+returning ",
+        claimed_columns!()
+    ),
     by_key: false,
 };
 

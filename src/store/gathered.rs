@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::change_rows::micros;
 use super::db::{DatabaseEngine, Sql, Value, sql};
-use super::deliveries::{ClaimRecord, ClaimedDelivery};
+use super::deliveries::{ClaimRecord, ClaimedDelivery, claimed_columns};
 use super::record::record;
 use super::sql::request_changes;
 use super::sqlite::{count_written, records};
@@ -68,7 +68,7 @@ with moment as materialized (
     on conflict (target, tenant, person) do update set next_at = excluded.next_at where g.next_at <= excluded.next_at - $4
     returning g.tenant, g.person
 ), mine as materialized (
-    select d.delivery_id from opened o cross join lateral (
+    select d.delivery_id as id from opened o cross join lateral (
         select e.delivery_id from delivery e
          where e.target = $2 and e.state = 'due' and e.due_at <= (select at from moment)
            and (e.lease_until is null or e.lease_until <= (select at from moment))
@@ -83,9 +83,9 @@ with moment as materialized (
      where d.delivery_id = u.delivery_id and w.next_at > (select at from moment)
 )
 update delivery d set lease_until = m.at + $4
-  from mine u cross join moment m where d.delivery_id = u.delivery_id
-returning d.delivery_id, d.tenant, d.person, d.root_task_id, d.change_id, d.event_number, d.type as kind, d.request_id,
-    d.attempts, d.came_early, d.lease_until, d.created_at"
+  from mine u cross join moment m where delivery_id = u.id
+returning ",
+    claimed_columns!()
 ));
 
 /// Sets `next_at` to 0 if a lease of an earlier process delays the next message. Runs when a
@@ -131,8 +131,8 @@ const LEASE: Sql = Sql::on_sqlite(concat!(
     "
            and tenant = $2 and person = $3
          order by due_at, delivery_id limit $6)
-     returning delivery_id, tenant, person, root_task_id, change_id, event_number, type as kind, request_id, attempts,
-        came_early, lease_until, created_at",
+     returning ",
+    claimed_columns!()
 ));
 
 /// Sets the earliest time of the next message to a person: the end of a pause that begins now.
