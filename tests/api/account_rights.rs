@@ -92,6 +92,20 @@ on_both! {
         app.stop().await;
     }
 
+    async fn owner_whose_key_lacks_a_permission_is_told_of_the_key(on: On) {
+        let app = app(on).await;
+        let held = app.held().await;
+        let tree = format!("/v1/tasks/{}", held.task);
+        let reader = app.actor(ALICE_READS);
+        let commands = ["messages", "cancel", "retry"].map(|command| format!("{tree}/{command}"));
+        for path in ["/v1/tasks"].into_iter().chain(commands.iter().map(String::as_str)) {
+            let refused = reader.post(path, &json!({})).await;
+            assert_eq!((refused.status, refused.str("/code").as_str()), (403, "forbidden"), "{path}");
+            assert_eq!(refused.str("/detail"), "This key may not create, continue or cancel tasks.", "{path}");
+        }
+        app.stop().await;
+    }
+
     async fn inbox_lists_only_requests_the_caller_can_decide(on: On) {
         let app = app(on).await;
         let held = app.held().await;
