@@ -102,7 +102,7 @@ impl Gates<'_> {
         let is_keyed = held || once || self.asks_for_credential(agent, &state);
         if let Some(key) = key
             .as_ref()
-            .filter(|_| is_keyed || self.may_continue_question(agent, &state))
+            .filter(|_| is_keyed || self.may_continue_question(agent, proposal, &state))
         {
             match self
                 .compare_with_earlier(caller, (&agent.name, gate), proposal, key)
@@ -145,13 +145,17 @@ impl Gates<'_> {
     }
 
     /// Whether an equal earlier call may wait for a person's answer to a question of its tool's
-    /// server, although the rules allow the proposed call and it may be repeated.
-    fn may_continue_question(self, agent: &Agent, call: &CallState) -> bool {
+    /// server, although the rules allow the proposed call and it may be repeated. `false` if the
+    /// proposal could continue no call that it does not name.
+    fn may_continue_question(self, agent: &Agent, proposal: &Proposal, call: &CallState) -> bool {
         let may_ask = || {
             let entry = self.engine.offered(agent, &call.call.name);
             entry.is_some_and(|entry| entry.tool.as_ref().is_some_and(|tool| tool.may_ask()))
         };
-        call.phase == Phase::Allowed && call.effect.is_repeatable() && may_ask()
+        !proposal.identity.is_new_if_unknown()
+            && call.phase == Phase::Allowed
+            && call.effect.is_repeatable()
+            && may_ask()
     }
 
     /// Answers a call that the gate counts but does not store (`record: held`). The answer has a
