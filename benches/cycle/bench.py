@@ -36,6 +36,8 @@ READS = [
     "/v1/requests", "/v1/requests?kind=guidance", "/v1/requests?status=responded", "/v1/tasks", "/v1/tasks?status=Completed",
     "/inbox", "/inbox/decided", "/tasks", "/metrics",
 ]
+# The time in the ids of copied tasks, in milliseconds, to which a copy's number is added. Its upper bits mark the copies.
+FIRST_COPY = 0x18BCF000000
 INPUT = "Please refund order A-1001, the customer was charged twice (42.50 EUR)."
 # The limit of the drift (see `drift_of`) above which a run is refused.
 MOST_DRIFT = 0.15
@@ -51,6 +53,7 @@ def options():
     parser.add_argument("--sqlite", action="store_true", help="the service on SQLite, against sqlite5")
     parser.add_argument("--replicas", type=int, default=1, metavar="N", help="also N processes on one database")
     parser.add_argument("--growth", type=int, default=0, metavar="ROWS", help="also a database with ROWS paused tasks")
+    parser.add_argument("--ended", type=int, default=0, metavar="ROWS", help="with --growth: ROWS ended tasks beside the paused ones")
     parser.add_argument("--messages", action="store_true", help="webhooks and streams of the inbox instead of ceilings")
     parser.add_argument("--gate", action="store_true", help="calls at a gate against bare handlers, with the goals (default --conc 1,64)")
     parser.add_argument("--gate-waits", action="store_true", help="gates behind proxies and gateways, with waiting clients and many rows, with the goals")
@@ -61,6 +64,8 @@ def options():
     chosen = parser.parse_args()
     if chosen.sqlite and chosen.replicas > 1:
         parser.error("--replicas needs Postgres")
+    if chosen.ended and (chosen.sqlite or not chosen.growth):
+        parser.error("--ended needs --growth, on Postgres")
     if chosen.gate and (chosen.sqlite or chosen.messages or chosen.ceilings or chosen.growth or chosen.replicas > 1):
         parser.error("--gate has its own ceilings on Postgres, and no other mode beside it")
     if chosen.gate_waits and (chosen.gate or chosen.sqlite or chosen.messages or chosen.ceilings or chosen.growth or chosen.conc or "," in chosen.binary):
@@ -89,9 +94,9 @@ class Variant:
     are appended to its configuration: the last text for the measurement, the texts before it to fill the database.
     `call` is the tool of a call at a gate and the expected decision; None if a cycle is measured."""
 
-    def __init__(self, name, ceiling=None, binary=None, sqlite=False, replicas=1, growth=0, settings=("",), call=None):
+    def __init__(self, name, ceiling=None, binary=None, sqlite=False, replicas=1, growth=0, ended=0, settings=("",), call=None):
         self.name, self.ceiling, self.binary, self.settings = name, ceiling, binary, settings
-        self.sqlite, self.replicas, self.growth, self.call = sqlite, replicas, growth, call
+        self.sqlite, self.replicas, self.growth, self.ended, self.call = sqlite, replicas, growth, ended, call
         self.is_filled = False
         # With growth: the bytes of the database that a paused task takes.
         self.bytes_of_task = None
@@ -120,7 +125,8 @@ def variants(chosen, services):
         if chosen.replicas > 1:
             found.append(Variant(f"{name}, {chosen.replicas} replicas", binary=binary, replicas=chosen.replicas))
         if chosen.growth:
-            found.append(Variant(f"{name}, {chosen.growth} paused", binary=binary, sqlite=chosen.sqlite, growth=chosen.growth))
+            label = f"{name}, {chosen.growth} paused" + (f", {chosen.ended} ended" if chosen.ended else "")
+            found.append(Variant(label, binary=binary, sqlite=chosen.sqlite, growth=chosen.growth, ended=chosen.ended))
     return found
 
 
@@ -216,45 +222,65 @@ class Bench:
         return started, targets
 
     def pause_one(self, variant, database):
-        """Creates one paused task in a new database."""
+        """Creates one paused task in a new database. Returns the id of its request."""
         started, targets = self.serve(variant, database)
-        body = json.dumps({"input": INPUT}).encode()
-        headers = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
-        create = urllib.request.Request(f"http://{targets[0]}/v1/tasks", body, headers)
-        with urllib.request.urlopen(create) as answer:
-            assert json.load(answer)["status"] == "Paused"
+        task = self.fetch(targets[0], "/v1/tasks", KEY, {"input": INPUT})
+        assert task["status"] == "Paused"
+        self.stop(started)
+        return task["pending"][0]["request_id"]
+
+    def complete_one(self, variant, database, request_id):
+        """Approves the call of the task that `pause_one` made."""
+        started, targets = self.serve(variant, database)
+        assert self.fetch(targets[0], f"/resume/{request_id}", KEY, {"action": "approve"})["status"] == "Completed"
         self.stop(started)
 
+    def fetch(self, target, path, key, body=None):
+        """Reads a path; posts a body if there is one. Returns the answer's JSON."""
+        headers = {"authorization": f"Bearer {key}", "content-type": "application/json", "accept": "application/json"}
+        sent = None if body is None else json.dumps(body).encode()
+        with urllib.request.urlopen(urllib.request.Request(f"http://{target}{path}", sent, headers)) as answer:
+            return json.load(answer)
+
     def fill(self, variant):
-        """Copies one paused task into many, in every table whose rows have ids. A copied id begins with an earlier
-        time and ends with a digest of the id and the copy's number, so that all tables agree on it."""
+        """Copies one paused task into many; then completes it, and copies it into the ended ones."""
         self.postgres.create(variant.database)
-        self.pause_one(variant, self.postgres.url(variant.database))
+        url = self.postgres.url(variant.database)
+        request_id = self.pause_one(variant, url)
         size = "select pg_database_size(current_database())"
         before = self.number_of(variant, variant.database, size)
+        self.copy(variant, 1, variant.growth)
+        self.postgres.sql("vacuum analyze", variant.database)
+        variant.bytes_of_task = (self.number_of(variant, variant.database, size) - before) / variant.growth
+        if variant.ended:
+            self.complete_one(variant, url, request_id)
+            # No list, claim or count reads the journal, which would be most of the bytes.
+            self.copy(variant, variant.growth + 1, variant.ended, without={"agent_task_item"})
+            self.postgres.sql("vacuum analyze", variant.database)
+        variant.is_filled = True
+
+    def copy(self, variant, first, count, without=()):
+        """Copies the rows that are no copies, in every table whose rows have ids. A copied id begins with an earlier time
+        and ends with a digest of the id and the copy's number, so that all tables agree on it."""
         columns = self.postgres.sql(
             "select table_name, column_name, data_type from information_schema.columns"
             " where table_schema = 'public' order by table_name, ordinal_position",
             variant.database,
         )
-        time_of = "lpad(to_hex(1700000000000 + n), 12, '0') || '7'"
         for table in dict.fromkeys(row[0] for row in columns):
             kinds = {row[1]: row[2] for row in columns if row[0] == table}
-            if "uuid" not in kinds.values():
+            ids = [name for name, kind in kinds.items() if kind == "uuid"]
+            if not ids or table in without:
                 continue
-            values = [
-                f"({time_of} || substr(md5(c.{name}::text || n), 14))::uuid" if kind == "uuid" else f"c.{name}"
-                for name, kind in kinds.items()
-            ]
+            time_of = f"lpad(to_hex({FIRST_COPY} + n), 12, '0') || '7'"
+            values = [f"({time_of} || substr(md5(c.{name}::text || n), 14))::uuid" if name in ids else f"c.{name}" for name in kinds]
+            is_copy = " or ".join(f"left(c.{name}::text, 6) = '{FIRST_COPY >> 24:06x}'" for name in ids)
             self.postgres.sql(
                 # This session setting skips triggers and checks of foreign keys.
                 f"set session_replication_role = replica; insert into {table} ({', '.join(kinds)}) select {', '.join(values)}"
-                f" from {table} c, generate_series(1, {variant.growth}) n",
+                f" from (select * from {table} c where ({is_copy}) is not true) c, generate_series({first}, {first + count - 1}) n",
                 variant.database,
             )
-        self.postgres.sql("vacuum analyze", variant.database)
-        variant.bytes_of_task = (self.number_of(variant, variant.database, size) - before) / variant.growth
-        variant.is_filled = True
 
     def fill_sqlite(self, variant, database):
         """Like `fill`, for SQLite."""
@@ -264,7 +290,7 @@ class Bench:
         def copied(value, number):
             if value is None:
                 return None
-            time_of = (1700000000000 + number).to_bytes(6, "big")
+            time_of = (FIRST_COPY + number).to_bytes(6, "big")
             return time_of + b"\x70" + hashlib.md5(value + number.to_bytes(8, "big")).digest()[:9]
 
         with sqlite3.connect(database) as connection:
@@ -358,21 +384,21 @@ class Bench:
         people."""
         started, targets = self.serve(variant, self.prepare(variant))
 
-        def fetch(path, key, body=None):
-            headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
-            with urllib.request.urlopen(urllib.request.Request(f"http://{targets[0]}{path}", body, headers)) as answer:
+        def read(path, key):
+            headers = {"authorization": f"Bearer {key}"}
+            with urllib.request.urlopen(urllib.request.Request(f"http://{targets[0]}{path}", headers=headers)) as answer:
                 answer.read()
 
         for key, count in OTHERS.items():
             for _ in range(count):
-                fetch("/v1/tasks", key, json.dumps({"input": INPUT}).encode())
+                self.fetch(targets[0], "/v1/tasks", key, {"input": INPUT})
         timed = []
         for path in READS:
             for key, person in ({KEY: "all"} | OTHERS).items():
                 times = []
                 for _ in range(200):
                     began = time.perf_counter()
-                    fetch(path, key)
+                    read(path, key)
                     times.append((time.perf_counter() - began) * 1000)
                 times.sort()
                 timed.append([f"GET {path}", str(person), f"{times[99]:.1f}", f"{times[197]:.1f}", f"{times[-1]:.1f}"])
