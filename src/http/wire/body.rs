@@ -245,8 +245,8 @@ pub(crate) struct ApproveCall {
 pub(crate) struct NewRemember {
     /// The tasks in which the standing decision counts.
     pub r#for: super::decision::WireGrantScope,
-    /// How long the standing decision counts, such as `30m`, `4h` or `1d`; at most the `most` in
-    /// the call's member `remember`.
+    /// How long the standing decision counts, such as `30m`, `4h` or `1d`. The maximum is the value
+    /// `remember.most` of the call.
     #[schema(value_type = String, pattern = "^[0-9]+(ms|s|m|h|d)$")]
     pub expires_in: Duration,
 }

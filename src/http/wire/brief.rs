@@ -44,9 +44,9 @@ pub(crate) struct RequestBrief {
     pub status: WireRequestStatus,
     /// The rule's own message, or "Human intervention required."
     pub message: String,
-    /// The names of the tools whose calls the request decides, without repetitions. Leaves out a
-    /// name that the configuration does not have. At a gate with `other_tools: judge`, an agent can
-    /// make up such a name.
+    /// The names of the tools whose calls the request decides, without repetitions. A name that the
+    /// configuration does not have is left out, because an agent can make up such a name at a gate
+    /// with `other_tools: judge`.
     pub tools: Vec<String>,
     /// The number of calls that the request decides.
     pub calls: usize,

@@ -133,7 +133,7 @@ pub(crate) struct WireApproval {
 }
 
 impl WireDecision {
-    /// Converts a single answer, which was committed at the time `at`.
+    /// Returns the decision of a single answer, which was committed at the time `at`.
     #[must_use]
     pub(crate) fn of_answer(at: Time, answer: &decision::Decision) -> Self {
         let calls = answer.decisions.keys();
@@ -162,7 +162,8 @@ impl WireDecision {
         let mut decision = Self::of_answer(*at, answer);
         decision.action = call_answer.action.into();
         decision.reason = call_answer.reason.clone().or(decision.reason);
-        // The result has only this call's standing decision, even if the answer gave others.
+        // The answer may have given standing decisions for several calls. The decision of one call
+        // has only the standing decision for this call.
         let grant = call_answer.remember.as_deref();
         decision.remember = grant.map(|grant| remembered(*at, grant));
         decision.decisions.retain(|id, _| *id == call.to_string());

@@ -136,8 +136,8 @@ pub(crate) struct WebhookMessage {
     #[schema(format = DateTime)]
     pub timestamp: String,
     /// The event in brief; with `payload: full`, the data that the event has in the stream of its
-    /// tree. In a reminder, the member `event` of that data is the reminder's type, and the request
-    /// is as of the time of sending.
+    /// tree. The full data of a reminder is that of the event that opened the request, but `event`
+    /// is the type of the reminder, and `request` is as of the time of sending.
     pub data: WebhookData,
 }
 

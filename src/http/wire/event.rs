@@ -41,7 +41,8 @@ pub(crate) struct EventData {
 
 impl EventData {
     /// Returns the data of an event in the tree of the root task `root`. `request` is the request
-    /// that the event is about, as of the event's commit; `None` for any other event.
+    /// that the event is about, as of the event's commit; `None` if the event is not about a
+    /// request.
     #[must_use]
     pub(crate) fn from_event(
         root: TaskId,
@@ -58,8 +59,8 @@ impl EventData {
         }
     }
 
-    /// Replaces the name of the event. A reminder shows the event that opened the request, under
-    /// the name of the reminder.
+    /// Replaces the name of the event. A reminder has the data of the event that opened the
+    /// request, with the type of the reminder as its name.
     #[must_use]
     pub(crate) fn named(self, event: &'static str) -> Self {
         Self { event, ..self }

@@ -126,7 +126,8 @@ impl WireGateCall {
             expires_in_ms: u64::try_from(permit.expires_in.as_millis()).unwrap_or(u64::MAX),
             idempotency_key: call.tool_call_id.to_string(),
         });
-        // A call that was not run ends with a text about its end, which is part of `message`.
+        // If a call did not run and no person supplied its result, the stored result is only a text
+        // about the end of the call. `message` describes this end, so the result is left out.
         let has_result = |outcome| call.attempts > 0 || outcome == Outcome::Responded;
         let result = call.result.as_ref();
         let result = result.filter(|result| has_result(result.outcome));

@@ -70,8 +70,8 @@ pub(crate) struct WireGrant {
 }
 
 impl WireGrant {
-    /// Converts a row. `ended` is the reason why the standing decision has ended; `None` while it
-    /// counts.
+    /// Returns the standing decision of a row. `ended` is the reason why the standing decision has
+    /// ended; `None` if it has not ended.
     #[must_use]
     pub(crate) fn from_row(row: &GrantRow, ended: Option<grant::GrantEnd>) -> Self {
         Self {

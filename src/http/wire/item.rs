@@ -95,7 +95,7 @@ pub(crate) struct WireUsage {
     pub total_tokens: i64,
 }
 
-/// Declares a struct for each item type: the members of all types, and the members of this type.
+/// Declares a struct for each item type, with the members of all items and those of this type.
 macro_rules! items {
     ($($(#[$doc:meta])* $name:ident { $($(#[$field:meta])* $member:ident: $kind:ty),* $(,)? })*) => {
         $(

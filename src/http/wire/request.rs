@@ -251,7 +251,8 @@ fn call_warning(warning: &Warning) -> CallWarning {
 }
 
 /// Parses the arguments. Returns `None` for a text that is not JSON, is nested too deeply, or
-/// repeats a member. An empty text counts as an empty object, as it does for the tool.
+/// repeats a member. A blank text counts as an empty object, because the tool gets an empty object
+/// for a blank text.
 fn arguments(text: &str) -> Option<Value> {
     if text.trim_matches([' ', '\t', '\n', '\r']).is_empty() {
         return Some(Value::Object(Map::new()));
@@ -360,7 +361,8 @@ impl InterventionRequest {
 
 /// Returns whether the service adds the warning that the call may already have run. The service
 /// adds the warning if the request is open, and a restore or a failover may have lost later items
-/// of the journal. A call that is safe to repeat or already has the warning does not get it.
+/// of the journal. The service does not add the warning to a call that is safe to repeat, or whose
+/// stored warnings include it.
 #[must_use]
 pub(super) fn may_have_run(row: &RequestRow, call: &CallSpec) -> bool {
     let known = || {

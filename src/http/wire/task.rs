@@ -140,7 +140,7 @@ impl TaskError {
 }
 
 impl AgentTask {
-    /// Converts a task for `caller`. `pending` holds the task's open requests.
+    /// Returns the task as `caller` sees it. `pending` holds the task's open requests.
     #[must_use]
     pub(crate) fn from_row(
         row: &TaskRow,

@@ -84,7 +84,8 @@ fn decision() -> Decision {
     }
 }
 
-/// A fact, the `role` of the fact's item, and the members of this item that not every item has.
+/// A fact, and the expected item of this fact: its `role`, and the members that are specific to its
+/// type.
 type Shape = (Fact, &'static str, Value);
 
 fn facts() -> Vec<Shape> {
