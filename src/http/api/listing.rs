@@ -37,8 +37,8 @@ impl Listing {
         self.text.len() == self.start
     }
 
-    /// Adds an entry. If the page is full, leaves the entry out and returns false. The first entry
-    /// always fits.
+    /// Adds an entry and returns true. If the page has no space for the entry, leaves the entry out
+    /// and returns false. The first entry is added whatever its size.
     ///
     /// # Errors
     /// `internal` when the entry cannot be serialized.

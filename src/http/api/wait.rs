@@ -82,8 +82,8 @@ async fn when_stopped(
     let follows_commit = news.is_some();
     // Subscribes before the first read, so that no commit after the read is missed.
     let mut news = news.unwrap_or_else(|| http.store.watch(root));
-    // The first value of a new subscription is an earlier commit of this process. Another replica
-    // may have changed the task since then, so the state at that commit is not returned.
+    // The first value of a new subscription can be the state after an earlier commit of this
+    // process. Another replica may have changed the task since then, so this state is not returned.
     let outdated = (!follows_commit).then(|| news.borrow().commits);
     let end = Instant::now() + max_wait;
     let mut poll = FIRST_POLL;

@@ -30,9 +30,9 @@ impl Resent {
     }
 }
 
-/// Makes deliveries due now: one delivery, or all that a filter selects. The future `read` reads
-/// the body and returns this target. The checks have the same order as in `api/submit.rs`: `read`
-/// is polled only after the check that the caller may resend deliveries.
+/// Makes deliveries due now. The future `read` reads the body and returns the target: one delivery,
+/// or all deliveries that a filter selects. As in `api/submit.rs`, `read` is polled only after the
+/// check that the caller may resend deliveries.
 ///
 /// # Errors
 /// `idempotency_key_reused` if an earlier POST with the same key had another body; `forbidden` if

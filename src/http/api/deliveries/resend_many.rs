@@ -63,9 +63,9 @@ pub(crate) async fn resend_deliveries(
     Ok(resent.mark((StatusCode::ACCEPTED, body).into_response()))
 }
 
-/// Checks that the tenant has the receiver of the filter, so that a misspelt name does not look
-/// like a receiver without deliveries. A receiver that is no longer in the configuration is
-/// accepted while it has a delivery.
+/// Checks that the tenant has the receiver that `filter` names. Without this check, the response to
+/// a misspelt name would be a success with the count 0. A receiver that is no longer in the
+/// configuration is accepted while it has a delivery.
 ///
 /// # Errors
 /// `invalid` if no receiver of the tenant has this name; `unavailable`.

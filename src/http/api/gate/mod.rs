@@ -74,8 +74,8 @@ pub(crate) async fn timed_ask(
 /// member `call`, which is the call as `caller` sees it.
 pub(crate) async fn gate_problem(http: &Http, caller: &Caller, refusal: GateRefusal) -> Problem {
     match refusal {
-        // Boxed, so that the future of the HTTP request reserves no memory for this conversion
-        // while the ask waits.
+        // Boxed, because otherwise each HTTP request that waits for a verdict would reserve memory
+        // for this conversion in its future.
         GateRefusal::Command(refusal) => Box::pin(refusal_problem(http, caller, refusal)).await,
         GateRefusal::InHand(call) => {
             let end = call.expires_at.map(|end| format!(" until {end}"));

@@ -26,8 +26,8 @@ pub(crate) const OP: Op = Op {
     id: "report_gate_outcome",
     surface: Surface::Api,
     auth: AuthClass::Key,
-    // Each byte of the content takes at most six bytes in JSON: the length of an escape. All other
-    // members together may take 64 KiB.
+    // Each byte of the content takes at most six bytes in JSON, as an escape such as `\u0000`. All
+    // other members together may take 64 KiB.
     max_body_bytes: 6 * MAX_CONTENT_BYTES + 64 * 1024,
     problems: &[
         Code::BadJson,

@@ -1,6 +1,6 @@
-//! Limits the clients that wait at gates in this process: the proposals (asks) that wait for a
-//! verdict, and the reads of calls that wait for a change. If an MCP client cancels its request, the
-//! proposal stops waiting.
+//! Limits the number of HTTP requests that wait at gates in this process: proposals of calls (asks)
+//! that wait for a verdict, and reads of calls that wait for a change. If an MCP client cancels its
+//! request, the proposal stops waiting.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,9 +20,9 @@ pub(crate) struct WaitingAsks(Arc<Mutex<Asks>>);
 #[derive(Debug, Default)]
 struct Asks {
     next: u64,
-    /// The waiting HTTP requests by number, each with its caller. If the client can cancel the HTTP
-    /// request, the value also has the name by which [`WaitingAsks::cancel`] finds the proposal,
-    /// and the token that ends the wait.
+    /// The waiting HTTP requests, by the number of their [`WaitSlot`]. Each value has the caller.
+    /// If the client can cancel the HTTP request, the value also has the name by which
+    /// [`WaitingAsks::cancel`] finds the proposal, and the token that ends the wait.
     open: HashMap<u64, (PersonKey, Option<(String, CancellationToken)>)>,
 }
 
@@ -65,8 +65,9 @@ impl WaitingAsks {
     }
 
     /// Ends the waits of all proposals of `caller` with the request name `request`. If two clients
-    /// of the caller use this name, the waits of both end: the service cannot tell the clients
-    /// apart, and a wait that went on could start a call for the client that has canceled.
+    /// of the caller use this name, the waits of both clients end, because the service cannot tell
+    /// which client has canceled. A canceled wait that continued could start a call that its client
+    /// no longer wants.
     pub(crate) fn cancel(&self, caller: &Caller, request: &str) {
         let person = person(caller);
         for (other, named) in self.lock().open.values() {

@@ -159,8 +159,8 @@ impl McpRequest<'_> {
 }
 
 /// Parses a `requestState` into the task of the call and the number of repetitions so far. A forged
-/// state gains nothing: the gate ignores the state if the request's caller, gate, session, tool or
-/// arguments differ from those of the call that the state names.
+/// state gives no access to another call: the gate ignores the state if the request's caller, gate,
+/// session, tool or arguments differ from those of the call that the state names.
 fn parse_request_state(state: &str) -> Option<(TaskId, u32)> {
     let (task, repetition) = state.strip_prefix("hp1.")?.split_once('.')?;
     let repetition: u32 = repetition.parse().ok()?;

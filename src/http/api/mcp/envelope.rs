@@ -167,8 +167,9 @@ pub(super) fn check_headers(
         ));
     }
     if incoming.id.is_some() {
-        // The method is checked before `_meta`. A request with the older method `initialize` lacks
-        // this `_meta`, and its client must learn that the method is unknown.
+        // The method is checked before `_meta`. `initialize` is a method of the older revisions, in
+        // which `_meta` names no revision. Its client must learn that the method is unknown, not
+        // that a member of `_meta` is missing.
         RpcMethod::parse(&incoming.method, revision)?;
     }
     if let Some(params) = params.filter(|_| incoming.id.is_some()) {

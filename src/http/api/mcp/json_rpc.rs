@@ -74,8 +74,8 @@ impl RpcError {
         Self::from_problem(&Problem::unavailable())
     }
 
-    /// Builds the error for a problem. The member `data` of the error has the problem's code, and
-    /// the time of a `Retry-After`, which an event stream cannot carry as a header.
+    /// Builds the error for a problem. The member `data` of the error has the problem's code. It
+    /// also has the time of a `Retry-After`, because an event stream is sent without this header.
     pub(super) fn from_problem(problem: &Problem) -> Self {
         let code = if matches!(problem.code, Code::Unavailable | Code::Internal) {
             -32603

@@ -85,7 +85,7 @@ pub(crate) async fn post_mcp_message(
     may_ask_at_gate(&posted.caller).map_err(Problem::forbidden)?;
     let agent = open_gate(&http, &posted.caller, &gate)?;
     let gate = agent.gate.as_deref().ok_or_else(Problem::not_found)?;
-    // A client names a call by a key in the MCP message. The header `Idempotency-Key` is not used,
+    // An MCP client gives the key of a call in `_meta`. The header `Idempotency-Key` is not used,
     // but its form is checked.
     check_key(&posted.headers)?;
     check_accept(&posted.headers)?;
@@ -196,7 +196,8 @@ fn request_name(gate: &str, session: Option<&str>, id: &Value) -> String {
 }
 
 impl McpRequest<'_> {
-    /// Returns the future of the response. The future waits if the request is a `tools/call`.
+    /// Returns the future of the response. The future of a `tools/call` waits for the gate's
+    /// answer; any other future is ready at once.
     fn answer(&self, incoming: Incoming) -> Result<BoxFuture<'static, Response>, RpcError> {
         let params = incoming.params?;
         params.check_meta()?;

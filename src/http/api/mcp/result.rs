@@ -37,8 +37,8 @@ pub(super) struct ResultWriter {
 impl ResultWriter {
     /// Returns the result as JSON text. If the call is pending and `next_repetition` is set, the
     /// result is `input_required`, after which the client repeats the request by itself. If an MCP
-    /// server ran the call during this request, the result is that server's own result with
-    /// additions.
+    /// server ran the call during this request, the result is that server's own result with the
+    /// additions of `pass_through`.
     pub(super) fn result(
         &self,
         answer: &GateAnswer,
@@ -175,9 +175,10 @@ impl ResultWriter {
 }
 
 /// Writes the result of a call that a gateway does not let through, in the protocol revision of the
-/// gateway's client. The result asks for no repetition, because the repeated request would take a
-/// `requestState` of this service to the upstream. A result that a person gave is an error
-/// result: the upstream's tool may have an `outputSchema`, which this service does not know.
+/// gateway's client. The result has no `requestState`, because the client would repeat it in a
+/// request that the gateway may send to the upstream MCP server. A result that a person gave is an
+/// error result, because the upstream's tool may have an `outputSchema`, which this service does
+/// not know.
 pub(crate) fn gateway_result(
     call: &GateCall,
     caller: &Caller,
@@ -351,7 +352,7 @@ fn gate_meta(call: &GateCall, request: Option<&InterventionRequest>) -> Value {
     })
 }
 
-/// Adds the type of a complete result, if the revision requires a type.
+/// Sets the result's member `resultType` to `complete`, if the revision requires this member.
 fn set_result_type(result: &mut Value, revision: Revision) {
     if revision.is_stateless() {
         set_member(result, "resultType", json!("complete"));

@@ -45,9 +45,8 @@ impl RpcReply {
         }
     }
 
-    /// Returns the reply to a canceled request. MCP says that the receiver of a cancellation should
-    /// send no response, and that the sender of the cancellation ignores a response that comes
-    /// nevertheless.
+    /// Returns the reply to a canceled request: an empty text, which is not sent as a JSON-RPC
+    /// message. MCP says that the receiver of a cancellation should send no response.
     pub(super) fn canceled() -> Self {
         Self::new(String::new(), None)
     }
@@ -137,9 +136,9 @@ fn notification(token: &Value, number: u64, request: Option<&AwaitedRequest>) ->
     json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params}).to_string()
 }
 
-/// Returns a text that names the people for whom a call waits. The text speaks of an approval only
-/// if the request asks for an approval. If it is a request of another kind, the call may have run
-/// already.
+/// Returns a text that names the people for whom a call waits. If the request is an approval, the
+/// text says that they approve. For any other kind of request, the text says that they answer a
+/// question, because the call may already have run.
 fn waiting_text(kind: RequestKind, approvers: &Approvers) -> String {
     let names = approvers.groups.iter().chain(&approvers.users);
     let names: Vec<&str> = names.map(String::as_str).collect();

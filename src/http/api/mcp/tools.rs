@@ -1,5 +1,5 @@
-//! `tools/list`: the gate's tools that the service itself runs. An MCP client lets the server run
-//! every listed tool, so the tools that the asker runs are not listed.
+//! `tools/list`: the gate's tools that the service itself runs. An MCP client sends the calls of
+//! every listed tool to the server, so the tools that the asker runs are not listed.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -167,7 +167,7 @@ pub(crate) fn no_metadata() -> String {
     "{}".to_owned()
 }
 
-/// The form of a session id, as the detail of a mistake describes it.
+/// The description of a valid session id, for error messages.
 pub(crate) const SESSION_ID_FORM: &str = "1 to 128 of A-Z a-z 0-9 . _ : -";
 
 #[must_use]
