@@ -212,7 +212,7 @@ fn response_or_result() -> Value {
     })
 }
 
-/// Adds the constraints on the operation with this id, and on the operation's parameters.
+/// Adds the constraints on the operation with the id `id`, and on the operation's parameters.
 pub(crate) fn describe(operation: &mut Map<String, Value>, id: &str) {
     if let Some((_, words)) = OPERATION_CONSTRAINTS
         .iter()
@@ -304,8 +304,8 @@ mod tests {
             .to_string()
             .matches("x-constraint")
             .count();
-        // `cursor` has one entry in `PARAMETER_CONSTRAINTS`, but is a parameter of eight operations
-        // (four lists and four pages), so it is counted seven more times.
+        // The constraint on `cursor` is one entry of `PARAMETER_CONSTRAINTS`, but the document has
+        // it eight times: for four lists and four pages. So seven are added.
         assert_eq!(
             said,
             PARAMETER_CONSTRAINTS.len()

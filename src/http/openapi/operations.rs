@@ -133,7 +133,7 @@ fn add_problems(responses: &mut Map<String, Value>, op: &Op) {
 fn response_headers(operation: &mut Map<String, Value>, op: &Op) {
     let is_prefer = |parameter: &mut Value| parameter.get("name") == Some(&json!("Prefer"));
     let takes_prefer = parameters_mut(operation).any(is_prefer);
-    // Only an operation that stores each `Idempotency-Key` notices that a key is reused.
+    // Only an operation that stores the `Idempotency-Key` can notice that a key was used before.
     let stores_keys = op.problems.contains(&Code::IdempotencyKeyReused);
     let headers = [
         (
