@@ -33,7 +33,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long [`Child::end`] waits for a child to end. The guard kills the child five seconds after
 /// the input is closed, so this time must be longer.
 const END_TIMEOUT: Duration = Duration::from_secs(8);
-/// How long a child may take to read the reply to its request.
+/// How long a child may take to read this service's reply to a request of the child.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_LOGGED_BYTES_PER_SECOND: usize = 4 * 1024;
 
@@ -140,8 +140,8 @@ impl Child {
         Ok(child)
     }
 
-    /// Whether the child's output has ended or its input is closed. After the child has crashed,
-    /// the result may still be false for a moment.
+    /// Whether the child's output has ended or the child's input is closed. For a moment after a
+    /// crash of the child, the result may still be false.
     pub(super) fn has_ended(&self) -> bool {
         self.shared.ended.is_cancelled() || self.shared.closing.is_cancelled()
     }
@@ -209,8 +209,7 @@ impl Child {
         let _ = tokio::time::timeout(END_TIMEOUT, self.shared.guard_ended.cancelled()).await;
     }
 
-    /// Returns a value whose drop closes the child's input, unless `disarm` was called on the
-    /// value.
+    /// Returns a [`DropGuard`], whose drop closes the child's input. `disarm` prevents this.
     pub(super) fn closing_on_drop(&self) -> DropGuard {
         self.shared.closing.clone().drop_guard()
     }
@@ -290,7 +289,7 @@ impl Shared {
                 self.settle(&id, answer, line);
             }
             Some(ServerMessage::Request(id, method)) => {
-                // A request that finds the queue full gets no reply.
+                // If the queue is full, the child's request gets no reply.
                 let _ = self.replies.try_send(reply(&id, &method));
             }
             Some(ServerMessage::Notification(method)) if is_list_change(&method) => {

@@ -154,8 +154,8 @@ impl McpOutcome {
 
 impl McpCall<'_> {
     /// Returns the id of request `request_index` (counted from 0) of this attempt. The protocol
-    /// demands a new id for each request. If the attempt sends answers to the server's questions,
-    /// the id contains `resume.round`.
+    /// demands a new id for each request. If the attempt answers the server's questions, the id
+    /// contains `resume.round`: the number of earlier attempts that ended with questions.
     pub(super) fn request_id(&self, request_index: u32) -> String {
         let round = self.resume.as_ref().map_or(0, |resume| resume.round);
         match (round, request_index) {
@@ -224,8 +224,8 @@ enum Connection {
 }
 
 impl Client {
-    /// Creates a client, which connects at its first use. `hint` is the revision that the server
-    /// spoke when its tools were reviewed. `redactor` redacts texts about a child process, because
+    /// Creates a client, which connects at its first use. `hint` is the protocol revision that the
+    /// server spoke when its tools were reviewed. `redactor` redacts texts about a child process, because
     /// the name of its program may contain a secret. `log` says whether the lines of a child's
     /// standard error are logged. Otherwise the lines are dropped.
     pub(crate) fn new(

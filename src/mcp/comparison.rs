@@ -1,8 +1,8 @@
 //! Compares a server's tools with their reviewed definitions. Invariants: a tool counts as changed
 //! if the server lists another definition of the tool, lists the tool twice, or does not list the
 //! tool. The tool stays changed until a comparison finds the reviewed definition again. A
-//! comparison asks the server with the request headers of a call. Its result holds only for calls
-//! with the same headers.
+//! comparison sends the request headers of a call. The result of the comparison holds only for
+//! calls with the same headers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -18,7 +18,7 @@ use crate::task::id::TaskId;
 use crate::tool::catalog::definition_digest;
 use crate::tool::headers::headers_digest;
 
-/// How long a successful comparison is recent enough for [`Need::Judge`] and [`Need::Start`].
+/// The maximum age of a successful comparison for [`Need::Judge`] and [`Need::Start`].
 const FRESH_FOR: Duration = Duration::from_mins(1);
 /// The time after a failed comparison in which [`Need::Judge`] requires no new comparison.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(10);
@@ -27,21 +27,23 @@ const MAX_TASKS: usize = 1024;
 /// The reason for a comparison, which decides how old the comparison may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// A call is judged for the first time, or shown in a reconcile request. If this comparison
-    /// fails, the driver goes on without it, because the comparison at the start of the call also
-    /// finds a changed definition.
+    /// A call is judged for the first time, or shown in a reconcile request. If the comparison
+    /// fails, the driver goes on without it: the comparison at the start of the call also finds a
+    /// changed definition.
     Judge,
     /// A repeatable call that a rule allows is about to start.
     Start,
-    /// A call is about to start that must not be repeated, or that a person's decision lets start.
-    /// Or such a decision is about to be stored. Only a comparison that begins now is recent
-    /// enough.
+    /// Only a comparison that begins now is recent enough. There are three reasons:
+    ///
+    /// - A call that must not be repeated is about to start.
+    /// - A call is about to start because of a person's decision.
+    /// - A decision that lets a call start is about to be stored.
     StartNow,
 }
 
-/// The comparisons of one server's tools with their reviewed definitions, one for each set of
-/// request headers: a server may list different tools for different users. A comparison is dropped
-/// once no entry of `Cache::by_task` refers to it.
+/// The comparisons of one server's tools with their reviewed definitions. Each set of request
+/// headers has its own comparison, because a server may list different tools for different users.
+/// A comparison is dropped once `Cache::by_task` no longer refers to it.
 #[derive(Debug, Default)]
 pub(super) struct Comparisons(Mutex<Cache>);
 
@@ -64,8 +66,8 @@ impl Comparisons {
     }
 
     /// Returns the comparison for `headers`, and records this comparison as the last comparison
-    /// that `task` used. If more than [`MAX_TASKS`] tasks are recorded, drops the task whose last
-    /// use is the oldest.
+    /// that `task` used. If more than [`MAX_TASKS`] tasks are recorded, forgets the task whose last
+    /// use of a comparison is the oldest.
     pub(super) fn for_headers(
         &self,
         task: Option<TaskId>,

@@ -38,7 +38,7 @@ pub struct LockedServer {
     pub server: Value,
     /// The protocol revision that the server spoke at the review.
     pub protocol: String,
-    /// The time of the last review that changed this entry, in UTC (RFC 3339).
+    /// The time of the last review that changed this server's locked data, in UTC (RFC 3339).
     pub locked_at: String,
     /// The tools, by their names at the server.
     pub tools: BTreeMap<String, LockedTool>,
@@ -107,8 +107,8 @@ impl Lock {
 }
 
 impl LockedTool {
-    /// Creates the entry for a tool, with its digest. `definition` must be exactly as the server
-    /// listed it.
+    /// Creates the reviewed definition of a tool, with its digest. `definition` must be exactly as
+    /// the server listed it.
     #[must_use]
     pub fn new(definition: Value) -> Self {
         Self {

@@ -100,8 +100,8 @@ fn count_keyword(schema: &Value) -> usize {
             });
             let inside: usize = below
                 .map(|(name, value)| match (name.as_str(), value) {
-                    // The keys of these maps are names that the author of the schema chose. The
-                    // values are schemas.
+                    // Each of these five keywords has a map from names to schemas. The author of
+                    // the schema chose the names, so a name never counts as a keyword.
                     (
                         "properties" | "patternProperties" | "dependentSchemas" | "$defs"
                         | "definitions",

@@ -295,8 +295,9 @@ fn add_words<'d>(value: &'d Value, words: &mut BTreeSet<&'d str>) {
     }
 }
 
-/// Returns the words of a text, and each word without the dots and dashes around it, because these
-/// may belong to the sentence.
+/// Returns each word of a text in two forms: as written, and without dots and dashes at its ends.
+/// A dot or dash at the end of a word may belong to the sentence. Leaves out forms of up to three
+/// bytes.
 fn words_of(text: &str) -> impl Iterator<Item = &str> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.')));
     let forms = words.flat_map(|word| [word, word.trim_matches(['.', '-'])]);

@@ -43,7 +43,7 @@ const BUSY: &str = "its process did not read its input in time";
 const ANSWER_LOST: &str = "its process ended before it answered";
 /// The error text if the service shuts down before the child has started.
 const CLOSED: &str = "it is not started while the service shuts down";
-/// The reason of a failed start whose future was dropped.
+/// The error text for a start that did not end, because its future was dropped.
 const GIVEN_UP: &str = "its start was given up";
 
 /// The program with its arguments, the working directory, and the environment.
@@ -91,8 +91,8 @@ pub(super) struct Stdio {
     limits: TimeLimits,
     /// Locked while a child starts, so that concurrent calls share one start.
     running: Mutex<Running>,
-    /// Canceled by [`Stdio::close`], so that a child that is starting is given up. A start holds
-    /// the lock of `running`, so [`Stdio::close`] would otherwise wait for the end of the start.
+    /// Canceled by [`Stdio::close`], which ends a start in progress. Otherwise [`Stdio::close`]
+    /// would wait for the end of the start, because a start holds the lock of `running`.
     closed: CancellationToken,
     /// Limits the concurrent calls. The caller takes a slot before each call.
     pub(super) slots: Arc<Semaphore>,
@@ -194,7 +194,8 @@ impl Stdio {
         request_index: u32,
     ) -> McpOutcome {
         let mut restarted = false;
-        // `within` counts from now, or from the decision on the permit if that comes later.
+        // `within` counts from now. If the permit is decided later, `within` counts from that
+        // decision.
         let earliest_end = Instant::now() + within;
         loop {
             let session = match self.session().await {
@@ -247,7 +248,7 @@ impl Stdio {
         }
     }
 
-    /// Ends the child. A child that is starting is given up, and no other child starts afterwards.
+    /// Ends the child, or the start of a child in progress. No other child starts afterwards.
     pub(super) async fn close(&self) {
         self.closed.cancel();
         let session = self.running.lock().await.session.take();

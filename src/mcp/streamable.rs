@@ -141,8 +141,8 @@ impl Streamable {
             {
                 Ok(reply) => reply,
                 Err(failure) => {
-                    // The server may have restarted and lost the session, and some servers do not
-                    // answer 404 in this case. So the next request begins a new session.
+                    // Perhaps the server has restarted and lost the session: some servers do not
+                    // answer 404 then. So the next request begins a new session.
                     self.forget(&call.headers, &context);
                     return match failure {
                         net::NetFailure::NotSent(why) => McpOutcome::NotSent(why.to_owned()),
@@ -151,9 +151,9 @@ impl Streamable {
                 }
             };
             let status = reply.status;
-            // The call is sent again only if the server certainly did not execute it. The status
-            // 400 is no such proof. An answer with the id of the request is a proof only if it is a
-            // refusal (`RpcAnswer::is_refusal`).
+            // The call is sent again only if the server certainly did not execute it. After a
+            // status 400, this is not certain. After an answer with the id of the request, it is
+            // certain only if the answer is a refusal (`RpcAnswer::is_refusal`).
             let renewal = self.renew(&call.headers, &context, status).await;
             let was_read =
                 reply.has_request_id && !reply.answer.as_ref().is_some_and(RpcAnswer::is_refusal);
@@ -190,8 +190,8 @@ impl Streamable {
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, end).await;
     }
 
-    /// Returns a future that ends the sessions of `ended`. Its requests have the headers `operator`
-    /// and, if OAuth is configured, a token. `None` if no conversation of `ended` has a session.
+    /// Returns a future that ends the sessions of `ended`. The future's requests have the headers
+    /// `operator` and, if OAuth is configured, a token. `None` if `ended` contains no session.
     async fn end(
         &self,
         operator: &HeaderMap,
@@ -205,9 +205,9 @@ impl Streamable {
         Some(end_sessions(self.net.clone(), self.url.clone(), headers, ended).boxed())
     }
 
-    /// Returns a context in which no conversation has begun. Its headers are a copy of `operator`.
-    /// If OAuth is configured, the headers also have a token. For a call, `operator` already
-    /// contains the user's credentials.
+    /// Returns a context in which no conversation has begun. Its headers are the operator's headers
+    /// (`operator`) and, if OAuth is configured, a token. For a call, the caller has already filled
+    /// the user's credentials into `operator`.
     async fn unbegun(&self, operator: &HeaderMap) -> Result<Context, ClientError> {
         let (mut headers, mut token) = (operator.clone(), None);
         if let Some(tokens) = &self.tokens {
@@ -224,8 +224,8 @@ impl Streamable {
         })
     }
 
-    /// Returns the conversation that was begun with the headers `operator`, and the headers of its
-    /// next request. If there is no such conversation, begins one.
+    /// Returns the kept conversation that began with the headers `operator`, and the headers of its
+    /// next request. If no such conversation is kept, begins a conversation.
     async fn context(&self, operator: &HeaderMap) -> Result<Context, ClientError> {
         let key = headers_digest(operator);
         let begin_lock = self.conversations.begin_lock(key);

@@ -190,8 +190,8 @@ impl Tool for McpTool {
         })
     }
 
-    /// Only the stateless revision (2026-07-28) has questions that people answer here. A server that
-    /// was reviewed with an older revision counts as a server of that revision.
+    /// False if the server was reviewed with a revision older than the stateless revision
+    /// (2026-07-28). In the older revisions, the client cancels every question of the server.
     fn may_ask(&self) -> bool {
         let reviewed = Revision::parse(&self.server.locked.protocol);
         reviewed.is_none_or(Revision::is_stateless)

@@ -155,8 +155,8 @@ impl RpcAnswer {
 }
 
 impl ServerMessage {
-    /// Parses one message. `text` must be a result of [`readable`]. Returns `None` if the text is
-    /// not a valid message.
+    /// Parses one message. `text` must have been returned by [`readable`]. Returns `None` if the
+    /// text is not a valid message.
     pub(super) fn read(text: &str) -> Option<Self> {
         let mut reader = serde_json::Deserializer::from_str(text);
         let value = StrictValue(MAX_DEPTH).deserialize(&mut reader).ok()?;
@@ -196,8 +196,8 @@ pub(super) fn unreadable_answer_id(message: &str) -> Option<String> {
     answer.method.is_none().then_some(answer.id)
 }
 
-/// Returns the text of the result in `message`, exactly as it stands there. `message` must be a
-/// result of [`readable`]. Returns `None` for an error.
+/// Returns the text of the result in `message`, byte for byte. `message` must have been returned by
+/// [`readable`]. Returns `None` if the message is an error.
 pub(super) fn raw_result(message: &str) -> Option<String> {
     #[derive(Deserialize)]
     struct Raw<'m> {

@@ -20,8 +20,8 @@ fn granted(number: usize, lasts: u64) -> Response {
     answer(200, "application/json", body.to_string())
 }
 
-/// Starts a server that issues tokens with a lifetime of `lasts` seconds, and that answers calls
-/// with `call`.
+/// Starts a server that issues tokens with a lifetime of `lasts` seconds. `call` returns the answer
+/// to each call.
 async fn server(
     lasts: u64,
     call: impl Fn(&Seen) -> Option<Response> + Clone + Send + Sync + 'static,

@@ -41,8 +41,8 @@ note("end of input")
 "#;
 
 /// A line of a script, with which the server ignores SIGTERM. The guard sends SIGTERM two seconds
-/// after the end of the input. On a slow machine, the server may need longer to note the end of its
-/// input.
+/// after the end of the input. Without this line, SIGTERM could end the server on a slow machine
+/// before the server has noted the end of its input.
 const IGNORE_TERM: &str = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n";
 
 /// A server, and the directory in which the server writes notes.

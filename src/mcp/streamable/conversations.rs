@@ -96,7 +96,7 @@ struct Kept {
 }
 
 impl Conversations {
-    /// Returns the conversation, and records its use.
+    /// Returns the conversation that is kept under `key`, and records the time of this use.
     pub(super) fn get(&self, key: &HeadersDigest) -> Option<Conversation> {
         let mut kept = self.lock();
         let (used, conversation) = kept.by_headers.get_mut(key)?;
@@ -104,8 +104,8 @@ impl Conversations {
         Some(conversation.clone())
     }
 
-    /// Returns the lock that a request holds while it begins the conversation, so that a concurrent
-    /// request with the same headers does not begin another conversation.
+    /// Returns the lock for beginning the conversation of `key`. A request holds the lock while it
+    /// begins the conversation, so a concurrent request with the same headers begins no other.
     pub(super) fn begin_lock(&self, key: HeadersDigest) -> Arc<tokio::sync::Mutex<()>> {
         let mut kept = self.lock();
         let known = kept.begin_locks.get(&key).and_then(Weak::upgrade);
@@ -139,8 +139,8 @@ impl Conversations {
         Some(removed)
     }
 
-    /// Removes the conversation if its session is `session`. A session that has replaced `session`
-    /// is kept.
+    /// Removes the conversation that is kept under `key`, if its session is `session`. A newer
+    /// session is kept.
     pub(super) fn forget(&self, key: &HeadersDigest, session: &HeaderValue) {
         let mut kept = self.lock();
         let known = kept.by_headers.get(key);

@@ -5,10 +5,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::*;
 use crate::world::captured::Captured;
 
-/// A script that notes the process ids of the server and of its guard.
+/// A line of a script that writes a note with the process ids of the server and of its guard.
 const IDS: &str = "note('pid %d %d' % (os.getpid(), os.getppid()))\n";
 
-/// Returns the process ids of the last server and of its guard.
+/// Returns the process ids of the server that started last, and of this server's guard.
 fn ids(directory: &Path) -> (Pid, Pid) {
     let notes = notes(directory);
     let last = notes
@@ -230,8 +230,8 @@ async fn closed_child_gets_the_end_of_its_input_then_a_signal_and_is_killed_with
         .iter()
         .find_map(|note| note.strip_prefix("other "))
         .unwrap();
-    // The guard waits only for the server's own process. SIGKILL also ends the process that the
-    // server forked, but perhaps a moment later.
+    // The guard kills the process group, but waits only for the server's own process. The process
+    // that the server forked may end a moment later.
     let other = Pid::from_raw(other.parse().unwrap()).unwrap();
     until("the other process has ended", || !lives(other)).await;
 }
@@ -278,8 +278,8 @@ for line in sys.stdin:
     print(json.dumps({"jsonrpc": "2.0", "id": m["id"], **answer}), flush=True)
 "#;
     let mut server = Served::by(&["/usr/bin/env", "python3", "-c", stateless]);
-    // The server ignores the first `server/discover`. Even on a busy machine, it must answer the
-    // second within this time.
+    // The server ignores the first `server/discover`. Even on a busy machine, the server must
+    // answer the second `server/discover` within this time.
     server.stdio.limits.probe = Duration::from_secs(6);
     let listing = server.stdio.list().await.unwrap();
     assert_eq!(listing.revision, Revision::July2026);

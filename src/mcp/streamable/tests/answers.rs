@@ -264,9 +264,9 @@ async fn requests_of_a_server_in_its_answer_are_replied_to_while_the_call_waits(
     assert_eq!(replies[3]["result"], json!({"action": "cancel"}));
 }
 
-/// Answers the requests of a call in turn: first with a form for a password and a question for a
-/// person, then with a form for a pin, then with `last`. The answers in the request show which turn
-/// it is.
+/// Answers the requests of one call: the first with a form for a password and a question for a
+/// person, the second with a form for a pin, the third with `last`. The number of a request follows
+/// from the answers that the request contains.
 fn asks_for_secrets(seen: &Seen, last: impl Fn(&Seen) -> Response) -> Response {
     let form = |field: &str| {
         let schema = json!({"type": "object", "properties": {field: {"type": "string"}}});
@@ -345,7 +345,7 @@ async fn server_that_only_keeps_state_is_asked_a_hundred_times_with_growing_paus
 async fn state_is_kept_no_longer_than_the_timeout() {
     let server = stateful().await;
     let client = server.client_with(None, None, Duration::from_millis(1500));
-    // The list begins the conversation, so the call's timeout does not include this beginning.
+    // `list` begins the conversation, so the call's timeout does not include this beginning.
     assert!(client.list(&HeaderMap::new()).await.is_err());
     assert!(matches!(called(&client).await, McpOutcome::Unknown(_)));
     // The pause after the sixth call, 1600 ms, is longer than the timeout.
@@ -369,8 +369,8 @@ async fn later_leg_that_cannot_be_sent_leaves_the_outcome_unknown() {
             while !read.ends_with(b"}}}") {
                 assert_ne!(peer.read_buf(&mut read).await.unwrap(), 0);
             }
-            // The listener closes before the first request of the attempt is answered. So the
-            // second request is refused.
+            // `found` contains `supported`; `more` does not. So the listener closes before the
+            // attempt's first request is answered with `more`, and the second request is refused.
             listener = listener.filter(|_| body.contains("supported"));
             let length = body.len();
             let head = format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {length}");
