@@ -16,8 +16,8 @@ pub(super) fn object_text(arguments: &str) -> Option<Cow<'_, str>> {
     is_object.then_some(text)
 }
 
-/// Returns the arguments for a protocol that sends them as text. In place of arguments that are not
-/// a JSON object, the text is `{}`: the call's result says what is wrong with the arguments.
+/// Returns the arguments for a protocol that sends them as text. Arguments that are not a JSON
+/// object are replaced by `{}`. The stored result of the call tells the model the mistake.
 pub(super) fn sendable_arguments(arguments: &str) -> Cow<'_, str> {
     object_text(arguments).unwrap_or(Cow::Borrowed("{}"))
 }

@@ -100,9 +100,9 @@ pub(super) struct Endpoint<P> {
     clock: Arc<dyn Clock>,
     cleaner: Cleaner,
     /// The index in [`Protocol::REQUEST_MODES`] of the mode in which the next answer is asked for;
-    /// 0 at first. If a simpler mode leads to an answer, this mode is kept only if the refusal of
-    /// the previous mode named the parameter `stream` or `stream_options`. A refusal that names
-    /// neither may have been about another part of the request.
+    /// 0 at first. A refusal that names the parameter `stream` or `stream_options` changes this
+    /// index, once a simpler mode has led to an answer. Any other refusal does not change it,
+    /// because such a refusal may have been about another part of the request.
     mode_index: AtomicUsize,
     protocol: PhantomData<P>,
 }

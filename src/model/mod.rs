@@ -152,7 +152,7 @@ pub struct ModelError {
 pub struct AttemptEnd {
     /// The HTTP status; `None` if no answer began.
     pub status: Option<u16>,
-    /// The reason why there is no usable answer, in fixed words; `None` if the status tells it.
+    /// The reason why there is no usable answer, in fixed words; `None` if the status says it.
     pub reason: Option<&'static str>,
 }
 

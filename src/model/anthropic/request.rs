@@ -41,7 +41,7 @@ pub(super) enum Block {
 impl Block {
     /// Builds a call block from the members `rest` and the member `input`. If `arguments` is the
     /// text of a JSON object, `input` is that text, with escapes of lone surrogates replaced.
-    /// Otherwise `input` is `{}`, and the call's result says what is wrong with the arguments.
+    /// Otherwise `input` is `{}`; the stored result of the call tells the model the mistake.
     pub(super) fn call(mut rest: Map<String, Value>, arguments: &str) -> Self {
         let text = object_text(arguments);
         if let Some(input) = text.and_then(|text| RawValue::from_string(text.into_owned()).ok()) {

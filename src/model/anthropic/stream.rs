@@ -36,7 +36,7 @@ pub(in crate::model) struct MessageStreamReader {
 struct PartialBlock {
     members: Map<String, Value>,
     start_input: Option<String>,
-    /// The input that the deltas have added so far.
+    /// The JSON text of a call's `input`, as far as deltas have added it.
     input: String,
     /// The index of the call among the answer's calls, and the cleaner for the pieces of the call's
     /// arguments. `None` if the block is not a call.
@@ -226,8 +226,8 @@ impl MessageStreamReader {
     }
 }
 
-/// The problem text if an event lacks a member or does not fit the preceding events. Such an
-/// attempt is retried.
+/// The problem text if an event lacks a member or does not fit the preceding events. The client
+/// then repeats the attempt.
 const UNREADABLE: &str = "its answer cannot be read";
 
 fn block_index(event: &Map<String, Value>) -> Result<u64, AttemptOutcome> {

@@ -68,8 +68,8 @@ fn sendable_blocks(
             !empty(block) && (earlier_thinking == EarlierThinking::Included || !is_thinking(block))
         })
         .collect();
-    // The endpoint refuses a turn that ends with thinking. A turn that was cut off during thinking
-    // can become empty here.
+    // The endpoint refuses a turn that ends with thinking. A turn that consists of thinking alone,
+    // because it was cut off, becomes empty here.
     while kept.last().is_some_and(|block| is_thinking(block)) {
         kept.pop();
     }

@@ -31,7 +31,7 @@ pub(super) struct CaseStep {
     pub(super) means: Means,
     /// The expected number of `Piece::Reset`s. A reset voids the pieces that were emitted so far.
     pub(super) resets: usize,
-    /// Whether a streamed answer must be emitted in pieces.
+    /// Whether the test expects that a streamed answer is emitted in pieces.
     pub(super) told: bool,
 }
 

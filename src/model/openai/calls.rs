@@ -278,8 +278,8 @@ impl PartialCall {
         self.id.is_empty() || self.id == fragment.id || fragment.name.is_empty()
     }
 
-    /// Returns whether the call collected so far is complete and `fragment` has a name and arguments
-    /// of its own. Such a fragment begins another call.
+    /// Returns whether `fragment` begins another call: the call collected so far is complete, and
+    /// `fragment` has a name and arguments of its own.
     fn is_complete_before(&self, fragment: &Fragment) -> bool {
         let restarts = !fragment.name.is_empty()
             && !self.name.is_empty()

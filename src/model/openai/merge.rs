@@ -3,11 +3,11 @@
 
 use serde_json::{Map, Value};
 
-/// Members whose text identifies something. A later delta replaces such a text instead of extending
-/// it.
+/// The members with identifying texts, such as names and ids. The text of a later delta replaces
+/// the earlier text. For any other member, the text of a later delta is appended.
 const REPLACED_MEMBERS: [&str; 7] = ["role", "type", "id", "name", "format", "provider", "model"];
-/// A delta with an `index` continues the element of a list with the same `index`. Only this many
-/// elements at the end of the list are searched for it.
+/// The number of elements, counted from the end of a list, that are searched for the element with
+/// the `index` of a delta. The delta is merged into this element.
 const MAX_SEARCHED_ELEMENTS: usize = 64;
 
 /// Merges the members `piece` of a delta into `merged`. If `merged` does not have a member yet, the

@@ -202,7 +202,7 @@ pub(super) fn is_text(arguments: Option<&Value>) -> bool {
 
 /// Returns the original text of each call's arguments. `body` is an answer or a chunk whose
 /// arguments are JSON instead of text. The original text is needed because validation refuses
-/// repeated members, excess digits and lone surrogates. A parsed [`Value`] no longer shows them.
+/// repeated members, excess digits and lone surrogates, which a parsed [`Value`] does not show.
 pub(super) fn exact_arguments(body: &str) -> Option<Vec<&str>> {
     #[derive(Deserialize)]
     struct Reply<'a> {

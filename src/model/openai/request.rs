@@ -79,12 +79,14 @@ fn function_definition(tool: &OfferedTool) -> Value {
 }
 
 /// Converts a turn into an assistant message. Each element of `calls` holds the id of a call, the
-/// name of the tool, and the arguments. If the turn came through this protocol, the message is the
-/// provider's own JSON `raw`, except for the parts of a call that [`correct_call`] replaces. If the
-/// agent's model has changed, the turn may have come through another protocol. Such a turn is
-/// rebuilt from `text` and `calls`, and its ids are corrected. A turn whose `raw` is null is
-/// rebuilt, too, but its calls keep their ids, because it counts as a turn of this protocol (see
-/// [`is_derivable`]).
+/// name of the tool, and the arguments. `raw` is the provider's own JSON of the turn:
+///
+/// - If `raw` is a message of this protocol, it is sent back. [`correct_call`] replaces the parts
+///   that an endpoint would refuse.
+/// - If `raw` is null, the message is built from `text` and `calls`, with their stored ids. A turn
+///   of this protocol has no `raw` if its message can be rebuilt (see [`is_derivable`]).
+/// - Any other `raw` came through another protocol, because the agent's model has changed. The
+///   message is built from `text` and `calls`, with corrected ids.
 fn assistant_message(
     raw: &Value,
     text: Option<&str>,

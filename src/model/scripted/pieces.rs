@@ -8,8 +8,9 @@ use crate::world::Clock;
 
 /// The minimum number of bytes in a piece of arguments.
 const MIN_ARGUMENT_BYTES: usize = 8;
-/// The minimum pause before pieces are emitted. If the pieces are many, several are emitted after
-/// each pause, because sleeps are inaccurate, and the errors of many short sleeps would add up.
+/// The minimum pause between emissions. If there is less time for each piece, several pieces are
+/// emitted after each pause. Sleeps are inaccurate, so the errors of many short sleeps would add
+/// up.
 const MIN_PAUSE: Duration = Duration::from_millis(25);
 
 pub(super) fn pieces<'a>(text: Option<&'a str>, calls: &'a [AnswerCall]) -> Vec<Piece<'a>> {

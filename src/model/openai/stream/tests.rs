@@ -53,8 +53,8 @@ fn stream(chunks: &[Value]) -> String {
     events(chunks) + "data: [DONE]\n\n"
 }
 
-/// Reads a stream that arrives in these pieces. An error holds the reason for the failure, and
-/// whether the attempt would be repeated.
+/// Reads a stream that arrives in these pieces. On failure, returns the reason, and whether the
+/// outcome is [`AttemptOutcome::Retry`].
 fn read<'p>(
     pieces: impl IntoIterator<Item = &'p [u8]>,
     heard: &CollectingSink,
