@@ -209,9 +209,9 @@ impl Entry {
         })
     }
 
-    /// Whether the entry gathers messages, and cannot update messages that it has sent. If such an
-    /// entry has deliveries of updates, they come from an earlier configuration. The claims leave
-    /// these deliveries out, and the cleanup drops them.
+    /// Whether the entry gathers messages, and cannot update messages that it has sent. Deliveries
+    /// of updates for such an entry come from an earlier configuration. The sender does not claim
+    /// these deliveries, and its cleanup drops them.
     pub(super) fn leaves_updates_out(&self) -> bool {
         let can_update = matches!(&self.channel, Channel::Slack(slack) if slack.can_update());
         !self.gather.is_zero() && !can_update

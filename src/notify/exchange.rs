@@ -15,8 +15,8 @@ const MAX_BODY_BYTES: usize = 16 * 1024;
 pub(super) struct HttpResponse {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
-    /// The first 16 KiB of the body. Fewer bytes if the connection failed, a part of the body was
-    /// late, or the time of the attempt ended.
+    /// The first 16 KiB of the body. Fewer bytes if the body is shorter, the connection failed, a
+    /// part of the body was late, or the time of the attempt ended.
     pub(super) body: Vec<u8>,
 }
 

@@ -34,12 +34,12 @@ impl Sender {
         has_due
     }
 
-    /// Replaces at most [`BATCH`] of the oldest notices by their deliveries. Sets `has_due` if a
-    /// new delivery is due now. Returns the last notice of a full batch, because more notices may
-    /// follow. The caller passes this notice as `before` with the next batch. If the next batch
-    /// also ends with `before`, its notices were not replaced, perhaps because another replica is
-    /// replacing them. The function then returns `None`, so that the caller does not try them again
-    /// and again.
+    /// Replaces a batch of notices by their deliveries: the oldest notices, at most [`BATCH`] of
+    /// them. Sets `has_due` if a new delivery is due now. If the batch is full, returns its last
+    /// notice, because more notices may follow. `before` is the notice that the previous call
+    /// returned. If the batch ends with `before` again, the previous call did not replace its
+    /// notices, perhaps because another replica is replacing them. In this case, returns `None`,
+    /// which ends the caller's loop.
     async fn expand_batch(
         &self,
         before: Option<Notice>,

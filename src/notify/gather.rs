@@ -26,16 +26,16 @@ use crate::task::time::Time;
 const NO_LONGER_WAITING: &str = "the request no longer waits for this recipient";
 const NO_ADDRESS: &str = "no mail reaches this person any more";
 
-/// The number of requests that are read at once. A request may have calls with large arguments, so
-/// these requests are removed from memory before the next requests are read.
+/// The number of requests that are read at once. Their rows are dropped before further requests are
+/// read, because a request may have calls with large arguments.
 const REQUESTS_PER_READ: usize = 20;
 
-/// A delivery that is to be sent, and the time at which a message about its request was due. The
-/// lag of the message counts from this time.
+/// A delivery that is to be sent, and the time at which the message about its request was due. The
+/// metric of the message's lag counts from this time.
 type Due<'c> = (&'c ClaimedDelivery, Time);
 
-/// The deliveries that were claimed for one recipient, divided into two lists, with the message
-/// about the deliveries in `due`.
+/// The deliveries that were claimed for one recipient, and the message about the deliveries in
+/// `due`. Each delivery is either in `due` or in `obsolete`.
 struct Gathered<'c> {
     due: Vec<Due<'c>>,
     /// The deliveries whose recipient needs no message any more.
@@ -102,8 +102,8 @@ impl Sender {
         person.map(Some).ok_or(NO_ADDRESS)
     }
 
-    /// Reads the requests of these deliveries, and makes the message about those that are still
-    /// open.
+    /// Reads the requests of these deliveries. Makes the message about those requests of which the
+    /// recipient still needs a message.
     async fn gather<'c>(
         &self,
         state: &EntryState,

@@ -1,8 +1,8 @@
 //! Tracks whether a receiver accepts messages, as far as this process knows. The first success
 //! after a failure makes the receiver's waiting messages due, because the receiver probably accepts
 //! messages again. A message is waiting if two or more attempts at it have failed. A process does
-//! not see the failed attempts of other processes. Therefore a success also makes these messages
-//! due if this process had no success in the [`ASK_INTERVAL`] before.
+//! not see the failed attempts of other processes. Therefore a success also makes the waiting
+//! messages due if this process had no success in the [`ASK_INTERVAL`] before.
 //!
 //! Exception: a refused message keeps its own schedule. Otherwise, each success of another message
 //! would start an attempt at the refused message. A message counts as refused if the message
@@ -34,9 +34,9 @@ pub(super) struct Health {
     failing: bool,
     /// The uptime at the last success; `None` if there was none.
     succeeded_at: Option<Duration>,
-    /// The suspects: the messages that have failed since the last success, not for the first time,
-    /// and with a failure that looks like an outage. The value is false if the receiver already
-    /// counted as failing before the first of these failures.
+    /// The suspects. A message becomes a suspect if its second or a later attempt fails in a way
+    /// that looks like an outage. The next success removes all suspects. The value is false if the
+    /// receiver already counted as failing when the message became a suspect.
     suspects: BTreeMap<Uuid, bool>,
     /// For each message, how many times it was a suspect when another message was accepted (see
     /// [`MAX_SUSPICIONS`]).

@@ -120,8 +120,8 @@ pub struct Sender {
     entry_states: Vec<Arc<EntryState>>,
     /// The names of all entries, with which the store finds their deliveries.
     entry_names: Vec<String>,
-    /// The names of the entries that send no updates of messages. If such an entry has deliveries
-    /// of updates, they come from an earlier configuration (see [`Entry::leaves_updates_out`]).
+    /// The names of the entries that send no updates of messages. Deliveries of updates for these
+    /// entries come from an earlier configuration (see [`Entry::leaves_updates_out`]).
     without_updates: Vec<String>,
     slots: Arc<Semaphore>,
     turns: Turns,

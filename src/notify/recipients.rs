@@ -42,9 +42,8 @@ pub(crate) fn recipients_include(to: &Recipients, person: &Person, directory: &D
 }
 
 /// Whether a message of the type `kind` about a request is still needed. The request must be open,
-/// and the entry, as it is configured now, must send such a message about it. If the message is for
-/// a `person`, the entry must also include this person, and the person must be able to decide the
-/// request.
+/// and the present settings of the entry must select the message. If the message is for a `person`,
+/// the entry must also include this person, and the person must be able to decide the request.
 pub(super) fn is_message_needed(
     entry: &Entry,
     person: Option<&Person>,

@@ -7,8 +7,8 @@ use super::attempt_result::AttemptResult;
 use crate::store::{ClaimedDelivery, NextState};
 use crate::task::time::Time;
 
-/// The wait after each failed attempt. If an attempt after the last wait fails, the delivery ends,
-/// unless attempts came early and it is younger than [`MIN_AGE_AT_END`].
+/// The wait after each failed attempt. If the attempt after the last wait fails, the delivery ends.
+/// [`MIN_AGE_AT_END`] documents an exception.
 const BACKOFF: [Duration; 9] = [
     Duration::from_secs(5),
     Duration::from_mins(5),
@@ -27,10 +27,10 @@ const MIN_POSTPONEMENT: Duration = Duration::from_secs(1);
 /// wait until a time in the past, the minimum wait doubles with each attempt. Otherwise the same
 /// message would be sent every second for days.
 const MAX_DOUBLINGS: i64 = 10;
-/// The age from which a delivery can end after its attempts, if some attempts came sooner than
-/// [`BACKOFF`] says: those that a 429 asks for, and those that the success of another message brings
-/// forward. The waits of [`BACKOFF`] together take at least this long. Without this age, such
-/// attempts could end a delivery within seconds.
+/// The minimum age at which a delivery ends because its attempts are used up, if an attempt came
+/// sooner than [`BACKOFF`] says. An attempt comes sooner if a 429 sets its time, or if the success
+/// of another message makes the delivery due. Without this age, a series of such attempts could end
+/// a delivery within seconds. The waits of [`BACKOFF`] together take at least this long.
 const MIN_AGE_AT_END: Duration = Duration::from_hours(60);
 
 /// Returns the wait after `attempts` failed attempts; `None` if no further attempt is made. Random
@@ -83,11 +83,13 @@ impl RetryContext {
     }
 }
 
-/// Returns the state of a delivery after an attempt with this result. `context` is that of before
-/// the attempt. A young delivery that the receiver answers with 429 and a wait is sent again after
-/// this wait, because such an answer is about the rate of all messages. A young delivery that has
-/// used up its attempts, some of which came early, is sent again after the last wait of
-/// [`BACKOFF`].
+/// Returns the state of a delivery after an attempt with this result. `context` is as of before the
+/// attempt. There are two rules for a delivery that is younger than [`MIN_AGE_AT_END`]:
+///
+/// - If the receiver answers with 429 and a wait, the delivery is sent again after this wait,
+///   because a 429 is about the rate of all messages.
+/// - If the attempts are used up and some came early, the delivery is sent again after the last
+///   wait of [`BACKOFF`].
 pub(super) fn next(result: &AttemptResult, context: RetryContext) -> NextState {
     if result.is_success() {
         return NextState::Sent;

@@ -78,8 +78,8 @@ type SendSlot = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 /// Whether the cause of a failed attempt is probably the receiver and not the message. For HTTP,
 /// the cause is the receiver if there was no answer, or if the status asks the sender to try again
-/// later. For mail, a 4xx answer (`BUSY`) may be about the mail. For any other failure that permits
-/// a further attempt, the mail server counts as the cause.
+/// later. For mail, the cause is the mail server, except after a 4xx answer (`BUSY`), which may be
+/// about the mail itself. No `attempt` is a permanent failure, such as a refused mail.
 fn shows_outage(attempt: &Attempt) -> bool {
     match attempt.http_status {
         Some(status) => matches!(status, 429 | 502..=504),
@@ -424,9 +424,8 @@ impl Sender {
         {
             Ok(0) => {}
             Ok(count) => {
-                // If the receiver refuses a message again, only the process that made the attempt
-                // learns of this. So this process makes the attempts itself: its next pass claims
-                // these deliveries.
+                // This process claims the deliveries in its next pass. If another process made the
+                // attempts, this process would not learn which messages the receiver refuses.
                 state.expect_due();
                 tracing::info!(
                     entry = state.entry.name,

@@ -171,8 +171,8 @@ impl EntrySettings {
         !self.groups.is_empty() || !self.users.is_empty()
     }
 
-    /// Returns whether the entry sends messages about new questions, or reminders of questions.
-    /// Both are made from the event `REQUEST_CREATED`.
+    /// Returns whether the entry sends messages about new questions, or reminders of questions. The
+    /// event `REQUEST_CREATED` is the source of both kinds of message.
     #[must_use]
     pub fn sends_new_questions(&self) -> bool {
         self.wanted_events().contains(REQUEST_CREATED)

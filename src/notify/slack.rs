@@ -109,7 +109,7 @@ impl SlackChannel {
         }
     }
 
-    /// Replaces the content of the posted message `ts`. Fails for an incoming webhook.
+    /// Replaces the content of the posted message whose id is `ts`. Fails for an incoming webhook.
     pub(super) async fn update(
         &self,
         net: &Net,
