@@ -55,9 +55,9 @@ pub trait Tool: Send + Sync {
         None
     }
 
-    /// Whether [`Tool::call`] may begin before the permit to send the call is decided. If so, the
-    /// tool first connects, and waits for the decision before it sends anything. The call's timeout
-    /// counts from the decision.
+    /// Whether [`Tool::call`] may begin before the permit to send the call is decided. Such a tool
+    /// connects first, and sends nothing before the decision. The call's timeout counts from the
+    /// decision.
     fn connects_first(&self) -> bool {
         false
     }
@@ -113,7 +113,7 @@ pub trait Tool: Send + Sync {
 pub enum StartReason {
     /// A rule or a standing decision allows the call.
     Allowed,
-    /// A person let the call start, or the decision that lets it start is about to be stored.
+    /// A person's decision lets the call start. The decision is stored or is about to be stored.
     Approved,
 }
 
@@ -152,8 +152,8 @@ pub struct Invocation {
     /// The id of the call. All attempts at the call have this id, which is also sent as the
     /// `Idempotency-Key`.
     pub call_id: CallId,
-    /// Whether this attempt's outcome may be lost without harm, because another attempt may follow.
-    /// True only for the first attempt at a repeatable call.
+    /// Whether another attempt may follow if this attempt's outcome is lost. True for the first
+    /// attempt at a repeatable call, false for every other attempt.
     pub may_be_lost: bool,
     /// The JSON of the arguments, exactly as the policy judged it and approvers saw it.
     pub arguments_text: String,
@@ -234,8 +234,8 @@ impl<T> std::fmt::Debug for Slot<T> {
 
 /// The permit to send one attempt. The permit is decided when the commit of the call's start has
 /// succeeded or failed. The tool checks the permit a single time, right before it sends the first
-/// byte. A tool with a connection has made the connection by then. The permit is refused in three
-/// cases:
+/// byte. A tool that sends over a connection makes the connection before this check. The permit is
+/// refused in three cases:
 ///
 /// - The commit of the start failed.
 /// - The task was canceled.

@@ -16,9 +16,8 @@ pub(crate) fn bytes_to_read(redactor: &Redactor, limit: usize) -> usize {
         .saturating_add(4)
 }
 
-/// Redacts `bytes` and cuts the text after at most `limit` bytes. Returns the text, and whether the
-/// text lacks a part of the tool's output. `complete` is true if nothing follows `bytes` in the
-/// tool's output.
+/// Redacts `bytes`, and cuts the text to at most `limit` bytes. Returns the text, and whether it
+/// lacks a part of the tool's output. `complete` says whether `bytes` are the whole output.
 pub(crate) fn clean(
     redactor: &Redactor,
     bytes: &[u8],

@@ -37,15 +37,16 @@ const CHILD_LIST_KEYWORDS: [&str; 1] = ["prefixItems"];
 /// Keywords whose value maps names to schemas for members of the described object.
 const CHILD_MAP_KEYWORDS: [&str; 2] = ["properties", "patternProperties"];
 /// Keywords whose value is a schema for the value that the surrounding schema describes.
-/// `contentSchema` is an exception: it describes the decoded content. The rewriter can treat it
-/// like the other keywords, because draft 2020-12 never checks it.
+/// `contentSchema` is an exception: it describes the decoded content. The exception has no effect,
+/// because draft 2020-12 checks no value against a `contentSchema`.
 const IN_PLACE_KEYWORDS: [&str; 3] = ["then", "else", "contentSchema"];
 /// Keywords whose value is a list of schemas for the value that the surrounding schema describes.
 const IN_PLACE_LIST_KEYWORDS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
 /// Keywords whose value maps names to schemas. Each of these schemas describes the same value as
 /// the schema that has the keyword.
 const IN_PLACE_MAP_KEYWORDS: [&str; 1] = ["dependentSchemas"];
-/// Keywords that are left out of the result, which does not need them once each `$ref` is resolved.
+/// Keywords that are not copied into the rewritten schema. Each `$ref` in the rewritten schema leads
+/// to a copy in a new `$defs`, so no `$ref` needs these keywords.
 const OMITTED_KEYWORDS: [&str; 6] = [
     "$schema",
     "$id",

@@ -318,9 +318,9 @@ async fn read_stream(
     Ok((bytes, stream.complete))
 }
 
-/// Waits for a guard to end, and kills the guard if it does not end within [`REPORT_GRACE`]. Then
-/// kills the process group `group`, if any. Callers pass the command's group if the guard's report
-/// was lost, because the command may still run.
+/// Waits until a guard has ended. Kills the guard if it does not end within [`REPORT_GRACE`]. Then
+/// kills the process group `group`, if any. A caller passes the command's group if the guard's
+/// report was lost, because the command may still run.
 async fn end_guard(mut guard: Child, group: Option<i32>) {
     if tokio::time::timeout(REPORT_GRACE, guard.wait())
         .await

@@ -199,7 +199,7 @@ impl UrlTemplate {
         }
     }
 
-    /// Whether a URL has the template's origin, and as many segments as `path`, the filled-in path.
+    /// Whether `url` has the template's origin, and as many segments as the filled-in path `path`.
     fn leads_to_target(&self, url: &Url, path: &str) -> bool {
         url.origin().ascii_serialization() == self.origin
             && url.path().split('/').count() == path.split('/').count().max(2)

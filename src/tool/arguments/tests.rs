@@ -451,8 +451,8 @@ proptest! {
                 prop_assert_eq!(&read, &serde_json::from_str::<Value>(&text).unwrap());
                 prop_assert_eq!(parse(&read.to_string()).unwrap(), read);
             }
-            // A number that loses digits as a double is the only reason to refuse a generated
-            // value.
+            // A generated value is refused for a single reason: it contains a number that loses
+            // digits as a double.
             Err(refused) => prop_assert!(refused.to_string().contains("double"), "{}", refused),
         }
     }

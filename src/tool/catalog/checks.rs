@@ -41,9 +41,9 @@ pub(super) fn add_schema_flaws(
     }
 }
 
-/// Warns about each argument that the parameters require but do not declare. Every call is then
-/// refused, with the argument or without it. Gives no warning if the parameters accept undeclared
-/// arguments.
+/// Warns about each argument that the parameters require but do not declare. Every call of the tool
+/// is refused: with the argument, because it is undeclared, and without it, because it is required.
+/// Gives no warning if the parameters accept undeclared arguments.
 pub(super) fn check_required(name: &str, parameters: &Value, mistakes: &mut Mistakes) {
     if !refuses_undeclared_members(parameters) {
         return;

@@ -88,7 +88,7 @@ impl Settings {
         self.kind().is_some()
     }
 
-    /// If calls of the tool run code on this host, returns a phrase for the kind of tool; otherwise
+    /// Returns a phrase for the kind of tool, if calls of the tool run code on this host; otherwise
     /// `None`.
     #[must_use]
     pub fn local_kind(&self) -> Option<&'static str> {
@@ -192,9 +192,8 @@ impl Settings {
             Ok(schema) => (Some(schema), Vec::new()),
             Err(flaws) => (None, flaws),
         };
-        // In the configuration, only HTTP and external tools have `parameters`. The parameters of
-        // any other tool are not in the file, so a mistake in them cannot point to a place below
-        // `parameters`.
+        // Only HTTP and external tools have `parameters` in the configuration file. A flaw in the
+        // parameters of any other tool has no place in the file, so its pointer is cleared.
         if matches!(
             self.kind(),
             Some(KindSettings::Http(_) | KindSettings::External(_))

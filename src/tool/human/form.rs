@@ -345,8 +345,8 @@ fn check_keyword(keyword: &str, value: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the limits of the field leave a possible value: no lower limit exceeds an upper limit.
-/// If the person may choose several texts, there must be at least `minItems` choices.
+/// Whether a value can satisfy the limits of the field: no lower limit exceeds an upper limit. A
+/// field in which the person chooses several texts must have at least `minItems` choices.
 fn is_satisfiable(field: &Map<String, Value>) -> bool {
     let number = |keyword: &str| field.get(keyword).and_then(Value::as_f64);
     let integer = |keyword: &str| field.get(keyword).and_then(Value::as_u64);

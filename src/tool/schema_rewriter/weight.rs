@@ -12,8 +12,8 @@ const MAX_WEIGHT: u64 = 10_000;
 
 /// Returns a flaw for each schema that applies more than [`MAX_WEIGHT`] schemas to one value, and
 /// for each `$ref` that leads back to itself for the same value. Each copied target of a `$ref` has
-/// a number. `copies` maps the number to the copy, and `places` maps it to the JSON Pointer of the
-/// original.
+/// a number. `copies` maps this number to the copy. `places` maps this number to the JSON Pointer
+/// of the original.
 pub(super) fn flaws(
     schema: &Value,
     copies: &Map<String, Value>,

@@ -144,7 +144,7 @@ async fn unicode_is_sent_as_utf_8() {
 }
 
 /// Asserts that the call fails with the reason `why` before a connection is made, and that the
-/// error shows no value.
+/// error contains no value of a credential.
 async fn not_sent(tool: &Arc<dyn Tool>, call: &Invocation, why: &str) {
     let call = Invocation {
         permit: AttemptPermit::permitted_while(|| panic!("it was about to be sent")),

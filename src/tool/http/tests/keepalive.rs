@@ -152,8 +152,8 @@ async fn nothing_is_lost(effect: Effect, count: u32) {
 }
 
 /// The maximum number of calls that need a second attempt: the number of concurrent calls. Once the
-/// service finds a kept connection closed, it stops reusing this server's connections. So only
-/// calls in flight at this moment can lose their outcome.
+/// service finds that the server has closed a kept connection, the service reuses no connection to
+/// this server. So only the calls in flight at this moment can lose their outcome.
 const MOST_REPEATED: u64 = 64;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

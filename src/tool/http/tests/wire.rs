@@ -1,5 +1,6 @@
 //! Tests of a call's outcome when its server reads or sends in unusual ways, such as byte by byte.
-//! The outcome is the same for every effect; the engine takes the effect into account afterwards.
+//! The effect of a tool does not change the outcome. The engine takes the effect into account
+//! afterwards.
 
 use tokio::io::AsyncReadExt as _;
 

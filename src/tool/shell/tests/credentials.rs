@@ -75,7 +75,7 @@ async fn command_output_shows_a_credential_by_its_name_only() {
         tool.call(&shown("exit 3")).await,
         failed(&format!("exit code 3\n{expected}"))
     );
-    // A credential is redacted even if the tool does not use it.
+    // A credential of the call is redacted, even if the tool does not refer to this credential.
     let plain = tool_that_takes_nothing(directory.path());
     let echo = Invocation {
         credentials: holding("hunter2-hunter2"),
