@@ -225,9 +225,9 @@ enum Connection {
 
 impl Client {
     /// Creates a client, which connects at its first use. `hint` is the protocol revision that the
-    /// server spoke when its tools were reviewed. `redactor` redacts texts about a child process, because
-    /// the name of its program may contain a secret. `log` says whether the lines of a child's
-    /// standard error are logged. Otherwise the lines are dropped.
+    /// server spoke when its tools were reviewed. `redactor` redacts texts about a child process,
+    /// because the name of its program may contain a secret. `log` says whether the lines of a
+    /// child's standard error are logged. Otherwise the lines are dropped.
     pub(crate) fn new(
         name: &str,
         transport: Transport,

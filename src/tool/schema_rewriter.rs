@@ -45,8 +45,8 @@ const IN_PLACE_LIST_KEYWORDS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
 /// Keywords whose value maps names to schemas. Each of these schemas describes the same value as
 /// the schema that has the keyword.
 const IN_PLACE_MAP_KEYWORDS: [&str; 1] = ["dependentSchemas"];
-/// Keywords that are not copied into the rewritten schema. Each `$ref` in the rewritten schema leads
-/// to a copy in a new `$defs`, so no `$ref` needs these keywords.
+/// Keywords that are not copied into the rewritten schema. Each `$ref` in the rewritten schema
+/// leads to a copy in a new `$defs`, so no `$ref` needs these keywords.
 const OMITTED_KEYWORDS: [&str; 6] = [
     "$schema",
     "$id",
