@@ -287,7 +287,7 @@ struct Readers {
 }
 
 impl Readers {
-    /// Starts a reader for each of these paths. Waits until each reader gets the event `caught_up`.
+    /// Starts a reader for each of `paths`. Waits until each reader gets the event `caught_up`.
     async fn at(address: &str, paths: Vec<String>) -> Self {
         let (ready, mut told) = tokio::sync::mpsc::unbounded_channel();
         let (mut all, late, count) = (JoinSet::new(), Arc::default(), paths.len());
@@ -348,8 +348,8 @@ async fn bare() -> Seen {
     seen
 }
 
-/// Measures and prints the cost of [`READERS`] streams on the events of `count` tasks. Each of these
-/// tasks continues once all streams are open.
+/// Measures and prints the cost of [`READERS`] streams on the events of `count` tasks. Each of
+/// these tasks continues once all streams are open.
 async fn continuing(service: &Service, address: &str, name: &str, count: usize) -> Seen {
     let mut tasks = Vec::new();
     for _ in 0..count {

@@ -68,7 +68,7 @@ const START_GRACE: Duration = Duration::from_secs(2);
 /// messages.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(25);
 /// The time after the start of a shutdown at which the shutdown stops waiting for MCP servers to
-/// end. The guard process of a server ends the server even if this process has exited.
+/// end. The guard processes then end the remaining servers, even if this process has exited.
 const MCP_DEADLINE: Duration = Duration::from_secs(27);
 /// The maximum duration of the last part of a shutdown, in which the last HTTP answers and commits
 /// complete, and the connections end.

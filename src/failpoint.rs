@@ -20,13 +20,12 @@ mod armed {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::{Duration, Instant};
 
-    /// After a freeze, a sleep of 1 ms takes much longer than 1 ms. A sleep of at least this
-    /// duration proves that the process was stopped and continued.
+    /// The duration from which a sleep of 1 ms proves that the process was stopped and continued
+    /// during the sleep.
     const STOP_DETECTION_GAP: Duration = Duration::from_secs(1);
-    /// The delay before a freeze. During the delay, other tasks write those calls for which they
-    /// already have the permit to send. Without the delay, the freeze could fall between a call's
-    /// permit and its write, and the process would send the call after the freeze (see
-    /// docs/guarantees.md).
+    /// The delay before a freeze. During the delay, other Tokio tasks write the calls that already
+    /// have a permit. Without the delay, the freeze could fall between a call's permit and its
+    /// write, and the process would send the call after the freeze (see docs/guarantees.md).
     const FREEZE_DELAY: Duration = Duration::from_millis(100);
 
     static ARMED: OnceLock<Armed> = OnceLock::new();

@@ -61,8 +61,8 @@ use requests::RequestMetrics;
 
 /// The `tracing` target of observations.
 pub const METRIC_TARGET: &str = "holdpoint::metric";
-/// The filter of log lines if `RUST_LOG` is unset or invalid. With any filter, libraries log at
-/// most `warn` and `error`, and `sqlx` logs nothing. The events that are left out may contain URLs,
+/// The filter of log lines if `RUST_LOG` is unset or invalid. With any filter, libraries log only
+/// warnings and errors, and `sqlx` logs nothing. The other events of libraries may contain URLs,
 /// headers and statements.
 pub const DEFAULT_FILTER: &str = "info";
 

@@ -1,6 +1,7 @@
 //! Measures the latency of memory: the time of a load whose address comes from the load before it.
-//! Other machines on the same hardware may slow the memory down without using a processor of this
-//! machine. So figures of a service are comparable only if this latency is about the same.
+//! Other virtual machines on the same hardware can slow the memory down without using a processor
+//! of this machine. So two runs of a benchmark are comparable only if this latency was about the
+//! same in both runs.
 //!
 //! `memory-latency KIB…` prints the median for each size, such as `3.9 ns in 256 KiB`.
 
@@ -10,7 +11,8 @@ use std::time::Instant;
 /// The number of loads in a measurement.
 const LOADS: u32 = 1_000_000;
 const MEASUREMENTS: usize = 7;
-/// The number of slots in a cache line (64 bytes). Each load reads another line.
+/// The number of array elements in a cache line of 64 bytes. Each load reads a different cache
+/// line.
 const LINE: usize = 64 / size_of::<usize>();
 
 /// Returns array elements that form one cycle through memory. The first element of each cache line

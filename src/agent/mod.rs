@@ -1,5 +1,5 @@
-//! Agents and gates: their parts, their permitted callers, and the definition that a task is pinned
-//! to. Invariant: limits and `open_to` are not pinned; they always come from the current
+//! Agents and gates: their settings, their permitted callers, and the definition to which a task is
+//! pinned. Invariant: limits and `open_to` are not pinned; they always come from the current
 //! configuration.
 
 pub mod gate;

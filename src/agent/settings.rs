@@ -44,8 +44,8 @@ fn human_description() -> String {
     )
 }
 
-/// An agent that another agent may call. In the configuration, the entry is either the name of the
-/// agent or a map with options.
+/// An agent that another agent may call. An element of `sub_agents` in the configuration is either
+/// the name of the agent or a map with options.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubAgent {
     pub agent: String,

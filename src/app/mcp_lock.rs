@@ -62,8 +62,8 @@ pub async fn review(
         }
     }
     let mut names = names_in(&lock);
-    // This loop lists the servers' tools, and the loop below reviews them. The review of a server's
-    // texts needs the names of the tools of all other servers.
+    // All servers are asked for their tools before the first review, because the review of one
+    // server's texts needs the names of all other servers' tools.
     let (mut listings, mut failures) = (Vec::new(), Vec::new());
     let servers = config.servers.iter();
     for (name, settings) in servers.filter(|(name, _)| only.is_none_or(|only| only == *name)) {

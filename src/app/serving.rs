@@ -57,8 +57,8 @@ impl Listeners {
 }
 
 /// Binds an address of the configuration. `localhost` always means 127.0.0.1, as it does for
-/// `holdpoint health` and for the links that the service sends. The system does not resolve
-/// `localhost`, because the result may be `::1`.
+/// `holdpoint health` and for the links that the service sends. This function does not ask the
+/// system to resolve `localhost`, because the result may be `::1`.
 async fn bind(text: &str) -> anyhow::Result<(TcpListener, SocketAddr)> {
     let address = address(text).with_context(|| format!("`{text}` is not an address"))?;
     let listener = TcpListener::bind(address)

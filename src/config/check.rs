@@ -153,8 +153,8 @@ fn listen(config: &Config, root: &Node, address: Option<SocketAddr>, mistakes: &
 /// Checks `request_url` and `cors_origins`, and turns the origins into lower case.
 fn frontends(server: &mut ServerSettings, mistakes: &mut Mistakes) {
     if let Some(text) = &server.request_url {
-        // Links contain the text as it is written, so it must have no character that a parser of
-        // URLs skips.
+        // Links contain `request_url` exactly as the file has it. So `request_url` must have no
+        // character that a URL parser skips.
         let is_url = |text: &str| {
             !text.contains(|c: char| c.is_whitespace() || c.is_control())
                 && parse_http_url(text).is_some()

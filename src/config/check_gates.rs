@@ -117,8 +117,8 @@ fn check_keys(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistak
         let detail = "nobody can use it: the gate takes a key that may `gate` and may not `decide`, for a user to whom the gate is open";
         mistakes.warn(&place, detail);
     }
-    // A key with `act_as` may speak for users whom the file does not name. The number of approvers
-    // of their calls is unknown, so neither approvers nor owners are checked then.
+    // A key with `act_as` may speak for users whom the file does not name. The approvers of these
+    // users' calls are unknown, so the checks below run only if no key has `act_as`.
     else if keys.iter().all(|key| !key.act_as)
         && !are_approvers_unreadable(root)
         && let Some(directory) = config.directory()
@@ -291,8 +291,8 @@ fn applies_to(rule: &Rule, gate: &Gate) -> bool {
 }
 
 /// Whether a glob of the rule may match tools that the gate does not list. A `hold` or `deny` rule
-/// may also match such a tool by an exact name, but exact names do not count here. An unlisted tool
-/// can have any name, so each rule with an unlisted name would seem to apply to the gate.
+/// may also match such a tool by an exact name, but exact names do not count here. Otherwise each
+/// rule that names a tool outside the gate's list would seem to apply to the gate.
 fn applies_to_others(rule: &Rule, gate: &Gate) -> bool {
     gate.other_tools == OtherTools::Judge && rule.tools.iter().any(|pattern| is_glob(pattern))
 }

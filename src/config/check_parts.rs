@@ -154,7 +154,8 @@ fn check_tool_references(
         for (key, value) in &shell.env.0 {
             let text = value.as_ref().map_or("", |value| value.reveal().as_str());
             if is_list {
-                // The value comes from the service's own environment.
+                // `text` comes from the service's own environment and not from the file, so other
+                // `{{…}}` in it cause no warning.
                 check_references(config, &env, text, mistakes);
             } else {
                 check_template(
@@ -173,7 +174,8 @@ fn check_tool_references(
 fn check_template(config: &Config, place: &[&str], text: &str, mistakes: &mut Mistakes) {
     check_references(config, place, text, mistakes);
     let others = text.replace(REFERENCE_START, "");
-    // A `{{word:` looks like a reference; `{{.Names}}`, for example, is a template of another program.
+    // A `{{word:` looks like a reference; `{{.Names}}`, for example, is a template of another
+    // program.
     let is_reference = |rest: &str| {
         let word = rest.trim_start().split_once(':').map(|(word, _)| word);
         rest.contains("}}") && word.is_some_and(|word| word.chars().all(char::is_alphanumeric))

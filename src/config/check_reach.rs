@@ -100,7 +100,7 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
 }
 
 /// Whether enough people may answer questions with these `terms`, but too few of them have a key or
-/// get a mail. Only a mail has a link that lets its reader decide.
+/// get a mail. A person without a key can decide only by the link in a mail.
 fn lacks_links(config: &Config, terms: &QuestionTerms<'_>, accounts: &Accounts<'_>) -> bool {
     let Some(directory) = &accounts.directory else {
         return false;
@@ -119,8 +119,8 @@ fn lacks_links(config: &Config, terms: &QuestionTerms<'_>, accounts: &Accounts<'
     suffices(directory) && !suffices(&reached)
 }
 
-/// Whether an entry would mail questions with these `terms` to their approvers, but no entry mails
-/// them to anybody, because no approver has an address.
+/// Whether an entry of `notify.to` is to mail questions with these `terms` to their approvers, but
+/// no such question is mailed to anybody, because no approver has an address.
 fn misses_mail(config: &Config, terms: &QuestionTerms<'_>, accounts: &Accounts<'_>) -> bool {
     let entries = config.notify.to.iter();
     let mut mails = entries.filter_map(|entry| Some((entry, &entry.mail.as_ref()?.to)));
@@ -289,10 +289,9 @@ fn are_rules_unreadable(root: &Node) -> bool {
     })
 }
 
-/// Returns the terms under which the people of an entry must be able to decide. If any rule opens
-/// questions, these are the terms of rules. The terms of calls that no rule matches are left out:
-/// the owner decides such calls, and any person may be an owner, so every entry would pass the
-/// check.
+/// Returns the terms for the check that the people of an entry may decide at least one question. If
+/// a rule opens questions, only the terms of rules count. The owner decides calls that no rule
+/// matches, and any person may be an owner, so with the terms of such calls every entry would pass.
 fn decisive_terms<'a, 'c>(all: &'a [QuestionTerms<'c>]) -> Vec<&'a QuestionTerms<'c>> {
     let has_rules = all.iter().any(|terms| terms.rule.is_some());
     let decisive = all
@@ -381,8 +380,8 @@ fn check_recipients(
 }
 
 /// Whether the entry sends messages about questions with these `terms`, and a person among `named`
-/// has a key with which they may decide such a question. This person can read the question
-/// elsewhere, even if no mail reaches them.
+/// has a key with which they may decide such a question. With the key, this person can read the
+/// question even if no mail reaches them.
 fn has_decider_with_key(
     entry: &EntrySettings,
     named: &Named,

@@ -159,9 +159,9 @@ fn put(root: &mut Node, path: &[String], node: Node, known: &[String]) -> Result
     Ok(())
 }
 
-/// Returns the usual spelling of a step of `path`. `rest` is the number of steps from this step to
-/// the end of the path. The name of a header usually has `-` and no `_`. The name of a variable of
-/// a command is usually in upper case. Returns `None` if the step is any other key.
+/// Returns the usual spelling of a step of `path` that names a header (`-` instead of `_`) or an
+/// environment variable of a command (upper case). Returns `None` if the step is any other key.
+/// `rest` is the number of steps from this step to the end of the path.
 fn own_name(path: &[String], rest: usize) -> Option<String> {
     let (above, below) = path.split_at_checked(path.len().checked_sub(rest)?)?;
     let step = below.first()?;

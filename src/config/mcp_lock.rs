@@ -1,5 +1,5 @@
 //! Loads the part of the configuration that the review of MCP servers needs. The other parts are
-//! not checked, because they usually name unreviewed tools.
+//! not checked: they may name tools that are not in the lock file before the review.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;

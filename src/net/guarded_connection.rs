@@ -2,7 +2,8 @@
 //! armed. At the first write of the request, the gate asks for the permit to send. Invariant: no
 //! byte of the request is written before the permit is given. After the permit,
 //! [`SendGate::has_begun`] returns true. After the exchange's deadline, the gate lets no more bytes
-//! through, because a process that was suspended over the deadline must only read when it wakes.
+//! through: a process that wakes after the deadline may still read a response that has arrived, but
+//! must not write the rest of a request.
 //!
 //! On a reused connection, the wrapper first checks that the socket is silent. If the peer has
 //! closed the connection, or has sent bytes that belong to no request, the first write fails, and

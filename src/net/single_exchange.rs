@@ -247,8 +247,8 @@ impl Net {
     }
 
     /// Returns the key under which the request's connection may be kept; `None` if the connection
-    /// must be closed after the response. It must be closed after a body longer than
-    /// [`MAX_KEPT_BODY_BYTES`], and while the key is avoided.
+    /// must be closed after the response. The connection must be closed if the request's body is
+    /// longer than [`MAX_KEPT_BODY_BYTES`], and while the key is avoided.
     fn kept_key(&self, request: &Request, connection: ConnectionUse) -> Option<KeptKey> {
         let ConnectionUse::Kept(digest) = connection else {
             return None;
@@ -324,10 +324,9 @@ fn prepare_request(request: Request, may_keep: bool) -> Option<(Uri, http::Reque
     let path = Uri::from(request.uri().path_and_query()?.clone());
     let uri = std::mem::replace(request.uri_mut(), path);
     let host = uri.authority()?.as_str().rsplit('@').next()?;
-    // `identity` asks for a body without compression. A compressed format marks the end of the body
-    // itself; without compression, only HTTP defines where the body ends. `Connection: close` makes
-    // the peer close the connection first, so that the peer's port, and not a port of this machine,
-    // stays occupied for a while (TIME_WAIT).
+    // `identity` asks for a body without compression, because the service does not decompress
+    // bodies. `Connection: close` makes the peer close the connection first, so that the peer's
+    // port, and not a port of this machine, stays occupied for a while (TIME_WAIT).
     let mut defaults = vec![
         (HOST, host),
         (USER_AGENT, super::USER_AGENT),

@@ -11,7 +11,7 @@ pub(super) struct GateMetrics {
     pub(super) waiting: IntGauge,
 }
 
-/// Upper bounds of the buckets in seconds, up to the longest time that an ask can wait at a gate.
+/// Upper bounds of the buckets in seconds, up to the longest wait of a proposal at a gate.
 const DURATION_BUCKETS: [f64; 12] = [
     0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0, 5.0, 15.0, 45.0, 120.0, 300.0,
 ];

@@ -193,7 +193,7 @@ on_both! {
 
     async fn markup_written_by_others_stays_text(on: On) {
         let hostile = "<script>alert(1)</script>\"'><img src=x onerror=y>\r\nx-evil: 1 \u{202e}";
-        // The page may contain no script but its own.
+        // The page must contain no script except this one.
         let ours = "<script src=\"/follow.js\" defer></script>";
         let strange = |text: &str| text.replacen(ours, "", 1).contains("<script");
         let escaped = |text: &str| !strange(text) && !text.contains("<img") && !text.contains('\u{202e}');

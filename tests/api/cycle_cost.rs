@@ -61,8 +61,8 @@ async fn cycle_of_which_no_receiver_wants_an_event_takes_no_round_trip_more() {
 }
 
 /// The repeated POST tries to insert a new task. The database refuses the commit, because a row for
-/// the idempotency key exists. One read then finds this row, under every spelling of the user's id,
-/// and a second read finds its task.
+/// the idempotency key exists. One read then finds this row by all spellings of the user's id, and
+/// a second read finds the row's task.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn repeated_post_takes_a_refused_commit_and_two_reads() {
     let database = Database::postgres().await;
@@ -79,7 +79,7 @@ async fn repeated_post_takes_a_refused_commit_and_two_reads() {
     app.stop().await;
 }
 
-/// The one read looks for earlier equal calls of the user, under every spelling of the user's id.
+/// The one read looks for earlier equal calls by all spellings of the user's id.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn once_call_at_a_gate_takes_one_read_and_one_commit() {
     let database = Database::postgres().await;
@@ -96,7 +96,8 @@ async fn once_call_at_a_gate_takes_one_read_and_one_commit() {
     app.stop().await;
 }
 
-/// No earlier call is read, because a repeatable call may run beside an equal one.
+/// The service does not look for earlier equal calls, because two equal calls of a repeatable tool
+/// may run at the same time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn repeatable_call_at_a_gate_takes_one_commit_and_no_read() {
     let database = Database::postgres().await;

@@ -61,7 +61,7 @@ async fn twice(actor: &Actor<'_>, path: &str, body: &Value) -> Reply {
 const MALFORMED: &str = "Idempotency-Key must be one header of 1 to 255 visible ASCII characters.";
 const NOT_THERE: &str = "00000000-0000-7000-8000-000000000000";
 
-/// A POST that is not refused unless its idempotency key is malformed.
+/// A POST that succeeds if its idempotency key is well-formed.
 struct Post {
     /// The path in the API document.
     template: &'static str,

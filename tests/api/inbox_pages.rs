@@ -40,7 +40,7 @@ fn rows(page: &Reply) -> Vec<&str> {
 /// An entry of the timeline on a task's page.
 pub(super) struct TimelineEntry {
     pub number: i64,
-    /// Whether the entry is indented, because its event is not of the tree's root.
+    /// Whether the entry is indented, as the entry of a task below the tree's root is.
     pub is_below: bool,
     /// The markup of the first line, without the number and the time.
     pub line: String,

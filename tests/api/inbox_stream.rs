@@ -276,7 +276,7 @@ on_both! {
 }
 
 /// The test runs on `SQLite`, where the service compares the deadline with the clock that the test
-/// moves. While the event is expected, the clock stands a second after the deadline.
+/// moves. While the test waits for the event, the clock is stopped one second after the deadline.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deadline_is_told_within_a_second_although_nothing_has_closed_the_request() {
     let clock = TestClock::new();

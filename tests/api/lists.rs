@@ -187,7 +187,8 @@ on_both! {
             trees.push(format!("task_id={}", stored(&app, 4_000_000).await));
         }
         let path = format!("/v1/requests?limit=1&{}", trees.join("&"));
-        // The arguments of all requests together have 64 MB.
+        // All requests together have 64 MB of arguments, so the count must not hold all of them at
+        // once.
         limit_further_bytes(48_000_000);
         let list = app.owner().get(&path).await;
         limit_further_bytes(usize::MAX);

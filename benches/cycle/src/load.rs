@@ -12,8 +12,8 @@
 //! With `--rate` above 0, all workers together begin at most that many cycles per second.
 //!
 //! With `--tool`, a cycle is one request: `POST /v1/gate/calls` proposes a call of this tool. The
-//! answer must be 200 with this decision. Each call has different arguments, because the service
-//! would take an equal call as a repeat of an earlier call.
+//! answer must be 200 with the decision of `--decision`. Each call has different arguments, because
+//! the service would take an equal call as a repeat of an earlier call.
 
 use std::collections::HashMap;
 use std::sync::Arc;

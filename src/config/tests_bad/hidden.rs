@@ -1,4 +1,5 @@
-//! Tests that a mistake hides no other mistake beside it, and brings no line that follows from it.
+//! Tests that a mistake does not hide other mistakes, and that the report has no further lines
+//! about the consequences of a mistake.
 
 use super::*;
 

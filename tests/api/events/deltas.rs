@@ -112,8 +112,8 @@ on_both! {
         let app = TestApp::start(on).await;
         let held = app.held().await;
         let mut whole = app.owner().watch(&held.task, None).await;
-        // The stream `later` begins after the task's last item, so it sends no item. The service
-        // has to look up which items are stored.
+        // The stream `later` begins after the task's last item, so it sends no item. To drop the
+        // stale delta, the service must look up which items are stored.
         let mut later = app.owner().watch(&held.task, Some(6)).await;
         whole.until("caught_up").await;
         later.until("caught_up").await;

@@ -12,8 +12,8 @@ use crate::support::forwarder::Forwarder;
 use crate::support::test_app::{ALICE, Actor, TestApp, refunds};
 use crate::support::test_clock::TestClock;
 
-/// The length of an outage in which a stream tries at least once to read. A read waits at most 3 s
-/// for a connection.
+/// The length of an outage. A read waits at most 3 s for a connection, so a stream tries to read
+/// and fails at least once during the outage.
 const OUTAGE: Duration = Duration::from_secs(8);
 
 async fn cancel(app: &TestApp, task: &str) {

@@ -71,8 +71,9 @@ async fn fifty_streams_of_a_task_read_its_new_events_as_often_as_one() {
         }
         measured.push((one, many));
     }
-    // A read may miss an event that is committed meanwhile, so the number of reads varies. If each
-    // stream read for itself, fifty streams would need far more than twice the reads of one stream.
+    // The number of reads varies, because an event that is committed during a read needs a second
+    // read. If each stream read for itself, fifty streams would need far more than twice the reads
+    // of one stream.
     panic!("round trips with one stream, and with {READERS}: {measured:?}");
 }
 

@@ -154,7 +154,8 @@ on_both! {
         let path = format!("/resume/{}", held.str("/request/request_id"));
         let rejected = app.approver().post(&path, &json!({"action": "reject", "reason": "Wrong order"})).await;
         assert_eq!(rejected.str("/status"), "Canceled", "{}", rejected.text);
-        // The asker had gone, so the next equal ask gets the result of the held call, once.
+        // The client of the held call did not wait for its result. So the next equal proposal gets
+        // this result, and later equal proposals begin new calls.
         let call = ask(&app, &refund(120), 5).await;
         assert_eq!(call_summary(&call), expected(200, "deny", "settled", "rejected"), "{}", call.text);
         assert_eq!((call.str("/task_id"), call.str("/reason").as_str()), (held.str("/task_id"), "Wrong order"), "{}", call.text);

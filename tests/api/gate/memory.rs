@@ -1,5 +1,5 @@
-//! Tests of the memory that an ask holds while it waits, over REST and over MCP, and of the Tokio
-//! tasks that a held call needs without an ask.
+//! Tests of the memory that the HTTP request of a proposal (an ask) holds while it waits, over REST
+//! and over MCP. Also tests that a held call needs no Tokio task if no client waits for it.
 
 use std::time::Duration;
 
@@ -13,19 +13,19 @@ use crate::support::allocator::allocated_bytes;
 use crate::support::test_app::{On, TestApp};
 use crate::support::{eventually, pause, raw_http, until};
 
-/// The number of asks that are measured. It is below the limit of 20 pending calls of a user.
+/// The number of waiting proposals in a test, below the limit of 20 pending calls of a user.
 const ASKS: usize = 16;
-/// The maximum number of bytes that an ask may hold while it waits. The two buffers of its
-/// connection have 16 KiB. An ask over REST holds 31 KiB, and an ask over MCP holds 21 KiB.
+/// The maximum number of bytes that a proposal may hold while it waits. The two buffers of its
+/// connection have 16 KiB. A proposal over REST holds 31 KiB, and a proposal over MCP holds 21 KiB.
 const MAX_HELD_BYTES: usize = 40 * 1024;
-/// The length of the reason for which the calls are held. In memory, the session of a call's task
-/// and the request about the call have several copies of the reason. An ask that kept the session
-/// or the request while it waits would exceed [`MAX_HELD_BYTES`]. The proposal has no copy.
+/// The length of the rule's reason to hold the calls. In memory, the `TaskSession` of a call and
+/// the request about the call contain the reason several times. A waiting proposal that kept the
+/// session or the request would exceed [`MAX_HELD_BYTES`].
 const REASON_BYTES: usize = 32 * 1024;
 /// The number of headers in addition to those that a request needs. hyper takes 100 headers at
 /// most. The table of these headers and the buffer with their text have 29 KiB.
 const MORE_HEADERS: usize = 93;
-/// The time within which the asks must free the memory of their HTTP requests.
+/// The time within which the proposals must free the memory of their HTTP requests.
 const FREE_LIMIT: Duration = Duration::from_mins(1);
 
 /// Starts a service with the gate `refunds` that holds large refunds for a long reason.
@@ -49,7 +49,7 @@ fn request(path: &str, body: &Value) -> String {
     )
 }
 
-/// Sends an ask in a session of its own. Returns its connection when the ask waits.
+/// Proposes a call in the session `session`. Returns the connection as soon as the proposal waits.
 async fn waiting_ask(app: &TestApp, path: &str, session: &str, body: &Value) -> TcpStream {
     let stream = raw_http::send(&app.url(), request(path, body).as_bytes()).await;
     let tasks = format!("/v1/tasks?agent=refunds&session_id={session}");
@@ -59,15 +59,15 @@ async fn waiting_ask(app: &TestApp, path: &str, session: &str, body: &Value) -> 
         id.map(|id| id.parse::<TaskId>().unwrap())
     };
     let task = eventually("the call is stored", stored).await;
-    // An ask subscribes to the commits of all replicas when it begins to wait.
+    // A proposal subscribes to the commits of its task when it begins to wait.
     until("the ask waits", async || app.store().is_listened_to(task)).await;
     stream
 }
 
-/// Sends [`ASKS`] asks. Each is sent once the previous ask waits, so at most the last ask is still
-/// busy at the end. `body` returns the body for a session. Returns the connections, and the number
-/// of bytes that were allocated before these asks. An earlier ask, on the first connection, is not
-/// measured: it fills the caches of the service and of the test.
+/// Proposes [`ASKS`] calls, each as soon as the previous proposal waits. `body` returns the body
+/// for a session. Returns the connections, and the number of bytes that were allocated before these
+/// proposals. A further proposal, on the first connection, comes before this count and fills the
+/// caches of the service and of the test.
 async fn waiting_asks(
     app: &TestApp,
     path: &str,
@@ -83,7 +83,7 @@ async fn waiting_asks(
     (streams, before)
 }
 
-/// Waits until the asks hold at most [`MAX_HELD_BYTES`] each. Panics after [`FREE_LIMIT`].
+/// Waits until the proposals hold at most [`MAX_HELD_BYTES`] each. Panics after [`FREE_LIMIT`].
 async fn assert_little_is_held(before: usize) {
     let held = || allocated_bytes().saturating_sub(before) / ASKS;
     let freed = async {
@@ -119,7 +119,7 @@ async fn ask_that_waits_over_mcp_holds_neither_its_session_nor_its_request() {
     };
     let (streams, before) = waiting_asks(&app, "/mcp/refunds", message).await;
     for stream in &streams {
-        // The event stream has begun.
+        // Waits for the beginning of the event stream.
         stream.readable().await.unwrap();
     }
     assert_little_is_held(before).await;
@@ -133,8 +133,8 @@ async fn ask_that_waits_over_mcp_holds_neither_its_session_nor_its_request() {
 async fn held_call_whose_asker_has_left_needs_no_tokio_task() {
     let app = gate(On::Sqlite, "").await;
     let hold = async |amount: u32| {
-        // The test counts Tokio tasks. A connection that stays open has some, so each connection is
-        // closed.
+        // The test counts Tokio tasks, and an open connection has Tokio tasks of its own. So each
+        // connection is closed after its response.
         let actor = app.actor(AGENT).header("connection", "close");
         let reply = ask_as(actor, &refund(amount), 0).await;
         assert_eq!(reply.str("/decision"), "pending", "{}", reply.text);

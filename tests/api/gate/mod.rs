@@ -1,5 +1,5 @@
-//! Tests of calls at a gate over HTTP: an agent proposes a call, and the call is held, claimed
-//! once, reported, and found again.
+//! Tests of calls at a gate over HTTP: an agent proposes a call, gets its permit once, reports its
+//! outcome, and finds the call again.
 
 mod asks;
 mod equal_calls;

@@ -138,8 +138,8 @@ on_both! {
         let app = TestApp::with(on, &(yaml("") + NARROW)).await;
         let calls = alice_calls(&app).await;
         let before = stored(&app).await;
-        // The refused requests come first, because a served request may write a moment after its
-        // reply.
+        // The refused requests come first. A served request may write a moment after its reply,
+        // and such a write would look like a write of the refused request that follows.
         for refused in [true, false] {
             for (number, Row(name, key, statuses)) in TABLE.iter().enumerate() {
                 for (operation, status) in OPERATIONS.into_iter().zip(*statuses) {

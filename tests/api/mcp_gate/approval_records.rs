@@ -1,7 +1,8 @@
-//! Tests the demands of wanaku-ai/wanaku#1967 for approvals that the proxy enforces by a record of
-//! its own, so that they depend neither on the agent nor on a dialog of its client. Each demand has
-//! one test. The gate differs from one demand: its record keeps the arguments of the call, because
-//! people approve them. It keeps no values of credentials.
+//! Tests the demands of wanaku-ai/wanaku#1967: the proxy keeps a record of each approval and
+//! enforces the approval by this record. It relies neither on the agent nor on a dialog of the
+//! agent's client. Each demand has one test. The gate deviates from one demand: its record keeps
+//! the arguments of a call, because people approve the arguments. The record keeps no values of
+//! credentials.
 
 use std::time::Duration;
 
@@ -177,8 +178,8 @@ async fn simultaneous_retries_at_two_replicas_consume_one_approval() {
     });
     let replies = join_all(retries).await;
     let ran = replies.iter().filter(|reply| !result_text(reply).1).count();
-    // The ask whose driver runs the call gets the result. A second ask may get the result, too, if
-    // it has reserved the result meanwhile.
+    // The retry whose driver runs the call gets the result. A second retry may get the result, too,
+    // if it has reserved the result by then.
     assert!(ran <= 2, "{ran} retries got the result");
     app.tool.reached(1).await;
     let starts = "select type from agent_task_item where type = 'tool_started'";

@@ -112,7 +112,7 @@ on_both! {
         let app = gate(on, "hold: 0s").await;
         let began = Instant::now();
         let held = post_as(app.actor(AGENT), &older("tools/call", &refund(120))).await;
-        // The hold of a gate is 45 seconds by default.
+        // With the default `hold` of 45 seconds, the reply would take longer.
         assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
         let (text, is_error) = result_text(&held);
         assert!(text.starts_with("HELD.") && is_error, "{text}");

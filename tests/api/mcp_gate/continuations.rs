@@ -1,9 +1,9 @@
 //! Tests the demands of dativo-io/talon#431 for approvals that do not depend on an open connection:
 //! after the approval nothing runs until the client continues its call, and a continuation that
-//! does not fit runs nothing. Each demand has one test. The gate differs from one demand: a client
+//! does not fit runs nothing. Each demand has one test. The gate deviates from one demand: a client
 //! of the revision 2026-07-28 counts as present for five seconds between two of its requests,
-//! because it comes back by itself. An approval within these five seconds starts the call. So the
-//! tests of approvals without a client use clients of an older revision.
+//! because such a client repeats its request by itself. An approval within these five seconds
+//! starts the call. So the tests of approvals without a client use clients of an older revision.
 
 use std::time::Duration;
 

@@ -37,7 +37,8 @@ async fn call_again(app: &TestApp, amount: u32) -> Reply {
 async fn call_without_a_database_is_an_internal_error_with_retry_after_and_runs_nothing() {
     let database = Database::postgres().await;
     let line = Forwarder::to(database.url()).await;
-    // After a second, the answer would become an event stream, which has no `Retry-After`.
+    // The service's timer of one second never ends. At its end, the answer would become an event
+    // stream, which has no `Retry-After`.
     let clock = EndlessSleep::new(|time| time == Duration::from_secs(1));
     let app = TestApp::at_timed(line.url(), &yaml(""), clock).await;
     line.cut();

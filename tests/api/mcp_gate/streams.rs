@@ -30,7 +30,7 @@ pub(super) async fn until_held(app: &TestApp) -> Value {
     eventually("the approver has a request", first).await
 }
 
-/// Cancels the request whose id is `seven`.
+/// Cancels the JSON-RPC request with the id `seven`.
 async fn cancel(actor: &Actor<'_>) {
     let params = json!({"requestId": "seven", "reason": "no time"});
     let message = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params});

@@ -59,7 +59,7 @@ fn program(rng: &mut Lcg, agent: &str, depth: u64, order: &mut u32) -> Vec<Value
     turns
 }
 
-/// Answers one open request, or cancels the task that asks. `way` chooses what happens.
+/// Answers one open request, or cancels the task that asks. `way` selects the answer or the cancel.
 async fn answer(actor: &Actor<'_>, root: &str, request: &Value, way: u64) {
     let task = request["task_id"].as_str().unwrap();
     let path = format!("/resume/{}", request["request_id"].as_str().unwrap());

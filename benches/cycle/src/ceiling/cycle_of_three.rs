@@ -159,7 +159,7 @@ fn push<T, const N: usize>(columns: &mut [Vec<T>; N], row: [T; N]) {
 
 impl Writer for PostgresWriter {
     type Change = Change;
-    /// For a decision, the messages of the conversation so far. Empty for any other change.
+    /// The messages of the conversation so far, if the change is a decision; otherwise empty.
     type Done = Vec<String>;
 
     async fn write(&mut self, batch: Vec<Change>) -> Vec<Vec<String>> {

@@ -15,8 +15,8 @@
 //! The modes `gate0`, `gate1` and `gate1once` are bare handlers for calls at a gate (`gate.rs`).
 //!
 //! A writer is a database connection that commits changes. By default, `batch5` and `gate1` have
-//! one writer: on two processors, the larger batches of a single writer gain more than the
-//! overlapping flushes of several writers.
+//! one writer: on two processors, one writer with large batches is faster than several writers
+//! whose flushes overlap.
 
 mod client;
 mod committer;

@@ -139,8 +139,8 @@ impl Writer for PostgresWriter {
             .query_one(&self.write, &columns.values())
             .await
             .expect("a written batch");
-        // A count is lower than expected if another change has already stored the same version or
-        // decided the same request.
+        // The row has the numbers of written changes and of decided requests. A number is too low
+        // if another change has already stored the same version or decided the same request.
         assert_eq!(row.get::<_, i64>(0), length(&batch));
         assert_eq!(row.get::<_, i64>(1), length(&columns.decided));
         vec![(); batch.len()]
