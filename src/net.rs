@@ -200,8 +200,8 @@ pub(crate) fn connect_failure(kind: Option<io::ErrorKind>) -> &'static str {
 }
 
 /// Returns an error, then its cause, then the cause of that cause, and so on. The cause of an
-/// `io::Error` is the error that the `io::Error` wraps. That error comes from `io::Error::get_ref`,
-/// because `io::Error::source` skips it and returns the cause of the wrapped error.
+/// `io::Error` is the wrapped error, which `io::Error::get_ref` returns. `io::Error::source` would
+/// skip the wrapped error and return its cause.
 fn causes<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
     std::iter::successors(Some(error), |&error| {
         let inner = error.downcast_ref().and_then(io::Error::get_ref);

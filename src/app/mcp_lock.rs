@@ -21,8 +21,8 @@ pub struct ReviewResult {
     pub lock: Lock,
 }
 
-/// Returns a redactor for the values of `headers`. If a value begins with a scheme such as
-/// `Bearer`, the credential after the scheme is also redacted alone.
+/// Returns a redactor for the values of `headers`. If a value is a scheme such as `Bearer` and a
+/// credential, the redactor also redacts the credential without the scheme.
 fn header_redactor(headers: &http::HeaderMap) -> Redactor {
     let mut secrets = Vec::new();
     for (name, value) in headers {

@@ -71,9 +71,9 @@ fn metrics(config: &Config, mistakes: &mut Mistakes) {
     }
 }
 
-/// Whether the system refuses to listen on both addresses: they have the same port, and either the
-/// same IP, or IPs of one family of which one is unspecified (`0.0.0.0` or `::`). Two addresses
-/// with port 0 do not overlap, because the system chooses a free port for each.
+/// Whether the system refuses to listen on both addresses: they have the same port and the same IP.
+/// The unspecified IP (`0.0.0.0` or `::`) counts as the same as each IP of its family. Two
+/// addresses with port 0 do not overlap, because the system chooses a free port for each address.
 fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     let same_family = one.is_ipv4() == other.is_ipv4();
     let is_any = one.ip().is_unspecified() || other.ip().is_unspecified();

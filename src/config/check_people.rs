@@ -315,9 +315,9 @@ fn max_approvers(directory: &Directory, tenant: &str, rule: &Rule) -> usize {
 /// `false` if there are gates, if an agent is not open to all callers, or if this rule or an
 /// earlier rule may have a condition on the caller.
 fn is_for_all_tenants(config: &Config, index: usize) -> bool {
-    // A condition that reads the caller contains the name of one of these variables. If the
-    // condition contains the name for another reason, such as in a text, the rule merely gets no
-    // warning.
+    // A condition that reads the caller contains `user`, `agent`, `task` or `session`. If a
+    // condition has such a word for another reason, for example in a string, the rule merely gets
+    // no warning.
     let may_read_caller = |when: &String| {
         let variables = ["user", "agent", "task", "session"];
         variables.iter().any(|variable| when.contains(variable))
@@ -338,8 +338,8 @@ pub(super) fn question_kinds(rule: &Rule) -> BTreeSet<RequestKind> {
     kinds.collect()
 }
 
-/// Returns the approvers of a rule's questions of this kind. Their `links` is false if no action on
-/// questions of this kind can be taken by a link.
+/// Returns the approvers of a rule's questions of this kind. `links` of the result is false if a
+/// link allows no action on questions of this kind.
 pub(super) fn approvers_of(rule: &Rule, kind: RequestKind) -> Approvers {
     let approvers = rule.approvers.approvers();
     let takes_links = !kind.properties().link_actions.is_empty();

@@ -141,8 +141,8 @@ fn check_terms(place: &RulePlace<'_>, config: &Config, root: &Node, mistakes: &m
         let detail = "an approval allows at least one answer";
         place.add(&["allow"], detail, mistakes);
     }
-    // A question that requires several approvals does not offer `respond`, because one person would
-    // supply the result alone. Without accounts, each rule requires one approval.
+    // A question that requires several approvals does not offer `respond`, because a `respond` of a
+    // single person would be the result. Without accounts, each rule requires one approval.
     let only = |known: &[Action]| rule.allow.iter().all(|action| known.contains(action));
     let is_readable = allow.is_none_or(|allow| allow.elements().len() == rule.allow.len());
     if config.auth.is_none() || rule.approvers.required < 2 || rule.allow.is_empty() || !is_readable

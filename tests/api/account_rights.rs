@@ -68,8 +68,8 @@ on_both! {
         let held = app.held().await;
         let (ok, no, none, fits) = (200, 403, 404, 422);
         let expected = [
-            // GET: task, items, tree, requests, request, page, tasks, inbox, me. POST: message,
-            // cancel, retry, decide, create.
+            // The statuses of GET (task, items, tree, requests, request, page, tasks, inbox, me)
+            // and of POST (message, cancel, retry, decide, create).
             ("alice", ALICE, [ok, ok, ok, ok, ok, ok, ok, ok, ok, fits, fits, fits, no, fits]),
             ("alice reads", ALICE_READS, [ok, ok, ok, ok, ok, ok, ok, ok, ok, no, no, no, no, no]),
             ("bob", BOB, [ok, ok, ok, ok, ok, ok, ok, ok, ok, no, no, no, fits, fits]),

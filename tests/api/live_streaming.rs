@@ -238,7 +238,7 @@ async fn reader_on_another_replica_sees_the_same_stream() {
         "{:?}",
         names(&both[0])
     );
-    // A durable event may overtake deltas on their way to another replica. That replica then shows
+    // A durable event may overtake deltas on their way to `other`. The replica `other` then shows
     // the beginning of the answer, without the rest.
     let (seen, whole) = (put_together(&both[1]), stored(&both[1]));
     assert!(!seen.is_empty(), "{:?}", names(&both[1]));

@@ -361,8 +361,8 @@ on_both! {
             assert_eq!(voted.status, 200, "{}", voted.text);
         }
         app.restart_with(|yaml| yaml.replace("user_ids: exact", "user_ids: folded")).await;
-        // Rejecting the second call lets the turn go on. By now, the two approvals of the first
-        // call count as one person's, so a new request asks about the first call.
+        // After the rejection of the second call, the turn goes on. With folded user ids, the two
+        // approvals of the first call are of one person, so a new request asks about this call.
         let rest = app.approver().post(&format!("/resume/{request}"), &json!({"action": "reject", "then": "continue"})).await;
         rest.assert_status(200, "Paused");
         assert!(app.tool.ledger().is_empty());

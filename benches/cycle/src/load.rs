@@ -70,7 +70,7 @@ struct GateCall {
 
 #[derive(Default)]
 struct Run {
-    /// `None` if a cycle creates and approves a task.
+    /// The call that each cycle proposes. `None` if a cycle creates and approves a task.
     gate_call: Option<GateCall>,
     measuring: AtomicBool,
     stopped: AtomicBool,

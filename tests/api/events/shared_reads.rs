@@ -34,7 +34,7 @@ async fn held_again(app: &TestApp, task: &str) {
 async fn round_trips(readers: usize) -> usize {
     let database = Database::postgres().await;
     let line = Forwarder::to(database.url()).await;
-    // The worker does not poll.
+    // Every sleep of the service is endless, so its worker does not poll.
     let clock = EndlessSleep::new(|_| true);
     let mut app = TestApp::at_timed(line.url(), &refunds("{ owner: true }"), clock).await;
     app.restart_with(|yaml| format!("{yaml}\nserver: {{ max_streams_per_caller: 100 }}\n"))

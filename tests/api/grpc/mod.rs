@@ -90,9 +90,9 @@ impl Grpc {
         })
     }
 
-    /// Waits until the service has closed the connection. Sends no request to find this out: a
-    /// request would prove less, and might wait for ever, because hyper keeps a request that comes
-    /// while its connection ends.
+    /// Waits until the service has closed the connection. Sends no request to find this out,
+    /// because a request might wait forever: hyper keeps a request that comes while its connection
+    /// ends.
     async fn is_closed(&self) {
         let is_closed = async || self.sender.is_closed();
         crate::support::until("the service closes the connection", is_closed).await;

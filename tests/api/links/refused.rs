@@ -20,7 +20,7 @@ fn masked(reply: &Reply) -> String {
 }
 
 /// Returns damaged forms of a link's path: for each position of the token, the path with another
-/// character there, and every shorter path.
+/// character at this position; and every shorter path.
 fn spoiled(path: &str) -> Vec<String> {
     let start = "/l/".len();
     let mut paths = Vec::new();

@@ -56,7 +56,7 @@ async fn call_without_a_database_is_an_internal_error_with_retry_after_and_runs_
     app.stop().await;
 }
 
-/// The event stream of a slow answer has no `Retry-After`, so the error itself has the time.
+/// The event stream of a slow answer has no `Retry-After`, so the error itself names the wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn call_whose_database_is_silent_is_an_internal_error_and_runs_nothing() {
     let database = Database::postgres().await;

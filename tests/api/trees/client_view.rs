@@ -335,8 +335,8 @@ on_both! {
         let app = trees(on, "").await;
         let root = paused(&app, &analyst_asks()).await;
         let analyst = id(&only(&app, &root.str("/task_id"), "analyst").await);
-        // The number of the root's pause lies between the numbers of the analyst's events before
-        // and after the approval.
+        // After the approval, the event number of the root's pause lies between the numbers of the
+        // analyst's events before and after the approval.
         approve(&app.owner(), &open(&root)[0].1).await;
         let of_analyst = format!("where task_id = {}", app.database.id(&analyst));
         let numbers = format!("select cast(event_number as text) from agent_task_item {of_analyst} order by event_number");

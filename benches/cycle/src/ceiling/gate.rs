@@ -58,7 +58,7 @@ impl Writer for CallWriter {
 
 #[derive(Default)]
 struct Server {
-    /// `None` in the mode `gate0`.
+    /// Commits the calls. `None` in the mode `gate0`, which stores nothing.
     committer: Option<Committer<CallWriter>>,
     /// The connection and the statement of the look-up; set in the mode `gate1once`.
     reader: Option<(Connection, Statement)>,
