@@ -25,8 +25,8 @@ use crate::world::Mistakes;
 /// owner.
 const NO_OWNER: &str = "";
 
-/// The terms of the questions that a rule opens. If `rule` is `None`: the terms of questions about
-/// calls that match no rule.
+/// The terms of the questions that a rule opens, or of the questions about calls that match no rule
+/// (`rule` is `None`).
 struct QuestionTerms<'c> {
     rule: Option<&'c Rule>,
     approvers: Approvers,

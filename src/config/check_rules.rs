@@ -134,8 +134,7 @@ fn check_terms(place: &RulePlace<'_>, config: &Config, root: &Node, mistakes: &m
         let detail = "expected more than 0, or `never` for no deadline";
         place.add(&["expires_in"], detail, mistakes);
     }
-    // If `allow` is empty because its elements could not be read, these mistakes are reported
-    // already.
+    // If `allow` is empty because its elements could not be read, a mistake is reported already.
     let allow = root.at(&["policy", &place.at, "allow"]);
     if rule.allow.is_empty() && allow.is_none_or(|allow| allow.elements().is_empty()) {
         let detail = "an approval allows at least one answer";

@@ -55,8 +55,7 @@ pub(super) struct KeptConnections {
 struct State {
     /// For each key, the kept connections, each with the time since which it is kept, oldest first.
     connections: BTreeMap<KeptKey, Vec<(Instant, OpenConnection)>>,
-    /// The keys whose requests get new connections. The value is the time until which these
-    /// requests get new connections.
+    /// For each avoided key, the time until which the requests with this key get new connections.
     avoided: BTreeMap<KeptKey, Instant>,
     /// Whether the Tokio task that closes expired connections is running.
     is_reaped: bool,

@@ -58,8 +58,8 @@ pub enum ConnectionUse {
     Own,
     /// A connection that an earlier request to the same origin has left open, if there is one;
     /// otherwise a new connection. Only a request that may be repeated may use a kept connection.
-    /// Requests share a connection if they have the same digest, which must cover the user and the
-    /// credentials.
+    /// The value is a digest that must cover the user and the credentials: only requests with the
+    /// same digest share a connection.
     Kept([u8; 32]),
 }
 

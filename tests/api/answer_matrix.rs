@@ -164,8 +164,8 @@ async fn in_the_wrong_way(
     is(&text, 415, "unsupported_media_type", about);
 }
 
-/// Asserts that an answer is accepted once, and that the wrong answers before and after this answer
-/// are refused.
+/// Asserts that an answer is accepted once. Also asserts that wrong answers are refused before and
+/// after the accepted answer.
 async fn one_is_taken(app: &TestApp, taken: &Taken) {
     let about = format!("{} {}", taken.kind, taken.answer);
     let question = ask(app, taken.kind).await;

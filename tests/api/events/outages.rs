@@ -52,8 +52,8 @@ async fn stream_goes_on_after_a_database_outage_with_every_event_once() {
     line.mend();
     told.extend(watch.rest().await);
     is_whole(&told);
-    // The task `kept` had no commit during the outage. Its stream must show the commit after the
-    // outage, too.
+    // The task `kept` had no commit during the outage. Its stream must show this first commit after
+    // the outage.
     cancel(&other, &kept.task).await;
     told_of_kept.extend(quiet.rest().await);
     is_whole(&told_of_kept);
@@ -62,7 +62,7 @@ async fn stream_goes_on_after_a_database_outage_with_every_event_once() {
 }
 
 /// A stream checks its caller again after a minute. In this test, the database is away at that
-/// time, and one of the two sessions has ended by then.
+/// time, and the browser session of the stream `leaving` has ended.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stream_sends_no_event_before_a_check_that_an_outage_delayed() {
     let clock = TestClock::new();

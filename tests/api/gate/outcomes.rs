@@ -248,8 +248,8 @@ on_both! {
         let path = format!("/resume/{}", unknown.str("/request/request_id"));
         let retried = app.owner().header("prefer", "wait=0").post(&path, &json!({"action": "retry"})).await;
         assert!(retried.status < 300, "{}", retried.text);
-        // Another report of the first attempt does not undo the decision. The content of this
-        // report differs, because an identical report is not stored again.
+        // Another report of the first attempt does not undo the decision `retry`. An identical
+        // report would not be stored again, so the content of this report differs.
         let other = json!({"task_id": call.str("/task_id"), "outcome": "unknown", "content": "no answer"});
         let again = report(&app, &other).await;
         assert_eq!((again.status, again.str("/state").as_str()), (200, "approved"), "{}", again.text);
