@@ -273,8 +273,8 @@ fn credentials(config: &Config, mistakes: &mut Mistakes) {
         for field in credential.fields.keys() {
             let place = ["credentials", name, "fields", field];
             check_parts::check_name(&place, "a field", field, mistakes);
-            // The names of two fields must not differ only in case. Otherwise the form for the
-            // credential could not be compiled, and no answer to the form would be accepted.
+            // The names of two fields must not differ only in case. Otherwise the JSON Schema of
+            // the credential's form would not compile, and the form would accept no answer.
             if let Some(twin) = earlier_twin(&credential.fields, field) {
                 let detail = format!("the fields `{twin}` and `{field}` differ only in case");
                 mistakes.add(&place, detail);
