@@ -1,7 +1,6 @@
 //! The paths of the operations, read from the table of operations. `edge/` compares the path of a
-//! request with these paths as long as the operation of the request is not known: before the
-//! request reaches its operation, and if no operation runs (for an unknown path, for an unknown
-//! method, and while the service starts).
+//! request with these paths while the operation of the request is not known. The operation stays
+//! unknown for an unknown path, for an unknown method, and while the service starts.
 
 use std::iter::successors;
 use std::sync::LazyLock;
@@ -28,9 +27,9 @@ static KNOWN: LazyLock<Vec<KnownPath>> = LazyLock::new(|| {
         .collect()
 });
 
-/// Returns the surface of the operations whose paths have the same first segment as `path`;
-/// `Public` if no operation has this segment. Returns `Stream` only if a stream's path also has the
-/// same last segment as `path`.
+/// Returns the surface for a path whose operation is not known. The surface is `Stream` if the path
+/// of an event stream has the same first and last segment as `path`. Otherwise it is the surface of
+/// another operation with the same first segment, or `Public` without such an operation.
 pub(super) fn surface(path: &str) -> Surface {
     let (first, last) = ends(path);
     let beside = || {
@@ -49,7 +48,7 @@ pub(super) fn surface(path: &str) -> Surface {
         .unwrap_or(Surface::Public)
 }
 
-/// Returns whether `path` begins like the paths of sealed links.
+/// Returns whether `path` begins with the fixed part of a sealed link's path, `/l/`.
 pub(super) fn is_link(path: &str) -> bool {
     let links = KNOWN
         .iter()
@@ -65,9 +64,9 @@ pub(super) fn start_of(op: &Op) -> Option<&'static str> {
     known.map(|known| fixed_start(&known.route))
 }
 
-/// Returns the path of the page to which a reader can return after a problem at `path`. This is
-/// `path` itself, with its query, if `path` is a page. If only a form posts to `path`, this is the
-/// nearest page above `path`, which has the form.
+/// Returns the path of the page to which a reader can return after a problem at `path`: `path`
+/// itself, with its query, if `path` is a page. Otherwise a form posts to `path`, and the function
+/// returns the nearest page above `path`, which has the form.
 pub(super) fn page_path(path: &str) -> &str {
     let own = path.split('?').next().unwrap_or_default();
     if is_page(own) {

@@ -42,7 +42,7 @@ fn sign_in_link(
     let path = format!("{prefix}{}", page_path(&context.path));
     let sign_in_to = |next: &str| sign_in_paragraph(next, prefix, context.language);
     // The page of a `Forbidden` offers to sign in as another user, who may have access. The page of
-    // a `NotFound` has the same offer, so the page does not reveal whether the resource exists.
+    // a `NotFound` makes the same offer, so that it does not reveal whether the resource exists.
     if matches!(problem.code, Code::Forbidden | Code::NotFound) {
         caller.map(|CurrentCaller(caller)| sign_in_again(&caller, &path, prefix, context.language))
     } else if problem.code == Code::LinkExpired

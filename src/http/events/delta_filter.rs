@@ -1,10 +1,9 @@
 //! Filters the deltas (parts of models' answers) for one stream.
 //!
-//! Invariants: the stream sends every event in a model's prompt before the deltas of the answer to
-//! this prompt. Once the stream has sent an event of the task that is later than all events in the
-//! prompt, it sends no further delta of the answer except `Reset`. If the model is called again for
-//! the same turn, the stream sends a reset before the deltas of the second call, so that clients
-//! never join the texts of the two calls.
+//! Invariants: before the first delta of a model's answer, the stream sends every event that the
+//! model's prompt contained. After a later event of the same task, the stream sends no delta of the
+//! answer except `Reset`. If the model is called again for the same turn, the stream sends a reset
+//! before the deltas of the second call, so that clients never join the texts of the two calls.
 
 use std::collections::HashMap;
 
@@ -20,8 +19,8 @@ use crate::task::id::TaskId;
 pub(crate) struct DeltaFilter {
     /// The `seq` of each task's last stored item, as far as this stream knows.
     stored: HashMap<TaskId, i64>,
-    /// For each task, the turn and the model call of the last delta that was sent. The entry is
-    /// removed when the stream sends the answer itself or the reset of the answer's deltas.
+    /// For each task, the turn and the model call of the last delta that was sent. A task is
+    /// removed when the stream sends the model's complete answer or a reset.
     last_sent: HashMap<TaskId, (u32, Uuid)>,
     /// For each known task, whether the task is in the subtree that the stream sends.
     in_subtree: HashMap<TaskId, bool>,

@@ -33,9 +33,9 @@ pub(crate) async fn brief(
 }
 
 /// Returns the data of an event for a message, as the event stream of the tree sends the data. For
-/// a reminder about a request, `event` is the event that opened the request. The type of the
-/// message, `reminder`, then replaces the event's name, and the request is shown as it is now. For
-/// any other message, `reminder` is `None`.
+/// a reminder about a request, `event` is the event that opened the request, and `reminder` is the
+/// name that replaces the event's name. The data then have the request as it is now. For any other
+/// message, `reminder` is `None`.
 ///
 /// # Errors
 /// [`ReadError`] when the database does not answer, or the event cannot be decoded.

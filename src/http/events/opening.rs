@@ -27,8 +27,8 @@ use crate::task::id::TaskId;
 pub(crate) struct StreamRequest {
     pub task: TaskId,
     pub root: TaskId,
-    /// The number of the event after which the stream begins; `None` stands for the tree's last
-    /// event.
+    /// The stream begins after the event with this number. If `None`, the stream begins after the
+    /// tree's last event.
     pub after: Option<i64>,
     /// The subscription that a POST made before its commit, so that the stream misses no delta
     /// after the commit. `None` if [`open`] has to subscribe.

@@ -25,10 +25,10 @@ pub(crate) struct EventReader {
     pub status: TaskStatus,
     journals: JournalCache,
     follower: Option<Follower>,
-    /// The number of the last event of the tail (see `tail.rs`) when the tail last failed to give
-    /// this stream the next events; 0 if the tail never failed. After a failure, the stream reads
-    /// the rows itself until [`Self::follow`] is called. [`Self::follow`] checks that the stream of
-    /// a root task has sent every event up to this number.
+    /// The number of the last event that the tail (`tail.rs`) had read when `Follower::next` last
+    /// returned `None`; 0 before the first `None`. After a `None`, the stream reads the rows itself
+    /// until [`Self::follow`] is called. [`Self::follow`] checks that the stream of a root task has
+    /// sent every event up to this number.
     tail_head: i64,
 }
 

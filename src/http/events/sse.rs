@@ -1,5 +1,5 @@
 //! Writes server-sent events (WHATWG HTML, "Server-sent events"), one block of lines for each
-//! event. Invariant: the content of an event cannot end the event.
+//! event. Invariant: no line end in the data of an event ends the event or begins another.
 
 use std::fmt::Write as _;
 

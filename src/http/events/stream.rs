@@ -196,8 +196,8 @@ async fn next(source: &mut impl EventSource) -> Option<String> {
 /// the stream if the caller may no longer read.
 ///
 /// # Errors
-/// [`ReadError`] as `advance`; `Unavailable` also if the check cannot be made because the database
-/// does not answer. Then `advance` is not called, and the check stays due.
+/// Fails with the error of `advance`. Also fails with `Unavailable` if the database does not answer
+/// the check. In this case, `advance` is not called, and the check stays due.
 async fn check_and_advance(source: &mut impl EventSource) -> Result<(), ReadError> {
     let now = source.stream().http.clock.uptime();
     if now >= source.stream().checked_at + ACCESS_CHECK_INTERVAL {

@@ -2,9 +2,9 @@
 //!
 //! A stream that has sent every stored event becomes a follower of the tail. The first follower
 //! that is notified of a commit starts a read of the rows after the tail's last event. All
-//! followers take the events of that read from memory. If the read fails, each follower that waits
-//! for it reads the rows itself until it has caught up. A follower that falls too far behind does
-//! the same. The tail is freed when its last follower is dropped.
+//! followers take the events of that read from memory. If the read fails, each waiting follower
+//! reads the rows itself until the follower has caught up. A follower that falls too far behind
+//! also reads the rows itself. The tail is freed when its last follower is dropped.
 //!
 //! Invariants: a follower gets all events after its position in order, or learns that it has to
 //! read the rows itself. The tail keeps an event only until every follower has taken the event. If
@@ -98,8 +98,8 @@ struct Buffer {
     /// Whether more events may follow `last`, according to the last successful read.
     more: bool,
     is_reading: bool,
-    /// The number of reads that have begun, and the number of reads that have failed. A
-    /// [`FollowerQuery`] has a copy of both counters, which shows whether a read has begun or
+    /// The number of reads that have begun. `reads_failed` counts the reads that have failed. A
+    /// [`FollowerQuery`] has copies of both counters. The copies show whether a read has begun or
     /// failed since the query was made.
     reads_begun: u64,
     reads_failed: u64,

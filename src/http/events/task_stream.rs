@@ -82,8 +82,8 @@ impl TaskStream {
     /// writes `caught_up` (once per stream) and begins to wait for notifications.
     async fn read(&mut self) -> Result<usize, ReadError> {
         // The items in a prompt are committed before the model is called. Therefore, a `fresh` read
-        // finds the items in the prompts of all deltas that already wait. For a delta that arrives
-        // during the read, the read may miss such items: `already_waiting` does not count it.
+        // finds the items in the prompts of all deltas that already wait. The read may miss items
+        // of a delta that arrives during the read, so `already_waiting` does not count this delta.
         let already_waiting = self.waiting_deltas.len();
         let fresh = already_waiting > 0;
         let RenderedEvents { part, events, more } =

@@ -46,9 +46,9 @@ const INVALID: u64 = 3;
 /// [`CALL_HEADER`].
 const TASK_HEADER: &str = "holdpoint-task";
 /// The metadata key for the id of an attempt (see [`attempt_id`]). The answer that permits a call
-/// has the id under this key, and agentgateway's later report of the call's result has the key too.
-/// Depending on agentgateway's configuration, the value in the report is the id of the attempt or
-/// the value of [`CALL_HEADER`].
+/// sets this key to the id. agentgateway sends the key again when it reports the call's result. The
+/// value is then the same id or, in some configurations of agentgateway, the value of
+/// [`CALL_HEADER`].
 const METADATA_KEY: &str = "holdpoint_call";
 /// The maximum length of a reported result of a call, in bytes. A longer result is truncated.
 const MAX_CONTENT_BYTES: usize = 1024 * 1024;

@@ -128,8 +128,7 @@ async fn call(
     let timeout = frames::call_timeout(&parts.headers)?;
     protect_connection(&parts.extensions);
     let body = read_body(http, &parts, body, Some(&key_caller)).await?;
-    // `message` shares the memory of `body`. The memory is free for other bodies once both are
-    // dropped.
+    // `message` shares the memory of `body`, which is freed once both are dropped.
     let message = body.slice_ref(frames::single_message(&body)?);
     drop(body);
     if http.shutdown.is_cancelled() {
@@ -212,7 +211,7 @@ struct OpenGate {
     ext_authz: ExtAuthz,
 }
 
-/// The headers of the request that the gateway asks about: a lower-case name and a value each.
+/// The headers of the request that the gateway asks about, each as a lower-case name and a value.
 type CheckedHeaders = [(String, Vec<u8>)];
 
 impl Gateway {

@@ -15,7 +15,7 @@ pub(super) fn refusal_parts(
     call: &GateCall,
     caller: &Caller,
 ) -> (String, Value) {
-    // The text and the members are the same in every revision.
+    // The text and the members do not depend on the MCP revision, so any revision may stand here.
     let mut result = gateway_result(call, caller, &gateway.http.settings, Revision::June2025);
     let text = result.pointer("/content/0/text").and_then(Value::as_str);
     let text = text.unwrap_or_default().to_owned();

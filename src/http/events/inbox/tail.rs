@@ -31,9 +31,9 @@ const SEARCH_INTERVAL: Duration = Duration::from_secs(15);
 /// The minimum delay between two reads of overdue requests. If a deadline has passed by the
 /// process's clock but not yet by the database's clock, the request is read again after this delay.
 const MIN_OVERDUE_DELAY: Duration = Duration::from_millis(200);
-/// The search for lost changes begins this long before the id of the newest known request. An id
-/// starts with the time at which a replica generated the id. A request may be committed later than
-/// a request with a greater id.
+/// The search for lost changes begins this long before the id of the newest known request, because
+/// a request may be committed later than a request with a greater id. An id starts with the time at
+/// which a replica generated the id.
 const SEARCH_OVERLAP: Duration = Duration::from_mins(2);
 /// The maximum number of [`ChangedRequests`] that wait for one follower. If more arrive, the
 /// follower loses the oldest, and its stream has to read the inbox again.

@@ -29,8 +29,9 @@ pub(super) enum InboxChange {
 #[derive(Debug, Default)]
 pub(super) struct InboxView {
     open: BTreeMap<RequestId, usize>,
-    /// Whether requests that are not in `open` may wait, too. True if [`MAX_COUNTED`] left
-    /// a request out, or if the last read of the inbox ended early (`Page::scanned_to`).
+    /// Whether requests that are not in `open` may wait for the caller, too. True if a request
+    /// was left out because `open` has [`MAX_COUNTED`] requests, or if the last read of the inbox
+    /// ended early (`Page::scanned_to`).
     more: bool,
     /// The number of requests that the last read of the inbox has found. Becomes [`MAX_COUNTED`]
     /// once a request is left out because `open` is full.
@@ -72,10 +73,10 @@ impl InboxView {
         self.open.keys().copied()
     }
 
-    /// Returns whether the inbox has to be read again. This is never the case while `open` contains
-    /// every request that may wait. Otherwise, the inbox is outdated if more than a tenth of the
-    /// counted requests are gone. If fewer than [`MAX_COUNTED`] requests are counted, more than a
-    /// half must be gone, because the last read ended early, and the next may end early, too.
+    /// Returns whether the inbox has to be read again: `open` may lack waiting requests (`more`),
+    /// and too many of the counted requests are gone. With [`MAX_COUNTED`] counted requests, the
+    /// limit is a tenth of them. With fewer, the last read ended early, and the next may end early,
+    /// too, so the limit is a half.
     #[must_use]
     pub(super) fn is_outdated(&self) -> bool {
         let part = if self.is_full() { 10 } else { 2 };
@@ -83,9 +84,8 @@ impl InboxView {
     }
 
     /// Records the current state of a request. Returns the change to report to the caller, if any.
-    /// A waiting request that is not in `open` is reported as created. While `more` is set, `open`
-    /// may lack a request that was reported before. Therefore, a request that has answers is then
-    /// reported as changed.
+    /// A waiting request that is not in `open` is reported as created. But if `more` is set, the
+    /// request may have been reported before, so it is reported as changed if it has answers.
     pub(super) fn update(
         &mut self,
         row: &RequestRow,
@@ -98,8 +98,8 @@ impl InboxView {
         }
         let (id, answers) = (row.spec.request_id, row.answers.len());
         if !can_decide(caller, &row.tenant, &row.owner, &row.state()) {
-            // While `more` is set, `open` may lack a request that was reported to the caller.
-            // Therefore, a request that is not in `open` is also reported as gone.
+            // If `more` is set, a request that is not in `open` may have been reported to the
+            // caller, so it is reported as gone, too.
             let was_open = self.open.remove(&id).is_some();
             self.gone += usize::from(was_open);
             let known = was_open || self.more;
