@@ -32,8 +32,8 @@ pub(crate) struct Settings {
     /// gets messages about the tasks of every tenant.
     pub receivers: BTreeMap<String, Vec<String>>,
     /// The users in the configuration. The guard looks up the person of a sealed link among them.
-    /// If other people must approve a call that an approver edits, the service permits the edit
-    /// only if the configuration has enough other people who may approve.
+    /// An edit that other people must approve is permitted only if enough of these users may
+    /// approve it.
     pub roster: Roster,
     /// The key for the hashes of POST bodies. The service stores these hashes to recognize a
     /// repeated POST. They are keyed because a body may contain credentials. `None`: the hashes

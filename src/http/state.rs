@@ -45,7 +45,7 @@ pub(crate) struct Http {
     pub stream_limiter: StreamLimiter,
     /// The newest events of the task trees that streams follow.
     pub tails: Tails,
-    /// The newest changes of the tenants whose inboxes are streamed.
+    /// The newest changes of the requests of each tenant with an open inbox stream.
     pub inbox_tails: InboxTails,
     pub body_parser: BodyParser,
     pub wrong_keys: WrongKeys,

@@ -79,9 +79,9 @@ impl Connections {
                 waker: AtomicWaker::new(),
             }));
         }
-        // This function may run several times for one waiting client, but must close only one
-        // connection for this client. So the slot of a connection that has been told to close is
-        // counted as free.
+        // This function may run several times for one waiting client. To close only one connection
+        // for this client, the function counts the slot of a connection that was told to close as
+        // free.
         if open.count - open.closing >= self.0.max_open {
             open.close_longest_idle();
         }

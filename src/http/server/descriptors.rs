@@ -67,8 +67,8 @@ impl DescriptorBudget {
         })
     }
 
-    /// Returns the maximum number of event streams, at most `wanted`. A quarter of the connections
-    /// stays free for other requests, but no more than 24 connections.
+    /// Returns the maximum number of event streams, at most `wanted`. A quarter of the connections,
+    /// or 24 connections if that is less, stays free for other requests.
     #[must_use]
     pub(crate) fn streams(&self, wanted: u32) -> u32 {
         wanted.min(self.connections - self.connections.min(96) / 4)

@@ -1,8 +1,7 @@
-//! `GET /inbox/decided`: the requests that a person has answered, the newest answer first. With
-//! `all=1`, also the requests that other people have decided and that the person has the right to
-//! decide. The cursor is the id of a request, and ids are in the order in which the requests were
-//! opened. A page therefore has requests that were opened one after the other. Only within a page,
-//! the requests are sorted by the time of the answer.
+//! `GET /inbox/decided`: the requests that a person has answered. With `all=1`, also the requests
+//! that other people have decided and that the person has the right to decide. The first page has
+//! the most recently opened requests, because the cursor is the id of a request and ids are in the
+//! order in which requests were opened. Within a page, the newest answer comes first.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -136,9 +135,9 @@ fn is_shown(row: &RequestRow, caller: &Caller, include_others: bool) -> bool {
     own() || (include_others && decided() && may_decide_it())
 }
 
-/// Returns the answer that the row of a request shows, and its action: the caller's own last answer,
-/// or else the last answer of a decided request. The action is `Mixed` if the caller gave several
-/// answers with different actions.
+/// Returns the answer that the page shows for a request, and the action that the page names. The
+/// answer is the caller's own last answer, or else the last answer of a decided request. The action
+/// is `Mixed` if the caller gave several answers with different actions.
 fn shown_answer<'r>(row: &'r RequestRow, caller: &Caller) -> Option<(Action, &'r TimedDecision)> {
     let state = row.state();
     let own: Vec<_> = state.answers_by(&caller.user_id).collect();

@@ -15,8 +15,8 @@ use crate::people::authorization::may_decide;
 use crate::store::RequestRow;
 
 /// Renders the line with a link to the next question. If no other request waits, the line says so
-/// and has no link to a question. `None` if the reader has not answered the request in `row`, and
-/// the request is open or the reader may not decide it.
+/// and has no link to a question. The line is for a reader who has answered the request in `row`,
+/// or who has the right to decide it and finds it closed. Returns `None` for any other reader.
 ///
 /// # Errors
 /// `unavailable` or `internal` when the inbox cannot be read.
@@ -30,7 +30,7 @@ pub(crate) async fn next_question_line(
         return Ok(None);
     }
     let open = open_requests(http, site.caller, &InboxFilter::default(), None).await?;
-    // If some calls of this page's request still wait for the reader, the page itself shows them.
+    // Leaves out this page's request, because the page itself shows the calls that still wait.
     let mut others: Vec<_> = open.iter().map(|request| request.id).collect();
     others.retain(|id| *id != row.spec.request_id);
     let waits_here = others.len() < open.len();

@@ -69,9 +69,9 @@ pub(super) fn fields(parameters: &Value, arguments_text: &str) -> Option<Vec<Cha
     Some(fields)
 }
 
-/// Returns whether an input of this kind shows `text` unchanged. Also removes the format of the
-/// HTML input, such as `date`, from `kind` unless `text` is sure to have the format, because the
-/// browser may change or drop a text that does not have it.
+/// Returns whether an input of this kind shows `text` unchanged. If `text` may not fit the format
+/// of the HTML input, such as `date`, also removes the format from `kind`, because the browser may
+/// change or drop a text that does not fit.
 fn can_show(kind: &mut FieldValue, text: &str) -> bool {
     let has_hidden = text.split('\n').any(|line| visible(line) != line);
     match kind {

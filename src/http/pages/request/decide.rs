@@ -46,10 +46,10 @@ pub(super) fn decide_form(view: &View<'_>) -> Option<Markup> {
     Some(html! { div.decide { (form_with_digest(view, to, &body)) } })
 }
 
-/// Returns the call that the forms have to name; `None` if they decide the whole request. The forms
-/// name the only open call if this reader has approved another call that is still undecided,
-/// because the service then refuses to reject the whole request. If several calls are open in this
-/// case, only the form with a choice for each call can reject.
+/// Returns the call that the forms have to name; `None` if the forms decide the whole request. If
+/// this reader has approved a call that is still undecided, the service refuses to reject the whole
+/// request. Therefore, the forms then name the only open call. If several calls are open, only the
+/// form with a choice for each call can reject.
 fn call_to_name<'v>(view: &'v View<'_>) -> Option<&'v RequestedCall> {
     match view.open_calls().as_slice() {
         [call] if view.has_approved_undecided_call() => Some(*call),

@@ -140,9 +140,9 @@ impl FormReader {
     }
 
     /// Returns submitted JSON without the white space around it. If the JSON is not valid, reports
-    /// a mistake at the pointer `at` and returns `None`. The body contains the JSON up to four
-    /// levels deep, and the depth of a body is limited. So the JSON must also be valid inside four
-    /// arrays.
+    /// a mistake at the pointer `at` and returns `None`. In the body, up to four objects and lists
+    /// enclose the JSON, and the depth of a body is limited. Therefore, the JSON is also checked
+    /// inside four arrays.
     fn checked_json(&mut self, submitted: &str, at: &str) -> Option<String> {
         let text = submitted.trim_matches([' ', '\t', '\n', '\r']);
         let nested = format!("[[[[{text}]]]]");
@@ -345,8 +345,8 @@ impl FormReader {
     }
 
     /// Returns the arguments that a person edited, either in a field for each member or as JSON.
-    /// `is_edit` tells whether the person chose the action `edit`; if not, returns `None`, and an
-    /// edit is a mistake. Reports each mistake. Also returns `None` if the edit has a mistake.
+    /// Reports each mistake, and returns `None` for an edit with a mistake. If the person did not
+    /// choose the action `edit` (`is_edit` is false), edited arguments are a mistake.
     fn edited_arguments(
         &mut self,
         call: &CallSpec,

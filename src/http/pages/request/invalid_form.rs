@@ -37,9 +37,9 @@ const MEMBERS: [&str; 7] = [
 /// the reason why the POST was refused, and `path_action` the action in its path, if any.
 ///
 /// # Errors
-/// Fails with `problem` itself unless the code of `problem` is `invalid`, the body is a form, and
-/// the client accepts HTML. Also fails with `problem` if the caller cannot read the request, or if
-/// the form cannot be checked for secrets. Fails with another problem if the data of the page
+/// Fails with `problem` itself if its code is not `invalid`, if the body is not a form, or if the
+/// client does not accept HTML. Also fails with `problem` if the caller cannot read the request,
+/// or if the form cannot be checked for secrets. Fails with another problem if the data of the page
 /// cannot be read.
 pub(crate) async fn rerender(
     http: &Http,
@@ -73,8 +73,8 @@ fn is_shown(posted: &PostRequest, problem: &Problem) -> bool {
 /// why the POST was refused.
 ///
 /// # Errors
-/// Fails with `problem` itself unless the code of `problem` is `invalid`, the body is a form, and
-/// the client accepts HTML. Also fails with `problem` if the form cannot be checked for secrets.
+/// Fails with `problem` itself if its code is not `invalid`, if the body is not a form, if the
+/// client does not accept HTML, or if the form cannot be checked for secrets.
 pub(crate) async fn page(
     http: &Http,
     view: View<'_>,

@@ -219,8 +219,9 @@ impl<'a> View<'a> {
     }
 
     /// Returns whether this reader may take this action on the whole request. A rejection covers
-    /// every undecided call. If the reader has already approved one of these calls, the rejection
-    /// is refused, because a person's first answer to a call counts.
+    /// every undecided call. A call that needs several approvals may be undecided although this
+    /// reader has approved it. The rejection is then refused, because the reader's first answer
+    /// to a call counts.
     fn allows_whole(&self, action: Action) -> bool {
         self.allows(action) && (action != Action::Reject || !self.has_approved_undecided_call())
     }
@@ -254,8 +255,8 @@ impl<'a> View<'a> {
         calls.filter(|(_, call)| call.needs_decision).collect()
     }
 
-    /// Returns whether the request was decided and not rejected, and no call of the request has
-    /// ended without success or with an unknown outcome.
+    /// Returns whether the request was decided by an action other than a rejection, and none of its
+    /// calls has failed (`CallStatus::is_failure`).
     fn ended_well(&self) -> bool {
         let decided = self.request.decision.as_ref();
         let went_wrong = |history: &RequestHistory| {

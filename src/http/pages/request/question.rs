@@ -21,7 +21,7 @@ pub(crate) fn question(view: &View<'_>) -> Markup {
     let (words, request) = (view.words, &view.request);
     let properties = request.kind.properties();
     let asked_by_server = properties.response == ResponseKind::ServerForm;
-    // `page_to_visit`, `known_facts` or the form for secrets renders the details of such a request.
+    // Whether `page_to_visit`, `known_facts` or the form for secrets renders the details instead.
     let has_own_text =
         asked_by_server || properties.outcome_unknown || request.kind.takes_secrets();
     let details = request.details.as_ref().filter(|_| !has_own_text);

@@ -92,8 +92,8 @@ fn action_among(known: &[Action], word: &Value) -> Option<Action> {
 }
 
 impl wire::WholeDecision {
-    /// Reads an answer with this action. Returns `None` for an action that no answer for a whole
-    /// request can have.
+    /// Reads an answer with this action. Returns `None` for an action that cannot answer a whole
+    /// request, such as `edit`.
     fn read(
         action: Action,
         digest: Option<String>,

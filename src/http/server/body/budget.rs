@@ -55,7 +55,7 @@ impl BodyBudget {
     /// Waits until `bytes` bytes are free for a body of `caller`, and reserves these bytes. The
     /// bodies of one caller get memory in the order in which they ask for it. A body larger than
     /// the caller's share reserves the whole share. Returns `None` only if a semaphore of the
-    /// budget was closed, which this service never does.
+    /// budget is closed, which never happens in this service.
     pub(crate) async fn reserve(
         &self,
         caller: Option<&Caller>,
