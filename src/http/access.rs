@@ -112,10 +112,10 @@ pub(crate) async fn task_with_requests(
     task.ok_or_else(Problem::not_found)
 }
 
-/// Returns the task of `row` together with its open requests; `None` when the task is gone. A
-/// commit between the read of `row` and the read of the requests can make the number of requests
-/// differ from `row.open_requests`. In this case, the function reads the row again. If the row has
-/// changed, the function also reads the requests again. It reads the requests at most three times.
+/// Returns the task of `row` together with its open requests; `None` when the task is gone. The
+/// number of requests differs from `row.open_requests` if a commit came between the two reads. In
+/// this case, reads the row again and, if the row has changed, also the requests. Reads the
+/// requests at most three times.
 ///
 /// # Errors
 /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

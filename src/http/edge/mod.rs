@@ -4,9 +4,9 @@
 //!
 //! The surface of the operation decides whether a problem is rendered as JSON or as a page. The
 //! response to a GET of a sealed link is always a page. If the database does not answer, a client
-//! that asks for an event stream gets a stream that ends at once. A browser's `EventSource`
-//! reconnects after the end of a stream, but gives up after any status except 200 (WHATWG HTML,
-//! "Server-sent events").
+//! that asks for an event stream gets a stream with status 200 that ends at once, so that a
+//! browser's `EventSource` reconnects. After any other status, an `EventSource` gives up (WHATWG
+//! HTML, "Server-sent events").
 
 mod known_paths;
 mod problem_page;
@@ -139,8 +139,8 @@ impl RequestContext {
         known_paths::is_link(&self.path)
     }
 
-    /// Returns the id of the HTTP request, for the page of a problem. `None` if the problem is that
-    /// a sealed link does not work. The pages of all such links are equal, byte for byte, so that a
+    /// Returns the id of the HTTP request, which the page of a problem shows. `None` for a sealed
+    /// link that does not work: the pages of all such links are equal, byte for byte, so that a
     /// page reveals nothing about its link.
     fn id_on_page(&self, code: Code) -> Option<Uuid> {
         let is_hidden = self.is_link() && matches!(code, Code::NotFound | Code::LinkExpired);

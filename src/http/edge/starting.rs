@@ -1,7 +1,7 @@
 //! The answers before the database is open. `/healthz` is answered with 200, because the process is
-//! alive. `/readyz` and all other paths are answered with the problem `unavailable`. In a service
-//! without accounts, the other paths are answered with `forbidden` if the request came through a
-//! proxy or names another host than this machine (`Edge::host_refusal`).
+//! alive. `/readyz` and all other paths are answered with the problem `unavailable`. But a service
+//! without accounts answers a path other than `/healthz` and `/readyz` with `forbidden` if the
+//! request came through a proxy or names another host than this machine (`Edge::host_refusal`).
 
 use std::sync::Arc;
 

@@ -215,12 +215,12 @@ struct OpenGate {
 type CheckedHeaders = [(String, Vec<u8>)];
 
 impl Gateway {
-    /// Returns the gate whose name is in the gRPC metadata or in `named`. If both are without a
-    /// name, returns the only gate that is open to gateways. If several gates are open to gateways,
-    /// returns the only gate among them that is open to the key's own user.
+    /// Returns the gate whose name is in the gRPC metadata or in `named`. If neither has a name,
+    /// returns the gate that is open to gateways. If several gates are open to gateways, returns
+    /// the gate among them that is open to the key's own user.
     ///
     /// # Errors
-    /// `PermissionDenied` if no gate, or more than one gate, fits; also if the metadata has two
+    /// `PermissionDenied` if there is no such gate or more than one; also if the metadata has two
     /// names, or another name than `named`.
     fn gate(&self, named: Option<&str>) -> Result<OpenGate, GrpcStatus> {
         let refusal = || GrpcStatus::denied("Name a gate that has `ext_authz`.");

@@ -13,7 +13,7 @@ use crate::task::id::TaskId;
 const DEFAULT_LIMIT: i64 = 50;
 pub(crate) const MAX_LIMIT: i64 = 200;
 /// The maximum number of different task ids in a query. The limit bounds the work of an operation,
-/// because an operation reads each of these tasks by a statement of its own.
+/// because an operation reads each of these tasks with a separate database statement.
 const MAX_TASK_IDS: usize = 200;
 
 /// A query whose parameters are taken out one by one.

@@ -39,9 +39,9 @@ pub(crate) fn per_call_form(view: &View<'_>) -> Option<Markup> {
         @if view.allows(Action::Edit) && !can_edit { p { (words.too_long_to_edit) } }
         @for call in &calls { (call_fieldset(view, call, can_edit)) }
         @if view.allows(Action::Reject) { (then_select(view, FormName::Calls)) }
-        // `formnovalidate` makes the browser send the form unchecked, so the server alone checks
-        // the form. A mistake that the browser found in a folded field would be invisible to the
-        // person.
+        // `formnovalidate` makes the browser send the form unchecked. Otherwise the browser would
+        // report a mistake in a folded field, where the person cannot see it. The server checks the
+        // form.
         div.bar {
             button.second type="submit" formnovalidate { (texts.send_chosen) }
             @if view.allows(Action::Approve) {

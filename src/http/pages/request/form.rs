@@ -450,7 +450,8 @@ impl FormReader {
     }
 }
 
-/// Returns the fields in which a person can edit a call's arguments; empty if JSON is the only way.
+/// Returns the fields in which a person can edit a call's arguments; empty if a person can edit the
+/// arguments only as JSON.
 fn change_fields(call: &CallSpec) -> Vec<ChangeField> {
     let is_json = json::parse_stored(call.arguments_text.as_bytes()).is_ok();
     let fields = || change::fields(&call.parameters, &call.arguments_text);

@@ -371,8 +371,9 @@ async fn get_single_action_page(
     let mut view = View::load(http, &row, caller, Language::from_headers(headers)).await?;
     view.return_path = format!("{}/{}", view.return_path, action.as_str());
     let mut refusal = view.refusal_reason(action);
-    // If a tool has changed, this page has a refusal in place of its button. The request's own page
-    // keeps its forms, because an answer there makes the engine judge the calls anew.
+    // If a tool has changed, an answer only withdraws the request and makes the engine judge the
+    // calls anew. So this page has a refusal in place of its button. The request's own page keeps
+    // its forms.
     if refusal.is_none() && asks_about_changed_tool(http, caller, &row).await? {
         refusal = Some(view.words.tool_has_changed);
     }

@@ -67,8 +67,8 @@ impl TaskTimeline {
     }
 }
 
-/// Reads and renders the events with numbers greater than `after` and up to `last`. Successive
-/// events that cannot be read become one entry, with the number of the last of them.
+/// Reads and renders the events with numbers greater than `after` and up to `last`. Consecutive
+/// unreadable events become one entry, which has the number of the last unreadable event.
 async fn read_between(
     site: &Site<'_>,
     http: &Http,
