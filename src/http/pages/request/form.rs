@@ -345,8 +345,8 @@ impl FormReader {
     }
 
     /// Returns the arguments that a person edited, either in a field for each member or as JSON.
-    /// Reports each mistake, and returns `None` for an edit with a mistake. If the person did not
-    /// choose the action `edit` (`is_edit` is false), edited arguments are a mistake.
+    /// Reports each mistake, and returns `None` for an edit with a mistake. If the person chose
+    /// another action than `edit` (`is_edit` is false), returns `None`, and an edit is a mistake.
     fn edited_arguments(
         &mut self,
         call: &CallSpec,

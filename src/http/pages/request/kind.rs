@@ -100,7 +100,7 @@ pub(crate) fn kind_word(kind: RequestKind, words: &Translations) -> &'static str
 }
 
 /// Returns the [`KindPart`] of a guidance request, but with `word` and `heading` as the names of
-/// the kind. For other kinds than guidance, [`kind_part`] replaces some texts of the result.
+/// the kind. For a kind other than guidance, [`kind_part`] replaces some texts of the result.
 fn guidance_part(
     word: &'static str,
     heading: &'static str,
