@@ -152,11 +152,12 @@ fn names_user(headers: &HeaderMap) -> bool {
     headers.contains_key(USER_HEADER) || headers.contains_key(GROUPS_HEADER)
 }
 
-/// Refuses a request by a sealed link if the request names another user than the link's person, or
-/// has an unknown `Holdpoint-…` header.
+/// Refuses a request by a sealed link if the request has `Holdpoint-User`, `Holdpoint-Groups` or an
+/// unknown `Holdpoint-…` header.
 ///
 /// # Errors
-/// Fails with `Forbidden` for the name of a user, and with `BadHeader` for an unknown header.
+/// Fails with `Forbidden` for `Holdpoint-User` and `Holdpoint-Groups`, and with `BadHeader` for an
+/// unknown header.
 pub(crate) fn refuse_headers_beside_link(headers: &HeaderMap) -> Result<(), AuthError> {
     if names_user(headers) {
         let detail = "A link may not act for other users: `Holdpoint-User` and `Holdpoint-Groups` need a key with `act_as`.";

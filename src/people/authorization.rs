@@ -46,10 +46,10 @@ impl<'a> Approver<'a> {
             let is_barred = |call: &CallSpec| is_barred_editor(caller, request, call);
             let approvers = &request.terms.approvers;
             let is_editor = request.own_calls().any(is_barred);
-            // If several approvals are required, other people must approve the arguments that
-            // `caller` edits. The same holds if `caller` edited a call before and may not approve
-            // it (`is_barred_editor`). In both cases, `caller` may edit only if enough other people
-            // could approve.
+            // Arguments that `caller` edits need the approval of other people in two cases: if
+            // several approvals are required, or if `caller` edited a call of the request before
+            // and so may not approve that call (`is_barred_editor`). Then `caller` may edit only if
+            // enough other people could approve.
             let may_edit = (required < 2 && !is_editor)
                 || others_suffice(roster, caller, self.tenant, self.owner, approvers);
             actions.retain(|action| match action {
@@ -192,8 +192,9 @@ pub fn required_approvals(caller: &Caller, request: &RequestSpec) -> u32 {
     }
 }
 
-/// Whether `caller` may not approve the arguments of this call, because `caller` edited them, and
-/// this request or an earlier request about the call requires several approvals.
+/// Whether `caller` is barred from approving the arguments of this call. True if `caller` edited
+/// the arguments, and this request or an earlier request about the call requires several approvals.
+/// Always false in a service without accounts.
 #[must_use]
 pub fn is_barred_editor(caller: &Caller, request: &RequestSpec, call: &CallSpec) -> bool {
     !caller.without_accounts
@@ -342,7 +343,7 @@ pub fn may_read_any(caller: &Caller) -> Result<(), &'static str> {
 /// Checks that `caller` has the permission to read or the permission to decide.
 ///
 /// # Errors
-/// Fails without both permissions. The error is the reason, in words for the caller.
+/// Fails if `caller` has neither permission. The error is the reason, in words for the caller.
 pub fn may_read_or_decide_any(caller: &Caller) -> Result<(), &'static str> {
     if caller.permissions.decide {
         Ok(())

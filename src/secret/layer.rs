@@ -133,8 +133,8 @@ impl Layer<'_> {
         }
     }
 
-    /// Returns the escapes that this layer has decoded. The parent still contains them. Each escape
-    /// is returned as its range in the outermost text.
+    /// Returns the escapes of the parent layer that this layer has decoded, each as its range in
+    /// the outermost text.
     pub(super) fn escapes(&self) -> impl Iterator<Item = (usize, usize)> {
         let parent = self.parent;
         let whole = move |run: &Run| {

@@ -1,6 +1,7 @@
-//! A text that is searched for, and the search for its beginning at the end of another text.
+//! A needle is a text that is searched for. This module finds the longest beginning of a needle
+//! with which another text ends.
 
-/// A needle with its table for the algorithm of Knuth, Morris and Pratt.
+/// A text that is searched for, with its table for the algorithm of Knuth, Morris and Pratt.
 pub(super) struct Needle {
     bytes: Vec<u8>,
     /// The value at index `n` is the length of the longest border of the needle's first `n + 1`

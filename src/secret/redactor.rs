@@ -33,17 +33,18 @@ struct SecretSet {
     /// Finds the needles; `None` if there are too many needles to build the automaton. Without a
     /// finder, every text is redacted as a whole.
     finder: Option<AhoCorasick>,
-    /// For each needle in the finder's order: the index of its value, and whether the needle is
-    /// base64.
+    /// For each needle in the finder's order: the index in `placeholders`, and whether the needle
+    /// is base64.
     origins: Vec<(usize, bool)>,
-    /// The placeholders that replace the values, by index of the value.
+    /// For each secret, the placeholder that replaces its value.
     placeholders: Vec<String>,
     /// The needles in the finder's order. With them, `needle_prefix_start` looks for a needle that
     /// begins at the end of a text and is cut off there.
     needles: Vec<Needle>,
     /// The length of the longest needle in bytes.
     longest: usize,
-    /// Whether a value has a space. If so, a `+` in a text may stand for a space, as in form data.
+    /// Whether the value of a secret has a space. If so, a `+` in a text may stand for a space, as
+    /// in form data.
     has_spaces: bool,
 }
 
@@ -242,9 +243,9 @@ impl Redactor {
     }
 }
 
-/// Adds a match and merges it with the overlapping matches at the end of `matches`. Overlapping
-/// matches are found only at the end. So the caller must add all matches in order of their starts,
-/// or all matches in order of their ends.
+/// Adds a match. If the match overlaps the last matches of `matches`, merges it with them. Does not
+/// compare the match with earlier elements of `matches`. So the caller must add all matches in
+/// order of their starts, or all matches in order of their ends.
 fn push_merged<'r>(matches: &mut Vec<Match<'r>>, mut found: Match<'r>) {
     while let Some(last) = matches.pop_if(|last| found.start < last.end) {
         let longer = if last.longest >= found.longest {
@@ -321,11 +322,11 @@ fn finder(needles: &[Needle]) -> Option<AhoCorasick> {
         .ok()
 }
 
-/// Returns the strings that can stand for a value in the base64 of a longer text. For each alphabet
-/// and each offset of the value modulo 3, there is a string of the characters that do not depend on
-/// the bytes before and after the value. If the longer text ends with the value, one more character
-/// may depend on the value alone. If so, there are two further strings with this character: one
-/// with padding, one without.
+/// Returns the strings that can stand for a value in the base64 of a longer text. There is a string
+/// for each base64 alphabet and each offset of the value modulo 3. The string has only the
+/// characters that do not depend on the bytes before and after the value. If the longer text ends
+/// with the value, no bytes follow, so one more character may depend on the value alone. For this
+/// case, there are two further strings with this character: one with padding, one without.
 fn in_base64(value: &[u8]) -> Vec<String> {
     let mut needles = Vec::new();
     for (engine, before) in [&BASE64_STANDARD_NO_PAD, &BASE64_URL_SAFE_NO_PAD]

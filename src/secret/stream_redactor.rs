@@ -11,8 +11,8 @@ use super::Redactor;
 pub struct StreamRedactor {
     redactor: Arc<Redactor>,
     held: String,
-    /// The held text is next searched when it has at least this length in bytes. If the length is
-    /// 0, the held text is searched after the next piece.
+    /// The minimum length in bytes of `held` at which `held` is searched again. 0 means that `held`
+    /// is searched after the next piece.
     next_search_len: usize,
 }
 

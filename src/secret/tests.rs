@@ -338,8 +338,8 @@ fn decode(text: &str, escape: Escape) -> String {
     }
 }
 
-/// Whether a reader finds the secret after undoing up to two levels of escapes, and then possibly
-/// base64 at any offset.
+/// Whether the text contains the secret after up to two levels of escapes are undone: in plain
+/// form, or in base64 at any offset.
 fn holds(text: &str, secret: &str) -> bool {
     let all = [Escape::Percent, Escape::Form, Escape::Json];
     let once: Vec<String> = all.iter().map(|escape| decode(text, *escape)).collect();
@@ -426,8 +426,8 @@ proptest! {
         let clean = redactor.redact(&text).into_owned();
         prop_assert!(clean.contains("[secret KEY]") && redactor.finds_secret_in(&text), "{clean:?}");
         prop_assert!(!holds(&clean, &secret), "{clean:?}");
-        // If the text arrives in pieces, the result is the same. If the text is cut off, the result
-        // is a prefix of the result for the whole text.
+        // `StreamRedactor` returns `clean` for the text in two pieces, cut at `at`. `redact_prefix`
+        // returns a prefix of `clean` for the text before the cut.
         let at = (0..=cut.index(text.len() + 1)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
         let mut redacting = StreamRedactor::new(std::sync::Arc::new(redactor.clone()));
         let pieces = redacting.push(&text[..at]) + &redacting.push(&text[at..]) + &redacting.finish();

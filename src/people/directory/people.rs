@@ -94,8 +94,8 @@ impl Directory {
     }
 
     /// Returns the people of a tenant who may decide by a key. If `approvers` accepts links, also
-    /// returns the people who have a mail address and may decide by a link, because links are sent
-    /// by mail. Each person comes with the person's groups. The result may contain a person twice.
+    /// returns the people who may decide by a link and have a mail address, to which the link is
+    /// sent. Each person comes with the person's groups. The result may contain a person twice.
     pub(super) fn candidates<'d>(
         &'d self,
         tenant: &'d str,
