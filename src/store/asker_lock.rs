@@ -30,7 +30,7 @@ use crate::world::{NoRandomness, random_bytes};
 /// still exists, or while a query of another process tries the lock. The setting
 /// `holdpoint.process` of the session must be the number of this process. In the session of a
 /// pooler that assigns connections by transaction, the setting is missing. Such a session outlives
-/// this process, so the statement does not take the lock in it.
+/// this process and would keep the lock, so the statement does not take the lock in it.
 ///
 /// The statement has no text for `SQLite`, because one process alone uses a `SQLite` file.
 const TAKE: Sql = Sql {
@@ -59,7 +59,8 @@ impl AskerLock {
         })
     }
 
-    /// Returns the setting, with its value, that each Postgres session of this process has.
+    /// Returns the name and the value of the setting that tells each Postgres session of this
+    /// process the number of the process.
     pub(super) fn parameter(&self) -> (&'static str, i64) {
         ("holdpoint.process", self.key)
     }

@@ -128,7 +128,7 @@ impl ChangeRows {
         Some(())
     }
 
-    /// Adds a task's new credentials; of several with the same name, only the last.
+    /// Adds a task's new credentials. If several have the same name, adds only the last of them.
     fn add_credentials(&mut self, task: TaskId, credentials: Vec<SealedCredential>) {
         let by_name: BTreeMap<_, _> = credentials
             .into_iter()
@@ -292,8 +292,9 @@ impl ChangeRows {
 }
 
 impl TaskLine {
-    /// If the task is new, sets its agent path, and also its status and its lease if the change
-    /// sets none. Returns `None` if the agent path cannot be stored.
+    /// Does nothing for a stored task. Sets the agent path of a new task. Also sets the status of
+    /// the new task if the change sets no status, and the lease if the change sets no lease.
+    /// Returns `None` if the agent path cannot be stored.
     fn complete_new_task(&mut self) -> Option<()> {
         let Guard::New(new) = &self.task.guard else {
             return Some(());

@@ -124,8 +124,8 @@ impl Committer {
         committer
     }
 
-    /// Writes one change. If the change stops the root, `stopped` is the root's state after the
-    /// change. Readers in this process get this state with the notification of the commit, and need
+    /// Writes one change. If the change pauses or ends the root, `stopped` may be the root's new
+    /// state. Readers in this process get this state with the notification of the commit, and need
     /// not read the root's row. A queued change is written even if this future is dropped.
     pub(super) async fn commit(&self, change: Change, stopped: Option<StoppedTask>) -> CommitReply {
         let no_filters = EventFilters::default();

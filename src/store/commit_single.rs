@@ -2,8 +2,8 @@
 //! task, which is the root of its tree, and answers or closes at most one request (see
 //! `is_single`). Most changes are of this kind; `commit_postgres.rs` writes all others.
 //!
-//! Each line of the subquery `n` is one change. The items of all changes are in one list. Another
-//! list has the requests of all changes. Approvers, decisions and keys have a list each, too.
+//! Each line of the subquery `n` is one change. The items of all changes are in one list. In the
+//! same way, there is one list of requests, one of approvers, one of decisions and one of keys.
 //! `LINE_RANGES` gives, for each change, the numbers of its lines in these lists. By these numbers,
 //! the statement finds the lines of a change without a join of two lists. Its cost is nearly linear
 //! in the number of changes (see `MAX_BATCH_LINES`). The update itself compares the task's version,

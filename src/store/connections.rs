@@ -1,5 +1,5 @@
 //! The pool of connections to Postgres. A connection is checked before use in two cases: it was
-//! idle for long, or another connection broke while it was idle. The check of a dead connection
+//! idle for long, or another connection broke during its idle time. The check of a dead connection
 //! ends after `PING_TIMEOUT`.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,8 +27,8 @@ const MAX_RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// The last failures of connections. A connection that was idle at the time of such a failure has
 /// probably died, too.
 /// - `broken`: the last time at which a connection was found broken. Connections that were idle
-///   then are pinged before use, so that a crash of the server does not fail one statement per
-///   connection.
+///   then are pinged before use. So after a crash of the server, dead connections are found by
+///   pings and not by failed statements.
 /// - `silent`: the last time at which a connection did not answer in time. Connections that were
 ///   idle then are replaced without a ping, so that no statement waits for several dead connections
 ///   in turn.
@@ -247,7 +247,8 @@ impl CheckedOut {
         Ok(connection)
     }
 
-    /// Returns the connection to its pool. The last answer must be complete.
+    /// Returns the connection to its pool. The caller must have read the server's last answer
+    /// completely.
     pub(super) fn put_back(mut self) {
         drop(self.connection.take());
     }
@@ -341,7 +342,8 @@ mod tests {
     #[tokio::test]
     async fn connection_that_was_idle_for_over_10_seconds_is_pinged_before_use() {
         let (connector, mut connection, mut server) = connected().await;
-        // The server does not answer yet, so a ping would fail.
+        // The call succeeds without a ping. A ping would fail, because the server does not answer
+        // yet.
         let used = connector.recycle(&mut connection, &idle_for(SHORT)).await;
         assert!(used.is_ok());
         let long = idle_for(LONG);

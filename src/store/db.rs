@@ -48,7 +48,7 @@ pub(super) enum Value {
 
 #[derive(Debug)]
 pub(super) enum DatabaseEngine {
-    /// Each statement is its own transaction.
+    /// Postgres, on which each statement is its own transaction.
     Postgres {
         /// The pool of the committer, with one connection for each writer. Statements are planned
         /// as in `keyed`, but wait for a lock for a shorter time (`lock_timeout`).

@@ -57,8 +57,8 @@ pub struct ClaimedDelivery {
     /// The number of attempts before this claim. The count starts again at 0 when an ended delivery
     /// is made due again.
     pub attempts: i64,
-    /// Whether an attempt came sooner than the backoff says: because of the success of another
-    /// message, or because the receiver asked for a wait after too many messages.
+    /// Whether the due time of an attempt was set without the backoff: after another message
+    /// succeeded, or because the receiver asked for a wait after too many messages.
     pub came_early: bool,
     /// The end of the claim's lease, in microseconds. This value fences off slow senders: an
     /// attempt is recorded only while the row still has the value.
@@ -138,8 +138,9 @@ select x.value as target from json_each($2) x
     by_key: false,
 };
 
-/// The columns of a claimed delivery, which `ClaimRecord` reads. On Postgres, the tables that a
-/// claim joins must not have columns of these names.
+/// The columns of a claimed delivery, which `ClaimRecord` reads. On Postgres, a claim joins
+/// `delivery` with other relations. These must not have columns of the same names, because the
+/// names would be ambiguous.
 macro_rules! claimed_columns {
     () => {
         "delivery_id, tenant, person, root_task_id, change_id, event_number, type as kind, request_id, attempts,

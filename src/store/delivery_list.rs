@@ -80,7 +80,7 @@ impl DeliveryChannel {
 pub struct DeliveryRow {
     /// The delivery's id. Newer deliveries have greater ids.
     pub id: Uuid,
-    /// The name of the entry that receives the message.
+    /// The name of the entry of `notify.to` that receives the message.
     pub target: String,
     /// How the message is sent.
     pub channel: DeliveryChannel,

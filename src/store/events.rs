@@ -160,7 +160,7 @@ pub struct Event {
     pub item: Item,
 }
 
-/// A tree, or a part of it.
+/// A task of a tree with its descendants; the whole tree if the task is the root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subtree {
     /// The root of the tree.

@@ -1,5 +1,6 @@
 //! Describes a failed statement: whether it may have reached the database, and the cause of the
-//! failure. Invariant: if the connection is lost during a statement, its outcome counts as unknown.
+//! failure. Invariant: if the connection is lost during a statement, the statement's outcome counts
+//! as unknown.
 
 use sqlx::postgres::PgDatabaseError;
 

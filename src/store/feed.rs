@@ -43,8 +43,8 @@ pub struct News {
     pub commits: u64,
     /// Whether the root runs, by the last commit that set the root's status; `None` if unknown.
     pub running: Option<bool>,
-    /// The state of the root after the last commit, if that commit stopped the root and was made by
-    /// this process.
+    /// The state of the root after the last commit. `Some` only if that commit paused or ended the
+    /// root, and this process made the commit.
     pub stopped: Option<Arc<StoppedTask>>,
 }
 
@@ -140,7 +140,8 @@ struct TreeChannels {
     /// Each subscriber holds a clone of this `Arc`, so the strong count is one more than the number
     /// of subscribers.
     listeners: Arc<()>,
-    /// Each [`CommitListener`] holds a clone of this `Arc`.
+    /// Each [`CommitListener`] holds a clone of this `Arc`, so the strong count is one more than
+    /// the number of these listeners.
     commit_listeners: Arc<()>,
     /// The number of the tree's last event, if known.
     last_event: Option<i64>,
@@ -303,7 +304,8 @@ impl Feed {
 
     /// Publishes a commit of this process. `items` is the number of items that the commit adds to
     /// the tree. `running` says whether the root runs after the commit; `None` if the commit does
-    /// not set the root's status. `stopped` is the root's state if the commit stops the root.
+    /// not set the root's status. If the commit pauses or ends the root, `stopped` may be the
+    /// root's state after the commit.
     pub(super) fn publish_commit(
         &self,
         root: TaskId,
@@ -361,8 +363,8 @@ impl Feed {
         std::mem::take(&mut lock(&self.replicas).outgoing)
     }
 
-    /// Records the trees to which another replica subscribes. Sends the newest commits of these
-    /// trees that were not sent yet.
+    /// Records the trees to which another replica subscribes. Sends the recent commits to these
+    /// trees that were kept until the subscription arrived.
     pub(super) fn record_subscriptions(&self, roots: Vec<TaskId>) {
         if !roots.is_empty() {
             self.with_replicas(|replicas| replicas.record_subscriptions(roots));

@@ -2,9 +2,9 @@
 //! the command's key.
 //!
 //! A key lasts 24 hours by the database's clock (86400000000 microseconds in the statements). The
-//! key of a decision lasts as long as the request. The key of a call at a gate also lasts while the
-//! call's task is open, and for 24 hours after the task has ended. An expired key counts as unused
-//! even before its row is removed: the commit of the next command with this key replaces the row.
+//! key of a decision never expires. The key of a call at a gate also lasts while the call's task is
+//! open, and for 24 hours after the task has ended. An expired key counts as unused even before its
+//! row is removed: the commit of the next command with this key replaces the row.
 
 use std::slice;
 
@@ -33,10 +33,11 @@ const GATE_CALLS: &str = "/v1/gate/calls";
 /// open, so this statement reads the task. `KEY` finds the keys of all other commands and reads no
 /// task.
 ///
-/// The later commit of the command checks only the age of the key, and not the task. This is enough
-/// even for a key that is older than 24 hours. If this statement has found the key, the command is
-/// answered from the key's row and commits nothing. If this statement has not found the key, the
-/// call has ended and does not run again, so the key stays expired.
+/// The later commit of the command checks only the age of the key, and not the task. For the
+/// commit, a key older than 24 hours is unused, even if the task is open. This does no harm. If
+/// this statement has found the key, the command is answered from the key's row and commits
+/// nothing. If this statement has not found the key, the call has ended and does not run again, so
+/// the key stays expired.
 const KEY_OF_CALL: Sql = sql!(
     "select i.tenant, i.user_id, i.path, i.key, i.body_digest, i.task_id, i.request_id from idempotency i
       where i.tenant = $1 and i.user_id " (spelled 1 2 6) " and i.path = $3 and i.key = $4

@@ -24,9 +24,9 @@ const REQUESTS: Sql = sql!(
 );
 
 /// Counts the deliveries that are due now or have failed. `oldest` is the start of the oldest
-/// delivery's age. Before the first attempt, the age counts from `due_at`. Otherwise the wait of a
-/// reminder or of a gathered message would look like a receiver that is down. An attempt changes
-/// `due_at`, so after an attempt the age counts from `created_at`.
+/// delivery's age. Before the first attempt, the age counts from `due_at`. If it counted from
+/// `created_at`, the planned wait of a gathered message would look like a receiver that is down. An
+/// attempt changes `due_at`, so after an attempt the age counts from `created_at`.
 ///
 /// Leaves out the deliveries that this configuration cannot send and that `deliveries::DROP` drops
 /// later: their entry is not among `$2`, or they change an earlier message
@@ -61,11 +61,12 @@ record! {
 /// The open requests of one kind, or the unsent deliveries to one entry of `notify.to`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backlog {
-    /// The kind of the requests, or the entry of the deliveries.
+    /// The kind of the requests, or the name of the entry to which the deliveries go.
     pub name: String,
-    /// The number of these requests or deliveries.
+    /// The number of open requests of the kind, or of unsent deliveries to the entry.
     pub waiting: i64,
-    /// The age of the oldest of these requests or deliveries.
+    /// The age of the oldest open request of the kind, or of the oldest unsent delivery to the
+    /// entry.
     pub oldest: Duration,
 }
 

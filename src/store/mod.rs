@@ -183,8 +183,8 @@ record! {
 }
 
 impl Store {
-    /// Whether this process is the only user of the database. This holds only on `SQLite`, so every
-    /// lease in a `SQLite` file belonged to an earlier process when this process started.
+    /// Whether this process is the only user of the database; true only on `SQLite`. So each lease
+    /// that a `SQLite` file has at the start of this process belongs to an earlier process.
     #[must_use]
     pub fn is_sole(&self) -> bool {
         matches!(self.inner.db.engine, DatabaseEngine::Sqlite(_))

@@ -22,7 +22,7 @@ use crate::task::event_name::event_name;
 use crate::task::id::{ChangeId, RequestId, TaskId};
 use crate::task::time::Time;
 
-/// The events about which one entry of the configuration wants messages.
+/// The events about which one entry of `notify.to` wants messages.
 #[derive(Clone, Debug, Default)]
 pub struct EventFilter {
     /// The tenants; empty for all.
@@ -52,7 +52,7 @@ fn is_empty_or_contains(names: &[String], name: &str) -> bool {
     names.is_empty() || names.iter().any(|known| known == name)
 }
 
-/// The events about which the configuration's entries want messages, by entry.
+/// The filters of the entries of `notify.to`, one for each entry.
 #[derive(Clone, Debug, Default)]
 pub struct EventFilters(pub Vec<EventFilter>);
 
@@ -120,7 +120,7 @@ pub struct NewDelivery {
     pub notice: Notice,
     /// The tenant of the tree that the message is about.
     pub tenant: String,
-    /// The name of the entry of `notify.to` that sends the message.
+    /// The name of the entry of `notify.to` that receives the message.
     pub target: String,
     /// How the message is sent.
     pub channel: DeliveryChannel,

@@ -1,7 +1,7 @@
-//! Lists the open requests that wait for a person. The first step finds candidates by ranges of an
-//! index: open requests that may wait for the person. For most candidates, the index also shows
-//! whether the request waits for the person. For the others, a second statement reads the request
-//! itself.
+//! Lists the open requests that wait for a person. The first statement searches ranges of an index
+//! for candidates, which are open requests that may wait for the person. For most candidates, the
+//! index also shows whether the request waits for the person. For the other candidates, a second
+//! statement reads the request itself.
 
 use uuid::Uuid;
 

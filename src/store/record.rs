@@ -18,7 +18,7 @@ pub(super) trait Keyed: Record {
 /// Declares a struct that is read from a row, each field from the column of the same name. A field
 /// that is marked `=> flatten` is itself a record and reads its own columns.
 ///
-/// This macro replaces the derive macro of sqlx, which does not read the rows of another driver.
+/// This macro replaces the derive macro of sqlx, which does not read the rows of `rusqlite`.
 macro_rules! record {
     ($(#[$meta:meta])* $vis:vis struct $name:ident {
         $($(#[$about:meta])* $seen:vis $field:ident: $kind:ty $(=> $how:ident)?),* $(,)?

@@ -1,6 +1,6 @@
 //! Exchanges notifications with the other replicas, over one dedicated connection. Notifications
-//! are sent in batches, at most once in 25 ms. A lost notification only delays the listeners: once
-//! a second, a statement reads the last event of every tree with a listener on this replica.
+//! are sent in batches, at most once in 25 ms. A lost notification only delays listeners, because
+//! each replica reads once a second the last event of every tree with a listener on it.
 //!
 //! A connection that does not answer in time is abandoned without a wait for its end, because a
 //! network that drops packets may keep the connection open for a quarter of an hour.
@@ -148,8 +148,8 @@ impl Relay {
                 return;
             }
             db.asker_lock.lose();
-            // The connection has broken, and notifications are lost. `poll_last_events` finds the
-            // missed commits. The next connection announces the subscriptions again.
+            // The connection has broken, so pending notifications are dropped. `poll_last_events`
+            // finds missed commits. The next connection announces the subscriptions again.
             self.feed.take_outgoing();
             self.partial_deltas.clear();
             self.feed.publish_unknown_commits();

@@ -189,8 +189,9 @@ impl RequiredState {
 }
 
 impl RequestUpdateLine {
-    /// Returns the status that this change sets; `None` if `status` is `None`. With `status` `None`
-    /// and `resumed` set, the stored status decides whether the request becomes `resumed`.
+    /// Returns the new status of the request, as far as the change itself determines it. `None` if
+    /// `status` is `None`. If `resumed` is set in this case, a stored status `responded` still
+    /// becomes `resumed`.
     pub(super) fn end(&self) -> Option<RequestStatus> {
         if self.resumed && self.status == Some(RequestStatus::Responded) {
             return Some(RequestStatus::Resumed);

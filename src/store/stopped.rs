@@ -1,6 +1,5 @@
 //! The state of a task right after a commit of this process has ended or paused the task. The
-//! service answers the clients that wait for the task with this state, without a read of the
-//! database.
+//! service sends this state to the clients that wait for the task, without a read of the database.
 
 #[cfg(any(debug_assertions, feature = "failpoints"))]
 use std::sync::atomic::Ordering;

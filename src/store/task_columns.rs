@@ -30,7 +30,8 @@ use crate::task::status::TaskStatus;
 use crate::task::time::Time;
 
 /// The columns of [`TaskRecord`] that a statement reads from `agent_task`, under the alias `t`. The
-/// placeholder `(task)` in `sql.rs` adds the columns that need more than this row.
+/// placeholder `(task)` in `sql.rs` reads these columns, and adds the body of the status item and
+/// `asker_until`.
 macro_rules! read_columns {
     () => {
         "t.task_id, t.root_task_id, t.parent_task_id, t.parent_call_id, t.tenant, t.user_id, t.session_id, t.agent,
@@ -256,8 +257,8 @@ pub(super) const TASKS: List = list!("tasks", all(tasks), |entry|
     call_key: text = entry.line.task.call.as_ref().map(|call| call.key.as_str()),
 );
 
-/// Returns the texts of a line in which a NUL may occur. Leaves out the agent path, because it is
-/// stored as JSON, which escapes a NUL.
+/// Returns the texts of a line that may contain a NUL. Leaves out the agent path: the line has it
+/// as JSON, which escapes a NUL.
 ///
 /// The patterns name every field, so that the compiler rejects a new field until it is added here.
 pub(super) fn texts(line: &TaskLine) -> impl Iterator<Item = &String> {

@@ -172,7 +172,8 @@ impl Store {
         Ok(Some(tree))
     }
 
-    /// Reads the rows of the tree without its items. `unreadable` then has every task of the tree.
+    /// Reads the rows of the tree without its items. [`TreeSnapshot::unreadable`] then has every
+    /// task of the tree, because all their items are missing.
     ///
     /// # Errors
     /// Fails in the same cases as [`Store::tree`].

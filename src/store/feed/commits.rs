@@ -48,8 +48,9 @@ impl Feed {
         listener
     }
 
-    /// Whether this process has a reader of the tree other than a [`CommitListener`]. Only such a
-    /// reader takes [`News::stopped`].
+    /// Whether this process has a reader of the tree other than a [`CommitListener`]. If there is
+    /// none, the process need not make [`News::stopped`], because a [`CommitListener`] does not
+    /// take it.
     pub(in crate::store) fn is_watched(&self, root: TaskId) -> bool {
         let trees = lock(&self.trees);
         trees.channels.get(&root).is_some_and(|channels| {

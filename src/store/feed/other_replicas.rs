@@ -1,9 +1,10 @@
 //! Keeps what this process knows of the other replicas: their subscriptions, and the notifications
 //! that are to be sent to them.
 //!
-//! A subscription reaches this process some time after its listener has read the tree, because
-//! notifications are sent in batches. The commits of this time are kept and sent once the
-//! subscription has come. Otherwise the listener would notice them only at its next poll.
+//! Notifications are sent in batches. So the subscription of a listener on another replica reaches
+//! this process some time after the listener has read the tree. Commits of this process in the
+//! meantime are kept, and sent once the subscription arrives. Otherwise the listener would notice
+//! these commits only at its replica's next poll.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::hash::Hash;
@@ -16,8 +17,8 @@ use super::{MAX_REMOTE_SUBSCRIPTIONS, SUBSCRIPTION_TTL};
 use crate::task::delta::Delta;
 use crate::task::id::{RequestId, TaskId};
 
-/// The time for which unsent commits are kept. It exceeds the pause between two batches of
-/// notifications several times.
+/// The time for which unsent commits are kept: several times the pause between two batches of
+/// notifications.
 const UNSENT_TTL: Duration = Duration::from_millis(250);
 
 /// The subscriptions of other replicas, and the notifications that are to be sent to them.
@@ -54,7 +55,7 @@ impl OtherReplicas {
     }
 
     /// Adds a commit of this process to the notifications. If no other replica subscribes to the
-    /// tree, keeps the commit for a subscription that is on its way.
+    /// tree, keeps the commit for `UNSENT_TTL`, because a subscription may be on its way.
     pub(super) fn add_commit(&mut self, root: TaskId, running: Option<bool>) {
         let now = Instant::now();
         if self.subscribes_to(root) {
