@@ -202,8 +202,8 @@ impl Directory {
     }
 
     /// Returns how many different people of a tenant, without the user `except`, could approve a
-    /// request with these approvers. `owner` is `None` if the owner is not known yet; an unknown
-    /// owner who is an approver counts as one more person.
+    /// request with these approvers. `owner` is `None` if the owner is not known yet. If
+    /// `approvers` includes the owner, the unknown owner counts as one more person.
     ///
     /// If [`Directory::has_service_decider`] is true, a client can name any user with any groups.
     /// Every user in `approvers.users` then counts, even without a key. If, in addition,

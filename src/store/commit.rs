@@ -349,8 +349,8 @@ impl Committer {
     }
 
     /// Handles a lost commit result: looks the change up by its first item. If the item is missing,
-    /// sends the change again. The second statement cannot write the change twice, because it waits
-    /// for the locks of the first statement. If the first statement has committed, the second
+    /// sends the change again. This second statement cannot write the change twice, because it
+    /// waits for the locks of the first statement. If the first statement has committed, the second
     /// refuses the change as stale. A change that is not fenced ([`ChangeRows::is_fenced`]) could
     /// be written twice, so its outcome is reported as unknown.
     async fn find_or_repeat(&self, rows: &Arc<ChangeRows>) -> CommitReply {

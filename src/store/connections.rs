@@ -133,8 +133,8 @@ impl managed::Manager for PostgresConnector {
             if recorded.is_ok() {
                 return Ok(connection);
             }
-            // If the server has a new identity, `compare` reads all tasks to record the identity.
-            // Reading all tasks may take longer than `get` waits. So the comparison runs in a
+            // If the server has a new identity, `compare` records the identity. For this, it reads
+            // all tasks, which may take longer than `get` waits. So the comparison runs in a
             // separate Tokio task, which continues if this future is dropped. A later attempt then
             // finds the identity recorded.
             let compared = Handle::current().spawn(async move {

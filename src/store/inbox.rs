@@ -122,8 +122,8 @@ impl Store {
         self.filter_map_requests(tenant, ids, Some).await
     }
 
-    /// Like [`Store::requests_by_id`], but returns the results of `map` that are not `None`. Passes
-    /// the requests of each statement, which have a few MiB, to `map` before the next statement
+    /// Like [`Store::requests_by_id`], but returns the results of `map` that are not `None`. Each
+    /// statement reads requests of a few MiB. They are passed to `map` before the next statement
     /// reads further requests.
     ///
     /// # Errors

@@ -232,8 +232,8 @@ impl Store {
         let spellings = Value::Texts(owners.map(|[_, name]| name.clone()).collect());
         let end = [spellings, Value::Int(limit)];
         let mut found: Vec<Candidate> = self.by_keys(OF_KEYS, head, keys, &end).await?;
-        // A request may be found under several keys, such as two groups of the person. If the
-        // request waits under one of these keys, it waits for the person.
+        // A request may be found under several keys, such as two groups of the person. If `waits`
+        // is true under one of these keys, the request waits for the person.
         found.sort_unstable_by_key(|candidate| (candidate.request_id, !candidate.waits));
         found.dedup_by_key(|candidate| candidate.request_id);
         found.truncate(usize::try_from(limit).unwrap_or(0));

@@ -81,7 +81,7 @@ record! {
 
 /// The new value of the column `asker_until`; null if a change does not set the column. `n.asker`
 /// is a number from [`asker`]: the time in microseconds that the asker waits from `{at}` on, -1 if
-/// the asker has left, or the maximum if the result or a permit was delivered.
+/// the asker has left, or the maximum of `bigint` if the result or a permit was delivered.
 macro_rules! asker_until {
     () => {
         "case n.asker when -1 then 0 when 9223372036854775807 then n.asker else {at} + n.asker end"
