@@ -128,8 +128,8 @@ fn variable_at(root: &str, member: &str) -> Option<Variable> {
 struct TreeReader {
     nodes: usize,
     local: Option<String>,
-    /// The flaws found so far, each listed once. The list has only flaws that do not end the
-    /// reading: unknown names, and variables such as `user` of which only the members may be read.
+    /// The flaws after which the reading goes on, each listed once: an unknown name, or a variable
+    /// such as `user` of which a rule may read only the members.
     flaws: Vec<ExpressionError>,
 }
 
@@ -174,8 +174,9 @@ impl TreeReader {
             .collect()
     }
 
-    /// Adds a flaw. Returns a node of any type in place of the flawed part, so that the rest of the
-    /// expression is read and checked, too.
+    /// Records a flaw. Returns an empty map in place of the flawed part, so that the rest of the
+    /// expression is read and checked, too. The type check accepts this map in place of a value of
+    /// any type.
     fn flawed(&mut self, flaw: ExpressionError) -> ExprNode {
         if !self.flaws.contains(&flaw) {
             self.flaws.push(flaw);
@@ -340,7 +341,7 @@ impl TreeReader {
         Ok(ExprNode::Call(function, arguments))
     }
 
-    /// Reads a loop. The parser has expanded a macro such as `all` into this loop. The form of the
+    /// Reads the loop into which the parser has expanded a macro such as `all`. The form of the
     /// loop step shows which macro the rule uses.
     fn comprehension(
         &mut self,

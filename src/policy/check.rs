@@ -24,8 +24,8 @@ pub(super) struct TypeFindings {
     /// The paths of members that the expression reads, but that the schema does not require. If a
     /// call does not have such a member, an evaluation that reads it fails.
     pub(super) optional: BTreeSet<String>,
-    /// Which of `task.metadata` and `session` the expression reads. The client of the API chooses
-    /// these values.
+    /// The variables that the expression reads and whose values the API's client chooses:
+    /// `task.metadata`, `session` or both.
     pub(super) from_caller: BTreeSet<&'static str>,
 }
 

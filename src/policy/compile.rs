@@ -22,9 +22,9 @@ const HEAVY_ARGUMENT_BYTES: usize = 16 * 1024;
 pub struct Policy {
     pub(super) rules: Vec<CompiledRule>,
     shapes: Vec<(ToolSpec, Shape)>,
-    /// Tells which standing decisions the rules still offer (see [`Policy::offers`]). For each rule
-    /// with `remember` and each tool that the rule covers, the set has the part of `Offer::basis`
-    /// that does not depend on the arguments of a call.
+    /// The standing decisions that the rules still offer, see [`Policy::offers`]. The set has an
+    /// element for each rule with `remember` and each tool that the rule covers. The element is the
+    /// part of `Offer::basis` that does not depend on the arguments of a call.
     pub(super) offered: BTreeSet<String>,
 }
 
@@ -50,8 +50,9 @@ pub(super) enum CompiledWhen {
 impl CompiledRule {
     /// Whether the rule applies to a tool. An `allow` rule never applies to a tool that asks a
     /// person. If the gate does not list the tool (`is_listed` is false), an `allow` rule applies
-    /// only if one of its globs matches the tool's name. The exact name in `tools` is not enough,
-    /// because the arguments of a call of an unlisted tool were checked against no schema.
+    /// only by a glob. The exact name in `tools` does not count then, because it stands for a tool
+    /// whose schema has checked the arguments. No schema has checked the arguments of a call of an
+    /// unlisted tool.
     pub(super) fn covers(&self, tool: &ToolSpec, is_listed: bool) -> bool {
         if self.decide != Decide::Allow {
             return self.tools.matches(tool);

@@ -1,6 +1,6 @@
 //! Evaluates an expression for one call. Invariants: a fault in an evaluated part makes the whole
-//! expression fault, also inside `||` and `exists`. Every step costs fuel. No evaluation can panic
-//! or recurse deeply.
+//! expression fault, also inside `||` and `exists`. Each step costs fuel, which limits the time. No
+//! evaluation can panic or recurse deeply.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -190,8 +190,8 @@ impl<'a> Evaluator<'a> {
         call(function, &arguments?, self.scope.fuel)
     }
 
-    /// Evaluates both parts of a comparison or an index. If either part is the user's id, each id
-    /// in the two values is replaced by its `UserKey`, so that two spellings of one id are equal.
+    /// Evaluates the operands of a comparison or an index expression. If either is the user's id,
+    /// replaces each id in both by its `UserKey`, so that two spellings of an id are equal.
     fn pair(
         &mut self,
         one: &'a ExprNode,

@@ -64,11 +64,10 @@ pub(super) struct CompiledRemember {
 }
 
 impl Rule {
-    /// Reports the mistakes in `remember` as a whole: members of `remember` that do not fit each
-    /// other, or do not fit the rule. `is_selection_known` is false if `same` or `when` could not
-    /// be read. `Policy::new` reports these mistakes, too. The module `config` discards the reports
-    /// of `Policy::new` if a member of `remember` has a mistake, so `config` calls this function
-    /// itself.
+    /// Reports the members of `remember` that do not fit each other or the rule.
+    /// `is_selection_known` is false if `same` or `when` could not be read. `Policy::new` reports
+    /// these mistakes, too. The module `config` drops those reports if it has found a mistake in a
+    /// member of `remember`, and therefore calls this function itself.
     pub(crate) fn check_whole_remember(
         &self,
         place: &[&str],

@@ -80,8 +80,8 @@ impl Shape {
     }
 }
 
-/// Returns a JSON number as an integer if the number is integral: `5.0` is 5. Returns `None` for
-/// any other number, and for a double beyond ±2^53.
+/// Returns a JSON number as an integer; `5.0` is 5. Returns `None` for a number with a fraction,
+/// for an integer that does not fit `i64`, and for a double beyond ±2^53.
 #[expect(clippy::cast_possible_truncation, reason = "whole and within 2^53")]
 pub(super) fn integer(number: &serde_json::Number) -> Option<i64> {
     number.as_i64().or_else(|| {

@@ -137,10 +137,10 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// Replaces the spelling of a user id by its `UserKey`, so that another spelling of an id does
-    /// not evade a rule. In a list, replaces each text. In a map, and in an object of the shape
-    /// `Free`, replaces the keys, but not the values. If one operand of a comparison, an index or a
-    /// text search is the user's id, the evaluator calls this function for every operand.
+    /// Replaces a text by its `UserKey`, so that another spelling of a user id does not evade a
+    /// rule. In a list, replaces each text. In a map, and in an object of the shape `Free`,
+    /// replaces the keys, but not the values. The evaluator calls this function for all operands of
+    /// a comparison, an index or a text search if one of the operands is the user's id.
     pub(super) fn with_user_keys(self, ids: UserIds, fuel: &Fuel) -> Result<Self, Fault> {
         let key = |text: &str| -> Result<Self, Fault> {
             fuel.spend(1)?;

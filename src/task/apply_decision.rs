@@ -77,8 +77,9 @@ impl Progress {
             return;
         };
         let mut open = self.open.remove(index);
-        // An approval removes the rejections of equal calls. Rejections are applied last, so that a
-        // rejection survives an approval of an equal call in the same decision.
+        // The first pass applies all answers except rejections, and an approval removes the
+        // rejections of equal calls. The second pass applies the rejections, so that a rejection
+        // survives an approval of an equal call in the same decision.
         for rejections in [false, true] {
             for (call, answer) in &decision.decisions {
                 if (answer.action == Action::Reject) == rejections {
@@ -144,9 +145,9 @@ impl Progress {
         if matches!(answer.action, Action::Approve | Action::Retry) {
             open.approvals.entry(id).or_default().push(decision.vote());
             let over = decision.closes && decision.then.is_none_or(|then| then == Then::Continue);
-            // `Folded` counts all spellings of a user id as one person. The count may be too low if
-            // `auth.user_ids` is `exact`, because each spelling is a person there. A low count does
-            // no harm: `answer.leave` is true for the answer that completes the approvals.
+            // `Folded` counts all spellings of a user id as one person. If `auth.user_ids` is
+            // `exact`, each spelling is a person, so the count may be too low. This does no harm:
+            // the answer that completes the approvals has `leave`, which sets `may_run`.
             let people =
                 u32::try_from(open.approvers_of(id, UserIds::Folded).len()).unwrap_or(u32::MAX);
             may_run |= over || people >= open.spec.required();

@@ -131,7 +131,7 @@ pub struct CallState {
     pub judgement: Option<Judgement>,
     /// Effect of repeating the call; `once` until the call is judged.
     pub effect: Effect,
-    /// How the call is performed; the default kind until the call is judged.
+    /// How the call is performed; `Http` (the default) until the call is judged.
     pub performer: ToolKind,
     /// Approval under which the call runs, if any; kept after the start.
     pub approval: Option<Approval>,

@@ -57,9 +57,9 @@ pub struct TaskChange {
     /// `None` keeps the stored presence.
     pub asker: Option<AskerPresence>,
     /// For a gate call, the identity by which the service recognizes a later equal call. The first
-    /// commit of a call sets it if the call is not settled, and either waits for a person or must
-    /// not happen twice (effect `once`). A later commit sets it if the call then waits for a
-    /// person. `None` keeps the stored identity.
+    /// commit of a call sets the identity if the call waits for a person, or must not happen twice
+    /// (effect `once`). It does not set the identity of a settled call. A later commit sets a
+    /// missing identity if the call then waits for a person. `None` keeps the stored identity.
     pub call: Option<KeyedCall>,
     /// Credentials that a person provided for the task. A change that ends the task writes no
     /// credentials and removes the stored credentials.
@@ -238,9 +238,9 @@ pub struct IdempotencyRow {
     pub path: String,
     /// The `Idempotency-Key`, verbatim.
     pub key: String,
-    /// Digest of the body. With sealing keys in the configuration, the digest is a keyed hash (such
-    /// as `k1:…`), because the body may hold a credential. Without sealing keys, it is SHA-256 in
-    /// hex.
+    /// Digest of the body, which may hold a credential. With sealing keys in the configuration, the
+    /// digest is a keyed hash (such as `k1:…`), so that the credential cannot be guessed from the
+    /// digest. Without sealing keys, the digest is SHA-256 in hex.
     pub body_digest: String,
     /// Task that the command returns.
     pub task_id: TaskId,
@@ -310,9 +310,9 @@ pub struct TaskRow {
     /// claim it.
     pub parked: bool,
     /// For a gate call, the time until which its client waits for the verdict. The time is 0 after
-    /// the client has left or its process has died, and [`ASKER_UNTIL_DELIVERED`] after the result
-    /// or a permit was delivered. `None` for any other task, and for a gate call that stores no
-    /// presence.
+    /// the client has left, or after the process of this service that stored the presence has
+    /// ended. It is [`ASKER_UNTIL_DELIVERED`] after the result or a permit was delivered. `None`
+    /// for any other task, and for a gate call that stores no presence.
     pub asker_until: Option<Time>,
     /// Number of takeovers of the task since its last item. A takeover is a claim of a task whose
     /// lease has run out.

@@ -210,10 +210,9 @@ pub struct Decision {
     /// Reason for the whole answer, if the person gave one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The consequence of a rejection for the task; `None` if the answer rejects no call. The
-    /// consequence takes effect only if this answer closes the request. If the request stays open,
-    /// this field holds the consequence that the person named; `None` if the person named no
-    /// consequence.
+    /// The consequence of a rejection for the task, which takes effect if this answer closes the
+    /// request. `None` if the answer rejects no call. Also `None` if the answer leaves the request
+    /// open and the person named no consequence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub then: Option<Then>,
     /// The form as the person filled it in. In the answer to a credentials request, every value in

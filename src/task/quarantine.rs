@@ -99,8 +99,8 @@ impl Quarantine {
                     "failed after it was sent, and may have acted",
                 );
             }
-            // The tool stays in quarantine, because only a person may end the quarantine. A late
-            // result only changes the reason that people read.
+            // A result that arrives during the quarantine does not end it, because only a person
+            // may end a quarantine. The result only changes the reason that people read.
             (Outcome::Succeeded | Outcome::Failed, _) => {
                 if let Some(entry) = self.0.get_mut(&result.name)
                     && entry.call == result.tool_call_id

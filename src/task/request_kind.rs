@@ -103,10 +103,10 @@ pub struct RequestKindProperties {
 pub enum ResponseKind {
     /// The answer's member `decisions` has a result for each call.
     PerCall,
-    /// The answer's member `response` has the filled-in form of the agent.
+    /// The answer's member `response` has the form that the agent defined, filled in.
     AgentForm,
-    /// The answer's member `response` has the filled-in form of the tool's server. The next attempt
-    /// at the call returns the answer to the server.
+    /// The answer's member `response` has the form that the tool's server defined, filled in. The
+    /// next attempt at the call returns the answer to the server.
     ServerForm,
     /// The answer's member `response` has the operator's form, filled in with secrets. The secrets
     /// are stored sealed. The journal has only the names of the form's fields.

@@ -45,10 +45,9 @@ impl<'a> RequestState<'a> {
     }
 
     /// Returns the answer that decided `call`, if any: the first answer that settles the call alone
-    /// or completes the required approvals. Without such an answer, returns the last answer about
-    /// the call, provided that the request was closed and the task continues. For example, a
-    /// service without accounts closes a request after one approval, even if the request requires
-    /// several.
+    /// or completes the required approvals. If there is none, but the request was closed and the
+    /// task continues, returns the last answer about the call. For example, a service without
+    /// accounts closes a request after one approval, even if the request requires several.
     #[must_use]
     pub fn deciding_answer(&self, call: CallId) -> Option<&'a TimedDecision> {
         let required = self.spec.required().max(1) as usize;
@@ -59,8 +58,8 @@ impl<'a> RequestState<'a> {
             };
             // The value of `auth.user_ids` at the time of the answers is not stored. `Folded` never
             // counts one person as two, but may count two people as one. A count that is too low
-            // does no harm: the last of the required approvals is stored with a `leave` for the
-            // call, so `settles` is true for it.
+            // does no harm: the answer that completes the approvals is stored with `leave`, so
+            // `settles` returns true for this answer.
             people.insert(UserIds::Folded.key(&answer.by));
             call_answer.settles() || people.len() >= required
         });

@@ -50,8 +50,9 @@ impl Progress {
         progress
     }
 
-    /// If `is_certain`, sets `is_approval_certain` for each call that `decision` approves and that
-    /// now has all required approvals. A decision in the uncertain history is not certain.
+    /// Sets `is_approval_certain` for each call that `decision` approves and that now has all
+    /// required approvals. Does nothing if `is_certain` is false: the decision then belongs to the
+    /// uncertain history.
     pub(super) fn mark_certain_approvals(&mut self, decision: &Decision, is_certain: bool) {
         for state in &mut self.calls {
             let answer = decision.decisions.get(&state.call.tool_call_id);

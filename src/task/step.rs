@@ -127,7 +127,7 @@ pub fn next_step(progress: &Progress, context: &StepContext) -> Step {
     let mut needs_request = !asking.is_empty();
     let mut remaining = progress.remaining_requests();
     asking.retain(|call| {
-        // Questions that no item stores yet are asked even beyond the maximum of open requests.
+        // Questions that only this process knows are asked even beyond the maximum of requests.
         let is_asked = remaining > 0 || context.ended_with_questions.contains(call);
         remaining = remaining.saturating_sub(1);
         is_asked

@@ -90,9 +90,9 @@ pub fn conversation(items: &[Item]) -> Vec<Message> {
 }
 
 /// Returns the result of each call, as the model sees it. If a call has an `unknown` result and a
-/// late result, the late result counts, whatever their order in the journal. The late result comes
-/// first if, for example, an earlier attempt answers during a later attempt, and a cancellation of
-/// the task ends the call as `unknown` after that.
+/// late result, the late result counts, whatever their order in the journal. For example, the late
+/// result comes first if an earlier attempt answers during a later attempt, and a cancellation of
+/// the task then ends the call as `unknown`.
 fn results(items: &[Item]) -> BTreeMap<CallId, &ToolResult> {
     let mut results: BTreeMap<CallId, &ToolResult> = BTreeMap::new();
     let mut late = Vec::new();

@@ -167,7 +167,8 @@ impl Default for UserId {
     }
 }
 
-/// The person for whom a list is read, and the rights that decide which requests are listed.
+/// The person for whom the database lists requests or standing decisions, and the rights that
+/// decide which of them the person sees.
 #[derive(Clone, Debug, Default)]
 pub struct Viewer {
     /// The person's id. The other stored spellings of this id count as the same person.
