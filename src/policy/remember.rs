@@ -91,7 +91,7 @@ impl Rule {
         }
     }
 
-    /// Reports the mistakes in `remember` that can be found without the tools.
+    /// Reports the mistakes in `remember` that can be found without the definitions of the tools.
     pub(super) fn check_remember(&self, place: &[&str], mistakes: &mut Mistakes) {
         let Some(remember) = &self.remember else {
             return;

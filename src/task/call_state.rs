@@ -166,10 +166,10 @@ pub struct EditedArguments {
     pub arguments_text: String,
     /// User id of the person who wrote the replacement.
     pub by: String,
-    /// Whether people other than the editor must approve the replacement. True in two cases: the
-    /// request in which the person edited the call required several approvals, or barred the person
-    /// from approving the call because of an earlier edit. A later request that requires only one
-    /// approval does not change the value.
+    /// Whether people other than the editor must approve the replacement. True if the request in
+    /// which the person edited the call required several approvals. Also true if this request
+    /// barred the person from approving the call because of an earlier edit. A later request that
+    /// requires only one approval does not change the value.
     pub needs_others: bool,
 }
 

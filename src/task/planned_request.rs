@@ -41,9 +41,9 @@ impl Progress {
     }
 
     /// Whether a driver has work to do for the task now. There is no work if a request blocks the
-    /// turn. If no request blocks the turn, there is work in two cases: the task has neither an
-    /// open request nor a running sub-agent, or the driver can continue an unfinished call. The
-    /// driver cannot continue a call that waits for a decision, is settled, or has a sub-agent.
+    /// turn. Otherwise, there is work if the driver can continue an unfinished call, or if the task
+    /// has neither an open request nor a running sub-agent. The driver cannot continue a call that
+    /// waits for a decision, is settled, or has a sub-agent.
     #[must_use]
     pub fn has_work(&self) -> bool {
         let delegated = |state: &CallState| state.child().is_some();
@@ -217,10 +217,9 @@ pub(super) fn next_parallel_calls(progress: &Progress) -> Vec<CallId> {
     calls
 }
 
-/// Returns the calls for which a person is asked a question of the tool's server now. There are two
-/// cases. In the first case, the last attempt at the call ended with questions; `ended` holds these
-/// calls. In the second case, a person has answered a question of the server, and the server's
-/// other questions have no answer yet.
+/// Returns the calls for which a person is asked a question of the tool's server now. `ended` holds
+/// the calls whose last attempt ended with questions. The function also returns each call for which
+/// a person has answered one question, and the server's other questions have no answer yet.
 pub(super) fn calls_to_elicit(progress: &Progress, ended: &BTreeSet<CallId>) -> Vec<CallId> {
     unfinished_ids(progress, |state| {
         let has_ended = ended.contains(&state.call.tool_call_id);

@@ -18,7 +18,7 @@ use super::tool_spec::Effect;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Quarantine(BTreeMap<String, Quarantined>);
 
-/// The finding about a started call without a result.
+/// The text of `Quarantined::finding` for a started call without a result.
 const OUTCOME_UNKNOWN: &str = "was started, and its outcome is not known";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
