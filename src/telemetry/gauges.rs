@@ -1,6 +1,7 @@
 //! The gauges of `/metrics` whose values are counted in the database. A count reads the whole task
 //! table, and anyone may read `/metrics`, because it needs no API key. To limit the load, all
-//! scrapes within [`MAX_COUNT_AGE`] share one count, and only one count runs at a time.
+//! scrapes within [`MIN_COUNT_INTERVAL`] share one count, only one count runs at a time, and the
+//! counts take at most a twentieth of the time ([`INTERVAL_PER_DURATION`]).
 
 use std::fmt;
 use std::future::Future;
@@ -12,8 +13,12 @@ use tokio_util::task::TaskTracker;
 
 use super::DatabaseCounts;
 
-/// The age from which counts are stale, so that the next scrape starts a new count.
-pub(crate) const MAX_COUNT_AGE: Duration = Duration::from_secs(15);
+/// The least time from the start of a count to the start of the next count.
+pub(crate) const MIN_COUNT_INTERVAL: Duration = Duration::from_secs(15);
+
+/// The least time from the start of a count to the start of the next count, as a multiple of the
+/// first count's duration. A count of ten million tasks takes seconds.
+const INTERVAL_PER_DURATION: u32 = 20;
 
 pub(crate) type CountFn =
     Arc<dyn Fn() -> Pin<Box<dyn Future<Output = DatabaseCounts> + Send>> + Send + Sync>;
@@ -29,8 +34,8 @@ pub(crate) struct Gauges {
 
 #[derive(Default)]
 struct LastCount {
-    /// The uptime at which the last count began; `None` before the first count.
-    started_at: Option<Duration>,
+    /// The uptime from which the counts are stale, so that the next scrape starts a count.
+    stale_at: Duration,
     is_counting: bool,
     counts: DatabaseCounts,
 }
@@ -61,7 +66,10 @@ impl Gauges {
             // The count is a spawned task. It goes on if the scrape that started it is cancelled,
             // so that the next scrape finds the finished count.
             let counted = self.tracker.spawn(async move {
-                let _guard = CountGuard(&this);
+                let _guard = CountGuard {
+                    gauges: &this,
+                    started_at: (this.uptime)(),
+                };
                 let counts = (this.count)().await;
                 this.lock().counts = counts;
             });
@@ -74,14 +82,9 @@ impl Gauges {
     fn start_if_due(&self) -> bool {
         let now = (self.uptime)();
         let mut last = self.lock();
-        if last.is_counting
-            || last
-                .started_at
-                .is_some_and(|started_at| now.saturating_sub(started_at) < MAX_COUNT_AGE)
-        {
+        if last.is_counting || now < last.stale_at {
             return false;
         }
-        last.started_at = Some(now);
         last.is_counting = true;
         true
     }
@@ -92,11 +95,19 @@ impl Gauges {
 }
 
 /// Marks the running count as ended when dropped, even if the count panics.
-struct CountGuard<'a>(&'a Gauges);
+struct CountGuard<'a> {
+    gauges: &'a Gauges,
+    /// The uptime at the start of the count.
+    started_at: Duration,
+}
 
 impl Drop for CountGuard<'_> {
     fn drop(&mut self) {
-        self.0.lock().is_counting = false;
+        let duration = (self.gauges.uptime)().saturating_sub(self.started_at);
+        let interval = MIN_COUNT_INTERVAL.max(duration * INTERVAL_PER_DURATION);
+        let mut last = self.gauges.lock();
+        last.stale_at = self.started_at + interval;
+        last.is_counting = false;
     }
 }
 
@@ -191,7 +202,31 @@ mod tests {
             TaskTracker::new(),
         );
         assert_eq!(gauges.counts().await, DatabaseCounts::default());
-        *clock.lock().unwrap() = MAX_COUNT_AGE;
+        *clock.lock().unwrap() = MIN_COUNT_INTERVAL;
+        assert_eq!(gauges.counts().await, counted(2));
+    }
+
+    #[tokio::test]
+    async fn count_of_a_minute_is_followed_by_the_next_one_20_minutes_after_its_start() {
+        let Fixture {
+            clock,
+            counts,
+            leave,
+            gauges,
+        } = fixture();
+        let first = TaskTracker::new().spawn({
+            let gauges = Arc::clone(&gauges);
+            async move { gauges.counts().await }
+        });
+        while counts.load(Ordering::SeqCst) == 0 {
+            tokio::task::yield_now().await;
+        }
+        *clock.lock().unwrap() = Duration::from_mins(1);
+        leave.add_permits(100);
+        assert_eq!(first.await.unwrap(), counted(1));
+        *clock.lock().unwrap() = Duration::from_mins(20) - Duration::from_millis(1);
+        assert_eq!(gauges.counts().await, counted(1));
+        *clock.lock().unwrap() = Duration::from_mins(20);
         assert_eq!(gauges.counts().await, counted(2));
     }
 
@@ -222,16 +257,10 @@ mod tests {
             DatabaseCounts::default(),
             "the count goes on without its asker"
         );
-        leave.add_permits(1);
+        leave.add_permits(100);
         while Arc::strong_count(&gauges) > 1 {
             tokio::task::yield_now().await;
         }
-        leave.add_permits(1);
-        assert_eq!(
-            gauges.counts().await,
-            counted(2),
-            "it was begun ten minutes ago"
-        );
-        assert_eq!(counts.load(Ordering::SeqCst), 2);
+        assert_eq!(gauges.counts().await, counted(1));
     }
 }
