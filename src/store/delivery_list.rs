@@ -198,6 +198,7 @@ const LIST: Sql = sql!(
 pub(super) const RESEND: Sql = sql!(
     "update delivery set
         attempts = case when state = 'due' then attempts else 0 end,
+        came_early = case when state = 'due' then came_early else 0 end,
         lease_until = case when state = 'due' and lease_until > due_at then lease_until end,
         due_at = case when state = 'due' and due_at < " (now 1) " then due_at else " (now 1) " end,
         created_at = case when state = 'due' then created_at else " (now 1) " end,

@@ -243,6 +243,26 @@ both! {
         assert_eq!((again.len(), again[0].id), (1, claimed[0].id));
     }
 
+    async fn resend_of_an_ended_delivery_forgets_that_it_was_attempted_early_and_of_a_waiting_one_does_not(fixture) {
+        two(&fixture).await;
+        for one in claim(&fixture, 4).await {
+            assert!(record(&fixture, &one, NextState::Postponed(Duration::ZERO)).await);
+        }
+        let [ended, waiting] = &claim(&fixture, 4).await[..] else { panic!("two are due") };
+        assert!(ended.came_early && waiting.came_early);
+        record(&fixture, ended, NextState::Dead).await;
+        record(&fixture, waiting, NextState::Again(HOUR)).await;
+        for one in [ended, waiting] {
+            assert!(fixture.store.resend("acme", one.id).await.unwrap());
+        }
+        let mut early = Vec::new();
+        for one in claim(&fixture, 4).await {
+            early.push((one.id == waiting.id, one.came_early));
+        }
+        early.sort_unstable();
+        assert_eq!(early, [(false, false), (true, true)]);
+    }
+
     async fn delivery_without_an_entry_is_dropped_after_a_day_and_not_before(fixture) {
         two(&fixture).await;
         fail_once(&fixture).await;
