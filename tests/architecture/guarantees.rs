@@ -66,8 +66,8 @@ fn places() -> Vec<Place> {
 impl Place {
     fn of(source: &Source) -> Self {
         let file = source.path.trim_end_matches(".rs");
-        // The last five modules are created by the macros that run a test on several databases or
-        // statements.
+        // Macros create the five modules named below, so the text of the file does not declare
+        // them.
         let modules = file
             .split('/')
             .chain(after(&source.text, "mod ", " {"))

@@ -12,7 +12,7 @@ use super::sources;
 use super::tokens::{Place, reached_rooms};
 
 const HEADING: &str = "### The rooms of `http`";
-/// The files directly in `src/http` that join the rooms.
+/// The modules directly in `src/http` that are no rooms.
 const JOINTS: [&str; 3] = ["settings", "state", "tests"];
 
 #[test]

@@ -1,5 +1,5 @@
 //! Checks names: no file and no type has a vague name, no name is a retired word of
-//! `docs/glossary.md`, and no name of a visible type stands in two rooms.
+//! `docs/glossary.md`, and no two rooms declare visible types of the same name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,8 +11,8 @@ const VAGUE_FILES: [&str; 6] = ["utils", "util", "common", "types", "helpers", "
 
 const VAGUE_ENDINGS: [&str; 4] = ["Manager", "Service", "Handler", "Helper"];
 
-/// The names of visible types that may stand in several rooms. Each room's `Settings` are named
-/// with their room, as in `store::Settings`.
+/// The names that visible types of several rooms may have. Code names the `Settings` of a room
+/// together with the room, as in `store::Settings`.
 const SHARED_NAMES: [&str; 1] = ["Settings"];
 
 #[test]
@@ -172,7 +172,7 @@ fn visible_type_name_in_two_rooms_is_found() {
     );
 }
 
-/// Returns the names of visible types that stand in several rooms, each with these rooms.
+/// Returns each name that visible types of several rooms have, with these rooms.
 fn names_in_two_rooms(sources: &[Source]) -> Vec<String> {
     let mut rooms_by_name: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for source in sources.iter().filter(|source| !source.is_of_tests()) {

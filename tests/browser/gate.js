@@ -56,7 +56,7 @@ async function signedIn(browser, options) {
 }
 
 // Proposes a call. `isAwaited` says whether the agent waits for the decision. `answer` returns the
-// agent's verdict after the decision; an agent that has gone asks again.
+// verdict that the agent gets after the decision. If the agent has gone, `answer` asks again.
 async function proposal({ tool, args }, isAwaited) {
   const key = crypto.randomUUID();
   const ask = (wait) => proposed(key, tool, args, { wait, context: CONTEXT });

@@ -21,7 +21,7 @@ export const authorizations = [];
 const held = [];
 
 // The endpoint of the tools. It records each call, and then answers, holds the answer back or drops
-// the connection. It is also the MCP server.
+// the connection. At `/mcp`, it serves an MCP server.
 const endpoint = http.createServer((call, answer) => {
   let body = "";
   call.on("data", (piece) => (body += piece));
@@ -37,7 +37,7 @@ const endpoint = http.createServer((call, answer) => {
   });
 });
 
-// Answers the calls that wait.
+// Answers the calls of the tool `hang` that wait for their answers.
 export function release() {
   for (const answer of held.splice(0)) answer.end('{"done":true}');
 }
@@ -83,7 +83,7 @@ export async function launched() {
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
-    // Fewer processes take a tenth less time.
+    // With fewer processes of the browser, the tests take a tenth less time.
     "--renderer-process-limit=1",
     "--in-process-gpu",
     "--disable-software-rasterizer",
@@ -202,8 +202,8 @@ export async function setVisibility(page, visibility) {
   }, visibility);
 }
 
-// Waits until the inbox page follows the event stream. The page then no longer shows the time of
-// its load.
+// Waits until the inbox page follows the event stream. Before that, the page shows the time of its
+// load, in UTC.
 export const isLive = (page) => page.locator('#inbox-state:not(:has-text("UTC"))').waitFor();
 
 export const unfold = (page, summary) => page.locator("summary").filter({ hasText: summary }).click();

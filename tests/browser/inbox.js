@@ -6,7 +6,7 @@ import { asks, cancel, ended, eventually, fits, inBrowser, isLive, main, newPage
 
 const refundOf = (amount) => asks("refund_payment", JSON.stringify({ order: 17, amount }));
 const rows = (page) => page.locator("#inbox-rows > li");
-// The rows in their order: the question of each, and its box.
+// Returns the rows of the inbox from top to bottom: the request id and the bounding box of each.
 const places = (page) =>
   rows(page).evaluateAll((all) => all.map((each) => [each.dataset.request, JSON.stringify(each.getBoundingClientRect().toJSON())]));
 const row = (page, asked) => page.locator(`#inbox-rows > li[data-request="${asked.request_id}"]`);
@@ -45,8 +45,8 @@ async function goesFromQuestionToQuestion(browser, javaScriptEnabled) {
   await context.close();
 }
 
-// While the pointer rests on a row, fifty events move nothing. A new question appears when the user
-// asks for it.
+// While the pointer rests on a row, fifty events move no row. A new question gets a row when the
+// user clicks the button of new questions.
 async function rowsNeverMoveByThemselves(browser) {
   const asked = [];
   for (const amount of [101, 102, 103]) asked.push((await refundOf(amount)).request);
@@ -95,9 +95,9 @@ async function aRowSaysWhoDecidedElsewhere(browser, viewport) {
   await clear();
 }
 
-// While the page is hidden, a request is decided. Its row then names the person who decided, even
-// if more requests wait than the stream lists. A new question that is several pages away appears on
-// a page that begins with this question.
+// A request is decided while the page is hidden. When the page is visible again, the row of the
+// request names the person who decided, even if more requests wait than the stream lists. If a new
+// question is several pages away, the button of new questions opens a page that begins with it.
 async function hiddenPageCatchesUp(browser, count) {
   const asked = [];
   for (let number = 0; number < count; number += 1) asked.push(await refundOf(100 + number));
@@ -202,7 +202,7 @@ async function noticesWhatItMissed(browser) {
         noticed.push([tag, title, body]);
       }
     };
-    // Without locks, the page shows notices at once.
+    // Without the Web Locks API, the page shows notices at once.
     Object.defineProperty(navigator, "locks", { value: undefined });
     localStorage.setItem("holdpoint-tell", "yes");
   });
@@ -222,7 +222,8 @@ async function noticesWhatItMissed(browser) {
 }
 
 // Screen readers read the button of new questions when its text changes. The text changes at most
-// once in ten seconds, but the counts change at once. The stream's answers wait for the test.
+// once in ten seconds, but the counts change at once. The event stream sends each answer when the
+// test tells it to.
 async function announcesOnceInTenSeconds(browser) {
   const { request: first } = await refundOf(101);
   const others = ["e", "f"].map((digit) => ({ ...first, request_id: first.request_id.replaceAll(/[0-9a-f]/g, digit) }));
@@ -341,7 +342,7 @@ async function showsATask(browser, javaScriptEnabled) {
   await context.close();
 }
 
-// The page of a task replaces its list of questions. The link of a question keeps the focus.
+// When the page of a task replaces its list of questions, a link in the list keeps the focus.
 async function aQuestionKeepsTheFocus(browser) {
   const { task } = await refund();
   const { context, page, wrong } = await newPage(browser);

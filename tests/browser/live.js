@@ -166,7 +166,7 @@ async function thePageGoesOnByItself(browser, locale) {
   await context.close();
 }
 
-// A decision leads the user back to the page, which shows the rest of the task.
+// A decision leads the user back to the page of the request, which shows the rest of the task.
 async function whoDecidesWatchesTheRest(browser) {
   const { request } = await asked('write_note\n{"text":"hello"}');
   const { context, page, wrong } = await openPage(browser, request);
@@ -353,8 +353,8 @@ async function aPartialAnswerLeavesTheForm(browser) {
   await next.context.close();
 }
 
-// A page that was loaded between the deadline and the commit that closes the request has no
-// `#standing`. When the request closes, the page says so.
+// A page may lack the element `#standing`, which shows the time left until the deadline. When the
+// request expires, such a page says so, too.
 async function anOverduePageTakesTheExpiry(browser) {
   const init = () => {
     const remove = () => document.getElementById("standing")?.remove();
@@ -377,8 +377,8 @@ async function aRefusalIsNotAskedForEver(browser) {
   await says(live(page, "connection"), "the page reconnects");
   for (let times = 2; times <= 7; times += 1) {
     await eventually(async () => (await page.evaluate(() => 0), asked.length >= times), `it is asked ${times} times`);
-    // Within a minute of the page's clock, the page makes two attempts if the first is answered in
-    // time.
+    // In one minute of its clock, the page may make two attempts. So it may give up before the last
+    // round.
     await says(live(page, "connection"), /the page reconnects|no longer follows the task/);
     await page.clock.runFor(60_000);
   }

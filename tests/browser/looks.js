@@ -18,9 +18,10 @@ const LOOKS = {
   "phone, dark": { viewport: PHONE, colorScheme: "dark" },
 };
 
-// Loading a page and running axe are slow, so two readers share the looks. Together they see both
-// languages, pages with and without scripts, a desktop, a phone, and light and dark mode. If
-// EVERY_LOOK is set, four readers see every combination of these.
+// Loading a page and running axe are slow. So two simulated readers check the pages, each in a part
+// of the looks. Together they see both languages, pages with and without scripts, a desktop, a
+// phone, and light and dark mode. If EVERY_LOOK is set, four readers see every combination of
+// these.
 const SHARED = [
   { name: "en", locale: "en-US", lang: "en", hasScripts: true, looks: ["desktop", "phone, dark"] },
   { name: "zh", locale: "zh-CN", lang: "zh-Hans", hasScripts: false, looks: ["phone", "desktop, dark"] },

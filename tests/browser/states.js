@@ -293,7 +293,8 @@ const remembered = {
   },
 };
 
-// A page of the inbox has 50 rows, and counts up to a thousand.
+// States with more than a thousand open requests. A page of the inbox has 50 rows, and its count
+// stops at 1,000.
 const many = {
   "a thousand wait": {
     ask: async () => {

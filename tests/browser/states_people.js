@@ -66,7 +66,8 @@ async function saysThatItWaits({ url }) {
   return (await reply.text()).includes("The agent waits now.");
 }
 
-// A call of each kind at the gate, whose agent waits or has gone.
+// Returns the state of a page with a call at the gate. If `wait` is given, the agent waits for the
+// decision. Otherwise the agent has gone.
 const proposal = (tool, args, wait) => ({
   ask: async () => {
     const key = crypto.randomUUID();
@@ -84,7 +85,8 @@ const proposal = (tool, args, wait) => ({
   },
 });
 
-// The calls differ from those of gate.js: a rejection also answers equal calls for a while.
+// The calls differ from those of gate.js, because a rejection there would apply to equal calls
+// here.
 const gate = {
   "an agent waits": proposal("refund_payment", '{"order": 27, "amount": 120}', 120),
   "an agent waits for a permit": proposal("deploy", '{"version": 27}', 120),
@@ -95,7 +97,7 @@ const gate = {
 // The pages of a link have no script.
 const linked = (ask, shown, more) => ({ ask, at: ({ request }) => linkTo(request), shows: `body:not(:has(script)) ${shown}`, ...more });
 
-// The person presses the button after `then`, so the answer comes too late.
+// `then` closes the request. The person presses the button after that, so the answer is too late.
 const late = (then) =>
   linked(() => asked(), "h1", {
     then,

@@ -47,7 +47,7 @@ async fn stored(app: &TestApp) -> (usize, usize) {
     (calls.len(), app.database.texts(starts).await.len())
 }
 
-/// Returns the permit in an answer, without the time that is left.
+/// Returns the members of an answer that describe its permit, except the remaining time.
 fn permit(answer: &Value) -> Value {
     let permit = &answer["permit"];
     json!([
@@ -110,7 +110,8 @@ on_both! {
     }
 
     async fn mcp_client_whose_answer_is_cut_at_any_byte_gets_the_same_result_and_its_call_ran_once(on: On) {
-        // After a second, the answer would become an event stream.
+        // An answer that takes a second becomes an event stream. With this clock, the second never
+        // ends.
         let clock = EndlessSleep::new(|time| time == Duration::from_secs(1));
         let app = TestApp::timed(on, &yaml(""), clock).await;
         let line = Forwarder::to_service(&app.url()).await;

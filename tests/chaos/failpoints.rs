@@ -1,7 +1,7 @@
 //! Tests that kill the real binary at failpoints, on SQLite and on Postgres: before and after the
 //! commits of the driver's loop and of decisions, after the worker's commits, and around each call.
-//! The binary is restarted until every task has ended. If a failpoint of the list is never reached,
-//! the test fails.
+//! The binary is restarted until every task has ended. If a listed failpoint is never reached, the
+//! test fails.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -373,9 +373,10 @@ async fn scenario(
     deaths: &AtomicU32,
 ) -> Vec<String> {
     // The call of the first task lasts long. So the task's lease is renewed, and the second task
-    // waits for a slot. The second task is queued only if it still has no slot a moment later, so
-    // the POSTs must not wait for the tasks. On a stalled machine, the call may end before that
-    // moment. In that case no failpoint `queue.…` is reached, and the loop creates two more tasks.
+    // gets no slot and is queued after a moment. The POST of the first task must return before the
+    // task ends, or its slot would be free for the second task. On a stalled machine, the call may
+    // end before the second task is queued. In that case no failpoint `queue.…` is reached, and the
+    // loop creates two more tasks.
     let mut tasks = Vec::new();
     let first = loop {
         let first = people.create_waiting(&format!("long {number}"), 0).await;

@@ -321,8 +321,8 @@ impl FaultInjector<'_> {
         }
         let exact = process.frozen();
         process.signal(Signal::STOP);
-        // If the process does not sleep until its leases are over, the test ends the leases itself.
-        // Then the process wakes up before another replica has looked for lost leases.
+        // If the test does not wait until the leases are over, it ends the leases itself. Then the
+        // process wakes up before another replica has looked for lost leases.
         if self.plan.sleeps && draw.is_multiple_of(2) {
             within(LEASE).await;
         } else {

@@ -151,7 +151,8 @@ struct FaultInjector<'a> {
     inbox: InboxRows,
     /// The number of processes that have ended.
     over: watch::Sender<u64>,
-    /// Permits to create tasks. Permits are added when a process ends.
+    /// Permits to create tasks. The end of a process adds permits, so that tasks are created until
+    /// the last fault.
     creations: Semaphore,
     /// Permits to freeze a replica. There is one permit less than there are replicas, so at least
     /// one replica stays awake.
@@ -360,7 +361,7 @@ impl FaultInjector<'_> {
         self.creations.add_permits(usize::try_from(more).unwrap());
     }
 
-    /// Crashes Postgres at even intervals, measured by the number of processes that have ended.
+    /// Crashes Postgres at even intervals, which are counted in ended processes and not in time.
     async fn crash(&self, cluster: &Arc<PrivateCluster>) {
         let (all, mut over) = (self.plan.kills + self.plan.freezes, self.over.subscribe());
         for crash in 1..=self.plan.crashes {

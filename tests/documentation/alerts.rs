@@ -97,8 +97,8 @@ fn used_series(expression: &str) -> Vec<(&str, Vec<&str>)> {
         let matchers = rest
             .strip_prefix('{')
             .and_then(|rest| rest.split('}').next());
-        // Every second part is a value in quotation marks. `step_by` keeps the parts around the
-        // values, which contain the labels.
+        // Every second part is a value in quotation marks. `step_by` keeps the other parts, which
+        // contain the labels.
         let parts = matchers.unwrap_or_default().split('"').step_by(2);
         let labels = parts.map(|part| part.trim_matches(|at: char| !is_of_name(at)));
         (name, labels.filter(|label| !label.is_empty()).collect())

@@ -232,8 +232,8 @@ impl Reader {
         );
     }
 
-    /// Returns a shell command that runs `script` in the reader's folder. The shell finds
-    /// `holdpoint` and stops at the first failure.
+    /// Returns a shell command that runs `script` in the reader's folder. The shell has `holdpoint`
+    /// in its `PATH` and stops at the first command that fails.
     fn shell(&self, script: &str) -> Command {
         let program = Path::new(env!("CARGO_BIN_EXE_holdpoint"));
         let mut path = OsString::from(program.parent().expect("its folder"));
@@ -276,8 +276,9 @@ fn commands(block: &str) -> Vec<String> {
     commands
 }
 
-/// Returns the id of the task that a command's output names: of the root task, if the output names
-/// the root task. The output is an HTTP body, an HTTP head with a body, or a stream of events.
+/// Returns the id of the task that a command's output names. If the output also names the root
+/// task, returns the id of the root task. The output is an HTTP body, an HTTP head with a body, or
+/// a stream of events.
 fn task_id(answer: &str) -> Option<String> {
     let body = answer
         .split_once("\r\n\r\n")

@@ -1,18 +1,19 @@
-//! Lists the shell blocks that this test does not run (`sh no-run`), with the file that tests the
-//! same commands or files. Fails if a block is missing in the list, or an entry is stale.
+//! Lists the shell blocks that `commands.rs` does not run (`sh no-run`), each with the file that
+//! tests the same commands or files. The test fails if the list lacks such a block, or if a listed
+//! block no longer exists.
 
 use super::{Block, blocks, pages, root};
 
 /// For each block: its page, the beginning of its text, and the file that covers the block.
 const COVERED: [(&str, &str, &str); 15] = [
-    // This file runs the block's own text.
+    // `tests/mcp/readme.py` runs the text of this block.
     (
         "README.md",
         "holdpoint mcp lock --yes",
         "tests/mcp/readme.py",
     ),
-    // The room's token, the database's host and the receiver exist only in the documentation. The
-    // files of these entries run the same commands against servers on loopback.
+    // The token of the room, the host of the database and the receiver in these blocks do not
+    // exist. The listed files run the same commands against servers on loopback.
     (
         "docs/chat.md",
         "holdpoint notify finance-room",
@@ -48,8 +49,8 @@ const COVERED: [(&str, &str, &str); 15] = [
         "HOLDPOINT_DATABASE__URL=",
         "tests/operator/commands.rs",
     ),
-    // The named test does not run these commands, which need Docker or systemd. It reads the files
-    // that the commands use.
+    // `tests/packaging.rs` does not run these commands, which need Docker or systemd. It reads the
+    // files that the commands use.
     (
         "docs/deployment.md",
         "sudo install holdpoint",
@@ -60,14 +61,15 @@ const COVERED: [(&str, &str, &str); 15] = [
         "printf 'DEMO_KEY=",
         "tests/packaging.rs",
     ),
-    // A restored backup of Postgres is tested. The programs `pg_dump` and `sqlite3` are not tested,
-    // because they belong to the databases.
+    // `tests/chaos/restored.rs` tests a restored backup of Postgres. The programs `pg_dump` and
+    // `sqlite3` are not tested, because they belong to the databases.
     (
         "docs/operations.md",
         "pg_dump --format custom",
         "tests/chaos/restored.rs",
     ),
-    // The script runs the examples with scripted models in place of the models that they name.
+    // `scripts/gate_examples` runs these examples with scripted models in place of the models that
+    // the examples name.
     ("docs/gate.md", "export AGENT_KEY=", "scripts/gate_examples"),
     (
         "docs/gate.md",

@@ -51,8 +51,8 @@ pub struct Findings {
     pub mails: usize,
     /// The number of mails that arrived more than once.
     pub repeated_mails: usize,
-    /// `told` and `dropped` count pairs of a question and an approver. In a pair of `told`, a mail
-    /// was sent. In a pair of `dropped`, the question was closed before a mail was sent.
+    /// The number of pairs of a question and an approver for which a mail was sent. `dropped`
+    /// counts the pairs whose question was closed before a mail was sent.
     pub told: usize,
     pub dropped: usize,
     /// The number of claims that took a delivery over: another replica had held the delivery's
