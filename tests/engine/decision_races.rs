@@ -345,7 +345,8 @@ async fn reconcile_decision_racing_the_calls_late_result_has_one_outcome() {
                 join(slow).await;
             }
         );
-        // After the request is closed, the task is either queued or already being driven.
+        // After the request is closed, the task may be queued. So the test also runs rounds of a
+        // worker.
         let has_stopped = async || {
             pair.here.round().await.unwrap();
             pair.harness.status(task).await != TaskStatus::Running

@@ -336,8 +336,8 @@ impl EngineHarness {
         task
     }
 
-    /// Creates a task and drives it until its first call is in flight: the tool does not answer
-    /// before it is opened. Returns the task's id and the drivers.
+    /// Creates a task and drives it until its first call is in flight. The tool answers once the
+    /// test calls `FakeTool::open`. Returns the task's id and the drivers.
     pub async fn in_flight(&self) -> (TaskId, Vec<JoinHandle<()>>) {
         self.tool.close();
         let task = self.queued().await;

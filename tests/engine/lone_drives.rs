@@ -212,8 +212,9 @@ both! {
         assert_eq!(completed, 500, "each bystander completes");
         let row = harness.journal(poison).await.row;
         assert_eq!((row.status, row.error.map(|error| error.code)), (TaskStatus::Failed, Some(FailureCode::NoProgress)));
-        // The first lost lease does not count: whether work has begun is stored from the second
-        // lease on. Then the task is driven twice together with other tasks, and five times alone.
+        // The first lost lease does not count, because the service does not store whether work
+        // began under a task's first lease. Then two processes are killed that also drive other
+        // tasks, and five that drive this task alone.
         assert_eq!(killed, 1 + 2 + 5);
     }
 
@@ -310,9 +311,9 @@ both! {
         harness.fixture.forward(LEASE);
         let rests = || clock.rests.load(Ordering::SeqCst);
         let reads = async {
-            // No slot is free until the lone drive admits other tasks, so the worker waits for a
-            // slot. After its first claim it rests, as it does between two searches for overdue
-            // requests.
+            // The worker waits for a slot until the lone drive admits other tasks. Then the worker
+            // claims once and sleeps. Its search for overdue requests sleeps, too, so the worker
+            // has claimed after two sleeps.
             until("the worker has claimed", async || rests() >= 2).await;
             for _ in 0..300 {
                 assert_eq!(harness.status(suspect).await, TaskStatus::Running);

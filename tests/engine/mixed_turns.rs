@@ -97,8 +97,8 @@ async fn finish(harness: &EngineHarness, task: TaskId) {
     panic!("it does not end: {:#?}", harness.journal(task).await.items);
 }
 
-/// Polls `work` at most `left` times and lowers `left` by one with each poll. Returns `None` if
-/// `work` is not done after the last of these polls.
+/// Polls `work` until it is done, at most `left` times. Each poll lowers `left` by one. Returns
+/// `None` if `work` is not done after these polls.
 async fn polled<T>(work: impl Future<Output = T>, left: &mut usize) -> Option<T> {
     let mut work = pin!(work);
     poll_fn(|context| {

@@ -63,7 +63,7 @@ async fn count_queued(harness: &EngineHarness) {
 both! {
     async fn command_waits_for_a_slot_of_its_process_before_its_task_is_queued(fixture) {
         let harness = EngineHarness::new(fixture, &[("lookup", r#"{"order":1}"#)]).await;
-        // With this clock, the wait for a slot never times out while the first task runs.
+        // No sleep of this clock ends, so no wait for a slot times out.
         let engine = Engine::new(EngineParts { clock: EndlessSleep::new(|_| true), ..harness.parts(1) });
         harness.tool.close();
         let (alice, wait) = (alice(), Duration::from_millis(50));
@@ -98,7 +98,7 @@ both! {
     async fn waiting_commands_are_not_queued_because_the_worker_waits_longer_than_they_do(fixture) {
         let harness = EngineHarness::new(fixture, &[("lookup", r#"{"order":1}"#)]).await;
         count_queued(&harness).await;
-        // With this clock, no wait for a slot times out.
+        // The timeout of a wait for a slot equals `BETWEEN_ROUNDS`, so no such wait times out here.
         let clock = EndlessSleep::new(|time| time == BETWEEN_ROUNDS);
         let engine = Engine::new(EngineParts { clock, ..harness.parts(1) });
         harness.tool.close();
@@ -120,7 +120,8 @@ both! {
 
     async fn queued_task_gets_a_slot_although_commands_wait_for_every_slot(fixture) {
         let harness = EngineHarness::new(fixture, &[("lookup", r#"{"order":1}"#)]).await;
-        // The worker claims at its start, and when it is woken.
+        // The pause between two claims never ends, so the worker claims only at its start and when
+        // it is woken.
         let clock = EndlessSleep::new(|time| time == BETWEEN_ROUNDS);
         let engine = Engine::new(EngineParts { clock, ..harness.parts(1) });
         harness.tool.close();

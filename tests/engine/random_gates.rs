@@ -43,7 +43,8 @@ const TOOLS: &str = "
   Read: { effect: read_only, external: {}, parameters: { type: object, properties: { path: { type: string } } } }
 agents:";
 
-/// How long an asker waits, if it waits. No event of a sequence takes longer.
+/// The time for which an asker waits for its call, if it waits. No event of a sequence takes
+/// longer.
 const WAIT: Duration = Duration::from_mins(5);
 
 /// The calls in the sequences: for each, the tool and three spellings of the same arguments.

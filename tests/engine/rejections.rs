@@ -162,7 +162,8 @@ both! {
         let harness = harness(fixture, &[&[LARGE], &[OTHER], &[LARGE]]).await;
         let task = harness.stopped().await;
         no(&harness, task).await;
-        // A person edits a call into the very call that was rejected.
+        // A person edits a call so that it equals the rejected call. The edit lets the edited call
+        // run.
         let (request, calls) = question(&harness, task).await;
         let written = each([(calls[0], edit(r#"{"amount":120,"order":1}"#))]);
         harness.engine(0).decide(&person("alice"), request, written, None).await.unwrap();

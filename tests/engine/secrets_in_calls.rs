@@ -236,7 +236,7 @@ both! {
         assert!(held.needs_decision && !held.digest.is_empty());
         assert_eq!((secret.needs_decision, secret.verdict), (false, Verdict::Invalid));
         assert_eq!(secret.arguments_text, r#"{"to":"[secret jira.token]"}"#);
-        // Another process reads the stored request.
+        // Another process takes the approval, so it reads the stored request.
         super::credentials::approve(&harness, task).await;
         assert_eq!((bodies(&harness, task, "/send").len(), bodies(&harness, task, "/note").len()), (1, 0));
         assert_eq!(harness.status(task).await, TaskStatus::Completed);

@@ -45,7 +45,7 @@ impl Clock for StallingClock {
 }
 
 /// Drives a new task in a process that stalls for `pause` after `at` readings of the clock. Returns
-/// whether the driver ended before the stall.
+/// the task, and whether the driver ended before the stall.
 async fn paused(
     harness: &EngineHarness,
     lease: Duration,

@@ -103,8 +103,9 @@ async fn tool_receives_nothing_when_another_commit_wins_against_the_start() {
             .await
             .expect("the connection is closed")
             .unwrap();
-        // After its refused commit, the approval loads the task again and may try to start the call
-        // a second time. The closed listener refuses the connection of this second attempt.
+        // After the refused commit of the start, the service loads the task again and may try to
+        // start the call a second time. The closed listener refuses the connection of this second
+        // attempt.
         drop(listener);
         received
     });

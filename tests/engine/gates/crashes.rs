@@ -156,7 +156,7 @@ async fn asker_of_a_living_process_is_present_again_once_its_relay_has_reconnect
     let engine = harness.engine(8);
     let process = Process::start(&harness).await;
     let task = process.asked(&harness).await;
-    // Leaves out the lock that a start holds for the migrations.
+    // The query leaves out the advisory lock that a starting process holds for the migrations.
     let locks =
         "select pid::bigint from pg_locks where locktype = 'advisory' and mode = 'ExclusiveLock'
         and (classid::bigint << 32 | objid::bigint) <> 7161402375501337

@@ -154,7 +154,7 @@ async fn request_of_a_call_is_shown_once_the_presence_of_its_asker_is_stored() {
     asking.abort();
 }
 
-/// Waits until no ask of this engine waits or changes its call.
+/// Waits until no spawned work of this engine runs any more.
 async fn until_idle(engine: &Arc<Engine>) {
     let is_idle = async || Arc::strong_count(engine) == 1;
     until("the engine has nothing to do", is_idle).await;
@@ -196,7 +196,8 @@ both! {
         let polled = by_key("k", None, refund(1, Duration::ZERO));
         let task = asks(&engine, &polled).await.task_id;
         until_at_rest(&harness, task).await;
-        // Simulates an earlier ask of the client that could not store that the client has left.
+        // Simulates an earlier ask whose end was not stored. The row still shows the asker as
+        // present.
         let until = harness.fixture.store.now().await.unwrap() + LONG;
         let left = format!("update agent_task set asker_until = {}", until.0);
         harness.fixture.database().execute(&left).await;

@@ -220,7 +220,8 @@ both! {
         let engine = harness.engine(8);
         let named = |wait| by_key("k", None, small(1, wait));
         let task = questioned(&harness, &engine, &named(Duration::ZERO)).await;
-        // As an earlier version stored such a call: without its key and without a presence.
+        // An earlier version of the service stored such a call without its key and without a
+        // presence.
         let bare = "update agent_task set call_tool = null, call_key = null, asker_until = null, asker_owner = null returning version";
         assert!(harness.fixture.number(bare).await > 0);
         answer_question(&harness, &engine, task).await;

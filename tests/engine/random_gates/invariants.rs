@@ -1,5 +1,5 @@
-//! Checks the invariants of gate calls after each answer. Checks them in all journals of a run (one
-//! random sequence of events at a gate), too, when the run has ended.
+//! Checks the invariants of gate calls: after each answer, and in all journals at the end of a run
+//! (one random sequence of events at a gate).
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -257,9 +257,9 @@ impl RunState<'_> {
     }
 
     /// Asserts that each of the `sent` attempts at the call was made under the definition of the
-    /// tool that its approver was shown. If a rule allowed the call, it must have been made under
-    /// the reviewed definition. Checks nothing if more attempts began than were sent: then it is
-    /// not known which of them were sent.
+    /// tool that the approver was shown, or under the reviewed definition if a rule allowed the
+    /// call. Checks nothing if more attempts began than were sent, because the sent attempts are
+    /// then unknown.
     fn runs_as_defined(&mut self, journal: &Journal, sent: usize) {
         let id = proposed(journal).tool_call_id;
         let (mut shown, mut approved, mut starts) = (None, None, Vec::new());

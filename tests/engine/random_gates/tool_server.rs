@@ -29,11 +29,12 @@ struct State {
     definitions: Vec<Option<DefinitionChange>>,
     /// The index in `definitions` of the definition that the last comparison found.
     known: usize,
-    /// For each task whose call has not begun since its last comparison before a start: the index
-    /// in `definitions` that this comparison found.
+    /// The index in `definitions` that the last comparison before a start of the task's call found.
+    /// The beginning of the attempt removes the entry.
     compared: BTreeMap<TaskId, usize>,
-    /// For each attempt at a call: all definitions that were known between the attempt's own
-    /// comparison and its beginning. The list is empty if the attempt made no comparison.
+    /// For each attempt at a call: all definitions that the server had from the attempt's
+    /// comparison to the last comparison before the attempt began. The list is empty if the attempt
+    /// made no comparison.
     attempts: BTreeMap<CallId, Vec<Vec<Definition>>>,
 }
 

@@ -64,7 +64,8 @@ impl RunState {
         }
     }
 
-    /// Whether the task waits for a running attempt or sub-agent. Such a task counts as running.
+    /// Returns whether the task waits for a running attempt or sub-agent. Such a task counts as
+    /// running.
     pub(super) fn is_at_work(&mut self, on: &[AwaitedEvent]) -> bool {
         let children = on.iter().any(|on| matches!(on, AwaitedEvent::Child(_)));
         on.iter().any(|on| matches!(on, AwaitedEvent::Attempt(_)))

@@ -178,7 +178,7 @@ both! {
             let [first, second] = &harness.asked_by_tree(root).await[..] else { panic!("two are open") };
             let mid = harness.row(first.task_id).await.parent.unwrap().0;
             damage(&harness.fixture, mid, how.0, how.1).await;
-            // A read of the journal fails, except where all its items are gone (`seq > 0`).
+            // A read of the journal fails, unless the damage has removed all items (`seq > 0`).
             assert!(harness.fixture.store.journal(mid).await.is_err() || how.1 == "seq > 0");
             harness.fixture.store.report_unreadable(mid);
             looked_after(&harness, &parts, root).await;

@@ -211,8 +211,8 @@ pub fn one_small(task: &str, turn: u32) -> Vec<(String, String)> {
     }
 }
 
-/// How people answer a tree's requests. Reconcile requests are always answered from the tool's
-/// ledger.
+/// The way in which people answer a tree's requests. They answer reconcile requests from the tool's
+/// ledger in every case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum People {
     Approve,
@@ -453,5 +453,5 @@ pub fn superseding(text: &str) -> MessageInput {
     }
 }
 
-/// A long time without an answer to a request, yet shorter than the request's deadline.
+/// A long time without an answer to a request, yet shorter than the time to the request's deadline.
 pub const DAYS: Duration = Duration::from_hours(20);

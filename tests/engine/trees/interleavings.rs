@@ -196,8 +196,8 @@ async fn interrupted_everywhere(fixture: StoreFixture, meanwhile: Meanwhile) {
     let harness = EngineHarness::of_trees(fixture, FORK, one_asks).await;
     let parts = harness.parts(0);
     // The drivers behave alike on both databases. So a normal run interrupts them at every fourth
-    // poll on each database. The polls on the two databases differ: together, they are every second
-    // poll.
+    // poll on each database. The first poll differs between the databases, so that the two together
+    // cover every second poll.
     let step = repetitions(4, 1);
     let first = usize::from(harness.fixture.is_postgres()) * step / 2;
     let (mut polls, mut times) = (first, 0);

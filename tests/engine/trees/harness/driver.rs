@@ -105,7 +105,8 @@ impl<'s> TreeDriver<'s> {
                     match self.drivers[place].as_mut().poll(context) {
                         Poll::Ready(()) => {
                             drop(self.drivers.remove(place));
-                            // The driver that ended may have queued another task.
+                            // The driver that ended may have queued another task, so the loop
+                            // claims tasks again.
                             return Poll::Ready(());
                         }
                         Poll::Pending => place += 1,
