@@ -1,9 +1,9 @@
 //! Checks the imports between the rooms of `http` against the table of these rooms in
 //! `ARCHITECTURE.md`.
 //!
-//! The files directly in `src/http` join the rooms. These files may import every room, and every
-//! room may import their definitions. Tests are not checked, because all of them use the same
-//! samples.
+//! `mod.rs`, `settings.rs` and `state.rs` belong to no room, and may import every room. Every room
+//! may import `settings` and `state`. Tests are not checked, because the tests of all rooms use the
+//! same samples.
 
 use std::collections::BTreeSet;
 

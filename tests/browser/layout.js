@@ -136,8 +136,8 @@ async function decidesEight(browser, javaScriptEnabled) {
   await context.close();
 }
 
-// A call that needs no decision looks different, a shell command looks like a command, and warnings
-// stand above the buttons.
+// A call that needs no decision looks different from the other calls, a shell command looks like a
+// command, and warnings stand above the buttons.
 async function showsWhatWeighs(browser) {
   const { context, page, wrong } = await newPage(browser);
   const beside = await says("Beside the refund, look it up.");

@@ -127,7 +127,7 @@ async function looksRight({ page, wrong, looks: taken, name, isOwn }, state, mad
   await page.setViewportSize(DESKTOP);
 }
 
-// Returns a function that creates a task that waits, and then acts on it.
+// Returns a function that creates a waiting task with `ask`, and then calls `act` with that task.
 export const after = (ask, act) => async () => {
   const asking = await ask();
   await act(asking);

@@ -128,7 +128,7 @@ impl People {
     }
 
     /// Ends the calls at the gate that no agent asks about any more. Returns all calls at the gate.
-    /// Complains if there are fewer than `least` calls.
+    /// Records a complaint if there are fewer than `least` calls.
     pub async fn end_gate_calls(&self, least: u64) -> Vec<String> {
         let calls = self.listed_at("&agent=coding").await;
         if (calls.len() as u64) < least {

@@ -128,8 +128,8 @@ on_both! {
         fixture.app.database.execute(hour_later).await;
         fixture.hook.answers(200);
         fixture.short().await;
-        // For the second message, the receiver had asked for no wait, so the success makes this
-        // message due at once. The first message keeps the wait of 600 s.
+        // The answer to the second message named no wait, so the success of the third message makes
+        // the second message due at once. The first message keeps its wait of 600 s.
         let found = fixture.until(|found| found.len() == 3 && found[1]["state"] == "sent").await;
         let waiting = &found[2];
         assert_eq!((&waiting["state"], wait(waiting), &waiting["attempts"]), (&json!("due"), 600, &json!(2)));

@@ -168,7 +168,8 @@ notify:
     assert_eq!(value::<u64>(&metrics, &count("down")), None, "{metrics}");
 }
 
-/// Alerts in `docs/operations.md` need these series. Alice, who may decide, has no mail address.
+/// Alerts in `docs/operations.md` use the series that this test reads. Alice, who may decide, has
+/// no mail address.
 #[tokio::test(flavor = "multi_thread")]
 async fn question_that_no_approver_gets_by_mail_and_message_that_dies_are_counted() {
     let (model, tool, folder) = fakes().await;

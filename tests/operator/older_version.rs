@@ -24,7 +24,7 @@ struct OlderDatabase {
     question: &'static str,
 }
 
-/// Written by the program at commit b0c1832, then dumped by `sqlite3 holdpoint.db .dump`.
+/// The database that the program at commit b0c1832 wrote, dumped by `sqlite3 holdpoint.db .dump`.
 const SQLITE: OlderDatabase = OlderDatabase {
     dump: include_str!("data/older_version_sqlite.sql"),
     finished: "01a2050d-5c06-751d-9f29-1d838c490f5d",
@@ -35,7 +35,7 @@ const SQLITE: OlderDatabase = OlderDatabase {
     question: "01a2050d-5c88-74cc-a1ad-53bab4c14dc4",
 };
 
-/// Written by the program at commit 293922e, then dumped by `pg_dump --inserts`.
+/// The database that the program at commit 293922e wrote, dumped by `pg_dump --inserts`.
 const POSTGRES: OlderDatabase = OlderDatabase {
     dump: include_str!("data/older_version_postgres.sql"),
     finished: "01a206c5-0d1b-72ed-9a2a-ead5492b4328",

@@ -38,8 +38,8 @@ impl Shell {
             process.stdout.take().unwrap(),
             process.stderr.take().unwrap(),
         );
-        // The words may come on either stream, so a thread reads each stream. Both streams stay
-        // open for as long as the process runs.
+        // The words may come on standard output or on standard error, so a thread reads each of the
+        // two. Both stay open for as long as the process runs.
         let (told, heard) = std::sync::mpsc::channel();
         let (other, wanted) = (told.clone(), words.to_owned());
         let reader = |from: Box<dyn std::io::Read + Send>,

@@ -55,8 +55,8 @@ async fn signaled_during_a_call(
     answer
 }
 
-/// Returns whether this process ignores SIGHUP, as under `nohup`. A process that it starts inherits
-/// this.
+/// Returns whether this process ignores SIGHUP, as under `nohup`. If so, the processes that it
+/// starts ignore SIGHUP, too.
 fn ignores_hangup() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let mut lines = status.lines();

@@ -15,8 +15,8 @@ async fn lease(fixture: &StoreFixture, id: TaskId, lease: LeaseChange) {
     fixture.write(change).await.unwrap();
 }
 
-/// Returns the number of leased tasks that `claimable_task` still lists as due. A claim reads these
-/// rows for nothing.
+/// Returns the number of leased tasks that `claimable_task` still lists as due. Each claim reads
+/// their rows, but cannot take these tasks.
 async fn stale(fixture: &StoreFixture) -> i64 {
     if !fixture.is_postgres() {
         return 0;

@@ -179,8 +179,8 @@ async fn killed_backends_cost_no_commit() {
         });
     }
     for _ in 0..6 {
-        // Spares backends that have run no statement yet: they have no commit, and may still be
-        // starting.
+        // The condition on `query` spares backends that have run no statement yet. Such a backend
+        // has no commit in flight, and may still be starting.
         let kill = "select pg_terminate_backend(pid) from pg_stat_activity
             where datname = current_database() and application_name = 'holdpoint' and query <> ''";
         run(fixture.settings.url.reveal(), kill.to_owned()).await;
@@ -261,7 +261,7 @@ async fn dropped_read_without_an_answer_frees_its_connection_after_the_statement
     let line = Forwarder::to(fixture.settings.url.reveal()).await;
     let settings = Settings {
         url: Secret::new(line.url().to_owned()),
-        // The smallest pools, of one connection each.
+        // With this limit, the pools `keyed` and `lists` of the store have one connection each.
         max_connections: 4,
         acquire_timeout: Duration::from_secs(20),
         // The store adds two seconds for the network to this limit.

@@ -99,7 +99,7 @@ fn all_dead() -> ResendFilter {
     }
 }
 
-/// Returns a key of the POST that makes many deliveries due.
+/// Returns the idempotency key of a POST that makes many deliveries due.
 fn resend_key(user: &str, key: &str) -> ResendKey {
     ResendKey {
         tenant: "acme".to_owned(),
@@ -182,7 +182,8 @@ both! {
         assert_eq!(store.make_waiting_deliveries_due("backend", vec![second.id]).await.unwrap(), 1);
         let pulled = &claim(&fixture, 4).await[0];
         assert_eq!((pulled.id, pulled.came_early), (first.id, true));
-        // The next attempt comes by the schedule, but the delivery has had an early attempt.
+        // The next attempt follows the schedule. `came_early` is still true, because the delivery
+        // has had an early attempt.
         assert!(record(&fixture, pulled, NextState::Again(Duration::ZERO)).await);
         let later = &claim(&fixture, 4).await[0];
         assert_eq!((later.id, later.came_early), (first.id, true));

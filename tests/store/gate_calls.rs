@@ -176,7 +176,8 @@ both! {
     }
 
     async fn identity_that_a_later_commit_stores_is_found_and_counts_the_pending_call(fixture) {
-        // A commit that changes two tasks is written by the general statement.
+        // With a child, the commit changes two tasks, so the store writes it with the general
+        // statement instead of the statement for single tasks.
         for with_child in [false, true] {
             let tool = if with_child { "refund" } else { "void" };
             let id = TaskId(fresh());

@@ -340,8 +340,8 @@ async fn replica_with_a_fast_clock_ends_no_lease_no_deadline_and_no_key() {
     assert_eq!(claim(&fixture.store, "other", 9).await, [leased]);
 }
 
-/// The test commits three changes, because the store has three statements for them: an update
-/// alone, the general statement, and an update after locks.
+/// The test commits three changes, because the store has three statements that write changes: an
+/// update alone, the general statement, and an update after locks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commit_that_waits_for_another_write_of_its_task_has_a_time_after_that_write() {
     let fixture = StoreFixture::postgres().await;
@@ -391,12 +391,12 @@ async fn claim_waits_for_no_row_locked_by_another_writer() {
 async fn locked_task_holds_up_only_its_own_root() {
     let fixture = StoreFixture::postgres().await;
     let (held, free) = (fixture.task().await, fixture.task().await);
-    // The change of the locked task waits for the lock, up to two seconds. Commits of the other
-    // root that take less time did not wait for the lock.
+    // The change of the task `held` waits for its lock, up to two seconds. If the commits of the
+    // task `free` take less time than this limit, they did not wait for the lock.
     let limit = Duration::from_millis(1900);
     let mut fastest = Duration::MAX;
-    // A busy machine may delay the commits of a round, so one fast round of several is enough.
-    // Commits that waited for the lock would be slow in every round.
+    // A busy machine may delay the commits of a round, so one fast round is enough. If commits
+    // waited for the lock, they would be slow in every round.
     for _ in 0..5 {
         let mut other = fixture.holding(TASKS, held.0).await;
         let mut next = fixture.next(held).await;

@@ -15,7 +15,7 @@ use super::store_fixture::{
 };
 use holdpoint::task::decision::Action;
 
-/// Sets the filter of an entry that wants these events of the tenant `acme`.
+/// Makes the store write notices about these events of the agent `billing` of the tenant `acme`.
 pub fn want(fixture: &StoreFixture, events: &[&'static str]) {
     fixture
         .store

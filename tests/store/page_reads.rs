@@ -6,7 +6,7 @@ use sqlx::{AssertSqlSafe, Executor as _, Row as _};
 
 use super::store_fixture::{StoreFixture, finance};
 
-/// Returns the text for Postgres of the statement that has this part.
+/// Returns the Postgres text of the statement that contains `part`.
 fn statement_with(part: &str) -> &'static str {
     let mut all = Store::statements().into_iter();
     all.find(|sql| sql.postgres.contains(part))

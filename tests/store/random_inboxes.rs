@@ -34,7 +34,7 @@ struct Open {
 
 impl Open {
     /// Returns whether the request is not overdue and its approvers name the person: as the owner,
-    /// by user id, or through a group.
+    /// by user id, or through a group. A person who decides everything counts as named.
     fn names(&self, person: &Viewer) -> bool {
         let approvers = &self.asked.terms.approvers;
         let (owner, users, groups) = (approvers.owner, &approvers.users, &approvers.groups);

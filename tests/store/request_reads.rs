@@ -88,7 +88,8 @@ async fn requests_behind_a_slow_statement_are_read_by_statements_of_their_own() 
     }
 }
 
-/// When a runtime ends, the reader in it is dropped together with its statement in flight.
+/// The reader is a Tokio task that reads requests for all callers. A runtime that ends drops its
+/// reader, together with the statement in flight.
 #[test]
 fn request_is_read_after_the_runtime_of_the_reader_has_ended() {
     let runtime = || tokio::runtime::Runtime::new().unwrap();

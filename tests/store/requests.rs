@@ -320,7 +320,8 @@ every_statement! {
             limit: 100,
             ..RequestFilter::default()
         };
-        // All requests together have 64 MiB.
+        // All requests together have 64 MiB, so a read that holds all of them at once exceeds the
+        // limit.
         limit_further_bytes(48 * 1024 * 1024);
         let id = |row: RequestRow| Some(row.spec.request_id);
         let read = fixture.store.filter_map_requests("acme", &answered, id).await.unwrap();

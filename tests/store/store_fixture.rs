@@ -188,7 +188,7 @@ impl StoreFixture {
         })?)
     }
 
-    /// Returns a connection of its own to Postgres.
+    /// Opens a new connection to Postgres.
     pub async fn connection(&self) -> PgConnection {
         let url = self.settings.url.reveal();
         PgConnection::connect(url).await.unwrap()

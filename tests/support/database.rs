@@ -88,8 +88,8 @@ impl Database {
         sqlite_file::rows(&sqlite_file::connect(&self.url), sql, |row| row.get(0)).unwrap()
     }
 
-    /// Returns the numbers of rows in one text. Each element of `rows` is the text after `from` in
-    /// a statement: a table, maybe with a condition.
+    /// Counts rows, and returns the counts in one text. Each element of `rows` is the text after
+    /// `from` in a statement that counts: a table, maybe with a condition.
     pub async fn row_counts(&self, rows: &[&str]) -> String {
         let count = |rows| format!("cast((select count(*) from {rows}) as text)");
         let counts: Vec<String> = rows.iter().map(count).collect();

@@ -28,7 +28,7 @@ pub fn hostile_text(number: usize) -> String {
 }
 
 const SHAPES: [&str; 56] = [
-    // elements
+    // HTML elements
     "<script MK>alert(1)</script>",
     "<img MK src=x onerror=alert(1)>",
     "<svg/MK/onload=alert(1)>",
@@ -45,7 +45,7 @@ const SHAPES: [&str; 56] = [
     "<\u{0}script MK>",
     "<MK",
     "<input MK autofocus onfocus=alert(1)>",
-    // attributes
+    // HTML attributes
     "\" MK=\"1",
     "' MK='1",
     "\" onmouseover=\"alert(1)\" MK=\"",
@@ -60,7 +60,7 @@ const SHAPES: [&str; 56] = [
     "//evil.example/MK",
     "https://evil.example/MK?a=\"><MK>&b='MK'",
     "/resume/../../MK#<MK>",
-    // entities
+    // HTML entities
     "&lt;MK&gt;",
     "&#60;MK&#62;&#x3c;MK&#x3e;",
     "&amp;lt;MK&amp;gt;",

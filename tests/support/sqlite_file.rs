@@ -25,9 +25,9 @@ pub async fn database() -> (tempfile::TempDir, String) {
 
 /// Returns the path of a migrated, empty database, which the first test after a build makes. The
 /// file is newer than this program, so it has the program's migrations. Its name depends on the
-/// clone, because clones may share a target folder. Each test runs in its own process, so several
-/// tests may make the file at the same time. So each test makes a draft of its own and renames it
-/// to the path.
+/// clone, because clones may share a target folder. Each test runs in its own process, and several
+/// tests may make the file at the same time. Therefore each test makes a draft of its own and
+/// renames it to the path.
 async fn template() -> PathBuf {
     let made_at = |path: &Path| fs::metadata(path).and_then(|found| found.modified()).ok();
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));

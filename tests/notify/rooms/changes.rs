@@ -107,8 +107,8 @@ on_both! {
         fixture.hook.open();
         slack.until(|all| all.len() == 1).await;
         fixture.until(|found| of(found, "request.created")[0]["state"] == "sent").await;
-        // The change was attempted before the message had been posted, so the change waits until
-        // its lease has ended.
+        // The service attempted the update of the message before the message had been posted. The
+        // next attempt waits until the lease of the update has ended.
         fixture.advance(Duration::from_secs(21));
         let all = slack.until(|all| all[0].bodies.len() == 2).await;
         assert!(all[0].text().starts_with("Approved by bob, "));
@@ -151,7 +151,7 @@ on_both! {
         answer(&fixture, BOB, &held, "approve").await;
         slack.until(|all| all[0].bodies.len() == 2).await;
         // A delivery is kept for a fixed time after it is recorded as sent. So the test first waits
-        // until the delivery of the change is recorded.
+        // until the update of the message is recorded as sent.
         fixture.counted(&[("sent", 2), ("due", 0)]).await;
         fixture.advance(Duration::from_hours(5 * 24));
         fixture.counted(&[("sent", 0), ("due", 0)]).await;
