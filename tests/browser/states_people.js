@@ -94,7 +94,7 @@ const gate = {
   "an agent has gone without a permit": proposal("read_log", '{"server": 29}'),
 };
 
-// The pages of a link have no script.
+// Returns the state of a page that a sealed link opens. Such a page has no script.
 const linked = (ask, shown, more) => ({ ask, at: ({ request }) => linkTo(request), shows: `body:not(:has(script)) ${shown}`, ...more });
 
 // `then` closes the request. The person presses the button after that, so the answer is too late.

@@ -1,6 +1,6 @@
 //! Tests that kill the real binary at each commit of a gate call, around the call itself, and
-//! around the delivery of its answer. They run on SQLite and on Postgres. In each run the process
-//! is restarted until every agent knows how its call ended.
+//! around the delivery of its answer. The tests run on SQLite and on Postgres. In each run the
+//! process is restarted until every agent knows how its call ended.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

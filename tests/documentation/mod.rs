@@ -17,7 +17,7 @@ struct Block {
     line: usize,
     /// The first word after the opening fence.
     language: String,
-    /// The other words after the opening fence.
+    /// The words after the language in the line of the opening fence.
     options: String,
     text: String,
 }

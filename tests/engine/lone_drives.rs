@@ -312,7 +312,7 @@ both! {
         let rests = || clock.rests.load(Ordering::SeqCst);
         let reads = async {
             // The worker waits for a slot until the lone drive admits other tasks. Then the worker
-            // claims once and sleeps. Its search for overdue requests sleeps, too, so the worker
+            // claims once and sleeps. The search for overdue requests sleeps, too, so the worker
             // has claimed after two sleeps.
             until("the worker has claimed", async || rests() >= 2).await;
             for _ in 0..300 {

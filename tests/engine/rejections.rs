@@ -186,8 +186,8 @@ both! {
             assert_eq!(harness.executions(task, "/refund"), 1, "the one that was approved runs");
             if first_no { asked_again(&harness, task, 2).await } else { refused_unasked(&harness, task, 1).await }
         }
-        // Both answers are in one body, so neither is later than the other, and the rejection takes
-        // precedence.
+        // The answers to both calls are in one body, so neither answer is later, and the rejection
+        // takes precedence.
         for first_no in [true, false] {
             let task = harness.stopped().await;
             let (request, calls) = question(&harness, task).await;

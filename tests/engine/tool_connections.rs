@@ -1,5 +1,5 @@
 //! Tests that the service connects to a tool while the start of the call is being committed, and
-//! sends nothing before the commit. These tests need Postgres, where another transaction can delay
+//! sends nothing before the commit. The tests need Postgres, where another transaction can delay
 //! the commit.
 
 use std::time::Duration;

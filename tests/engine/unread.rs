@@ -1,7 +1,7 @@
 //! Tests a task that kills every process that loads it. The service fails such a task with
-//! `no_progress`, without loading it. It does so one lost lease later than for a task that can be
-//! loaded but makes no progress. The tests damage the journal, which shows that the service does
-//! not load the task: a load would fail the task with `integrity`.
+//! `no_progress`, without loading it. The service does so one lost lease later than for a task that
+//! can be loaded but makes no progress. The tests damage the journal, which shows that the service
+//! does not load the task: a load would fail the task with `integrity`.
 
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::TaskId;

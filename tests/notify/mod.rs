@@ -21,7 +21,7 @@ use crate::support::fake_receiver::FakeReceiver;
 use crate::support::test_app::{ACCOUNTS, Held, OPS, On, REFUNDS, TestApp};
 use crate::support::test_clock::TestClock;
 
-/// Two secrets with which messages to a receiver are signed.
+/// `NEW` and `OLD` are the secrets with which messages to a receiver are signed.
 pub const NEW: &str = "whsec_bmV3LXNlY3JldC0wMTIzNDU2Nzg5LWNhbmFyeQ==";
 pub const OLD: &str = "whsec_b2xkLXNlY3JldC0wMTIzNDU2Nzg5LWNhbmFyeQ==";
 

@@ -1,5 +1,5 @@
-//! Tests connections of clients without a key, and connections beyond the limit. They must not
-//! block the service for other clients.
+//! Tests connections of clients without a key, and connections beyond the limit. Such connections
+//! must not block the service for other clients.
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;

@@ -1,6 +1,6 @@
 //! Tests that the secrets of receivers appear only where they are used: the token of Slack, the
-//! password of the mail server, and the signing secrets, the path and the header of a webhook. They
-//! are in no log line, row, answer or metric, even if the receiver repeats them.
+//! password of the mail server, and the signing secrets, the path and the header of a webhook.
+//! These secrets are in no log line, row, answer or metric, even if the receiver repeats them.
 
 use axum::http::StatusCode;
 use axum::response::IntoResponse as _;

@@ -49,7 +49,7 @@ fn opened(row: &CredentialRow) -> Result<Vec<u8>, SealError> {
         .map(|plain| plain.reveal().clone())
 }
 
-/// Returns the next change of a task. It contains one item and these credentials.
+/// Returns the next change of a task, with one item and these credentials.
 async fn giving(
     fixture: &StoreFixture,
     task: TaskId,

@@ -73,7 +73,8 @@ async fn record(fixture: &StoreFixture, claimed: &ClaimedDelivery, next: NextSta
     recorded.unwrap() == [claimed.id]
 }
 
-/// Records a failed first attempt at each of the two deliveries. They are due again at once.
+/// Records a failed first attempt at each of the two deliveries. Both deliveries are due again at
+/// once.
 async fn fail_once(fixture: &StoreFixture) {
     for one in claim(fixture, 4).await {
         assert!(record(fixture, &one, NextState::Again(Duration::ZERO)).await);

@@ -294,8 +294,8 @@ impl StoreFixture {
         self.write(pause).await.unwrap();
     }
 
-    /// Returns an empty change of the task. Its commit fails if the task's version changes before
-    /// the commit.
+    /// Returns an empty change of the task. A commit of the change fails if the task's version
+    /// changes before the commit.
     pub async fn next(&self, id: TaskId) -> TaskChange {
         let row = self.row(id).await;
         TaskChange::empty(id, Guard::Version(row.version), row.last_seq)

@@ -7,7 +7,7 @@ use holdpoint::task::time::Time;
 use holdpoint::world::{Clock, SystemClock};
 
 /// The duration of the worker's sleep between two rounds. If this sleep never ends, the worker
-/// never looks for overdue requests.
+/// looks for overdue requests only at its start.
 pub const BETWEEN_ROUNDS: Duration = Duration::from_millis(500);
 
 /// A clock whose sleeps never end if their duration fulfils a condition.

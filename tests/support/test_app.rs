@@ -135,8 +135,8 @@ pub const VARIABLES: [(&str, &str); 2] = [
     ("TOOL_SECRET", "tool-secret-0123456789"),
 ];
 
-/// Returns the configuration of the refund agent with accounts. These approvers decide about large
-/// refunds.
+/// Returns the configuration of the refund agent with accounts. `approvers` is the YAML of the
+/// approvers of large refunds.
 pub fn refunds(approvers: &str) -> String {
     REFUNDS.replace("{approvers}", approvers) + ACCOUNTS
 }
@@ -168,8 +168,8 @@ impl TestApp {
         .await
     }
 
-    /// Like `with`, but the worker never looks for overdue requests. Nothing happens by itself when
-    /// a deadline passes.
+    /// Like `with`, but the worker looks for overdue requests only at its start. Nothing happens by
+    /// itself when a deadline passes later.
     pub async fn unswept(on: On, yaml: &str) -> Self {
         let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
         let clock = EndlessSleep::new(|time| time == BETWEEN_ROUNDS);

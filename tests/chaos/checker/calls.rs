@@ -340,7 +340,8 @@ pub fn results_match_executions(
         .chain(&call.late)
         .filter(|result| result.outcome == Outcome::Succeeded)
     {
-        // The tool answers with a receipt. It contains the idempotency key, which is the call's id.
+        // The tool answers with a receipt. The receipt contains the idempotency key, which is the
+        // call's id.
         if executions.is_empty() || !result.content.contains(&id.to_string()) {
             found.add(
                 Kind::Lost,

@@ -1,6 +1,6 @@
 // Runs a whole cycle of the built-in demonstration with the clients openapi-typescript and
-// openapi-fetch. One refund is held, read and approved, and another refund is rejected. Both are
-// listed, and the journal says which calls ran.
+// openapi-fetch. One refund is held, read and approved, and another refund is rejected. Both
+// refunds are listed, and the journal says which calls ran.
 import assert from "node:assert/strict";
 import createClient from "openapi-fetch";
 import type { components, paths } from "./schema.js";

@@ -1,6 +1,6 @@
 // Runs a whole cycle of the built-in demonstration with the client @hey-api/openapi-ts. One refund
-// is held, read and approved, and another refund is rejected. Both are listed, and the journal and
-// the stream say which calls ran.
+// is held, read and approved, and another refund is rejected. Both refunds are listed, and the
+// journal and the stream say which calls ran.
 import assert from "node:assert/strict";
 import { client } from "./hey/client.gen.js";
 import * as api from "./hey/sdk.gen.js";
