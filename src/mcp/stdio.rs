@@ -194,8 +194,7 @@ impl Stdio {
         request_index: u32,
     ) -> McpOutcome {
         let mut restarted = false;
-        // `within` counts from now. If the permit is decided later, `within` counts from that
-        // decision.
+        // `within` counts from now; if the permit is decided later, from that decision.
         let earliest_end = Instant::now() + within;
         loop {
             let session = match self.session().await {
