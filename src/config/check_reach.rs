@@ -105,9 +105,7 @@ fn lacks_links(config: &Config, terms: &QuestionTerms<'_>, accounts: &Accounts<'
     let Some(directory) = &accounts.directory else {
         return false;
     };
-    let entries = config.notify.to.iter();
-    let mails = entries.filter_map(|entry| Some((entry, entry.mail.as_ref()?)));
-    let mailed = mails.flat_map(|(entry, mail)| mailed_people(entry, &mail.to, terms, accounts));
+    let mailed = mails(config).flat_map(|(entry, to)| mailed_people(entry, to, terms, accounts));
     let reached = directory.clone().with_people(mailed.cloned().collect());
     let approvers = &terms.approvers;
     let suffices = |directory: &Directory| {
@@ -122,16 +120,19 @@ fn lacks_links(config: &Config, terms: &QuestionTerms<'_>, accounts: &Accounts<'
 /// Whether an entry of `notify.to` is to mail questions with these `terms` to their approvers, but
 /// no such question is mailed to anybody, because no approver has an address.
 fn misses_mail(config: &Config, terms: &QuestionTerms<'_>, accounts: &Accounts<'_>) -> bool {
-    let entries = config.notify.to.iter();
-    let mut mails = entries.filter_map(|entry| Some((entry, &entry.mail.as_ref()?.to)));
-    let is_unmailed = mails
-        .clone()
-        .all(|(entry, to)| mailed_people(entry, to, terms, accounts).is_empty());
+    let is_unmailed =
+        mails(config).all(|(entry, to)| mailed_people(entry, to, terms, accounts).is_empty());
     is_unmailed
         && accounts.directory.is_some()
-        && mails.any(|(entry, to)| {
+        && mails(config).any(|(entry, to)| {
             matches!(to, Recipients::Approvers) && selects_in_any_tenant(entry, terms, accounts)
         })
+}
+
+/// Returns the entries of `notify.to` that send mails, with the mails' recipients.
+fn mails(config: &Config) -> impl Iterator<Item = (&EntrySettings, &Recipients)> {
+    let entries = config.notify.to.iter();
+    entries.filter_map(|entry| Some((entry, &entry.mail.as_ref()?.to)))
 }
 
 impl Config {
