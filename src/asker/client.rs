@@ -15,16 +15,17 @@ use super::AskerSettings;
 use crate::net::{self, Net, NetFailure};
 use crate::world::{Clock, SystemClock};
 
-/// The maximum wait that a single request asks for. Proxies commonly end requests after 60 s.
+/// The maximum time that one HTTP request asks the service to wait. Proxies commonly end
+/// requests after 60 s.
 const MAX_REQUEST_WAIT: Duration = Duration::from_secs(45);
 /// The time that a request may take in addition to the wait that it asks for.
 const RESPONSE_GRACE: Duration = Duration::from_secs(5);
 /// The minimum time between two proposals of a call that is still pending.
 const MIN_PROPOSAL_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
-/// The maximum duration of one attempt to send a report. A hook's process ends at the latest
-/// `GRACE` (in `cli/gate.rs`) after its wait for a decision, and this wait may be zero. The maximum
-/// must therefore be shorter than `GRACE`.
+/// The maximum duration of one attempt to send a report. It must be shorter than `GRACE` (in
+/// `cli/gate.rs`): a hook's process ends at most `GRACE` after its wait for a decision, and this
+/// wait may be zero.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(6);
 
 #[derive(Debug, Serialize)]
@@ -35,7 +36,7 @@ pub struct ProposedCall<'c> {
     pub tool: &'c str,
     /// The arguments as JSON text, sent byte for byte.
     pub arguments: &'c RawValue,
-    /// The caller's own name for the conversation. With `None`, the name is `gate`.
+    /// The caller's own name for the conversation; `None` stands for the name `gate`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_id: Option<&'c str>,
     /// The asker's own words about the call, shown to approvers as unverified.
@@ -98,8 +99,8 @@ pub struct ServiceAnswer {
 }
 
 impl ServiceAnswer {
-    /// Whether the gate counted the call in its metrics and did not store it (`record: held`). No
-    /// report of the outcome of such a call is due.
+    /// Whether the gate counted the call in its metrics and did not store it (`record: held`). The
+    /// asker need not report the outcome of such a call.
     #[must_use]
     pub fn is_only_counted(&self) -> bool {
         self.outcome.as_deref() == Some("released") && self.digest.is_none()
@@ -189,10 +190,10 @@ impl GateClient {
     /// last answer. The last answer may come up to a second after `wait`, because a request asks
     /// for a wait in whole seconds, rounded up.
     ///
-    /// If the service becomes unreachable, the client repeats the proposal until `wait` has passed.
-    /// The service counts as unreachable from the beginning if no answer was `pending` and no
-    /// request has lasted for `MIN_PROPOSAL_INTERVAL`. In this case, the client returns the error
-    /// at once.
+    /// If the service cannot be reached, the client repeats the proposal until `wait` has passed.
+    /// An exception is a service that was unreachable from the beginning: if no answer was
+    /// `pending`, and no request has lasted for `MIN_PROPOSAL_INTERVAL`, the client returns the
+    /// error at once.
     ///
     /// # Errors
     /// Fails if no complete and consistent answer arrives, or if the answer's permit has ended.
@@ -231,11 +232,15 @@ impl GateClient {
         }
     }
 
-    /// Returns `verdict` if its permit has not ended. The client counts the permit's time from the
-    /// start of the request, but the service may give the permit only at the end of a long wait. A
-    /// permit can therefore seem to have ended although it is still open. If a permit seems to have
-    /// ended, the client proposes the call once more, without a wait. The service repeats an open
-    /// permit, with the time that is left.
+    /// Returns `verdict`, or the verdict of a new proposal if the permit of `verdict` seems to have
+    /// ended. The client counts the permit's time from the start of the request, but the service
+    /// may give the permit only at the end of a long wait. So a permit that seems to have ended may
+    /// still be open. In this case, the service answers the new proposal with the same permit and
+    /// the time that is left.
+    ///
+    /// # Errors
+    /// `PermitEnded` if the permit of the new verdict seems to have ended, too. Otherwise the error
+    /// of the new proposal.
     async fn with_open_permit(
         &self,
         call: &ProposedCall<'_>,

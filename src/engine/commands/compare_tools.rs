@@ -23,8 +23,8 @@ const MAX_WAIT: Duration = Duration::from_secs(5);
 
 impl Decider<'_> {
     /// Compares the tools of `calls` with their reviewed definitions, if an answer with this
-    /// `action` can let a call run. Ignores a comparison that fails. Waits at most [`MAX_WAIT`]; a
-    /// longer comparison continues in the background. If it were dropped, a server that is still
+    /// `action` can let a call run. Ignores a comparison that fails. Waits at most [`MAX_WAIT`]. A
+    /// longer comparison continues in the background: if it were dropped, a server that is still
     /// starting would count as a server that cannot be started.
     pub(super) async fn compare_tools(
         self,

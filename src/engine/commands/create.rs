@@ -42,9 +42,9 @@ impl Engine {
         });
         let key = key.as_ref();
         let accepted = self.submit_with_key(caller, session, key, None).await?;
-        // The database refused the insert, and no POST with the same key is stored. A client that
-        // sent a key may repeat the POST, because the cause may be an earlier row with this key
-        // that has expired since.
+        // The database refused the insert, and the look-up found no POST with the same key. If
+        // the client sent a key, an earlier row of this key may have refused the insert and expired
+        // before the look-up. A repetition of the POST can then succeed.
         accepted.ok_or(match key {
             Some(_) => Refusal::Unavailable,
             None => Refusal::Internal,

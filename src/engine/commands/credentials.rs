@@ -122,8 +122,8 @@ impl<'e> Decider<'e> {
     }
 
     /// Whether the form of this credentials request equals the form that the configuration
-    /// describes now: the fields, the places that the credential is sent to, and its lifetime.
-    /// Descriptions may differ.
+    /// describes now. Compares the fields, the places that the credential is sent to, and the
+    /// credential's lifetime, but no descriptions.
     pub(super) fn form_is_unchanged(self, agent: Option<&Agent>, spec: &RequestSpec) -> bool {
         let now = agent
             .and_then(|agent| self.service(agent, spec))

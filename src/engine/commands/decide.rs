@@ -56,7 +56,8 @@ impl Engine {
         Box::pin(self.decide_read(caller, read, answer, key)).await
     }
 
-    /// Like [`Engine::decide`], but `read` has the request and its task's journal, as just read.
+    /// Like [`Engine::decide`], for a request that the caller has just read. `read` is the request
+    /// and the journal of its task.
     ///
     /// # Errors
     /// As [`Engine::decide`].
@@ -114,8 +115,7 @@ impl Engine {
             approver,
         };
         let agent = agent.as_deref().ok();
-        // `Approve` stands for all actions but `Retry`, the only action that `is_tool_changed`
-        // treats differently.
+        // `is_tool_changed` treats `Approve` like every other action except `Retry`.
         Ok(decider.is_tool_changed(agent, &session, open, Action::Approve, &calls))
     }
 }
@@ -394,8 +394,8 @@ impl Decider<'_> {
     }
 }
 
-/// Returns the refusal of an answer that has closed its request. Returns `None` if the request could
-/// not be closed, because another commit came first.
+/// Returns the refusal of an answer that has closed its request. Returns `None` if the request
+/// could not be closed, because another commit came first.
 fn withdrawn_if(is_closed: bool, request: RequestId) -> Result<Option<Accepted>, Refusal> {
     if is_closed {
         Err(Refusal::Withdrawn(request))
@@ -480,10 +480,10 @@ fn stored_damage(
     request_damage(session, request).or_else(|| unreadable.cloned())
 }
 
-/// Returns the spec of a call's tool, with the tool's definition as `request` showed it. Leaves out
-/// a change of the tool that another task has found since, because the person who edits the call
-/// has not seen this change. The digest of the edit covers the shown definition. So the judgement
-/// right before the start notices the change, and holds the call.
+/// Returns the spec of a call's tool, with the tool's definition as `request` showed it to the
+/// person who edits the call. Another task may have found a change of the definition since. The
+/// digest of the edit covers the shown definition, so the judgement right before the call starts
+/// notices such a change, and holds the call.
 fn shown_spec(entry: &CatalogEntry, request: &CallSpec, task: TaskId) -> ToolSpec {
     let mut spec = entry.current_spec(task).into_owned();
     if let Some(definition) = &request.definition {

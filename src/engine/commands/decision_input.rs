@@ -109,8 +109,8 @@ pub struct CallReply {
 /// Validates an answer against its request.
 ///
 /// # Errors
-/// - `Forbidden` if the caller approves arguments that they wrote themselves, or if this answer may
-///   not come by a link or through Slack.
+/// - `Forbidden` if the caller approves arguments that they wrote themselves, or if the answer came
+///   by a link or through Slack and this kind of answer may not.
 /// - `Invalid` if parts of the answer do not fit the request. The error lists these parts.
 /// - `Internal` if the request's form is unusable.
 pub(crate) fn validate(

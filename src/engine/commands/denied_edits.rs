@@ -15,8 +15,8 @@ use crate::task::text::pointer;
 use crate::task::verdict::{Judgement, Verdict};
 
 impl Decider<'_> {
-    /// Like [`Decider::refuse_denied_edits`], but reads the task's journal first. Refuses nothing if
-    /// the task is gone or the journal is unreadable.
+    /// Like [`Decider::refuse_denied_edits`], but reads the task's journal first. Refuses nothing
+    /// if the task is gone or the journal is unreadable.
     ///
     /// # Errors
     /// As [`Decider::refuse_denied_edits`].

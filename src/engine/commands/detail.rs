@@ -18,7 +18,7 @@ macro_rules! codes {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum DetailCode {
             $($name,)*
-            /// The maximum length of a text, in bytes.
+            /// A value may have at most this number of bytes.
             AtMostBytes(usize),
         }
 

@@ -16,9 +16,9 @@ use crate::task::status::RequestStatus;
 const MAX_EXPIRED_AT_ONCE: usize = 100;
 
 /// Closes the requests whose deadline has passed by the database's clock, in batches. Returns the
-/// number of closed requests. If requests of a batch stay open, ends after this batch. The next
-/// call skips these requests, and reads later requests. After the last batch, the next call begins
-/// with the first overdue request again.
+/// number of closed requests. If this replica cannot close a request, the call ends after the
+/// request's batch, and the next call skips the request. Once the last batch was read, the next
+/// call skips no request.
 ///
 /// # Errors
 /// `Unavailable` when the database does not answer.
@@ -30,7 +30,7 @@ pub(in crate::engine) async fn expire_overdue(engine: &Arc<Engine>) -> Result<us
         let closed = expire_all(engine, &overdue).await?;
         closed_count += closed;
         // This replica may be unable to close some requests, for example requests of tasks with
-        // items of a newer version of this program. The next call skips these requests; otherwise
+        // items of a newer version of this program. If the next call did not skip these requests,
         // it would never read later requests. Each attempt to close a request reads its task, so
         // this call ends after a batch with such requests.
         let left_open = overdue.len() - closed;

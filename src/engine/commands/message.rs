@@ -42,8 +42,8 @@ impl Engine {
                 | TaskStatus::Failed
                 | TaskStatus::Canceled => {}
             }
-            // If the configuration no longer has the agent, no version is pinned, and the driver
-            // fails the task.
+            // If the configuration no longer has the agent, the task keeps its agent version,
+            // and the driver fails the task.
             if let Some(agent) = self.agents.get(&session.own.row.agent) {
                 session.own.pin(&agent.version);
             }
@@ -54,8 +54,8 @@ impl Engine {
             session
                 .own
                 .settle_calls(sub_agent_results(&session.tree, &session.own.progress), now);
-            // After a failure, started calls stay open, because a person is still to be asked about
-            // their unknown outcomes.
+            // If the task has failed, its started calls stay open, because a person must still
+            // be asked about their outcomes.
             let is_withdrawn = |state: &CallState| !failed || state.attempts == 0;
             session
                 .own

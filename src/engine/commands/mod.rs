@@ -77,9 +77,9 @@ pub struct Accepted {
     /// Listens to the tree's commits. The listener is opened before the command's commit, so that
     /// no later commit is missed. `None` for a cancel and for a replay.
     pub listener: Option<Listener>,
-    /// The position of the command's commit. For a replay, the position of the earlier POST's
-    /// idempotency key. `None` for a cancel that is no replay, because its response is never a
-    /// stream of events.
+    /// The position of the command's commit. For a replay, the commit that stored the idempotency
+    /// key of the earlier POST. `None` for a cancel that is no replay, because its response is
+    /// never a stream of events.
     pub position: Option<CommitPosition>,
 }
 

@@ -113,8 +113,8 @@ impl Decider<'_> {
 }
 
 impl ValidDecision {
-    /// Returns the standing decision that the answer requests for a call, and the JSON pointer of
-    /// this part of the answer.
+    /// Returns the standing decision that the answer requests for a call, and the JSON pointer to
+    /// the member `remember` that requests it.
     fn requested_grant(&self, call: CallId) -> Option<(GrantRequest, String)> {
         match &self.by_call {
             Some(by_call) => {

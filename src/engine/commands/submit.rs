@@ -70,7 +70,8 @@ pub(in crate::engine) async fn wait_for_first_commit(
     Ok(Some(committed))
 }
 
-/// Replaces the error by `None` if another commit came first or the database refused the change.
+/// Returns the result of a commit; `None` if another commit came first or the database refused the
+/// change.
 ///
 /// # Errors
 /// `Unavailable` when the database does not answer, or if it is not known whether the change was

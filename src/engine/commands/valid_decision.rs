@@ -17,7 +17,8 @@ use crate::task::request_state::RequestState;
 
 #[derive(Clone, Debug)]
 pub(crate) struct ValidDecision {
-    /// The answers by call. `None` if the answer concerns every call that is still undecided.
+    /// The answer to each call that the person named. `None` for a single answer to every call that
+    /// is still undecided.
     pub(super) by_call: Option<BTreeMap<CallId, CallReply>>,
     /// The action that all answers share; `Mixed` if the answers in `by_call` have different
     /// actions.
