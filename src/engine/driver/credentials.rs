@@ -126,8 +126,9 @@ impl<'e> Driver<'e> {
     }
 
     /// Returns the service called `name`; `None` if no tool of the agent's current version receives
-    /// the service's credential. A task that is pinned to an earlier version may have a tool that
-    /// needs this credential. Even then, returns `None`, because the form could name no receiver.
+    /// the service's credential. This holds even for a task that is pinned to an earlier version
+    /// and has a tool that needs the credential: a form that asks for the credential could name no
+    /// receiver.
     fn received_service(&self, name: &str) -> Option<&'e Service> {
         let services = self.engine.catalog.services(&self.agent.name);
         let mut received = services

@@ -1,6 +1,7 @@
 //! Handles MCP elicitation: a tool's server interrupts a call with questions to the user. Asks
-//! people these questions, and sends the answers with the next attempt. Invariant: if there is a
-//! sealing key, the state that the server wants back is stored sealed (encrypted).
+//! people these questions, and sends the answers with the next attempt. The server may give a state
+//! that the next attempt must return. Invariant: if there is a sealing key, this state is stored
+//! sealed (encrypted).
 
 use std::collections::BTreeMap;
 

@@ -22,9 +22,8 @@ pub(super) enum JudgedAt {
 
 impl Driver<'_> {
     /// Allows a held call if a standing decision covers it. Otherwise returns `judged`, the
-    /// policy's judgement. If `hold_if_uncertain` would hold the call in spite of a standing
-    /// decision, looks up no standing decision, and adds the reason of `hold_if_uncertain` to
-    /// `judged`.
+    /// policy's judgement. If `hold_if_uncertain` would hold the call even under a standing
+    /// decision, returns `judged` with the reason that `hold_if_uncertain` gives.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
@@ -124,9 +123,9 @@ impl Driver<'_> {
     }
 
     /// Whether a standing decision is in force and has a use left for this call. A call that has
-    /// used the standing decision before needs no further use. Earlier calls of this task that the
-    /// standing decision allows, but that have not started, will each take a use when they start.
-    /// These uses are not left for this call.
+    /// used the standing decision before needs no further use. Each earlier call of this task that
+    /// the standing decision allows, and that has not started, will take a use at its start. That
+    /// use is not left for this call.
     fn has_uses_left(&self, grant: &GrantRow, state: &CallState) -> bool {
         let counted = |state: &CallState| state.used_grant == Some(grant.grant_id);
         match grant.ended() {

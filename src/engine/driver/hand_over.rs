@@ -64,7 +64,8 @@ impl Driver<'_> {
 
     /// Returns the time at which the asker of this gate call becomes `Late`. For an allowed or
     /// approved call, this is the gate's `use_within` after the call could start. For a started
-    /// call, it is `use_within` after the latest end of the attempt. `None` in any other phase.
+    /// call, it is `use_within` after the time by which the attempt must end. `None` in any other
+    /// phase.
     fn startable_until(&self, state: &CallState) -> Option<Time> {
         let own = &self.session.own;
         let from = match &state.phase {
@@ -95,8 +96,8 @@ impl Driver<'_> {
 
     /// Journals that the asker runs the call. The fact is committed before the asker gets the
     /// permit. At a gate that requires no report, the same commit also stores the call's result,
-    /// `Released`. A call that may no longer start is not handed over, and a call whose tool is gone
-    /// is settled as failed. Returns whether the driver takes a further step.
+    /// `Released`. Does not hand over a call that may no longer start. Fails a call whose tool is
+    /// gone. Returns whether the driver takes a further step.
     pub(super) async fn hand_over(&mut self, id: CallId) -> Result<bool, Stop> {
         if !self.may_start(&[id]).await? {
             return Ok(true);

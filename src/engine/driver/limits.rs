@@ -44,8 +44,8 @@ impl Driver<'_> {
     }
 
     /// Returns the limit that keeps this call from starting its sub-agent, in words for the model.
-    /// The limit may be of this task or of an ancestor. Returns `None` if no limit is reached, or if
-    /// the call starts no sub-agent.
+    /// The limit may be of this task or of an ancestor. Returns `None` if no limit is reached, or
+    /// if the call starts no sub-agent.
     pub(crate) fn sub_agent_limit(&self, state: &CallState) -> Option<String> {
         let name = &state.call.name;
         self.agent.sub_agent(name)?;
@@ -108,9 +108,9 @@ impl Driver<'_> {
             self.session.task_id(),
             self.session.own.progress.turns,
         );
-        // `others` was taken first, and the tree is read afterwards, so no model call is missed: if
-        // a call had ended before `others` was taken, the tree has its answer. If a call is in
-        // `others` and its answer is in the tree, `is_unanswered` excludes it, so that it is
+        // The tree is read after `others` was taken, so no model call is missed: the tree has
+        // the answer of each call that ended before `others` was taken. A call can be in `others`
+        // and have its answer in the tree. `is_unanswered` excludes such a call, so that it is
         // counted once.
         self.session.tree.fresh = false;
         self.engine.refresh_tree(self.session).await?;

@@ -40,9 +40,9 @@ impl Driver<'_> {
         requests: Vec<PlannedRequest>,
     ) -> Result<(), Stop> {
         for request in requests {
-            // The client that answers the request runs the external tool. This service never starts
-            // the call, so the checks that precede the start of other calls are made here, before
-            // the request opens.
+            // This request asks a client to run the call's external tool and to send the result.
+            // This service never starts such a call, so the checks that precede the start of other
+            // calls are made here, before the request opens.
             if request.kind.properties().response == ResponseKind::FormResult {
                 if let Some(failure) = approval_damage(self.session, &request.calls) {
                     self.finish(Ending::Failed(failure)).await?;
@@ -104,8 +104,8 @@ impl Driver<'_> {
 
     /// Whether a call could run with other arguments. A call that was sent keeps its arguments,
     /// because its tool knows the call by an idempotency key. A call that a gateway runs keeps its
-    /// arguments, because a gateway cannot change the call. If the gate has `ext_authz` and
-    /// requires no reports, an asker that runs its call counts as a gateway.
+    /// arguments, because a gateway cannot change the call. At a gate that has `ext_authz` and
+    /// requires no reports, each call that its asker runs counts as run by a gateway.
     fn is_editable(&self, state: &CallState) -> bool {
         let gate = self.agent.gate.as_deref();
         let must_stay_unchanged =
@@ -136,8 +136,8 @@ impl Driver<'_> {
 
     /// Opens a request about the unknown outcome of each of these calls. Each call either was
     /// started and no process runs it any more, or may have run in a part of the history that a
-    /// restore or failover has lost. Calls `refresh_tools` first, so that the requests have the
-    /// same digests on every replica.
+    /// restore or failover has lost. Calls `refresh_tools` first, because the digest of a request
+    /// covers the definition of the call's tool, and must be the same on every replica.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.

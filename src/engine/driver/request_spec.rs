@@ -28,7 +28,7 @@ impl Driver<'_> {
         terms: Terms,
     ) -> RequestSpec {
         if !kind.properties().decides_calls {
-            // Only an approval offers standing decisions, so the calls of this request offer none.
+            // This request is no approval, and only an approval offers standing decisions.
             for call in &mut calls {
                 call.offer = None;
             }
@@ -47,10 +47,10 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns which texts of a call of the tool `name` come from the configuration: the name and
-    /// the summary, if the agent offers the tool, or if `tools` or a rule lists the tool. For a
-    /// sub-agent, only the name comes from the configuration, because the summary shows the task
-    /// that the calling agent wrote.
+    /// Returns which texts of a call of the tool `name` come from the configuration. These are the
+    /// name and the summary if the agent offers the tool, or if `tools` or a rule lists the tool.
+    /// For a sub-agent, it is only the name, because the summary shows the task that the calling
+    /// agent wrote.
     fn operator_text(&self, name: &str, entry: Option<&CatalogEntry>) -> OperatorText {
         let is_offered = entry.is_some() && other_tool(self.agent, name).is_none();
         let engine = self.engine;

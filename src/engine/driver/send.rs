@@ -16,10 +16,9 @@ use crate::tool::credential::Credentials;
 use crate::tool::{AttemptPermit, Invocation, LateSlot, RawSlot, Tool, ToolAnswer};
 
 impl Driver<'_> {
-    /// Adds the time since `began` to the session's `now`, which is otherwise set only by reads and
-    /// commits. So the duration of a call or of a wait counts toward the limit `max_duration` even
-    /// before the next commit. `began` and the result are uptimes; the result is the present
-    /// uptime.
+    /// Adds the time since the uptime `began` to the session's `now`, and returns the present
+    /// uptime. Otherwise only reads and commits set `now`. Because of this addition, the duration
+    /// of a call or of a wait counts toward the limit `max_duration` even before the next commit.
     pub(crate) fn advance_now(&mut self, began: Duration) -> Duration {
         let uptime = self.engine.clock.uptime();
         self.session.now = self.session.now + uptime.saturating_sub(began);

@@ -55,9 +55,9 @@ impl Driver<'_> {
     /// (`LoneDrives`). Also returns `None` while tasks are queued in the database, because the
     /// worker gives free slots to the queued tasks, and lets their tenants take turns.
     ///
-    /// A driver that gets no slot queues its task. A worker must then claim the task and read its
-    /// journal again. If a command waits for the driver's first commit, a wait is cheaper: the
-    /// driver waits up to [`SLOT_WAIT`] for a slot.
+    /// If a command waits for this driver's first commit, waits up to [`SLOT_WAIT`] for a slot. A
+    /// short wait is cheaper than `None`, after which the driver queues its task, and a worker must
+    /// claim the task and read its journal again.
     async fn slot(&self) -> Option<OwnedSemaphorePermit> {
         let engine = self.engine;
         let admitted =

@@ -34,9 +34,8 @@ type PresentTools<'e> = BTreeMap<CallId, Cow<'e, ToolSpec>>;
 
 impl<'e> Driver<'e> {
     /// Starts and sends those of `calls` whose tool has a free slot or no limit of concurrent calls
-    /// (see [`Tool::slots`]). If one of these calls may no longer run or lacks a credential, or if
-    /// the service stops, starts no call. Whether or not calls were started, the driver then asks
-    /// `next_step` again.
+    /// (see [`Tool::slots`]). Starts none of them if one of them may no longer run or lacks a
+    /// credential, or if the service stops. In every case, the driver then asks `next_step` again.
     pub(crate) async fn start_calls(&mut self, calls: &[CallId]) -> Result<(), Stop> {
         let (calls, _slots) = self.take_slots(calls).await?;
         let calls = calls.as_slice();
@@ -293,9 +292,9 @@ impl<'e> Driver<'e> {
             .collect()
     }
 
-    /// Returns the time from now until no attempt counts as running any more. `None` if no attempt
-    /// may be running. Ignores an attempt of this service at a call that may be repeated, because
-    /// `next_step` does not wait for such an attempt.
+    /// Returns the time until the last attempt that may be running counts as ended. `None` if no
+    /// attempt may be running. Ignores an attempt of this service at a call that may be repeated,
+    /// because `next_step` does not wait for such an attempt.
     pub(crate) fn time_until_attempts_end(&self) -> Option<Duration> {
         let running = self.running_calls();
         let attempts = self
@@ -304,9 +303,9 @@ impl<'e> Driver<'e> {
             .progress
             .unfinished()
             .filter(|state| running.contains(&state.call.tool_call_id))
-            // Excludes a call whose last attempt has ended with questions of the tool's server. The
-            // call may be registered as in flight until the next commit, but no attempt at the call
-            // runs.
+            // Excludes a call whose last attempt has ended with questions of the tool's server.
+            // Such a call may be registered as in flight until the next commit, although no attempt
+            // at it runs.
             .filter(|state| matches!(state.phase, Phase::Started(_)));
         let attempts = attempts
             .filter_map(|state| Some((state, state.start.as_ref()?)))

@@ -147,14 +147,15 @@ fn restrict_if_changed(judgement: Judgement, change: Option<DefinitionChange>) -
     }
 }
 
-/// Parses the arguments of a call. Like the tools, takes an empty text for an empty object. Returns
+/// Parses the arguments of a call. Reads an empty text as an empty object, as the tools do. Returns
 /// `None` if [`arguments::parse`] refuses the text; such a call never runs.
 pub(in crate::engine) fn parse_arguments(text: &str) -> Option<Value> {
     let is_blank = text.trim_matches([' ', '\t', '\n', '\r']).is_empty();
     arguments::parse(if is_blank { "{}" } else { text }).ok()
 }
 
-/// Returns the denial of a call that equals `call`. A person has rejected `call` for this reason.
+/// Returns the denial of a call that equals the earlier call `call`, which a person has rejected.
+/// `reason` is that person's reason.
 pub(in crate::engine) fn denied_again(call: CallId, reason: Option<&str>) -> Judgement {
     let reason = reason.map_or(String::new(), |reason| format!(" Reason: {reason}"));
     Judgement {
