@@ -71,15 +71,16 @@ struct Waiter<'w> {
 /// The result of one round of an ask. A round reads the call once, and starts the call if possible.
 enum Round {
     Answer(Box<GateAnswer>),
-    /// The call may have changed. The next round uses this session. With `None`, the next round
-    /// loads the task again.
+    /// The next round begins at once, because the call may have changed. It uses this session; with
+    /// `None`, it loads the task again.
     Retry(Option<Box<TaskSession>>),
-    /// The call cannot go on by itself. The next round begins when a commit may have changed the
-    /// call, or at this time.
+    /// The call cannot continue yet. The next round begins after a commit that may have changed the
+    /// call, at the latest at this time.
     Pause(Instant),
-    /// The proposal must be handled again from the start, usually as a new call. Either another
-    /// client has this call: it waits for the call, or gets its result or its permit. Or another
-    /// proposal has stored the same idempotency key.
+    /// The proposal must be handled again from the start, for one of two reasons:
+    /// - Another client waits for this call, or gets the call's result or permit. The proposal is
+    ///   then usually a new call.
+    /// - Another proposal has stored the same idempotency key.
     TakenByOther,
 }
 
@@ -213,8 +214,8 @@ impl Waiter<'_> {
                 Ok(self.answer(call, None))
             }
             _ if self.is_taken(&session, &call) => Ok(Round::TakenByOther),
-            // This ask's own driver has ended and the call is still only approved, so the driver got
-            // no slot and has queued the task. A worker will start the call.
+            // This ask's own driver has ended and has not started the call, so the driver got no
+            // slot and has queued the task. A worker will start the call.
             (GateState::Approved, _) if self.own_drive => self.wait_pending(session, call).await,
             (GateState::Approved, _) if self.is_late() => self.wait_pending(session, call).await,
             (GateState::Approved, _) => self.claim(session, call).await,
@@ -263,9 +264,9 @@ impl Waiter<'_> {
         let is_undelivered = until.is_some_and(|until| until != ASKER_UNTIL_DELIVERED);
         let gets_result = self.own_drive || self.is_named;
         if !gets_result {
-            // Two asks are answered although the result counts as delivered or reserved: the holder
-            // of a released call's permit, and an ask that has reserved the result itself, by a
-            // commit whose confirmation was lost.
+            // An ask gets a result that counts as delivered or reserved in two cases: it has the
+            // permit of a released call, or it has reserved the result itself by a commit whose
+            // confirmation was lost.
             let is_holder =
                 call.permit.is_some() || until.is_some_and(|until| self.guard.owns(until));
             if let Some(until) = until.filter(|until| *until > session.now && !is_holder) {
@@ -337,9 +338,9 @@ impl Waiter<'_> {
         let is_arriving = until.is_some() && !is_stored && (!is_over || returns);
         let is_leaving = until.is_some() && is_over && !returns && !self.has_other_asker(&session);
         if is_arriving {
-            // This ask's earlier presence, if any, has ended. The guard forgets it, because
-            // `is_taken` is `false` for an ask with a presence. If the commit below is stale,
-            // another ask may have come first, and `is_taken` must notice that ask.
+            // This ask's earlier presence, if any, has ended, so the guard forgets it. If the
+            // commit below is stale, another ask may have come first. The next round notices that
+            // ask by `is_taken`, which is always `false` while the guard has a presence.
             self.guard.forget_presence();
             let lasts = self.presence_lasts();
             if let Err(error) = self.store_presence(session, lasts).await {
@@ -381,11 +382,12 @@ impl Waiter<'_> {
         }
     }
 
-    /// Whether the row has the presence of another asker, which this ask must not end. If the
-    /// client names the call by its id, it continues its own earlier ask, so the presence is its
-    /// own. If the client names the call by key, the presence counts as its own in one case: this
-    /// ask has stored no presence, and no other connection of this process waits for the call. If
-    /// this ask has stored a presence, a different presence in the row is that of a later ask.
+    /// Whether the row has the presence of another asker, which this ask must not end. The presence
+    /// in the row counts as this client's own in three cases:
+    /// - This ask has stored the presence.
+    /// - The client names the call by its id, because it continues its own earlier ask.
+    /// - The client names the call by key, this ask has stored no presence, and no other connection
+    ///   of this process waits for the call.
     fn has_other_asker(&self, session: &TaskSession) -> bool {
         let is_shared = self.gates.engine.awaited_calls.is_shared(self.guard.task);
         let is_same_client = self.proposal.identity.task() == Some(self.guard.task)

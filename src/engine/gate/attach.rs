@@ -83,11 +83,10 @@ pub(super) fn is_equal_json(one: &str, other: &str) -> bool {
         || matches!((arguments::parse(one), arguments::parse(other)), (Ok(one), Ok(other)) if json_equality_key(&one) == json_equality_key(&other))
 }
 
-/// The key prefix of a call that a later proposal may continue if both calls are equal. The
-/// proposal need not name the call.
+/// The key prefix of a call that a proposal of an equal call may continue without naming the call.
 const EQUAL_PREFIX: &str = "b:";
-/// The key prefix of a call that an equal proposal does not continue by itself. To continue such a
-/// call, a proposal must name it: by the caller's idempotency key, or by the call's id.
+/// The key prefix of a call that a proposal continues only if it names the call: by the caller's
+/// idempotency key, or by the call's id.
 const NAMED_PREFIX: &str = "k:";
 
 impl Gates<'_> {
@@ -177,10 +176,10 @@ impl<'r> EqualCalls<'r> {
     }
 
     /// Compares the proposed call of `tool` with the earlier calls that are equal to it.
-    /// `is_doubtful` says whether the outcome of an earlier call of the same tool is unknown. If the
-    /// proposal is a new call and there is a reason to hold it, the result has a [`Caution::Hold`].
-    /// If there is no such reason, but the agent got the result of an equal call, the result has a
-    /// [`Caution::Notice`].
+    /// `is_doubtful` says whether the outcome of an earlier call of the same tool is unknown. If
+    /// the proposal is a new call and there is a reason to hold it, the result has a
+    /// [`Caution::Hold`]. If there is no such reason, but the agent got the result of an equal
+    /// call, the result has a [`Caution::Notice`].
     async fn compare(
         &mut self,
         tool: &str,
@@ -191,9 +190,9 @@ impl<'r> EqualCalls<'r> {
         may_continue.retain(|row| self.is_attachable(row));
         // The proposal continues the first call, in this order, whose `relation` permits it. Ended
         // calls come first, because their results may be undelivered. Approved and started calls
-        // (their tasks run) come next, and then calls of unknown outcome. Calls that wait for
-        // people for another reason come last: such a call may be held only because of a call that
-        // comes earlier in this order.
+        // (their tasks run) come next, and then calls of unknown outcome. All other calls that wait
+        // for people come last: such a call may be held only because of a call that comes earlier
+        // in this order.
         may_continue.sort_by_key(|row| match row.status {
             TaskStatus::Completed | TaskStatus::Canceled | TaskStatus::Failed => 0,
             TaskStatus::Running => 1,
@@ -227,8 +226,8 @@ impl<'r> EqualCalls<'r> {
     }
 
     /// Whether an ended call has put its tool into quarantine (see `task/quarantine.rs`), because
-    /// the call may have acted. Looks at the newest call first. Ignores all calls that are older
-    /// than a call that has run or that a person has decided.
+    /// the call may have acted. Looks at the newest ended call first. Stops after the first call
+    /// that has run or that a person has decided: older calls do not count.
     async fn ended_in_doubt(&mut self, tool: &str) -> Result<bool, Refusal> {
         let mut ended = self.rows.clone();
         ended.retain(|row| row.status.is_terminal());
@@ -407,8 +406,8 @@ fn awaits_next_ask(session: &TaskSession) -> bool {
 }
 
 /// The assumed maximum difference between the clocks of a process and its database. The query for
-/// earlier calls computes its time limit by the process's clock, so it looks back further by this
-/// difference. The found rows are checked against the database's clock.
+/// earlier calls computes its start time by the process's clock, and so subtracts this difference.
+/// The found rows are then checked against the database's clock.
 const CLOCK_SKEW: Duration = Duration::from_mins(5);
 
 fn time_before(now: Time, time: Duration) -> Time {
@@ -417,9 +416,9 @@ fn time_before(now: Time, time: Duration) -> Time {
 }
 
 /// Returns the time at which a person approved or rejected this call. After a rejection, also
-/// returns the caution for an equal call. An approval counts even if the call has not run yet.
-/// Returns `None` if no person has approved or rejected the call, or if the call expired or was
-/// canceled. A person's answer about the outcome of a started call does not count.
+/// returns the caution for an equal call. An approval counts even if the call has not run yet. An
+/// approval of edited arguments, and a person's answer about the outcome of a started call, do not
+/// count. Returns `None` if no decision counts, or if the call expired or was canceled.
 fn decision_about(session: &TaskSession) -> Option<(Time, Option<Caution>)> {
     let state = session.own.progress.calls.first()?;
     let outcome = if let Phase::Done(outcome) = state.phase {

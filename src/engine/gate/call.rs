@@ -100,10 +100,10 @@ pub struct GateCall {
     pub rule: Option<String>,
     /// The reason that a person gave for a rejection, otherwise the reason of the judgement.
     pub reason: Option<String>,
-    /// The text of the call's end: the text of a result by which the call expired, was withdrawn,
-    /// was canceled or failed, if the call was never started, or if its asker runs it and did not
-    /// report this result. If the task failed before the call was started, the task's failure.
-    /// `None` for any other call.
+    /// The text about the end of the call; `None` except in two cases:
+    /// - The call expired, failed, was withdrawn or was canceled. It was never started, or its
+    ///   asker runs it and did not report this result. The text is the text of the result.
+    /// - The task failed before the call was started. The text is the text of the failure.
     pub end_text: Option<String>,
     /// The user ids of the people who approved the call, each once.
     pub by: Vec<String>,
@@ -133,10 +133,9 @@ pub struct GateCall {
 /// The treatment of a later proposal that equals this call, until this call is settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repetition {
-    /// The later proposal continues this call, unless another asker waits for this call. Two kinds
-    /// of calls are continued only if the later proposal names them by key or id: calls that were
-    /// proposed as `Identity::CallOrKey`, and calls that were proposed as `Identity::Key` without
-    /// `attach`.
+    /// The later proposal continues this call, unless another asker waits for this call. If this
+    /// call was proposed as `Identity::CallOrKey`, or as `Identity::Key` without `attach`, the
+    /// later proposal must also name it by key or id.
     Continues,
     /// The later proposal is a new call, unless it names this call by key or id.
     RunsAgain,

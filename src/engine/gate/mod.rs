@@ -125,8 +125,9 @@ impl AskProgress {
     }
 }
 
-/// Says which earlier call a proposed call repeats, if any. If the earlier call was proposed as
-/// `CallOrKey`, or as `Key` without `attach`, only a proposal that names it by key or id repeats it.
+/// Says which earlier call a proposed call repeats, if any. An earlier call that was proposed as
+/// `CallOrKey`, or as `Key` without `attach`, is repeated only by a proposal that names it by key
+/// or id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identity {
     /// If an earlier call of the same owner, session and tool has arguments that are equal as JSON

@@ -66,9 +66,9 @@ impl AskerGuard {
         })
     }
 
-    /// Commits that the asker is present for the time `lasts`, and the session's idempotency key.
-    /// The commit runs in the background and holds the guard. Even if the asker leaves meanwhile,
-    /// the guard records the stored presence before it is dropped, and its drop ends this presence.
+    /// Commits the asker's presence for the time `lasts`, and the session's idempotency key. The
+    /// commit runs in the background and holds the guard. Even if the asker leaves meanwhile, the
+    /// guard records the stored presence before it is dropped, and its drop ends this presence.
     pub(super) async fn store_presence(
         self: &Arc<Self>,
         mut session: TaskSession,
@@ -96,8 +96,9 @@ impl AskerGuard {
         };
         // The driver may wait for a slot or for a server before its first commit. If the asker
         // leaves meanwhile, dropping the guard changes the row. The first commit is then stale, so
-        // the call does not start. Only a row that says `Delivered` stays unchanged. The driver of
-        // its task does not wait: it has nothing to do, or hands the call over once more.
+        // the call does not start. Dropping the guard does not change a row that says `Delivered`.
+        // The driver of such a task does not wait: it has nothing to do, or hands the call over
+        // once more.
         let before = self.stored.lock().replace(StoredPresence::Unknown);
         let driven = self.engine.gates().drive_asked(session).await;
         *self.stored.lock() = before;
@@ -218,12 +219,11 @@ impl ResultDelivery {
 }
 
 impl Gates<'_> {
-    /// Stores in the row of `task` whether a client waits for the task's call (`asker`). Does
-    /// nothing if the row has no presence, if the row says that the result or the permit was
-    /// delivered, or if `may_replace` refuses the row's `asker_until`. The commit fails if the row
-    /// has changed since `asker_until` was read; the function then loads the task and tries again.
-    /// The first try uses `session`, if given. Ignores failures, because the stored presence ends
-    /// by itself.
+    /// Replaces the presence in the row of `task` by `asker`. Does nothing if the row has no
+    /// presence, if the row says that the result or the permit was delivered, or if `may_replace`
+    /// refuses the row's `asker_until`. The commit fails if the row has changed since `asker_until`
+    /// was read; the function then loads the task and tries again. The first try uses `session`, if
+    /// given. Ignores failures, because the stored presence ends by itself.
     async fn set_asker(
         self,
         task: TaskId,

@@ -118,8 +118,8 @@ impl Gates<'_> {
         let state = state_of(&session, call)?;
         let open = self.check_open(caller, agent, &state).await?;
         if gate.record == RecordedCalls::Held && is_only_counted(&state) {
-            // A call that is only counted does not need the database. It must be refused during an
-            // outage all the same, so the gate checks for an outage here.
+            // A call that is only counted needs no database, but the gate must refuse it during an
+            // outage of the database like any other call.
             if self.engine.store.is_out() {
                 return Err(GateRefusal::Command(Refusal::Unavailable));
             }
@@ -144,9 +144,10 @@ impl Gates<'_> {
             .ok_or(GateRefusal::Command(Refusal::Unavailable))
     }
 
-    /// Whether an equal earlier call may wait for a person's answer to a question of its tool's
-    /// server, although the rules allow the proposed call and it may be repeated. `false` if the
-    /// proposal could continue no call that it does not name.
+    /// Whether the proposal may continue an equal earlier call that waits for a person's answer to
+    /// a question of its tool's server. True if the rules allow the proposed call, the call may be
+    /// repeated, its tool can ask such questions, and the proposal may continue a call without
+    /// naming it.
     fn may_continue_question(self, agent: &Agent, proposal: &Proposal, call: &CallState) -> bool {
         let may_ask = || {
             let entry = self.engine.offered(agent, &call.call.name);

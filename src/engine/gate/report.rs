@@ -83,8 +83,8 @@ impl Gates<'_> {
                 return Err(refusal_without_permit(shown, report));
             }
             check_attempt(&call, report)?;
-            // The content may have 1 MiB. It is redacted only here, so that no content of a report
-            // that the checks above refuse is searched for secrets.
+            // The content may have 1 MiB. It is redacted only after the checks above, so that a
+            // refused report costs no search for secrets.
             let content = redacted.get_or_insert_with(|| self.redacted(&report.content));
             match apply_report(&mut session, &call, report.outcome, content) {
                 ReportEffect::Nothing => {
