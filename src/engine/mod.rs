@@ -94,8 +94,8 @@ pub struct EngineParts {
 pub struct Engine {
     store: Store,
     agents: Arc<Agents>,
-    /// The cached agents whose versions the configuration no longer has, by version. At most
-    /// `MAX_CACHED` agents.
+    /// A cache of agents in versions that the configuration no longer has, by version. It has at
+    /// most `MAX_CACHED` entries.
     cached_agents: Locked<BTreeMap<String, Arc<Agent>>>,
     /// Maps the digest of a definition to `true` if the definition is a gate's, and to `false` if
     /// it is an agent's. A cache for definitions that the configuration no longer has, with at most

@@ -11,10 +11,10 @@ use crate::task::id::TaskId;
 use crate::task::item::{CloseReason, Fact, ToolResult};
 use crate::task::status::RequestStatus;
 
-/// The number of a task's lone drives (drives beside which the process drives no other task) after
-/// which the task fails, if each of their leases ran out without a new item. Also the number of
-/// takeovers after which [`Engine::end_from_row`] ends a task whose journal a newer version may
-/// have written.
+/// The number of takeovers after which a task is ended. [`is_out_of_takeovers`] counts the lone
+/// drives (drives beside which the process drives no other task) whose lease ran out without a new
+/// item. For a task whose journal a newer version of this program may have written,
+/// [`Engine::end_from_row`] counts all takeovers since the last item.
 const MAX_TAKEOVERS: i32 = 5;
 
 /// Ends the tasks that this process has found unreadable since the last call of this function.
@@ -144,8 +144,8 @@ pub(crate) fn is_out_of_takeovers(fruitless: i32) -> bool {
 }
 
 /// Whether processes die while they read the task. True if another lease ran out after
-/// `is_out_of_takeovers` became true. The driver with this last lease only had to load the task and
-/// end it, so its process must have died in the read.
+/// `is_out_of_takeovers` became true. The driver with that lease only had to load the task and end
+/// it, so its process must have died in the read.
 pub(crate) fn reading_kills_processes(fruitless: i32) -> bool {
     fruitless > LONE_DRIVE_AFTER + MAX_TAKEOVERS
 }

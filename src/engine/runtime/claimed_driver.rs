@@ -143,8 +143,8 @@ impl ClaimedDriver {
 }
 
 /// Sleeps for `count` times the duration of a lease, counted from this call and not from the first
-/// poll of the returned future. The first poll may come late, because `select!` polls a driver
-/// before the future, and time may pass in that poll of the driver.
+/// poll of the returned future. The first poll may come late: `select!` first polls the driver, and
+/// that poll may take time.
 fn sleep_leases(engine: &Engine, count: u32) -> impl Future<Output = ()> + Send {
     let end = engine.clock.uptime() + engine.settings.lease * count;
     async move {

@@ -29,9 +29,9 @@ enum State {
     Free,
     /// A lone drive is over. The next claim may not include a task that is to be driven alone.
     OthersNext,
-    /// The next claim may not include a task that is to be driven alone, for one of two reasons.
-    /// Either a claim for such a task is in progress. Or the last lone drive continues while the
-    /// process drives other tasks again.
+    /// The next claim may not include a task that is to be driven alone, for one of two reasons:
+    /// - A claim that may include such a task is in progress.
+    /// - The last lone drive continues while the process drives other tasks again.
     Reserved,
     /// A task was claimed for the lone drive. The lone drive waits for all slots, or has them.
     Active,

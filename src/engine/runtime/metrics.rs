@@ -174,8 +174,8 @@ fn log_result(draft: &TaskDraft, result: &ToolResult, tool: &str) {
         Outcome::Failed => {
             tracing::warn!(task = %task_id, %root_task_id, %tool_call_id, tool, status, "a tool call failed");
         }
-        // Excludes an unknown outcome that the asker reported. Such a report does not end the call.
-        // A request about the outcome has a log line of its own.
+        // An unknown outcome that the asker reported is not logged here, because it does not end
+        // the call. The request about the outcome has a log line of its own.
         Outcome::Unknown if !result.reported => {
             tracing::warn!(task = %task_id, %root_task_id, %tool_call_id, tool, "a tool call ended with an unknown outcome");
         }

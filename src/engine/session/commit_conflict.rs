@@ -96,9 +96,9 @@ fn still_drives(engine: &Engine, session: &TaskSession) -> bool {
     session.own.row.lease_owner.as_deref() == Some(engine.replica.as_str()) && !passed_on
 }
 
-/// Replaces a change that the database refused, because the database would refuse the same
-/// change again. In each pending result that came from outside the process, replaces the text
-/// by a note that the result could not be stored. Fails the task if this replica still has the
+/// Commits a replacement for a change that the database refused, because the database would refuse
+/// the same change again. In each pending result that came from outside the process, a note that
+/// the result could not be stored replaces the text. Fails the task if this replica still has the
 /// task's lease.
 async fn commit_failure(engine: &Engine, session: &mut TaskSession) -> Stop {
     for item in session.own.items.iter_mut().skip(session.own.committed) {

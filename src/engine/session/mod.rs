@@ -60,13 +60,12 @@ pub(crate) struct TaskSession {
     /// The sealed credentials that a person gave. The next commit stores them.
     pub credentials: Vec<SealedCredential>,
     /// Identifies the waiting connection of a gate call: the id of the connection's ask, and the
-    /// name of the runner that the proposal gives (`""` without a runner). `None` if the session does not
-    /// belong to such a connection, or if it was reloaded.
+    /// name of the runner that the proposal gives (`""` without a runner). `None` if the session
+    /// was reloaded, or if no connection waits for it.
     pub ask: Option<(Uuid, String)>,
-    /// For a new gate call that got no key when it was proposed: the key by which later equal calls
-    /// could find it. The call gets this key only with a request to a person, see
-    /// [`TaskSession::identify_pending_call`]. `None` if the call had its key from the beginning,
-    /// or can have none.
+    /// The key that a new gate call gets if it must wait for a person, so that later equal calls
+    /// find it (see [`TaskSession::identify_pending_call`]). `None` if the call got its key when it
+    /// was proposed, or can have none.
     pub key_if_pending: Option<KeyedCall>,
     /// The channel to the command that waits for the next commit. The engine sends the commit's
     /// result into the channel, even if the commit fails.
@@ -100,8 +99,8 @@ pub(crate) struct TaskSession {
     /// The slot in which the task is driven. A driver without a slot tries to get a slot before it
     /// calls a model or a tool. If it gets no slot, it queues the task.
     pub slot: Option<OwnedSemaphorePermit>,
-    /// The right to drive this task alone, while this process does so. The right is dropped when
-    /// the task's next item is stored.
+    /// The right to drive this task alone; `None` if the task is not driven alone. The right is
+    /// dropped when the task's next item is stored.
     pub lone_drive: Option<LoneDrive>,
     /// Whether this session has stored an item of the task. While `false`, the driver keeps its
     /// slot, even if another task waits for a lone drive.

@@ -45,7 +45,7 @@ impl TaskSession {
         self.received_results.extend(pushed.map(|item| item.seq));
     }
 
-    /// Returns the model's answer or failure; `None` if neither is pending.
+    /// Returns the model's pending answer or failure; `None` if neither is pending.
     pub(crate) fn pending_answer(&self) -> Option<PendingAnswer> {
         let is_model_failure = |failure: &Failure| failure.code == FailureCode::ModelFailed;
         let answers = |fact: &&Fact| {
@@ -88,8 +88,8 @@ impl TaskSession {
 
     /// Whether a result still applies to its call. The result of an attempt that may have been sent
     /// always applies. The result of an attempt that was never sent says only that this attempt did
-    /// nothing. It applies only if this attempt was the call's last, and if the call was closed
-    /// with an unknown outcome.
+    /// nothing. Such a result applies only if the attempt was the call's last, and the call was
+    /// closed with an unknown outcome.
     fn still_applies(&self, result: &ToolResult) -> bool {
         let Some(attempt) = self.not_sent.get(&result.tool_call_id) else {
             return true;

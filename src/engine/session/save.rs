@@ -1,6 +1,6 @@
-//! Commits the pending facts of a driver, and reads its tree again; both retry while the database
-//! does not answer. Invariant: a driver calls a model or a tool only after it has committed the
-//! facts that the call depends on.
+//! Commits the pending facts of a driver, and reads the driver's tree again. Both functions retry
+//! while the database does not answer. Invariant: a driver calls a model or a tool only after it
+//! has committed the facts that the call depends on.
 
 use std::sync::atomic::Ordering;
 
@@ -39,9 +39,10 @@ impl Engine {
     /// - `Lost` when this driver no longer holds the task. Also when the commit fails and a command
     ///   (such as a message) waits for it; the reply to the command then has the reason.
     ///
-    /// Pending results of calls survive. After `Reloaded`, the session still has them. Before it
-    /// returns `Lost`, this function commits them, unless the process stops or a command waits for
-    /// the commit. Such a command keeps its own copy of a result.
+    /// If the commit fails, the pending results of calls survive. After `Reloaded`, the session
+    /// still has them. Before it returns `Lost`, this function stores them by another commit. It
+    /// does not do so if the process stops, or if a command waits for the commit; such a command
+    /// keeps its own copy of a result.
     pub(in crate::engine) async fn save(
         &self,
         session: &mut TaskSession,

@@ -143,7 +143,8 @@ impl TaskDraft {
     }
 
     /// Replaces the pending judgement of a call, and computes the progress again. The task must not
-    /// be stored yet, because `Progress::from_items` counts no item as uncertain.
+    /// be stored yet: a stored item may belong to an uncertain part of the history, but
+    /// `Progress::from_items` counts no item as uncertain.
     pub(crate) fn replace_judgement(&mut self, call: CallId, by: &Judgement) {
         let pending = self.items.iter_mut().skip(self.committed);
         for item in pending {
@@ -215,9 +216,9 @@ impl TaskDraft {
     }
 
     /// Pushes a result for each unfinished call that `which` selects. The result has `outcome` and
-    /// `text`, except in two cases: the call has started a sub-agent, or the call's
-    /// [`CallState::canceled_result`] has another outcome than `Canceled`, for example because the
-    /// call may have run. In these cases, pushes the `canceled_result`.
+    /// `text`. In two cases, pushes the call's [`CallState::canceled_result`] instead: the call has
+    /// started a sub-agent, or the `canceled_result` has another outcome than `Canceled`, for
+    /// example because the call may have run.
     pub(crate) fn close_calls(
         &mut self,
         which: impl Fn(&CallState) -> bool,

@@ -249,9 +249,9 @@ impl TaskTree {
         let mut own_change = change;
         own_change.counters = sums.remove(&own.task_id()).unwrap_or_default();
         // If a child starts, the commit must check the version of each ancestor, because a
-        // concurrent commit may have used up a limit of the ancestor. The commit checks only the
-        // ancestors that it changes or that have an entry in `sums`. So each ancestor gets an
-        // entry, even if its counters stay the same.
+        // concurrent commit may have used up a limit of the ancestor. The commit checks only
+        // ancestors that it changes, and ancestors with an entry in `sums`. So each ancestor gets
+        // an entry here, even if its counters stay the same.
         let begins = self.drafts.values().any(|related| related.begins);
         if begins {
             for task in &ancestors {
