@@ -21,7 +21,8 @@ pub(super) fn check(root: &mut Node, mistakes: &mut Mistakes) {
     }
 }
 
-/// Reports the nodes at `steps` below `node` that have no value. `place` is the place of `node`.
+/// Follows `steps` from `node`, and reports each node at the end of the steps that has no value. A
+/// step is a key, or `*` for any key or element. `place` is the path from the root to `node`.
 fn check_below(node: &mut Node, steps: &[&str], place: &mut Vec<String>, mistakes: &mut Mistakes) {
     let [step, rest @ ..] = steps else {
         if matches!(node.kind, Kind::Null) && !node.broken {

@@ -81,9 +81,9 @@ impl Store {
         let target = Value::Text(target.to_owned());
         let values = vec![Value::Now, target, Value::Id(request.0)];
         let found: Vec<SentMessageRecord> = self.db().all(SENT_MESSAGE, values).await?;
-        // If a message is being sent again, its delivery may still have the reference of the
-        // earlier message. The new message will get another reference, so the old reference is not
-        // returned.
+        // While a message is being sent again, its delivery may still have the reference of the
+        // earlier message. The new message will get another reference, so this function returns
+        // `Sending` and not the old reference.
         if found.iter().any(|record| record.sending) {
             return Ok(MessageState::Sending);
         }

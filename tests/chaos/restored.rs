@@ -33,8 +33,8 @@ struct RestoreFixture {
     port: u16,
 }
 
-/// The tasks of the backup, by state. Each task is given as its id; in `held`, as the service's
-/// reply.
+/// The tasks of the backup, grouped by state. `held` has each task as the service returned it.
+/// Every other list has the ids of its tasks.
 #[derive(Default)]
 struct Tasks {
     done: Vec<String>,

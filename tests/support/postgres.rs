@@ -237,8 +237,9 @@ impl PrivateCluster {
     /// Sends `SIGSTOP` to all processes of the server. The kernel still accepts connections, but
     /// the server never answers.
     pub fn freeze(&self) {
-        // The server stops first, so that it starts no more children. The second round stops the
-        // children that the first round did not see.
+        // The first round misses a child that the server starts after `processes` has listed the
+        // children. The first round also freezes the server, which then starts no more children,
+        // so the second round freezes every missed child.
         for _ in 0..2 {
             self.signal(Signal::STOP);
         }

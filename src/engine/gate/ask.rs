@@ -253,8 +253,8 @@ impl Waiter<'_> {
     }
 
     /// Answers a settled call. An ask gets the result at once if it names the call by key or id, or
-    /// if its own driver has run the call. Of all other asks, a single ask gets the result: a
-    /// fenced commit reserves the result for it.
+    /// if its own driver has run the call. Among the other asks, only one gets the result: the ask
+    /// that reserves it by a fenced commit.
     async fn answer_settled(
         &mut self,
         mut session: TaskSession,

@@ -83,7 +83,7 @@ pub async fn waiting_for_a_slot(
     until_at_rest(harness, task).await;
     let slot = slots.acquire_owned().await.unwrap();
     let asking = asking(engine, 1);
-    // The driver that waits for the slot has stored the presence of the asker.
+    // The call's driver stores the presence of the asker right before it waits for the slot.
     until_present(harness, task, |until| until > Time(0)).await;
     (task, asking, slot)
 }
