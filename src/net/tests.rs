@@ -296,8 +296,8 @@ async fn request_waits_for_its_permit_on_an_open_connection_and_its_time_begins_
     assert_eq!(answer.unwrap().body, b"ok");
 }
 
-/// `may_send` is called after the permit is decided, and only once, although the request of 4 MiB
-/// takes many writes.
+/// The exchange calls `may_send` only after `decision` has returned, and only once, although the
+/// request of 4 MiB takes many writes.
 #[tokio::test]
 async fn permit_is_asked_for_at_the_write_and_not_before() {
     let (listener, url) = listening().await;

@@ -105,8 +105,8 @@ pub enum ResponseKind {
     PerCall,
     /// The answer's member `response` has the form that the agent defined, filled in.
     AgentForm,
-    /// The answer's member `response` has the form that the tool's server defined, filled in. The
-    /// next attempt at the call returns the answer to the server.
+    /// The answer's member `response` has a filled-in form, which the tool's server defined. The
+    /// next attempt at the call sends the answer to the server.
     ServerForm,
     /// The answer's member `response` has the operator's form, filled in with secrets. The secrets
     /// are stored sealed. The journal has only the names of the form's fields.

@@ -293,6 +293,35 @@ async fn lengths(actor: &Actor<'_>, path: &str, member: &str) -> Vec<usize> {
     }
 }
 
+/// A person with more than a thousand open questions sees that the count stops there.
+#[tokio::test]
+async fn count_of_a_trees_requests_ends_at_a_thousand() {
+    let database = Database::postgres().await;
+    let app = TestApp::at_with(database.url(), &refunds("{ owner: true }")).await;
+    let held = app.held().await;
+    let copies = "
+        create temporary table ids as
+            select (lpad(to_hex(1700000000000 + n), 12, '0') || '7' || substr(md5(n::text), 14))::uuid as id, n
+              from generate_series(1, 1000) n;
+        insert into agent_task_item select (x.i).* from (select jsonb_populate_record(i, jsonb_build_object(
+            'seq', 100 + n, 'event_number', 100 + n, 'request_id', id)) as i
+            from agent_task_item i, ids where i.type = 'intervention_requested') x;
+        insert into intervention_request select (x.r).* from (select jsonb_populate_record(r, jsonb_build_object(
+            'seq', 100 + n, 'request_id', id)) as r from intervention_request r, ids) x;";
+    database.execute(copies).await;
+    let list = app
+        .owner()
+        .get(&format!("/v1/requests?limit=1&task_id={}", held.task))
+        .await;
+    assert_eq!(
+        (&list.body["open"], &list.body["open_more"]),
+        (&json!(1000), &json!(true)),
+        "{}",
+        list.text
+    );
+    app.stop().await;
+}
+
 /// The test makes 20,000 copies of a request, and none of them matches the filters. A list of
 /// requests reaches the copies first; a list of tasks reaches them last.
 #[tokio::test]

@@ -60,7 +60,7 @@ chinese_texts! {
     NoOrigin: "请求缺少 `Origin`。请在浏览器中通过链接页面的表单答复。";
     Unavailable: "服务暂时无法处理，请稍后再试。";
     Internal: "服务出错，可凭请求编号在日志中查找原因。";
-    // The expected values of members and fields.
+    // The errors of members and fields. Many of these texts name only the expected value.
     ValueRequired: "此项必填";
     Json: "须为无歧义的 JSON";
     Number: "须为数字";

@@ -119,21 +119,22 @@ fn check_source(http: &Http, op: &Op, request: &Request) -> Result<(), Problem> 
     {
         return Err(Problem::forbidden(why));
     }
-    if !http
-        .edge
-        .origins
-        .may_change(request.method(), request.headers(), request.uri())
-    {
+    let (origins, headers) = (&http.edge.origins, request.headers());
+    if !origins.may_change(request.method(), headers, request.uri()) {
         return Err(Problem::forbidden(DetailCode::ForeignOrigin));
     }
     // A sealed link authorizes its POST without any other credential, so the POST must come from
-    // this service's page. `may_change` accepts a POST without `Origin`. But a browser sends
-    // `Origin` with every POST of a form, so this check refuses a POST without `Origin`.
+    // this service's page. `may_change` also accepts a POST without `Origin`, but a browser sends
+    // `Origin` with every POST of a form. And it accepts the origins in `cors_origins`.
     if op.auth == AuthClass::Link
         && *request.method() == Method::POST
-        && !request.headers().contains_key(ORIGIN)
+        && !origins.is_own_page(headers, request.uri())
     {
-        return Err(Problem::forbidden(DetailCode::NoOrigin));
+        return Err(Problem::forbidden(if headers.contains_key(ORIGIN) {
+            DetailCode::ForeignOrigin
+        } else {
+            DetailCode::NoOrigin
+        }));
     }
     if op.auth != AuthClass::Gateway
         && content_length(request.headers()).is_some_and(|length| length > op.max_body_bytes)

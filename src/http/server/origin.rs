@@ -71,12 +71,25 @@ impl Origins {
                 let Some(origin) = origin.to_str().ok().and_then(header_origin) else {
                     return false;
                 };
-                is_own_origin(&origin, headers, uri)
-                    || self.public.as_ref() == Some(&origin)
-                    || self.allowed.contains(&origin)
+                self.is_own(&origin, headers, uri) || self.allowed.contains(&origin)
             }
             (Some(_), Some(_)) => false,
         }
+    }
+
+    /// Returns whether the first `Origin` of the request is an origin of this service's pages. An
+    /// origin in `cors_origins` is none.
+    #[must_use]
+    pub(crate) fn is_own_page(&self, headers: &HeaderMap, uri: &Uri) -> bool {
+        headers
+            .get(ORIGIN)
+            .and_then(|origin| origin.to_str().ok())
+            .and_then(header_origin)
+            .is_some_and(|origin| self.is_own(&origin, headers, uri))
+    }
+
+    fn is_own(&self, origin: &WebOrigin, headers: &HeaderMap, uri: &Uri) -> bool {
+        is_own_origin(origin, headers, uri) || self.public.as_ref() == Some(origin)
     }
 
     /// Returns whether the request has exactly one `Origin` header, with an origin in

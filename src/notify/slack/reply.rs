@@ -1,5 +1,5 @@
-//! Reads the answers of Slack's API. Slack also answers a failure with the HTTP status 200. The
-//! body of such an answer is, for example, `{"ok": false, "error": "not_authed"}`.
+//! Reads the answers of Slack's API. An answer may have the HTTP status 200 although the request
+//! failed. The body then states the failure, for example `{"ok": false, "error": "not_authed"}`.
 //!
 //! Invariants: the message's id is all that is kept of an answer's body, and the id consists of
 //! digits and a dot. The text of a problem never contains a part of the answer. A failure is

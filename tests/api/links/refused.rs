@@ -180,4 +180,19 @@ on_both! {
         assert_eq!(answer(&app, &path, "approve", &[]).await.status, 303);
         app.stop().await;
     }
+
+    async fn post_from_a_page_of_a_cors_origin_decides_nothing(on: On) {
+        let origin = "https://app.example";
+        let cors = format!("\nserver: {{ cors_origins: [\"{origin}\"] }}\n");
+        let app = TestApp::with(on, &(yaml("{ groups: [finance] }") + &cors)).await;
+        let held = app.held().await;
+        let path = link("dora", &held.request);
+        let digest = held.body.pointer("/pending/0/digest").unwrap().as_str().unwrap();
+        let reply = press_from(&app, &path, &[("digest", digest), ("action", "approve")], origin).await;
+        assert_eq!(reply.status, 403, "{}", reply.text);
+        assert_eq!(app.tool.ledger().len(), 0);
+        app.model.then(text_answer("done"));
+        assert_eq!(answer(&app, &path, "approve", &[]).await.status, 303);
+        app.stop().await;
+    }
 }

@@ -10,6 +10,7 @@ use serde_json::Map;
 use crate::http::Http;
 use crate::http::access;
 use crate::http::api::listing::Listing;
+use crate::http::events::inbox::MAX_COUNTED;
 use crate::http::events::inbox::filter::InboxFilter;
 use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
@@ -94,8 +95,8 @@ pub(crate) async fn list_requests(
 }
 
 /// Returns the number of requests that wait for the caller and fit `filter`, and whether there may
-/// be more than were counted. With `roots`, counts all such requests of these trees. Without
-/// `roots`, counts only the oldest such requests, up to the limit of [`InboxFilter::open_for`].
+/// be more than were counted. With `roots`, counts the requests of these trees. Counts at most
+/// [`MAX_COUNTED`] requests.
 async fn open_requests(
     http: &Http,
     caller: &Caller,
@@ -118,7 +119,8 @@ async fn open_requests(
     let (store, tenant) = (&http.store, &caller.tenant);
     let pending = store.pending_ids_of(roots).await?;
     let open = store.filter_map_requests(tenant, &pending, id_if_open);
-    Ok((open.await?.len(), false))
+    let found = open.await?.len();
+    Ok((found.min(MAX_COUNTED), found > MAX_COUNTED))
 }
 
 /// Returns whether the caller may decide the request with their present rights and key, or has

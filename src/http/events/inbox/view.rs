@@ -98,8 +98,8 @@ impl InboxView {
         }
         let (id, answers) = (row.spec.request_id, row.answers.len());
         if !can_decide(caller, &row.tenant, &row.owner, &row.state()) {
-            // If `more` is set, a request that is not in `open` may have been reported to the
-            // caller, so it is reported as gone, too.
+            // If `more` is set, the caller may have been told of a request that is not in `open`.
+            // Therefore the end of such a request is also reported.
             let was_open = self.open.remove(&id).is_some();
             self.gone += usize::from(was_open);
             let known = was_open || self.more;

@@ -32,7 +32,8 @@ const MAX_TEXT_CHARS: usize = 20_000;
 pub(super) struct TaskTimeline {
     /// The rendered entries. Rendering cuts long texts, so a page does not hold whole events.
     pub entries: Vec<Markup>,
-    /// The value of `before` for the page of earlier events; `None` without earlier event numbers.
+    /// The value of `before` that selects the page of earlier events; `None` if no event numbers
+    /// precede those of this page.
     pub earlier_page: Option<i64>,
     /// The last event number that this page covers. `pages/follow.js` adds the later events.
     pub end: i64,
