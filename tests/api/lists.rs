@@ -307,7 +307,11 @@ async fn count_of_a_trees_requests_ends_at_a_thousand() {
             'seq', 100 + n, 'event_number', 100 + n, 'request_id', id)) as i
             from agent_task_item i, ids where i.type = 'intervention_requested') x;
         insert into intervention_request select (x.r).* from (select jsonb_populate_record(r, jsonb_build_object(
-            'seq', 100 + n, 'request_id', id)) as r from intervention_request r, ids) x;";
+            'seq', 100 + n, 'request_id', id)) as r from intervention_request r, ids) x;
+        insert into request_approver select (x.a).* from (select jsonb_populate_record(a, jsonb_build_object(
+            'request_id', id)) as a from request_approver a, ids) x;
+        insert into inbox select (x.b).* from (select jsonb_populate_record(b, jsonb_build_object(
+            'request_id', id)) as b from inbox b, ids) x;";
     database.execute(copies).await;
     let list = app
         .owner()
