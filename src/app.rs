@@ -67,8 +67,9 @@ const START_GRACE: Duration = Duration::from_secs(2);
 /// The maximum time for which a shutdown waits for calls in flight and for attempts to send
 /// messages.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(25);
-/// The time after the start of a shutdown at which the shutdown stops waiting for MCP servers to
-/// end. The guard processes then end the remaining servers, even if this process has exited.
+/// The time after the start of a shutdown until which the shutdown waits for MCP servers to exit.
+/// An MCP server that is a child process has a guard process, which ends the server even if this
+/// process exits first.
 const MCP_DEADLINE: Duration = Duration::from_secs(27);
 /// The maximum duration of the last part of a shutdown, in which the last HTTP answers and commits
 /// complete, and the connections end.
@@ -228,13 +229,14 @@ impl Replica {
         })
     }
 
-    /// Shuts down as on SIGTERM: begins no new work, reports not ready, answers waiting HTTP
-    /// requests, and waits up to `DRAIN_TIMEOUT` for calls and messages in flight. The replica
-    /// listens during this wait, so that `/readyz` can report "not ready".
+    /// Shuts down as on SIGTERM. Begins no new work, makes `/readyz` report "not ready", and
+    /// answers all long polls at once. Then waits up to `DRAIN_TIMEOUT` for calls in flight and for
+    /// attempts to send messages. During this wait, the replica still answers `/readyz`.
     pub async fn stop(self) {
         let mcp_deadline = tokio::time::Instant::now() + MCP_DEADLINE;
-        // `biased` polls in the order below: the engine and the sender stop first, so that no call
-        // and no message begins after `/readyz` has reported the shutdown.
+        // `biased` polls in the order below. From its first poll on, the engine begins no call, and
+        // the sender begins no message. Only then does `self.stop` make `/readyz` report the
+        // shutdown.
         tokio::join!(
             biased;
             self.engine.shut_down(DRAIN_TIMEOUT),
@@ -409,7 +411,8 @@ fn gauges(
     Gauges::new(count, Arc::new(move || clock.uptime()), handlers.clone())
 }
 
-/// Returns `metrics` with the counters of each receiver of messages, at 0 before its first message.
+/// Adds the counters of each entry of `notify.to` to `metrics`, so that the counters have the value
+/// 0 before the first message to the entry. Returns `metrics`.
 fn with_receivers(metrics: Metrics, config: &Config) -> Metrics {
     for entry in &config.notify.to {
         metrics.expect_receiver(&entry.name);

@@ -54,8 +54,8 @@ pub struct Gate {
     /// Whether the caller must report the outcome of a call that it ran.
     pub report: Report,
     /// The calls that are stored. `all`: every call. `held`: every call except calls of `read_only`
-    /// tools that a rule allows and that the caller runs. The excepted calls are only counted, and
-    /// their outcome is not reported, whatever `report` says.
+    /// tools that a rule allows and that the caller runs. The gate counts such a call in its
+    /// metrics instead, and the caller does not report the outcome, whatever `report` says.
     pub record: RecordedCalls,
     /// The maximum number of pending calls of one user. 1000 at most. If several replicas store
     /// calls at the same moment, the number of pending calls may exceed the maximum.
@@ -145,7 +145,7 @@ pub enum RecordedCalls {
     #[default]
     All,
     /// Every call except calls of `read_only` tools that a rule allows and that the caller runs.
-    /// The excepted calls are only counted.
+    /// The gate counts such a call in its metrics instead.
     Held,
 }
 

@@ -119,8 +119,9 @@ impl Agents {
     /// # Errors
     /// - `Damaged`: `definition` cannot be read, does not match the digest `version`, or belongs to
     ///   another agent.
-    /// - `Missing`: a `${…}` in `definition` cannot be expanded, or expands to the name of a tool
-    ///   that `definition` lacks.
+    /// - `Missing`: a `${…}` in `definition` cannot be expanded.
+    /// - `Missing`: the name of a tool contains a `${…}` whose value has changed since
+    ///   `definition` was stored.
     /// - `Missing`: one of `definition` and `current` is an agent, and the other is a gate.
     pub fn pinned(
         &self,

@@ -141,7 +141,8 @@ pub enum DefinitionError {
     Damaged,
     /// The definition does not fit the present configuration. The string is the message. Causes:
     /// - A `${…}` in the definition can no longer be expanded.
-    /// - A `${…}` expands to the name of a tool that the definition lacks.
+    /// - The name of a tool contains a `${…}` whose value has changed since the definition was
+    ///   stored.
     /// - The definition is of an agent whose name a gate has now, or of a gate whose name an agent
     ///   has now.
     #[error("{0}")]
@@ -201,8 +202,8 @@ struct StoredTool {
 /// and admits every caller. The digest of the definition is not checked.
 ///
 /// # Errors
-/// Fails if the definition is damaged, if a `${…}` cannot be expanded, or if a name expands to a
-/// tool that the definition does not have.
+/// Fails if the definition is damaged, or if a `${…}` cannot be expanded. Also fails if the name of
+/// a tool contains a `${…}` whose value has changed since the definition was stored.
 pub(crate) fn read(
     definition: &str,
     expander: &VariableExpander,
@@ -220,8 +221,8 @@ pub(crate) fn read(
         return Err(DefinitionError::Damaged);
     }
     let offer = |name: String| {
-        // A `${…}` in the tool's name may have had another value when the definition was stored. In
-        // that case, `tools` has the tool under its old name, and nothing is found here.
+        // `tools` has the tool under the name at the time when the definition was stored. If the
+        // name contains a `${…}` whose value has changed since then, `remove` returns `None`.
         let stored_tool = tools.remove(&name).ok_or_else(|| {
             DefinitionError::Missing(format!("the definition has no tool {name:?}"))
         })?;

@@ -126,10 +126,10 @@ fn annotations(effect: Effect) -> Value {
     }
 }
 
-/// Returns the schema without the keyword [`HEADER`]. The keyword is meant for the client of the
-/// MCP server, which is this service and not the caller. If `named` is true, `schema` is the value
-/// of `properties`. The keys of `schema` are then the names of arguments and not keywords, so all
-/// keys are kept.
+/// Returns the schema without the keyword [`HEADER`], which only the client of the MCP server
+/// needs. This client is the service, not the caller. If `named` is true, `schema` is the value of
+/// the keyword `properties`. Its keys are then names of arguments, so the result keeps an argument
+/// that has the name [`HEADER`].
 fn without_headers(schema: &Value, named: bool) -> Value {
     match schema {
         Value::Object(members) => {

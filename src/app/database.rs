@@ -139,7 +139,7 @@ mod tests {
         }
     }
 
-    /// The time that [`LateClock`] leaves of [`OPEN_TIMEOUT`].
+    /// The part of [`OPEN_TIMEOUT`] that remains after the jump of [`LateClock`].
     const LEFT: Duration = Duration::from_millis(50);
 
     /// A clock that jumps after its first reading, so that only [`LEFT`] remains of

@@ -121,9 +121,10 @@ impl Serving {
         spawn_servers(waiting, self.closed.token().clone())
     }
 
-    /// Replaces the routers that answer "not ready" by `main` and `metrics`, also on open
-    /// connections. Starts the servers unless they run already. Returns the Tokio task of the
-    /// servers, and the token that ends the servers.
+    /// Replaces the routers that answer "not ready" by `main` and `metrics`. Open connections use
+    /// the new routers from their next request on. Starts the servers if [`Serving::begin`] has not
+    /// started them. Returns the Tokio task of the servers, and a token whose cancellation ends the
+    /// servers.
     pub(super) fn open(
         mut self,
         (main, metrics): (Router, Router),

@@ -54,11 +54,11 @@ impl EndSignals {
         };
     }
 
-    /// Waits for the signal that ends the service at once during a shutdown: another SIGTERM or
-    /// SIGINT. If SIGHUP began the shutdown, the first SIGTERM or SIGINT after it does not count:
-    /// when a terminal is closed, the service manager may send a SIGTERM to the terminal's whole
-    /// session. A further SIGHUP never counts: when a terminal is closed, both the kernel and the
-    /// shell may send a SIGHUP.
+    /// Waits during a shutdown for the signal that ends the service at once. If SIGTERM or SIGINT
+    /// began the shutdown, this signal is the next SIGTERM or SIGINT. If SIGHUP began the shutdown,
+    /// this signal is the second SIGTERM or SIGINT after the SIGHUP: the service manager may send
+    /// the first SIGTERM because the terminal is closed. A repeated SIGHUP never ends the service
+    /// at once: when a terminal is closed, both the kernel and the shell may send a SIGHUP.
     pub(super) async fn end_at_once(&mut self) {
         let needed = if self.hung_up { 2 } else { 1 };
         for _ in 0..needed {

@@ -1,7 +1,7 @@
 //! Sends the requests of an asker to a gate: proposes a call, and reports the call's outcome.
-//! Invariants: an answer is an error if its HTTP status contradicts its decision, or if it names a
-//! tool other than the proposed tool. All proposals of one call have the same idempotency key. The
-//! client returns no permit that has ended.
+//! Invariants: all proposals of one call have the same idempotency key. The client returns an error
+//! in place of an answer in three cases: the HTTP status contradicts the decision, the answer names
+//! a tool other than the proposed tool, or the answer's permit has ended.
 
 use std::time::Duration;
 
@@ -23,9 +23,9 @@ const RESPONSE_GRACE: Duration = Duration::from_secs(5);
 /// The minimum time between two proposals of a call that is still pending.
 const MIN_PROPOSAL_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
-/// The maximum duration of one attempt to send a report. It must be shorter than `GRACE` (in
-/// `cli/gate.rs`): a hook's process ends at most `GRACE` after its wait for a decision, and this
-/// wait may be zero.
+/// The maximum duration of one attempt to send a report. A hook may run for the configured wait
+/// plus `GRACE` (in `cli/gate.rs`). The configured wait may be zero, so this duration must be
+/// shorter than `GRACE`.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(6);
 
 #[derive(Debug, Serialize)]
@@ -110,9 +110,9 @@ impl ServiceAnswer {
 /// The right to run a call once. The service gives the permit to a single asker.
 #[derive(Clone, Debug, Deserialize)]
 pub struct ServicePermit {
-    /// The time in milliseconds within which the call must start. The client counts this time from
-    /// the moment before it sends its request, and includes the time in which the machine is
-    /// suspended. The client therefore never uses the permit longer than the service allows.
+    /// The time in milliseconds within which the call must start. The service counts this time
+    /// from its answer. The client counts it from the moment at which it sends the proposal, with
+    /// [`Clock::uptime`]. So for the client, the permit ends no later than for the service.
     pub expires_in_ms: u64,
     /// The idempotency key that the asker passes to the tool.
     pub idempotency_key: String,
@@ -186,14 +186,13 @@ impl GateClient {
     }
 
     /// Proposes a call, and repeats the proposal with the same key until the call is decided or
-    /// `wait` has passed. If the call is still pending when `wait` has passed, the verdict is the
-    /// last answer. The last answer may come up to a second after `wait`, because a request asks
-    /// for a wait in whole seconds, rounded up.
+    /// `wait` has passed. Returns the last answer. Each request asks for a wait in whole seconds,
+    /// rounded up, so the last answer may arrive up to a second after `wait`.
     ///
-    /// If the service cannot be reached, the client repeats the proposal until `wait` has passed.
-    /// An exception is a service that was unreachable from the beginning: if no answer was
-    /// `pending`, and no request has lasted for `MIN_PROPOSAL_INTERVAL`, the client returns the
-    /// error at once.
+    /// If an answer was `pending`, or if a request has lasted for `MIN_PROPOSAL_INTERVAL`, the
+    /// client repeats the proposal even while the service is unreachable. Otherwise, an unreachable
+    /// service was probably unreachable from the beginning, and the client returns the error at
+    /// once.
     ///
     /// # Errors
     /// Fails if no complete and consistent answer arrives, or if the answer's permit has ended.
@@ -232,15 +231,15 @@ impl GateClient {
         }
     }
 
-    /// Returns `verdict`, or the verdict of a new proposal if the permit of `verdict` seems to have
-    /// ended. The client counts the permit's time from the start of the request, but the service
-    /// may give the permit only at the end of a long wait. So a permit that seems to have ended may
-    /// still be open. In this case, the service answers the new proposal with the same permit and
-    /// the time that is left.
+    /// Returns `verdict` unless its permit seems to have ended. In that case, proposes the call
+    /// once more and returns the new verdict. The client counts a permit's time from the start of
+    /// the request. If the service gave the permit after a long wait, the permit can seem to have
+    /// ended although it is still valid at the service. The service then answers the new proposal
+    /// with the same permit and the remaining time.
     ///
     /// # Errors
-    /// `PermitEnded` if the permit of the new verdict seems to have ended, too. Otherwise the error
-    /// of the new proposal.
+    /// Fails with `PermitEnded` if the permit of the new verdict also seems to have ended. Fails
+    /// with the error of the new proposal if that proposal fails.
     async fn with_open_permit(
         &self,
         call: &ProposedCall<'_>,

@@ -210,7 +210,8 @@ async fn create<S: Store, W: ChangeWriter>(
     answer(task.fill(PAUSED))
 }
 
-/// The text of the `user_message` item. The prompt after the tool call repeats this text.
+/// The body of the journal's `user_message` item. After the tool call, `resume` sends the text of
+/// this item to the model again.
 #[derive(Deserialize)]
 struct UserMessage<'a> {
     #[serde(borrow)]

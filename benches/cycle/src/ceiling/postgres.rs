@@ -72,12 +72,14 @@ select t.task_id, t.session_id, r.call_id, i.body
   from intervention_request r join agent_task t using (task_id) join agent_task_item i using (task_id)
  where r.request_id = $1 order by i.seq";
 
-/// Connects to the database. As in the service, each statement has a single generic plan.
+/// Connects to the database. As in the service, Postgres plans each prepared statement once, for
+/// all values of its parameters.
 pub async fn connect(url: &str) -> Connection {
     let (connection, driver) = tokio_postgres::connect(url, NoTls)
         .await
         .expect("a database");
-    // `driver` runs until the process ends. If `driver` fails, the pending statement also fails.
+    // `driver` transfers the data of `connection` until the process ends. If `driver` fails, the
+    // pending statements of `connection` also fail.
     tokio::spawn(driver);
     connection
         .batch_execute(
@@ -139,8 +141,9 @@ impl Writer for PostgresWriter {
             .query_one(&self.write, &columns.values())
             .await
             .expect("a written batch");
-        // The row has the numbers of written changes and of decided requests. A number is too low
-        // if another change has already stored the same version or decided the same request.
+        // Column 0 is the number of changes that the statement wrote. It is too low if another
+        // change has already stored the same version. Column 1 is the number of requests that the
+        // statement decided. It is too low if another change has already decided the same request.
         assert_eq!(row.get::<_, i64>(0), length(&batch));
         assert_eq!(row.get::<_, i64>(1), length(&columns.decided));
         vec![(); batch.len()]
