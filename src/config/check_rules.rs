@@ -69,10 +69,10 @@ fn check_name(place: &RulePlace<'_>, config: &Config, mistakes: &mut Mistakes) {
     }
 }
 
-/// Checks the entries of `tools`. An entry that matches no tool is a mistake, because a `deny` with
-/// a misspelt name would silently deny no call. If a gate has `other_tools: judge`, the entry may
-/// match a tool that the file does not name, so the entry is no mistake. Without `auth`, no rule
-/// may allow a tool that runs on this host.
+/// Checks the entries of `tools`. An entry that matches no tool is a mistake: its name may be
+/// misspelt, and then a `deny` denies no call. If a gate has `other_tools: judge`, the entry may
+/// match a tool that the file does not name, so the entry gets a warning at most. A rule that
+/// allows a tool of this host is a mistake if the file has no `auth`.
 fn check_tools(
     place: &RulePlace<'_>,
     config: &Config,
@@ -134,14 +134,16 @@ fn check_terms(place: &RulePlace<'_>, config: &Config, root: &Node, mistakes: &m
         let detail = "expected more than 0, or `never` for no deadline";
         place.add(&["expires_in"], detail, mistakes);
     }
-    // If `allow` is empty because its elements could not be read, a mistake is reported already.
+    // `rule.allow` is also empty if no element of `allow` could be read. Such elements have
+    // mistakes of their own, so this check reports only a list that is empty in the file.
     let allow = root.at(&["policy", &place.at, "allow"]);
     if rule.allow.is_empty() && allow.is_none_or(|allow| allow.elements().is_empty()) {
         let detail = "an approval allows at least one answer";
         place.add(&["allow"], detail, mistakes);
     }
-    // A question that requires several approvals does not offer `respond`, because a `respond` of a
-    // single person would be the result. Without accounts, each rule requires one approval.
+    // The `respond` of a single person would become the result of the call. Therefore a question
+    // that requires several approvals offers no `respond`. Without accounts, each rule requires one
+    // approval.
     let only = |known: &[Action]| rule.allow.iter().all(|action| known.contains(action));
     let is_readable = allow.is_none_or(|allow| allow.elements().len() == rule.allow.len());
     if config.auth.is_none() || rule.approvers.required < 2 || rule.allow.is_empty() || !is_readable
@@ -158,8 +160,9 @@ fn check_terms(place: &RulePlace<'_>, config: &Config, root: &Node, mistakes: &m
     }
 }
 
-/// Checks `remember` as a whole. The module `policy` checks this, too, but `report::merge` leaves
-/// out the mistakes of `policy` if a mistake below `remember` is known.
+/// Checks whether the members of `remember` fit each other and the rule. The module `policy` finds
+/// the same mistakes, but `report::merge` drops them if a member of `remember` has a mistake
+/// itself.
 fn check_remember(place: &RulePlace<'_>, root: &Node, mistakes: &mut Mistakes) {
     let at = ["policy", place.at.as_str()];
     let node = root.at(&[&at[..], &["remember"]].concat());
@@ -173,9 +176,10 @@ fn check_remember(place: &RulePlace<'_>, root: &Node, mistakes: &mut Mistakes) {
         .check_whole_remember(&at, is_selection_known, mistakes);
 }
 
-/// Checks the conditions of rules with `remember`. Reports a condition that contains a `${…}` or is
-/// set by an environment variable. Such a condition may hold a secret, but approvers read the
-/// condition, and the service stores its digest.
+/// Checks the two conditions of each rule with `remember`: its `when` and `remember.when`. Reports
+/// a condition that contains a `${…}`, and a condition that an environment variable sets. The
+/// inserted value may be a secret, but approvers read the condition, and the service stores its
+/// digest.
 pub(super) fn check_remembered_conditions(
     root: &Node,
     inserted: &[InsertedValue],
@@ -201,8 +205,8 @@ pub(super) fn check_remembered_conditions(
     }
 }
 
-/// Returns the names in `callable` that match a pattern; `None` if the pattern is not valid. No
-/// glob may match a `request_…` tool, so the caller leaves these tools out of `callable`.
+/// Returns the names in `callable` that match a pattern; `None` if the pattern is not valid. A
+/// rule's glob never matches a `request_…` tool, so `callable` must contain no such tool.
 fn matching_tools<'t>(
     pattern: &str,
     callable: impl IntoIterator<Item = &'t str>,

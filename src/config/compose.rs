@@ -242,9 +242,9 @@ impl Config {
         }
     }
 
-    /// Returns a spec for each configured tool for which `usable` returns false. The settings of
-    /// these tools have mistakes. Without the specs, each rule that names such a tool would be
-    /// reported, too.
+    /// Returns a placeholder spec for each configured tool for which `usable` returns false. The
+    /// settings of these tools have mistakes. With the specs, the check of the rules finds the
+    /// tools, so it does not report each rule that names one of them.
     pub fn unusable_tools<'c>(
         &'c self,
         usable: impl Fn(&str) -> bool + 'c,

@@ -67,8 +67,8 @@ impl Environment {
             .map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// Returns the names of the variables whose values are not UTF-8. These variables count as not
-    /// set, so the configuration must not rely on one of them.
+    /// Returns the names of the variables whose values are not UTF-8. [`Environment::variable`]
+    /// returns `None` for such a variable. A caller that needs the variable reports a mistake.
     pub fn undecodable(&self) -> impl Iterator<Item = &str> {
         self.undecodable.iter().map(String::as_str)
     }

@@ -1,12 +1,12 @@
 //! Finds out whether the command of an MCP server names a version of the package that `npx` or
-//! `uvx` fetches. A command is read as these programs read it: the first argument that is no option
-//! is the package, unless an option names the packages.
+//! `uvx` fetches. This module finds the package as these programs do: in the options that name
+//! packages. Without such an option, the package is the first argument that is not an option.
 
 /// A program that fetches a package and runs a command of it.
 struct Fetcher {
     /// The options that name a package.
     package_options: &'static [&'static str],
-    /// Other options whose value may be the next argument.
+    /// Other options that take a value: after `=`, or as the next argument.
     value_options: &'static [&'static str],
     /// Returns whether the text that names a package fixes its version.
     is_pinned: fn(&str) -> bool,
@@ -121,8 +121,8 @@ fn packages<'c>(arguments: &[&'c str], fetcher: &Fetcher) -> Vec<&'c str> {
     packages
 }
 
-/// Whether a package of npm is fixed: `server@1.2.3`, `@scope/server@1.2.3`,
-/// `github:acme/server#0123abc` or `./server`.
+/// Whether the text fixes the version of an npm package (`server@1.2.3`, `@scope/server@1.2.3`,
+/// `github:acme/server#0123abc`), or is a local path (`./server`).
 fn is_pinned_for_npm(package: &str) -> bool {
     if is_path(package) {
         return true;
@@ -135,8 +135,8 @@ fn is_pinned_for_npm(package: &str) -> bool {
     }
 }
 
-/// Whether a package of Python is fixed: `server==1.2.3`, `server[cli]@1.2.3`,
-/// `git+https://acme.com/server@v1.2.3` or `./server`.
+/// Whether the text fixes the version of a Python package (`server==1.2.3`, `server[cli]@1.2.3`,
+/// `git+https://acme.com/server@v1.2.3`), or is a local path (`./server`).
 fn is_pinned_for_python(package: &str) -> bool {
     let requirement = package.split(['#', ';']).next().unwrap_or_default().trim();
     if is_path(requirement) {
@@ -151,8 +151,8 @@ fn is_pinned_for_python(package: &str) -> bool {
     })
 }
 
-/// Whether a text is a single version. A tag such as `latest` and a range such as `^1.2` are no
-/// single version, because they may stand for another version at each start.
+/// Whether a text is a version, such as `1.2.3` or `v1`. A tag such as `latest` or a range such as
+/// `^1.2` is no version, because the next start may fetch a newer package for it.
 fn is_version(text: &str) -> bool {
     let text = text.strip_prefix(['v', '=']).unwrap_or(text);
     let letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '+' | '_' | '!');

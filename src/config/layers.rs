@@ -17,15 +17,15 @@ const OTHER_VARIABLES: &[&str] = &[
     "HOLDPOINT_GATE",
     "HOLDPOINT_WAIT",
 ];
-/// The variable that arms failpoints; `None` in a build without failpoints. Such a build warns of
-/// the variable and ignores it.
+/// The variable that arms failpoints. In a build without failpoints it is `None`, so
+/// `apply_variables` warns that the variable is ignored.
 const FAILPOINTS_VARIABLE: Option<&str> = if cfg!(any(debug_assertions, feature = "failpoints")) {
     Some("HOLDPOINT_FAILPOINTS")
 } else {
     None
 };
 
-/// The text of a mistake: the value of a variable that the configuration needs is not UTF-8.
+/// The message about a variable that the configuration needs but whose value is not UTF-8.
 pub const NOT_UTF_8: &str = "the variable's value is not UTF-8";
 
 /// The values of the flags that override a key; `None` if a flag is not given.
@@ -37,13 +37,16 @@ pub struct Flags {
     pub database_url: Option<String>,
 }
 
-/// Applies the environment variables to the tree. Variables with shorter paths are applied first,
-/// because `…__A` would otherwise overwrite the value that `…__A__B` has set. Indexes are applied
-/// in numeric order, because a list grows by one element at a time. A variable's name matches a key
-/// without regard to case, `-` and `_`. If the file lacks a key, the key is added with its spelling
-/// in `known` (all keys of the schema), else in lower case. The name of a header, or of a variable
-/// of a command, gets its spelling from `own_name`. `known` is called only if a variable overrides
-/// a key.
+/// Applies the environment variables to the tree, in this order:
+/// - Variables with shorter paths come first. Otherwise `…__A` would overwrite the value that
+///   `…__A__B` has set.
+/// - Among paths of the same length, indexes come in numeric order, because a list grows by one
+///   element at a time.
+///
+/// A variable's name matches a key without regard to case, `-` and `_`. If the file lacks the key,
+/// the key is added. The new key is spelled as `own_name` returns it for the name of a header, or
+/// of a variable of a command. Any other new key is spelled as in `known` (all keys of the schema),
+/// or in lower case if `known` lacks it. `known` is called only if a variable overrides a key.
 pub fn apply_variables(
     root: &mut Node,
     environment: &Environment,
@@ -159,9 +162,10 @@ fn put(root: &mut Node, path: &[String], node: Node, known: &[String]) -> Result
     Ok(())
 }
 
-/// Returns the usual spelling of a step of `path` that names a header (`-` instead of `_`) or an
-/// environment variable of a command (upper case). Returns `None` if the step is any other key.
-/// `rest` is the number of steps from this step to the end of the path.
+/// Returns the usual spelling of a step of `path`, if the step is the name of a header or of an
+/// environment variable of a command. A header is spelled with `-` instead of `_`, and an
+/// environment variable in upper case. Returns `None` for any other step. `rest` is the number of
+/// steps from this step to the end of the path, this step included.
 fn own_name(path: &[String], rest: usize) -> Option<String> {
     let (above, below) = path.split_at_checked(path.len().checked_sub(rest)?)?;
     let step = below.first()?;

@@ -1,5 +1,5 @@
 //! Loads the part of the configuration that the review of MCP servers needs. The other parts are
-//! not checked: they may name tools that are not in the lock file before the review.
+//! not checked, because they may name tools that only the review adds to the lock file.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;

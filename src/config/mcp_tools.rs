@@ -100,8 +100,8 @@ pub(super) fn check_server(
     for (keys, detail) in server.checked().1 {
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         let place = [&["mcp", name], keys.as_slice()].concat();
-        // If `command` cannot be read, a missing `url` is no mistake, because the server may be a
-        // child process.
+        // Without a readable `command`, `checked` requires a `url`. But a server that has a
+        // `command` needs no `url`, so the missing `url` is not reported.
         let is_missing_url = keys == ["url"] && server.url.is_none();
         if root.is_broken_on_path(&place) || (is_missing_url && is_command_unreadable) {
             continue;

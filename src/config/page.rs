@@ -130,18 +130,17 @@ fn write_keys(schema: &Value, map: &NestedMap<'_>, place: &str, page: &mut Strin
     }
 }
 
-/// A map of settings that a property describes. `schema` is the schema of the map. `step` is the
-/// path from the property to the map:
-/// - empty if the property is itself the map;
-/// - `.<name>` if the property is a map of names to such maps;
-/// - `[]` if the property is a list of such maps.
+/// The schema of the settings that a property holds. `step` is the path from the property to the
+/// settings:
+/// - empty if the settings are directly in the property;
+/// - `.<name>` if the property is a map from names to settings;
+/// - `[]` if the property is a list of settings.
 struct NestedMap<'s> {
     schema: &'s Value,
     step: &'static str,
 }
 
-/// Returns the map of settings for a property: the property itself, or the maps that the property
-/// contains by name or in a list.
+/// Returns the schema of the settings that a property holds: directly, by name, or in a list.
 fn nested_map<'s>(property: &'s Value, schema: &'s Value) -> NestedMap<'s> {
     let own = resolved(property, schema);
     if let Some(values) = own.get("additionalProperties").filter(|it| it.is_object()) {

@@ -49,10 +49,10 @@ impl fmt::Display for ConfigReport {
 }
 
 impl ConfigReport {
-    /// Finds the positions of the mistakes in the tree, and sorts the mistakes in the order of the
-    /// file. Mistakes in variables and flags come last. Hides the `secrets` in every line. In a
-    /// line about a place, also hides the values of `inserted` at this place, and the value by
-    /// which an environment variable overrides this place.
+    /// Finds the position of each mistake in the tree. Sorts the mistakes in the order of the file,
+    /// with the mistakes in variables and flags at the end. Redacts `secrets` in every line. A line
+    /// about a place is also redacted with the values that were inserted at this place, and with
+    /// the value of an environment variable that overrides the place (see [`without_value`]).
     #[must_use]
     pub(crate) fn new(
         file: &str,
@@ -97,13 +97,14 @@ impl ConfigReport {
     }
 }
 
-/// Adds the mistakes and warnings that other modules found. Leaves out a mistake or warning in
-/// four cases, because it follows from a mistake that is already known:
-/// - A mistake is already known at the same place or below it.
+/// Adds the mistakes and warnings that other modules found (`module_mistakes`). Drops those that
+/// follow from a known mistake, which is one that `mistakes` had before. There are four cases:
+/// - A mistake is known at the same place or below it.
 /// - The place, or a place above it, could not be read. So the module checked a default.
-/// - The place has no value, and a mistake is known above it. So the module checked a default.
-/// - The place has no value, and is in a model whose `provider` could not be read. The provider
-///   decides which other keys the model needs.
+/// - The tree has no value at the place, and a mistake is known above the place. So the module
+///   checked a default.
+/// - The tree has no value at the place, which is in a model whose `provider` could not be read.
+///   The provider decides which other keys the model needs.
 pub(crate) fn merge(root: &Node, mistakes: &mut Mistakes, module_mistakes: Mistakes) {
     let known: Vec<Vec<String>> = mistakes
         .found
@@ -156,11 +157,12 @@ fn overriding_values(root: &Node) -> Vec<InsertedValue> {
 /// Replaces an inserted value by the name of its variable or file in each quotation of a message
 /// (the text between two backticks). Unlike the redactor of the whole report, this function also
 /// replaces short values.
-/// - A word outside of the quotations is not replaced, because the replacement would reveal that
-///   the word is the value.
+/// - The text outside of the quotations stays. It has the message's own words, and a replacement
+///   there would reveal that the replaced word is the value.
 /// - A value of one or two characters is replaced only if it is the whole quotation, because it may
 ///   otherwise be a part of a word.
-/// - If a backtick in the value hides where the quotations are, the value is replaced everywhere.
+/// - A longer value is replaced in the whole message if the quotations cannot be told from the
+///   other text: the value has a backtick, or the message has an odd number of backticks.
 fn without_value(text: &str, inserted: &InsertedValue) -> String {
     let value = inserted.value.reveal().as_str();
     let name = format!("[secret {}]", inserted.name);
@@ -185,8 +187,8 @@ fn without_value(text: &str, inserted: &InsertedValue) -> String {
 /// the position as text; and the mistake's path of keys.
 fn place(file: &str, root: &Node, mistake: &Mistake) -> ((usize, usize), String, String) {
     let (explicit, path) = match mistake.place.split_first() {
-        // A first step such as `@3:5` or `@HOLDPOINT_X` is a position or a variable, unless the
-        // file has this key.
+        // A first step such as `@3:5` is a position, and one such as `@HOLDPOINT_X` is a variable.
+        // A key of the file may begin with `@`, too, and then it is an ordinary step.
         Some((first, rest)) if first.starts_with('@') && root.get(first).is_none() => {
             (first.strip_prefix('@'), rest)
         }

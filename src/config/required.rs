@@ -1,7 +1,7 @@
 //! Checks the required keys, which the JSON Schema of the file names. The check runs on the tree
 //! before the settings are read, so that a missing key is reported along with all other mistakes.
-//! Later, a missing key is read as an empty setting. The later checks must not report this setting
-//! again.
+//! Then the settings are read with an empty value for each missing key. A later check must not
+//! report this empty value, because the missing key is reported already.
 
 use serde_json::Value;
 
@@ -62,7 +62,7 @@ fn check_maps(
     }
 }
 
-/// Reports each of the keys that a map lacks, or whose text, list or map is empty.
+/// Reports each of `keys` that a map lacks, and each whose value is an empty text, list or map.
 fn check_keys(node: &mut Node, keys: &[&str], place: &[String], mistakes: &mut Mistakes) {
     if !matches!(node.kind, Kind::Map(_)) {
         return;

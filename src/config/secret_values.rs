@@ -53,10 +53,10 @@ pub(super) fn find(root: &Node, inserted: &[InsertedValue]) -> Vec<(String, Secr
     values
 }
 
-/// Returns those of `secrets` that the expansion of a stored definition's `${…}` must not insert,
-/// because people and models see the expanded text. Leaves out two kinds of values:
-/// - values that are too short to be redacted;
-/// - values that a `${…}` in the file inserts at a place that is shown, unless the value also
+/// Returns the secrets that the expansion of a stored definition's `${…}` must not insert, because
+/// people and models see the expanded text. The expansion may insert two kinds of `secrets`:
+/// - a value that is too short to be redacted;
+/// - a value that a `${…}` in the file inserts at a place that is shown, unless the value also
 ///   stands at a place that is always secret (`unexpanded::is_key`).
 pub(super) fn never_shown(
     root: &Node,

@@ -110,8 +110,8 @@ pub(super) fn correct_indexes<'m>(
     }
 }
 
-/// Returns the index in the file of an element of `list`. `step` is the index of the element among
-/// the elements that could be read. `None` if the node is not a list, or has no such element.
+/// Returns the index of an element of `list` in the file. `step` is the element's index among the
+/// readable elements. Returns `None` if the node is not a list, or has no such element.
 fn file_index(list: &Node, step: &str) -> Option<usize> {
     let nth: usize = step.parse().ok()?;
     let elements = list.elements().iter().enumerate();

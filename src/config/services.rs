@@ -141,11 +141,10 @@ impl Config {
     }
 
     /// Returns the credentials that an agent may ask for. If the agent offers
-    /// `request_credentials`, these are all credentials, because the model may name any
-    /// credential in the argument `service`. Otherwise they are the credentials that the agent's
-    /// tools, or the tools of agents below it, take. `receiver` returns the text that tells people
-    /// where a tool sends a credential. If `receiver` returns `None`, the form does not name the
-    /// tool.
+    /// `request_credentials`, these are all credentials, because the model may name any credential
+    /// in the argument `service`. Otherwise they are the credentials that the agent's tools, or the
+    /// tools of agents below it, take. `receiver` returns the text that tells people where a tool
+    /// sends a credential, or `None` to leave the tool out of the form.
     fn services(&self, agent: &str, receiver: impl Fn(&str) -> Option<String>) -> Vec<Service> {
         let takers = self.credential_takers(agent);
         let agent = self.agents.get(agent);

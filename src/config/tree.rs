@@ -131,8 +131,8 @@ impl Node {
             })
     }
 
-    /// Returns the origin of the deepest existing node on a path. If this node is an entry of a map
-    /// in the file, returns the origin of the entry's key instead.
+    /// Returns the origin of the deepest node that exists on a path. If this node
+    /// comes from the file and is the value of a key, returns the origin of the key instead.
     #[must_use]
     pub fn origin_of<S: AsRef<str>>(&self, path: &[S]) -> &Origin {
         let mut origin = &self.origin;
@@ -336,8 +336,8 @@ impl Builder<'_> {
         Some(())
     }
 
-    /// Reports a tag outside the core schema. Returns `false` if there is such a tag. To YAML, a word
-    /// that begins with `!` is no part of the value, so `when: !args.paid` has an empty condition.
+    /// Reports a tag outside the core schema. Returns `false` if there is such a tag. YAML reads a
+    /// word that begins with `!` as a tag, so the value of `when: !args.paid` is empty.
     fn check_tag(&mut self, tag: Option<&Tag>, span: &Span) -> bool {
         let is_known = tag.is_none_or(Tag::is_yaml_core_schema);
         if !is_known {
@@ -404,8 +404,8 @@ impl Builder<'_> {
             open.key = Some((key_text(&node)?, node.origin));
             return Some(());
         };
-        // YAML 1.2 has no merge keys. In a JSON Schema, `<<` would be an unknown keyword without
-        // effect.
+        // YAML 1.2 has no merge keys, so `<<` would be an ordinary key. A JSON Schema ignores an
+        // unknown key, so the mistake would stay unnoticed there.
         let detail = if key == "<<" {
             "`<<` merges no map here: write the keys of that map out".to_owned()
         } else if entries.iter().any(|entry| entry.key == key) {

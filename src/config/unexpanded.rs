@@ -1,15 +1,16 @@
 //! The unexpanded configuration as JSON, and the places in it that may hold secrets or may be
-//! shown. Invariants: the JSON has no key, token or password, whether the file, a variable or a
-//! flag sets it. In place of any other value that may be secret and comes from a variable or a
-//! flag, the JSON has the name of the variable or flag.
+//! shown. Invariants: the JSON never has the value of an API key or of another secret at a place of
+//! [`is_key`], whether the file, a variable or a flag sets it. In place of any other value that may
+//! be secret ([`is_secret`]) and comes from a variable or a flag, the JSON has the name of the
+//! variable or flag.
 
 use serde_json::{Map, Value};
 
 use super::tree::{Kind, Node, Origin};
 
-/// The value that stands in the JSON for a key, token or password ([`is_key`]) whose text is not
-/// exactly `${NAME}`. The text itself is left out, because a digest over the text could be used to
-/// test guesses of the secret.
+/// Stands in the JSON in place of a key, token or password ([`is_key`]) from the file whose text is
+/// not exactly `${NAME}`. With the text itself, the digest of the JSON could be used to test
+/// guesses of the secret.
 const KEY_MARKER: &str = "key";
 
 /// Converts the tree to the JSON from which digests are computed. A value that may be secret is

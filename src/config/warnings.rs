@@ -95,8 +95,8 @@ fn is_literal(text: &str) -> bool {
     !text.is_empty() && !text.replace("$${", "").contains("${") && !text.contains(REFERENCE_START)
 }
 
-/// Warns about a database password in a flag. Warns about shell tools if the database is SQLite,
-/// because their commands could rewrite the database.
+/// Warns about a database password in a flag. If the database is `SQLite`, also warns about each
+/// shell tool, because the tool's commands could rewrite the database.
 pub(crate) fn check_settings(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     let url = config.database.url.reveal();
     let is_from_flag = root

@@ -251,8 +251,8 @@ fn rule_that_names_no_tool_is_a_warning_where_a_gate_judges_other_tools() {
             "4:41: policy[0].tools[2]: `files/*` names no tool of this file, only others that are proposed at gates",
         ]
     );
-    // If a gate does not list a tool, an `allow` with a glob matches the tool, but an `allow` with
-    // the exact name does not.
+    // An `allow` rule matches a tool that the gate does not list only by a glob. So the exact name
+    // `Bash` allows no call.
     let allow = text("other_tools: judge").replace("decide: hold", "decide: allow");
     let found = warnings(&allow);
     let warned = "4:35: policy[0].tools[1]: `Bash` names no tool, and allows no call: an `allow` matches the other tools that are proposed at gates only by a glob";

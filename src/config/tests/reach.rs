@@ -95,8 +95,9 @@ fn person_without_a_key_is_reached_where_links_decide() {
     assert_eq!(lines, reach("zoe (by-mail)", "nobody"));
 }
 
-/// Reads a file in which zoe, who has no key and answers by links, is an approver of a rule that
-/// holds these tools. eve has a key, and these groups.
+/// Reads a file with the rule `r`, which holds calls of these tools and whose approvers are the
+/// group `g`. zoe is in `g`, has no key, and answers by links. eve has a key, and is in these
+/// groups.
 fn held_for_zoe(tools: &str, groups: &str) -> Result<Config, Vec<String>> {
     read(&format!(
         "models: {{ m: {{ provider: openai, model: x }} }}

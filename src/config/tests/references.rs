@@ -1,5 +1,6 @@
-//! Tests of references between the sections of a file and to variables, of texts that look like a
-//! reference to a credential, and of texts that YAML takes for something else.
+//! Tests of references between the sections of a file, and of references to variables. Also tests
+//! texts that look like a reference to a credential, and texts that YAML reads as a number, a tag
+//! or an empty value.
 
 use super::*;
 

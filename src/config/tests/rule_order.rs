@@ -9,7 +9,8 @@ tools: { t: { external: {} }, u: { external: {} }, files_read: { external: {} } 
 const SOME: &str = "tools: [t], when: \"user.id == 'ann'\", decide: allow";
 
 /// Loads [`FILE`] with these gates and these rules, whose names are `r0`, `r1`, and so on. Returns
-/// the rules that never decide a call, each with the rules that decide its calls.
+/// a line for each rule that never decides a call: the path of its `tools`, and the names of the
+/// earlier rules that decide the calls instead.
 fn idle_rules(gates: &str, rules: &[&str]) -> Vec<String> {
     let rules = rules.iter().enumerate();
     let rules = rules.map(|(index, rule)| format!("  - {{ name: r{index}, {rule} }}\n"));
@@ -69,7 +70,8 @@ fn rule_that_may_decide_a_call_is_not_warned_about() {
         &["tools: ['{t,u,files_read}'], decide: allow", rest],
         // No `allow` rule applies to a tool that asks a person.
         &[all, "tools: [request_confirmation], decide: hold"],
-        // If the first rule cannot be evaluated, the second rule does not allow the call.
+        // If the `when` of the first rule cannot be evaluated, the `allow` of the second rule has
+        // no effect. So the third rule decides the call.
         &[SOME, allow_t, hold_t],
     ] {
         assert_eq!(idle_rules("", rules), Vec::<String>::new(), "{rules:?}");

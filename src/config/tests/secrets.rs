@@ -1,5 +1,6 @@
-//! Tests that messages contain no secret values. Also tests that schemas, and targets that people
-//! see, contain no expanded values.
+//! Tests that messages contain no secret values. Also tests that a `${…}` in a JSON Schema stands
+//! only in a `description` or `title`, and that a tool's target, which people see, has the
+//! unexpanded `${…}`.
 
 use super::*;
 

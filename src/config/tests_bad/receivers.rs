@@ -204,7 +204,8 @@ fn unknown_names_in_an_entry_are_refused() {
     }
 }
 
-/// Returns the warnings of this file about names of an entry that no rule lets decide.
+/// Returns the warnings about this entry that no rule lets one of its groups or users decide a
+/// question. Each line is cut to the text after the word `notify`.
 fn warned(auth: &str, entry: &str) -> Vec<String> {
     warnings_with(
         "no rule lets",
@@ -212,7 +213,8 @@ fn warned(auth: &str, entry: &str) -> Vec<String> {
     )
 }
 
-/// Returns the warnings about `notify` with these words, of a file with these sections.
+/// Returns the warnings about `notify` that contain `words`, for a file with these sections. Each
+/// line is cut to the text after the word `notify`.
 fn warnings_with(words: &str, sections: &str) -> Vec<String> {
     let text = format!("{BASE}{TOOL}{sections}");
     let (_, report) = load(

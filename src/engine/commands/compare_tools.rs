@@ -1,6 +1,6 @@
 //! Compares the tools of MCP servers with their reviewed definitions before an approval is stored.
-//! If a tool has changed since the request was opened, the approval of its call is refused, and a
-//! person is asked again.
+//! If a tool has changed since the request was opened, [`Decider`] withdraws the request instead of
+//! storing the approval, and the driver judges the call again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,9 +23,9 @@ const MAX_WAIT: Duration = Duration::from_secs(5);
 
 impl Decider<'_> {
     /// Compares the tools of `calls` with their reviewed definitions, if an answer with this
-    /// `action` can let a call run. Ignores a comparison that fails. Waits at most [`MAX_WAIT`]. A
-    /// longer comparison continues in the background: if it were dropped, a server that is still
-    /// starting would count as a server that cannot be started.
+    /// `action` can let a call run. The answer is processed even if a comparison fails, or takes
+    /// longer than [`MAX_WAIT`]. A longer comparison continues in the background, because it may be
+    /// starting the server: a start whose future is dropped counts as failed.
     pub(super) async fn compare_tools(
         self,
         agent: &Agent,
