@@ -284,7 +284,7 @@ impl CallState {
                 "The call was let through, and no outcome was reported. It may have taken effect.";
             return (id, Outcome::Failed, text.to_owned());
         }
-        let text = "Approved, but nobody came for it in time.";
+        let text = "Approved, but its agent did not ask for it again in time.";
         (id, Outcome::Expired, text.to_owned())
     }
 

@@ -139,10 +139,10 @@ on_both! {
         assert_eq!(call_summary(&ended), expected(200, "deny", "settled", "expired"), "{}", ended.text);
         let items = items(&app, &ended).await;
         let result = items.iter().find(|item| item["type"] == "tool_result").unwrap();
-        assert_eq!(result["content"], "Approved, but nobody came for it in time.");
+        assert_eq!(result["content"], "Approved, but its agent did not ask for it again in time.");
         let again = ask_by_key(&app, "k1", &refund(120), 5).await;
         assert_eq!(call_summary(&again), expected(200, "deny", "settled", "expired"));
-        let message = "The call was not run (expired): Approved, but nobody came for it in time.";
+        let message = "The call was not run (expired): Approved, but its agent did not ask for it again in time.";
         assert_eq!(again.str("/message"), message);
         assert_eq!(app.tool.count(), 0);
         app.stop().await;

@@ -184,13 +184,13 @@ fn edit_is_told_only_of_a_call_that_was_started() {
         state: GateState::Settled,
         decision,
         outcome: Some(outcome),
-        end_text: Some("Approved, but nobody came for it in time.".to_owned()),
+        end_text: Some("Approved, but its agent did not ask for it again in time.".to_owned()),
         attempts,
         ..sample::gate_call()
     };
     assert_eq!(
         told(&call(GateDecision::Deny, Outcome::Expired, 0)),
-        "The call of refund_payment was expired: Approved, but nobody came for it in time. It has not run."
+        "The call of refund_payment was expired: Approved, but its agent did not ask for it again in time. It has not run."
     );
     let unknown = told(&call(GateDecision::Allow, Outcome::Unknown, 1));
     let notice = format!("A person changed the arguments before it ran: {arguments}");
