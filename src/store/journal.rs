@@ -1,4 +1,5 @@
-//! Reads a task's row with the task's whole journal, and pages of a task's items.
+//! Reads a task's row with the task's whole journal, pages of a task's items, and the last message
+//! of the user before a question.
 
 use uuid::Uuid;
 
@@ -8,7 +9,7 @@ use super::page::MAX_PAGE_BYTES;
 use super::record::{Keyed, record};
 use super::task_columns::TaskRecord;
 use super::tasks::{corrupt, fact};
-use super::{ReadError, Store};
+use super::{ReadError, RequestRow, Store};
 use crate::task::change::Journal;
 use crate::task::id::TaskId;
 use crate::task::item::Item;
@@ -41,7 +42,27 @@ const ITEMS: Sql = sql!(
 )
 .by_key();
 
-pub(super) const STATEMENTS: &[Sql] = &[JOURNAL, ITEMS];
+/// Finds the last message of the user to the root `$1` before the item of task `$2` with the `seq`
+/// `$3`. Selects this message and the item after it. The event numbers order the items of all tasks
+/// of the tree. The event number of an item is at least its `seq`, so the condition on `seq` leaves
+/// out no earlier message. Because of this condition, the search begins near the question, even if
+/// the journal has continued since. The search walks back by the primary key, and loads no body of
+/// the items that it skips, so no limit is needed.
+const LAST_USER_MESSAGE: Sql = sql!(
+    "with question (number) as (
+        select event_number from agent_task_item where task_id = $2 and seq = $3
+     )
+     select i.seq, i.at, i.body, i.event_number from agent_task_item i
+      where i.task_id = $1 and i.seq >= (
+        select m.seq from agent_task_item m
+         where m.task_id = $1 and m.type = 'user_message' and m.seq < (select number from question)
+           and m.event_number < (select number from question)
+         order by m.seq desc limit 1)
+      order by i.seq limit 2"
+)
+.by_key();
+
+pub(super) const STATEMENTS: &[Sql] = &[JOURNAL, ITEMS, LAST_USER_MESSAGE];
 
 record! {
     /// A task's row, with the time of the read (`moment`). `doubted_at` is the time up to which the
@@ -150,5 +171,21 @@ impl Store {
             .iter()
             .map(|record| Ok((record.item()?, record.event_number)))
             .collect()
+    }
+
+    /// Reads the last message that the user sent to the root task before the request was opened.
+    /// Returns this message and the next item of the root's journal. Returns no item if there is no
+    /// such message.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
+    pub async fn last_user_message(&self, request: &RequestRow) -> Result<Vec<Item>, ReadError> {
+        let values = vec![
+            Value::Id(request.root_task_id.0),
+            Value::Id(request.task_id.0),
+            Value::Int(request.asked_seq),
+        ];
+        let records: Vec<ItemRecord> = self.db().all(LAST_USER_MESSAGE, values).await?;
+        records.iter().map(ItemRecord::item).collect()
     }
 }

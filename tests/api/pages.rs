@@ -219,6 +219,28 @@ on_both! {
         app.stop().await;
     }
 
+    async fn page_shows_the_users_message_however_many_calls_come_before_the_question(on: On) {
+        let app = TestApp::open(on).await;
+        for turn in 0..6 {
+            let orders = (0..8).map(|place| json!({"order": 8 * turn + place}).to_string());
+            let orders: Vec<String> = orders.collect();
+            let lookups: Vec<_> = orders.iter().map(|order| ("lookup", order.as_str())).collect();
+            app.model.then(calls(&lookups));
+        }
+        app.model.then(calls(&[("refund", r#"{"order":17,"amount":50}"#)]));
+        let body = json!({"input": "Refund order 17."});
+        let held = app.anonymous().header("prefer", "wait=30").post("/v1/tasks", &body).await;
+        held.assert_status(201, "Paused");
+        let path = format!("/v1/tasks/{}/items?limit=200", held.str("/task_id"));
+        let journal = app.anonymous().get(&path).await;
+        assert!(journal.body["items"].as_array().unwrap().len() > 135, "{}", journal.text);
+        let path = format!("/resume/{}", held.str("/pending/0/request_id"));
+        let page = app.anonymous().header("accept", "text/html").get(&path).await;
+        let message = "<blockquote dir=\"auto\">Refund order 17.</blockquote>";
+        assert!(page.text.contains(message), "{}", page.text);
+        app.stop().await;
+    }
+
     async fn arguments_changed_in_the_fields_of_the_page_run(on: On) {
         let app = TestApp::open(on).await;
         app.model.then(calls(&[("refund", r#"{"order":17,"amount":50}"#)]));

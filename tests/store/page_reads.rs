@@ -114,6 +114,21 @@ async fn look_for_equal_calls_reads_few_pages_among_many_calls_of_others_and_its
 }
 
 #[tokio::test]
+async fn search_for_the_last_user_message_reads_few_pages_of_a_journal_that_has_gone_on() {
+    let fixture = StoreFixture::postgres().await;
+    let (task, _) = fixture.paused(finance(1)).await;
+    // The question is item 3, and about 20,000 items follow it.
+    let many = "insert into agent_task_item select (x.i).* from (
+            select jsonb_populate_record(i, jsonb_build_object('seq', n, 'event_number', n)) as i
+              from agent_task_item i, generate_series(5, 20000) n where i.seq = 4) x;
+        analyze";
+    crate::support::postgres::run(fixture.settings.url.reveal(), many.to_owned()).await;
+    let search = statement_with("m.type = 'user_message'");
+    let pages = pages_read(&fixture, search, &format!("'{task}', '{task}', 3")).await;
+    assert!((3..30).contains(&pages), "{pages} pages");
+}
+
+#[tokio::test]
 async fn lists_read_few_pages_however_many_requests_are_open() {
     let fixture = StoreFixture::postgres().await;
     let (_, question) = fixture.paused(finance(1)).await;

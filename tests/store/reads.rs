@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use holdpoint::store::{RequestFilter, TaskFilter};
 use holdpoint::task::id::TaskId;
+use holdpoint::task::item::Fact;
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 
@@ -57,6 +58,36 @@ both! {
         fixture.write(next).await.unwrap();
         let items = fixture.store.items(id, 3, 2).await.unwrap();
         assert_eq!(items.iter().map(|(item, event)| (item.seq, *event)).collect::<Vec<_>>(), [(4, 4), (5, 5)]);
+    }
+
+    async fn last_user_message_is_the_newest_of_the_root_before_the_question(fixture) {
+        let (root, child) = (fixture.task().await, TaskId(fresh()));
+        let say = async |text: &str| {
+            let mut next = fixture.next(root).await;
+            next.facts = vec![said(text)];
+            fixture.write(next).await.unwrap();
+        };
+        say("first").await;
+        fixture.store.commit(change(root, vec![child_task(child, root)])).await.unwrap();
+        let mut questions = Vec::new();
+        for (task, later) in [(child, "second"), (root, "third")] {
+            let question = asked(RequestKind::Approval, finance(1), 1);
+            let mut asks = fixture.next(task).await;
+            asks.facts = vec![Fact::InterventionRequested(question.clone())];
+            asks.counters.open_requests = 1;
+            fixture.store.commit(change(root, vec![asks])).await.unwrap();
+            say(later).await;
+            questions.push(question.request_id);
+        }
+        let mut found = Vec::new();
+        for question in questions {
+            let row = fixture.request(question).await;
+            let items = fixture.store.last_user_message(&row).await.unwrap();
+            found.push(items.into_iter().map(|item| item.seq).collect::<Vec<_>>());
+        }
+        // In the root's journal, "first" has the number 3, "second" 4, the root's question 5, and
+        // "third" 6.
+        assert_eq!(found, [[3, 4], [4, 5]]);
     }
 
     async fn page_reads_no_more_than_it_may_hold(fixture) {

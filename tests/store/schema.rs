@@ -424,6 +424,19 @@ async fn tree_is_found_by_its_keys_on_both_engines() {
     }
 }
 
+#[tokio::test]
+async fn last_user_message_is_found_by_the_journals_key_on_sqlite() {
+    let fixture = StoreFixture::sqlite().await;
+    let mut statements = Store::statements().into_iter();
+    let search = statements.find(|sql| sql.sqlite.contains("m.type = 'user_message'"));
+    let plan = query_plan(&fixture, search.unwrap().sqlite);
+    let found = "m USING INDEX sqlite_autoindex_agent_task_item_1 (task_id=? AND seq<?)";
+    assert!(
+        plan.contains(found) && !plan.contains("TEMP B-TREE"),
+        "{plan}"
+    );
+}
+
 /// Two other indexes would read rows that the claim leaves out: the index by person, which has the
 /// deliveries of every state, and the index of an entry's due deliveries, which has all people.
 #[tokio::test]

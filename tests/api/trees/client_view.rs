@@ -131,6 +131,34 @@ on_both! {
         app.stop().await;
     }
 
+    async fn page_of_a_sub_agents_request_keeps_the_users_message_while_the_root_goes_on(on: On) {
+        let app = trees(on, "").await;
+        let turns = [turn(&[pays("analyst", 17)]), json!("supervisor: first")];
+        let root = paused(&app, &turns).await;
+        let request = open(&root)[0].1.clone();
+        let message = async || {
+            let path = format!("/resume/{request}");
+            let page = app.owner().header("accept", "text/html").get(&path).await.text;
+            let figure = page.split_once("<figure class=\"said\">");
+            let (_, figure) = figure.unwrap_or_else(|| panic!("no message: {page}"));
+            figure.split_once("</figure>").unwrap().0.to_owned()
+        };
+        let before = message().await;
+        assert!(before.contains("supervisor: first"), "{before}");
+        let end = approve(&app.owner(), &request).await;
+        assert_eq!(end.str("/status"), "Completed", "{}", end.text);
+        let lookup = |order: u32| call("lookup", &json!({"order": order}));
+        let lookups = |first: u32| turn(&(first..first + 8).map(lookup).collect::<Vec<_>>());
+        let mut turns: Vec<Value> = (0..6).map(|turn| lookups(8 * turn)).collect();
+        turns.push(json!("supervisor: second"));
+        let body = json!({"input": json!(turns).to_string()});
+        let path = format!("/v1/tasks/{}/messages", root.str("/task_id"));
+        let end = app.owner().post(&path, &body).await;
+        assert_eq!(end.str("/output"), "supervisor: second", "{}", end.text);
+        assert_eq!(message().await, before);
+        app.stop().await;
+    }
+
     async fn request_of_a_sub_agent_is_shown_at_its_root(on: On) {
         let app = trees(on, "").await;
         let root = paused(&app, &analyst_asks()).await;

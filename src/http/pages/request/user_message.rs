@@ -4,7 +4,7 @@
 
 use maud::{Markup, html};
 
-use super::{ITEMS_PER_READ, View};
+use super::View;
 use crate::http::Http;
 use crate::http::pages::layout::{visible, visible_lines};
 use crate::http::pages::translations::fill;
@@ -12,10 +12,6 @@ use crate::http::pages::unless_corrupt;
 use crate::http::server::problem::Problem;
 use crate::store::RequestRow;
 use crate::task::item::{Fact, FinishReason, Part, PartType};
-
-/// The maximum number of items of the root task's journal that [`load`] searches for the message.
-/// The search goes from later to earlier items.
-const MAX_SEARCHED_ITEMS: i64 = 8 * ITEMS_PER_READ;
 
 /// The maximum number of characters of a user's message that are shown unfolded.
 const MAX_UNFOLDED_CHARS: usize = 240;
@@ -34,47 +30,23 @@ pub(super) struct UserMessage {
 }
 
 /// Reads the last message that the user sent to the root task before the request was opened.
-/// Searches at most [`MAX_SEARCHED_ITEMS`] items. Returns `None` if it finds no such message, or if
-/// the journal cannot be read.
+/// Returns `None` if there is no such message, or if it or the item after it cannot be read.
 pub(super) async fn load(http: &Http, row: &RequestRow) -> Result<Option<UserMessage>, Problem> {
-    let mut end = if row.task_id == row.root_task_id {
-        row.asked_seq
-    } else {
-        let Some(root) = unless_corrupt(http.store.task(row.root_task_id).await)? else {
-            return Ok(None);
-        };
-        root.map_or(0, |root| root.last_seq)
+    let read = http.store.last_user_message(row).await;
+    let items = unless_corrupt(read)?.unwrap_or_default();
+    let mut facts = items.into_iter().map(|item| item.fact);
+    let Some(Fact::UserMessage {
+        items: parts, by, ..
+    }) = facts.next()
+    else {
+        return Ok(None);
     };
-    let oldest = (end - MAX_SEARCHED_ITEMS).max(0);
-    let mut is_gate_call = false;
-    while end > oldest {
-        let start = (end - ITEMS_PER_READ).max(oldest);
-        let mut found = None;
-        let mut after = start;
-        while after < end {
-            let read = http.store.items(row.root_task_id, after, end - after);
-            let Some(items) = unless_corrupt(read.await)? else {
-                return Ok(None);
-            };
-            let Some((last, _)) = items.last() else { break };
-            after = last.seq;
-            for (item, _) in items {
-                if let Fact::AssistantMessage(turn) = &item.fact {
-                    is_gate_call |= turn.finish_reason == FinishReason::Gate;
-                }
-                if let Fact::UserMessage { items, by, .. } = item.fact
-                    && item.at <= row.created_at
-                {
-                    found = Some((by, items));
-                }
-            }
-        }
-        if let Some((by, items)) = found {
-            return Ok(Some(UserMessage::new(by, items, is_gate_call)));
-        }
-        end = start;
-    }
-    Ok(None)
+    // The item after the message about a call at a gate is the turn with this call.
+    let is_context = matches!(
+        facts.next(),
+        Some(Fact::AssistantMessage(turn)) if turn.finish_reason == FinishReason::Gate
+    );
+    Ok(Some(UserMessage::new(by, parts, is_context)))
 }
 
 impl UserMessage {
