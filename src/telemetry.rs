@@ -19,6 +19,7 @@
 //! | `unreachable` | `entry` | `requests_unreachable_total` |
 //! | `mcp_server_up` | `server`, `change` (1 or 0) | `mcp_server_up` |
 //! | `mcp_catalogue_changed` | `server`, `change` (the number of tools) | `mcp_catalogue_changed` |
+//! | `mcp_dropped` | `server`, `kind`, `change` (messages or lines) | `mcp_dropped_total` |
 //! | `gate_call` | `gate`, `decision` | `gate_calls_total` |
 //! | `gate_ask` | `gate`, `door`, `seconds` | `gate_ask_seconds` |
 //! | `gate_waiting` | `change` (1 or -1) | `gate_waiting` |
@@ -38,6 +39,7 @@ mod backlog;
 mod deliveries;
 mod gates;
 pub(crate) mod gauges;
+mod mcp;
 mod observation;
 mod requests;
 
@@ -56,6 +58,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 pub use backlog::BacklogSample;
 use deliveries::DeliveryMetrics;
 use gates::GateMetrics;
+use mcp::McpMetrics;
 use observation::Observation;
 use requests::RequestMetrics;
 
@@ -167,8 +170,7 @@ struct Instruments {
     batch: Histogram,
     deliveries: DeliveryMetrics,
     gates: GateMetrics,
-    mcp_up: IntGaugeVec,
-    mcp_changed: IntGaugeVec,
+    mcp: McpMetrics,
 }
 
 /// Upper bounds of the buckets in seconds, up to the maximum timeout of a tool.
@@ -242,18 +244,13 @@ impl Metrics {
             "gate_call" => all.gates.count_answer(observation),
             "gate_ask" => all.gates.record_duration(observation),
             "gate_waiting" => all.gates.waiting.add(observation.change),
-            "mcp_server_up" => set_server_gauge(&all.mcp_up, observation),
-            "mcp_catalogue_changed" => set_server_gauge(&all.mcp_changed, observation),
+            "mcp_server_up" => all.mcp.set_up(observation),
+            "mcp_catalogue_changed" => all.mcp.set_changed(observation),
+            "mcp_dropped" => all.mcp.count_dropped(observation),
             "delivery_lag" => all.deliveries.record_lag(text("entry"), seconds),
             _ => {}
         }
     }
-}
-
-fn set_server_gauge(gauge: &IntGaugeVec, observation: &Observation) {
-    gauge
-        .with_label_values(&[observation.text("server")])
-        .set(observation.change);
 }
 
 struct Builder(Registry);
@@ -350,16 +347,7 @@ impl Instruments {
             batch,
             deliveries: DeliveryMetrics::new(&build)?,
             gates: GateMetrics::new(&build)?,
-            mcp_up: build.gauge(
-                "holdpoint_mcp_server_up",
-                "Whether the MCP server could be reached when it was last needed.",
-                &["server"],
-            )?,
-            mcp_changed: build.gauge(
-                "holdpoint_mcp_catalogue_changed",
-                "Tools of the MCP server that are new or changed since the review.",
-                &["server"],
-            )?,
+            mcp: McpMetrics::new(&build)?,
             registry: build.0,
         })
     }
@@ -399,6 +387,8 @@ mod tests {
         tracing::info!(target: "holdpoint::metric", metric = "delivery", entry = "backend", outcome = "sent");
         tracing::info!(target: "holdpoint::metric", metric = "delivery_lag", entry = "backend", seconds = 0.5);
         tracing::info!(target: "holdpoint::metric", metric = "unreachable", entry = "by-mail");
+        tracing::info!(target: "holdpoint::metric", metric = "mcp_dropped", server = "files", kind = "stderr", change = 2_i64);
+        tracing::info!(target: "holdpoint::metric", metric = "mcp_dropped", server = "files", kind = "stderr", change = 1_i64);
         tracing::info!(target: "holdpoint::metric", metric = "no_such", size = 3_usize);
         tracing::info!(task_id = "t", "an ordinary line");
         tracing::info!(target: "hyper::proto", "a library's line, with a header in it");
@@ -453,6 +443,7 @@ mod tests {
             "holdpoint_commit_batch_size_sum 3",
             "holdpoint_deliveries_total{outcome=\"sent\",target=\"backend\"} 1",
             "holdpoint_requests_unreachable_total{target=\"by-mail\"} 1",
+            "holdpoint_mcp_dropped_total{kind=\"stderr\",server=\"files\"} 3",
             "holdpoint_deliveries_waiting{target=\"backend\"} 7",
             "holdpoint_delivery_oldest_seconds{target=\"backend\"} 90",
             "holdpoint_delivery_lag_seconds_sum{target=\"backend\"} 0.5",

@@ -54,6 +54,8 @@ type PendingAnswers = BTreeMap<String, oneshot::Sender<(RpcAnswer, Option<String
 /// The state shared by a [`Child`], its pending requests and the reader of its output.
 #[derive(Debug)]
 struct Shared {
+    /// The server's name in the configuration.
+    server: String,
     pending_answers: Mutex<PendingAnswers>,
     last_used: Mutex<Instant>,
     /// Canceled once the child's output has ended.
@@ -81,7 +83,7 @@ pub(super) struct Pending {
 impl Child {
     /// Starts a child under a guard. `changes` counts the times when the child's tools may have
     /// changed. `log` redacts the lines of the child's standard error before they are logged.
-    /// Without `log`, the lines are dropped.
+    /// Without `log`, the lines are only counted.
     ///
     /// # Errors
     /// Fails if the child does not start. The error is the reason, and contains no value of an
@@ -93,12 +95,7 @@ impl Child {
         changes: watch::Sender<u64>,
         log: Option<Arc<Redactor>>,
     ) -> Result<Arc<Self>, String> {
-        let stderr = if log.is_some() {
-            Stdio::piped()
-        } else {
-            Stdio::null()
-        };
-        let mut process = guard.spawn(stderr).map_err(|_| NO_GUARD)?;
+        let mut process = guard.spawn(Stdio::piped()).map_err(|_| NO_GUARD)?;
         let (Some(mut input), Some(output)) = (process.stdin.take(), process.stdout.take()) else {
             return Err(NO_GUARD.to_owned());
         };
@@ -118,11 +115,12 @@ impl Child {
                 return Err(NO_GUARD.to_owned());
             }
         };
-        if let (Some(log), Some(stderr)) = (log, process.stderr.take()) {
-            spawn_background(log_lines(name.to_owned(), stderr, log));
+        if let Some(stderr) = process.stderr.take() {
+            spawn_background(read_stderr(name.to_owned(), stderr, log));
         }
         let (replies, replying) = mpsc::channel(MAX_QUEUED_REQUESTS);
         let shared = Arc::new(Shared {
+            server: name.to_owned(),
             pending_answers: Mutex::default(),
             last_used: Mutex::new(Instant::now()),
             ended: CancellationToken::new(),
@@ -290,30 +288,35 @@ impl Shared {
             }
             Some(ServerMessage::Request(id, method)) => {
                 // If the queue is full, the child's request gets no reply.
-                let _ = self.replies.try_send(reply(&id, &method));
+                if self.replies.try_send(reply(&id, &method)).is_err() {
+                    count_dropped(&self.server, "request", 1);
+                }
             }
             Some(ServerMessage::Notification(method)) if is_list_change(&method) => {
                 self.changes.send_modify(|count| *count += 1);
             }
-            Some(ServerMessage::Answer(..) | ServerMessage::Notification(_)) => {}
-            None => {
+            Some(ServerMessage::Answer(..)) => count_dropped(&self.server, "answer", 1),
+            Some(ServerMessage::Notification(_)) => {}
+            None => match unreadable_answer_id(line) {
                 // The answer cannot be read, so the request ends at once with the result `null`. No
                 // method has this result, so the caller treats the answer like any other invalid
                 // result.
-                if let Some(id) = unreadable_answer_id(line) {
-                    self.settle(&id, RpcAnswer::Result(Value::Null), line);
-                }
-            }
+                Some(id) => self.settle(&id, RpcAnswer::Result(Value::Null), line),
+                None => count_dropped(&self.server, "unreadable", 1),
+            },
         }
     }
 
-    /// Ends the pending request `id` with its answer, which is in `line`. If the request is no
-    /// longer pending, the late answer is dropped.
+    /// Ends the pending request `id` with its answer, which is in `line`. If the request is unknown
+    /// or no longer pending, the answer is dropped.
     fn settle(&self, id: &str, answer: RpcAnswer, line: &str) {
         self.touch();
         let answer_sender = self.lock().remove(id);
-        if let Some(answer_sender) = answer_sender {
-            let _ = answer_sender.send((answer, raw_result(line)));
+        match answer_sender {
+            Some(answer_sender) => {
+                let _ = answer_sender.send((answer, raw_result(line)));
+            }
+            None => count_dropped(&self.server, "answer", 1),
         }
     }
 }
@@ -394,9 +397,44 @@ async fn read_line(
     }
 }
 
-/// Logs the lines of a child's standard error. All lines are redacted as one text, because a secret
-/// may have several lines. If the output ends in the middle of a secret, this beginning of the
-/// secret is not logged.
+/// Counts messages or lines of a server that are dropped. `kind` is a label of the metric, so it is
+/// one of a few fixed words (see docs/operations.md).
+fn count_dropped(server: &str, kind: &'static str, count: usize) {
+    let change = i64::try_from(count).unwrap_or(i64::MAX);
+    tracing::info!(target: "holdpoint::metric", metric = "mcp_dropped", server, kind, change);
+}
+
+/// Reads a child's standard error up to its end, because a child whose output is not read stops at
+/// its next write. Logs the lines if there is a `log`, and counts the lines that are not logged.
+async fn read_stderr(server: String, stderr: impl AsyncRead + Unpin, log: Option<Arc<Redactor>>) {
+    match log {
+        Some(redactor) => log_lines(server, stderr, redactor).await,
+        None => count_lines(&server, stderr).await,
+    }
+}
+
+/// Counts the lines of a child's standard error as they pass. Keeps no line in memory, so that a
+/// line may have any length.
+async fn count_lines(server: &str, stderr: impl AsyncRead + Unpin) {
+    let mut input = BufReader::new(stderr);
+    loop {
+        let (bytes, lines) = match input.fill_buf().await {
+            Ok([]) | Err(_) => return,
+            Ok(read) => {
+                let pieces = read.split(|byte| *byte == b'\n').count();
+                (read.len(), pieces - 1)
+            }
+        };
+        input.consume(bytes);
+        if lines > 0 {
+            count_dropped(server, "stderr", lines);
+        }
+    }
+}
+
+/// Logs the lines of a child's standard error, and counts the lines over the limit of a second. All
+/// lines are redacted as one text, because a secret may have several lines. If the output ends in
+/// the middle of a secret, this beginning of the secret is not logged.
 async fn log_lines(server: String, stderr: impl AsyncRead + Unpin, redactor: Arc<Redactor>) {
     let (mut input, mut line) = (BufReader::new(stderr), Vec::new());
     let mut redacting = StreamRedactor::new(redactor);
@@ -411,6 +449,8 @@ async fn log_lines(server: String, stderr: impl AsyncRead + Unpin, redactor: Arc
             logged += text.len();
             if logged <= MAX_LOGGED_BYTES_PER_SECOND {
                 tracing::debug!(server, text, "an MCP server wrote to standard error");
+            } else {
+                count_dropped(&server, "stderr", 1);
             }
         }
     }

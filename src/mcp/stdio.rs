@@ -101,7 +101,7 @@ pub(super) struct Stdio {
     /// Redacts the name of a program that cannot be started, and the lines of the child's standard
     /// error before they are logged.
     redactor: Arc<Redactor>,
-    /// Whether the lines of the child's standard error are logged. Otherwise they are dropped.
+    /// Whether the lines of the child's standard error are logged. Otherwise they are only counted.
     logs_stderr: bool,
 }
 
@@ -345,7 +345,6 @@ impl Stdio {
         let environment = environment.iter();
         let order = guard::Order {
             program: program.iter().map(|text| text.reveal().clone()).collect(),
-            stderr: self.logs_stderr,
             working_dir: working_dir.clone(),
             environment: environment
                 .map(|(name, value)| (name.clone(), value.reveal().clone()))

@@ -48,11 +48,8 @@ pub(crate) struct Order {
     /// The command for `/bin/sh`; unused if `program` is not empty.
     pub(crate) command: String,
     /// A program with its arguments. If this list is not empty, the program runs instead of
-    /// `command`, without a timeout and connected to the guard's input and output.
+    /// `command`, without a timeout and connected to the guard's input, output and standard error.
     pub(crate) program: Vec<String>,
-    /// Whether the program shares the guard's standard error. Otherwise the program's standard
-    /// error goes to `/dev/null`.
-    pub(crate) stderr: bool,
     pub(crate) working_dir: String,
     pub(crate) environment: BTreeMap<String, String>,
     pub(crate) timeout_ms: u64,

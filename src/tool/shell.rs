@@ -141,7 +141,6 @@ impl ShellTool {
         let order = Order {
             command: command.to_owned(),
             program: Vec::new(),
-            stderr: false,
             working_dir: self.settings.working_dir.clone(),
             environment,
             timeout_ms: u64::try_from(self.settings.timeout.as_millis()).unwrap_or(u64::MAX),

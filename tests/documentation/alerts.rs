@@ -46,6 +46,7 @@ fn table_of_metrics_names_every_metric_of_the_service_and_no_other() {
         "src/telemetry.rs",
         "src/telemetry/deliveries.rs",
         "src/telemetry/gates.rs",
+        "src/telemetry/mcp.rs",
         "src/telemetry/requests.rs",
     ];
     let sources: String = files.map(read).concat();

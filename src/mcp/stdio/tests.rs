@@ -11,6 +11,7 @@ use super::super::content::NO_RESULT;
 use super::super::fake::{Asking, succeeded};
 use super::*;
 use crate::tool::AttemptPermit;
+use crate::world::captured::Captured;
 
 mod ends;
 
@@ -103,6 +104,24 @@ impl Served {
 fn notes(directory: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(directory.join("notes")).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
+}
+
+/// Captures the observations that the tasks of this thread emit, until the guard is dropped.
+fn observed() -> (Captured, tracing::subscriber::DefaultGuard) {
+    let captured = Captured::default();
+    let printing = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(captured.writer());
+    let guard = tracing::subscriber::set_default(printing.finish());
+    (captured, guard)
+}
+
+/// Returns the number of messages or lines of this kind that were counted as dropped.
+fn dropped(observed: &Captured, kind: &str) -> i64 {
+    let counted = format!(r#"metric="mcp_dropped" server="files" kind="{kind}" change="#);
+    let text = observed.text();
+    let counts = text.lines().filter_map(|line| line.split_once(&counted));
+    counts.map(|(_, count)| count.parse::<i64>().unwrap()).sum()
 }
 
 /// Waits until `holds` returns true. Panics after five minutes.
@@ -251,6 +270,22 @@ async fn messages_that_answer_nothing_are_left_out_and_requests_are_replied_to()
 }
 
 #[tokio::test]
+async fn messages_and_lines_of_standard_error_that_are_dropped_are_counted_by_their_kind() {
+    let (observed, _observing) = observed();
+    let script = "def call(m):\n    sys.stderr.write('one\\ntwo\\n' + 'x' * 100000 + '\\n'); sys.stderr.flush()\n    say('unknown', 'x'); say(7, 'x'); print('no json', flush=True)\n    say(m['id'], 'done'); say(m['id'], 'again')\n    send({'jsonrpc': '2.0', 'method': 'notifications/message'})";
+    let mut server = Served::running(script);
+    // A late answer to `server/discover` would be dropped, too.
+    server.stdio.limits.probe = LONG;
+    assert_eq!(server.called().await, succeeded("done"));
+    until("all messages and lines are read", || {
+        dropped(&observed, "answer") == 3 && dropped(&observed, "stderr") == 3
+    })
+    .await;
+    let others = ["unreadable", "request"].map(|kind| dropped(&observed, kind));
+    assert_eq!(others, [1, 0]);
+}
+
+#[tokio::test]
 async fn answer_that_cannot_be_read_ends_its_call_at_once_with_an_unknown_outcome() {
     let server = Served::running(
         "def call(m): print('{\"jsonrpc\":\"2.0\",\"id\":\"%s\",\"result\":{\"a\":1,\"a\":2}}' % m['id'], flush=True)",
@@ -356,8 +391,11 @@ async fn requests_of_a_child_that_reads_no_replies_are_left_out_beyond_a_bound()
     // input pipe of 64 KiB holds about 200 replies, whose ids have 250 digits. The child reads and
     // counts the replies afterwards.
     let script = "import select\ndef call(m):\n    if 'n' not in m['params']['arguments']:\n        for n in range(3000): send({'jsonrpc': '2.0', 'id': '%0250d' % n, 'method': 'roots/list'})\n        return say(m['id'], 'done')\n    got = b''\n    while select.select([0], [], [], 1)[0]: got += os.read(0, 65536)\n    say(m['id'], str(got.count(b'\\n')))";
+    let (observed, _observing) = observed();
     let server = Served::running(script);
     assert_eq!(server.called().await, succeeded("done"));
+    let unanswered = dropped(&observed, "request");
+    assert!((2000..3000).contains(&unanswered), "{unanswered}");
     let asking = Asking {
         arguments: r#"{"n":1}"#.to_owned(),
         id: 3,

@@ -63,11 +63,6 @@ fn start(order: &Order) -> io::Result<Child> {
         .program
         .split_first()
         .ok_or(io::ErrorKind::InvalidInput)?;
-    let stderr = if order.stderr {
-        Stdio::inherit()
-    } else {
-        Stdio::null()
-    };
     Command::new(program)
         .args(arguments)
         .env_clear()
@@ -75,7 +70,7 @@ fn start(order: &Order) -> io::Result<Child> {
         .current_dir(&order.working_dir)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .stderr(stderr)
+        .stderr(Stdio::inherit())
         .process_group(0)
         .spawn()
 }

@@ -3,7 +3,6 @@
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::*;
-use crate::world::captured::Captured;
 
 /// A line of a script that writes a note with the process ids of the server and of its guard.
 const IDS: &str = "note('pid %d %d' % (os.getpid(), os.getppid()))\n";
