@@ -25,7 +25,7 @@ use crate::engine::session::{Stop, TaskSession};
 use crate::people::Caller;
 use crate::secret::seal::DigestedBody;
 use crate::task::call_state::{AttemptStart, CallState, Phase};
-use crate::task::change::{AskerPresence, ClientColumns, KeyedCall};
+use crate::task::change::{AskerPresence, ClientColumns, KeyedCall, TaskRow};
 use crate::task::id::{CallId, TaskId};
 use crate::task::item::{Fact, FinishReason, Outcome, Part, PartType, ToolCall, Turn, Usage};
 use crate::task::text::as_sentence;
@@ -195,7 +195,8 @@ impl Gates<'_> {
     /// Returns the task of the earlier call that the proposal names by id or key; `None` if there
     /// is no such call. A call that is named by id must have the proposal's caller, gate, session,
     /// tool and arguments. Otherwise, the id counts as unknown, and the key decides, if there is a
-    /// key.
+    /// key. Reads the row before the journal, so that the id of another caller's call takes as long
+    /// as an unknown id.
     pub(super) async fn find_known_call(
         self,
         caller: &Caller,
@@ -203,8 +204,10 @@ impl Gates<'_> {
         proposal: &Proposal,
     ) -> Result<Option<TaskId>, GateRefusal> {
         if let Some(task) = proposal.identity.task()
+            && let Some(row) = self.engine.store.task(task).await?
+            && is_in_same_session(&row, caller, agent, proposal)
             && let Some(session) = self.engine.load(task).await?
-            && is_same_call(&session, caller, agent, proposal)
+            && is_same_call(&session, proposal)
         {
             return Ok(Some(task));
         }
@@ -334,23 +337,20 @@ fn is_only_counted(state: &CallState) -> bool {
         && state.performer == ToolKind::External
 }
 
-/// Whether the session's task is a call of the proposal's caller, gate, session, tool and
-/// arguments.
-fn is_same_call(
-    session: &TaskSession,
-    caller: &Caller,
-    agent: &Agent,
-    proposal: &Proposal,
-) -> bool {
-    let row = &session.own.row;
+/// Whether the task has the proposal's caller, gate and session.
+fn is_in_same_session(row: &TaskRow, caller: &Caller, agent: &Agent, proposal: &Proposal) -> bool {
     row.tenant == caller.tenant
         && caller.user_id.is(&row.user_id)
         && row.agent == agent.name
         && row.session_id == proposal.session()
-        && session.own.progress.calls.first().is_some_and(|state| {
-            let (name, text) = (&state.call.name, &state.call.arguments_text);
-            *name == proposal.tool && is_equal_json(text, &proposal.arguments_text)
-        })
+}
+
+/// Whether the session's task is a call of the proposal's tool and arguments.
+fn is_same_call(session: &TaskSession, proposal: &Proposal) -> bool {
+    session.own.progress.calls.first().is_some_and(|state| {
+        let (name, text) = (&state.call.name, &state.call.arguments_text);
+        *name == proposal.tool && is_equal_json(text, &proposal.arguments_text)
+    })
 }
 
 fn state_of(session: &TaskSession, call: CallId) -> Result<CallState, Refusal> {

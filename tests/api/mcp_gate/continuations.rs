@@ -108,6 +108,22 @@ on_both! {
         app.stop().await;
     }
 
+    async fn reference_to_the_call_of_another_is_answered_without_a_read_of_its_journal(on: On) {
+        let app = gate(on, "").await;
+        let carol = app.actor(CAROLS_AGENT).header("prefer", "wait=0");
+        let namesake = app.actor(NAMESAKES_AGENT).header("prefer", "wait=0");
+        for (amount, actor) in [(130, carol), (140, namesake)] {
+            let (state, task) = state_of(&post_as(actor, &newest("tools/call", refund(120))).await);
+            // A read of this journal fails.
+            let of_call = format!("task_id = {} and type = 'assistant_message'", app.database.id(&task));
+            let damage = format!("update agent_task_item set body = '{{' where {of_call}");
+            app.database.execute(&damage).await;
+            let own = with_state(&app, &state, amount, "0").await;
+            assert_ne!(state_of(&own).1, task);
+        }
+        app.stop().await;
+    }
+
     async fn key_names_its_call_beside_a_continuation_reference_that_names_no_call_of_its_client(on: On) {
         let app = gate(on, "").await;
         let known = approved(&app).await;
