@@ -46,15 +46,24 @@ const POINTS_ELSEWHERE: [&str; 4] = [
     "tool_result.committed",
 ];
 
+/// The failpoints at a commit that stores the presence of an asker and nothing else. An allowed
+/// call reaches them when its result has been delivered, which `gate.delivering` and
+/// `gate.delivered` test. So these failpoints are tested in runs in which people decide all calls:
+/// the first such commit then ends the presence of an asker whose wait is over.
+const POINTS_OF_PRESENCE: [&str; 2] = ["keep.before", "keep.committed"];
+
 const ALL: &[Kind] = &Kind::ALL;
 const ELSEWHERE: &[Kind] = &[Kind::HeldTheirs];
+const HELD: &[Kind] = &[Kind::HeldOurs, Kind::HeldTheirs];
 
 const AT_ONCE: usize = 5;
 
 async fn killed_at_each(on: On) {
     let (tool_server, model) = (Arc::new(ToolServer::start().await), Model::start().await);
     let elsewhere = POINTS_ELSEWHERE.iter().map(|point| (*point, ELSEWHERE));
-    let points = POINTS.iter().map(|point| (*point, ALL)).chain(elsewhere);
+    let presence = POINTS_OF_PRESENCE.iter().map(|point| (*point, HELD));
+    let points = POINTS.iter().map(|point| (*point, ALL));
+    let points = points.chain(elsewhere).chain(presence);
     let runs = points.zip(1_u64..).map(|((point, kinds), number)| {
         let (tool_server, model) = (Arc::clone(&tool_server), model.clone());
         let kill = Kill {
