@@ -8,7 +8,7 @@ use crate::api::gate::{AGENT, bash, call_summary, expected, refund, yaml};
 use crate::support::database::Database;
 use crate::support::forwarder::Forwarder;
 use crate::support::test_app::{Reply, TestApp};
-use crate::support::until;
+use crate::support::{repetitions, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn database_that_is_down_lets_no_gate_call_through() {
@@ -44,7 +44,8 @@ async fn database_that_is_down_lets_no_gate_call_through() {
 async fn connection_cut_at_any_byte_of_a_gate_call_gives_one_permit_and_runs_one_call() {
     let database = Database::postgres().await;
     let line = Forwarder::to(database.url()).await;
-    let app = TestApp::at_with(line.url(), &yaml("")).await;
+    // A permit of this test is never reported, so it must not end before a long run does.
+    let app = TestApp::at_with(line.url(), &yaml("run_within: 24h")).await;
     let ask = async |key: String, body| -> Reply {
         loop {
             let agent = app.actor(AGENT).header("idempotency-key", &key);
@@ -58,7 +59,7 @@ async fn connection_cut_at_any_byte_of_a_gate_call_gives_one_permit_and_runs_one
         }
     };
     let mut made = 0;
-    for cut in (0..3_600).step_by(149) {
+    for cut in (0..3_600).step_by(repetitions(149, 1)) {
         line.cut_after(cut);
         let theirs = ask(format!("theirs-{cut}"), bash("ls")).await;
         assert_eq!(
@@ -108,7 +109,7 @@ async fn connection_cut_at_any_byte_of_a_repeated_call_hands_its_result_over_and
     };
     let done = expected(200, "allow", "settled", "succeeded");
     assert_eq!(call_summary(&ask().await), done);
-    for cut in (0..4_000).step_by(199) {
+    for cut in (0..4_000).step_by(repetitions(199, 1)) {
         let delivered = "select count(*) from agent_task where asker_until = 9223372036854775807";
         until("the answer counts as delivered", async || {
             number(database.url(), delivered).await == 1
