@@ -6,7 +6,7 @@ mod equal_calls;
 mod memory;
 mod outcomes;
 mod pre_invoke_hooks;
-mod rights;
+pub(super) mod rights;
 mod stolen_keys;
 
 use holdpoint::task::time::Time;

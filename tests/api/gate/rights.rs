@@ -2,19 +2,21 @@
 //! refused request must write nothing.
 
 use holdpoint::task::time::Time;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{AGENT, CAROLS_AGENT, NAMESAKES_AGENT, ask, bash, refund, until_asker, yaml};
 use crate::api::approval_cycle::on_both;
+use crate::api::mcp_gate::{newest, older, post_as};
 use crate::support::test_app::{ALICE, Actor, OPS, OTHER, On, Reply, TestApp};
 use crate::support::until;
 
-const READS: &str = "alice-reads-01234567";
-const CREATES: &str = "alice-creates-012345";
-const DECIDES: &str = "alice-decides-012345";
-const ADMIN: &str = "admin-key-0123456789";
-const ADMINS_AGENT: &str = "admin-agent-01234567";
-const NARROW: &str = r#"    - { user: alice, tenant: acme, groups: [support], key: "alice-reads-01234567", may: [read] }
+pub(in crate::api) const READS: &str = "alice-reads-01234567";
+pub(in crate::api) const CREATES: &str = "alice-creates-012345";
+pub(in crate::api) const DECIDES: &str = "alice-decides-012345";
+pub(in crate::api) const ADMIN: &str = "admin-key-0123456789";
+pub(in crate::api) const ADMINS_AGENT: &str = "admin-agent-01234567";
+/// Further keys of the configuration.
+pub(in crate::api) const NARROW: &str = r#"    - { user: alice, tenant: acme, groups: [support], key: "alice-reads-01234567", may: [read] }
     - { user: alice, tenant: acme, groups: [support], key: "alice-creates-012345", may: [create] }
     - { user: alice, tenant: acme, groups: [support], key: "alice-decides-012345", may: [decide] }
     - { user: root, tenant: acme, key: "admin-key-0123456789", admin: true }
@@ -29,7 +31,7 @@ enum Operation {
     Look,
     /// `POST /v1/gate/outcomes`, about a call of Alice's agent.
     Report,
-    /// `POST /mcp/{gate}`, of a new call.
+    /// `POST /mcp/{gate}`, of a new call. Other messages have a test of their own.
     Mcp,
 }
 
@@ -96,7 +98,7 @@ async fn send(actor: Actor<'_>, operation: Operation, calls: &AliceCalls, number
 
 /// Returns a text that changes with each commit: the counts of the rows, and the sum of the tasks'
 /// versions.
-async fn stored(app: &TestApp) -> String {
+pub(in crate::api) async fn stored(app: &TestApp) -> String {
     let tables = &[
         "agent_task",
         "agent_task_item",
@@ -160,4 +162,56 @@ on_both! {
         assert_ne!(stored(&app).await, before);
         app.stop().await;
     }
+}
+
+/// Returns a message of each MCP method but `tools/call`, and two notifications. None of these
+/// messages changes anything.
+fn quiet_messages() -> Vec<Value> {
+    let empty = json!({});
+    let notification = |method: &str, params: Value| {
+        let mut message = older(method, &params);
+        message.as_object_mut().unwrap().remove("id");
+        message
+    };
+    vec![
+        older(
+            "initialize",
+            &json!({"protocolVersion": "2025-11-25", "capabilities": {}}),
+        ),
+        older("ping", &empty),
+        older("tools/list", &empty),
+        newest("tools/list", json!({})),
+        newest("server/discover", json!({})),
+        notification("notifications/initialized", json!({})),
+        notification("notifications/cancelled", json!({"requestId": 1})),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_key_gets_an_answer_to_an_mcp_message_by_its_rights_and_nothing_is_written() {
+    let app = TestApp::with(On::Sqlite, &(yaml("") + NARROW)).await;
+    let before = stored(&app).await;
+    for Row(name, key, [.., status]) in TABLE {
+        for message in quiet_messages() {
+            let actor = key.map_or_else(|| app.anonymous(), |key| app.actor(key));
+            let reply = post_as(actor, &message).await;
+            let is_served = *status == 200;
+            let is_request = message.get("id").is_some();
+            let expected = if is_served && !is_request {
+                202
+            } else {
+                *status
+            };
+            assert_eq!(reply.status, expected, "{name}, {message}: {}", reply.text);
+            let is_answered = reply.body["result"].is_object();
+            assert_eq!(
+                is_answered,
+                is_served && is_request,
+                "{name}, {message}: {}",
+                reply.text
+            );
+        }
+    }
+    assert_eq!(stored(&app).await, before);
+    app.stop().await;
 }

@@ -23,7 +23,7 @@ async fn post(app: &TestApp, wait: &str, message: &Value) -> Reply {
     post_as(actor, message).await
 }
 
-async fn post_as(mut actor: Actor<'_>, message: &Value) -> Reply {
+pub(super) async fn post_as(mut actor: Actor<'_>, message: &Value) -> Reply {
     let version = &message["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"];
     if let Some(version) = version.as_str() {
         actor = actor
@@ -49,11 +49,11 @@ async fn post_text(app: &TestApp, text: &str) -> Reply {
     actor.send(Method::POST, "/mcp/refunds", body).await
 }
 
-fn older(method: &str, params: &Value) -> Value {
+pub(super) fn older(method: &str, params: &Value) -> Value {
     json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
 }
 
-fn newest(method: &str, mut params: Value) -> Value {
+pub(super) fn newest(method: &str, mut params: Value) -> Value {
     params["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!("2026-07-28");
     params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = json!({});
     older(method, &params)
