@@ -73,7 +73,7 @@ enum CliCommand {
     Gate(gate::GateCommand),
     /// Print the version.
     Version,
-    /// Guard one shell command. The service itself starts this command.
+    /// Guard one shell command. Only the service starts `holdpoint __guard`.
     #[command(name = "__guard", hide = true)]
     Guard,
 }
@@ -348,7 +348,7 @@ fn serve(options: &Serve, environment: &Environment) -> Result<u8, CommandFailur
         },
     };
     match run_to_end(app::serve(config, options, metrics)) {
-        // The error is logged. If the log's filter leaves out even errors, the caller prints the
+        // Logs the error if the log's filter lets errors through. Otherwise the caller prints the
         // error.
         Err((code, why)) if tracing::enabled!(tracing::Level::ERROR) => {
             tracing::error!("{why}");

@@ -1,8 +1,8 @@
 //! Reads the settings. Precedence: flags, then environment variables, then the YAML file, then the
 //! defaults. Invariants: all mistakes are reported together, each with its place. Reports are
-//! redacted. `Config::unexpanded` contains no literal API key, token or password. If a variable or
-//! a flag sets a value that may be secret, `Config::unexpanded` has the name of the variable or
-//! flag instead.
+//! redacted. `Config::unexpanded` contains no literal API key, token or password. In place of any
+//! other value that may be secret and comes from a variable or a flag, `Config::unexpanded` has the
+//! name of the variable or flag.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -389,7 +389,8 @@ fn is_from_file(root: &Node, path: &[&str]) -> bool {
     )
 }
 
-/// Resolves `path`, the value at `place`, against `directory` if [`is_from_file`] holds.
+/// Resolves `path`, the value at `place`, against `directory`. Returns `path` unchanged if a
+/// variable or a flag sets it.
 fn resolve_path(root: &Node, place: &[&str], path: &str, directory: &Path) -> String {
     if is_from_file(root, place) {
         directory.join(path).display().to_string()

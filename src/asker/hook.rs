@@ -158,7 +158,8 @@ async fn propose_call(
     answer_for_verdict(settings.options, &verdict.answer, arguments)
 }
 
-/// Translates the verdict `answer` on a call with `arguments` into the answer to the host.
+/// Translates `answer`, the service's verdict on a call, into the hook's answer to the host.
+/// `arguments` are the arguments with which the host proposed the call.
 ///
 /// # Errors
 /// Fails if the approved arguments are not JSON.

@@ -81,8 +81,8 @@ pub struct HookInput<'t> {
 }
 
 impl<'t> HookInput<'t> {
-    /// Parses the input. Refuses an input with an unknown event if it has a call without a result,
-    /// because the host may be about to run this call.
+    /// Parses the input. If the event is unknown, refuses an input that has a `tool_input` and no
+    /// result, because the host may be about to run this call.
     ///
     /// # Errors
     /// Fails if the input is malformed or refused. The error is one line for a person.
@@ -103,13 +103,13 @@ impl<'t> HookInput<'t> {
         Ok(Self { event, ..input })
     }
 
-    /// Whether the hook's input `text` names exactly one event, and the host reports this event
-    /// after a call. The hook must not block such a call, which has already run.
+    /// Whether the hook's input `text` says that the call has already run: `text` has exactly one
+    /// `hook_event_name`, which names an event after a call. The hook must not block such a call.
     #[must_use]
     pub fn is_after_call(text: &str) -> bool {
         let mut names = Vec::new();
         let mut deserializer = serde_json::Deserializer::from_str(text);
-        // An error is ignored: the input may be damaged or cut after the name of the event.
+        // A parse error is ignored, because the names before the error are already collected.
         let _ = deserializer.deserialize_map(EventNames(&mut names));
         matches!(names.as_slice(), [name] if event(name).is_some_and(HookEvent::is_after_call))
     }

@@ -2,8 +2,9 @@
 //! the verdict on its call. The client proposes a call, waits for its verdict, reports its outcome,
 //! and translates between the gate's API and the hooks of coding agents.
 //!
-//! Invariant: a call runs only after a complete, consistent answer of the service. Every other
-//! result is an error, and the hook or command then refuses the call.
+//! Invariant: a call runs only if the service's answer is complete and consistent, and allows the
+//! call. A missing, incomplete or inconsistent answer is an error, and the hook or command then
+//! refuses the call.
 
 pub mod client;
 pub mod hook;

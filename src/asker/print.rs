@@ -7,10 +7,10 @@ use serde_json::{Map, Value, json};
 
 use super::hook::Host;
 
-/// The seconds by which the host's timeout for a hook is longer than the hook's wait for a
-/// decision. A hook that proposes a call must end before the timeout, because the host runs the
-/// call if the timeout ends the hook. A hook that only reports waits for no decision, so its
-/// timeout is this margin alone.
+/// The margin, in seconds, in the host's timeout for a hook. A hook before a call waits for a
+/// decision, so its timeout is this wait plus the margin. The hook must end before its timeout,
+/// because the host runs the call if the timeout ends the hook. A hook after a call does not wait
+/// for a decision, so its timeout is the margin alone.
 const TIMEOUT_MARGIN_SECONDS: u64 = 40;
 
 /// The last part of the command of a hook that proposes a call. This part turns each failure of the

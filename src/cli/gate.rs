@@ -1,8 +1,8 @@
 //! `holdpoint gate`: asks a running service whether a call may run. Invariant: a failure of this
-//! process never allows a call. A panic ends with exit code 2, because the work of `call` and
-//! `hook` runs in a thread of its own. A hook that hangs also ends with exit code 2. If a hook's
-//! input says that the call has already run, nothing is left to block, so the hook ends with exit
-//! code 0 even after a failure.
+//! process never allows a call. The work of `call` and `hook` runs in a separate thread. If this
+//! thread panics, the main thread survives and ends the process with exit code 2. A hook that hangs
+//! also ends with exit code 2. If a hook's input says that the call has already run, nothing is
+//! left to block, so the hook ends with exit code 0 even after a failure.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
@@ -44,8 +44,8 @@ pub(super) enum GateCommand {
     /// answer.
     Hook(Hook),
     /// Ask whether a call may run. Exit codes without a command to run: 0 allow, 10 deny, 11
-    /// pending, 2 error. An allowed call that has neither a permit nor a result of the service is
-    /// an error, too.
+    /// pending, 2 error. The exit code of an allowed call is also 2 if you get neither a permit to
+    /// run the call nor the result of a successful run by the service.
     Call(CallOptions),
     /// Print the settings that make a coding agent run the hook for every tool call.
     Print {
@@ -304,9 +304,9 @@ fn is_success(answer: &ServiceAnswer) -> bool {
     answer.permit.is_some() || is_run_here
 }
 
-/// Returns the service's message about the call. If the caller gets neither a permit nor a result,
-/// the returned text first says how the call ended, because the service's message about an ended
-/// call says only who allowed the call.
+/// Returns the service's message about the call. For a call that has succeeded or was released,
+/// this message says only who allowed the call. So if the caller gets neither a permit for such a
+/// call nor its result, the returned text first says that the call has run or may have run.
 fn message(answer: &ServiceAnswer) -> String {
     let has_ended_elsewhere = answer.permit.is_none() && answer.result.is_none();
     let end = match answer.outcome.as_deref().filter(|_| has_ended_elsewhere) {

@@ -62,9 +62,9 @@ pub(super) fn run(command: &Mcp, environment: &Environment) -> Result<u8, Comman
     finish(options, &config, &reviewed)
 }
 
-/// If the servers' tools differ from the lock file, writes the lock file. The person must have
-/// agreed by `--yes`, or must agree at the prompt. With `--check`, writes nothing and returns an
-/// error if there is a difference.
+/// Writes the lock file if the servers' tools differ from it and the person agrees, by `--yes` or
+/// at the prompt. Returns an error if the person does not agree. With `--check`, writes nothing and
+/// returns an error if there is a difference.
 fn finish(
     options: &LockOptions,
     config: &McpConfig,

@@ -81,9 +81,9 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     one.port() != 0 && one.port() == other.port() && same_ip
 }
 
-/// Reports a `max_connections` of 0. Warns if `max_connections` is not greater than `max_streams`.
-/// Some connections are kept free for other requests, so fewer than `max_streams` event streams
-/// could be open.
+/// Reports a `max_connections` of 0. Warns if `max_connections` is at most `max_streams`: the
+/// service keeps some connections free for requests other than event streams, so it would allow
+/// fewer than `max_streams` event streams.
 fn connections(server: &ServerSettings, mistakes: &mut Mistakes) {
     at_least_one(
         &["server", "max_connections"],

@@ -93,7 +93,8 @@ fn check_tools(
 }
 
 /// Warns about a gate that no caller can use. Also warns about each rule whose calls at the gate
-/// can never get enough approvers, and about questions that an owner of calls cannot answer.
+/// can never get enough approvers, and about questions that only the owner of a call may answer, if
+/// this owner has no way to answer.
 fn check_keys(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistakes: &mut Mistakes) {
     let place = ["gates", gate_name];
     let open_to = [&place[..], &["open_to"]].concat();
@@ -158,9 +159,9 @@ fn check_approvers(
     }
 }
 
-/// Warns about questions that wait for the owner of a call alone, if the user of one of the `keys`
-/// has no way to answer. Two kinds of calls have such questions: calls that no rule matches, and
-/// calls of `once` tools that a rule allows.
+/// Warns about questions that only the owner of a call may answer, if the user of one of the `keys`
+/// has no way to answer. Two kinds of calls can have such questions: calls that no rule matches,
+/// and calls of `once` tools that a rule allows.
 fn check_owners(
     config: &Config,
     directory: &Directory,
@@ -220,10 +221,10 @@ fn is_admitted(open_to: Option<&OpenTo>, key: &ApiKey, ids: UserIds) -> bool {
     (key.act_as && names_people) || open_to.admits(&key.tenant, &ids.id(&key.user), &key.groups)
 }
 
-/// Checks the names of the headers. If `user_header` is set, checks that there is a key that may
-/// speak for the users whom this header names (`act_as`), and warns that the gateway must set the
-/// header itself. Also warns about settings that Envoy cannot honor: required reports, and rules
-/// that allow `edit`.
+/// Checks the names of the headers. If `user_header` is set, a key with `act_as` is required, which
+/// may speak for the users whom this header names. If there is such a key, warns that the gateway
+/// must overwrite or strip the header, because a client could forge it. Also warns about settings
+/// that Envoy cannot honor: required reports, and rules that allow `edit`.
 fn check_ext_authz(
     config: &Config,
     gate_name: &str,
@@ -290,9 +291,10 @@ fn applies_to(rule: &Rule, gate: &Gate) -> bool {
     applies_to_others(rule, gate) || gate.tools.iter().any(|tool| names(rule, tool))
 }
 
-/// Whether a glob of the rule may match tools that the gate does not list. A `hold` or `deny` rule
-/// may also match such a tool by an exact name, but exact names do not count here. Otherwise each
-/// rule that names a tool outside the gate's list would seem to apply to the gate.
+/// Whether the gate judges calls of tools that it does not list, and the rule has a glob, which may
+/// match such a tool. An exact name in a `hold` or `deny` rule may also match such a tool. Exact
+/// names are ignored here, because with them each rule that names a tool outside the gate's list
+/// would seem to apply to the gate.
 fn applies_to_others(rule: &Rule, gate: &Gate) -> bool {
     gate.other_tools == OtherTools::Judge && rule.tools.iter().any(|pattern| is_glob(pattern))
 }

@@ -73,7 +73,8 @@ pub(crate) fn tools(config: &Config, root: &Node, mistakes: &mut Mistakes) {
 }
 
 /// Checks that the map `node` has exactly one of `keys`, and that the value of this key is not
-/// null. The message about a missing key is `one of … is missing: it says {purpose}`.
+/// null. If `node` has none of `keys`, `purpose` completes the message
+/// `one of … is missing: it says {purpose}`.
 pub(crate) fn check_single_key(
     place: &[&str],
     node: &Node,
@@ -174,8 +175,8 @@ fn check_tool_references(
 fn check_template(config: &Config, place: &[&str], text: &str, mistakes: &mut Mistakes) {
     check_references(config, place, text, mistakes);
     let others = text.replace(REFERENCE_START, "");
-    // A `{{word:` looks like a reference; `{{.Names}}`, for example, is a template of another
-    // program.
+    // A text such as `{{word:…}}` is probably a mistyped reference to a credential. Any other text
+    // in braces, such as `{{.Names}}`, is a template for another program and causes no warning.
     let is_reference = |rest: &str| {
         let word = rest.trim_start().split_once(':').map(|(word, _)| word);
         rest.contains("}}") && word.is_some_and(|word| word.chars().all(char::is_alphanumeric))

@@ -230,8 +230,8 @@ pub(super) fn replace_unreadable_keys(config: &mut Config, root: &Node) {
     }
 }
 
-/// Whether a name, a right or an address of an account or person could not be read. Keys do not
-/// count: see [`replace_unreadable_keys`].
+/// Whether a value of an account or a person, such as a name, a right or an address, could not be
+/// read. An unreadable API key does not count, because [`replace_unreadable_keys`] replaces it.
 pub(super) fn are_accounts_unreadable(root: &Node) -> bool {
     let is_part_broken = |entry: &MapEntry| {
         !matches!(entry.key.as_str(), "key" | "key_sha256") && has_broken(&entry.node)
@@ -250,9 +250,9 @@ pub(super) fn are_approvers_unreadable(root: &Node) -> bool {
     are_accounts_unreadable(root) || root.at(&["notify", "links"]).is_some_and(has_broken)
 }
 
-/// Reports each rule that holds calls and requires more approvers than any tenant has. Warns about
-/// a rule that requires more approvers than a tenant has, if the rule certainly applies to this
-/// tenant and a key of the tenant may create tasks.
+/// Checks each rule that holds calls. Reports the rule if no tenant has enough approvers for it. If
+/// only some tenants have enough, and [`is_for_all_tenants`] holds for the rule, warns about each
+/// other tenant that has a key which may create tasks.
 fn check_rules(config: &Config, auth: &Settings, root: &Node, mistakes: &mut Mistakes) {
     let keys = &auth.api_keys;
     if are_approvers_unreadable(root) || keys.is_empty() {
@@ -311,9 +311,9 @@ fn max_approvers(directory: &Directory, tenant: &str, rule: &Rule) -> usize {
     counts.min().unwrap_or(usize::MAX)
 }
 
-/// Whether the rule with this index certainly applies to the calls of every tenant alike. Returns
-/// `false` if there are gates, if an agent is not open to all callers, or if this rule or an
-/// earlier rule may have a condition on the caller.
+/// Whether the rule with this index certainly makes no difference between tenants. Returns `false`
+/// if there are gates, if an agent is not open to all callers, or if this rule or an earlier rule
+/// may have a condition on the caller.
 fn is_for_all_tenants(config: &Config, index: usize) -> bool {
     // A condition that reads the caller contains `user`, `agent`, `task` or `session`. If a
     // condition has such a word for another reason, for example in a string, the rule merely gets
@@ -338,8 +338,8 @@ pub(super) fn question_kinds(rule: &Rule) -> BTreeSet<RequestKind> {
     kinds.collect()
 }
 
-/// Returns the approvers of a rule's questions of this kind. `links` of the result is false if a
-/// link allows no action on questions of this kind.
+/// Returns the approvers of a rule's questions of this kind. They may answer by link only if the
+/// rule accepts links, and a link allows some action on questions of this kind.
 pub(super) fn approvers_of(rule: &Rule, kind: RequestKind) -> Approvers {
     let approvers = rule.approvers.approvers();
     let takes_links = !kind.properties().link_actions.is_empty();

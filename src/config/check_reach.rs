@@ -117,8 +117,8 @@ fn lacks_links(config: &Config, terms: &QuestionTerms<'_>, accounts: &Accounts<'
     suffices(directory) && !suffices(&reached)
 }
 
-/// Whether an entry of `notify.to` is to mail questions with these `terms` to their approvers, but
-/// no such question is mailed to anybody, because no approver has an address.
+/// Whether an entry of `notify.to` should mail questions with these `terms` to all their approvers,
+/// but no entry mails such a question to any person, because no approver has a mail address.
 fn misses_mail(config: &Config, terms: &QuestionTerms<'_>, accounts: &Accounts<'_>) -> bool {
     let is_unmailed =
         mails(config).all(|(entry, to)| mailed_people(entry, to, terms, accounts).is_empty());
@@ -186,8 +186,9 @@ fn all_question_terms(config: &Config) -> Vec<QuestionTerms<'_>> {
     all
 }
 
-/// Returns the approvers of a rule's questions. Whether they may answer by link depends on the rule
-/// and, if all questions are of one kind, on this kind (see [`approvers_of`]).
+/// Returns the approvers of a rule's questions. If all questions of the rule have the same kind,
+/// the rule and this kind determine whether the approvers may answer by link (see
+/// [`approvers_of`]). Otherwise the rule alone determines this.
 fn question_approvers(rule: &Rule) -> Approvers {
     let kinds = question_kinds(rule);
     match kinds.first() {
@@ -242,8 +243,8 @@ fn may_decide_as_any(caller: &Caller, approvers: &Approvers) -> bool {
         .any(|owner| may_decide(caller, &caller.tenant, owner, approvers).is_some())
 }
 
-/// Returns those of the recipients `to` to whom an entry mails questions with these `terms`. In a
-/// service without accounts, no mail reaches a person.
+/// Returns the people among the recipients `to` to whom an entry mails questions with these
+/// `terms`. Returns no people in a service without accounts.
 fn mailed_people<'d>(
     entry: &EntrySettings,
     to: &Recipients,
@@ -290,9 +291,10 @@ fn are_rules_unreadable(root: &Node) -> bool {
     })
 }
 
-/// Returns the terms for the check that the people of an entry may decide at least one question. If
-/// a rule opens questions, only the terms of rules count. The owner decides calls that no rule
-/// matches, and any person may be an owner, so with the terms of such calls every entry would pass.
+/// Returns the terms for the check that the people of an entry may decide at least one question:
+/// the terms of the rules that hold calls. If there is no such rule, returns the terms for calls
+/// that no rule matches. The owner decides these calls, and any person may be an owner, so with
+/// these terms every entry passes the check.
 fn decisive_terms<'a, 'c>(all: &'a [QuestionTerms<'c>]) -> Vec<&'a QuestionTerms<'c>> {
     let has_rules = all.iter().any(|terms| terms.rule.is_some());
     let decisive = all
@@ -301,9 +303,10 @@ fn decisive_terms<'a, 'c>(all: &'a [QuestionTerms<'c>]) -> Vec<&'a QuestionTerms
     decisive.collect()
 }
 
-/// Warns of each group and user in the entry's own `groups` and `users` if no rule lets them decide
-/// any question about which the entry sends messages. Such a name is no mistake, because a user may
-/// decide questions about their own tasks. A name that no account has is reported already.
+/// Checks each name in the entry's own `groups` and `users`. Warns if no rule lets this group or
+/// user decide any question about which the entry sends messages. This is not a mistake, because a
+/// user may decide questions about their own tasks. Skips a name that no account has, because an
+/// earlier check reports it.
 fn check_selection(
     entry: &EntrySettings,
     all: &[QuestionTerms<'_>],

@@ -43,8 +43,9 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     }
 }
 
-/// Returns the index of the earlier rule that decides every call that `entry` matches. `entry` is
-/// in the `tools` of `rule`. `None` if some of these calls may get to `rule`.
+/// Returns the index in `earlier_rules` of the first rule that decides every call that `entry`
+/// matches. `entry` is an element of `rule.tools`. Returns `None` if `rule` may have to decide some
+/// of these calls.
 fn deciding_rule(
     config: &Config,
     earlier_rules: &[&Rule],
@@ -77,7 +78,8 @@ fn covers(config: &Config, earlier: &Rule, rule: &Rule, entry: &str) -> bool {
     if RequestKind::from_tool(entry).is_some() {
         return is_listed && earlier.decide != Decide::Allow;
     }
-    // If a gate does not list a tool, an `allow` rule matches the tool only by a glob.
+    // At a gate that does not list the tool, an `allow` rule matches the tool only by a glob. An
+    // earlier `allow` rule with the tool's exact name then leaves the call to `rule`.
     let counts_name = earlier.decide != Decide::Allow
         || rule.decide == Decide::Allow
         || !may_be_unlisted(config, entry);
