@@ -23,79 +23,36 @@ except in a file with `gates`; every other key has a default. `holdpoint check` 
 - A duration is one number and one unit: `500ms`, `30s`, `10m`, `24h`, `7d`. A size is `64KiB` or `1MiB`.
 - Names of models, tools, agents, gates and credentials are 1 to 64 of `A-Z a-z 0-9 _ -`.
 
-The examples of this page form one valid file, once `holdpoint mcp lock` has written its lock file.
+The examples show every key; a real file needs few of them. Together they form one valid file, once
+`holdpoint mcp lock` has written its lock file. `holdpoint check` warns of its `user_header`, which the gateway must overwrite.
 ";
 
-/// An example for each section of the page. Together, the examples form one valid file.
-const EXAMPLES: [(&str, &str); 14] = [
-    (
-        "server",
-        "server:\n  listen: 0.0.0.0:8080\n  public_url: https://agents.acme.com\n  wait: 10s\n",
-    ),
-    (
-        "database",
-        "database:\n  url: \"postgres://holdpoint@127.0.0.1/holdpoint\"\n  max_connections: 32\n",
-    ),
-    (
-        "auth",
-        "auth:\n  api_keys:\n    - { user: alice, tenant: acme, groups: [support], key: \"${ALICE_KEY}\" }\n    - { user: bob, tenant: acme, groups: [finance], key: \"${BOB_KEY}\" }\n    - { user: web, tenant: acme, key: \"${WEB_KEY}\", act_as: true }\n    - { user: alice, tenant: acme, groups: [support], key: \"${AGENT_KEY}\", may: [gate] }\n  people:\n    - { user: bob, tenant: acme, email: bob@acme.com }\n    - { user: carol, tenant: acme, groups: [finance], email: carol@acme.com, language: zh }\n",
-    ),
-    (
-        "secrets",
-        "secrets:\n  keys:\n    - { id: k1, key: \"${SEALING_KEY}\" }\n",
-    ),
-    (
-        "credentials",
-        "credentials:\n  jira:\n    description: Login of the caller's Jira.\n    fields: { email: { format: email }, token: {} }\n    expires_in: 8h\n",
-    ),
-    (
-        "models",
-        "models:\n  main:\n    provider: openai\n    model: gpt-4.1\n    api_key: \"${OPENAI_API_KEY}\"\n    body: { temperature: 0 }\n",
-    ),
-    (
-        "mcp",
-        "mcp:\n  tickets:\n    url: https://mcp.acme.com/mcp\n    headers: { Authorization: \"Bearer ${TICKETS_TOKEN}\" }\n  files:\n    command: [npx, -y, \"@modelcontextprotocol/server-filesystem@2026.8.31\", /srv/files]\n    env: [PATH, HOME]\n    tools: [\"read_*\", write_file]\n    prefix: fs_\n    effects: { \"read_*\": read_only }\n",
-    ),
-    ("mcp_lock", "mcp_lock: holdpoint.mcp.json\n"),
-    (
-        "tools",
-        "tools:\n  refund_payment:\n    description: Pay an order back.\n    summary: \"Refund {amount} for order {order}\"\n    parameters:\n      type: object\n      properties: { order: { type: integer }, amount: { type: number } }\n      required: [order, amount]\n    http: { method: POST, url: \"http://payments.internal/refunds\" }\n  comment_ticket:\n    description: Comment on a Jira ticket.\n    parameters:\n      type: object\n      properties: { id: { type: string }, text: { type: string } }\n      required: [id, text]\n    http:\n      url: \"https://jira.acme.com/issues/{id}/comments\"\n      headers: { Authorization: \"Bearer {{credential:jira.token}}\" }\n  ShellCommand:\n    description: Run a command on the operations host.\n    shell: { working_dir: /srv/ops, timeout: 30s, env: [PATH] }\n  ask_customer_system:\n    description: The caller runs this tool and posts its result.\n    external: { result: { type: object } }\n",
-    ),
-    (
-        "agents",
-        "agents:\n  billing:\n    description: Handles refunds.\n    model: main\n    instructions: You handle refunds.\n    tools: [refund_payment, comment_ticket]\n    human: [guidance, credentials]\n    sub_agents: [operator]\n    open_to: { groups: [support] }\n    limits: { max_model_calls: 25, max_duration: 1h }\n  operator:\n    description: Works on the operations host.\n    model: main\n    tools: [ShellCommand, ask_customer_system]\n",
-    ),
-    (
-        "gates",
-        "gates:\n  coding:\n    description: Calls of the coding agents.\n    tools: [ShellCommand, ask_customer_system]\n    open_to: { groups: [support] }\n    report: optional\n",
-    ),
-    ("default_agent", "default_agent: billing\n"),
-    (
-        "policy",
-        "policy:\n  - { name: small-refund, tools: [refund_payment], when: \"args.amount <= 20.0\", decide: allow }\n  - name: large-refund\n    tools: [refund_payment]\n    decide: hold\n    reason: Refunds above 20 need finance.\n    approvers: { groups: [finance], required: 1 }\n    expires_in: 24h\n",
-    ),
-    (
-        "notify",
-        "notify:\n  links: { may: decide, expires_in: 72h }\n  mail: { url: \"smtp://smtp.acme.com:587\", user: holdpoint, password: \"${SMTP_PASSWORD}\", from: \"Holdpoint <holdpoint@acme.com>\" }\n  to:\n    - name: backend\n      webhook: { url: \"https://backend.acme.com/holdpoint\", secrets: [\"${HOOK_SECRET}\"] }\n      tenants: [acme]\n    - { name: by-mail, mail: { to: approvers }, gather: 5m }\n    - { name: last-call, mail: { to: approvers }, when: { before_expiry: 1h } }\n    - { name: still-waiting, mail: { to: { groups: [finance] } }, when: { after: 2h } }\n    - name: finance-room\n      slack: { token: \"${SLACK_TOKEN}\", channel: C012AB3CD }\n      groups: [finance]\n    - name: leads\n      teams: { url: \"${TEAMS_HOOK}\" }\n      when: { after: 2h }\n",
-    ),
-];
+/// An example for each section of the page, separated by empty lines. Together, the examples form
+/// one valid file, and every key of the file stands in one of them.
+const EXAMPLES: &str = include_str!("examples.yaml");
 
 #[must_use]
 pub(crate) fn markdown() -> String {
     let schema = schema();
     let mut page = String::from(HEAD);
-    for (section, example) in EXAMPLES {
+    for (section, example) in examples() {
         let Some(property) = schema.pointer(&format!("/properties/{section}")) else {
             continue;
         };
         let _ = write!(
             page,
-            "\n## `{section}`\n\n{}\n\n```yaml\n{example}```\n",
+            "\n## `{section}`\n\n{}\n\n```yaml\n{example}\n```\n",
             description(property)
         );
         write_keys(&schema, &nested_map(property, &schema), section, &mut page);
     }
     page
+}
+
+/// Returns the name of each section of the page, with the section's example.
+fn examples() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let examples = EXAMPLES.trim_end().split("\n\n");
+    examples.filter_map(|example| Some((example.split_once(':')?.0, example)))
 }
 
 fn write_keys(schema: &Value, map: &NestedMap<'_>, place: &str, page: &mut String) {
@@ -244,10 +201,71 @@ mod tests {
             .keys()
             .map(String::as_str)
             .collect();
-        let mut examples: Vec<&str> = EXAMPLES.iter().map(|(section, _)| *section).collect();
+        let mut examples: Vec<&str> = examples().map(|(section, _)| section).collect();
         examples.sort_unstable();
         let mut sorted = sections;
         sorted.sort_unstable();
         assert_eq!(examples, sorted);
+    }
+
+    /// Collects the keys of `map`, at any level, that stand in none of `values`. The values are
+    /// those of the property that `map` describes.
+    fn collect_missing(
+        schema: &Value,
+        map: &NestedMap<'_>,
+        place: &str,
+        values: &[&Value],
+        missing: &mut Vec<String>,
+    ) {
+        let place = format!("{place}{}", map.step);
+        let values = values.iter().copied();
+        let maps: Vec<&Value> = match map.step {
+            ".<name>" => {
+                let named = values.filter_map(Value::as_object);
+                named.flat_map(serde_json::Map::values).collect()
+            }
+            "[]" => values.filter_map(Value::as_array).flatten().collect(),
+            _ => values.collect(),
+        };
+        let properties = map.schema.get("properties").and_then(Value::as_object);
+        for (key, property) in properties.into_iter().flatten() {
+            let place = format!("{place}.{key}");
+            let found: Vec<&Value> = maps.iter().filter_map(|map| map.get(key)).collect();
+            if found.is_empty() {
+                missing.push(place);
+            } else {
+                let inner = nested_map(property, schema);
+                collect_missing(schema, &inner, &place, &found, missing);
+            }
+        }
+    }
+
+    fn keys_without_example(schema: &Value, examples: &str) -> Vec<String> {
+        let file: Value = serde_saphyr::from_str(examples).unwrap();
+        let whole = NestedMap { schema, step: "" };
+        let mut missing = Vec::new();
+        collect_missing(schema, &whole, "", &[&file], &mut missing);
+        missing
+    }
+
+    #[test]
+    fn every_key_of_the_schema_stands_in_an_example() {
+        let schema = schema();
+        assert_eq!(
+            keys_without_example(&schema, EXAMPLES),
+            Vec::<String>::new()
+        );
+        let shorter = EXAMPLES
+            .replace("max_depth: 2", "")
+            .replace("same: true, ", "")
+            .replace("scopes: [orders.read]", "");
+        assert_eq!(
+            keys_without_example(&schema, &shorter),
+            [
+                ".agents.<name>.limits.max_depth",
+                ".mcp.<name>.oauth.scopes",
+                ".policy[].remember.same"
+            ]
+        );
     }
 }
