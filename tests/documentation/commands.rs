@@ -258,7 +258,7 @@ impl Reader {
 
 /// Returns the commands of a block, one for each line. A command continues on the next line after a
 /// `\` or inside a quotation.
-fn commands(block: &str) -> Vec<String> {
+pub(super) fn commands(block: &str) -> Vec<String> {
     let mut commands = Vec::new();
     let mut command = String::new();
     for line in block.lines() {

@@ -32,7 +32,7 @@ impl Block {
     }
 
     /// Returns whether the shell block needs more than this machine, for example a cluster, Docker
-    /// or a remote database. `elsewhere.rs` lists the tests of such blocks.
+    /// or a remote database. `elsewhere.rs` lists the tests of such commands.
     fn is_no_run(&self) -> bool {
         self.options == "no-run"
     }
@@ -88,6 +88,14 @@ fn blocks(page: &str) -> Vec<Block> {
         });
     }
     blocks
+}
+
+/// Returns the commands of the page's shell blocks that need more than this machine.
+pub fn commands_left_out(page: &str) -> Vec<String> {
+    let left_out = blocks(page).into_iter().filter(Block::is_no_run);
+    left_out
+        .flat_map(|block| commands::commands(&block.text))
+        .collect()
 }
 
 /// Returns the variables that a text names as `${NAME}`, each with a value that `holdpoint check`

@@ -1,6 +1,7 @@
 //! Tests the binary as an operator uses it: its commands, their output and exit codes, and the
 //! service.
 
+mod backups;
 mod commands;
 mod configuration_mistakes;
 mod connections;

@@ -431,7 +431,7 @@ fn user() -> Option<(u32, u32)> {
 
 /// Returns the folder of Postgres' programs. If `PATH` contains an `initdb`, this is the folder of
 /// that program, after links are resolved. Otherwise it is Debian's folder.
-fn bin() -> PathBuf {
+pub fn bin() -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let named = std::env::split_paths(&path).filter_map(|folder| {
         let real = fs::canonicalize(folder.join("initdb")).ok()?;
