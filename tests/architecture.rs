@@ -6,6 +6,7 @@ mod guarantees;
 mod http_rooms;
 mod import_table;
 mod lengths;
+mod log_messages;
 mod names;
 mod permissions;
 mod request_kinds;
