@@ -43,8 +43,8 @@ impl Engine {
         let key = key.as_ref();
         let accepted = self.submit_with_key(caller, session, key, None).await?;
         // The database refused the insert, and the look-up found no POST with the same key. If
-        // the client sent a key, an earlier row of this key may have refused the insert and expired
-        // before the look-up. A repetition of the POST can then succeed.
+        // the client sent a key, the insert may have met the row of an earlier POST with this key,
+        // and the row expired before the look-up. The client can then repeat the POST.
         accepted.ok_or(match key {
             Some(_) => Refusal::Unavailable,
             None => Refusal::Internal,

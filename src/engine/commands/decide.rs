@@ -115,7 +115,8 @@ impl Engine {
             approver,
         };
         let agent = agent.as_deref().ok();
-        // `is_tool_changed` treats `Approve` like every other action except `Retry`.
+        // The person has not chosen an action yet. `Approve` stands for every action except
+        // `Retry`, because `is_tool_changed` gives the same result for all of them.
         Ok(decider.is_tool_changed(agent, &session, open, Action::Approve, &calls))
     }
 }
@@ -130,8 +131,8 @@ pub(super) struct Decider<'e> {
 impl Decider<'_> {
     /// Checks an answer to the request that was read as `row` and `journal`, and stores the
     /// decision. Returns `None` if another commit came first: the caller must then read the request
-    /// again. Only the first try compares the tools with their servers, so that a server that does
-    /// not answer delays a decision at most once.
+    /// again. Only the first try of a decision asks the tools' servers whether the tools have
+    /// changed, so a server that does not answer delays the decision at most once.
     ///
     /// # Errors
     /// As [`Engine::decide`].
@@ -182,9 +183,10 @@ impl Decider<'_> {
         }))
     }
 
-    /// Validates an answer by the request's row. If the validation fails (but not with `Forbidden`
-    /// or `Internal`) and the answer has edited arguments, also checks these arguments. An error of
-    /// the arguments is returned instead of the first error.
+    /// Validates an answer by the request's row. After two kinds of errors, also checks the edited
+    /// arguments of the answer. After `Invalid`, checks them for secrets. After an error about the
+    /// request's state or digest, checks them by `refuse_denied_edits_of`. If this second check
+    /// fails, its error replaces the first error.
     async fn validate_answer(
         self,
         row: &RequestRow,
@@ -193,8 +195,8 @@ impl Decider<'_> {
         let validated = self.validate_by_row(row, answer);
         let has_edits = answer.edits().next().is_some();
         match &validated {
-            // The error's pointer may name a member of the arguments, and that name may be a
-            // secret. If so, `refuse_secrets` returns an error without the name.
+            // The error's pointer may contain the name of a member of the edited arguments. If
+            // this name is a secret, `refuse_secrets` returns an error without the name.
             Err(Refusal::Invalid(_)) if has_edits => {
                 let session = self
                     .engine
@@ -303,15 +305,15 @@ impl Decider<'_> {
     }
 
     /// Judges a call with the arguments `text` that a person wrote. Returns the edit, and the
-    /// judgement to journal. There is no judgement to journal in three cases: the edit also
-    /// approves the call, the rules allow the edited call without an approval, or the journal
-    /// already has the same judgement.
+    /// judgement to journal. The judgement is `None` in three cases: the edit also approves the
+    /// call, the rules allow the edited call without an approval, or the journal already has the
+    /// same judgement.
     ///
     /// # Errors
-    /// `Invalid` if a rule refuses the arguments, if the arguments do not fit the tool, if the tool
-    /// is gone, or if the call was already sent. A sent call keeps its arguments, because its tool
-    /// knows the call by an idempotency key, and expects the same arguments when the call is
-    /// repeated.
+    /// `Invalid` if a rule refuses the arguments, if the arguments do not fit the tool, if too few
+    /// people could approve them, if the tool is gone, or if the call was already sent. A sent call
+    /// keeps its arguments, because its tool knows the call by an idempotency key. If this service
+    /// repeats the call, the tool expects the same arguments.
     async fn judge_edit(
         self,
         session: &TaskSession,
@@ -370,9 +372,9 @@ impl Decider<'_> {
     }
 
     /// Whether the tool of one of `calls`, or the form of the requested credential, has changed
-    /// since the request was opened. If the answers to this kind of request do not depend on the
-    /// tool (`depends_on_tool`), returns `false` without a check. A `retry` is checked in any case,
-    /// because it runs the tool again.
+    /// since the request was opened. `Retry` is always checked, because it runs the tool again. For
+    /// any other action, returns `false` without a check if the answers to this kind of request do
+    /// not depend on the tool (`depends_on_tool`).
     fn is_tool_changed(
         self,
         agent: Option<&Agent>,
@@ -394,8 +396,8 @@ impl Decider<'_> {
     }
 }
 
-/// Returns the refusal of an answer that has closed its request. Returns `None` if the request
-/// could not be closed, because another commit came first.
+/// Returns the refusal `Withdrawn` if the request was closed without the decision (`is_closed`).
+/// Returns `None` if the commit that closes the request failed; the decision is then tried again.
 fn withdrawn_if(is_closed: bool, request: RequestId) -> Result<Option<Accepted>, Refusal> {
     if is_closed {
         Err(Refusal::Withdrawn(request))
@@ -480,10 +482,10 @@ fn stored_damage(
     request_damage(session, request).or_else(|| unreadable.cloned())
 }
 
-/// Returns the spec of a call's tool, with the tool's definition as `request` showed it to the
-/// person who edits the call. Another task may have found a change of the definition since. The
-/// digest of the edit covers the shown definition, so the judgement right before the call starts
-/// notices such a change, and holds the call.
+/// Returns the spec of a call's tool, with the definition that `request` showed to the person who
+/// edits the call. The tool's definition may have changed after the request was opened. The digest
+/// of the edit covers the shown definition. If the current definition differs, the judgement right
+/// before the start of the call finds another digest, and holds the call.
 fn shown_spec(entry: &CatalogEntry, request: &CallSpec, task: TaskId) -> ToolSpec {
     let mut spec = entry.current_spec(task).into_owned();
     if let Some(definition) = &request.definition {

@@ -109,8 +109,9 @@ pub struct CallReply {
 /// Validates an answer against its request.
 ///
 /// # Errors
-/// - `Forbidden` if the caller approves arguments that they wrote themselves, or if the answer came
-///   by a link or through Slack and this kind of answer may not.
+/// - `Forbidden` if the caller approves arguments that they wrote themselves and may not approve.
+/// - `Forbidden` if the caller came by a link and requests of this kind take no answer by a link.
+/// - `Forbidden` if the caller came by a link or through Slack and requests a standing decision.
 /// - `Invalid` if parts of the answer do not fit the request. The error lists these parts.
 /// - `Internal` if the request's form is unusable.
 pub(crate) fn validate(
@@ -168,9 +169,9 @@ pub(crate) fn validate(
     }
 }
 
-/// Refuses an action that may not answer the whole request. `allowed` are the permitted actions for
-/// the request and for its calls. In an approval request, `edit` and `respond` concern single calls
-/// and belong inside `decisions`.
+/// Refuses an action that may not answer the whole request. `allowed` has all actions that the
+/// caller may take, including those that answer only single calls: `edit` and `respond` in an
+/// approval request. The client must send these two inside `decisions`.
 fn check_whole_action(
     spec: &RequestSpec,
     allowed: &[Action],

@@ -1,7 +1,8 @@
-//! Refuses edited arguments that the current rules do not permit, with `Invalid`. The client gets
-//! this error instead of an error about the state of the request, such as `Expired`. If the tool of
-//! a call has changed since the request was opened, the answer has no effect anyway. In this case,
-//! the edited arguments of the call are refused only if they hold a secret.
+//! Refuses edited arguments that the current rules do not permit. If the request's state also
+//! forbids the answer, the client gets `Invalid` about the arguments, and no error about the state,
+//! such as `Expired`. If the tool of an edited call has changed since the request was opened, the
+//! edited arguments of this call are checked only for secrets, because the service refuses the
+//! answer in any case.
 
 use super::Refusal;
 use super::decide::Decider;
@@ -37,7 +38,7 @@ impl Decider<'_> {
 
     /// Refuses edited arguments that hold a secret, that a rule denies, that do not fit the tool,
     /// or that too few people could approve. If a call's tool has changed since the request was
-    /// opened, only secrets are refused.
+    /// opened, checks the call's edited arguments only for secrets.
     ///
     /// # Errors
     /// `Invalid` for the first such arguments; `Unavailable` when the database does not answer.
@@ -87,10 +88,11 @@ impl Decider<'_> {
         digest.unwrap_or_default() != call.digest
     }
 
-    /// Returns whether an edit approves its call. Also returns `now`, the judgement of the edited
-    /// arguments, if the rules hold these arguments. `asked` is the call as the request `spec`
+    /// Returns two values: whether an edit also approves its call, and the judgement to journal.
+    /// `now` is the judgement of the edited arguments. `asked` is the call as the request `spec`
     /// shows it. An edit does not approve its call in two cases: people other than its editor must
     /// approve the call, or the rule that holds the edited arguments has other terms than `spec`.
+    /// The judgement to journal is `now` if the rules hold the edited arguments, otherwise `None`.
     ///
     /// # Errors
     /// Fails if a rule refuses the arguments, if the arguments do not fit the tool, or if too few

@@ -16,9 +16,9 @@ use crate::task::status::RequestStatus;
 const MAX_EXPIRED_AT_ONCE: usize = 100;
 
 /// Closes the requests whose deadline has passed by the database's clock, in batches. Returns the
-/// number of closed requests. If this replica cannot close a request, the call ends after the
-/// request's batch, and the next call skips the request. Once the last batch was read, the next
-/// call skips no request.
+/// number of closed requests. If this replica cannot close a request, this function returns after
+/// the request's batch, and skips the request when it is called again (`skipped_overdue`). After a
+/// batch with the last overdue request, the next call starts from the first request again.
 ///
 /// # Errors
 /// `Unavailable` when the database does not answer.
@@ -29,10 +29,10 @@ pub(in crate::engine) async fn expire_overdue(engine: &Arc<Engine>) -> Result<us
         let overdue = engine.store.overdue(skipped, MAX_EXPIRED_AT_ONCE).await?;
         let closed = expire_all(engine, &overdue).await?;
         closed_count += closed;
-        // This replica may be unable to close some requests, for example requests of tasks with
-        // items of a newer version of this program. If the next call did not skip these requests,
-        // it would never read later requests. Each attempt to close a request reads its task, so
-        // this call ends after a batch with such requests.
+        // This replica may be unable to close some requests, for example if a newer version of this
+        // program wrote items of their tasks. The next call skips these requests, because otherwise
+        // they could fill every batch, and the replica would never read the later requests. Each
+        // failed attempt costs a read of the task, so this call ends after a batch with failures.
         let left_open = overdue.len() - closed;
         let is_last = overdue.len() < MAX_EXPIRED_AT_ONCE;
         let skipped = if is_last { 0 } else { skipped + left_open };

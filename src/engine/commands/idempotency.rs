@@ -93,8 +93,9 @@ impl Engine {
         if task.status == TaskStatus::Canceled
             && let Some(session) = self.load(task.task_id).await?
         {
-            // The earlier POST may be a cancel that is not answered yet. A cancel is answered only
-            // once no call can be sent, so this POST waits for that, too.
+            // The earlier POST may be a cancel that still waits for its answer. The answer to a
+            // cancel promises that no replica can still send a call of the canceled tasks. So this
+            // POST also waits until no replica can send one.
             self.wait_until_unsendable(&session.subtree(), session.now)
                 .await;
         }

@@ -60,9 +60,9 @@ impl Engine {
             };
             let state = session.own.progress.call(late.call);
             if state.is_some_and(|state| state.attempts != late.attempt) {
-                // A later attempt was started, and only its answer becomes the call's result. An
-                // earlier try of this loop may have journaled the late result already, because a
-                // commit can succeed although its confirmation is lost.
+                // A later attempt was started. Only the later attempt's answer becomes the call's
+                // result, so this answer becomes a late result. An earlier try of this loop may
+                // have journaled it already: a commit can succeed while its confirmation is lost.
                 if !session.is_journaled(&result) {
                     session.push(Fact::LateResult(result.clone()));
                 }

@@ -54,8 +54,8 @@ impl Engine {
             session
                 .own
                 .settle_calls(sub_agent_results(&session.tree, &session.own.progress), now);
-            // If the task has failed, its started calls stay open, because a person must still
-            // be asked about their outcomes.
+            // In a failed task, only the calls that were never started are withdrawn: a person
+            // must still be asked about the outcomes of the started calls.
             let is_withdrawn = |state: &CallState| !failed || state.attempts == 0;
             session
                 .own

@@ -46,8 +46,8 @@ impl ValidDecision {
     /// - The answer names a call that is decided, or that the caller has already approved.
     /// - The answer is for the whole request, and each call is decided or was already approved by
     ///   the caller.
-    /// - The answer is for the whole request, and the caller has already approved one of the
-    ///   undecided calls, but the answer's action is neither `Approve` nor `Retry`.
+    /// - The answer is for the whole request, its action is neither `Approve` nor `Retry`, and the
+    ///   caller has already approved one of the undecided calls.
     pub(super) fn targets(
         &self,
         approver: Approver<'_>,
@@ -178,11 +178,11 @@ impl ValidDecision {
         }
     }
 
-    /// Returns the consequence of rejections, and whether the answer closes the request. The first
-    /// case that applies decides the consequence:
-    /// - The answer ends the task or leaves the request open: `self.then`.
-    /// - The answer closes an approval request whose calls are all rejected: `self.then`, else the
-    ///   `then` of an earlier answer, else the request's `on_reject`.
+    /// Returns the consequence of rejections, and whether the answer closes the request. The
+    /// consequence is the value of the first case that applies:
+    /// - The answer demands the end of the task, or leaves the request open: the answer's `then`.
+    /// - The answer closes an approval request whose calls are all rejected: the answer's `then`,
+    ///   else the `then` of an earlier answer, else the request's `on_reject`.
     /// - The answer rejects a call: `Continue`.
     /// - Otherwise: `None`.
     fn consequence(

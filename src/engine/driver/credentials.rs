@@ -126,9 +126,9 @@ impl<'e> Driver<'e> {
     }
 
     /// Returns the service called `name`; `None` if no tool of the agent's current version receives
-    /// the service's credential. This holds even for a task that is pinned to an earlier version
-    /// and has a tool that needs the credential: a form that asks for the credential could name no
-    /// receiver.
+    /// the service's credential. In a task that is pinned to an earlier version of the agent, a
+    /// tool may still need this credential. The result is `None` nevertheless, because a form that
+    /// requests the credential must name the tools that receive it, and no such tool is known.
     fn received_service(&self, name: &str) -> Option<&'e Service> {
         let services = self.engine.catalog.services(&self.agent.name);
         let mut received = services
@@ -174,9 +174,9 @@ pub(in crate::engine) async fn stored_credentials(
     let tasks: Vec<_> = iter::once(own)
         .chain(others.filter(|task| *task != own))
         .collect();
-    // `has_credential` covers only the session's own task. A person may have given a credential to
-    // another task since the tree was read. So the database is also read if the tree has other
-    // tasks and the configuration has credentials.
+    // `has_credential` covers only the session's own task. Another task of the tree may have got a
+    // credential, even after the tree was read. So if the tree has other tasks, the database is
+    // read whenever the configuration has credentials.
     let may_have_credential =
         session.own.progress.has_credential || (tasks.len() > 1 && engine.catalog.has_services());
     if !may_have_credential {

@@ -48,10 +48,9 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns the server's questions that no request has asked yet. The call's last attempt ended
-    /// with these questions. If a person has already answered some of them, returns only the
-    /// remaining questions. Returns `None` if there are no questions, or if the server's state
-    /// cannot be sealed.
+    /// Returns the questions with which the server interrupted the call's last attempt. If a person
+    /// has already answered some of these questions, returns only the remaining ones. Returns
+    /// `None` if the attempt ended without questions, or if the server's state cannot be sealed.
     fn open_elicitation(&self, state: &CallState) -> Option<Box<Elicitation>> {
         if state.phase == Phase::ServerAsks {
             return state.elicitation.clone();

@@ -51,7 +51,7 @@ pub(super) async fn finish(
 
 /// Ends a task whose agent cannot be loaded. Cancels the task if a decision or an expired
 /// request has demanded its end, and fails the task otherwise. If the task has ended already,
-/// commits the pending facts, for example a late result. Always returns `false`.
+/// commits the pending facts, for example a late result. Like [`finish`], always returns `false`.
 pub(super) async fn finish_without_agent(
     engine: &Engine,
     session: &mut TaskSession,
@@ -79,9 +79,9 @@ pub(super) async fn finish_without_agent(
     finish(engine, session, Ending::Failed(failure)).await
 }
 
-/// If the stored status is terminal, commits the pending facts, which set the status to
-/// Running. A terminal status can change to Running, but not to another terminal status, so a
-/// reopened task needs this commit before it ends again.
+/// Stores that an ended task runs again. If the stored status is terminal, the pending facts set
+/// the status to Running, and this function commits them. A single commit cannot change a terminal
+/// status to another terminal status, so a reopened task needs this commit before it ends again.
 pub(super) async fn reopen(engine: &Engine, session: &mut TaskSession) -> Result<(), Stop> {
     if session.own.row.status.is_terminal() && session.has_pending_facts() {
         engine.save(session, engine.take_lease()).await?;

@@ -22,8 +22,8 @@ pub(super) enum JudgedAt {
 
 impl Driver<'_> {
     /// Allows a held call if a standing decision covers it. Otherwise returns `judged`, the
-    /// policy's judgement. If `hold_if_uncertain` would hold the call even under a standing
-    /// decision, returns `judged` with the reason that `hold_if_uncertain` gives.
+    /// policy's judgement. A standing decision does not help if `hold_if_uncertain` holds even an
+    /// allowed call. In this case, returns `judged`, and adds the reason of `hold_if_uncertain`.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
@@ -122,10 +122,10 @@ impl Driver<'_> {
         })
     }
 
-    /// Whether a standing decision is in force and has a use left for this call. A call that has
-    /// used the standing decision before needs no further use. Each earlier call of this task that
-    /// the standing decision allows, and that has not started, will take a use at its start. That
-    /// use is not left for this call.
+    /// Whether a standing decision is in force and has a use left for this call. A call takes a use
+    /// at its first start under the standing decision, and needs no second use for a further
+    /// attempt. One use is reserved for each earlier call of this task that the standing decision
+    /// allows, that has not started, and that has not taken its use yet.
     fn has_uses_left(&self, grant: &GrantRow, state: &CallState) -> bool {
         let counted = |state: &CallState| state.used_grant == Some(grant.grant_id);
         match grant.ended() {

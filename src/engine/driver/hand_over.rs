@@ -1,8 +1,9 @@
 //! Drives gate calls. The asker of a call is the client that proposed the call and waits for the
 //! verdict. Either this service runs the call, or the asker runs it elsewhere with a permit.
-//! Invariants: a permit is committed only in a session that belongs to a waiting HTTP request of
-//! the asker, because the answer to this request contains the permit. An approved call starts only
-//! while its asker waits.
+//! Invariants:
+//! - A permit is committed only for an asker whose HTTP request is waiting in this process, because
+//!   the answer to this HTTP request contains the permit.
+//! - An approved call starts only while its asker waits.
 
 use std::time::Duration;
 
@@ -62,10 +63,10 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns the time at which the asker of this gate call becomes `Late`. For an allowed or
-    /// approved call, this is the gate's `use_within` after the call could start. For a started
-    /// call, it is `use_within` after the time by which the attempt must end. `None` in any other
-    /// phase.
+    /// Returns the time at which the asker of this gate call becomes `Late`. The gate's
+    /// `use_within` runs until this time. For an allowed or approved call, `use_within` begins when
+    /// the call becomes free to start (`startable_since`). For a started call, it begins when the
+    /// attempt counts as over. Returns `None` in any other phase.
     fn startable_until(&self, state: &CallState) -> Option<Time> {
         let own = &self.session.own;
         let from = match &state.phase {
@@ -85,8 +86,8 @@ impl Driver<'_> {
         Some(from + gate.use_within)
     }
 
-    /// Returns the time until the asker of this gate call becomes `Late`; `None` if the task is not
-    /// a gate call, or if the call's phase allows no start.
+    /// Returns the duration until the asker of this gate call becomes `Late`. Returns `None` if the
+    /// task is not a gate call, if the call has its result, or if `startable_until` returns `None`.
     pub(super) fn time_until_late(&self) -> Option<Duration> {
         self.agent.gate.as_ref()?;
         let state = self.session.own.progress.unfinished().next()?;

@@ -131,7 +131,8 @@ impl Driver<'_> {
                 continue;
             };
             if judgement.verdict == Verdict::Hold && state.unanswered_attempts() > 0 {
-                // The approver of a further attempt must know that the call may have taken effect.
+                // An earlier attempt got no answer, so the call may have taken effect. The reason
+                // says so, because a person now decides whether to attempt the call again.
                 let reason = judgement.reason.map(|reason| as_sentence(&reason) + " ");
                 judgement.reason = Some(reason.unwrap_or_default() + OUTCOME_UNKNOWN_TEXT);
             }
@@ -146,9 +147,10 @@ impl Driver<'_> {
         Ok(differs)
     }
 
-    /// Returns the call's effect according to the current configuration. If the call was started
-    /// and its tool has changed since, the effect is `once`: the repetition would be another call,
-    /// perhaps to another target. A call that was and still is `read_only` is exempt.
+    /// Returns the call's effect according to the current configuration. Returns `Once` if the tool
+    /// is gone. Also returns `Once` if the tool has changed since the call was started, because a
+    /// repetition would then be another call, perhaps to another target. Exception: if the effect
+    /// was `ReadOnly` and still is, returns `ReadOnly` even if the tool has changed.
     fn effect_now(&self, state: &CallState) -> Effect {
         let Some(entry) = self.offered(&state.call.name) else {
             return Effect::Once;

@@ -92,10 +92,10 @@ impl Driver<'_> {
         None
     }
 
-    /// Registers a model call that is about to be made. Model calls in flight in the tree count
-    /// against the limits. If this call would exceed a limit, the inner `Err` names the limit. If
-    /// the tree has no other task, registers nothing and returns `None`, because `step_context` has
-    /// already checked the limits.
+    /// Registers a model call that is about to be made, and checks the limits again. This check
+    /// also counts the model calls that other tasks of the tree have in flight. If the new call
+    /// would exceed a limit, the inner `Err` names the limit. If the tree has no other task,
+    /// registers nothing and returns `None`, because the check by `step_context` is then complete.
     pub(crate) async fn register_model_call(
         &mut self,
     ) -> Result<Result<Option<ModelCallGuard>, &'static str>, Stop> {
@@ -108,10 +108,10 @@ impl Driver<'_> {
             self.session.task_id(),
             self.session.own.progress.turns,
         );
-        // The tree is read after `others` was taken, so no model call is missed: the tree has
-        // the answer of each call that ended before `others` was taken. A call can be in `others`
-        // and have its answer in the tree. `is_unanswered` excludes such a call, so that it is
-        // counted once.
+        // `others` has the model calls that were in flight at the registration. The tree is read
+        // after the registration, so it has the answer of each model call that ended earlier. The
+        // answer of a call in `others` may also be in the tree by now. `is_unanswered` excludes
+        // such a call from `others`, so that it is counted only once.
         self.session.tree.fresh = false;
         self.engine.refresh_tree(self.session).await?;
         let is_unanswered = |call: &InFlightModelCall| {

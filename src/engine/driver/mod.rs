@@ -1,9 +1,9 @@
 //! The loop that drives a task: asks `next_step` for the next step, takes the step, and asks again,
 //! until `Wait` or `Finish`. A step that only adds facts to the journal leaves these facts pending.
 //! The pending facts are committed before the next step that acts outside the journal, such as a
-//! model call. So a crash loses at most pending facts, which are computed again, and the results of
-//! the last step that acted outside the journal. If that step sent calls, the journal has the
-//! starts of the calls.
+//! model call. So a crash can lose two things: the pending facts, and the results of the last step
+//! that acted outside the journal. The next driver computes the pending facts again. It finds the
+//! calls without a result, because the start of a call is committed before the call is sent.
 
 mod context;
 pub(in crate::engine) mod credentials;
@@ -118,10 +118,10 @@ impl Driver<'_> {
         Ok(true)
     }
 
-    /// Whether this driver must leave the task to another driver, which holds the lease and may
-    /// have calls in flight. If so, this driver commits its facts and stops. The other driver reads
-    /// these facts before its next commit, and continues the task. If a decision or a deadline ends
-    /// the task, returns `false`, because this driver then ends the task itself.
+    /// Whether another driver holds the lease of the task, and may have calls in flight. On `true`,
+    /// the caller commits the facts of this driver and stops. The other driver reads these facts
+    /// before its next commit, and continues the task. Returns `false` if a decision or a deadline
+    /// demands the end of the task: this driver then ends the task itself.
     fn is_driven_elsewhere(&self) -> bool {
         let (engine, own) = (self.engine, &self.session.own);
         let (Some(owner), Some(until)) = (&own.row.lease_owner, own.row.lease_until) else {

@@ -28,8 +28,9 @@ const NOT_REPORTED_TEXT: &str =
     "The caller was given leave to run the call and reported no outcome in time.";
 const REPORTED_UNKNOWN_TEXT: &str =
     "The caller was given leave to run the call and reported that its outcome is unknown.";
-/// The `replica` that a request shows for a call that its asker runs. The runner's name is not
-/// shown: a client that knows the name and the call's idempotency key could get the permit.
+/// The `replica` that a request shows for a call that its asker runs. This text replaces the name
+/// of the asker's runner, because a client that knows this name and the call's idempotency key
+/// could get the permit.
 const ELSEWHERE: &str = "elsewhere";
 
 impl Driver<'_> {
@@ -40,9 +41,9 @@ impl Driver<'_> {
         requests: Vec<PlannedRequest>,
     ) -> Result<(), Stop> {
         for request in requests {
-            // This request asks a client to run the call's external tool and to send the result.
-            // This service never starts such a call, so the checks that precede the start of other
-            // calls are made here, before the request opens.
+            // A request with `FormResult` asks a client to run an external tool and to send the
+            // result. This service never starts the call of such a request. So the checks that
+            // other calls pass right before their start are made before the request opens.
             if request.kind.properties().response == ResponseKind::FormResult {
                 if let Some(failure) = approval_damage(self.session, &request.calls) {
                     self.finish(Ending::Failed(failure)).await?;
@@ -102,10 +103,10 @@ impl Driver<'_> {
         terms
     }
 
-    /// Whether a call could run with other arguments. A call that was sent keeps its arguments,
-    /// because its tool knows the call by an idempotency key. A call that a gateway runs keeps its
-    /// arguments, because a gateway cannot change the call. At a gate that has `ext_authz` and
-    /// requires no reports, each call that its asker runs counts as run by a gateway.
+    /// Whether a call could run with other arguments. Returns `false` for a call that was sent,
+    /// because its tool knows the call by an idempotency key. Also returns `false` for a call that
+    /// a gateway runs, because a gateway cannot change the call. If a gate has `ext_authz` and
+    /// requires no reports, a gateway is assumed to run every call that the asker runs.
     fn is_editable(&self, state: &CallState) -> bool {
         let gate = self.agent.gate.as_deref();
         let must_stay_unchanged =
@@ -134,10 +135,11 @@ impl Driver<'_> {
         }
     }
 
-    /// Opens a request about the unknown outcome of each of these calls. Each call either was
-    /// started and no process runs it any more, or may have run in a part of the history that a
-    /// restore or failover has lost. Calls `refresh_tools` first, because the digest of a request
-    /// covers the definition of the call's tool, and must be the same on every replica.
+    /// Opens a request about the unknown outcome of each of these calls. The outcome is unknown in
+    /// two cases: the last attempt is over and left no known result, or the call may have run in a
+    /// part of the history that a restore or failover has lost. First calls `refresh_tools`: the
+    /// digest of a request covers the definition of the call's tool, and every replica must compute
+    /// the same digest.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.

@@ -47,10 +47,10 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns which texts of a call of the tool `name` come from the configuration. These are the
-    /// name and the summary if the agent offers the tool, or if `tools` or a rule lists the tool.
-    /// For a sub-agent, it is only the name, because the summary shows the task that the calling
-    /// agent wrote.
+    /// Returns which texts of a call of the tool `name` come from the configuration:
+    /// - `Nothing` if the agent does not offer the tool, and neither `tools` nor a rule lists it.
+    /// - `Name` for a sub-agent, because the calling agent wrote the text in the summary.
+    /// - `NameAndSummary` for any other tool.
     fn operator_text(&self, name: &str, entry: Option<&CatalogEntry>) -> OperatorText {
         let is_offered = entry.is_some() && other_tool(self.agent, name).is_none();
         let engine = self.engine;
@@ -73,9 +73,8 @@ impl Driver<'_> {
         let entry = entry.as_deref();
         let text = state.arguments_text();
         let arguments = serde_json::from_str(text).unwrap_or(Value::Null);
-        // `change` is read once, because another task may find at any time that the tool has
-        // changed: the digest, the stored definition and the reason that the approver reads must
-        // all agree.
+        // Another task may find a change of the tool's definition at any time. `change` is read
+        // once, so that the digest, the stored definition and the approver's reason all agree.
         let change = entry.and_then(|entry| entry.definition_change(self.session.task_id()));
         let spec = entry.map(|entry| DefinitionChange::applied_to(&entry.spec, change.clone()));
         let digest = spec.as_deref().map_or_else(String::new, |spec| {
