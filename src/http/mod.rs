@@ -40,7 +40,7 @@ pub(crate) use self::api::health::RenderMetrics;
 use self::api::{agents, deliveries, gate, grants, health, mcp, me, requests, tasks};
 use self::openapi::docs;
 use self::pages::inbox::script;
-use self::pages::{follow, problems, resume};
+use self::pages::{follow, problems, resume, times};
 use self::server::guard::guard;
 use self::server::operation::{Op, Operation, operation};
 use self::server::problem::Problem;
@@ -87,6 +87,10 @@ fn service_router(http: &Arc<Http>, operations: Vec<Operation>) -> Router {
         .route(
             "/follow.js",
             guarded(http, &follow::OP, get(follow::get_follow_script)),
+        )
+        .route(
+            "/times.js",
+            guarded(http, &times::OP, get(times::get_times_script)),
         )
         .route(
             "/inbox.js",

@@ -188,7 +188,7 @@ fn inert(html: &str, what: &str) -> String {
 
 fn is_ours(script: &Element) -> bool {
     let src = script.attributes.iter().find(|(name, _)| name == "src");
-    src.is_some_and(|(_, value)| ["/follow.js", "/inbox.js"].contains(&value.as_str()))
+    src.is_some_and(|(_, value)| ["/follow.js", "/inbox.js", "/times.js"].contains(&value.as_str()))
 }
 
 fn has_mark(text: &str) -> bool {

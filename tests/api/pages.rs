@@ -181,9 +181,11 @@ on_both! {
             assert_eq!(page.status, 200, "{}", page.text);
             assert!(page.header("content-type").starts_with("text/html"));
             assert!(page.header("content-security-policy").contains("script-src 'self'; connect-src 'self';"));
-            assert_eq!(page.text.matches("<script").count(), 1);
+            assert_eq!(page.text.matches("<script").count(), 2);
         }
-        assert_eq!(app.anonymous().get("/follow.js").await.header("content-type"), "text/javascript; charset=utf-8");
+        for script in ["/times.js", "/follow.js"] {
+            assert_eq!(app.anonymous().get(script).await.header("content-type"), "text/javascript; charset=utf-8");
+        }
         assert!(!app.anonymous().header("accept", "text/html").get("/sign-in").await.header("content-security-policy").contains("script-src"));
         assert!(app.tool.ledger().is_empty(), "reading changes nothing");
         app.model.then(text_answer("ok"));

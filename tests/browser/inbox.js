@@ -320,6 +320,8 @@ async function showsATask(browser, javaScriptEnabled) {
   const { task, request: asked } = await refund();
   const { context, page, wrong } = await newPage(browser, { javaScriptEnabled });
   await page.goto(`${service}/tasks`);
+  const showsOwnTimes = async () => (await page.locator("time[title]").count()) > 0;
+  assert.equal(await showsOwnTimes(), javaScriptEnabled, "times are in the reader's zone");
   await page.locator(`a[href$="/tasks/${task.task_id}"]`).click();
   assert.match(await main(page), /Task · worker · Paused[^]*Refund 120 for order 17[^]*The agent answers\./);
   if (javaScriptEnabled) {
@@ -336,6 +338,7 @@ async function showsATask(browser, javaScriptEnabled) {
   await page.goto(`${service}/tasks/${task.task_id}`);
   assert.match(await main(page), /Approved by local\.[^]*refund_payment was started\.[^]*refund_payment: done[^]*Completed/);
   assert.equal(await page.locator("#live").count(), 0, "an ended task is not followed");
+  assert.equal(await showsOwnTimes(), javaScriptEnabled, "but its times are in the reader's zone");
   await page.goto(`${service}/tasks/${task.task_id}?before=3`);
   assert.equal(await page.locator(".timeline > li").count(), 2);
   assert.deepEqual(wrong, []);

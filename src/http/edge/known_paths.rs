@@ -137,6 +137,8 @@ mod tests {
             ("/v10", Surface::Public),
             ("/inboxes", Surface::Public),
             ("/inbox.js", Surface::Public),
+            ("/follow.js", Surface::Public),
+            ("/times.js", Surface::Public),
             ("/docs/nothing", Surface::Public),
             ("/nowhere", Surface::Public),
             ("//v1", Surface::Public),

@@ -1,38 +1,10 @@
-// Shows times in the reader's zone. On an open page of a request or a task, also shows new events
-// from the event stream of the task. Each page is complete without this script. Texts are inserted
-// as text nodes, never as markup. Codes replace hidden characters. The box around a text of an
-// agent, a tool or a user, or the line above the text, names the author of the text.
+// Shows new events from the event stream of the task on the open page of a request or a task, after
+// `times.js`. Each page is complete without this script. Texts are inserted as text nodes, never as
+// markup. Codes replace hidden characters. The box around a text of an agent, a tool or a user, or
+// the line above the text, names the author of the text.
 "use strict";
 
 (() => {
-  // --- Times in the reader's zone, with UTC beside them ------------------------------------------
-
-  const language = document.documentElement.lang || "en";
-  const day = (at, timeZone) => new Intl.DateTimeFormat("sv", { dateStyle: "short", timeZone }).format(at);
-  const clock = (at, timeZone) => new Intl.DateTimeFormat("sv", { timeStyle: "short", timeZone }).format(at);
-  const date = (at) => new Intl.DateTimeFormat(language, { dateStyle: "medium" }).format(at);
-
-  // Formats a timestamp, such as "10:31 (09:31 UTC)". The local time has a date if the date is not
-  // today's. The UTC time has a date if the date differs from the local date.
-  const moment = (text) => {
-    const at = new Date(text);
-    if (Number.isNaN(at.getTime())) return visible(text);
-    const today = day(at) === day(new Date());
-    const here = `${today ? "" : `${date(at)}, `}${clock(at)}`;
-    if (clock(at) === clock(at, "UTC") && day(at) === day(at, "UTC")) return `${here} UTC`;
-    return `${here} (${day(at) === day(at, "UTC") ? "" : `${day(at, "UTC")} `}${clock(at, "UTC")} UTC)`;
-  };
-
-  const HIDDEN =
-    /[\p{Cc}\p{Cf}\p{Co}\p{Cn}\p{Cs}\p{Zl}\p{Zp}\p{Zs}\p{Default_Ignorable_Code_Point}\p{Variation_Selector}\u2800]/gu;
-  const visible = (text) =>
-    String(text).replace(HIDDEN, (hidden) => (hidden === " " ? " " : `\\u{${hidden.codePointAt(0).toString(16)}}`));
-
-  for (const time of document.querySelectorAll("time[datetime]:not([data-left])")) {
-    time.title = time.textContent;
-    time.textContent = moment(time.dateTime);
-  }
-
   const live = document.getElementById("live");
   if (!live || !window.EventSource) return;
   const { events, request, requests, status: initialStatus, answers: initialAnswers } = live.dataset;

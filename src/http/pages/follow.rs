@@ -1,5 +1,5 @@
-//! `/follow.js`: a script that shows times in the reader's zone, and new events on the open page of
-//! a request or a task. Every page works without the script.
+//! `/follow.js`: a script that shows new events on the open page of a request or a task. Every page
+//! works without the script.
 //!
 //! Invariant: the `Content-Security-Policy` of a page that loads a script permits scripts from this
 //! service's origin alone. The policy of any other page permits no script.
@@ -30,9 +30,12 @@ pub(crate) const SCRIPT: &str = include_str!("follow.js");
 static POLICY: LazyLock<HeaderValue> =
     LazyLock::new(|| policy_with("script-src 'self'; connect-src 'self'; "));
 
+/// Renders the tags of scripts, which run in this order.
 #[must_use]
-pub(crate) fn script_tag(prefix: &str, name: &str) -> Markup {
-    html! { script src=(format!("{prefix}/{name}")) defer {} }
+pub(crate) fn script_tags(prefix: &str, names: &[&str]) -> Markup {
+    html! {
+        @for name in names { script src=(format!("{prefix}/{name}")) defer {} }
+    }
 }
 
 /// Responds with a page that loads a script, and with the policy that permits the script.

@@ -1,6 +1,6 @@
 //! The layout of every page: frame, style, `Content-Security-Policy`, and the display of text from
 //! models, tools and people. Pages work without scripts. Only the lists, the page of a request and
-//! the page of a task can load a script (`inbox/script.rs`, `follow.rs`).
+//! the page of a task can load a script (`times.rs`, `inbox/script.rs`, `follow.rs`).
 
 use std::fmt::Display;
 use std::sync::LazyLock;
@@ -185,7 +185,7 @@ pub(crate) fn utc_text(at: &impl Display) -> String {
     }
 }
 
-/// Renders a timestamp in UTC. The script `pages/follow.js` shows it in the reader's own zone, with
+/// Renders a timestamp in UTC. The script `pages/times.js` shows it in the reader's own zone, with
 /// the time in UTC beside it.
 #[must_use]
 pub(crate) fn time_tag(at: &impl Display) -> Markup {

@@ -14,6 +14,7 @@ pub(crate) mod sign_in;
 pub(crate) mod site;
 pub(crate) mod site_texts;
 pub(crate) mod tasks;
+pub(crate) mod times;
 pub(crate) mod translations;
 
 use self::request::{approve_page, reject_page};

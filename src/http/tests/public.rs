@@ -47,18 +47,22 @@ async fn public_endpoints_are_served_without_a_key() {
     assert!(
         page.text.contains("supersede") && page.header("content-type").starts_with("text/html")
     );
-    let script = ask(&app, "GET", "/follow.js", &[], "").await;
-    assert_eq!(
-        (script.status, script.header("content-type")),
-        (200, "text/javascript; charset=utf-8")
-    );
-    assert_eq!(
-        (
-            script.header("cache-control"),
-            script.header("x-content-type-options")
-        ),
-        ("no-cache", "nosniff")
-    );
+    for path in ["/follow.js", "/inbox.js", "/times.js"] {
+        let script = ask(&app, "GET", path, &[], "").await;
+        assert_eq!(
+            (script.status, script.header("content-type")),
+            (200, "text/javascript; charset=utf-8"),
+            "{path}"
+        );
+        assert_eq!(
+            (
+                script.header("cache-control"),
+                script.header("x-content-type-options")
+            ),
+            ("no-cache", "nosniff"),
+            "{path}"
+        );
+    }
     let docs = ask(&app, "GET", "/docs", &[], "").await;
     assert_eq!(docs.status, 200);
     let assets: Vec<&str> = docs

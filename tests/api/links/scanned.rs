@@ -53,7 +53,14 @@ fn routes(held: &Held) -> Vec<String> {
                 .replace("/l/{token}", &link("dora", &held.request))
         })
         .collect();
-    routes.extend(["/follow.js", "/inbox.js", "/docs/", "/docs/index.html"].map(str::to_owned));
+    let beside = [
+        "/follow.js",
+        "/inbox.js",
+        "/times.js",
+        "/docs/",
+        "/docs/index.html",
+    ];
+    routes.extend(beside.map(str::to_owned));
     assert!(routes.len() > 24 && !routes.iter().any(|path| path.contains('{')));
     routes
 }

@@ -78,7 +78,7 @@ fn page(site: &Site<'_>, http: &Http, rows: &Page<GrantRow>) -> Markup {
             @if let Some(next) = next {
                 p { a href=(format!("{}/grants?cursor={}", site.prefix, cursor_of(next))) { (texts.older) } }
             }
-            (follow::script_tag(&site.prefix, "follow.js"))
+            (follow::script_tags(&site.prefix, &["times.js"]))
         },
     )
 }

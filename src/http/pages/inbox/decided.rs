@@ -184,7 +184,7 @@ fn page(
             @if rows.is_empty() { p { (if next.is_some() { texts.none_so_far } else { texts.nothing_decided }) } }
             ul.rows { @for row in rows { (decided_row(site, http, row)) } }
             @if next.is_some() { p { a href=(address(include_others, next)) { (texts.older) } } }
-            (follow::script_tag(&site.prefix, "follow.js"))
+            (follow::script_tags(&site.prefix, &["times.js"]))
         },
     )
 }

@@ -261,7 +261,7 @@ impl InboxPage {
                 button #inbox-tell type="button" .second { (site.texts().notify) }
                 span #inbox-tell-note role="status" {}
             }
-            (follow::script_tag(&site.prefix, "inbox.js"))
+            (follow::script_tags(&site.prefix, &["inbox.js"]))
         }
     }
 }

@@ -63,7 +63,7 @@ fn script(view: &View<'_>) -> Markup {
         {
             (follow::live_elements(words))
         }
-        (follow::script_tag(&view.prefix, "follow.js"))
+        (follow::script_tags(&view.prefix, &["times.js", "follow.js"]))
     }
 }
 

@@ -66,7 +66,8 @@ fn buttons_come_after_the_last_byte_for_every_kind() {
                 .unwrap_or_else(|| panic!("{kind:?} shows every byte: {page}"));
             assert!(last < first, "{kind:?}");
             assert!(
-                page.matches("<script").count() == 1
+                page.matches("<script").count() == 2
+                    && page.contains("<script src=\"/times.js\" defer></script>")
                     && page.contains("<script src=\"/follow.js\" defer></script>")
             );
             assert!(!page.contains("<b>") && !page.contains("<u>") && !page.contains("<i>"));

@@ -108,7 +108,7 @@ fn tasks_page(
             @if let Some(next) = next {
                 p { a href=(format!("{address}?{}", query(filter, next))) { (texts.older) } }
             }
-            (follow::script_tag(&site.prefix, "follow.js"))
+            (follow::script_tags(&site.prefix, &["times.js"]))
         },
     )
 }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use http::{HeaderMap, Uri};
 use maud::{Markup, html};
 use serde_json::Value;
@@ -115,14 +115,14 @@ fn task_page(
                 a href=(address) { (if before.is_some() { texts.newest } else { texts.look_again }) }
             }
             ol.timeline { @for entry in &timeline.entries { (entry) } }
-            @if is_followed { (live_section(site, row, timeline, &address)) }
+            @if is_followed {
+                (live_section(site, row, timeline, &address))
+            } @else {
+                (follow::script_tags(&site.prefix, &["times.js"]))
+            }
         },
     );
-    if is_followed {
-        follow::page_with_script(page)
-    } else {
-        page.into_response()
-    }
+    follow::page_with_script(page)
 }
 
 /// Renders the agent, the owner, the session, the time of creation, and the usage of the task's
@@ -183,6 +183,6 @@ fn live_section(site: &Site<'_>, row: &TaskRow, timeline: &TaskTimeline, address
             h2 { (site.texts().live_head) }
             (follow::live_elements(words))
         }
-        (follow::script_tag(&site.prefix, "follow.js"))
+        (follow::script_tags(&site.prefix, &["times.js", "follow.js"]))
     }
 }
