@@ -48,7 +48,7 @@ pub(super) struct TimelineEntry {
 
 /// Returns the entries of the timeline on a task's page, in the order of the page.
 pub(super) fn timeline(page: &str) -> Vec<TimelineEntry> {
-    let (_, list) = page.split_once("<ol class=\"timeline\">").unwrap();
+    let (_, list) = page.split_once(" id=\"live-log\"").unwrap();
     let (list, _) = list.split_once("</ol>").unwrap();
     let entries = list.split("<li class=\"").skip(1).map(|entry| {
         let (class, rest) = entry.split_once("\"><p><span class=\"soft\">#").unwrap();
@@ -285,9 +285,14 @@ on_both! {
         ] {
             assert!(shown.text.contains(part), "{part}: {}", shown.text);
         }
+        assert_eq!(shown.text.matches("&lt;i&gt;done&lt;/i&gt;").count(), 1, "the output is the last answer");
         assert!(shown.text.contains("/times.js") && !shown.text.contains("/follow.js"), "it has ended");
         let early = page(app.owner(), &format!("{path}?before=3")).await;
         assert!(early.text.contains("#2 ") && !early.text.contains("#3 "), "exclusive: {}", early.text);
+        let late = page(app.owner(), &format!("{path}?after={}", count - 2)).await.text;
+        let numbers: Vec<i64> = timeline(&late).iter().map(|entry| entry.number).collect();
+        assert_eq!(numbers, [count - 1, count], "{late}");
+        assert!(late.contains(&format!("data-after=\"{count}\"")) && !late.contains("id=\"earlier\""), "{late}");
         app.stop().await;
     }
 
@@ -310,6 +315,10 @@ on_both! {
         let last = app.database.texts("select cast(max(event_number) as text) from agent_task_item").await;
         assert_eq!(numbers, (1..=last[0].parse().unwrap()).collect::<Vec<i64>>());
         assert_eq!(sizes, [200, 200, 5]);
+        for (after, has_gap) in [(204, true), (205, false), (500, false)] {
+            let shown = page(app.owner(), &format!("{path}?after={after}")).await.text;
+            assert_eq!(shown.contains("id=\"earlier\""), has_gap, "{after}: {shown}");
+        }
         app.stop().await;
     }
 

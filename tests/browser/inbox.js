@@ -353,7 +353,7 @@ async function aQuestionKeepsTheFocus(browser) {
   const mayTakeOver = new Promise((resolve) => {
     takeOver = resolve;
   });
-  await page.route(`**/tasks/${task.task_id}`, async (route) => {
+  await page.route(`**/tasks/${task.task_id}*`, async (route) => {
     if (route.request().resourceType() === "xhr") await mayTakeOver;
     await route.continue();
   });

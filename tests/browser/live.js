@@ -60,6 +60,13 @@ async function asked(input) {
 const refund = () => asked('refund_payment\n{"order":17,"amount":120}');
 const approve = (request) => call("POST", `/resume/${request.request_id}/approve`, undefined, { prefer: "respond-async" });
 const live = (page, part) => page.locator(`#live-${part}`);
+const hasLog = (page) => page.locator('#live-log[aria-busy="false"]').waitFor();
+
+// Returns the lines of the log: the text, the class and the addresses of the links of each.
+const lines = (page) =>
+  live(page, "log")
+    .locator("> li")
+    .evaluateAll((all) => all.map((line) => [line.innerText, line.className, ...[...line.querySelectorAll("a")].map((link) => link.href)]));
 const says = (locator, text) => locator.filter({ hasText: text }).waitFor();
 
 // Opens the page of a request and signs in there as Alice.
@@ -122,7 +129,7 @@ async function thePageGoesOnByItself(browser, locale) {
   const { context, page, wrong } = await openPage(browser, request, { locale });
   const form = page.locator('form[action$="/approve"]');
   assert.ok(await form.isVisible());
-  await page.waitForFunction(() => document.querySelector("#live [aria-busy]").getAttribute("aria-busy") === "false");
+  await hasLog(page);
   await readable(page, `live, waiting, ${locale}`);
   await shot(page, `live-waiting-${locale}`);
   assert.equal(await page.locator("#meanwhile").innerText(), "", "the request itself is no news");
@@ -153,7 +160,7 @@ async function thePageGoesOnByItself(browser, locale) {
   const lengths = [...new Set(grown.map((text) => text.length))];
   assert.ok(lengths.length > 5, `the text grows: ${lengths}`);
   assert.ok(grown.every((text) => output.startsWith(text)), "and is always a prefix of the output");
-  assert.equal(await page.locator("#live-now > *").count(), 0, "and then it stands in the log");
+  await page.waitForFunction(() => !document.querySelector("#live-now > *"));
   assert.equal(moved, 0, "without a reload");
   await readable(page, `live, ended, ${locale}`);
   await shot(page, `live-ended-${locale}`);
@@ -183,11 +190,11 @@ async function othersAreListed(browser) {
   const { task } = await asked("both");
   const [refund, guidance] = ["approval", "guidance"].map((kind) => task.pending.find((one) => one.kind === kind));
   const { context, page, wrong } = await openPage(browser, refund);
-  const link = live(page, "others").getByRole("link");
-  await says(link, "The agent asks for guidance: request_human_guidance");
-  assert.equal(await link.getAttribute("href"), new URL(guidance.url).pathname);
+  const others = page.locator("#task-questions li");
+  await says(others, "(worker, guidance) Review");
+  assert.equal(await others.getByRole("link").getAttribute("href"), new URL(guidance.url).pathname);
   await call("POST", `/resume/${guidance.request_id}`, { action: "respond", response: { answer: "the first" } });
-  await link.waitFor({ state: "detached" });
+  await others.waitFor({ state: "detached" });
   assert.ok(await page.locator('form[action$="/approve"]').isVisible(), "this one is still to be decided");
   assert.equal(await page.locator("#meanwhile").innerText(), "");
   await call("POST", `/v1/tasks/${task.task_id}/cancel`);
@@ -209,10 +216,12 @@ async function withoutAScriptNothingIsMissing(browser) {
 
 // Opens the page of a request with a scripted stream. Each connection gets the next of `answers`,
 // and every further connection gets a 204. `init` runs in the page before the page's own script.
-async function told(browser, answers, { clock, init, question = refund, ...options } = {}) {
+// `entries` returns the response to a load of the log's entries, by the number of the load; without
+// a response, the service answers.
+async function told(browser, answers, { clock, init, entries, question = refund, ...options } = {}) {
   const { request, task } = await question();
   const opened = await newPage(browser, options);
-  const asked = [];
+  const [asked, loads] = [[], []];
   const ids = { task_id: task.task_id, root_task_id: task.task_id, agent_path: ["worker"], at: "2026-11-03T09:31:00.000001Z" };
   await opened.context.route("**/events*", async (route) => {
     asked.push(route.request().url());
@@ -222,54 +231,47 @@ async function told(browser, answers, { clock, init, question = refund, ...optio
     const lines = answer.map(([id, name, data]) => `${id ? `id: ${id}\n` : ""}event: ${name}\ndata: ${JSON.stringify({ ...ids, ...data(request) })}\n\n`);
     return route.fulfill({ contentType: "text/event-stream", body: `retry: 10\n\n${lines.join("")}` });
   });
+  await opened.context.route("**/tasks/*?after=*", (route) => {
+    const answer = entries?.(loads.push(route.request().url()));
+    return answer ? route.fulfill({ contentType: "text/html", ...answer }) : route.continue();
+  });
   if (clock) await opened.page.clock.install();
   if (init) await opened.page.addInitScript(init);
   await opened.page.goto(request.url);
   await opened.page.locator("#key").fill(ALICE_KEY);
   await send(opened.page, opened.page.locator('form[action$="/sign-in"] button'));
-  return { ...opened, asked, request, task };
+  return { ...opened, asked, loads, request, task };
 }
 
 const nothing = () => ({});
 const completed = (id) => [id, "task.completed", () => ({ status: "Completed", output: "", error: null })];
 const text = (offset, delta) => [0, "output_text.delta", () => ({ turn: 2, offset, delta })];
 
-// The content of an event stays text, its invisible characters are shown, and it is marked as not
-// written by the service.
+// The text of an event stays text, its invisible characters are shown, and the text of an answer is
+// marked as not written by the service.
 async function hostileEventsStayText(browser) {
   const evil = `</pre><script>alert(1)</script><img src=x onerror=alert(2)>\u202e\u200b{user}`;
   const shown = evil.replace("\u202e", "\\u{202e}").replace("\u200b", "\\u{200b}");
-  const call = { tool_call_id: "c", name: evil, arguments_text: evil };
   const decision = { action: evil, by: evil, at: evil };
   const { context, page, wrong } = await told(browser, [
     [
-      [1, "message.received", () => ({ by: evil, items: [{ content_type: "text", content: evil }] })],
-      [2, "message.completed", () => ({ turn: 1, text: `${evil}\n${"x".repeat(50_000)}`, tool_calls: [call] })],
-      [3, "tool.started", () => ({ name: evil, attempt: evil })],
-      [4, "tool.finished", () => ({ name: evil, outcome: evil, content: evil })],
-      [5, "request.created", () => ({ request_id: "../../sign-out?x=javascript:alert(1)", kind: evil })],
-      [6, "request.decided", () => ({ request_id: "another", decision })],
-      [7, "sub_agent.created", () => ({ agent_path: [evil, evil], status: evil })],
-      [8, "sub_agent.started", () => ({ agent: evil })],
-      [9, "task.failed", () => ({ status: evil, output: evil, error: { code: evil, detail: evil } })],
-      [0, "tool_call.named", () => ({ turn: 2, tool_call_id: "c", name: evil })],
+      [1, "request.decided", ({ request_id }) => ({ request_id, request: { status: "pending" }, decision })],
+      [2, "task.failed", () => ({ status: evil })],
+      [0, "tool_call.named", () => ({ turn: 2, tool_call_id: "c", agent_path: [evil, evil], name: evil })],
       [0, "output_text.delta", () => ({ turn: 2, offset: 0, delta: evil })],
       [0, "tool_call.arguments.delta", () => ({ turn: 2, tool_call_id: "c", offset: 0, delta: evil })],
-      [0, "caught_up", () => ({ after: 9 })],
+      [0, "caught_up", () => ({ after: 2 })],
     ],
   ]);
   await says(page.locator("#live-now"), "alert");
-  assert.equal(await page.locator("#live script, #live img").count(), 0, "nothing is markup");
-  const content = await page.locator("#live").evaluate((node) => node.textContent);
-  assert.ok(content.split(shown).length > 14, "everything is shown");
-  assert.ok(!content.includes("\u202e") && !content.includes("\u200b"), "and nothing hides");
-  assert.ok(content.includes(`(cut: ${evil.length + 50_001} characters in all)`));
-  const links = await page.locator("#live a").evaluateAll((all) => all.map((link) => link.href));
-  assert.deepEqual(links, [`${service}/resume/${encodeURIComponent("../../sign-out?x=javascript:alert(1)")}`]);
-  for (const pre of await page.locator("#live pre").all()) {
-    assert.equal(await pre.evaluate((node) => node.closest(".agent, li").querySelector(".by, p") !== null), true);
-  }
-  const message = live(page, "log").locator("li").first().locator("pre");
+  await hasLog(page);
+  assert.equal(await page.locator("main script:not([src]), main img").count(), 0, "nothing is markup");
+  const [news, state, now] = await Promise.all(["#meanwhile", "#live-state", "#live-now"].map((part) => page.locator(part).textContent()));
+  assert.deepEqual([news, state, now].map((content) => content.split(shown).length - 1), [3, 1, 5], "everything is shown");
+  assert.doesNotMatch(news + state + now, /[\u202e\u200b]/, "and nothing hides");
+  assert.equal(await page.locator("#live-now pre").count(), 2);
+  assert.equal(await page.locator("#live-now pre:not(.agent > .by ~ pre)").count(), 0, "the author is named");
+  const message = live(page, "log").locator("pre").first();
   assert.equal(await message.getAttribute("dir"), "auto", "a user's text has the direction of its script");
   await fits(page, "hostile events");
   await readable(page, "hostile events");
@@ -283,7 +285,7 @@ async function piecesAreShownOnlyWhole(browser) {
   const both = (name, turn, call, offset, delta) => [0, name, () => ({ turn, tool_call_id: call, offset, delta })];
   const now = async (answer) => {
     const { context, page, wrong } = await told(browser, [[[1, "task.created", () => ({ status: "Running" })], ...answer, [0, "caught_up", nothing]]]);
-    await says(live(page, "connection"), /./);
+    await hasLog(page);
     const shown = await page.locator("#live-now pre").allTextContents();
     assert.deepEqual(wrong, []);
     await context.close();
@@ -309,16 +311,17 @@ async function piecesAreShownOnlyWhole(browser) {
   assert.deepEqual(await now([text(0, "cut off"), [2, "task.canceled", () => ({ status: "Canceled" })]]), []);
 }
 
-// The browser resumes the stream after the last event. No event is shown twice, and the page stops
-// reconnecting after the end of the task.
+// The browser resumes the stream after the last event. However often the page loads the entries, each
+// is shown once, and the page stops reconnecting after the end of the task.
 async function eachEventIsShownOnce(browser) {
   const created = [1, "task.created", () => ({ status: "Running" })];
-  const { context, page, wrong, asked } = await told(browser, [
-    [created, [2, "tool.started", () => ({ name: "first", attempt: 1 })]],
-    [created, [2, "tool.started", () => ({ name: "first", attempt: 1 })], completed(3)],
-  ]);
+  const started = [2, "tool.started", () => ({ name: "first", attempt: 1 })];
+  const caughtUp = [0, "caught_up", nothing];
+  const { context, page, wrong, asked } = await told(browser, [[created, started, caughtUp], [created, started, caughtUp, completed(3)]]);
   await says(live(page, "connection"), "The task has ended");
-  await page.waitForFunction(() => document.querySelectorAll("#live-log li").length === 3);
+  await hasLog(page);
+  const numbers = (await lines(page)).map(([line]) => /^#\d+/.exec(line)[0]);
+  assert.deepEqual(numbers, ["#1", "#2", "#3", "#4", "#5", "#6"]);
   assert.equal(asked.length, 3);
   assert.deepEqual(wrong, []);
   await context.close();
@@ -345,7 +348,7 @@ async function aPartialAnswerLeavesTheForm(browser) {
     return several;
   };
   const known = await told(browser, [[decided(1, "pending"), [0, "caught_up", nothing]]], { question });
-  await says(live(known.page, "log"), "Approved by bob");
+  await says(live(known.page, "log"), "Approved by alice");
   assert.equal(await known.page.locator("#meanwhile > *").count(), 0, "the page's own content is no news");
   await known.context.close();
   const next = await told(browser, [[decided(1, "pending"), decided(2, "pending"), completed(3)]], { question });
@@ -401,18 +404,89 @@ async function aHiddenPageDoesNotListen(browser) {
     }, `${count} open streams`);
   await says(live(page, "connection"), "follows the task");
   await streams(1);
+  await hasLog(page);
+  const before = await live(page, "log").locator("li").count();
   await setVisibility(page, "hidden");
   await streams(0);
   await approve(request);
   await call("GET", `/v1/tasks/${task.task_id}`, undefined, { prefer: "wait=10" });
-  assert.equal(await live(page, "log").locator("li").count(), 5);
+  assert.equal(await live(page, "log").locator("li").count(), before);
   await setVisibility(page, "visible");
-  await says(live(page, "state"), "The task is completed.");
+  await says(live(page, "log"), "Completed.");
   const { items } = await call("GET", `/v1/tasks/${task.task_id}/items`);
-  const judged = items.filter(({ type }) => type === "judged").length;
-  assert.equal(await live(page, "log").locator("li").count(), items.length - judged, "each event once");
+  assert.equal(await live(page, "log").locator("li").count(), items.length, "each event once");
   assert.deepEqual(wrong, []);
   await context.close();
+}
+
+// The open pages of a tree, of its sub-agent and of its request have the same lines as after a
+// reload: words, numbers, indentation and links.
+async function openPagesEqualTheirReload(browser, locale) {
+  const { task, request } = await asked(`clerk\n${JSON.stringify({ task: 'write_note\n{"text":"below"}' })}`);
+  const { context, page: asking, wrong } = await openPage(browser, request, { locale, timezoneId: "Europe/Berlin" });
+  const [whole, part] = [await context.newPage(), await context.newPage()];
+  await whole.goto(`${service}/tasks/${task.task_id}`);
+  await part.goto(`${service}/tasks/${request.task_id}`);
+  const pages = [asking, whole, part];
+  for (const page of pages) await hasLog(page);
+  const early = await live(whole, "log").locator("li").count();
+  await call("POST", `/resume/${request.request_id}`, { action: "approve", reason: "fine with me" });
+  for (const page of pages) await says(live(page, "connection"), /The task has ended|任务已结束/);
+  const ends = [];
+  for (const page of [whole, part]) {
+    const fresh = await context.newPage();
+    await fresh.goto(page.url());
+    const reloaded = await lines(fresh);
+    await eventually(async () => (await lines(page)).length === reloaded.length, "the last line");
+    assert.deepEqual(await lines(page), reloaded);
+    assert.equal(await page.locator("h1").innerText(), await fresh.locator("h1").innerText());
+    ends.push(reloaded);
+    await fresh.close();
+  }
+  const [all, below] = ends;
+  assert.deepEqual(all.map(([line]) => Number(/^#(\d+)/.exec(line)[1])), all.map((_, at) => at + 1), "each event once, in order");
+  assert.deepEqual(all.filter(([, className]) => className === "below"), below, "the sub-agent's lines are indented");
+  const late = all.slice(early);
+  assert.ok(late.some(([line]) => /fine with me/.test(line)) && all.some(([line]) => /Judged|判定/.test(line)));
+  assert.deepEqual([...new Set(late.flatMap(([, , ...links]) => links))], [request.url], "the decision leads to the request");
+  await eventually(async () => (await lines(asking)).length === all.length, "the last line");
+  assert.deepEqual(await lines(asking), all, "the page of the request has the lines of the whole tree");
+  await asking.reload();
+  await hasLog(asking);
+  assert.deepEqual(await lines(asking), all);
+  assert.deepEqual(wrong, []);
+  await context.close();
+}
+
+// The log has at most 400 entries, and says so if it lacks earlier ones.
+async function aLongLogBeginsWithANote(browser) {
+  for (const [count, isNoted, more] of [[400, false, ""], [401, true, ""], [3, true, '<a id="earlier">Earlier than #9</a>']]) {
+    const body = `<div id="task-questions"></div>${more}<ol id="live-log" data-after="${count}">${"<li>x</li>".repeat(count)}</ol>`;
+    const { context, page, wrong } = await told(browser, [[completed(1)]], { entries: () => ({ body }) });
+    await hasLog(page);
+    assert.equal(await live(page, "log").locator("li").count(), Math.min(count, 400));
+    assert.equal(await live(page, "earlier").isVisible(), isNoted);
+    assert.deepEqual(wrong, []);
+    await context.close();
+  }
+}
+
+// If the entries of new events do not load, the page tries again, and at last says that it no longer
+// follows the task.
+async function entriesThatDoNotLoadAreAskedForAgain(browser) {
+  const events = [[1, "task.created", () => ({ status: "Running" })], completed(2)];
+  const passes = (page, until) => eventually(async () => (await page.clock.runFor(10_000), await until()), "the page tries again");
+  const refused = { status: 503, body: "<p>Away." };
+  const late = await told(browser, [events], { clock: true, entries: (load) => load < 3 && refused });
+  await passes(late.page, async () => (await late.page.locator('#live-log[aria-busy="false"] > li').count()) === 6);
+  assert.equal(late.loads.length, 3);
+  await says(live(late.page, "connection"), "The task has ended");
+  await late.context.close();
+  const never = await told(browser, [events], { clock: true, entries: () => refused });
+  await passes(never.page, async () => /no longer follows/.test(await live(never.page, "connection").textContent()));
+  await never.page.clock.runFor(600_000);
+  assert.equal(never.loads.length, 6);
+  await never.context.close();
 }
 
 await start();
@@ -430,7 +504,10 @@ try {
     await thePageGoesOnByItself(browser, "zh-CN");
     await whoDecidesWatchesTheRest(browser);
     await othersAreListed(browser);
+    await aLongLogBeginsWithANote(browser);
+    await entriesThatDoNotLoadAreAskedForAgain(browser);
     await aHiddenPageDoesNotListen(browser);
+    for (const locale of ["en-US", "zh-CN"]) await openPagesEqualTheirReload(browser, locale);
     await stop();
     console.log("browser: what happens was seen as it happened");
   });

@@ -1,22 +1,19 @@
-// Shows new events from the event stream of the task on the open page of a request or a task, after
-// `times.js`. Each page is complete without this script. Texts are inserted as text nodes, never as
-// markup. Codes replace hidden characters. The box around a text of an agent, a tool or a user, or
-// the line above the text, names the author of the text.
+// Follows the task on the open page of a request or a task, after `times.js`. An event of the stream
+// makes the script load the page of the task again, whose new entries it moves into the log, so the
+// words of the log are the server's. Each page is complete without this script. Texts of the stream
+// are inserted as text nodes, never as markup. Codes replace hidden characters.
 "use strict";
 
 (() => {
-  const live = document.getElementById("live");
+  const part = (name) => document.getElementById(name);
+  const live = part("live");
   if (!live || !window.EventSource) return;
-  const { events, request, requests, status: initialStatus, answers: initialAnswers } = live.dataset;
-  const page = live.dataset.page ?? requests + request;
+  const { events, timeline, request, requests, status: initialStatus, answers: initialAnswers } = live.dataset;
+  const page = request ? requests + request : timeline;
   const words = JSON.parse(live.dataset.words);
-  const [state, connection, others, log, now] = ["state", "connection", "others", "log", "now"].map((part) =>
-    document.getElementById(`live-${part}`),
-  );
-  const meanwhile = document.getElementById("meanwhile");
-  // The stored history of a request, hidden once the stream's events are shown.
-  const past = document.getElementById("past");
-  const MAX_ENTRIES = 200;
+  const [state, connection, log, now] = ["state", "connection", "log", "now"].map((name) => part(`live-${name}`));
+  const meanwhile = part("meanwhile");
+  const MAX_ENTRIES = 400;
   const MAX_TEXT_CHARS = 20_000;
   const MAX_TRIES = 6;
 
@@ -55,38 +52,8 @@
     timeLeft.classList.toggle("urgent", minutes < 60);
   };
 
-  // Renders a text of an agent, a tool or a user, cut at `MAX_TEXT_CHARS`.
-  const quote = (text, settings = PROSE) => {
-    const whole = String(text);
-    const shown = element("pre", prose(whole.slice(0, MAX_TEXT_CHARS)), settings);
-    if (whole.length <= MAX_TEXT_CHARS) return [shown];
-    return [shown, element("p", fill(words.live_cut, { count: characters(whole) }), { className: "soft" })];
-  };
-
-  const box = (label, ...parts) => {
-    const made = element("div", undefined, { className: "agent" });
-    made.append(element("p", label, { className: "by" }), ...parts);
-    return made;
-  };
-
   const setText = (node, text) => {
     if (node.textContent !== text) node.textContent = text;
-  };
-
-  // Adds an entry to the log: a line with the time and the agent, and `parts` below it.
-  const entry = (data, line, ...parts) => {
-    const made = element("li");
-    const head = element("p");
-    head.append(element("time", moment(data.at), { dateTime: data.at }), " ");
-    const path = Array.isArray(data.agent_path) ? data.agent_path : [];
-    if (path.length > 1) head.append(element("bdi", path.map(visible).join(" › ")), words.colon);
-    head.append(line);
-    made.append(head, ...parts);
-    log.append(made);
-    while (log.childElementCount > MAX_ENTRIES) {
-      log.firstElementChild.remove();
-      document.getElementById("live-earlier").hidden = false;
-    }
   };
 
   // --- Deltas of models --------------------------------------------------------------------------
@@ -100,11 +67,20 @@
     drafts.delete(task);
   };
 
+  // The boxes of ended answers, which stay until the log has the entries of these answers.
+  const endedBoxes = [];
+
+  const endDraft = (task) => {
+    if (drafts.has(task)) endedBoxes.push(drafts.get(task).box);
+    drafts.delete(task);
+  };
+
   const draftOf = ({ task_id: task, turn, agent_path: path }) => {
     if (drafts.get(task)?.turn !== turn) removeDraft(task);
     if (!drafts.has(task)) {
       const agent = Array.isArray(path) && path.length > 1 ? `${path.map(visible).join(" › ")}${words.colon}` : "";
-      const made = box(agent + words.by_agent);
+      const made = element("div", undefined, { className: "agent" });
+      made.append(element("p", agent + words.by_agent, { className: "by" }));
       now.append(made);
       drafts.set(task, { turn, box: made, texts: new Map() });
     }
@@ -135,54 +111,92 @@
     if (text.shown.textContent.length < MAX_TEXT_CHARS) text.shown.append(prose(data.delta));
   };
 
-  // --- The page's request and other requests -----------------------------------------------------
+  // --- The loaded pages --------------------------------------------------------------------------
 
-  let answerCount = 0;
-  const headline = document.getElementById("headline");
-  let isRefreshing = false;
-  let needsRefresh = false;
-
-  // The open questions on the page of a task.
-  const questions = document.getElementById("task-questions");
-
-  // Copies the open questions from the freshly loaded page of a task. If the link of a question had
-  // the focus, the new link gets the focus. Removes the form that cancels the task if the task has
-  // ended; otherwise the form stays as the reader left it.
-  const takeOverTask = (loaded) => {
-    const fresh = loaded.getElementById("task-questions");
-    if (!questions || !fresh) return;
-    if (!questions.isEqualNode(fresh)) {
-      const focused = questions.contains(document.activeElement) ? document.activeElement.href : undefined;
-      questions.replaceChildren(...document.adoptNode(fresh).childNodes);
-      if (focused) [...questions.querySelectorAll("a")].find((link) => link.href === focused)?.focus();
-    }
-    if (!loaded.getElementById("task-cancel")) document.getElementById("task-cancel")?.remove();
+  // Moves the entries of a loaded page of the task to the end of the log. Then hides the stored
+  // history of a request.
+  const addEntries = (loaded) => {
+    const added = loaded.getElementById("live-log");
+    log.dataset.after = added.dataset.after;
+    showTimes(added);
+    log.append(...document.adoptNode(added).childNodes);
+    let isCut = loaded.getElementById("earlier") !== null;
+    for (; log.childElementCount > MAX_ENTRIES; isCut = true) log.firstElementChild.remove();
+    if (isCut) part("live-earlier").hidden = false;
+    // Entries that are added from now on are new, so screen readers read them out.
+    log.setAttribute("aria-busy", "false");
+    if (part("past")) part("past").hidden = true;
   };
 
-  // Loads the page again, and copies its headline, its title and the changed parts of a task. If an
-  // event arrives during the load, loads the page once more.
-  const refresh = () => {
+  // Copies the open questions from a loaded page of the task. The page of a request lists the other
+  // requests alone, below a heading of its own. If the link of a question had the focus, the new
+  // link gets the focus.
+  const takeOverQuestions = (loaded) => {
+    const [shown, fresh] = [part("task-questions"), loaded.getElementById("task-questions")];
+    if (request) {
+      fresh.querySelector("h2")?.remove();
+      fresh.querySelector(`a[href$="${request}"]`)?.closest("li").remove();
+      part("live-asked").hidden = !fresh.querySelector("li");
+    }
+    if (shown.isEqualNode(fresh)) return;
+    const focused = shown.contains(document.activeElement) ? document.activeElement.href : undefined;
+    shown.replaceChildren(...document.adoptNode(fresh).childNodes);
+    if (focused) [...shown.querySelectorAll("a")].find((link) => link.href === focused)?.focus();
+  };
+
+  // Copies the headline and the title. Removes the form that cancels the task if the task has ended;
+  // otherwise the form stays as the reader left it.
+  const takeOverHeadline = (loaded) => {
+    const [shown, fresh] = [part("headline"), loaded?.getElementById("headline")];
+    if (!fresh || !shown) return;
+    setText(shown, fresh.textContent);
+    shown.className = fresh.className;
+    shown.hidden = fresh.hidden;
+    document.title = loaded.title;
+    if (!loaded.getElementById("task-cancel")) part("task-cancel")?.remove();
+  };
+
+  const load = (address) =>
+    new Promise((resolve) => {
+      const xhr = new XMLHttpRequest();
+      xhr.open("GET", address);
+      xhr.setRequestHeader("accept", "text/html");
+      xhr.responseType = "document";
+      xhr.addEventListener("loadend", () => resolve(xhr.responseXML));
+      xhr.send();
+    });
+
+  let isRefreshing = false;
+  let needsRefresh = false;
+  let failures = 0;
+
+  // Loads the page of the task with the entries that the log lacks, and the page of the request if
+  // its headline may have changed: an open request without a new answer has none. An event that
+  // arrives during a load causes another load.
+  const refresh = async () => {
     needsRefresh = isRefreshing;
     if (isRefreshing) return;
     isRefreshing = true;
-    const xhr = new XMLHttpRequest();
-    xhr.open("GET", page);
-    xhr.setRequestHeader("accept", "text/html");
-    xhr.responseType = "document";
-    xhr.addEventListener("loadend", () => {
-      const fresh = xhr.responseXML?.getElementById("headline");
-      if (fresh && headline) {
-        setText(headline, fresh.textContent);
-        headline.className = fresh.className;
-        headline.hidden = fresh.hidden;
-        document.title = xhr.responseXML.title;
-        takeOverTask(xhr.responseXML);
-      }
-      isRefreshing = false;
-      if (needsRefresh) refresh();
-    });
-    xhr.send();
+    const boxes = endedBoxes.splice(0);
+    const mayHaveChanged = request && (initialStatus !== "pending" || !meanwhile.matches(":empty"));
+    const addresses = [`${timeline}?after=${log.dataset.after}`, ...(mayHaveChanged ? [page] : [])];
+    const [task, own] = await Promise.all(addresses.map(load));
+    failures = task?.getElementById("live-log") ? 0 : failures + 1;
+    if (failures === 0) {
+      addEntries(task);
+      takeOverQuestions(task);
+      for (const box of boxes) box.remove();
+    } else endedBoxes.push(...boxes);
+    takeOverHeadline(request ? own : task);
+    isRefreshing = false;
+    if (failures >= MAX_TRIES) stopFollowing();
+    else if (failures > 0) setTimeout(refresh, 1000 * 2 ** failures);
+    else if (needsRefresh) refresh();
   };
+
+  // --- The page's request ------------------------------------------------------------------------
+
+  let answerCount = 0;
 
   const announce = (text) => {
     const reloadLink = element("a", words.live_reload, { href: page });
@@ -194,11 +208,11 @@
   // Hides the forms of a request that takes no more answers. If a form had the focus, the link in
   // the message gets the focus.
   const closeForms = (text) => {
-    const forms = document.getElementById("answers");
+    const forms = part("answers");
     const hadFocus = forms.contains(document.activeElement);
     forms.hidden = true;
     // The element is missing if the page was rendered after the deadline.
-    const standing = document.getElementById("standing");
+    const standing = part("standing");
     if (standing && !standing.hidden) {
       // The text node before the element is a separator.
       standing.previousSibling.remove();
@@ -221,112 +235,26 @@
     else closeForms(fill(words.meanwhile_decided, values));
   };
 
-  const open = new Map();
-
-  // The page of a task already lists its open questions (`questions`).
-  const addQuestion = (data) => {
-    if (data.request_id === request || questions) return;
-    const calls = (data.pending_tool_calls ?? []).filter((call) => call.needs_decision);
-    const about = [word(`kind_${data.kind}`, data.kind), calls.map((call) => visible(call.name)).join(words.between)];
-    const link = element("a", about.filter((part) => part !== "").join(words.colon), {
-      href: requests + encodeURIComponent(data.request_id),
-    });
-    const made = element("li");
-    made.append(link);
-    open.set(data.request_id, made);
-    others.append(made);
-  };
-
-  const removeQuestion = (id) => {
-    open.get(id)?.remove();
-    open.delete(id);
-  };
-
-  const onRequestEvent = (name, data) => {
-    if (name === "request.created") addQuestion(data);
-    else if (data.request_id === request) onOwnRequestEvent(name, data);
-    else if (name !== "request.decided" || data.request?.status !== "pending") removeQuestion(data.request_id);
-    document.getElementById("live-asked").hidden = open.size === 0;
-  };
-
   // --- The events --------------------------------------------------------------------------------
 
   let ended = false;
-  // Maps the id of a task to its last answer. An output that equals this answer is not shown again.
-  const lastAnswers = new Map();
 
-  const onTaskEvent = (name, data) => {
+  const STORED_EVENTS = `message.received message.completed tool_call.judged tool.started tool.finished tool.finished_late
+    task.created task.paused task.resumed task.completed task.failed task.canceled
+    sub_agent.created sub_agent.paused sub_agent.resumed sub_agent.completed sub_agent.failed sub_agent.canceled
+    sub_agent.started request.created request.decided request.expired request.withdrawn`.split(/\s+/);
+
+  const onStoredEvent = (name, data) => {
     const [subject, what] = name.split(".");
-    const parts = [];
-    if (data.output && data.output !== lastAnswers.get(data.task_id)) parts.push(box(words.by_agent, ...quote(data.output)));
-    if (data.error) parts.push(element("p", visible(data.error.detail ?? data.error.code), { lang: "en" }));
-    if (!["created", "paused", "resumed"].includes(what)) removeDraft(data.task_id);
-    entry(data, word(`event_${what}`, what), ...parts);
-    if (subject !== "task") return;
+    if (subject === "request") {
+      if (data.request_id === request && what !== "created") onOwnRequestEvent(name, data);
+      return;
+    }
+    if (["completed", "failed", "canceled"].includes(what)) endDraft(data.task_id);
+    if (!data.status || !timeline.endsWith(data.task_id)) return;
     ended = ["Completed", "Failed", "Canceled"].includes(data.status);
     setText(state, word(`live_${String(data.status).toLowerCase()}`, data.status));
   };
-
-  // The message of a sub-agent's task is by the agent that handed the work over.
-  const onUserMessage = (_, data) => {
-    const texts = data.items.map((item) => (item.content_type === "text" ? item.content : words.event_image));
-    const quotes = texts.flatMap((text) => quote(text));
-    const caller = Array.isArray(data.agent_path) ? data.agent_path.at(-2) : undefined;
-    if (caller === undefined) entry(data, fill(words.event_message, { user: visible(data.by) }), ...quotes);
-    else entry(data, fill(words.event_handed, { agent: visible(caller) }), box(words.by_agent, ...quotes));
-  };
-
-  const onAgentAnswer = (_, data) => {
-    removeDraft(data.task_id);
-    lastAnswers.set(data.task_id, data.text);
-    const calls = data.tool_calls.flatMap((call) => [
-      element("p", fill(words.event_call, { tool: visible(call.name) }), EXACT),
-      ...quote(call.arguments_text, EXACT),
-    ]);
-    entry(data, words.event_answered, box(words.by_agent, ...(data.text ? quote(data.text) : []), ...calls));
-  };
-
-  const onToolResult = (name, data) => {
-    const line = name === "tool.finished" ? words.event_finished : words.event_late;
-    const outcome = word(`outcome_${data.outcome}`, data.outcome);
-    const parts = data.content ? [box(words.by_result, ...quote(data.content))] : [];
-    entry(data, fill(line, { tool: visible(data.name), outcome }), ...parts);
-  };
-
-  const storedEvents = {
-    "message.received": onUserMessage,
-    "message.completed": onAgentAnswer,
-    "request.created": (name, data) => {
-      const kind = word(`kind_${data.kind}`, data.kind);
-      entry(data, fill(words.event_asked, { kind }));
-      onRequestEvent(name, data);
-    },
-    "request.decided": (name, data) => {
-      const what = word(`did_${data.decision.action}`, data.decision.action);
-      entry(data, fill(words.event_decided, { what, user: visible(data.decision.by) }));
-      onRequestEvent(name, data);
-    },
-    "request.expired": (name, data) => {
-      entry(data, words.has_expired);
-      onRequestEvent(name, data);
-    },
-    "request.withdrawn": (name, data) => {
-      entry(data, words.was_withdrawn);
-      onRequestEvent(name, data);
-    },
-    "tool.started": (_, data) => {
-      const line = data.attempt > 1 ? words.event_started_again : words.event_started;
-      entry(data, fill(line, { tool: visible(data.name), count: data.attempt }));
-    },
-    "tool.finished": onToolResult,
-    "tool.finished_late": onToolResult,
-    "sub_agent.started": (_, data) => entry(data, fill(words.event_sub_agent, { agent: visible(data.agent) })),
-    "tool_call.judged": () => {},
-  };
-  for (const what of ["created", "paused", "resumed", "completed", "failed", "canceled"]) {
-    storedEvents[`task.${what}`] = onTaskEvent;
-    storedEvents[`sub_agent.${what}`] = onTaskEvent;
-  }
 
   const deltaEvents = {
     "output_text.delta": (data) => appendDelta(data, "text"),
@@ -339,19 +267,19 @@
 
   let source;
   let hasCaughtUp = false;
-  let last = Number(live.dataset.after ?? 0);
+  let last = Number(log.dataset.after);
   let tries = 0;
   let retryTimer;
 
   const connect = () => {
     source = new EventSource(last > 0 ? `${events}?after=${last}` : events);
-    for (const [name, handler] of Object.entries(storedEvents)) {
+    for (const name of STORED_EVENTS) {
       source.addEventListener(name, (event) => {
         const number = Number(event.lastEventId);
         if (number <= last) return;
         last = number;
-        handler(name, JSON.parse(event.data));
-        if (hasCaughtUp) refresh();
+        onStoredEvent(name, JSON.parse(event.data));
+        if (hasCaughtUp || ended) refresh();
       });
     }
     for (const [name, handler] of Object.entries(deltaEvents)) {
@@ -359,15 +287,9 @@
     }
     source.addEventListener("caught_up", () => {
       tries = 0;
-      // Before `caught_up`, events do not refresh the headline, so the first `caught_up` does. An
-      // open request that has not changed since the page was rendered has no headline, so it needs
-      // no refresh.
-      if (!hasCaughtUp && (initialStatus !== "pending" || !meanwhile.matches(":empty"))) refresh();
       hasCaughtUp = true;
-      // Entries that are added from now on are new, so screen readers read them out.
-      log.parentElement.setAttribute("aria-busy", "false");
-      if (past) past.hidden = true;
       setText(connection, words.live_follows);
+      refresh();
     });
     source.addEventListener("error", onError);
     // Deltas received before a reconnect may be void, because their `message.reset` may be lost.
@@ -386,6 +308,7 @@
   };
 
   const stopFollowing = () => {
+    source.close();
     connection.replaceChildren(`${words.live_stopped} `, element("a", words.live_reload, { href: page }));
   };
 
@@ -400,6 +323,7 @@
   };
 
   live.hidden = false;
+  log.setAttribute("aria-busy", String(!log.firstChild));
   if (timeLeft) setInterval(countDown, 20_000);
   document.addEventListener("visibilitychange", onVisibilityChange);
   onVisibilityChange();

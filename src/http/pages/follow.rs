@@ -1,5 +1,6 @@
-//! `/follow.js`: a script that shows new events on the open page of a request or a task. Every page
-//! works without the script.
+//! `/follow.js`: a script that shows new events on the open page of a request or a task. It takes
+//! the entries of the events from the page of the task, so the words of the log are the server's.
+//! Every page works without the script.
 //!
 //! Invariant: the `Content-Security-Policy` of a page that loads a script permits scripts from this
 //! service's origin alone. The policy of any other page permits no script.
@@ -44,15 +45,26 @@ pub(crate) fn page_with_script(page: Markup) -> Response {
     ([(CONTENT_SECURITY_POLICY, POLICY.clone())], page).into_response()
 }
 
+/// Renders the elements that the script fills, with the log (see [`event_log`]) between them.
 #[must_use]
-pub(crate) fn live_elements(words: &Translations) -> Markup {
+pub(crate) fn live_elements(words: &Translations, log: &Markup) -> Markup {
     html! {
         p.status #live-state role="status" aria-live="polite" {}
-        div #live-asked hidden { h3 { (words.live_others) } ul #live-others {} }
         p.soft #live-earlier hidden { (words.live_earlier) }
-        div aria-live="polite" aria-busy="true" { ol #live-log {} }
+        (log)
         div #live-now {}
         p.soft #live-connection aria-live="polite" {}
+    }
+}
+
+/// Renders the entries of a task's events up to the number `end`. The script adds the entries of
+/// later events.
+#[must_use]
+pub(crate) fn event_log(entries: &[Markup], end: i64) -> Markup {
+    html! {
+        ol.timeline #live-log aria-live="polite" data-after=(end) {
+            @for entry in entries { (entry) }
+        }
     }
 }
 
@@ -88,7 +100,10 @@ pub(crate) fn assert_makes_no_markup(script: &str) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::http::openapi::event_schema::EVENT_COMPONENTS;
     use crate::http::pages::layout::content_security_policy;
 
     #[test]
@@ -118,5 +133,13 @@ mod tests {
     #[test]
     fn script_makes_no_markup_from_text() {
         assert_makes_no_markup(SCRIPT);
+    }
+
+    #[test]
+    fn script_listens_to_every_event_of_a_task() {
+        let listed: BTreeSet<&str> = SCRIPT.split([' ', '\n', '`', '"']).collect();
+        for (event, _) in EVENT_COMPONENTS {
+            assert!(listed.contains(event), "{event}");
+        }
     }
 }

@@ -64,7 +64,6 @@ texts! {
     others_too: "Also what others have decided", "同时显示他人的决定";
     by_you: "you", "您";
     by_at: "by {user},", "{user}，";
-    live_head: "Events", "进展";
     waited: "waited {time}", "等待了 {time}";
     waits_for_one: "waits for one more", "还需一人";
     waits_for_more: "waits for {count} more", "还需 {count} 人";

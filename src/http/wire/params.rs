@@ -185,6 +185,9 @@ pub(crate) struct TasksPageQuery {
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct TimelineQuery {
+    /// Only events after this number.
+    #[param(minimum = 0)]
+    after: Option<i64>,
     /// Only events before this number.
     #[param(minimum = 0)]
     before: Option<i64>,

@@ -1,19 +1,17 @@
-//! The section of the page that the script `pages/follow.js` fills with events, and the script's
-//! texts in the reader's language. Without the script, the section stays empty and hidden.
+//! The section of the page that the script `pages/follow.js` fills with the events of the task, and
+//! the script's texts in the reader's language. Without the script, the section stays empty and
+//! hidden.
 
 use maud::{Markup, html};
 use serde_json::{Map, Value};
 
 use super::View;
-use super::kind::kind_part;
 use super::texts::RequestTexts;
 use super::timeline;
-use super::user_message::UserMessage;
 use crate::http::pages::follow;
 use crate::http::pages::language::named_texts;
 use crate::http::pages::translations::Translations;
 use crate::http::wire::request::WireRequestStatus;
-use crate::task::request::RequestKind;
 
 /// Renders the element in which the script announces an answer that is stored while the page is
 /// open.
@@ -37,14 +35,6 @@ pub(crate) fn history_section(view: &View<'_>) -> Markup {
 fn script(view: &View<'_>) -> Markup {
     let (words, request) = (view.words, &view.request);
     let root = view.row.root_task_id;
-    let mut texts = script_texts(words);
-    let message = view.user_message.as_ref();
-    if message.is_some_and(UserMessage::is_context) {
-        // For a call at a gate, the journal names the user as the author of the message, but the
-        // user's agent wrote the message.
-        let agent_wrote = Value::from(view.texts.agent_wrote);
-        texts.insert("event_message".to_owned(), agent_wrote);
-    }
     let status = match request.status {
         WireRequestStatus::Pending => "pending",
         WireRequestStatus::Responded
@@ -55,13 +45,15 @@ fn script(view: &View<'_>) -> Markup {
     html! {
         div #live hidden
             data-events=(format!("{}/v1/tasks/{root}/events", view.prefix))
+            data-timeline=(format!("{}/tasks/{root}", view.prefix))
             data-requests=(format!("{}/resume/", view.prefix))
             data-request=(request.request_id)
             data-status=(status)
             data-answers=(view.row.answers.len())
-            data-words=(Value::Object(texts))
+            data-words=(Value::Object(script_texts(words)))
         {
-            (follow::live_elements(words))
+            div #live-asked hidden { h3 { (words.live_others) } div #task-questions {} }
+            (follow::live_elements(words, &follow::event_log(&[], 0)))
         }
         (follow::script_tags(&view.prefix, &["times.js", "follow.js"]))
     }
@@ -70,25 +62,15 @@ fn script(view: &View<'_>) -> Markup {
 pub(crate) fn script_texts(words: &Translations) -> Map<String, Value> {
     let texts = RequestTexts::for_language(words.language);
     let shared = named_texts![words:
-        by_agent by_result between colon has_expired was_withdrawn
-        did_approve did_reject did_edit did_respond did_retry did_mixed
+        by_agent colon event_call has_expired was_withdrawn
         has_approve has_reject has_edit has_respond has_retry has_mixed
         less_than_a_minute minutes hours days time_left
         live_running live_paused live_completed live_failed live_canceled
-        live_follows live_reconnecting live_ended live_stopped live_reload live_cut
+        live_follows live_reconnecting live_ended live_stopped live_reload
         meanwhile_decided meanwhile_answered
-        event_created event_paused event_resumed event_completed event_failed event_canceled
-        event_message event_handed event_image event_answered event_call event_asked event_decided
-        event_started event_started_again event_finished event_late event_sub_agent
-        outcome_succeeded outcome_failed outcome_invalid outcome_denied outcome_rejected
-        outcome_responded outcome_expired outcome_withdrawn outcome_canceled outcome_unknown outcome_released
     ];
     let overdue = named_texts![texts: overdue];
-    let kinds = RequestKind::ALL.map(|kind| {
-        let heading = kind_part(kind, words).heading;
-        (format!("kind_{}", kind.as_str()), Value::from(heading))
-    });
-    shared.into_iter().chain(overdue).chain(kinds).collect()
+    shared.into_iter().chain(overdue).collect()
 }
 
 #[cfg(test)]
@@ -127,12 +109,7 @@ mod tests {
             assert_ne!(chinese.get(word), Some(text), "{word}");
         }
         let document = openapi::document();
-        for (kind, prefix) in [
-            ("Outcome", "outcome"),
-            ("RequestKind", "kind"),
-            ("DecisionAction", "did"),
-            ("TaskStatus", "live"),
-        ] {
+        for (kind, prefix) in [("DecisionAction", "has"), ("TaskStatus", "live")] {
             let all = document["components"]["schemas"][kind]["enum"]
                 .as_array()
                 .unwrap();

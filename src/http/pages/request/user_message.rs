@@ -65,11 +65,6 @@ impl UserMessage {
         }
     }
 
-    /// Returns whether the message is the text of an agent about its call at a gate.
-    pub(super) fn is_context(&self) -> bool {
-        self.is_context
-    }
-
     fn text(&self, image: &str) -> String {
         let parts = self.parts.iter();
         let parts = parts.map(|part| {

@@ -1,6 +1,7 @@
 //! `GET /tasks/{task_id}`: shows a task, its open questions, and one page of its events. With the
 //! query parameter `before`, the page has the newest events before this number; otherwise the
-//! newest events of all.
+//! newest events of all. With `after`, it has no event up to this number: `pages/follow.js` loads
+//! the entries of new events so.
 
 use std::sync::Arc;
 
@@ -44,7 +45,7 @@ pub(crate) const OP: Op = Op {
 /// The page of a task
 ///
 /// Shows a task, its open questions and the newest of its events; with `before`, the events before
-/// that number.
+/// that number, and with `after`, no event up to that number.
 #[utoipa::path(
     get, path = "/tasks/{task_id}", operation_id = "get_task_page", tag = "pages",
     params(("task_id" = String, Path, format = Uuid, description = "The task"), TimelineQuery),
@@ -59,7 +60,7 @@ pub(crate) async fn get_task_page(
 ) -> Result<Response, Problem> {
     let row = access::readable_task(&http, &caller, id).await?;
     let mut query = Query::from_uri(&uri);
-    let before = query.number("before");
+    let (after, before) = (query.number("after"), query.number("before"));
     query.finish()?;
     let root = row.root_task_id;
     let last_event = if root == id {
@@ -70,7 +71,8 @@ pub(crate) async fn get_task_page(
     let part = Subtree { root, task: id };
     let end = before.map_or(last_event, |before| (before - 1).min(last_event));
     let site = Site::new(&http, &caller, &headers);
-    let timeline = TaskTimeline::read(&site, &http, part, end).await?;
+    let numbers = (after.unwrap_or(0), end);
+    let timeline = TaskTimeline::read(&site, &http, part, numbers).await?;
     let pending = match row.open_requests {
         0 => Vec::new(),
         // If a question cannot be read, the page leaves out all questions. The timeline names the
@@ -98,6 +100,7 @@ fn task_page(
     let title = fill(texts.task_title, &[("agent", &agent), ("status", &status)]);
     let address = format!("{}/tasks/{}", site.prefix, row.task_id);
     let is_followed = before.is_none() && !row.status.is_terminal();
+    let log = follow::event_log(&timeline.entries, timeline.end);
     let page = site.page(
         NavPage::Tasks,
         &force_left_to_right(title.clone()),
@@ -109,15 +112,15 @@ fn task_page(
             h2 { (texts.timeline) }
             p {
                 @if let Some(first) = timeline.earlier_page {
-                    a href=(format!("{address}?before={first}")) { (fill(texts.earlier, &[("number", &first)])) }
+                    a #earlier href=(format!("{address}?before={first}")) { (fill(texts.earlier, &[("number", &first)])) }
                     " · "
                 }
                 a href=(address) { (if before.is_some() { texts.newest } else { texts.look_again }) }
             }
-            ol.timeline { @for entry in &timeline.entries { (entry) } }
             @if is_followed {
-                (live_section(site, row, timeline, &address))
+                (live_section(site, row, &log, &address))
             } @else {
+                (log)
                 (follow::script_tags(&site.prefix, &["times.js"]))
             }
         },
@@ -168,20 +171,17 @@ fn questions(site: &Site<'_>, pending: &[RequestRow]) -> Markup {
     }
 }
 
-/// Renders the section in which the script `pages/follow.js` shows later events. Without the
-/// script, the section stays hidden.
-fn live_section(site: &Site<'_>, row: &TaskRow, timeline: &TaskTimeline, address: &str) -> Markup {
+/// Renders the section in which the script `pages/follow.js` adds the entries of later events to the
+/// log.
+fn live_section(site: &Site<'_>, row: &TaskRow, log: &Markup, address: &str) -> Markup {
     let words = site.words();
     html! {
-        section #live hidden
+        div #live
             data-events=(format!("{}/v1/tasks/{}/events", site.prefix, row.task_id))
-            data-requests=(format!("{}/resume/", site.prefix))
-            data-page=(address)
-            data-after=(timeline.end)
+            data-timeline=(address)
             data-words=(Value::Object(script_texts(words)))
         {
-            h2 { (site.texts().live_head) }
-            (follow::live_elements(words))
+            (follow::live_elements(words, log))
         }
         (follow::script_tags(&site.prefix, &["times.js", "follow.js"]))
     }

@@ -1,5 +1,6 @@
 //! The timeline of a task: the events of the task and its sub-agents, in the order of their
-//! numbers. The script `pages/follow.js` adds later events, and describes them in the same words.
+//! numbers. The script `pages/follow.js` loads the entries of later events and shows them as they
+//! are.
 //!
 //! Invariant: each text of an agent, a tool or a user is escaped. The box around a text or the line
 //! above the text names the author.
@@ -15,7 +16,6 @@ use crate::http::pages::translations::{Translations, fill};
 use crate::http::server::problem::Problem;
 use crate::store::{Event, ReadLimit, Subtree};
 use crate::task::decision::{Decision, Door};
-use crate::task::failure::Failure;
 use crate::task::id::RequestId;
 use crate::task::item::{Fact, FinishReason, Part as MessagePart, PartType, ToolResult, Turn};
 use crate::task::status::{RequestStatus, TaskStatus};
@@ -32,18 +32,19 @@ const MAX_TEXT_CHARS: usize = 20_000;
 pub(super) struct TaskTimeline {
     /// The rendered entries. Rendering cuts long texts, so a page does not hold whole events.
     pub entries: Vec<Markup>,
-    /// The value of `before` that selects the page of earlier events; `None` if no event numbers
-    /// precede those of this page.
+    /// The value of `before` that selects the page of earlier events; `None` if the page leaves out
+    /// no earlier event number.
     pub earlier_page: Option<i64>,
-    /// The last event number that this page covers. `pages/follow.js` adds the later events.
+    /// The last event number that this page covers.
     pub end: i64,
 }
 
 impl TaskTimeline {
     /// Reads and renders one page of events of the subtree `part`. A page covers
-    /// [`EVENTS_PER_PAGE`] consecutive event numbers, of which `end` is the last. All tasks of a
-    /// tree share one sequence of numbers, so the subtree may have no event with any of these
-    /// numbers. In this case, the page covers the preceding [`EVENTS_PER_PAGE`] numbers, and so on.
+    /// [`EVENTS_PER_PAGE`] consecutive event numbers, of which `end` is the last, and no number up
+    /// to `after`. All tasks of a tree share one sequence of numbers, so the subtree may have no
+    /// event with any of these numbers. In this case, the page covers the preceding
+    /// [`EVENTS_PER_PAGE`] numbers, and so on.
     ///
     /// # Errors
     /// `unavailable` when the database does not answer.
@@ -51,18 +52,18 @@ impl TaskTimeline {
         site: &Site<'_>,
         http: &Http,
         part: Subtree,
-        end: i64,
+        (after, end): (i64, i64),
     ) -> Result<Self, Problem> {
         let mut first = end;
         let mut entries = Vec::new();
-        while first > 0 && entries.is_empty() {
+        while first > after && entries.is_empty() {
             let last = first;
-            first = (first - EVENTS_PER_PAGE).max(0);
+            first = (first - EVENTS_PER_PAGE).max(after);
             entries = read_between(site, http, part, first, last).await?;
         }
         Ok(Self {
             entries,
-            earlier_page: (first > 0).then_some(first + 1),
+            earlier_page: (first > after).then_some(first + 1),
             end: end.max(0),
         })
     }
@@ -140,13 +141,12 @@ fn event_entry(site: &Site<'_>, is_gate_call: bool, event: &Event) -> Markup {
 fn fact_entry(site: &Site<'_>, is_gate_call: bool, event: &Event) -> (Markup, Markup) {
     let (words, nothing) = (site.words(), || html! {});
     match &event.item.fact {
-        Fact::TaskStatus {
-            status,
-            error,
-            output,
-        } => (
+        // The output is the text of the last answer or result, which has an entry of its own.
+        Fact::TaskStatus { status, error, .. } => (
             html! { (status_text(*status, words)) },
-            end_details(words, error.as_ref(), output.as_deref()),
+            html! {
+                @if let Some(error) = error { p lang="en" { (visible(&error.detail)) } }
+            },
         ),
         Fact::UserMessage { items, by, .. } => {
             message_entry(site, is_gate_call, event, (items, by))
@@ -265,13 +265,6 @@ fn status_text(status: TaskStatus, words: &Translations) -> &'static str {
         TaskStatus::Completed => words.event_completed,
         TaskStatus::Failed => words.event_failed,
         TaskStatus::Canceled => words.event_canceled,
-    }
-}
-
-fn end_details(words: &Translations, error: Option<&Failure>, output: Option<&str>) -> Markup {
-    html! {
-        @if let Some(output) = output { (labeled_box(words.by_agent, &quote(words, output))) }
-        @if let Some(error) = error { p lang="en" { (visible(&error.detail)) } }
     }
 }
 
