@@ -57,8 +57,8 @@ async fn test_backup(url: &str, backup: &str, restore: &str, lose: impl AsyncFnO
     let mut first = serve(&[]);
     let saved = first.task("refund the order").await;
     run_command(backup, folder.path(), url);
-    let lost = first.task("refund the order").await;
-    assert_eq!(lost["status"], "Paused", "{lost}");
+    let unsaved = first.task("refund the order").await;
+    assert_eq!(unsaved["status"], "Paused", "{unsaved}");
     first.kill();
     lose().await;
     run_command(restore, folder.path(), url);
