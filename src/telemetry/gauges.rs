@@ -116,6 +116,7 @@ mod tests {
     use std::sync::atomic::{AtomicI64, Ordering};
 
     use tokio::sync::Semaphore;
+    use tokio::task::JoinHandle;
 
     use super::*;
 
@@ -153,6 +154,16 @@ mod tests {
             leave,
             gauges,
         }
+    }
+
+    /// Reads the gauges in a task of its own, and returns it once the count has begun.
+    async fn start_count(gauges: &Arc<Gauges>, counts: &AtomicI64) -> JoinHandle<DatabaseCounts> {
+        let gauges = Arc::clone(gauges);
+        let reader = TaskTracker::new().spawn(async move { gauges.counts().await });
+        while counts.load(Ordering::SeqCst) == 0 {
+            tokio::task::yield_now().await;
+        }
+        reader
     }
 
     fn counted(number: i64) -> DatabaseCounts {
@@ -214,13 +225,7 @@ mod tests {
             leave,
             gauges,
         } = fixture();
-        let first = TaskTracker::new().spawn({
-            let gauges = Arc::clone(&gauges);
-            async move { gauges.counts().await }
-        });
-        while counts.load(Ordering::SeqCst) == 0 {
-            tokio::task::yield_now().await;
-        }
+        let first = start_count(&gauges, &counts).await;
         *clock.lock().unwrap() = Duration::from_mins(1);
         leave.add_permits(100);
         assert_eq!(first.await.unwrap(), counted(1));
@@ -238,13 +243,7 @@ mod tests {
             leave,
             gauges,
         } = fixture();
-        let first = TaskTracker::new().spawn({
-            let gauges = Arc::clone(&gauges);
-            async move { gauges.counts().await }
-        });
-        while counts.load(Ordering::SeqCst) == 0 {
-            tokio::task::yield_now().await;
-        }
+        let first = start_count(&gauges, &counts).await;
         // While a count runs, other callers get the old counts at once, even if these are stale.
         *clock.lock().unwrap() = Duration::from_mins(10);
         for _ in 0..50 {
