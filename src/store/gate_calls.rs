@@ -5,7 +5,8 @@
 //! by their pending requests, through the index `intervention_request_gate`. An index on the status
 //! in `agent_task` would serve, too, but nearly every commit would have to write to that index.
 //! Both searches are bounded, so their cost does not depend on the number of calls that were ever
-//! made.
+//! made. The newest change of a tool's quarantine is the end of one range of the index
+//! `agent_task_quarantine`.
 
 use std::slice;
 
@@ -25,7 +26,8 @@ use crate::task::user::UserId;
 /// and the user's newest pending requests.
 const MAX_SCANNED_ROWS: i64 = 1000;
 
-/// Selects the two groups of calls that [`Store::equal_calls`] returns.
+/// Selects the two groups of calls that [`Store::equal_calls`] returns. Also selects the call with
+/// the newest change of the tool's quarantine: in this row alone, `quarantine_at` is not null.
 ///
 /// The texts for Postgres and `SQLite` differ because `SQLite` has no lateral join. On `SQLite`,
 /// correlated subqueries replace the join, and row numbers limit the rows for each spelling of the
@@ -40,10 +42,11 @@ select c.user_id, c.task_id, c.status, c.call_key, c.asker_until, c.updated_at,
             and coalesce(r.status, '') = 'pending' limit 1), false) as outcome_unknown,
        coalesce((select true from intervention_request r where r.root_task_id = c.task_id
             and coalesce(r.status, '') in ('responded', 'resumed') limit 1), false) as is_decided,
-       " (now 9) " as moment
+       c.quarantine_at, c.in_quarantine, " (now 9) " as moment
   from (
     (select y.* from " (people 1 3 10) " p cross join lateral (select p.user_id, x.* from unnest($6::text[]) as k (call_key)
-          cross join lateral (select t.task_id, t.status, t.call_key, " (asker_until "true") ", t.updated_at
+          cross join lateral (select t.task_id, t.status, t.call_key, " (asker_until "true") ", t.updated_at,
+                    null::bigint as quarantine_at, null::boolean as in_quarantine
                from agent_task t
               where t.tenant = $1 and t.agent = $2 and t.user_id = p.user_id and t.session_id = $4 and t.call_tool = $5
                 and t.call_key = k.call_key
@@ -55,12 +58,20 @@ select c.user_id, c.task_id, c.status, c.call_key, c.asker_until, c.updated_at,
     (select y.* from " (people 1 3 10) " p cross join lateral (select p.user_id, x.* from (select r.root_task_id, r.kind from intervention_request r
               where r.tenant = $1 and r.gate = $2 and r.gate_user = p.user_id and r.status = 'pending'
               order by r.request_id desc limit $8) q
-          cross join lateral (select t.task_id, t.status, t.call_key, " (asker_until "true") ", t.updated_at
+          cross join lateral (select t.task_id, t.status, t.call_key, " (asker_until "true") ", t.updated_at,
+                    null::bigint as quarantine_at, null::boolean as in_quarantine
                from agent_task t
               where t.task_id = q.root_task_id and t.session_id = $4 and t.call_tool = $5 and t.status = 'Paused'
                 and t.call_key <> all($6::text[])
               limit 1) x
           order by q.kind = 'reconcile' desc, x.task_id desc limit 20) y)
+     union all
+    (select p.user_id, x.* from " (people 1 3 10) " p
+          cross join lateral (select t.task_id, t.status, t.call_key, t.asker_until, t.updated_at, t.quarantine_at, t.in_quarantine
+               from agent_task t
+              where t.tenant = $1 and t.agent = $2 and t.user_id = p.user_id and t.session_id = $4 and t.call_tool = $5
+                and t.quarantine_at is not null
+              order by t.quarantine_at desc, t.in_quarantine desc limit 1) x)
   ) c order by c.task_id desc"
     ),
     sqlite: sql!(@lite []
@@ -69,9 +80,11 @@ select c.user_id, c.task_id, c.status, c.call_key, c.asker_until, c.updated_at,
        coalesce((select true from intervention_request r where r.root_task_id = c.task_id and r.kind = 'reconcile'
             and coalesce(r.status, '') = 'pending' limit 1), false) as outcome_unknown,
        coalesce((select true from intervention_request r where r.root_task_id = c.task_id
-            and coalesce(r.status, '') in ('responded', 'resumed') limit 1), false) as is_decided, $9 as moment
+            and coalesce(r.status, '') in ('responded', 'resumed') limit 1), false) as is_decided,
+       c.quarantine_at, c.in_quarantine, $9 as moment
   from (
     select p.user_id, t.task_id, t.status, t.call_key, t.asker_until, t.updated_at,
+           null as quarantine_at, null as in_quarantine,
            row_number() over (partition by p.user_id order by case when t.status = 'Running' then 0
                 when t.status = 'Paused' then 2 when t.asker_until = 0 then 1 else 3 end, t.task_id desc) as place
       from " (people 1 3 10) " p cross join json_each($6) k cross join agent_task t
@@ -81,7 +94,7 @@ select c.user_id, c.task_id, c.status, c.call_key, c.asker_until, c.updated_at,
             order by i.task_id desc limit $8)
        and (t.status in ('Running', 'Paused') or t.updated_at >= $7)
      union all
-    select p.user_id, t.task_id, t.status, t.call_key, t.asker_until, t.updated_at,
+    select p.user_id, t.task_id, t.status, t.call_key, t.asker_until, t.updated_at, null, null,
            row_number() over (partition by p.user_id order by r.kind = 'reconcile' desc, t.task_id desc) as place
       from " (people 1 3 10) " p cross join intervention_request r cross join agent_task t
      where r.request_id in (select i.request_id from intervention_request i
@@ -89,6 +102,13 @@ select c.user_id, c.task_id, c.status, c.call_key, c.asker_until, c.updated_at,
             order by i.request_id desc limit $8)
        and t.task_id = r.root_task_id and t.session_id = $4 and t.call_tool = $5 and t.status = 'Paused'
        and t.call_key not in (select value from json_each($6))
+     union all
+    select p.user_id, t.task_id, t.status, t.call_key, t.asker_until, t.updated_at, t.quarantine_at, t.in_quarantine, 1
+      from " (people 1 3 10) " p cross join agent_task t
+     where t.task_id = (select i.task_id from agent_task i
+            where i.tenant = $1 and i.agent = $2 and i.user_id = p.user_id and i.session_id = $4
+              and i.call_tool = $5 and i.quarantine_at is not null
+            order by i.quarantine_at desc, i.in_quarantine desc limit 1)
   ) c where c.place <= 20 order by c.task_id desc"
     ),
     by_key: true,
@@ -120,6 +140,8 @@ record! {
         updated_at: i64,
         outcome_unknown: bool,
         is_decided: bool,
+        quarantine_at: Option<i64>,
+        in_quarantine: Option<bool>,
         moment: i64,
     }
 }
@@ -129,6 +151,16 @@ record! {
         user_id: String,
         calls: i64,
     }
+}
+
+/// The earlier calls that affect how a new call of their tool is handled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundCalls {
+    /// The equal calls and the other pending calls of the tool, newest first.
+    pub calls: Vec<EqualCall>,
+    /// The call that has put the tool into quarantine (see `task/quarantine.rs`). `None` if no call
+    /// of the session has, or if a person has decided a call of the tool there since.
+    pub quarantined_by: Option<TaskId>,
 }
 
 /// A call at a gate that is equal to a proposed call, or a pending call of the same tool.
@@ -154,8 +186,8 @@ pub struct EqualCall {
 }
 
 impl Store {
-    /// Reads the earlier calls that affect how a new call of `tool` is handled, newest first. All
-    /// of them are calls of one user, in one session and at one gate. They form two groups:
+    /// Reads the earlier calls that affect how a new call of `tool` is handled. All of them are
+    /// calls of one user, in one session and at one gate. [`FoundCalls::calls`] has two groups:
     /// - the equal calls: they have one of the `keys`, and are open or have ended since `since`.
     ///   Running calls are preferred, then ended calls whose asker left before it got the result,
     ///   then paused calls.
@@ -178,7 +210,7 @@ impl Store {
         tool: &str,
         keys: &[String],
         since: Time,
-    ) -> Result<Vec<EqualCall>, ReadError> {
+    ) -> Result<FoundCalls, ReadError> {
         let [names, name_keys] = spelled(slice::from_ref(user));
         let text = |text: &str| Value::Text(text.to_owned());
         let values = vec![
@@ -210,7 +242,19 @@ impl Store {
         let own = records
             .into_iter()
             .filter(|record| user.is(&record.user_id));
-        own.map(call).collect()
+        let (changes, calls): (Vec<_>, Vec<_>) =
+            own.partition(|record| record.quarantine_at.is_some());
+        let newest = changes
+            .iter()
+            .max_by_key(|change| (change.quarantine_at, change.in_quarantine))
+            .filter(|change| change.in_quarantine == Some(true));
+        Ok(FoundCalls {
+            calls: calls
+                .into_iter()
+                .map(call)
+                .collect::<Result<_, ReadError>>()?,
+            quarantined_by: newest.map(|change| TaskId(change.task_id)),
+        })
     }
 
     /// Counts the pending calls of a user at a gate, up to `limit`.

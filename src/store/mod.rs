@@ -95,7 +95,7 @@ pub use self::events::{Event, Events, MessageEvent, ReadLimit, Subtree};
 pub use self::failure::{CommitError, ReadError};
 use self::feed::Feed;
 pub use self::feed::{CommitListener, InboxListener, Listener, News, Notification};
-pub use self::gate_calls::EqualCall;
+pub use self::gate_calls::{EqualCall, FoundCalls};
 pub use self::grants::{CoverableCall, GrantFilter, GrantRow};
 pub use self::inbox::InboxState;
 #[doc(hidden)]

@@ -139,6 +139,11 @@ pub(super) const AGENT_TASK: Table = Table {
         ("asker_owner", concat!("case ", asker_owner!())),
         ("call_tool", "n.call_tool"),
         ("call_key", "n.call_key"),
+        ("in_quarantine", "n.in_quarantine = 1"),
+        (
+            "quarantine_at",
+            "case when n.in_quarantine is not null then {at} end",
+        ),
         ("takeovers", "0"),
         ("begun", "n.lease = 1"),
         ("created_at", "{at}"),
@@ -203,6 +208,14 @@ pub(super) const TASK_CHANGES: &[(&str, &str)] = &[
     ("call_tool", "coalesce(n.call_tool, t.call_tool)"),
     ("call_key", "coalesce(n.call_key, t.call_key)"),
     (
+        "in_quarantine",
+        "coalesce(n.in_quarantine = 1, t.in_quarantine)",
+    ),
+    (
+        "quarantine_at",
+        "case when n.in_quarantine is null then t.quarantine_at else {at} end",
+    ),
+    (
         "takeovers",
         "case when n.facts > 0 then 0 else t.takeovers end",
     ),
@@ -255,6 +268,7 @@ pub(super) const TASKS: List = list!("tasks", all(tasks), |entry|
     metadata: text = entry.line.new_task().map(|new| new.client.metadata.as_str()),
     call_tool: text = entry.line.task.call.as_ref().map(|call| call.tool.as_str()),
     call_key: text = entry.line.task.call.as_ref().map(|call| call.key.as_str()),
+    in_quarantine: bigint = entry.line.task.in_quarantine.map(i64::from),
 );
 
 /// Returns the texts of a line that may contain a NUL. Leaves out the agent path: the line has it
@@ -272,6 +286,7 @@ pub(super) fn texts(line: &TaskLine) -> impl Iterator<Item = &String> {
         lease,
         asker: _,
         call,
+        in_quarantine: _,
         credentials: _,
     } = &line.task;
     let new = line.new_task().into_iter().flat_map(new_texts);

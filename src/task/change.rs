@@ -61,6 +61,10 @@ pub struct TaskChange {
     /// (effect `once`). It does not set the identity of a settled call. A later commit sets a
     /// missing identity if the call then waits for a person. `None` keeps the stored identity.
     pub call: Option<KeyedCall>,
+    /// For a gate call with an identity: `true` if the commit puts the call's tool into quarantine
+    /// (see `quarantine.rs`), `false` if it has a person's decision about the call. `None` keeps
+    /// the stored value and its time.
+    pub in_quarantine: Option<bool>,
     /// Credentials that a person provided for the task. A change that ends the task writes no
     /// credentials and removes the stored credentials.
     pub credentials: Vec<SealedCredential>,
@@ -81,6 +85,7 @@ impl TaskChange {
             lease: LeaseChange::Keep,
             asker: None,
             call: None,
+            in_quarantine: None,
             credentials: Vec::new(),
         }
     }

@@ -144,7 +144,7 @@ impl Progress {
 
     /// Applies the journal's next item.
     pub fn apply(&mut self, item: &Item) {
-        self.quarantine.apply(&item.fact, &self.calls);
+        self.quarantine.apply(item, &self.calls);
         match &item.fact {
             Fact::TaskStatus { status, .. } => self.apply_status(*status, item.at),
             Fact::UserMessage { groups, .. } => self.apply_user_message(groups, item),

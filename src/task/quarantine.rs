@@ -5,18 +5,30 @@
 //! The quarantine ends when a person decides a call of the tool. Credentials for a call, an answer
 //! to a question of the tool's server, a message, a cancellation and a retry of the task do not end
 //! the quarantine.
+//!
+//! A call at a gate is a task of its own, but a decision about it ends the quarantine for all calls
+//! of its session. So each of these tasks also says when it began or ended a quarantine
+//! ([`Quarantine::change_since`]), and the store compares the tasks (`store/gate_calls.rs`).
 
 use std::collections::BTreeMap;
 
 use super::call_state::{CallState, Phase};
 use super::id::CallId;
-use super::item::{Fact, Outcome, ToolResult};
+use super::item::{Fact, Item, Outcome, ToolResult};
 use super::status::TaskStatus;
 use super::tool_spec::Effect;
 
-/// The quarantined tools by name, each with the call that caused the quarantine.
+/// The quarantined tools of a task or of a tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Quarantine(BTreeMap<String, Quarantined>);
+pub struct Quarantine {
+    /// The tools by name, each with the call that caused the quarantine.
+    tools: BTreeMap<String, Quarantined>,
+    /// `seq` of the last item that was applied.
+    seq: i64,
+    /// `seq` of the last item that quarantined a tool (`true`), or had a person's decision about a
+    /// call (`false`).
+    changed: Option<(i64, bool)>,
+}
 
 /// The text of `Quarantined::finding` for a started call without a result.
 const OUTCOME_UNKNOWN: &str = "was started, and its outcome is not known";
@@ -33,16 +45,26 @@ impl Quarantine {
     /// Returns the reason why the tool is quarantined; `None` if the tool is not quarantined.
     #[must_use]
     pub fn reason(&self, tool: &str) -> Option<String> {
-        let Quarantined { call, finding } = self.0.get(tool)?;
+        let Quarantined { call, finding } = self.tools.get(tool)?;
         Some(format!(
             "An earlier call of this tool ({call}) {finding}. Each call of this tool is held until a human has decided one of them."
         ))
     }
 
+    /// Returns how the items after `seq` have changed the quarantine: `true` if the last change put
+    /// a tool into quarantine, and `false` if the last change was a person's decision about a call.
+    /// Such a decision counts even if the tool was not in quarantine in this task.
+    #[must_use]
+    pub fn change_since(&self, seq: i64) -> Option<bool> {
+        let (_, quarantines) = self.changed.filter(|(at, _)| *at > seq)?;
+        Some(quarantines)
+    }
+
     /// Applies the next item of a task. `calls` holds the task's calls in their state before the
     /// item.
-    pub(super) fn apply(&mut self, fact: &Fact, calls: &[CallState]) {
-        match fact {
+    pub(super) fn apply(&mut self, item: &Item, calls: &[CallState]) {
+        self.seq = item.seq;
+        match &item.fact {
             Fact::InterventionRequested(asked) if asked.kind.properties().outcome_unknown => {
                 for call in asked.own_calls() {
                     self.quarantine_tool(&call.name, call.tool_call_id, OUTCOME_UNKNOWN);
@@ -75,8 +97,11 @@ impl Quarantine {
         }
     }
 
+    /// Ends the quarantine of `tool`, because a person has decided a call of it. The decision is in
+    /// the last item that was applied.
     pub(super) fn lift(&mut self, tool: &str) {
-        self.0.remove(tool);
+        self.tools.remove(tool);
+        self.changed = Some((self.seq, false));
     }
 
     fn apply_result(&mut self, result: &ToolResult, calls: &[CallState]) {
@@ -102,7 +127,7 @@ impl Quarantine {
             // A result that arrives during the quarantine does not end it, because only a person
             // may end a quarantine. The result only changes the reason that people read.
             (Outcome::Succeeded | Outcome::Failed, _) => {
-                if let Some(entry) = self.0.get_mut(&result.name)
+                if let Some(entry) = self.tools.get_mut(&result.name)
                     && entry.call == result.tool_call_id
                 {
                     entry.finding = format!(
@@ -127,7 +152,8 @@ impl Quarantine {
     }
 
     fn quarantine_tool(&mut self, tool: &str, call: CallId, finding: &str) {
-        self.0.insert(
+        self.changed = Some((self.seq, true));
+        self.tools.insert(
             tool.to_owned(),
             Quarantined {
                 call,

@@ -6,6 +6,7 @@ mod crashes;
 mod equal_asks;
 mod failures;
 mod guards;
+mod quarantine;
 mod questions;
 
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use holdpoint::store::{CommitError, EqualCall, Store};
+use holdpoint::store::{CommitError, EqualCall, FoundCalls, Store};
 use holdpoint::task::change::{
     ASKER_UNTIL_DELIVERED, AskerPresence, Counters, Guard, IdempotencyRow, KeyedCall, LeaseChange,
     TaskChange,
@@ -24,16 +24,16 @@ use crate::support::until;
 
 const MINUTE: Duration = Duration::from_mins(1);
 
-struct Call {
-    tenant: &'static str,
-    gate: &'static str,
-    user: &'static str,
-    session: &'static str,
-    tool: &'static str,
-    key: &'static str,
+pub struct Call {
+    pub tenant: &'static str,
+    pub gate: &'static str,
+    pub user: &'static str,
+    pub session: &'static str,
+    pub tool: &'static str,
+    pub key: &'static str,
 }
 
-const CALL: Call = Call {
+pub const CALL: Call = Call {
     tenant: "acme",
     gate: "cli",
     user: "alice",
@@ -42,7 +42,7 @@ const CALL: Call = Call {
     key: "b:1",
 };
 
-fn new_call(call: &Call, id: TaskId) -> TaskChange {
+pub fn new_call(call: &Call, id: TaskId) -> TaskChange {
     let mut new = new_task(id, call.tenant, call.user);
     if let Guard::New(row) = &mut new.guard {
         call.gate.clone_into(&mut row.agent);
@@ -57,7 +57,7 @@ fn new_call(call: &Call, id: TaskId) -> TaskChange {
     new
 }
 
-async fn propose(fixture: &StoreFixture, call: Call) -> TaskId {
+pub async fn propose(fixture: &StoreFixture, call: Call) -> TaskId {
     let id = TaskId(fresh());
     let new = new_call(&call, id);
     fixture.write(new).await.unwrap();
@@ -141,6 +141,11 @@ fn key(task_id: TaskId) -> IdempotencyRow {
 /// Returns the calls that equal [`CALL`] apart from the key, which is `b:1` or `k:1`. The calls are
 /// open or have ended since `since`.
 async fn equal(fixture: &StoreFixture, since: Time) -> Vec<EqualCall> {
+    found(fixture, since).await.calls
+}
+
+/// Returns all that the store finds for [`CALL`]. The calls are those of [`equal`].
+pub async fn found(fixture: &StoreFixture, since: Time) -> FoundCalls {
     let keys = ["b:1".to_owned(), "k:1".to_owned()];
     fixture
         .store
@@ -193,7 +198,7 @@ both! {
             let keys = ["b:1".to_owned()];
             let alice = "alice".into();
             let found = fixture.store.equal_calls("acme", "cli", &alice, "gate", tool, &keys, Time(0));
-            let found = found.await.unwrap();
+            let found = found.await.unwrap().calls;
             assert_eq!(found.iter().map(|call| (call.task_id, call.call_key.as_str())).collect::<Vec<_>>(), [(id, "b:1")]);
             let mut later = fixture.next(id).await;
             later.facts = vec![said("more")];
@@ -342,9 +347,9 @@ both! {
         assert!(now >= row.updated_at);
         let folded = UserIds::Folded.id("Alice");
         let theirs = fixture.store.equal_calls("acme", "cli", &folded, "gate", "refund", &["b:1".to_owned()], Time(0)).await;
-        assert_eq!(ids(&theirs.unwrap()), [first], "one person, however the id is spelled");
+        assert_eq!(ids(&theirs.unwrap().calls), [first], "one person, however the id is spelled");
         let none = fixture.store.equal_calls("acme", "cli", &"alice".into(), "gate", "refund", &[], Time(0)).await;
-        assert_eq!(none.unwrap(), []);
+        assert_eq!(none.unwrap().calls, []);
     }
 
     async fn ended_call_counts_from_its_end_and_an_open_one_always(fixture) {

@@ -10,6 +10,7 @@ mod database_identity;
 mod deliveries;
 mod events;
 mod gate_calls;
+mod gate_quarantine;
 mod gathered;
 mod grants;
 mod idempotency_keys;

@@ -75,9 +75,12 @@ async fn look_for_equal_calls_reads_few_pages_among_many_calls_of_others_and_its
     let fixture = StoreFixture::postgres().await;
     fixture.paused(finance(1)).await;
     // The table has 20,000 pending calls of other users, followed by 1,000 calls of Bob. Bob's
-    // calls have 100 different call keys, and 50 of them are pending.
+    // calls have 100 different call keys, and 50 of them are pending. A person has decided each
+    // call.
     let call = |columns: &str| {
-        format!("'agent', 'cli', 'session_id', 'gate', 'call_tool', 'refund', {columns}")
+        format!(
+            "'agent', 'cli', 'session_id', 'gate', 'call_tool', 'refund', 'quarantine_at', 1, 'in_quarantine', false, {columns}"
+        )
     };
     fixture
         .many_requests(&call(

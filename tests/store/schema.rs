@@ -297,11 +297,12 @@ async fn calls_at_a_gate_are_found_by_their_keys_on_sqlite() {
             [
                 "agent_task_call_key (tenant=? AND agent=? AND user_id=? AND session_id=? AND call_tool=? AND call_key=?)",
                 "intervention_request_gate (tenant=? AND gate=? AND gate_user=?)",
+                "agent_task_quarantine (tenant=? AND agent=? AND user_id=? AND session_id=? AND call_tool=?",
             ],
         ),
         (
             "x) as calls",
-            ["intervention_request_gate (tenant=? AND gate=? AND gate_user=?)"; 2],
+            ["intervention_request_gate (tenant=? AND gate=? AND gate_user=?)"; 3],
         ),
     ] {
         let statements = Store::statements();

@@ -122,6 +122,7 @@ impl Gates<'_> {
         let mut equal = EqualCalls {
             engine: self.engine,
             rows: found
+                .calls
                 .iter()
                 .filter(|row| keys.contains(&row.call_key))
                 .collect(),
@@ -142,9 +143,14 @@ impl Gates<'_> {
                 EarlierCalls::Requires(caution)
             });
         }
-        let is_doubtful = found.iter().any(|row| row.outcome_unknown);
+        let is_doubtful = found.calls.iter().any(|row| row.outcome_unknown);
         equal
-            .compare(&call.tool, is_doubtful, gate.use_within)
+            .compare(
+                &call.tool,
+                is_doubtful,
+                found.quarantined_by,
+                gate.use_within,
+            )
             .await
     }
 }
@@ -176,14 +182,16 @@ impl<'r> EqualCalls<'r> {
     }
 
     /// Compares the proposed call of `tool` with the earlier calls that are equal to it.
-    /// `is_doubtful` says whether the outcome of an earlier call of the same tool is unknown. If
-    /// the proposal is a new call and there is a reason to hold it, the result has a
-    /// [`Caution::Hold`]. If there is no such reason, but the agent got the result of an equal
-    /// call, the result has a [`Caution::Notice`].
+    /// `is_doubtful` says whether the outcome of an earlier call of the same tool is unknown.
+    /// `quarantined_by` is the call that has put the tool into quarantine, if any. If the proposal
+    /// is a new call and there is a reason to hold it, the result has a [`Caution::Hold`]. If there
+    /// is no such reason, but the agent got the result of an equal call, the result has a
+    /// [`Caution::Notice`].
     async fn compare(
         &mut self,
         tool: &str,
         is_doubtful: bool,
+        quarantined_by: Option<TaskId>,
         use_within: Duration,
     ) -> Result<EarlierCalls, Refusal> {
         let mut may_continue = self.rows.clone();
@@ -211,23 +219,31 @@ impl<'r> EqualCalls<'r> {
         }
         let doubt =
             "An earlier call of this tool may have run, and a person is asked about its outcome.";
-        hold = hold.or(is_doubtful.then_some(doubt));
+        let mut hold = hold.or(is_doubtful.then_some(doubt)).map(str::to_owned);
+        if hold.is_none()
+            && let Some(task) = quarantined_by
+        {
+            let session = self.session(task).await?;
+            let known = session.and_then(|session| session.own.progress.quarantine.reason(tool));
+            hold = Some(known.unwrap_or_else(|| doubt.to_owned()));
+        }
         if hold.is_none() && self.ended_in_doubt(tool).await? {
-            hold = Some(
-                "The same call may have run before, and no person has decided such a call since.",
-            );
+            let why =
+                "The same call may have run before, and no person has decided such a call since.";
+            hold = Some(why.to_owned());
         }
         let caution = match (hold, delivered) {
-            (Some(reason), _) => Caution::Hold(reason.to_owned()),
+            (Some(reason), _) => Caution::Hold(reason),
             (None, Some(row)) => Caution::Notice(self.end_notice(row).await?),
             (None, None) => return Ok(EarlierCalls::Nothing),
         };
         Ok(EarlierCalls::Requires(caution))
     }
 
-    /// Whether an ended call has put its tool into quarantine (see `task/quarantine.rs`), because
-    /// the call may have acted. Looks at the newest ended call first. Stops after the first call
-    /// that has run or that a person has decided: older calls do not count.
+    /// Whether an ended equal call may have acted, so that it holds the proposed call even if a
+    /// person has decided another call of the tool since. Looks at the newest ended call first.
+    /// Stops after the first call that has run or that a person has decided: older calls do not
+    /// count.
     async fn ended_in_doubt(&mut self, tool: &str) -> Result<bool, Refusal> {
         let mut ended = self.rows.clone();
         ended.retain(|row| row.status.is_terminal());

@@ -142,6 +142,13 @@ impl TaskDraft {
         self.asker
     }
 
+    /// Returns the value of [`TaskChange::in_quarantine`] for the next commit.
+    fn quarantine_change(&self) -> Option<bool> {
+        let is_keyed = self.asker.is_some() || self.row.asker_until.is_some();
+        let change = self.progress.quarantine.change_since(self.row.last_seq);
+        change.filter(|_| is_keyed)
+    }
+
     /// Replaces the pending judgement of a call, and computes the progress again. The task must not
     /// be stored yet: a stored item may belong to an uncertain part of the history, but
     /// `Progress::from_items` counts no item as uncertain.
@@ -330,6 +337,7 @@ impl TaskDraft {
             lease,
             asker: self.asker_change(),
             call: self.call.clone(),
+            in_quarantine: self.quarantine_change(),
             credentials: Vec::new(),
         }
     }

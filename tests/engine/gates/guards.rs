@@ -164,7 +164,7 @@ both! {
         harness.tool.answers(200, "{}");
         let held = asks(&engine, &small(1, Duration::ZERO)).await;
         assert_eq!((held.state, harness.tool.count()), (GateState::Pending, 1));
-        assert!(held.reason.unwrap().contains("may have run before"));
+        assert!(held.reason.unwrap().contains("failed with status 500 after it was sent"));
         approve(&harness, &engine, held.task_id).await;
         for runs in [2, 3] {
             let call = delivered(&harness, &engine, &small(1, LONG)).await;

@@ -1,0 +1,112 @@
+//! Tests that a call at a gate which may have acted puts its tool into quarantine for its session.
+
+use std::time::Duration;
+
+use holdpoint::engine::gate::{GateState, Proposal, ReportedOutcome};
+use holdpoint::people::Caller;
+use holdpoint::task::decision::Action;
+use holdpoint::task::item::Outcome;
+use holdpoint::task::request::RequestKind;
+
+use super::super::engine_harness::{EngineHarness, alice, person, whole};
+use super::failures::{by_key, report_of};
+use super::{
+    LONG, agent, approve, approved, asking_by, asks, bash, driven, harness, proposal, refund,
+    small, until_open,
+};
+use crate::store::store_fixture::{StoreFixture, both};
+use crate::support::until;
+
+/// Returns a harness in which a rule allows every call of the external tool `Bash`.
+async fn with_shell(fixture: StoreFixture) -> EngineHarness {
+    let mut harness = harness(fixture).await;
+    let rule = "Not this one. }\n  - { name: shell, tools: [Bash], decide: allow }";
+    harness.configure(|yaml| yaml.replacen("Not this one. }", rule, 1));
+    harness
+}
+
+fn shell(command: &str, wait: Duration) -> Proposal {
+    proposal("Bash", &format!(r#"{{"command":"{command}"}}"#), wait)
+}
+
+both! {
+    async fn tool_that_failed_with_5xx_is_held_in_its_session_until_a_person_decides_a_call(fixture) {
+        let harness = with_shell(fixture).await;
+        let engine = harness.engine(8);
+        harness.tool.answers(500, "broken");
+        let failed = asks(&engine, &small(1, LONG)).await;
+        harness.tool.answers(200, "{}");
+        // Neither `use_within` nor `no_lasts` ends the quarantine.
+        harness.fixture.forward(Duration::from_hours(3));
+        let held = asks(&engine, &small(2, Duration::ZERO)).await;
+        assert_eq!((failed.outcome, held.state, harness.tool.count()), (Some(Outcome::Failed), GateState::Pending, 1));
+        let finding = format!("An earlier call of this tool ({}) failed with status 500 after it was sent.", failed.task_id);
+        let says = format!("{finding} Each call of this tool is held until a human has decided one of them.");
+        assert_eq!(held.reason, Some(says));
+        let elsewhere = Proposal { session_id: Some("other".to_owned()), ..small(3, LONG) };
+        let carol = Caller { permissions: agent().permissions, ..person("carol") };
+        for (caller, proposal) in [(agent(), elsewhere), (carol, small(4, LONG))] {
+            let other = engine.gates().ask(&caller, &proposal, None).await.unwrap().call;
+            assert_eq!(other.outcome, Some(Outcome::Succeeded));
+        }
+        assert!(asks(&engine, &bash(LONG)).await.permit.is_some(), "another tool");
+        approve(&harness, &engine, held.task_id).await;
+        let after = asks(&engine, &small(5, LONG)).await;
+        assert_eq!((after.outcome, harness.tool.count()), (Some(Outcome::Succeeded), 4));
+    }
+
+    async fn tool_of_unknown_outcome_is_held_after_the_question_about_it_has_expired(fixture) {
+        let harness = with_shell(fixture).await;
+        let engine = harness.engine(8);
+        let task = asks(&engine, &bash(LONG)).await.task_id;
+        let report = report_of(task, ReportedOutcome::Unknown);
+        engine.gates().report(&agent(), &report, None).await.unwrap();
+        until_open(&harness, task, RequestKind::Reconcile).await;
+        harness.fixture.forward(Duration::from_hours(25));
+        assert_eq!(engine.worker().expire().await.unwrap(), 1);
+        let has_ended = async || {
+            driven(&engine).await;
+            harness.status(task).await.is_terminal()
+        };
+        until("the call has ended", has_ended).await;
+        let held = asks(&engine, &shell("ls", Duration::ZERO)).await;
+        assert_eq!((held.state, held.permit), (GateState::Pending, None));
+        let reason = held.reason.unwrap();
+        assert!(reason.contains(&format!("({task}) was started, and its outcome is not known.")), "{reason}");
+        let [(request, RequestKind::Approval)] = harness.open(held.task_id).await[..] else {
+            panic!("one approval")
+        };
+        engine.decide(&alice(), request, whole(Action::Reject, None), None).await.unwrap();
+        assert!(asks(&engine, &shell("pwd", LONG)).await.permit.is_some());
+        let same = asks(&engine, &by_key("k", None, bash(Duration::ZERO))).await;
+        assert_eq!(same.reason.as_deref(), Some("The same call may have run before, and no person has decided such a call since."));
+    }
+
+    async fn decision_before_a_call_fails_does_not_end_the_quarantine(fixture) {
+        let harness = harness(fixture).await;
+        let engine = harness.engine(8);
+        harness.tool.close();
+        let running = asking_by(&engine, small(1, Duration::from_mins(5)));
+        harness.tool.reached(1).await;
+        approved(&harness, &engine, &refund(2, Duration::ZERO)).await;
+        harness.tool.answers(500, "broken").open();
+        assert_eq!(running.await.unwrap().unwrap().call.outcome, Some(Outcome::Failed));
+        assert_eq!(asks(&engine, &small(3, Duration::ZERO)).await.state, GateState::Pending);
+    }
+
+    async fn repeatable_call_that_failed_with_5xx_holds_no_call(fixture) {
+        let mut harness = harness(fixture).await;
+        for (order, effect) in [(1, "read_only"), (2, "idempotent")] {
+            let repeatable = format!("  refund:\n    effect: {effect}\n");
+            harness.configure(|yaml| yaml.replacen("  refund:\n", &repeatable, 1));
+            let engine = harness.engine(8);
+            approved(&harness, &engine, &refund(order, Duration::ZERO)).await;
+            harness.tool.answers(500, "broken");
+            assert_eq!(asks(&engine, &refund(order, LONG)).await.outcome, Some(Outcome::Failed));
+            harness.tool.answers(200, "{}");
+            harness.configure(|yaml| yaml.replacen(&repeatable, "  refund:\n", 1));
+            let once = asks(&harness.engine(8), &small(order, LONG)).await;
+            assert_eq!(once.outcome, Some(Outcome::Succeeded), "{effect}");
+        }
+    }
+}

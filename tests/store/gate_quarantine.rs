@@ -1,0 +1,51 @@
+//! Tests which call the store finds as the call that has put a gate's tool into quarantine.
+
+use holdpoint::task::change::TaskChange;
+use holdpoint::task::id::TaskId;
+use holdpoint::task::time::Time;
+
+use super::gate_calls::{CALL, Call, found, new_call, propose};
+use super::store_fixture::{StoreFixture, every_statement, fresh, said};
+
+/// Commits an item of the call's task with this change of the quarantine.
+async fn write(fixture: &StoreFixture, id: TaskId, in_quarantine: Option<bool>) {
+    let change = TaskChange {
+        facts: vec![said("more")],
+        in_quarantine,
+        ..fixture.next(id).await
+    };
+    fixture.write(change).await.unwrap();
+}
+
+every_statement! {
+    async fn newest_change_of_a_quarantine_in_a_session_counts_however_old_it_is(fixture) {
+        for other in [
+            Call { tenant: "globex", ..CALL },
+            Call { gate: "ci", ..CALL },
+            Call { user: "bob", ..CALL },
+            Call { session: "other", ..CALL },
+            Call { tool: "void", ..CALL },
+        ] {
+            let id = propose(&fixture, other).await;
+            write(&fixture, id, Some(true)).await;
+        }
+        let decided = propose(&fixture, Call { user: "ALICE", key: "b:2", ..CALL }).await;
+        let by = async || found(&fixture, Time(i64::MAX)).await.quarantined_by;
+        assert_eq!(by().await, None);
+        let failed = TaskId(fresh());
+        let new = new_call(&Call { key: "b:3", ..CALL }, failed);
+        fixture.write(TaskChange { in_quarantine: Some(true), ..new }).await.unwrap();
+        assert_eq!(by().await, Some(failed));
+        for (id, change, expected) in [
+            (decided, Some(false), None),
+            (failed, None, None),
+            (failed, Some(true), Some(failed)),
+            (decided, None, Some(failed)),
+            (failed, Some(false), None),
+            (decided, Some(true), Some(decided)),
+        ] {
+            write(&fixture, id, change).await;
+            assert_eq!(by().await, expected, "{change:?}");
+        }
+    }
+}
