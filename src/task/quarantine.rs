@@ -33,6 +33,18 @@ pub struct Quarantine {
 /// The text of `Quarantined::finding` for a started call without a result.
 const OUTCOME_UNKNOWN: &str = "was started, and its outcome is not known";
 
+/// Returns the reason of a quarantine by a call at a gate whose journal does not say more.
+#[must_use]
+pub(crate) fn reason_without_journal(call: CallId) -> String {
+    reason_of(call, "may have acted")
+}
+
+fn reason_of(call: CallId, finding: &str) -> String {
+    format!(
+        "An earlier call of this tool ({call}) {finding}. Each call of this tool is held until a human has decided one of them."
+    )
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Quarantined {
     call: CallId,
@@ -46,9 +58,7 @@ impl Quarantine {
     #[must_use]
     pub fn reason(&self, tool: &str) -> Option<String> {
         let Quarantined { call, finding } = self.tools.get(tool)?;
-        Some(format!(
-            "An earlier call of this tool ({call}) {finding}. Each call of this tool is held until a human has decided one of them."
-        ))
+        Some(reason_of(*call, finding))
     }
 
     /// Returns how the items after `seq` have changed the quarantine: `true` if the last change put

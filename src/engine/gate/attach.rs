@@ -16,11 +16,12 @@ use crate::engine::driver::verdict::parse_arguments;
 use crate::engine::session::TaskSession;
 use crate::engine::{Engine, Refusal};
 use crate::people::Caller;
-use crate::store::EqualCall;
+use crate::store::{EqualCall, ReadError};
 use crate::task::call_state::{AttemptStart, Phase};
 use crate::task::change::{ASKER_UNTIL_DELIVERED, KeyedCall};
 use crate::task::id::{CallId, TaskId};
 use crate::task::item::{Outcome, newest_decisions};
+use crate::task::quarantine;
 use crate::task::rejections::json_equality_key;
 use crate::task::request::format_sha256;
 use crate::task::status::TaskStatus;
@@ -223,9 +224,7 @@ impl<'r> EqualCalls<'r> {
         if hold.is_none()
             && let Some(task) = quarantined_by
         {
-            let session = self.session(task).await?;
-            let known = session.and_then(|session| session.own.progress.quarantine.reason(tool));
-            hold = Some(known.unwrap_or_else(|| doubt.to_owned()));
+            hold = Some(quarantine_reason(self.engine, tool, task).await?);
         }
         if hold.is_none() && self.ended_in_doubt(tool).await? {
             let why =
@@ -371,6 +370,19 @@ impl<'r> EqualCalls<'r> {
         let phase = state.map(|state| &state.phase);
         Ok(Relation::Holds(reason_to_hold_beside(phase)))
     }
+}
+
+/// Returns the reason to hold a call of `tool`, which the call of `task` has put into quarantine.
+/// The row of `task` decides alone that the proposed call is held. Its journal, which may be
+/// unreadable, only says what is known of the earlier call.
+async fn quarantine_reason(engine: &Engine, tool: &str, task: TaskId) -> Result<String, Refusal> {
+    let session = match engine.load(task).await {
+        Ok(session) => session,
+        Err(ReadError::Corrupt(_)) => None,
+        Err(ReadError::Unavailable) => return Err(Refusal::Unavailable),
+    };
+    let known = session.and_then(|session| session.own.progress.quarantine.reason(tool));
+    Ok(known.unwrap_or_else(|| quarantine::reason_without_journal(CallId(task.0))))
 }
 
 enum Relation {

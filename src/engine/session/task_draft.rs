@@ -142,10 +142,16 @@ impl TaskDraft {
         self.asker
     }
 
-    /// Returns the value of [`TaskChange::in_quarantine`] for the next commit.
+    /// Returns the value of [`TaskChange::in_quarantine`] for the next commit. A call whose journal
+    /// is unreadable may have acted, so its end puts its tool into quarantine.
     fn quarantine_change(&self) -> Option<bool> {
         let is_keyed = self.asker.is_some() || self.row.asker_until.is_some();
-        let change = self.progress.quarantine.change_since(self.row.last_seq);
+        let is_unread = self.progress.calls.is_empty();
+        let change = if is_unread && self.has_ended() && !self.row.status.is_terminal() {
+            Some(true)
+        } else {
+            self.progress.quarantine.change_since(self.row.last_seq)
+        };
         change.filter(|_| is_keyed)
     }
 

@@ -8,7 +8,9 @@ use holdpoint::task::decision::Action;
 use holdpoint::task::item::Outcome;
 use holdpoint::task::request::RequestKind;
 
+use super::super::damaged_journals::{CUT, damage};
 use super::super::engine_harness::{EngineHarness, alice, person, whole};
+use super::super::worker_steps::WorkerSteps as _;
 use super::failures::{by_key, report_of};
 use super::{
     LONG, agent, approve, approved, asking_by, asks, bash, driven, harness, proposal, refund,
@@ -108,5 +110,18 @@ both! {
             let once = asks(&harness.engine(8), &small(order, LONG)).await;
             assert_eq!(once.outcome, Some(Outcome::Succeeded), "{effect}");
         }
+    }
+
+    async fn started_call_whose_journal_is_unreadable_holds_its_tool(fixture) {
+        let harness = with_shell(fixture).await;
+        let engine = harness.engine(8);
+        let task = asks(&engine, &bash(LONG)).await.task_id;
+        damage(&harness.fixture, task, CUT, "seq = 2").await;
+        assert!(engine.gates().read_call(&agent(), task, Duration::ZERO).await.is_err());
+        engine.round().await.unwrap();
+        let held = asks(&engine, &shell("ls", Duration::ZERO)).await;
+        assert_eq!((held.state, held.permit), (GateState::Pending, None));
+        let reason = held.reason.unwrap();
+        assert!(reason.contains(&format!("({task}) may have acted.")), "{reason}");
     }
 }
