@@ -121,8 +121,8 @@ pub struct Engine {
     drivers: TaskTracker,
     /// Whether a queued task may be waiting in the database for a slot of this process.
     backlog: AtomicBool,
-    /// The number of overdue requests that the next search for overdue requests passes over,
-    /// because this process could not close them.
+    /// The number of overdue requests that the next call of `expire_overdue` skips, because this
+    /// process could not close them.
     skipped_overdue: AtomicUsize,
     /// Wakes the worker: a slot may be free, or a task may wait to be claimed.
     wake_worker: Arc<Notify>,
@@ -197,8 +197,9 @@ impl Engine {
 
     /// Shuts the engine down: drivers begin no further call of a model or a tool, and get `time` to
     /// end their calls in flight. The engine queues tasks that can continue, so that other replicas
-    /// claim these tasks. If a call that must not be repeated is still running, the next replica
-    /// finds the call's start in the journal, and waits until the tool's timeout has passed.
+    /// claim these tasks. If a call that must not be repeated is still running after `time`, the
+    /// next replica finds the call's start in the journal. It waits until the call's timeout has
+    /// passed, and then asks a person about the outcome.
     pub async fn shut_down(&self, time: Duration) {
         self.stop.cancel();
         self.drivers.close();

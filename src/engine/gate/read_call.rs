@@ -1,5 +1,5 @@
-//! Reads a gate call for a client that watches the call. This client gets no permit and is no
-//! asker, so its reads do not start the call.
+//! Reads a gate call for a client that only watches the call. Such a read gives no permit, stores
+//! no presence of an asker, and does not start the call.
 
 use std::time::Duration;
 
@@ -30,9 +30,9 @@ pub struct AskerStatus {
 }
 
 impl Gates<'_> {
-    /// Returns the [`AskerStatus`] of the gate call that `task` stores. `agent` is the name of the
-    /// agent of the task's root. If the root is a gate call, this name is the gate's name. Returns
-    /// `None` if the task does not exist, or if `agent` names no gate.
+    /// Returns the [`AskerStatus`] of the gate call that `task` stores. `agent` is the first name
+    /// of the task's agent path; for a gate call, this is the name of the gate. Returns `None` if
+    /// the task does not exist, or if the configuration has no gate of this name.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the stored rows cannot be read.
@@ -56,9 +56,9 @@ impl Gates<'_> {
         }))
     }
 
-    /// Whether the gate call of this task starts only when its asker asks again. This is so if the
-    /// call is allowed or approved, and no asker waits for the verdict now. Returns `false` if the
-    /// task is not a gate call.
+    /// Whether this gate call may start (it is allowed or approved), but no asker waits for the
+    /// verdict. Such a call starts only when its asker asks again. Returns `false` if the task is
+    /// not a gate call.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the stored rows cannot be read.

@@ -159,7 +159,8 @@ fn check_attempt(call: &CallState, report: &OutcomeReport) -> Result<(), Refusal
 }
 
 /// Applies a report to its call. If the report settles the call, the result counts as delivered,
-/// because the asker that reports the result already has it. A later equal call is then a new call.
+/// because the reporting asker already has it. An equal proposal then does not get this result, but
+/// becomes a new call.
 fn apply_report(
     session: &mut TaskSession,
     call: &CallState,
@@ -194,16 +195,16 @@ fn apply_report(
             ReportEffect::Stores
         }
         (Phase::Done(_), _) => apply_late_report(session, result),
-        // In every other phase, a person is asked about the outcome of the call, or has decided
-        // about it after the reported attempt. So a report of an unknown outcome adds nothing.
+        // In every other phase, a person is being asked about the outcome of the reported attempt,
+        // or has already decided about it. So a report of an unknown outcome adds nothing.
         (_, Outcome::Unknown) => ReportEffect::Nothing,
         _ if session.is_journaled(&result) => ReportEffect::Nothing,
         _ => {
             session.add_results(vec![result]);
             let state = session.own.progress.call(call.call.tool_call_id);
-            // The result counts as delivered only if the report has settled the call. A report
-            // about an earlier attempt does not settle a call whose next attempt waits for people,
-            // and the next ask must find such a call.
+            // If the report is about an earlier attempt, and the next attempt waits for people, the
+            // call stays open. If an open call counted as delivered, the next ask would not find
+            // it.
             if state.is_some_and(|state| matches!(state.phase, Phase::Done(_))) {
                 session.own.asker = Some(AskerPresence::Delivered);
             }
@@ -212,9 +213,9 @@ fn apply_report(
     }
 }
 
-/// Applies a report about a settled call. Compares the report with the asker's earlier reports,
-/// but not with an earlier report of an unknown outcome that was about another attempt. The first
-/// case that applies decides:
+/// Applies a report about a settled call. Compares the report with two kinds of earlier reports of
+/// the asker: the reports of a known outcome, about any attempt, and the reports of an unknown
+/// outcome, about the last attempt. The first case that applies decides:
 /// - If the report equals an earlier report, it adds nothing.
 /// - If an earlier report has a known outcome, the report conflicts.
 /// - If the report and an earlier report both have an unknown outcome, the report conflicts.

@@ -11,10 +11,11 @@ use crate::task::id::TaskId;
 use crate::task::item::{CloseReason, Fact, ToolResult};
 use crate::task::status::RequestStatus;
 
-/// The number of takeovers after which a task is ended. [`is_out_of_takeovers`] counts the lone
-/// drives (drives beside which the process drives no other task) whose lease ran out without a new
-/// item. For a task whose journal a newer version of this program may have written,
-/// [`Engine::end_from_row`] counts all takeovers since the last item.
+/// The number of takeovers after which a task is ended. Two functions count to this number:
+/// - [`is_out_of_takeovers`] counts only takeovers from a lone drive (a drive beside which the
+///   process drives no other task) whose lease ran out without a new item.
+/// - [`Engine::end_from_row`] counts all takeovers since the last item. It counts only for a task
+///   whose journal a newer version of this program may have written.
 const MAX_TAKEOVERS: i32 = 5;
 
 /// Ends the tasks that this process has found unreadable since the last call of this function.
@@ -33,12 +34,15 @@ pub(in crate::engine) async fn end_damaged_tasks(engine: &Engine) {
 }
 
 impl Engine {
-    /// Ends a task whose journal cannot be read, and its descendants. A task that has already ended
-    /// stays as it is. If a newer version of this program may have written the journal, a replica
-    /// of that version may be able to read the journal, so the task ends only after
-    /// [`MAX_TAKEOVERS`] takeovers. Writes `late` as late results of the task's calls, even if the
-    /// task does not end yet. Writes nothing and returns `false` if the journal can be read now, or
-    /// if the task does not exist.
+    /// Ends a task whose journal cannot be read, and its descendants. Also writes `late` as late
+    /// results of the task's calls. Writes only these results in two cases:
+    /// - The task has already ended.
+    /// - A newer version of this program may have written the journal, and the task has had fewer
+    ///   than [`MAX_TAKEOVERS`] takeovers since its last item. A replica of that version may be
+    ///   able to drive the task.
+    ///
+    /// Returns `false`, and writes nothing, if the journal can be read now, or if the task does
+    /// not exist.
     ///
     /// # Errors
     /// Fails if a read fails or the commit fails.
@@ -57,8 +61,8 @@ impl Engine {
         };
         let may_end = !damaged.newer || damaged.takeovers >= i64::from(MAX_TAKEOVERS);
         if !may_end && late.is_empty() {
-            // The tree is not read, because this read would report the task as unreadable again,
-            // and the worker would then call this function again in each round.
+            // Returns without a read of the tree, because that read would report the task as
+            // unreadable again. The worker would then call this function in each of its rounds.
             return Ok(true);
         }
         let tree = self
@@ -135,17 +139,18 @@ async fn try_to_end_unread(engine: &Engine, task: TaskId) -> Result<(), CommitEr
     Ok(())
 }
 
-/// Whether a task may not be driven any more, because too many leases of the task ran out without a
-/// new item. `fruitless` is the number of these leases. The first [`LONE_DRIVE_AFTER`] do not count
-/// as takeovers: their processes also drove other tasks, which may be the cause. Each later lease
-/// belongs to a lone drive of the task.
+/// Whether the task must fail, because the leases of [`MAX_TAKEOVERS`] lone drives of the task ran
+/// out without a new item. `fruitless` is the number of all leases of the task that ran out without
+/// a new item after work had begun. The first [`LONE_DRIVE_AFTER`] of these leases do not count:
+/// their processes also drove other tasks, which may have killed the process. Each later lease
+/// belongs to a lone drive.
 pub(crate) fn is_out_of_takeovers(fruitless: i32) -> bool {
     fruitless >= LONE_DRIVE_AFTER + MAX_TAKEOVERS
 }
 
-/// Whether processes die while they read the task. True if another lease ran out after
-/// `is_out_of_takeovers` became true. The driver with that lease only had to load the task and end
-/// it, so its process must have died in the read.
+/// Whether processes die while they read the task. Once [`is_out_of_takeovers`] is true, the next
+/// driver only loads the task and ends it. If the lease of this driver runs out, too, its process
+/// must have died while it read the task.
 pub(crate) fn reading_kills_processes(fruitless: i32) -> bool {
     fruitless > LONE_DRIVE_AFTER + MAX_TAKEOVERS
 }

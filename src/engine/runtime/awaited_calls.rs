@@ -1,6 +1,6 @@
-//! The gate calls that connections of this process wait for. The rows of the tasks do not show all
-//! these calls: the commit that stores a call's result also marks the asker as absent, although a
-//! connection still waits for the result.
+//! The gate calls that connections of this process wait for. A task's row does not always show that
+//! a connection waits: the commit that stores the call's result also marks the asker as absent,
+//! before the connection has delivered the result.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

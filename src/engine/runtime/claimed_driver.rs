@@ -13,8 +13,8 @@ use crate::failpoint;
 use crate::store::ReadError;
 use crate::task::id::TaskId;
 
-/// The pause after a lone drive (a drive of one task alone) that could not begin, in durations of a
-/// lease. During the pause, this process begins no lone drive.
+/// The number of lease durations for which this process begins no lone drive (a drive of one task
+/// alone), after a lone drive could not begin.
 const POSTPONEMENT_LEASES: u32 = 4;
 
 /// The driver of a claimed task. It has not read the task yet.
@@ -52,8 +52,8 @@ impl ClaimedDriver {
         }
         // The drive has lasted for the duration of a lease. It may last minutes longer, because a
         // call of a model or a tool may be running. So from now on, this process drives other tasks
-        // beside it. If this task's lease is lost later, the loss still counts as a takeover
-        // without progress, because the store has recorded that work on the task began.
+        // beside it. If the task's lease then expires before the task gets a new item, the lease
+        // still counts as fruitless, because `drive_again` has recorded that work has begun.
         other_tasks.admit();
         drive.await;
     }

@@ -70,9 +70,9 @@ impl InFlightCalls {
         }
     }
 
-    /// Records that this tool was too slow: it was not ready to send a call within [`SEND_WINDOW`],
-    /// although the commit that started the call was fast enough. From now on, the tool connects
-    /// before the start of its calls is committed.
+    /// Records that this tool connected too slowly: the start of a call was committed in time, but
+    /// the tool was not ready to send the call within [`SEND_WINDOW`]. From now on, a driver first
+    /// waits until the tool has connected, and then commits the start of the call.
     pub(crate) fn mark_late(&self, tool: &str) {
         self.late_tools.lock().insert(tool.to_owned());
     }

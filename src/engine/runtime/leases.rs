@@ -46,8 +46,8 @@ impl Leases {
     }
 
     /// Registers a lease until the uptime `until`, for a task that the claim with the number
-    /// `claim` has taken. Returns `None` if the task has a lease with a greater number. A command
-    /// has then found the claimed task in the database, and drives the task already.
+    /// `claim` has taken. Returns `None` if the task already has a lease with a greater number.
+    /// This is the lease of a command that took the task after the claim, and now drives the task.
     pub(crate) fn hold_claimed(
         self: &Arc<Self>,
         task: TaskId,

@@ -108,8 +108,8 @@ impl Worker<'_> {
         let every = engine.settings.lease / 3;
         let mut renewed = engine.clock.uptime();
         while !engine.stop.is_cancelled() {
-            // The loop sleeps for short times, so that it renews leases soon after a suspended
-            // machine continues.
+            // Leases run out even while the machine is suspended, but a sleep may not count this
+            // time. So each sleep is short, and the loop renews leases soon after a suspension.
             tokio::select! {
                 () = engine.stop.cancelled() => {}
                 () = engine.clock.sleep(every / 8) => {}
@@ -197,8 +197,9 @@ impl Worker<'_> {
         if i64::try_from(count).unwrap_or(i64::MAX) == free {
             engine.backlog.store(true, Ordering::Relaxed);
         } else if lone.is_none() && engine.lone_drives.is_free() {
-            // The claim took every queued task but those that are to be driven alone, which the
-            // next claim may take. So the worker claims again at once.
+            // This claim was not allowed to take tasks that are to be driven alone, and took every
+            // other queued task. The next claim may take a task of the first kind, so the worker
+            // claims again at once.
             engine.wake_worker.notify_one();
         }
         Ok(self.claimed_drivers(claimed, (claim, until), first, lone))
@@ -221,8 +222,8 @@ impl Worker<'_> {
             fruitless,
         } in claimed
         {
-            // Returns `None` if a command took the task after the claim. The command then drives
-            // the task, and `hold_claimed` gives the claim no lease.
+            // The driver of the task; `None` if `hold_claimed` gives no lease, because a command
+            // has taken the task after the claim and drives it now.
             let driver = || {
                 let lease = self.engine.leases.hold_claimed(task, claim, until)?;
                 Some(ClaimedDriver {

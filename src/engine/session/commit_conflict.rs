@@ -39,9 +39,9 @@ impl Engine {
             if !session.has_pending_facts() {
                 return Stop::Lost;
             }
-            // The session no longer holds the task, but has a pending result to store. If no driver
-            // holds the task and the result lets the task run, the commit queues the task for any
-            // worker.
+            // This driver has lost the task, but still has a pending result to store. If no driver
+            // has the task, and the task can run once it has this result, the commit also queues
+            // the task, so that a worker claims it.
             let idle = session.own.row.lease_owner.is_none()
                 && session.own.progress.status == Some(TaskStatus::Running);
             let lease = if idle {
@@ -66,8 +66,8 @@ impl Engine {
     }
 
     /// Loads the task again after a restore of the database made the task's history uncertain. The
-    /// load is needed even if the task's version is the same, because another process may have
-    /// continued the task in the lost part of the history.
+    /// load is needed even if the task's version is unchanged: another process may have continued
+    /// the task, for example sent its calls, in commits that the restore has removed.
     ///
     /// # Errors
     /// Always returns an error: `Reloaded`; or `Lost` if the task is gone, if its journal is
@@ -80,9 +80,9 @@ impl Engine {
             return Err(Stop::Lost);
         }
         if self.store.history_uncertain_until() > session.history_uncertain_until {
-            // The store has recorded a restore, but the journal was read from the database as it
-            // was before the restore. After a pause, the driver takes its next step, which reads
-            // the journal again if the journal is still too old.
+            // The store knows of a restore, but this journal was still read from the database as it
+            // was before the restore. The driver pauses and continues. Before it starts a call,
+            // `may_start` reads the journal again if the journal is still too old.
             self.back_off().await?;
         }
         Err(Stop::Reloaded)
@@ -97,9 +97,9 @@ fn still_drives(engine: &Engine, session: &TaskSession) -> bool {
 }
 
 /// Commits a replacement for a change that the database refused, because the database would refuse
-/// the same change again. In each pending result that came from outside the process, a note that
-/// the result could not be stored replaces the text. Fails the task if this replica still has the
-/// task's lease.
+/// the same change again. The replacement keeps each pending result that came from outside the
+/// process, but has a note that the result could not be stored instead of the result's text. Fails
+/// the task if this replica still has the task's lease.
 async fn commit_failure(engine: &Engine, session: &mut TaskSession) -> Stop {
     for item in session.own.items.iter_mut().skip(session.own.committed) {
         if let Fact::ToolResult(result) | Fact::LateResult(result) = &mut item.fact

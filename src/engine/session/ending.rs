@@ -129,8 +129,8 @@ pub(crate) fn sub_agent_results(
 }
 
 /// Returns the result of a call that started a sub-agent; `None` until the sub-agent's task has
-/// ended. `row` is the row of the sub-agent's task. If a decision or a deadline canceled this task,
-/// `cancel_reason` is the reason for the cancel, if known.
+/// ended. `row` is the row of the sub-agent's task. `cancel_reason` is the reason, if known, why a
+/// decision or a deadline canceled the sub-agent's task.
 fn result_of_end(row: &TaskRow, cancel_reason: Option<&str>) -> Option<(Outcome, String)> {
     let agent = &row.agent;
     match row.status {

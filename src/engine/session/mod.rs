@@ -59,13 +59,14 @@ pub(crate) struct TaskSession {
     pub idempotency: Option<IdempotencyRow>,
     /// The sealed credentials that a person gave. The next commit stores them.
     pub credentials: Vec<SealedCredential>,
-    /// Identifies the waiting connection of a gate call: the id of the connection's ask, and the
-    /// name of the runner that the proposal gives (`""` without a runner). `None` if the session
-    /// was reloaded, or if no connection waits for it.
+    /// The ask whose connection waits for this gate call: the ask's id, and the name of the runner
+    /// in its proposal (`""` without a runner). `None` if no connection waits for this session, or
+    /// if the session was reloaded.
     pub ask: Option<(Uuid, String)>,
-    /// The key that a new gate call gets if it must wait for a person, so that later equal calls
-    /// find it (see [`TaskSession::identify_pending_call`]). `None` if the call got its key when it
-    /// was proposed, or can have none.
+    /// The key by which equal calls find a gate call, for a call that is stored without its key.
+    /// The call gets this key once it must wait for a person (see
+    /// [`TaskSession::identify_pending_call`]). `None` if the call got its key when it was
+    /// proposed, or can have no key.
     pub key_if_pending: Option<KeyedCall>,
     /// The channel to the command that waits for the next commit. The engine sends the commit's
     /// result into the channel, even if the commit fails.
@@ -82,8 +83,8 @@ pub(crate) struct TaskSession {
     /// The attempts of this process that were provably never sent: the call, and the number of the
     /// attempt. Other attempts at the same call may have been sent.
     pub not_sent: BTreeMap<CallId, u32>,
-    /// The `seq` of each pending result that this session received from outside the process. Such
-    /// results must survive a reload, because the engine can compute only the other results again.
+    /// The `seq` of each pending result that this session received from outside the process. A
+    /// reload keeps these results, because the engine cannot compute them again.
     pub received_results: BTreeSet<i64>,
     /// The registrations of the started calls whose results are not committed yet. While a call is
     /// registered, no other driver of this process opens a reconcile request about the call.
@@ -139,11 +140,11 @@ impl TaskSession {
         }
     }
 
-    /// Ends the presence of a gate call's asker. Called if the last attempt was lost with another
-    /// replica, because the asker's connection was most likely lost with that replica, too. The
-    /// next equal proposal then continues the call, and its client is told that the call may have
-    /// run. A connection that still waits claims the call again once a person has permitted another
-    /// attempt.
+    /// Ends the presence of a gate call's asker. The driver calls this function if the call's last
+    /// attempt was lost with another replica, because the asker's connection was most likely lost
+    /// with that replica, too. The next equal proposal then continues the call, and its client is
+    /// told that the call may have run. If the asker's connection still waits after all, its ask
+    /// stores the presence again.
     pub(crate) fn end_lost_presence(&mut self) {
         let until = self.own.row.asker_until;
         if until.is_some_and(|until| until != ASKER_UNTIL_DELIVERED) {
@@ -152,15 +153,15 @@ impl TaskSession {
     }
 
     /// Sets the key by which equal calls find this gate call, because the call now waits for a
-    /// person. Does nothing if the call has its key already. The call got no key when it was
-    /// proposed, because it was allowed. Then the judgement right before the start held the call,
-    /// for example because its tool has changed, or the tool's server asked a question.
+    /// person. Does nothing if the call has its key already. A call has no key if it was allowed
+    /// when it was proposed. It may have to wait all the same: for example, its tool has changed
+    /// since the proposal, or the tool's server asks a question.
     pub(crate) fn identify_pending_call(&mut self) {
         if let (Some(key), None) = (&self.key_if_pending, self.own.row.asker_until) {
             self.own.call = Some(key.clone());
-            // `Absent` gives the row a presence that has ended already. This is needed because the
-            // waiting ask (the HTTP request that proposed the call) stores its own presence right
-            // after this commit, but only if the row has a presence.
+            // Right after this commit, the waiting ask (the HTTP request that proposed the call)
+            // stores its own presence, but only if the row already has a presence. So this commit
+            // stores `Absent`, a presence that has already ended.
             self.own.asker = Some(AskerPresence::Absent);
         }
     }
@@ -380,9 +381,9 @@ impl TaskSession {
         self.digest(&spec, call, arguments_text, rule)
     }
 
-    /// Returns the requests whose decisions take effect with the next commit. These are requests of
-    /// the session's own task, and of each other task that the commit ends. A task's decisions take
-    /// effect only if no request blocks the task's turn any more (`Progress::is_blocked`).
+    /// Returns the decided requests whose status becomes `resumed` by the next commit, because
+    /// their decisions take effect. Looks at the session's own task, and at each other task that
+    /// the commit ends. Skips a task whose turn a request still blocks (`Progress::is_blocked`).
     fn resumed(&self) -> impl Iterator<Item = RequestId> {
         let ended = self
             .tree
