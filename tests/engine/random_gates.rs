@@ -91,6 +91,10 @@ const CALLS: [(&str, [&str; 3]); 6] = [
     ),
 ];
 
+/// The calls of the runs in which a tool gets into doubt: a rule allows the second call, whose tool
+/// is in doubt if the first call may have run.
+const IN_DOUBT: [usize; 2] = [1, 3];
+
 /// One process: its engine, and the runtime that ends when the process crashes.
 pub struct Replica {
     pub engine: Arc<Engine>,
@@ -164,6 +168,8 @@ struct Seen {
     lost: usize,
     expired: usize,
     doubtful: usize,
+    /// Calls that were held because an earlier call of their tool may have run.
+    in_doubt: usize,
     edits: usize,
     /// Changes of the definition of `refund` while a call of `refund` waited.
     changes: usize,
@@ -224,9 +230,16 @@ impl RunState<'_> {
     }
 
     async fn run_steps(mut self) {
-        for _ in 0..8 + self.rng.below(14) {
-            self.step().await;
-            self.answers().await;
+        let count = 8 + self.rng.below(14);
+        self.steps(count).await;
+        if self.calls == IN_DOUBT {
+            // Every open question expires, also a question about an unknown outcome.
+            self.later(Duration::from_hours(25)).await;
+            for _ in 0..6 {
+                self.asks().await;
+                self.answers().await;
+            }
+            self.steps(4).await;
         }
         // A process may have begun to commit a new call before it was killed, and the database may
         // write that commit after the other calls have ended.
@@ -235,6 +248,13 @@ impl RunState<'_> {
             if self.check().await {
                 return;
             }
+        }
+    }
+
+    async fn steps(&mut self, count: u64) {
+        for _ in 0..count {
+            self.step().await;
+            self.answers().await;
         }
     }
 
@@ -292,7 +312,11 @@ async fn check_runs(fixture: StoreFixture, count: usize) {
     for seed in first..first + count as u64 {
         let mut rng = SeededRng(seed);
         let likely = [0, 0, 0, 1, 1, 1, 2, 3, 4, 5];
-        let calls = vec![rng.pick(&likely), rng.pick(&likely)];
+        let calls = if rng.one_in(4) {
+            IN_DOUBT.to_vec()
+        } else {
+            vec![rng.pick(&likely), rng.pick(&likely)]
+        };
         server.restore();
         let run = RunState {
             executions: harness.tool.count(),
@@ -327,6 +351,7 @@ async fn check_runs(fixture: StoreFixture, count: usize) {
         (seen.lost, 100),
         (seen.expired, 6),
         (seen.doubtful, 10),
+        (seen.in_doubt, 30),
         (seen.edits, 60),
         (seen.changes, 12),
         (seen.held_anew, 200),

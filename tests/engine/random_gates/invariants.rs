@@ -11,7 +11,9 @@ use holdpoint::engine::gate::{GateAnswer, GateDecision, GateRefusal, GateState};
 use holdpoint::task::change::{ASKER_UNTIL_DELIVERED, Journal};
 use holdpoint::task::decision::Action;
 use holdpoint::task::id::TaskId;
-use holdpoint::task::item::{Fact, Outcome, ToolCall};
+use holdpoint::task::item::{Fact, Item, Outcome, ToolCall};
+use holdpoint::task::request::RequestKind;
+use holdpoint::task::time::Time;
 use holdpoint::task::verdict::Verdict;
 
 use super::super::invariants::check_ended;
@@ -156,6 +158,7 @@ impl RunState<'_> {
             return false;
         }
         let ran = self.harness.tool.since(self.executions);
+        self.tools_in_doubt_are_held(&journals);
         for (task, journal) in journals {
             check_ended(&journal.items);
             self.starts_have_an_asker(&journal);
@@ -187,6 +190,56 @@ impl RunState<'_> {
             );
         }
         true
+    }
+
+    /// Asserts that no rule lets a `once` call start after a call of its tool that may have run. The
+    /// start of such a call needs a person's decision on a call of the tool in between.
+    fn tools_in_doubt_are_held(&mut self, journals: &[(TaskId, Journal)]) {
+        let mut changes: Vec<(String, Time, bool)> = Vec::new();
+        for (_, journal) in journals {
+            let tool = proposed(journal).name;
+            let of_tool = |item: &Item| Some((tool.clone(), item.at, may_have_run(&item.fact)?));
+            changes.extend(journal.items.iter().filter_map(of_tool));
+        }
+        changes.sort_by_key(|(_, at, _)| *at);
+        for (_, journal) in journals {
+            let tool = proposed(journal).name;
+            self.seen.in_doubt += count(journal, |fact| {
+                matches!(fact, Fact::Judged { judgement, .. } if judgement.reason.as_deref().is_some_and(
+                    |reason| reason.contains("is held until a human has decided one of them")))
+            });
+            if !["refund", "Bash"].contains(&tool.as_str()) {
+                continue;
+            }
+            // The call was judged after the arrival of the ask that created it.
+            let (call, created) = (call_of(journal), journal.row.created_at);
+            let asks = self.presences.iter().filter(|ask| {
+                ask.call == call
+                    && ask.from <= created
+                    && ask.until.is_none_or(|until| created <= until)
+            });
+            let Some(began) = asks.map(|ask| ask.from).min() else {
+                continue;
+            };
+            let Some(started) = started_by_rule(journal) else {
+                continue;
+            };
+            // The item of a commit has a time before the commit is visible to an ask.
+            let seen = changes
+                .iter()
+                .rfind(|(of, at, _)| *of == tool && at.0 + 50_000 < began.0);
+            let Some((_, doubt, true)) = seen else {
+                continue;
+            };
+            let is_decided = changes.iter().any(|(of, at, in_doubt)| {
+                *of == tool && !in_doubt && doubt <= at && *at <= started
+            });
+            assert!(
+                is_decided,
+                "seed {}: {} starts although its tool is in doubt",
+                self.seed, journal.row.task_id
+            );
+        }
     }
 
     /// If the call's row has the presence of an asker (`asker_until`), asserts that each start of
@@ -231,8 +284,7 @@ impl RunState<'_> {
                     shown = own
                         .find(|call| call.tool_call_id == id)
                         .map(|call| call.digest.clone());
-                    self.seen.doubtful +=
-                        usize::from(asked.kind == holdpoint::task::request::RequestKind::Reconcile);
+                    self.seen.doubtful += usize::from(asked.kind == RequestKind::Reconcile);
                 }
                 Fact::Decision { decision, .. } => {
                     if let Some(answer) = decision.decisions.get(&id) {
@@ -340,6 +392,35 @@ fn approved_text(journal: &Journal) -> String {
         .map(|edit| edit.arguments_text)
         .next()
         .unwrap_or(call.arguments_text)
+}
+
+/// Returns when the call first started because a rule allowed it.
+fn started_by_rule(journal: &Journal) -> Option<Time> {
+    let mut is_allowed = false;
+    for item in &journal.items {
+        match &item.fact {
+            Fact::Judged { judgement, .. } => is_allowed = judgement.verdict == Verdict::Allow,
+            Fact::Decision { .. } => is_allowed = false,
+            Fact::ToolStarted { .. } if is_allowed => return Some(item.at),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Returns `true` if the fact leaves the outcome of a `once` call in doubt, and `false` if it is a
+/// person's decision.
+fn may_have_run(fact: &Fact) -> Option<bool> {
+    match fact {
+        Fact::InterventionRequested(asked) if asked.kind == RequestKind::Reconcile => Some(true),
+        Fact::ToolResult(result) | Fact::LateResult(result) => {
+            let failed = result.outcome == Outcome::Failed;
+            let in_doubt = failed && result.http_status.is_some_and(|status| status >= 500);
+            (in_doubt || result.outcome == Outcome::Unknown).then_some(true)
+        }
+        Fact::Decision { .. } => Some(false),
+        _ => None,
+    }
 }
 
 fn lets_run(action: Action) -> bool {

@@ -66,7 +66,7 @@ impl RunState<'_> {
         }
     }
 
-    async fn asks(&mut self) {
+    pub(super) async fn asks(&mut self) {
         let call = self.rng.pick(&self.calls.clone());
         let (tool, spellings) = CALLS[call];
         let key = format!("{} {call} {}", self.session, self.rng.below(2));
