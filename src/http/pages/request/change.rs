@@ -1,14 +1,16 @@
 //! The fields in which a person edits a call's arguments. [`fields`] builds them from the tool's
 //! schema, and [`arguments`] turns the submitted texts into new arguments. A member that the person
-//! did not edit keeps the agent's bytes.
+//! did not edit keeps the agent's bytes. A member that no plain field can show, such as a list, is
+//! edited as JSON in a field of its own.
 //!
-//! The form also offers the arguments as JSON (`form.rs`). Edits in the fields and in the JSON at
+//! The form also offers all arguments as JSON (`form.rs`). Edits in the fields and in this JSON at
 //! the same time are refused.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use super::form::editable_text;
 use super::ordered::{JsonNode, MAX_SHORT_BYTES, members};
 use super::schema::{self, FieldValue, SchemaField};
 use crate::engine::DetailCode;
@@ -25,40 +27,35 @@ pub(super) struct ChangeField {
 
 /// Returns the fields of a call's arguments: first the members that the agent wrote, in the agent's
 /// order, then the members that the agent left out. `None` if the arguments are longer than
-/// [`MAX_SHORT_BYTES`], or if fields cannot show them unchanged; a person then edits them as JSON.
+/// [`MAX_SHORT_BYTES`], or if the schema has no fields or lacks a member that the agent wrote; a
+/// person then edits all arguments as JSON.
 #[must_use]
 pub(super) fn fields(parameters: &Value, arguments_text: &str) -> Option<Vec<ChangeField>> {
     if arguments_text.len() > MAX_SHORT_BYTES {
         return None;
     }
-    let mut declared = schema::fields(parameters)?;
-    // A schema with a list gets no fields: the form would show the list as checkboxes, which do not
-    // keep the exact text that the agent wrote.
-    let is_list = |field: &SchemaField| matches!(field.value, FieldValue::MultipleChoice(_));
-    if declared.iter().any(is_list) {
-        return None;
+    let mut declared = schema::fields_or_json(parameters)?;
+    for field in &mut declared {
+        // Checkboxes would not keep the exact text of a list that the agent wrote.
+        if matches!(field.value, FieldValue::MultipleChoice(_)) {
+            field.value = FieldValue::Json;
+        }
     }
-    let JsonNode::Object(values) = JsonNode::parse(arguments_text)? else {
-        return None;
-    };
     let mut fields = Vec::new();
-    let texts = members(arguments_text)?;
-    for ((name, value), (_, text)) in values.into_iter().zip(texts) {
+    for (name, written) in members(arguments_text)? {
         let at = declared.iter().position(|field| field.name == name)?;
         let mut field = declared.remove(at);
-        let initial_text = match value {
-            JsonNode::Text(text) => text,
-            JsonNode::Literal(literal) if literal == "null" => String::new(),
-            JsonNode::Literal(literal) => literal,
-            JsonNode::List(_) | JsonNode::Object(_) => return None,
-        };
-        if !can_show(&mut field.value, &initial_text) {
-            return None;
-        }
+        let plain = plain_text(written.get());
+        let initial_text = plain
+            .filter(|text| can_show(&mut field.value, text))
+            .unwrap_or_else(|| {
+                field.value = FieldValue::Json;
+                editable_text(written.get())
+            });
         fields.push(ChangeField {
             field,
             initial_text,
-            agent_json: Some(text.get().to_owned()),
+            agent_json: Some(written.get().to_owned()),
         });
     }
     fields.extend(declared.into_iter().map(|field| ChangeField {
@@ -67,6 +64,17 @@ pub(super) fn fields(parameters: &Value, arguments_text: &str) -> Option<Vec<Cha
         agent_json: None,
     }));
     Some(fields)
+}
+
+/// Returns the text that a plain field shows for a JSON value; empty for `null`. `None` for a list
+/// or an object.
+fn plain_text(json: &str) -> Option<String> {
+    match JsonNode::parse(json)? {
+        JsonNode::Text(text) => Some(text),
+        JsonNode::Literal(literal) if literal == "null" => Some(String::new()),
+        JsonNode::Literal(literal) => Some(literal),
+        JsonNode::List(_) | JsonNode::Object(_) => None,
+    }
 }
 
 /// Returns whether an input of this kind shows `text` unchanged. If `text` may not fit the format
@@ -89,9 +97,13 @@ fn can_show(kind: &mut FieldValue, text: &str) -> bool {
             }
             !has_hidden
         }
-        FieldValue::Number(..) => !has_hidden,
+        // A browser drops a text that is not a number.
+        FieldValue::Number(..) => {
+            let number = serde_json::from_str::<f64>(text);
+            text.is_empty() || (text.trim() == text && number.is_ok_and(f64::is_finite))
+        }
         FieldValue::Boolean => matches!(text, "true" | "false" | ""),
-        FieldValue::MultipleChoice(_) => false,
+        FieldValue::MultipleChoice(_) | FieldValue::Json => false,
         FieldValue::SingleChoice(values) => {
             text.is_empty() || values.iter().any(|(choice, _)| choice == text)
         }
@@ -217,20 +229,93 @@ mod tests {
     }
 
     #[test]
-    fn arguments_that_fields_would_change_get_no_fields() {
-        for text in [
-            r#"{"other": 1}"#,
-            r#"{"note": "a\u202eb"}"#,
-            r#"{"note": "a\rb"}"#,
-            r#"{"note": ["a"]}"#,
-            r#"["a"]"#,
-            "{",
-        ] {
+    fn arguments_that_are_no_object_of_declared_members_get_no_fields() {
+        for text in [r#"{"other": 1}"#, r#"["a"]"#, "{"] {
             assert!(fields(&parameters(), text).is_none(), "{text}");
         }
-        let enumerated = json!({"type": "object", "properties": {"how": {"enum": [1, 2]}}});
-        assert!(fields(&enumerated, r#"{"how": 1}"#).is_some());
-        assert!(fields(&enumerated, r#"{"how": 1.0}"#).is_none());
         assert!(fields(&json!({"type": "object"}), "{}").is_none());
+    }
+
+    #[test]
+    fn member_that_a_plain_field_would_change_is_edited_as_json() {
+        let enumerated = json!({"type": "object", "properties": {"how": {"enum": [1, 2]}}});
+        let plain = fields(&enumerated, r#"{"how": 1}"#).unwrap();
+        assert!(plain[0].field.value != FieldValue::Json && plain[0].initial_text == "1");
+        for (schema, name, written, shown) in [
+            (&parameters(), "note", r#""a\u202eb""#, r#""a\u202eb""#),
+            (&parameters(), "note", "\"a\u{202e}b\"", r#""a\u202eb""#),
+            (&parameters(), "note", r#""a\rb""#, r#""a\rb""#),
+            (&parameters(), "note", r#"["a"]"#, r#"["a"]"#),
+            (&parameters(), "sure", r#""no""#, r#""no""#),
+            (&parameters(), "amount", r#""much""#, r#""much""#),
+            (&enumerated, "how", "1.0", "1.0"),
+        ] {
+            let text = format!("{{\"{name}\": {written}}}");
+            let fields = fields(schema, &text).unwrap();
+            let first = &fields[0];
+            assert_eq!(first.field.value, FieldValue::Json, "{text}");
+            assert_eq!(first.initial_text, shown, "{text}");
+            let shown = BTreeMap::from([(name.to_owned(), shown.to_owned())]);
+            assert!(!is_changed(&fields, &shown), "{text}");
+        }
+    }
+
+    #[test]
+    fn nested_member_is_edited_as_json_beside_the_fields_of_the_others() {
+        let parameters = json!({"type": "object", "required": ["amount", "lines"], "properties": {
+            "amount": {"type": "number"}, "lines": {"type": "array", "items": {"type": "object"}},
+            "tags": {"type": "array", "items": {"enum": ["a", "b"]}},
+            "to": {"$ref": "#/$defs/to"}}});
+        let lines = r#"[{"sku": "a\u00e9", "n": 1E2}]"#;
+        let to = r#"{"a": [[[[1]]]]}"#;
+        let written = format!(r#"{{"lines": {lines}, "amount": 20.10, "to": {to}}}"#);
+        let fields = fields(&parameters, &written).unwrap();
+        let shown = fields.iter().map(|field| {
+            let is_json = field.field.value == FieldValue::Json;
+            (
+                field.field.name.as_str(),
+                is_json,
+                field.initial_text.as_str(),
+            )
+        });
+        assert_eq!(
+            shown.collect::<Vec<_>>(),
+            [
+                ("lines", true, lines),
+                ("amount", false, "20.10"),
+                ("to", true, to),
+                ("tags", true, "")
+            ]
+        );
+        let changed = |name: &str, text: &str| {
+            let submitted = BTreeMap::from([(name.to_owned(), text.to_owned())]);
+            arguments(&fields, &submitted)
+        };
+        assert_eq!(
+            changed("amount", "5").unwrap(),
+            format!(r#"{{"lines":{lines},"amount":5,"to":{to}}}"#)
+        );
+        assert_eq!(
+            changed("lines", " [{\"n\":\n1.0}]\n").unwrap(),
+            format!("{{\"lines\":[{{\"n\":\n1.0}}],\"amount\":20.10,\"to\":{to}}}")
+        );
+        assert_eq!(
+            changed("tags", r#"["a"]"#).unwrap(),
+            format!(r#"{{"lines":{lines},"amount":20.10,"to":{to},"tags":["a"]}}"#)
+        );
+        assert_eq!(
+            changed("to", "").unwrap(),
+            format!(r#"{{"lines":{lines},"amount":20.10}}"#)
+        );
+        for (text, expected) in [
+            ("", DetailCode::ValueRequired),
+            (" ", DetailCode::Json),
+            ("[1", DetailCode::Json),
+            (r#"[],"x":1"#, DetailCode::Json),
+            (r#"{"a":1,"a":2}"#, DetailCode::Json),
+        ] {
+            let mistake = changed("lines", text).unwrap_err();
+            assert_eq!(mistake, [("lines".to_owned(), expected)], "{text}");
+        }
     }
 }

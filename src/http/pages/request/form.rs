@@ -14,7 +14,7 @@ use super::schema::{self, FieldValue, SchemaField};
 use crate::engine::{DetailCode, FieldError};
 use crate::http::pages::layout::visible;
 use crate::http::server::fields::{Errors, pointer};
-use crate::http::server::json::{self, JsonError};
+use crate::http::server::json;
 use crate::store::RequestRow;
 use crate::task::decision::Action;
 use crate::task::request::CallSpec;
@@ -140,19 +140,15 @@ impl FormReader {
     }
 
     /// Returns submitted JSON without the white space around it. If the JSON is not valid, reports
-    /// a mistake at the pointer `at` and returns `None`. In the body, up to four objects and lists
-    /// enclose the JSON, and the depth of a body is limited. Therefore, the JSON is also checked
-    /// inside four arrays.
+    /// a mistake at the pointer `at` and returns `None`.
     fn checked_json(&mut self, submitted: &str, at: &str) -> Option<String> {
-        let text = submitted.trim_matches([' ', '\t', '\n', '\r']);
-        let nested = format!("[[[[{text}]]]]");
-        let is_invalid =
-            |text: &str| matches!(json::parse(text.as_bytes()), Err(JsonError::Invalid(_)));
-        if is_invalid(&nested) || is_invalid(text) {
-            self.errors.add(at, DetailCode::Json);
-            return None;
+        match schema::json_text(submitted) {
+            Ok(text) => Some(text.to_owned()),
+            Err(expected) => {
+                self.errors.add(at, expected);
+                None
+            }
         }
-        Some(text.to_owned())
     }
 
     /// Writes one answer for the whole request. The action comes from the field `action`. If the

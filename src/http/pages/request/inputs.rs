@@ -150,6 +150,7 @@ impl<'v> InputField<'v> {
         let (words, agent) = (self.view.words, self.agent_style());
         let label = html! {
             bdi class=[agent] { (visible(field.title.as_deref().unwrap_or(&field.name))) }
+            @if matches!(field.value, FieldValue::Json) { " " span.soft { "(" (words.result_json) ")" } }
             @if !field.required { " " span.soft { "(" (words.optional) ")" } }
         };
         let about = html! {
@@ -218,6 +219,12 @@ impl<'v> InputField<'v> {
                         step=(if *is_integer { "1" } else { "any" }) min=[min.as_deref()] max=[max.as_deref()]
                         required[field.required] autocomplete="off" value=[self.shown_text().filter(|_| !secret)]
                         aria-invalid=[self.aria_invalid()] aria-describedby=[self.aria_described_by(hint)];
+                }
+                FieldValue::Json => {
+                    textarea class="typed exact" id=(self.id()) name=(self.name) rows=(rows) spellcheck="false" autocomplete="off"
+                        required[field.required] aria-invalid=[self.aria_invalid()] aria-describedby=[self.aria_described_by(hint)] {
+                        "\n" (self.shown_text().unwrap_or_default())
+                    }
                 }
                 FieldValue::MultipleChoice(all) => (self.schema_checkboxes(field, all)),
                 FieldValue::Boolean => (self.schema_select(field, hint, &[("true", words.yes), ("false", words.no)])),

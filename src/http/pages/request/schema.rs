@@ -1,12 +1,13 @@
 //! Turns a JSON Schema into the fields of a form, and each submitted text into JSON. The schema
-//! must describe an object, and each member must be a plain value or a list of fixed texts. For any
-//! other schema, a person types JSON. This module does not check whether an answer fits the schema.
+//! must describe an object. A member that is neither a plain value nor a list of fixed texts is
+//! typed as JSON, as is the whole value for any other schema. This module does not check whether an
+//! answer fits the schema.
 
 use serde_json::{Map, Value};
 
 use super::question::value_text;
 use crate::engine::DetailCode;
-use crate::http::server::json;
+use crate::http::server::json::{self, JsonError};
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SchemaField {
@@ -31,6 +32,8 @@ pub(crate) enum FieldValue {
     SingleChoice(Vec<(String, Value)>),
     /// A list of texts. The value holds all texts that a person may choose.
     MultipleChoice(Vec<String>),
+    /// Any value, typed as JSON.
+    Json,
 }
 
 /// The keywords of JSON Schema that cannot be shown as form fields. For a schema with such a
@@ -51,6 +54,15 @@ const UNSUPPORTED_KEYWORDS: [&str; 8] = [
 /// one of the [`UNSUPPORTED_KEYWORDS`].
 #[must_use]
 pub(crate) fn fields(schema: &Value) -> Option<Vec<SchemaField>> {
+    let fields = fields_or_json(schema)?;
+    let mut values = fields.iter().map(|field| &field.value);
+    (!values.any(|value| *value == FieldValue::Json)).then_some(fields)
+}
+
+/// Like [`fields`], but a member that is neither a plain value nor a list of fixed texts has the
+/// value [`FieldValue::Json`].
+#[must_use]
+pub(super) fn fields_or_json(schema: &Value) -> Option<Vec<SchemaField>> {
     let schema = schema.as_object()?;
     let has_other_members = schema
         .get("additionalProperties")
@@ -74,25 +86,23 @@ pub(crate) fn fields(schema: &Value) -> Option<Vec<SchemaField>> {
     if required.iter().any(|name| !properties.contains_key(*name)) {
         return None;
     }
-    properties
-        .iter()
-        .map(|(name, property)| {
-            let property = property.as_object()?;
-            let text = |member: &str| {
-                property
-                    .get(member)
-                    .and_then(Value::as_str)
-                    .map(str::to_owned)
-            };
-            Some(SchemaField {
-                name: name.clone(),
-                title: text("title"),
-                description: text("description"),
-                required: required.contains(&name.as_str()),
-                value: field_value(property)?,
-            })
-        })
-        .collect()
+    let fields = properties.iter().map(|(name, property)| {
+        let text = |member: &str| {
+            property
+                .get(member)
+                .and_then(Value::as_str)
+                .map(str::to_owned)
+        };
+        let value = property.as_object().and_then(field_value);
+        SchemaField {
+            name: name.clone(),
+            title: text("title"),
+            description: text("description"),
+            required: required.contains(&name.as_str()),
+            value: value.unwrap_or(FieldValue::Json),
+        }
+    });
+    Some(fields.collect())
 }
 
 fn field_value(property: &Map<String, Value>) -> Option<FieldValue> {
@@ -218,6 +228,7 @@ impl SchemaField {
                 _ => Err(DetailCode::Boolean),
             },
             FieldValue::MultipleChoice(_) => Err(DetailCode::OfferedChoice),
+            FieldValue::Json => json_text(submitted).map(|text| Some(text.to_owned())),
             FieldValue::SingleChoice(values) => {
                 let chosen = values.iter().find(|(text, _)| text == submitted);
                 chosen
@@ -226,6 +237,23 @@ impl SchemaField {
             }
         }
     }
+}
+
+/// Returns submitted JSON without the white space around it. In the body of an answer, up to four
+/// objects and lists enclose the JSON, and the depth of a body is limited. Therefore, the JSON is
+/// also checked inside four arrays.
+///
+/// # Errors
+/// Fails if the text is not valid JSON.
+pub(super) fn json_text(submitted: &str) -> Result<&str, DetailCode> {
+    let text = submitted.trim_matches([' ', '\t', '\n', '\r']);
+    let nested = format!("[[[[{text}]]]]");
+    let is_invalid =
+        |text: &str| matches!(json::parse(text.as_bytes()), Err(JsonError::Invalid(_)));
+    if is_invalid(&nested) || is_invalid(text) {
+        return Err(DetailCode::Json);
+    }
+    Ok(text)
 }
 
 fn number_json(submitted: &str, is_integer: bool) -> Result<String, DetailCode> {

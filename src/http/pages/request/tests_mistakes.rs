@@ -41,6 +41,32 @@ fn argument_named_action_does_not_choose_the_form() {
 }
 
 #[test]
+fn mistake_in_a_nested_argument_is_shown_at_its_json_field() {
+    let mut row = sample::request();
+    let call = &mut row.spec.pending_tool_calls[0];
+    call.parameters = json!({"type": "object", "properties": {
+        "amount": {"type": "number"}, "lines": {"type": "array", "items": {"type": "object"}}}});
+    call.arguments_text = r#"{"lines":[{"n":1}],"amount":120}"#.into();
+    let id = call.tool_call_id;
+    let (action, lines) = (
+        format!("call.{id}.action"),
+        format!("call.{id}.field.lines"),
+    );
+    let fields = [(action.as_str(), "edit"), (lines.as_str(), r#"[{"n":2}]"#)];
+    let wrong = mistake(&format!("/decisions/{id}/arguments/lines/0/n"));
+    let page = again(&row, &sample::approver(), None, &fields, wrong);
+    for shown in [
+        format!("name=\"call.{id}.field.amount\" type=\"number\" step=\"any\""),
+        format!("id=\"edit-call_2e_{id}_2e_field_2e_lines-error\""),
+        "<code>/0/n</code>".to_owned(),
+        "[{&quot;n&quot;:2}]</textarea>".to_owned(),
+        "lines</bdi> <span class=\"soft\">(JSON)</span>".to_owned(),
+    ] {
+        assert!(page.contains(&shown), "{shown}: {page}");
+    }
+}
+
+#[test]
 fn mistake_about_a_standing_decision_is_shown_at_its_checkbox() {
     let mut row = sample::request();
     row.spec.pending_tool_calls[0].offer = Some(Box::new(Offer {
