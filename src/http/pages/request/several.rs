@@ -1,5 +1,5 @@
-//! Renders several calls as tables, one for each tool. A table has a row for each call and a column
-//! for each argument. If the values of a column can be added ([`column_sum`]), their sum stands
+//! Renders several calls as tables, one for each tool. A table has a row for each call and columns
+//! for the arguments. If the values of a column can be added ([`column_sum`]), their sum stands
 //! below the column.
 
 use std::collections::BTreeMap;
@@ -8,25 +8,49 @@ use maud::{Markup, html};
 use serde_json::Value;
 
 use super::View;
-use super::arguments::{
-    argument_members, command_lines, member_label, node_text, shell_command, target,
-};
+use super::arguments::{command_lines, member_label, node_text, shell_command, target};
 use super::call::{approvals, authorship, decision_of_call};
-use super::ordered::{JsonNode, MAX_SHORT_BYTES};
+use super::ordered::{JsonNode, MAX_SHORT_BYTES, members};
 use super::sum::sum;
-use crate::http::pages::layout::visible;
+use crate::http::pages::layout::{visible, visible_lines};
 use crate::http::pages::translations::fill;
 use crate::http::wire::request::RequestedCall;
+use crate::task::text::cut;
 
 /// A call, and its index among all calls of the request.
 type NumberedCall<'v> = (usize, &'v RequestedCall);
 
 /// The members of one call's arguments, by name.
-type ArgumentRow = BTreeMap<String, JsonNode>;
+type ArgumentRow = BTreeMap<String, CellValue>;
 
-/// The maximum number of columns for arguments. Each name of an argument takes one column. If the
-/// calls of a tool have more different names, the table has the summaries of the calls instead.
+/// The maximum number of columns for arguments. A table has more columns only if it has more sums.
 const MAX_ARGUMENT_COLUMNS: usize = 6;
+
+/// The maximum length of the shown part of a list or an object, in bytes of its JSON.
+const MAX_NESTED_BYTES: usize = 40;
+
+enum CellValue {
+    Plain(JsonNode),
+    /// The JSON of a list or an object, shortened to [`MAX_NESTED_BYTES`].
+    Nested(String),
+}
+
+struct Column {
+    /// The place of the argument in the agent's order.
+    place: usize,
+    name: String,
+    sum: Option<String>,
+    /// Whether no row has a list or an object in this column.
+    is_plain: bool,
+}
+
+/// The arguments of the calls of one tool, as a table.
+struct ArgumentTable {
+    columns: Vec<Column>,
+    rows: Vec<ArgumentRow>,
+    /// Whether the table has every argument, and no list or object.
+    is_complete: bool,
+}
 
 pub(super) fn tables(view: &View<'_>, own: &[NumberedCall<'_>]) -> Markup {
     let texts = view.texts;
@@ -38,17 +62,23 @@ pub(super) fn tables(view: &View<'_>, own: &[NumberedCall<'_>]) -> Markup {
             None => groups.push((call.name.as_str(), vec![(index, call)])),
         }
     }
-    // The exact texts below the tables are unfolded if a call has a warning, or if a table has
-    // summaries, because a table of summaries leaves out the arguments.
-    let open = groups.iter().any(|(_, calls)| columns(calls).is_none())
-        || own.iter().any(|(_, call)| !call.warnings.is_empty());
+    let tables: Vec<_> = groups
+        .iter()
+        .map(|(_, calls)| ArgumentTable::new(calls))
+        .collect();
+    let complete = tables.iter().flatten().filter(|table| table.is_complete);
+    // The exact texts below the tables are unfolded if a call has a warning, or if a table leaves
+    // out a part of the arguments.
+    let open =
+        complete.count() < tables.len() || own.iter().any(|(_, call)| !call.warnings.is_empty());
     html! {
-        @for (tool, calls) in &groups {
+        @for ((tool, calls), arguments) in groups.iter().zip(&tables) {
             section.call {
                 h2.quiet.exact { (fill(texts.calls_of, &[("tool", &visible(tool)), ("count", &calls.len())])) }
                 @let authors: Vec<String> = calls.iter().map(|(_, call)| authorship(view, call)).collect();
                 @if authors.iter().all(|text| Some(text) == authors.first()) { p.by { (authors.first().map_or("", String::as_str)) } }
-                div.agent { (table(view, calls)) }
+                div.agent { (table(view, calls, arguments.as_ref())) }
+                @if arguments.as_ref().is_some_and(|table| !table.is_complete) { p.hint { (texts.table_is_partial) } }
             }
         }
         details.raw.each open[open] {
@@ -79,46 +109,96 @@ pub(super) fn call_number(view: &View<'_>, index: usize) -> String {
     fill(view.texts.call_number, &[("number", &(index + 1))])
 }
 
-/// Returns the names of the columns, in the agent's order, and a row for each call. `None` if the
-/// arguments do not fit into columns: [`argument_members`] cannot read them; they are longer than
-/// [`MAX_SHORT_BYTES`]; a value is a list or an object; or the number of columns is 0 or over
-/// [`MAX_ARGUMENT_COLUMNS`].
-fn columns(calls: &[NumberedCall<'_>]) -> Option<(Vec<String>, Vec<ArgumentRow>)> {
-    let mut names: Vec<String> = Vec::new();
-    let mut rows = Vec::new();
-    for (_, call) in calls {
-        if call.arguments_text.len() > MAX_SHORT_BYTES {
-            return None;
-        }
-        let members = argument_members(call)?;
-        for (name, value) in &members {
-            if !value.is_plain() {
-                return None;
+impl ArgumentTable {
+    /// Returns the table of the calls' arguments. `None` if no call has an argument, or if the
+    /// arguments of a call are ambiguous, are not an object, or are longer than
+    /// [`MAX_SHORT_BYTES`].
+    fn new(calls: &[NumberedCall<'_>]) -> Option<Self> {
+        let mut names: Vec<String> = Vec::new();
+        let mut rows = Vec::new();
+        for (_, call) in calls {
+            let arguments = argument_values(call)?;
+            for (name, _) in &arguments {
+                if !names.contains(name) {
+                    names.push(name.clone());
+                }
             }
-            if !names.contains(name) {
-                names.push(name.clone());
-            }
+            rows.push(arguments.into_iter().collect::<ArgumentRow>());
         }
-        rows.push(members.into_iter().collect());
+        let schema = schema(calls);
+        let is_nested = |name: &str| {
+            let mut values = rows.iter().filter_map(|row| row.get(name));
+            values.any(|value| matches!(value, CellValue::Nested(_)))
+        };
+        let columns = names.into_iter().enumerate().map(|(place, name)| Column {
+            place,
+            sum: column_sum(&name, schema, &rows),
+            is_plain: !is_nested(&name),
+            name,
+        });
+        let (columns, is_complete) = chosen(columns.collect());
+        (!columns.is_empty()).then_some(Self {
+            columns,
+            rows,
+            is_complete,
+        })
     }
-    (names.len() <= MAX_ARGUMENT_COLUMNS && !names.is_empty()).then_some((names, rows))
 }
 
-/// Renders the calls of one tool as a table. If their arguments do not fit into columns, each row
-/// has the summary of a call in place of the arguments.
-fn table(view: &View<'_>, calls: &[NumberedCall<'_>]) -> Markup {
-    let texts = view.texts;
-    let columns = columns(calls);
-    let has_summaries = columns.is_none();
-    let (names, rows) =
-        columns.unwrap_or_else(|| (Vec::new(), vec![ArgumentRow::new(); calls.len()]));
-    let schema = calls
+/// Returns the columns that the table shows, in the agent's order, and whether they have every
+/// argument and no list or object. Each column with a sum is shown. Up to [`MAX_ARGUMENT_COLUMNS`],
+/// the other columns of plain values are shown, and then those with a list or an object.
+fn chosen(mut columns: Vec<Column>) -> (Vec<Column>, bool) {
+    let sums = columns.iter().filter(|column| column.sum.is_some()).count();
+    let count = sums.max(MAX_ARGUMENT_COLUMNS);
+    let is_complete = columns.len() <= count && columns.iter().all(|column| column.is_plain);
+    columns.sort_by_key(|column| (column.sum.is_none(), !column.is_plain));
+    columns.truncate(count);
+    columns.sort_by_key(|column| column.place);
+    (columns, is_complete)
+}
+
+/// Returns the values of a call's arguments in the agent's order. `None` if the arguments are
+/// ambiguous, are not an object, or are longer than [`MAX_SHORT_BYTES`].
+fn argument_values(call: &RequestedCall) -> Option<Vec<(String, CellValue)>> {
+    let text = call.arguments_text.as_str();
+    call.arguments
+        .as_ref()
+        .filter(|_| text.len() <= MAX_SHORT_BYTES)?;
+    let text = if text.trim().is_empty() { "{}" } else { text };
+    let values = members(text)?.into_iter().map(|(name, value)| {
+        let value = match JsonNode::parse(value.get()).filter(JsonNode::is_plain) {
+            Some(plain) => CellValue::Plain(plain),
+            None => CellValue::Nested(shortened(value.get())),
+        };
+        (name, value)
+    });
+    Some(values.collect())
+}
+
+fn shortened(json: &str) -> String {
+    let shown = cut(json, MAX_NESTED_BYTES);
+    let rest = if shown.len() < json.len() { "…" } else { "" };
+    format!("{shown}{rest}")
+}
+
+/// Returns the schema of the arguments of calls of one tool.
+fn schema<'v>(calls: &[NumberedCall<'v>]) -> &'v Value {
+    calls
         .first()
-        .map_or(&Value::Null, |(_, call)| &call.parameters);
-    let sums: Vec<Option<String>> = names
-        .iter()
-        .map(|name| column_sum(name, schema, &rows))
-        .collect();
+        .map_or(&Value::Null, |(_, call)| &call.parameters)
+}
+
+/// Renders the calls of one tool as a table. Without `arguments`, each row has the summary of a
+/// call in place of the arguments.
+fn table(view: &View<'_>, calls: &[NumberedCall<'_>], arguments: Option<&ArgumentTable>) -> Markup {
+    let texts = view.texts;
+    let has_summaries = arguments.is_none();
+    let columns = arguments.map(|table| table.columns.as_slice());
+    let columns = columns.unwrap_or_default();
+    let rows = arguments.map(|table| table.rows.as_slice());
+    let rows = rows.unwrap_or_default();
+    let schema = schema(calls);
     let has_targets = has_summaries || has_several_targets(calls);
     let tool = calls.first().map_or("", |(_, call)| &call.name);
     let first_target = calls.first().map(|(_, call)| target(view, call));
@@ -135,27 +215,27 @@ fn table(view: &View<'_>, calls: &[NumberedCall<'_>]) -> Markup {
                     tr {
                         th scope="col" { (texts.number) }
                         @if has_summaries { th scope="col" { (texts.call) } }
-                        @for (name, sum) in names.iter().zip(&sums) { th.figure[sum.is_some()] scope="col" { (column_heading(schema, name)) } }
+                        @for column in columns { th.figure[column.sum.is_some()] scope="col" { (column_heading(schema, &column.name)) } }
                         @if has_targets { th scope="col" { (target_label) } }
                         th scope="col" { (texts.state) }
                     }
                 }
                 tbody {
-                    @for ((index, call), row) in calls.iter().zip(&rows) {
+                    @for (at, (index, call)) in calls.iter().enumerate() {
                         tr {
                             th scope="row" { (index + 1) }
                             @if has_summaries { td.exact { (visible(&call.summary)) } }
-                            @for (name, sum) in names.iter().zip(&sums) { (cell(call, name, row.get(name), sum.is_some())) }
+                            @for column in columns { (cell(call, column, rows.get(at))) }
                             @if has_targets { td.exact { (target(view, call).1) } }
                             td { (call_state(view, call)) }
                         }
                     }
                 }
-                @if sums.iter().any(Option::is_some) {
+                @if columns.iter().any(|column| column.sum.is_some()) {
                     tfoot {
                         tr {
                             th scope="row" { (texts.sum) }
-                            @for sum in &sums { td.exact.figure { (sum.as_deref().unwrap_or_default()) } }
+                            @for column in columns { td.exact.figure { (column.sum.as_deref().unwrap_or_default()) } }
                             @if has_targets { td {} }
                             td {}
                         }
@@ -179,15 +259,17 @@ fn column_heading(schema: &Value, name: &str) -> Markup {
     }
 }
 
-fn cell(call: &RequestedCall, name: &str, value: Option<&JsonNode>, is_number: bool) -> Markup {
-    let command = value.and_then(|value| shell_command(call, name, value));
+fn cell(call: &RequestedCall, column: &Column, row: Option<&ArgumentRow>) -> Markup {
     html! {
-        @if let Some(command) = command {
-            td { (command_lines(command)) }
-        } @else if let Some(value) = value {
-            td.exact.figure[is_number] { (node_text(value)) }
-        } @else {
-            td { "–" }
+        @match row.and_then(|row| row.get(&column.name)) {
+            Some(CellValue::Plain(value)) => {
+                @match shell_command(call, &column.name, value) {
+                    Some(command) => { td { (command_lines(command)) } }
+                    None => { td.exact.figure[column.sum.is_some()] { (node_text(value)) } }
+                }
+            }
+            Some(CellValue::Nested(json)) => { td.exact { (visible_lines(json)) } }
+            None => { td { "–" } }
         }
     }
 }
@@ -220,8 +302,8 @@ fn column_sum(name: &str, schema: &Value, rows: &[ArgumentRow]) -> Option<String
     let texts: Option<Vec<&str>> = rows
         .iter()
         .map(|row| match row.get(name)? {
-            JsonNode::Literal(text) => Some(text.as_str()),
-            JsonNode::Text(_) | JsonNode::List(_) | JsonNode::Object(_) => None,
+            CellValue::Plain(JsonNode::Literal(text)) => Some(text.as_str()),
+            CellValue::Plain(_) | CellValue::Nested(_) => None,
         })
         .collect();
     sum(texts?.into_iter())
@@ -241,17 +323,20 @@ fn is_identifier(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::page;
     use super::*;
+    use crate::http::openapi::sample;
     use serde_json::json;
 
     #[test]
     fn column_of_amounts_has_a_sum_and_column_of_identifiers_has_none() {
         let schema =
             json!({"properties": {"order": {"type": "integer"}, "amount": {"type": "number"}}});
+        let literal = |text: &str| CellValue::Plain(JsonNode::Literal(text.into()));
         let row = |order: &str, amount: &str| {
             BTreeMap::from([
-                ("order".to_owned(), JsonNode::Literal(order.into())),
-                ("amount".to_owned(), JsonNode::Literal(amount.into())),
+                ("order".to_owned(), literal(order)),
+                ("amount".to_owned(), literal(amount)),
             ])
         };
         let rows = [row("17", "20.10"), row("18", "5")];
@@ -267,5 +352,49 @@ mod tests {
                 && is_identifier("invoice-no")
                 && !is_identifier("amount_cents")
         );
+    }
+
+    #[test]
+    fn table_of_calls_has_each_sum_whatever_else_the_arguments_have() {
+        let partial = "This table leaves out parts of the arguments.";
+        let lines = format!("[{{\"sku\":\"{}\"}}]", "s".repeat(60));
+        let shown = |arguments: &str| {
+            let mut row = sample::several(2);
+            for call in &mut row.spec.pending_tool_calls {
+                arguments.clone_into(&mut call.arguments_text);
+            }
+            page(&row, &sample::approver())
+        };
+        let nested = shown(&format!(
+            "{{\"lines\":{lines},\"to\":[[[[1]]]],\"fee\":2.50}}"
+        ));
+        let cut = format!("[{{&quot;sku&quot;:&quot;{}…", "s".repeat(31));
+        let row = format!(
+            "<td class=\"exact\">{cut}</td><td class=\"exact\">[[[[1]]]]</td>\
+             <td class=\"exact figure\">2.50</td>"
+        );
+        assert!(
+            nested.contains(&row) && nested.contains("\"exact figure\">5.00</td>"),
+            "{nested}"
+        );
+        assert!(nested.contains(partial), "{nested}");
+        let plain = r#""a":"x","b":"x","c":"x","d":"x","e":"x""#;
+        let wide = shown(&format!(
+            "{{\"lines\":{lines},{plain},\"fee\":2.50,\"tip\":1}}"
+        ));
+        for (name, is_column) in [
+            ("lines", false),
+            ("a", true),
+            ("d", true),
+            ("e", false),
+            ("fee", true),
+            ("tip", true),
+        ] {
+            let heading = format!("<span class=\"exact\">{name}</span></th>");
+            assert_eq!(wide.contains(&heading), is_column, "{name}: {wide}");
+        }
+        let sums = "\"exact figure\">5.00</td><td class=\"exact figure\">2</td>";
+        assert!(wide.contains(sums) && wide.contains(partial), "{wide}");
+        assert!(!shown(r#"{"fee":1}"#).contains(partial));
     }
 }

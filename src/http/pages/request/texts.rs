@@ -55,6 +55,7 @@ texts! {
     sum: "Sum", "合计";
     state: "State", "状态";
     open: "open", "未决";
+    table_is_partial: "This table leaves out parts of the arguments. The exact text below has them all.", "此表未列出参数的全部内容，完整内容见下方原文。";
     context_head: "Shown for context, not for you to decide", "仅供参考，不由您决定";
     // The forms.
     comment: "Comment (optional)", "备注（可选）";
