@@ -23,7 +23,7 @@ use uuid::Uuid;
 /// because another process may have seen failures in this time.
 const ASK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// A message counts as refused once it was a suspect (see `suspects`) at this many successes of
+/// A message counts as refused once it was a suspect (see `suspected`) at this many successes of
 /// other messages.
 const MAX_SUSPICIONS: u32 = 3;
 
@@ -34,10 +34,10 @@ pub(super) struct Health {
     failing: bool,
     /// The uptime at the last success; `None` if there was none.
     succeeded_at: Option<Duration>,
-    /// The suspects. A message becomes a suspect if its second or a later attempt fails in a way
-    /// that looks like an outage. The next success removes all suspects. The value is false if the
-    /// receiver already counted as failing when the message became a suspect.
-    suspects: BTreeMap<Uuid, bool>,
+    /// The suspected messages. A message becomes a suspect if its second or a later attempt fails
+    /// in a way that looks like an outage. The next success removes all of them. The value is false
+    /// if the receiver already counted as failing when the message became a suspect.
+    suspected: BTreeMap<Uuid, bool>,
     /// For each message, how many times it was a suspect when another message was accepted (see
     /// [`MAX_SUSPICIONS`]).
     suspicions: BTreeMap<Uuid, u32>,
@@ -50,7 +50,7 @@ impl Default for Health {
         Self {
             failing: true,
             succeeded_at: None,
-            suspects: BTreeMap::new(),
+            suspected: BTreeMap::new(),
             suspicions: BTreeMap::new(),
         }
     }
@@ -63,8 +63,8 @@ impl Health {
     /// - After a failed first attempt at a message, or if `is_outage` is true, the receiver counts
     ///   as failing.
     /// - If an earlier attempt had failed and `is_outage` is true, the message becomes a suspect.
-    ///   [`Self::judge_suspects`] decides later whether the suspect counts as refused: the receiver
-    ///   may be down, or may answer a few messages with 503 for ever.
+    ///   [`Self::judge_suspected`] decides later whether the suspect counts as refused: the
+    ///   receiver may be down, or may answer a few messages with 503 for ever.
     /// - If an earlier attempt had failed and `is_outage` is false, the message counts as refused,
     ///   unless the receiver was failing before. Such a failure does not make the receiver count as
     ///   failing: a success makes many messages due at once, and the receiver may refuse each of
@@ -77,7 +77,7 @@ impl Health {
         let was_failing = self.failing;
         for (message, again) in messages {
             if again && is_outage {
-                self.suspects.entry(message).or_insert(!was_failing);
+                self.suspected.entry(message).or_insert(!was_failing);
             } else if again && !was_failing {
                 self.suspicions.insert(message, MAX_SUSPICIONS);
             }
@@ -97,7 +97,7 @@ impl Health {
         now: Duration,
     ) -> Option<Vec<Uuid>> {
         self.ended(messages);
-        self.judge_suspects();
+        self.judge_suspected();
         let was_failing = std::mem::replace(&mut self.failing, false);
         let previous = self.succeeded_at.replace(now);
         let is_long_ago = |at| now.saturating_sub(at) >= ASK_INTERVAL;
@@ -116,10 +116,10 @@ impl Health {
     /// Counts one suspicion for each suspect, because another message was accepted. A single
     /// suspect counts as refused at once, unless the receiver was failing when the message became a
     /// suspect.
-    fn judge_suspects(&mut self) {
-        let suspects = std::mem::take(&mut self.suspects);
-        let is_only_one = suspects.len() == 1;
-        for (message, was_accepting) in suspects {
+    fn judge_suspected(&mut self) {
+        let suspected = std::mem::take(&mut self.suspected);
+        let is_only_one = suspected.len() == 1;
+        for (message, was_accepting) in suspected {
             let is_cause = is_only_one && was_accepting;
             let suspicions = self.suspicions.entry(message).or_default();
             *suspicions += if is_cause { MAX_SUSPICIONS } else { 1 };
@@ -129,7 +129,7 @@ impl Health {
     /// Records that these messages are not tried again.
     pub(super) fn ended(&mut self, messages: impl IntoIterator<Item = Uuid>) {
         for message in messages {
-            self.suspects.remove(&message);
+            self.suspected.remove(&message);
             self.suspicions.remove(&message);
         }
     }

@@ -81,8 +81,8 @@ struct RelayMessage {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     inboxes: Vec<String>,
     /// Requests that commits have opened, answered or closed, by tenant.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    touched: Vec<(String, Vec<RequestId>)>,
+    #[serde(rename = "touched", default, skip_serializing_if = "Vec::is_empty")]
+    requests: Vec<(String, Vec<RequestId>)>,
     /// The trees that commits have changed. The second value says whether the root runs; `None` if
     /// unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -275,7 +275,7 @@ impl Relay {
         }
         self.feed.record_subscriptions(message.wants);
         self.feed.record_inbox_subscriptions(message.inboxes);
-        for (tenant, ids) in message.touched {
+        for (tenant, ids) in message.requests {
             self.feed.deliver_requests(&tenant, &ids.into());
         }
         for (root, running) in message.news {
@@ -323,7 +323,7 @@ fn messages(replica: Uuid, outgoing: Outgoing, hello: bool) -> Vec<String> {
     for (tenant, ids) in outgoing.requests {
         let ids: Vec<_> = ids.into_iter().collect();
         messages.extend(ids.chunks(120).map(|ids| RelayMessage {
-            touched: vec![(tenant.clone(), ids.to_vec())],
+            requests: vec![(tenant.clone(), ids.to_vec())],
             ..RelayMessage::default()
         }));
     }

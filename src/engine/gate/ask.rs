@@ -225,7 +225,7 @@ impl Waiter<'_> {
             (GateState::Started, _) if call.runs_elsewhere && !self.is_late() => {
                 self.claim(session, call).await
             }
-            (GateState::Started | GateState::Pending | GateState::Doubtful, _) => {
+            (GateState::Started | GateState::Pending | GateState::OutcomeUnknown, _) => {
                 self.wait_pending(session, call).await
             }
         }

@@ -56,7 +56,7 @@ pub enum GateState {
     /// The call runs, in this service or elsewhere.
     Started,
     /// The outcome of the call is unknown, and a person is asked about the outcome.
-    Doubtful,
+    OutcomeUnknown,
     /// The call has its result and will not run again.
     Settled,
 }
@@ -256,7 +256,7 @@ impl GateCall {
             (GateState::Approved, _) => {
                 "Approved; the call starts when its agent asks for it again.".to_owned()
             }
-            (GateState::Doubtful, _) => {
+            (GateState::OutcomeUnknown, _) => {
                 format!("{MAY_HAVE_RUN} A person is asked about the outcome of the call.")
             }
             (GateState::Started, GateDecision::Pending) => match self.repetition {
@@ -335,7 +335,7 @@ impl<'c> CallView<'c> {
         match self.state.phase {
             Phase::Done(_) | Phase::Settled(..) => GateState::Settled,
             _ if self.status.is_terminal() => GateState::Settled,
-            Phase::OutcomeUnknown(_) => GateState::Doubtful,
+            Phase::OutcomeUnknown(_) => GateState::OutcomeUnknown,
             Phase::Started(_) => GateState::Started,
             Phase::Allowed | Phase::Approved(_) => GateState::Approved,
             Phase::New
@@ -352,9 +352,10 @@ impl<'c> CallView<'c> {
             GateState::Settled if self.state.attempts > 0 => GateDecision::Allow,
             GateState::Settled => GateDecision::Deny,
             GateState::Started if has_permit => GateDecision::Allow,
-            GateState::Started | GateState::Pending | GateState::Approved | GateState::Doubtful => {
-                GateDecision::Pending
-            }
+            GateState::Started
+            | GateState::Pending
+            | GateState::Approved
+            | GateState::OutcomeUnknown => GateDecision::Pending,
         }
     }
 
@@ -471,7 +472,9 @@ impl<'c> CallView<'c> {
                     .then(|| start.ends_at(Duration::ZERO))
             }
             GateState::Approved => startable_since(self.items).map(|at| at + use_within),
-            GateState::Pending | GateState::Doubtful => request.and_then(|row| row.expires_at),
+            GateState::Pending | GateState::OutcomeUnknown => {
+                request.and_then(|row| row.expires_at)
+            }
             GateState::Settled => None,
         }
     }

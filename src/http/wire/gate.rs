@@ -22,7 +22,9 @@ wire_enum! {
     /// The state of a gate call: `pending` (a person is asked), `approved` (the call waits until
     /// the client that proposed it asks again), `started` (the call runs), `doubtful` (a person is
     /// asked about the outcome) or `settled` (the call has ended).
-    WireGateState as GateState from gate::GateState, "snake_case" { Pending, Approved, Started, Doubtful, Settled }
+    WireGateState as GateState from gate::GateState, "snake_case" {
+        Pending, Approved, Started, OutcomeUnknown = "doubtful", Settled
+    }
 }
 wire_enum! {
     /// The outcome of a call as its caller reports it: `succeeded` (the call ran and answered),

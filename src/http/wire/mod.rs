@@ -26,14 +26,23 @@ pub(crate) mod task;
 mod tests_shapes;
 
 /// Declares an enum of the API with the variants of an internal enum, and the conversions between
-/// the two.
+/// the two. A variant whose word on the wire differs from its name is followed by the word, as in
+/// `OutcomeUnknown = "doubtful"`.
 macro_rules! wire_enum {
-    ($(#[$doc:meta])* $name:ident as $schema:ident from $from:ty, $rename:tt { $($variant:ident),* $(,)? }) => {
+    ($(#[$doc:meta])* $name:ident as $schema:ident from $from:ty, $rename:tt {
+        $($variant:ident $(= $word:tt)?),* $(,)?
+    }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
         #[serde(rename_all = $rename)]
         #[schema(as = $schema)]
-        pub(crate) enum $name { $(#[doc = concat!("`", stringify!($variant), "`")] $variant),* }
+        pub(crate) enum $name {
+            $(
+                #[doc = concat!("`", stringify!($variant), "`")]
+                $(#[serde(rename = $word)])?
+                $variant
+            ),*
+        }
 
         impl From<$from> for $name {
             fn from(from: $from) -> Self {

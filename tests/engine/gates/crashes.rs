@@ -216,7 +216,7 @@ both! {
         assert!(until.is_some_and(|until| until > harness.fixture.clock.now()), "the stored presence lasts");
         driven(&engine).await;
         let again = ask(&engine, 1, Duration::ZERO).await.call;
-        assert_eq!((again.task_id, again.state), (task, GateState::Doubtful));
+        assert_eq!((again.task_id, again.state), (task, GateState::OutcomeUnknown));
         assert_eq!(harness.executions(task, "/refund"), 1);
     }
 

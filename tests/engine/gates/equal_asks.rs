@@ -239,7 +239,7 @@ both! {
         abort(asking).await;
         until_present(&harness, task, |until| until == Time(0)).await;
         let again = asks(&engine, &small(1, Duration::ZERO)).await;
-        assert_eq!((again.task_id, again.state), (task, GateState::Doubtful));
+        assert_eq!((again.task_id, again.state), (task, GateState::OutcomeUnknown));
         assert_eq!(harness.tool.count(), 1);
     }
 

@@ -60,7 +60,7 @@ pub async fn in_doubt(
     proposal: Proposal,
 ) -> GateCall {
     let call = asks(engine, &proposal).await;
-    if call.state == GateState::Doubtful {
+    if call.state == GateState::OutcomeUnknown {
         return call;
     }
     // The ask returned before the unknown outcome was stored.
@@ -157,13 +157,13 @@ both! {
         // An ask lasts for its whole wait, because the outcome of the call stays unknown.
         let proposal = small(1, Duration::from_secs(1));
         let call = in_doubt(&harness, &engine, proposal.clone()).await;
-        assert_eq!((call.state, call.decision), (GateState::Doubtful, GateDecision::Pending));
+        assert_eq!((call.state, call.decision), (GateState::OutcomeUnknown, GateDecision::Pending));
         assert!(call.message().contains("may have run"), "{}", call.message());
         // The outcome is unknown, so a proposal of an equal call does not send the call again, but
         // waits for the answer to the same reconcile request.
         harness.tool.answers(200, "{}");
         let again = asks(&engine, &proposal).await;
-        assert_eq!((again.task_id, again.state), (call.task_id, GateState::Doubtful));
+        assert_eq!((again.task_id, again.state), (call.task_id, GateState::OutcomeUnknown));
         assert_eq!(harness.executions(call.task_id, "/refund"), 1);
     }
 
@@ -361,7 +361,7 @@ both! {
         let task = approved(&harness, &engine, &refund(1, Duration::ZERO)).await;
         assert_eq!(harness.fixture.numbers(DOUBT).await.unwrap().len(), 1);
         let call = in_doubt(&harness, &harness.engine(8), refund(1, Duration::from_secs(1))).await;
-        assert_eq!((call.task_id, call.state), (task, GateState::Doubtful));
+        assert_eq!((call.task_id, call.state), (task, GateState::OutcomeUnknown));
         assert_eq!(harness.executions(task, "/refund"), 0);
         let lost = report_of(TaskId(fresh()), ReportedOutcome::Succeeded);
         let unknown = engine.gates().report(&agent(), &lost, None).await;

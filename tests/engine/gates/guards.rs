@@ -149,7 +149,7 @@ both! {
         delivered(&harness, &engine, &small(1, LONG)).await;
         harness.tool.answers(504, "late");
         let doubtful = in_doubt(&harness, &engine, small(2, Duration::from_secs(1))).await;
-        assert_eq!(doubtful.state, GateState::Doubtful);
+        assert_eq!(doubtful.state, GateState::OutcomeUnknown);
         let held = asks(&engine, &small(1, Duration::from_secs(1))).await;
         assert_eq!((held.state, harness.tool.count()), (GateState::Pending, 2));
         assert!(held.reason.unwrap().contains("may have run"));
@@ -227,7 +227,7 @@ both! {
         }
         harness.fixture.forward(Duration::from_mins(11));
         let over = in_doubt(&harness, &engine, one(Duration::from_secs(1))).await;
-        assert_eq!((over.state, over.decision, over.permit), (GateState::Doubtful, GateDecision::Pending, None));
+        assert_eq!((over.state, over.decision, over.permit), (GateState::OutcomeUnknown, GateDecision::Pending, None));
     }
 
     async fn equal_ask_gets_the_next_attempt_of_a_repeatable_call_whose_permit_is_over(fixture) {

@@ -17,14 +17,14 @@ use crate::store::store_fixture::StoreFixture;
 /// enough.
 pub struct PacedClock {
     pub micros: AtomicI64,
-    pub moved: Notify,
+    pub advanced: Notify,
 }
 
 impl PacedClock {
     pub fn forward(&self, by: Duration) {
         self.micros
             .fetch_add(i64::try_from(by.as_micros()).unwrap(), Ordering::SeqCst);
-        self.moved.notify_waiters();
+        self.advanced.notify_waiters();
     }
 }
 
@@ -41,11 +41,11 @@ impl Clock for PacedClock {
     async fn sleep(&self, time: Duration) {
         let until = self.uptime() + time;
         loop {
-            let moved = self.moved.notified();
+            let advanced = self.advanced.notified();
             if self.uptime() >= until {
                 return;
             }
-            moved.await;
+            advanced.await;
         }
     }
 }
@@ -54,7 +54,7 @@ impl Clock for PacedClock {
 pub async fn deltas_are_limited_to_twenty_a_second() {
     let clock = Arc::new(PacedClock {
         micros: AtomicI64::new(1_700_000_000_000_000),
-        moved: Notify::new(),
+        advanced: Notify::new(),
     });
     let mut streaming = StreamingHarness::by(StoreFixture::sqlite().await, clock.clone()).await;
     let mut heard = Vec::new();

@@ -73,7 +73,10 @@ impl ResultWriter {
     ) -> Value {
         let mut result = match call.state {
             GateState::Settled => self.settled(call),
-            GateState::Pending | GateState::Approved | GateState::Started | GateState::Doubtful => {
+            GateState::Pending
+            | GateState::Approved
+            | GateState::Started
+            | GateState::OutcomeUnknown => {
                 error_result(&open_call_text(call, request, self.is_named))
             }
         };
@@ -309,7 +312,7 @@ fn open_call_text(
         GateState::Approved => format!(
             "APPROVED. The call of {tool} has NOT run yet: make exactly the same call again to run it."
         ),
-        GateState::Doubtful => {
+        GateState::OutcomeUnknown => {
             format!(
                 "{MAY_HAVE_RUN} A person is asked at {url} about the outcome of this call of {tool}."
             )
