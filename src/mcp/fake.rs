@@ -236,7 +236,7 @@ impl Drop for Fake {
 }
 
 /// Owns the values that a [`McpCall`] borrows.
-pub(super) struct Asking {
+pub(super) struct OwnedCall {
     pub(super) arguments: String,
     pub(super) schema: Value,
     pub(super) headers: HeaderMap,
@@ -247,7 +247,7 @@ pub(super) struct Asking {
     pub(super) raw: RawSlot,
 }
 
-impl Default for Asking {
+impl Default for OwnedCall {
     fn default() -> Self {
         Self {
             arguments: "{}".to_owned(),
@@ -262,7 +262,7 @@ impl Default for Asking {
     }
 }
 
-impl Asking {
+impl OwnedCall {
     pub(super) fn call(&self) -> McpCall<'_> {
         McpCall {
             tool: "ticket.close",
@@ -280,7 +280,7 @@ impl Asking {
     }
 }
 
-/// Makes the call of the default [`Asking`], and returns the outcome.
+/// Makes the call of the default [`OwnedCall`], and returns the outcome.
 pub(super) async fn called(client: &Client) -> McpOutcome {
-    client.call(Asking::default().call()).await
+    client.call(OwnedCall::default().call()).await
 }

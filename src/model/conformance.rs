@@ -190,8 +190,8 @@ async fn runs(provider: Provider, case: &Case, sent: Sent, net: &Net) {
         }
     }
     let requests = served.requests();
-    assert_eq!(requests.len(), traffic.asked.len(), "{place}");
-    for (at, (request, asked)) in requests.iter().zip(&traffic.asked).enumerate() {
+    assert_eq!(requests.len(), traffic.bodies.len(), "{place}");
+    for (at, (request, asked)) in requests.iter().zip(&traffic.bodies).enumerate() {
         let body: serde_json::Value = serde_json::from_str(&request.body).unwrap();
         assert_eq!(body, *asked, "{place}: request {at}\n{}", request.body);
         for line in provider

@@ -195,7 +195,7 @@ mod tests {
         }
     }
 
-    fn asked(required: u32, calls: &[CallId]) -> RequestSpec {
+    fn request_spec(required: u32, calls: &[CallId]) -> RequestSpec {
         let mut terms = Terms::default();
         terms.approvers.required = required;
         RequestSpec {
@@ -250,7 +250,10 @@ mod tests {
 
     #[test]
     fn first_approval_decides_a_call_where_one_is_required() {
-        let (asked, answers) = (asked(1, &[FIRST]), [answer("bob", FIRST, Action::Approve)]);
+        let (asked, answers) = (
+            request_spec(1, &[FIRST]),
+            [answer("bob", FIRST, Action::Approve)],
+        );
         let state = state(&asked, &answers, RequestStatus::Resumed);
         assert_eq!(decider(&state, FIRST), Some("bob"));
         let resolution = state.resolution().unwrap();
@@ -263,7 +266,7 @@ mod tests {
 
     #[test]
     fn second_approval_decides_a_call_where_two_are_required() {
-        let asked = asked(2, &[FIRST]);
+        let asked = request_spec(2, &[FIRST]);
         let mut answers = vec![answer("bob", FIRST, Action::Approve)];
         let one = state(&asked, &answers, RequestStatus::Pending);
         assert_eq!(
@@ -286,7 +289,7 @@ mod tests {
 
     #[test]
     fn two_spellings_of_one_id_decide_nothing_where_two_people_are_required() {
-        let asked = asked(2, &[FIRST]);
+        let asked = request_spec(2, &[FIRST]);
         let answers = ["bob", "BOB"].map(|by| answer(by, FIRST, Action::Approve));
         let state = state(&asked, &answers, RequestStatus::Pending);
         assert_eq!(decider(&state, FIRST), None);
@@ -298,7 +301,10 @@ mod tests {
 
     #[test]
     fn rejection_decides_a_call_however_many_are_required() {
-        let (asked, answers) = (asked(3, &[FIRST]), [answer("bob", FIRST, Action::Reject)]);
+        let (asked, answers) = (
+            request_spec(3, &[FIRST]),
+            [answer("bob", FIRST, Action::Reject)],
+        );
         let state = state(&asked, &answers, RequestStatus::Responded);
         assert_eq!(decider(&state, FIRST), Some("bob"));
         assert_eq!(state.resolution().unwrap().then, Some(Then::Continue));
@@ -306,7 +312,7 @@ mod tests {
 
     #[test]
     fn closing_answer_decides_its_calls_however_many_are_required() {
-        let asked = asked(2, &[FIRST]);
+        let asked = request_spec(2, &[FIRST]);
         let (at, closing) = answer("local", FIRST, Action::Approve);
         let answers = [(
             at,
@@ -322,7 +328,7 @@ mod tests {
 
     #[test]
     fn call_with_one_of_two_approvals_stays_undecided_when_a_rejection_of_another_call_cancels() {
-        let asked = asked(2, &[FIRST, SECOND]);
+        let asked = request_spec(2, &[FIRST, SECOND]);
         let (at, rejection) = answer("carol", SECOND, Action::Reject);
         let cancels = Decision {
             closes: true,
@@ -338,7 +344,7 @@ mod tests {
 
     #[test]
     fn calls_with_different_actions_resolve_to_mixed() {
-        let asked = asked(1, &[FIRST, SECOND]);
+        let asked = request_spec(1, &[FIRST, SECOND]);
         let answers = [
             answer("bob", FIRST, Action::Approve),
             answer("eve", SECOND, Action::Reject),
@@ -369,7 +375,7 @@ mod tests {
 
     #[test]
     fn call_is_open_until_it_is_decided_or_the_user_has_answered_it() {
-        let asked = asked(2, &[FIRST, SECOND]);
+        let asked = request_spec(2, &[FIRST, SECOND]);
         let answers = [
             answer("bob", FIRST, Action::Approve),
             answer("eve", SECOND, Action::Reject),
@@ -389,7 +395,7 @@ mod tests {
 
     #[test]
     fn expired_request_is_not_open_before_its_status_says_so() {
-        let asked = asked(1, &[FIRST]);
+        let asked = request_spec(1, &[FIRST]);
         let pending = state(&asked, &[], RequestStatus::Pending);
         assert!(
             pending.is_open()

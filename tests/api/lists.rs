@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::approval_cycle::on_both;
 use super::request_kinds::{ASKING, ask, short};
-use crate::store::store_fixture::{asked, change, fresh, new_task, status};
+use crate::store::store_fixture::{change, fresh, new_task, request_spec, status};
 use crate::support::allocator::limit_further_bytes;
 use crate::support::database::Database;
 use crate::support::fake_chat_completions::{calls, text_answer};
@@ -89,7 +89,7 @@ async fn held(app: &TestApp, count: usize, bytes: usize) -> Reply {
 /// Returns the task's id.
 async fn stored(app: &TestApp, bytes: usize) -> TaskId {
     let id = TaskId(fresh());
-    let mut question = asked(RequestKind::Approval, Terms::default(), 1);
+    let mut question = request_spec(RequestKind::Approval, Terms::default(), 1);
     question.pending_tool_calls[0].arguments_text = long(bytes);
     let mut task = new_task(id, "acme", "alice");
     task.facts.extend([

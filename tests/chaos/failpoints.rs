@@ -419,7 +419,10 @@ async fn scenario(
             .post_waiting(&format!("/v1/tasks/{first}/messages"), &cut, 0)
             .await;
         while people.tool_server.saw(&first, r#""amount":7"#) == made {
-            if !matches!(people.look(&first).await.as_str(), "Running" | "Paused") {
+            if !matches!(
+                people.answer_once(&first).await.as_str(),
+                "Running" | "Paused"
+            ) {
                 break;
             }
             pause().await;

@@ -57,7 +57,7 @@ impl People {
             match (status, call["decision"].as_str()) {
                 (202, _) => {
                     self.acknowledge(Acknowledged::Created { task: task.clone() });
-                    self.look(&task).await;
+                    self.answer_once(&task).await;
                     pause().await;
                 }
                 (200, Some("allow")) if call["permit"].is_object() => {
@@ -138,11 +138,11 @@ impl People {
             // A call that may have run pauses its task until a person answers. `look` sends that
             // answer, so this loop ends once the task continues. The next loop cancels a call that
             // still waits for its agent.
-            while self.look(task).await == "Paused" {
+            while self.answer_once(task).await == "Paused" {
                 pause().await;
             }
             let path = format!("/v1/tasks/{task}/cancel");
-            while self.look(task).await == "Running" {
+            while self.answer_once(task).await == "Running" {
                 self.post(&path, &Value::Null).await;
             }
         }

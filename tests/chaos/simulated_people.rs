@@ -253,7 +253,7 @@ impl People {
 
     /// Looks at a task once and answers its open requests. Returns the status that the task had
     /// before these answers.
-    pub async fn look(&self, task: &str) -> String {
+    pub async fn answer_once(&self, task: &str) -> String {
         let now = self.get(&format!("/v1/tasks/{task}")).await;
         if now["status"] == "Paused" {
             for request in now["pending"].as_array().into_iter().flatten() {
@@ -266,7 +266,7 @@ impl People {
     /// Answers a task's open requests until the task ends. Returns the task's last status.
     pub async fn settle(&self, task: &str) -> String {
         loop {
-            let status = self.look(task).await;
+            let status = self.answer_once(task).await;
             if !matches!(status.as_str(), "Running" | "Paused") {
                 return status;
             }

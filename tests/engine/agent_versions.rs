@@ -149,7 +149,7 @@ fn flipped(call: &CallSpec) -> Vec<(String, String)> {
     all.collect()
 }
 
-async fn asked(harness: &EngineHarness, task: TaskId) -> CallSpec {
+async fn first_call_of_request(harness: &EngineHarness, task: TaskId) -> CallSpec {
     let items = harness.journal(task).await.items;
     let asked = items.iter().find_map(|item| {
         let Fact::InterventionRequested(asked) = &item.fact else {
@@ -294,7 +294,7 @@ both! {
         harness.run().await;
         let mut before = Vec::new();
         for task in tasks {
-            before.push(harness.asked(task).await.remove(0));
+            before.push(harness.open_specs(task).await.remove(0));
         }
         assert!(before.iter().all(|asked| asked.kind == RequestKind::Reconcile));
         harness.configure(|yaml| yaml.replace("{tool}/refund", "{tool}/elsewhere"));
@@ -307,7 +307,7 @@ both! {
         harness.tool.answers(200, "paid");
         harness.run().await;
         assert_eq!(outcomes(&harness.journal(tasks[1]).await), [Outcome::Responded], "a known outcome needs no tool");
-        let anew = harness.asked(tasks[0]).await.remove(0);
+        let anew = harness.open_specs(tasks[0]).await.remove(0);
         assert_eq!((anew.kind, &anew.details), (RequestKind::Reconcile, &before[0].details));
         assert!(anew.request_id != first && anew.digest != before[0].digest);
         assert_eq!((harness.executions(tasks[0], "/refund"), harness.executions(tasks[0], "/elsewhere")), (1, 0));
@@ -322,7 +322,7 @@ both! {
         harness.tool.answers(502, "");
         let task = approved(&harness).await;
         harness.run().await;
-        let asked = harness.asked(task).await.remove(0);
+        let asked = harness.open_specs(task).await.remove(0);
         harness.configure(|yaml| yaml.replace("decide: hold,", "decide: deny,"));
         let retry = whole(Action::Retry, None);
         harness.engine(0).decide(&alice(), asked.request_id, retry, None).await.unwrap();
@@ -339,7 +339,7 @@ both! {
         let rule = "policy:\n  - { name: watch, tools: [tag], decide: hold, reason: Tags are watched }\n";
         harness.configure(|yaml| yaml.replace("policy:\n", rule));
         harness.run().await;
-        let asked = harness.asked(task).await.remove(0);
+        let asked = harness.open_specs(task).await.remove(0);
         let reason = asked.pending_tool_calls[0].reason.as_deref();
         let told = format!("Tags are watched. {OUTCOME_UNKNOWN_TEXT}");
         assert_eq!((asked.kind, reason), (RequestKind::Approval, Some(told.as_str())));
@@ -376,7 +376,7 @@ both! {
     async fn request_with_a_changed_byte_runs_nothing_after_its_approval(fixture) {
         let harness = EngineHarness::new(fixture, LARGE).await;
         let task = approved(&harness).await;
-        for (was, is) in flipped(&asked(&harness, task).await) {
+        for (was, is) in flipped(&first_call_of_request(&harness, task).await) {
             rewrite(&harness.fixture, task, "intervention_requested", &was, &is).await;
             if harness.status(task).await == TaskStatus::Running { run(&harness, task).await } else { retry(&harness, task).await }
             assert_eq!(failure(&harness, task).await, Some(FailureCode::Integrity), "{is}");
@@ -401,10 +401,10 @@ both! {
         let harness = EngineHarness::new(fixture, LARGE).await;
         let api = harness.engine(0);
         let first = harness.held().await;
-        let count = flipped(&asked(&harness, first).await).len();
+        let count = flipped(&first_call_of_request(&harness, first).await).len();
         for at in 0..count {
             let task = harness.held().await;
-            let (was, is) = flipped(&asked(&harness, task).await).swap_remove(at);
+            let (was, is) = flipped(&first_call_of_request(&harness, task).await).swap_remove(at);
             rewrite(&harness.fixture, task, "intervention_requested", &was, &is).await;
             let [(request, _)] = harness.open(task).await[..] else { panic!("one is open") };
             let answered = api.decide(&alice(), request, whole(Action::Approve, None), None).await;

@@ -14,7 +14,7 @@ use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 
 use super::call_decisions::{
-    approve, asked, became, bodies, each, edit, message, question, refused, respond,
+    approve, became, bodies, each, edit, last_open_request, message, question, refused, respond,
 };
 use super::engine_harness::{EngineHarness, alice, drive, go, person, too_late, whole};
 use super::worker_steps::WorkerSteps as _;
@@ -109,7 +109,7 @@ async fn asked_again(harness: &EngineHarness, task: TaskId, before: RequestId) -
         ),
         (0, TaskStatus::Paused)
     );
-    let anew = asked(harness, task).await;
+    let anew = last_open_request(harness, task).await;
     assert_ne!(anew.request_id, before);
     anew.request_id
 }
@@ -157,7 +157,7 @@ both! {
             let now = Roster::new(Some(directory(accounts.into_iter())));
             driven(&harness, &now).await;
             let anew = asked_again(&harness, task, request).await;
-            let reason = asked(&harness, task).await.pending_tool_calls[0].reason.clone();
+            let reason = last_open_request(&harness, task).await.pending_tool_calls[0].reason.clone();
             assert!(reason.is_some_and(|reason| reason.contains("has lost the right")), "{why}");
             process(&harness, &now, 0).decide(&keyed("carol", &["finance"]), anew, yes, None).await.unwrap();
             driven(&harness, &now).await;
@@ -177,10 +177,10 @@ both! {
         harness.tool.answers(502, "");
         process(&harness, &before, 0).decide(&keyed("bob", &["finance"]), request, whole(Action::Approve, None), None).await.unwrap();
         driven(&harness, &before).await;
-        let unknown = asked(&harness, task).await;
+        let unknown = last_open_request(&harness, task).await;
         process(&harness, &before, 0).decide(&keyed("bob", &["finance"]), unknown.request_id, whole(Action::Retry, None), None).await.unwrap();
         driven(&harness, &now).await;
-        let anew = asked(&harness, task).await;
+        let anew = last_open_request(&harness, task).await;
         assert_eq!((anew.kind, &anew.details), (RequestKind::Reconcile, &unknown.details));
         assert!(anew.request_id != unknown.request_id && harness.executions(task, "/refund") == 1);
         let reason = anew.pending_tool_calls[0].reason.clone().unwrap_or_default();
@@ -252,7 +252,7 @@ both! {
         let now = known([carol]);
         driven(&harness, &now).await;
         let anew = asked_again(&harness, task, request).await;
-        assert_eq!(asked(&harness, task).await.pending_tool_calls[0].arguments_text, EDITED);
+        assert_eq!(last_open_request(&harness, task).await.pending_tool_calls[0].arguments_text, EDITED);
         process(&harness, &now, 0).decide(&keyed("carol", &["finance"]), anew, whole(Action::Approve, None), None).await.unwrap();
         driven(&harness, &now).await;
         assert_eq!(bodies(&harness, task, "/refund"), [(call.to_string(), EDITED.to_owned())]);
@@ -277,7 +277,7 @@ both! {
                 ran(&harness, task).await;
             } else {
                 asked_again(&harness, task, request).await;
-                let terms = asked(&harness, task).await.terms.approvers;
+                let terms = last_open_request(&harness, task).await.terms.approvers;
                 assert!(!terms.groups.contains(&"finance".to_owned()) || terms.required == 2, "the terms of today: {terms:?}");
             }
         }
@@ -302,7 +302,7 @@ both! {
         }
         // A vote of the owner that is already in the journal does not count either.
         let roster = known([web()]);
-        let approvers = asked(&harness, task).await.terms.approvers;
+        let approvers = last_open_request(&harness, task).await.terms.approvers;
         let vote = |by: &str| holdpoint::task::decision::Vote { by: by.to_owned(), via: Some("web".to_owned()), groups: vec!["finance".to_owned()], door: None };
         assert!(roster.still_counts("acme", "alice", &approvers, &vote("bob")));
         assert!(!roster.still_counts("acme", "alice", &approvers, &vote("alice")));

@@ -76,14 +76,14 @@ pub fn named<const N: usize>(replies: [(String, CallReply); N]) -> DecisionInput
 
 /// Returns the id of the last open request, and the ids of the calls that it decides.
 pub async fn question(harness: &EngineHarness, task: TaskId) -> (RequestId, Vec<CallId>) {
-    let asked = asked(harness, task).await;
+    let request = last_open_request(harness, task).await;
     (
-        asked.request_id,
-        asked.own_calls().map(|call| call.tool_call_id).collect(),
+        request.request_id,
+        request.own_calls().map(|call| call.tool_call_id).collect(),
     )
 }
 
-pub async fn asked(harness: &EngineHarness, task: TaskId) -> RequestSpec {
+pub async fn last_open_request(harness: &EngineHarness, task: TaskId) -> RequestSpec {
     let open = harness.open(task).await;
     let Some((request, _)) = open.last() else {
         panic!("none is open: {:#?}", harness.journal(task).await.items)

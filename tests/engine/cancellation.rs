@@ -32,7 +32,7 @@ const TIMES: usize = 334;
 /// the cancel commands of the current round, but for at most 5 ms.
 struct StallingClock {
     answered: Arc<AtomicBool>,
-    asked: AtomicU64,
+    readings: AtomicU64,
 }
 
 #[async_trait::async_trait]
@@ -43,7 +43,7 @@ impl Clock for StallingClock {
 
     fn uptime(&self) -> Duration {
         // About half of the readings block, and not the same readings in every round.
-        if (self.asked.fetch_add(1, Ordering::Relaxed) * 7 / 3).is_multiple_of(2) {
+        if (self.readings.fetch_add(1, Ordering::Relaxed) * 7 / 3).is_multiple_of(2) {
             let end = Instant::now() + Duration::from_millis(5);
             while !self.answered.load(Ordering::SeqCst) && Instant::now() < end {
                 std::thread::park_timeout(Duration::from_micros(300));
@@ -90,7 +90,7 @@ async fn canceled_around_their_start(fixture: StoreFixture, elsewhere: bool) {
     let answered = Arc::new(AtomicBool::new(false));
     let clock = Arc::new(StallingClock {
         answered: Arc::clone(&answered),
-        asked: AtomicU64::new(0),
+        readings: AtomicU64::new(0),
     });
     let driver = Engine::new(EngineParts {
         clock: clock.clone(),

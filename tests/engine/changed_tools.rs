@@ -44,9 +44,10 @@ struct Server {
     looks: Mutex<u32>,
     /// Whether the server leaves requests for its tools unanswered.
     down: Mutex<bool>,
-    /// If set, the next `prepare` before a start notifies `asked`, and then waits for this channel.
+    /// If set, the next `prepare` before a start notifies `preparing`, and then waits for this
+    /// channel.
     held: Mutex<Option<oneshot::Receiver<()>>>,
-    asked: Notify,
+    preparing: Notify,
     starts: Mutex<Vec<Option<StartReason>>>,
     calls: Mutex<u32>,
 }
@@ -82,7 +83,7 @@ impl Tool for Changing {
         self.1.starts.lock().unwrap().push(start);
         let held = start.and_then(|_| self.1.held.lock().unwrap().take());
         if let Some(held) = held {
-            self.1.asked.notify_one();
+            self.1.preparing.notify_one();
             held.await.unwrap();
         }
         if *self.1.down.lock().unwrap() {
@@ -132,7 +133,7 @@ async fn harness(calls: Calls) -> (EngineHarness, Arc<Server>) {
 
 /// Returns the only open request. Asserts that it asks about the changed tool.
 async fn asked_about_change(harness: &EngineHarness, task: TaskId) -> RequestSpec {
-    let mut open = harness.asked(task).await;
+    let mut open = harness.open_specs(task).await;
     assert_eq!(open.len(), 1, "{open:?}");
     let asked = open.remove(0);
     assert_eq!(asked.kind, RequestKind::Approval);
@@ -181,7 +182,7 @@ async fn call_that_a_rule_allows_is_held_while_its_tool_is_changed() {
 async fn change_that_is_known_while_a_call_is_held_withdraws_its_request() {
     let (harness, server) = harness(LARGE).await;
     let task = harness.held().await;
-    let first = harness.asked(task).await.remove(0);
+    let first = harness.open_specs(task).await.remove(0);
     server.changes("sha256:other", false);
     *server.known.lock().unwrap() = server.live.lock().unwrap().clone();
     let refused = approve(&harness, &first).await;
@@ -193,7 +194,7 @@ async fn change_that_is_known_while_a_call_is_held_withdraws_its_request() {
 async fn change_that_no_comparison_has_found_refuses_an_approval_and_is_asked_about() {
     let (harness, server) = harness(LARGE).await;
     let task = harness.held().await;
-    let first = harness.asked(task).await.remove(0);
+    let first = harness.open_specs(task).await.remove(0);
     server.changes("sha256:other", false);
     let refused = approve(&harness, &first).await;
     assert!(
@@ -214,7 +215,7 @@ async fn change_that_no_comparison_has_found_refuses_an_approval_and_is_asked_ab
 async fn approval_whose_tool_cannot_be_compared_is_stored_and_its_call_is_not_sent() {
     let (harness, server) = harness(LARGE).await;
     let task = harness.held().await;
-    let asked = harness.asked(task).await.remove(0);
+    let asked = harness.open_specs(task).await.remove(0);
     *server.down.lock().unwrap() = true;
     approve(&harness, &asked).await.unwrap();
     harness.run().await;
@@ -226,7 +227,7 @@ async fn approval_whose_tool_cannot_be_compared_is_stored_and_its_call_is_not_se
 async fn approval_of_the_reviewed_definition_starts_nothing_after_a_change() {
     let (harness, server) = harness(LARGE).await;
     let task = harness.held().await;
-    let first = harness.asked(task).await.remove(0);
+    let first = harness.open_specs(task).await.remove(0);
     approve(&harness, &first).await.unwrap();
     server.changes("sha256:other", false);
     harness.run().await;
@@ -292,8 +293,8 @@ async fn call_whose_preparation_failed_has_one_result_after_another_commit_came_
     let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
     // The commit of the start of `lookup` also stores the request for the result of `outside`. The
     // service prepares `refund` after this commit.
-    server.asked.notified().await;
-    let asked = harness.asked(task).await.remove(0);
+    server.preparing.notified().await;
+    let asked = harness.open_specs(task).await.remove(0);
     assert_eq!(asked.kind, RequestKind::ExternalResult);
     let answer = whole(Action::Respond, Some(Value::from("it is there")));
     engine
@@ -360,7 +361,7 @@ async fn change_that_another_task_finds_while_a_person_edits_a_call_holds_the_ed
     for looks in 1.. {
         let (harness, server) = harness(LARGE).await;
         let task = harness.held().await;
-        let asked = harness.asked(task).await.remove(0);
+        let asked = harness.open_specs(task).await.remove(0);
         let call = asked.pending_tool_calls[0].tool_call_id;
         *server.finds.lock().unwrap() = Some(looks);
         *server.looks.lock().unwrap() = 0;

@@ -58,8 +58,8 @@ pub(super) async fn clerk(fixture: StoreFixture, turns: &'static [Calls]) -> Eng
     harness
 }
 
-pub(super) async fn asked(harness: &EngineHarness, task: TaskId) -> RequestSpec {
-    let mut open = harness.asked(task).await;
+pub(super) async fn only_open_request(harness: &EngineHarness, task: TaskId) -> RequestSpec {
+    let mut open = harness.open_specs(task).await;
     assert_eq!(open.len(), 1, "{open:#?}");
     let asked = open.remove(0);
     assert_eq!(asked.kind, RequestKind::Credentials);
@@ -67,7 +67,7 @@ pub(super) async fn asked(harness: &EngineHarness, task: TaskId) -> RequestSpec 
 }
 
 pub(super) async fn fill(harness: &EngineHarness, task: TaskId, response: &Value) {
-    let asked = asked(harness, task).await;
+    let asked = only_open_request(harness, task).await;
     harness
         .engine(0)
         .decide(&alice(), asked.request_id, fills(response), None)
@@ -150,7 +150,7 @@ both! {
     async fn credential_requested_by_the_agent_reaches_the_tool_and_stays_out_of_the_journal(fixture) {
         let harness = clerk(fixture, &[&[("request_credentials", r#"{"service":"jira","reason":"to comment"}"#)], &[("comment", "{}")]]).await;
         let task = harness.stopped().await;
-        let asked = asked(&harness, task).await;
+        let asked = only_open_request(&harness, task).await;
         assert_eq!((asked.question.as_deref(), asked.details.as_ref()), (Some("to comment"), Some(&json!({"service": "jira"}))));
         let form = asked.form.clone().unwrap();
         assert_eq!(form["required"], json!(["email", "token"]), "{form}");
@@ -180,7 +180,7 @@ both! {
     async fn credential_repeated_in_the_reason_of_its_answer_stays_out_of_the_journal(fixture) {
         let harness = clerk(fixture, &[&[("request_credentials", r#"{"service":"jira"}"#)]]).await;
         let task = harness.stopped().await;
-        let request = asked(&harness, task).await.request_id;
+        let request = only_open_request(&harness, task).await.request_id;
         let mut answer = fills(&jira(TOKEN));
         if let DecisionBody::Whole { reason, .. } = &mut answer.body {
             *reason = Some(format!("alice@acme.com has {TOKEN}"));
@@ -195,7 +195,7 @@ both! {
     async fn unknown_credential_is_not_asked_for_and_one_that_no_tool_takes_is_sent_nowhere(fixture) {
         let harness = clerk(fixture, &[&[("request_credentials", r#"{"service":"spare"}"#), ("request_credentials", r#"{"service":"mail"}"#)], &[("plain", "{}")]]).await;
         let task = harness.stopped().await;
-        let form = asked(&harness, task).await.form.unwrap();
+        let form = only_open_request(&harness, task).await.form.unwrap();
         assert_eq!((&form["title"], &form["x-receivers"]), (&json!("spare"), &json!([])));
         fill(&harness, task, &json!({"x": "spare-0123456789"})).await;
         assert_eq!((harness.status(task).await, harness.executions(task, "/plain")), (TaskStatus::Completed, 1));
@@ -207,7 +207,7 @@ both! {
     async fn call_without_its_credential_asks_for_it_then_runs_once(fixture) {
         let harness = clerk(fixture, &[&[("comment", "{}"), ("comment", "{}")]]).await;
         let task = harness.stopped().await;
-        let asked = asked(&harness, task).await;
+        let asked = only_open_request(&harness, task).await;
         assert_eq!((asked.question.as_deref(), asked.details.as_ref()), (None, Some(&json!({"service": "jira"}))));
         assert_eq!(asked.pending_tool_calls.len(), 1);
         assert_eq!((harness.status(task).await, harness.tool.ledger().len()), (TaskStatus::Paused, 0));
@@ -221,7 +221,7 @@ both! {
         let task = harness.stopped().await;
         approve(&harness, task).await;
         assert_eq!(harness.tool.ledger().len(), 0);
-        let request = asked(&harness, task).await.request_id;
+        let request = only_open_request(&harness, task).await.request_id;
         let bob = harness.engine(0).decide(&person("bob"), request, fills(&jira(TOKEN)), None).await;
         assert!(matches!(bob, Err(Refusal::Forbidden(_))), "it is the owner's login: {bob:?}");
         fill(&harness, task, &jira(TOKEN)).await;
@@ -245,7 +245,7 @@ both! {
         let task = harness.stopped().await;
         for _ in 0..2 {
             assert_eq!(harness.tool.ledger().len(), 0);
-            let service = asked(&harness, task).await.details.unwrap()["service"].clone();
+            let service = only_open_request(&harness, task).await.details.unwrap()["service"].clone();
             let response = if service == "jira" { json!({"email": "a+b@acme.com", "token": "t"}) } else { json!({"key": "a/x?é&\"1234"}) };
             fill(&harness, task, &response).await;
         }
@@ -261,7 +261,7 @@ both! {
     async fn declined_credential_rejects_its_call_and_others_go_on(fixture) {
         let harness = clerk(fixture, &[&[("comment", "{}"), ("plain", "{}")]]).await;
         let task = harness.stopped().await;
-        let request = asked(&harness, task).await.request_id;
+        let request = only_open_request(&harness, task).await.request_id;
         let refused = harness.engine(0).decide(&alice(), request, whole(Action::Approve, None), None).await;
         assert!(matches!(refused, Err(Refusal::Invalid(_))), "{refused:?}");
         harness.engine(0).decide(&alice(), request, whole(Action::Reject, None), None).await.unwrap();
@@ -269,7 +269,7 @@ both! {
         assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Rejected, Outcome::Succeeded]);
         assert_eq!((harness.status(task).await, harness.executions(task, "/comment")), (TaskStatus::Completed, 0));
         let other = harness.stopped().await;
-        let request = asked(&harness, other).await.request_id;
+        let request = only_open_request(&harness, other).await.request_id;
         harness.engine(0).decide(&alice(), request, rejects(Then::Cancel), None).await.unwrap();
         assert_eq!(harness.status(other).await, TaskStatus::Canceled);
         assert_eq!(harness.tool.ledger().len(), 1, "only the plain one of the first task");
@@ -279,7 +279,7 @@ both! {
         let harness = clerk(fixture, &[&[("request_credentials", r#"{"service":"jira"}"#)], &[("comment", "{}"), ("plain", "{}")]]).await;
         let task = harness.stopped().await;
         for _ in 0..2 {
-            let request = asked(&harness, task).await.request_id;
+            let request = only_open_request(&harness, task).await.request_id;
             harness.fixture.forward(Duration::from_hours(25));
             let late = harness.engine(0).decide(&alice(), request, fills(&jira(TOKEN)), None).await;
             assert!(matches!(late, Err(Refusal::Expired(_))), "{late:?}");
@@ -295,7 +295,7 @@ both! {
         const VALUE: &str = "val-0123456789";
         let harness = clerk(fixture, &[&[("comment", "{}")]]).await;
         let task = harness.stopped().await;
-        let request = asked(&harness, task).await.request_id;
+        let request = only_open_request(&harness, task).await.request_id;
         let token = |token: Value| json!({"email": "a@acme.com", "token": token});
         let cases = [
             (token(json!(format!("{VALUE}\r\nX-Evil: 1"))), "/response/token"),
@@ -339,7 +339,7 @@ both! {
     async fn first_of_two_credential_answers_is_stored_and_sent(fixture) {
         let harness = clerk(fixture, &[&[("comment", "{}")]]).await;
         let task = harness.stopped().await;
-        let request = asked(&harness, task).await.request_id;
+        let request = only_open_request(&harness, task).await.request_id;
         let (one, other) = (harness.engine(0), harness.engine(0));
         let caller = alice();
         let (first, second) = tokio::join!(
@@ -416,7 +416,7 @@ both! {
                 harness.configure(|_| before.clone());
                 harness.script(move |asked| Ok(turn(if asked == 1 { calls } else { &[] })));
                 let task = harness.stopped().await;
-                let old = asked(&harness, task).await;
+                let old = only_open_request(&harness, task).await;
                 harness.configure(|yaml| yaml.replacen(from, to, 1));
                 let refused = harness.engine(0).decide(&alice(), old.request_id, fills(&jira(TOKEN)), None).await;
                 assert!(matches!(refused, Err(Refusal::Withdrawn(_))), "{calls:?} {to}: {refused:?}");
@@ -426,7 +426,7 @@ both! {
                 let closed = |fact: &Fact| matches!(fact, Fact::RequestClosed { reason: CloseReason::ToolChanged, .. });
                 assert!(items.iter().any(|item| closed(&item.fact)));
                 harness.run().await;
-                let anew = asked(&harness, task).await;
+                let anew = only_open_request(&harness, task).await;
                 assert!(anew.request_id != old.request_id && anew.form != old.form, "{anew:?}");
                 harness.finish(task).await;
                 assert_eq!(harness.status(task).await, TaskStatus::Completed);
@@ -446,7 +446,7 @@ both! {
         let mut harness = clerk(fixture, &[&[("find", "{}")]]).await;
         let task = harness.stopped().await;
         harness.configure(|yaml| yaml.replace("{tool}/find/{{credential:crm.key}}?as={{credential:jira.email}}&all=1", "{tool}/find"));
-        let old = asked(&harness, task).await;
+        let old = only_open_request(&harness, task).await;
         let refused = harness.engine(0).decide(&alice(), old.request_id, fills(&json!({"key": "k"})), None).await;
         assert!(matches!(refused, Err(Refusal::Withdrawn(_))), "{refused:?}");
         harness.run().await;

@@ -45,7 +45,7 @@ async fn only_result(harness: &EngineHarness, task: TaskId) -> (Outcome, String)
 
 /// Creates a task with an open request of this kind. The request is about a held refund or, for
 /// `Reconcile`, about a refund of unknown outcome.
-async fn asked(harness: &EngineHarness, kind: RequestKind) -> (TaskId, RequestId) {
+async fn task_with_request(harness: &EngineHarness, kind: RequestKind) -> (TaskId, RequestId) {
     harness.tool.answers(502, "");
     let task = harness.held().await;
     if kind == RequestKind::Reconcile {
@@ -203,8 +203,8 @@ both! {
             if cancels {
                 harness.configure(|yaml| yaml.replace("decide: hold,", "decide: hold, on_expiry: cancel,"));
             }
-            let (task, request) = asked(&harness, RequestKind::Approval).await;
-            let (refused, no) = asked(&harness, RequestKind::Approval).await;
+            let (task, request) = task_with_request(&harness, RequestKind::Approval).await;
+            let (refused, no) = task_with_request(&harness, RequestKind::Approval).await;
             let api = harness.engine(4);
             api.decide(&alice(), no, rejects(Then::Continue), None).await.unwrap();
             harness.fixture.forward(Duration::from_hours(25));
@@ -232,7 +232,7 @@ both! {
             if cancels {
                 harness.configure(|yaml| yaml.replace("decide: hold,", "decide: hold, on_expiry: cancel,"));
             }
-            let (task, request) = asked(&harness, RequestKind::Reconcile).await;
+            let (task, request) = task_with_request(&harness, RequestKind::Reconcile).await;
             harness.fixture.forward(Duration::from_hours(25));
             let api = harness.engine(4);
             let late = api.decide(&alice(), request, whole(Action::Retry, None), None).await;
@@ -252,7 +252,7 @@ both! {
     async fn rejected_reconcile_request_makes_the_call_failed(fixture) {
         let harness = EngineHarness::new(fixture, LARGE).await;
         for then in [Then::Continue, Then::Cancel] {
-            let (task, request) = asked(&harness, RequestKind::Reconcile).await;
+            let (task, request) = task_with_request(&harness, RequestKind::Reconcile).await;
             harness.engine(4).decide(&alice(), request, rejects(then), None).await.unwrap();
             harness.finish(task).await;
             assert_eq!(only_result(&harness, task).await.0, Outcome::Failed, "{then:?}");

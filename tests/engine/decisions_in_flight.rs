@@ -12,7 +12,7 @@ use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 use serde_json::Value;
 
-use super::call_decisions::{asked, each, edit, shown};
+use super::call_decisions::{each, edit, last_open_request, shown};
 use super::engine_harness::{Calls, EngineHarness, alice, go, outcomes, rejects, whole};
 use super::invariants::check_ended;
 use super::worker_steps::WorkerSteps as _;
@@ -165,7 +165,7 @@ async fn held_after_its_start(fixture: StoreFixture) -> (EngineHarness, TaskId, 
     });
     harness.later();
     harness.run().await;
-    let asked = asked(&harness, task).await;
+    let asked = last_open_request(&harness, task).await;
     assert_eq!(
         (harness.status(task).await, asked.kind),
         (TaskStatus::Paused, RequestKind::Approval)
@@ -219,7 +219,7 @@ both! {
 
     async fn arguments_of_a_call_that_was_sent_cannot_be_edited(fixture) {
         let (harness, task, request) = held_after_its_start(fixture).await;
-        let call = asked(&harness, task).await.pending_tool_calls[0].tool_call_id;
+        let call = last_open_request(&harness, task).await.pending_tool_calls[0].tool_call_id;
         let before = harness.journal(task).await.items.len();
         let other = each([(call, edit(r#"{"order":2}"#))]);
         let said = harness.engine(0).decide(&alice(), request, other, None).await;

@@ -19,7 +19,8 @@ use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 
 use super::call_decisions::{
-    approve, asked, became, bodies, each, edit, places, question, refused, reject, respond, shown,
+    approve, became, bodies, each, edit, last_open_request, places, question, refused, reject,
+    respond, shown,
 };
 use super::engine_harness::{EngineHarness, alice, person, turn, whole};
 use super::worker_steps::WorkerSteps as _;
@@ -104,7 +105,7 @@ pub(super) async fn offered(harness: &EngineHarness, task: TaskId, caller: &Call
         caller,
         "acme",
         "alice",
-        &asked(harness, task).await,
+        &last_open_request(harness, task).await,
     )
 }
 
@@ -205,7 +206,7 @@ both! {
         api.decide(&alice(), request, each([(call, edit(text))]), None).await.unwrap();
         harness.run().await;
         assert_eq!(harness.executions(task, "/refund"), 0);
-        let anew = asked(&harness, task).await;
+        let anew = last_open_request(&harness, task).await;
         assert_eq!((anew.terms.approvers.users.as_slice(), anew.pending_tool_calls[0].arguments_text.as_str()), (&["carol".to_owned()][..], text));
         assert_eq!(anew.pending_tool_calls[0].rule.as_deref(), Some("huge"));
         let own = api.decide(&alice(), anew.request_id, whole(Action::Approve, None), None).await;
@@ -254,7 +255,7 @@ both! {
         for text in [EDITED, r#"{"order":1,"amount":5}"#] {
             let (task, request, call, api) = rewritten(&harness, text).await;
             assert_eq!(harness.executions(task, "/refund"), 0);
-            let shown = asked(&harness, task).await;
+            let shown = last_open_request(&harness, task).await;
             assert_eq!(shown.pending_tool_calls[0].arguments_text, text);
             assert_eq!(shown.pending_tool_calls[0].editor.as_deref(), Some("bob"));
             let bob = offered(&harness, task, &person("bob")).await;
@@ -311,7 +312,7 @@ both! {
         // them, so Bob may edit only if Dave has a key, too.
         let harness = super::edits::harness(fixture, "{ users: [bob, carol, dave], required: 2 }").await;
         let (task, ..) = held_call(&harness).await;
-        let asked = asked(&harness, task).await;
+        let asked = last_open_request(&harness, task).await;
         for (known, left) in [(&["bob", "carol"][..], false), (&["bob", "carol", "dave"], true)] {
             let roster = Roster::new(Some(super::approval_rights::directory(known.iter().map(|user| super::approval_rights::account(user, &[])))));
             let bob = permitted_actions(&roster, &person("bob"), "acme", "alice", &asked);
@@ -322,7 +323,7 @@ both! {
     async fn next_approver_is_warned_of_edited_arguments(fixture) {
         let harness = harness(fixture, TWO).await;
         let (task, ..) = rewritten(&harness, "{\"order\":1,\"amount\":50              }").await;
-        let codes: Vec<_> = asked(&harness, task).await.pending_tool_calls[0].warnings.iter().map(|warning| warning.code.clone()).collect();
+        let codes: Vec<_> = last_open_request(&harness, task).await.pending_tool_calls[0].warnings.iter().map(|warning| warning.code.clone()).collect();
         assert_eq!(codes, ["long_blanks"]);
     }
 
@@ -342,7 +343,7 @@ both! {
         tampered(&harness, task, "decision", "\"edit\":{", "\"edjt\":{").await;
         harness.run().await;
         assert_eq!((harness.status(task).await, harness.executions(task, "/refund")), (TaskStatus::Paused, 0));
-        let anew = asked(&harness, task).await;
+        let anew = last_open_request(&harness, task).await;
         assert_eq!((anew.request_id == request, anew.pending_tool_calls[0].arguments_text.as_str()), (false, LARGE[0].1));
     }
 
@@ -393,7 +394,7 @@ both! {
             harness.run().await;
             if let Some((_, RequestKind::Reconcile)) = harness.open(task).await.first() {
                 doubts += 1;
-                assert_eq!(asked(&harness, task).await.pending_tool_calls[0].arguments_text, EDITED);
+                assert_eq!(last_open_request(&harness, task).await.pending_tool_calls[0].arguments_text, EDITED);
             }
             harness.finish(task).await;
             let ran = bodies(&harness, task, "/refund");
@@ -411,7 +412,7 @@ both! {
         let (task, request, call, api) = held_call(&harness).await;
         api.decide(&alice(), request, each([(call, edit(EDITED))]), None).await.unwrap();
         harness.run().await;
-        let doubt = asked(&harness, task).await;
+        let doubt = last_open_request(&harness, task).await;
         assert_eq!((doubt.kind, doubt.pending_tool_calls[0].arguments_text.as_str()), (RequestKind::Reconcile, EDITED));
         harness.tool.answers(200, "paid");
         api.decide(&alice(), doubt.request_id, whole(Action::Retry, None), None).await.unwrap();
@@ -436,7 +437,7 @@ both! {
         harness.configure(|yaml| yaml.replace("tools: [lookup, tag], decide: allow", "tools: [lookup, tag], decide: hold"));
         harness.run().await;
         let (_, calls) = question(&harness, task).await;
-        assert_eq!(asked(&harness, task).await.kind, RequestKind::Approval);
+        assert_eq!(last_open_request(&harness, task).await.kind, RequestKind::Approval);
         assert_eq!(offered(&harness, task, &alice()).await, [Action::Approve, Action::Reject, Action::Respond]);
         let refusal = refused(&harness, &harness.engine(0), &alice(), task, each([(calls[0], edit(TAGGED))])).await;
         assert_eq!(places(&refusal), [format!("/decisions/{}/action", calls[0])]);
@@ -458,7 +459,7 @@ both! {
                 assert_eq!(became(&harness, task, [call]).await, [Some(Outcome::Denied)]);
                 continue;
             }
-            let anew = asked(&harness, task).await;
+            let anew = last_open_request(&harness, task).await;
             assert_eq!(anew.pending_tool_calls[0].arguments_text, EDITED);
             harness.engine(0).decide(&person("carol"), anew.request_id, whole(Action::Approve, None), None).await.unwrap();
             harness.run().await;

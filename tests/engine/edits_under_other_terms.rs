@@ -6,7 +6,9 @@ use holdpoint::engine::Refusal;
 use holdpoint::task::decision::Action;
 use holdpoint::task::status::TaskStatus;
 
-use super::call_decisions::{approve, asked, bodies, each, edit, places, question, refused};
+use super::call_decisions::{
+    approve, bodies, each, edit, last_open_request, places, question, refused,
+};
 use super::edits::{TWO, harness, held_call, offered, rewritten};
 use super::engine_harness::{EngineHarness, alice, person, whole};
 use crate::store::store_fixture::{StoreFixture, both};
@@ -30,7 +32,7 @@ both! {
     async fn editor_may_not_approve_where_the_new_rule_needs_one_approval(fixture) {
         let harness = two_or_one(fixture).await;
         let (task, request, call, api) = rewritten(&harness, SINGLE).await;
-        let shown = asked(&harness, task).await;
+        let shown = last_open_request(&harness, task).await;
         assert_eq!((shown.terms.approvers.required, shown.own_calls().count()), (1, 1));
         let bob = offered(&harness, task, &person("bob")).await;
         assert!(!bob.contains(&Action::Approve) && bob.contains(&Action::Reject) && bob.contains(&Action::Edit), "{bob:?}");

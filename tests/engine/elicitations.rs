@@ -39,10 +39,10 @@ struct Server {
     resumed: Mutex<Vec<Option<Resume>>>,
 }
 
-struct Asking(ToolSpec, Arc<Server>);
+struct ElicitingTool(ToolSpec, Arc<Server>);
 
 #[async_trait]
-impl Tool for Asking {
+impl Tool for ElicitingTool {
     fn spec(&self) -> &ToolSpec {
         &self.0
     }
@@ -97,13 +97,13 @@ async fn harness(calls: Calls, answers: Vec<ToolAnswer>) -> (EngineHarness, Arc<
     *server.answers.lock().unwrap() = answers.into();
     let shared = Arc::clone(&server);
     harness.refund = Some(Arc::new(move |spec| {
-        Arc::new(Asking(spec.clone(), Arc::clone(&shared)))
+        Arc::new(ElicitingTool(spec.clone(), Arc::clone(&shared)))
     }));
     (harness, server)
 }
 
 async fn the_request(harness: &EngineHarness, task: TaskId) -> RequestSpec {
-    let mut open = harness.asked(task).await;
+    let mut open = harness.open_specs(task).await;
     assert_eq!(open.len(), 1, "{open:?}");
     open.remove(0)
 }

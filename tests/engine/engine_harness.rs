@@ -294,11 +294,11 @@ impl EngineHarness {
     }
 
     pub async fn open(&self, task: TaskId) -> Vec<(RequestId, RequestKind)> {
-        let asked = self.asked(task).await.into_iter();
+        let asked = self.open_specs(task).await.into_iter();
         asked.map(|spec| (spec.request_id, spec.kind)).collect()
     }
 
-    pub async fn asked(&self, task: TaskId) -> Vec<RequestSpec> {
+    pub async fn open_specs(&self, task: TaskId) -> Vec<RequestSpec> {
         let progress = Progress::from_items(&self.journal(task).await.items);
         progress.open.into_iter().map(|open| open.spec).collect()
     }
@@ -306,7 +306,7 @@ impl EngineHarness {
     /// Answers all open requests of the task. Approves held calls, confirms calls of unknown
     /// outcome as done, and fills in every credential field.
     pub async fn answer_all(&self, engine: &Arc<Engine>, task: TaskId) {
-        for asked in self.asked(task).await {
+        for asked in self.open_specs(task).await {
             let answer = match (asked.kind, &asked.form) {
                 (RequestKind::Reconcile, _) => whole(Action::Respond, Some("it was paid".into())),
                 (RequestKind::Credentials, Some(form)) => {

@@ -42,7 +42,7 @@ const BASH: &str = "
   Bash: { external: {}, parameters: { type: object, properties: { command: { type: string } } } }
 agents:";
 
-type Asking = JoinHandle<Result<GateAnswer, GateRefusal>>;
+type AskTask = JoinHandle<Result<GateAnswer, GateRefusal>>;
 
 async fn harness(fixture: StoreFixture) -> EngineHarness {
     let mut harness = EngineHarness::new(fixture, &[]).await;
@@ -115,17 +115,17 @@ async fn ask(engine: &Arc<Engine>, order: u32, wait: Duration) -> GateAnswer {
 }
 
 #[expect(clippy::disallowed_methods, reason = "it ends with the test's runtime")]
-fn asking_by(engine: &Arc<Engine>, proposal: Proposal) -> Asking {
+fn asking_by(engine: &Arc<Engine>, proposal: Proposal) -> AskTask {
     let engine = Arc::clone(engine);
     tokio::spawn(async move { engine.gates().ask(&agent(), &proposal, None).await })
 }
 
-fn asking(engine: &Arc<Engine>, order: u32) -> Asking {
+fn asking(engine: &Arc<Engine>, order: u32) -> AskTask {
     asking_by(engine, refund(order, Duration::from_mins(5)))
 }
 
 /// Ends an ask without an answer, as the end of its client's connection does.
-async fn abort(asking: Asking) {
+async fn abort(asking: AskTask) {
     asking.abort();
     let _ = asking.await;
 }

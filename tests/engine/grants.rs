@@ -16,7 +16,9 @@ use holdpoint::task::status::TaskStatus;
 use holdpoint::task::verdict::{Judgement, Verdict};
 
 use super::approval_rights::{account, directory};
-use super::call_decisions::{approve, asked, each, message, places, plain, question, refused};
+use super::call_decisions::{
+    approve, each, last_open_request, message, places, plain, question, refused,
+};
 use super::engine_harness::{
     Calls, EngineHarness, alice, claimed, drive, go, person, rejects, whole,
 };
@@ -171,7 +173,7 @@ both! {
         let task = harness.stopped().await;
         answered(&harness, task, remembered(GrantScope::Owner, hours(1))).await;
         asks(&harness, task, "/tag", 2).await;
-        assert_eq!(asked(&harness, task).await.own_calls().next().unwrap().arguments_text, OTHER_TAG.1);
+        assert_eq!(last_open_request(&harness, task).await.own_calls().next().unwrap().arguments_text, OTHER_TAG.1);
     }
 
     async fn call_of_another_task_owner_agent_or_tenant_is_asked_about(fixture) {
@@ -248,7 +250,7 @@ both! {
         harness.configure(|yaml| yaml.replace("policy:\n", "policy:\n  - { name: watch, tools: [refund], decide: hold, approvers: { users: [carol] } }\n"));
         let second = harness.stopped().await;
         asks(&harness, second, "/refund", 0).await;
-        assert_eq!(asked(&harness, second).await.terms.approvers.users, ["carol"]);
+        assert_eq!(last_open_request(&harness, second).await.terms.approvers.users, ["carol"]);
         harness.configure(|_| before.replace("policy:\n", "policy:\n  - { name: stop, tools: [refund], decide: deny }\n"));
         let third = harness.stopped().await;
         ran(&harness, third, "/refund", 0).await;
@@ -317,7 +319,7 @@ both! {
         engine.grants().end(&person("bob"), row.grant_id).await.unwrap();
         answered(&harness, task, whole(Action::Approve, None)).await;
         asks(&harness, task, "/refund", 1).await;
-        assert_eq!(asked(&harness, task).await.own_calls().next().unwrap().name, "refund");
+        assert_eq!(last_open_request(&harness, task).await.own_calls().next().unwrap().name, "refund");
         assert_eq!(harness.executions(task, "/tag"), 0, "nothing runs while it is asked about");
         answered(&harness, task, whole(Action::Approve, None)).await;
         ran(&harness, task, "/refund", 2).await;
@@ -364,7 +366,7 @@ both! {
         harness.tool.answers(500, "");
         answered(&harness, task, remembered(GrantScope::Task, hours(1))).await;
         asks(&harness, task, "/refund", 1).await;
-        let asked = asked(&harness, task).await;
+        let asked = last_open_request(&harness, task).await;
         assert_eq!(asked.terms.approvers.users, ["bob"], "not the owner");
         let reason = asked.own_calls().next().unwrap().reason.clone().unwrap();
         assert!(reason.contains("failed with status 500"), "{reason}");
@@ -373,7 +375,7 @@ both! {
     async fn wish_beyond_the_offer_is_refused(fixture) {
         let mut harness = harness(fixture, &[&[LARGE, TAG], &[HUGE]]).await;
         let task = harness.stopped().await;
-        let open = harness.asked(task).await;
+        let open = harness.open_specs(task).await;
         assert_eq!(open.len(), 1, "the terms are the same");
         let (request, calls) = question(&harness, task).await;
         let api = harness.engine(0);

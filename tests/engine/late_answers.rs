@@ -56,7 +56,7 @@ async fn unknown<const N: usize>() -> (EngineHarness, TaskId, [oneshot::Sender<T
         Arc::new(LateTool(spec.clone(), Arc::clone(&shared)))
     }));
     let task = harness.held().await;
-    let asked = harness.asked(task).await.remove(0);
+    let asked = harness.open_specs(task).await.remove(0);
     assert_eq!(asked.kind, RequestKind::Reconcile);
     (harness, task, senders)
 }
@@ -107,7 +107,7 @@ async fn late_answer_closes_the_open_reconcile_request_and_is_the_result() {
 #[tokio::test(flavor = "multi_thread")]
 async fn late_answer_after_a_person_settled_the_call_is_a_late_result() {
     let (harness, task, [late]) = unknown().await;
-    let request = harness.asked(task).await.remove(0).request_id;
+    let request = harness.open_specs(task).await.remove(0).request_id;
     let settled = whole(Action::Respond, Some(Value::from("it was paid")));
     let api = harness.engine(0);
     api.decide(&alice(), request, settled, None).await.unwrap();
@@ -122,7 +122,7 @@ async fn late_answer_after_a_person_settled_the_call_is_a_late_result() {
 #[tokio::test(flavor = "multi_thread")]
 async fn late_answer_to_an_earlier_attempt_is_not_the_result_of_a_repetition() {
     let (harness, task, [first, second]) = unknown().await;
-    let request = harness.asked(task).await.remove(0).request_id;
+    let request = harness.open_specs(task).await.remove(0).request_id;
     let retry = whole(Action::Retry, None);
     let api = harness.engine(0);
     api.decide(&alice(), request, retry, None).await.unwrap();
@@ -135,7 +135,10 @@ async fn late_answer_to_an_earlier_attempt_is_not_the_result_of_a_repetition() {
         .unwrap();
     until(&harness, task, |fact| matches!(fact, Fact::LateResult(_))).await;
     assert_eq!(outcomes(&harness.journal(task).await), []);
-    assert_eq!(harness.asked(task).await[0].kind, RequestKind::Reconcile);
+    assert_eq!(
+        harness.open_specs(task).await[0].kind,
+        RequestKind::Reconcile
+    );
     second.send(paid()).unwrap();
     until(&harness, task, |fact| matches!(fact, Fact::ToolResult(_))).await;
     assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Succeeded]);

@@ -50,7 +50,7 @@ fn prompt_contains(prompt: &Prompt, text: &str) -> bool {
 /// A model that counts the prompts that it gets. If a task's message is `POISON`, the model waits
 /// for a permit of `gate` before it answers.
 struct Gated {
-    asked: Semaphore,
+    poisoned_calls: Semaphore,
     gate: Semaphore,
     shown: AtomicUsize,
 }
@@ -58,7 +58,7 @@ struct Gated {
 impl Gated {
     fn new() -> Arc<Self> {
         Arc::new(Self {
-            asked: Semaphore::new(0),
+            poisoned_calls: Semaphore::new(0),
             gate: Semaphore::new(0),
             shown: AtomicUsize::new(0),
         })
@@ -79,7 +79,7 @@ impl Gated {
 
     /// Waits until the model is asked about a task whose message is `POISON`.
     async fn is_asked(&self) {
-        self.asked.acquire().await.unwrap().forget();
+        self.poisoned_calls.acquire().await.unwrap().forget();
     }
 }
 
@@ -88,7 +88,7 @@ impl ModelClient for Gated {
     async fn answer(&self, prompt: &Prompt, _: &dyn PieceSink) -> Result<Answer, ModelError> {
         self.shown.fetch_add(1, Ordering::SeqCst);
         if prompt_contains(prompt, POISON) {
-            self.asked.add_permits(1);
+            self.poisoned_calls.add_permits(1);
             self.gate.acquire().await.unwrap().forget();
         }
         let looks = prompt_contains(prompt, LOOK) && prompt.turn == 1;
@@ -257,7 +257,7 @@ both! {
         let mut drivers = claimed(&here).await;
         assert_eq!(drivers.len(), 3);
         harness.tool.reached(2).await;
-        assert_eq!(model.asked.available_permits(), 0, "calls of other tasks are in flight");
+        assert_eq!(model.poisoned_calls.available_permits(), 0, "calls of other tasks are in flight");
         let late = here.create(&alice(), go(), None).await.unwrap().task_id;
         harness.tool.open();
         model.is_asked().await;
@@ -370,7 +370,7 @@ both! {
         harness.fixture.forward(LEASE);
         let is_given_back = async || harness.journal(suspect).await.row.lease_owner.is_none();
         until("the suspect is given back", is_given_back).await;
-        assert_eq!((model.asked.available_permits(), harness.journal(suspect).await.row.fruitless), (0, 2));
+        assert_eq!((model.poisoned_calls.available_permits(), harness.journal(suspect).await.row.fruitless), (0, 2));
         // The process has released `suspect`, because it could not drive that task alone. It does
         // not claim `suspect` again at once, so its slots are free.
         let new = here.create(&alice(), go(), None).await.unwrap().task_id;

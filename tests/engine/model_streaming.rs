@@ -21,7 +21,7 @@ use sqlx::{Executor as _, PgConnection};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Mutex, oneshot, watch};
 
-use super::credentials::{TOKEN, asked, clerk, jira};
+use super::credentials::{TOKEN, clerk, jira, only_open_request};
 use super::engine_harness::{EngineHarness, alice, fills, go, turn};
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::sqlite_file;
@@ -40,13 +40,13 @@ enum Order {
 /// A model that follows the test's orders and counts the prompts that it gets.
 struct OrderedModel {
     orders: Mutex<UnboundedReceiver<Order>>,
-    asked: Arc<AtomicUsize>,
+    model_calls: Arc<AtomicUsize>,
 }
 
 #[async_trait]
 impl ModelClient for OrderedModel {
     async fn answer(&self, prompt: &Prompt, sink: &dyn PieceSink) -> Result<Answer, ModelError> {
-        self.asked.fetch_add(1, Ordering::SeqCst);
+        self.model_calls.fetch_add(1, Ordering::SeqCst);
         let mut orders = self.orders.lock().await;
         loop {
             match orders.recv().await.unwrap() {
@@ -66,7 +66,7 @@ impl ModelClient for OrderedModel {
 struct StreamingHarness {
     harness: EngineHarness,
     orders: UnboundedSender<Order>,
-    asked: Arc<AtomicUsize>,
+    model_calls: Arc<AtomicUsize>,
     task: TaskId,
     listener: Listener,
     engine: Arc<Engine>,
@@ -84,10 +84,10 @@ impl StreamingHarness {
 
     async fn on(harness: EngineHarness, clock: Arc<dyn Clock>) -> Self {
         let (orders, received) = unbounded_channel();
-        let asked = Arc::new(AtomicUsize::new(0));
+        let model_calls = Arc::new(AtomicUsize::new(0));
         let model: Arc<dyn ModelClient> = Arc::new(OrderedModel {
             orders: Mutex::new(received),
-            asked: Arc::clone(&asked),
+            model_calls: Arc::clone(&model_calls),
         });
         let engine = Engine::new(EngineParts {
             models: BTreeMap::from([("main".to_owned(), model)]),
@@ -99,7 +99,7 @@ impl StreamingHarness {
         Self {
             harness,
             orders,
-            asked,
+            model_calls,
             task,
             listener,
             engine,
@@ -289,7 +289,7 @@ both! {
         for _ in 0..20 {
             tokio::task::yield_now().await;
         }
-        assert_eq!(streaming.asked.load(Ordering::SeqCst), 1, "the tool's result is being committed");
+        assert_eq!(streaming.model_calls.load(Ordering::SeqCst), 1, "the tool's result is being committed");
         locked.let_go().await;
         assert_eq!(streaming.reached().await, 2);
         let journal = streaming.harness.journal(streaming.task).await;
@@ -298,7 +298,7 @@ both! {
         assert_eq!(streaming.next().await.after_seq, journal.row.last_seq);
         streaming.order(answer("It is fine.", &[]));
         assert_eq!(streaming.until(TaskStatus::Completed).await.len(), 2);
-        assert_eq!(streaming.asked.load(Ordering::SeqCst), 2);
+        assert_eq!(streaming.model_calls.load(Ordering::SeqCst), 2);
     }
 
     async fn streamed_call_that_is_missing_from_the_answer_is_reset(fixture) {
@@ -321,7 +321,7 @@ both! {
         heard.extend(streaming.heard());
         assert!(!heard.iter().any(|piece| piece.said == DeltaContent::Reset), "{heard:#?}");
         assert_eq!(sum(&heard), stored(&turns[0]));
-        assert_eq!(streaming.asked.load(Ordering::SeqCst), 1);
+        assert_eq!(streaming.model_calls.load(Ordering::SeqCst), 1);
     }
 
     async fn streamed_text_is_reset_when_the_task_is_canceled(fixture) {
@@ -369,7 +369,7 @@ both! {
         let mut streaming = StreamingHarness::on(clerk(fixture, &[]).await, clock).await;
         streaming.order(Order::Answer(Ok(turn(&[("comment", "{}")]))));
         streaming.until(TaskStatus::Paused).await;
-        let asked = asked(&streaming.harness, streaming.task).await;
+        let asked = only_open_request(&streaming.harness, streaming.task).await;
         streaming.engine.decide(&alice(), asked.request_id, fills(&jira(TOKEN)), None).await.unwrap();
         assert_eq!(streaming.reached().await, 2);
         let said = format!("It is {TOKEN}, no less.");

@@ -27,7 +27,7 @@ use self::past_calls::{PastCall, asks, history, large, lookup, refund};
 use super::engine_harness::{EngineHarness, alice, drive, outcomes, turn, whole};
 use super::invariants::check_ended;
 use crate::store::store_fixture::{
-    StoreFixture, asked, both, decided, fresh, new_task, said, status,
+    StoreFixture, both, decided, fresh, new_task, request_spec, said, status,
 };
 
 /// A model that answers each prompt without a call and keeps the prompts that it gets.
@@ -127,9 +127,9 @@ impl OrphanHarness {
 
     /// Returns a request of this kind about a call, with the content that the service would have
     /// given it.
-    fn asked(&self, task: TaskId, kind: RequestKind, call: &PastCall) -> RequestSpec {
+    fn request_about(&self, task: TaskId, kind: RequestKind, call: &PastCall) -> RequestSpec {
         let spec = &self.parts().catalog.get(call.name).unwrap().spec.clone();
-        let mut question = asked(kind, Terms::default(), 1);
+        let mut question = request_spec(kind, Terms::default(), 1);
         let shown = &mut question.pending_tool_calls[0];
         (shown.tool_call_id, shown.name) = (call.id, call.name.to_owned());
         call.arguments.clone_into(&mut shown.arguments_text);
@@ -298,7 +298,7 @@ both! {
         let orphans = OrphanHarness::new(fixture).await;
         for approved in [false, true] {
             let (task, one) = (id(), large());
-            let question = orphans.asked(task, RequestKind::Approval, &one);
+            let question = orphans.request_about(task, RequestKind::Approval, &one);
             let mut groups = vec![history(), vec![
                 asks(TURNS + 1, &[&one]), one.judged(Verdict::Hold), Fact::InterventionRequested(question.clone()), status(TaskStatus::Paused),
             ]];
@@ -320,7 +320,7 @@ both! {
         let orphans = OrphanHarness::new(fixture).await;
         for then in [Then::Continue, Then::Cancel] {
             let (task, one, beside) = (id(), large(), refund());
-            let question = orphans.asked(task, RequestKind::Approval, &one);
+            let question = orphans.request_about(task, RequestKind::Approval, &one);
             let mut no = decided(&question, "alice", Action::Reject, true);
             if let Fact::Decision { decision, .. } = &mut no {
                 decision.then = Some(then);
@@ -356,7 +356,7 @@ both! {
         let orphans = OrphanHarness::new(fixture).await;
         for approved in [true, false] {
             let (task, one) = (id(), large());
-            let question = orphans.asked(task, RequestKind::Approval, &one);
+            let question = orphans.request_about(task, RequestKind::Approval, &one);
             let mut groups = vec![history(), vec![
                 asks(TURNS + 1, &[&one]), one.judged(Verdict::Hold), Fact::InterventionRequested(question.clone()), status(TaskStatus::Paused),
             ]];

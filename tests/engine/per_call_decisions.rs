@@ -12,8 +12,8 @@ use holdpoint::task::progress::Progress;
 use holdpoint::task::status::{RequestStatus, TaskStatus};
 
 use super::call_decisions::{
-    approve, asked, became, bodies, each, edit, named, places, plain, question, refused, reject,
-    reject_because, reject_then, respond, results, shown,
+    approve, became, bodies, each, edit, last_open_request, named, places, plain, question,
+    refused, reject, reject_because, reject_then, respond, results, shown,
 };
 use super::engine_harness::{Calls, EngineHarness, alice, person, rejects, too_late, whole};
 use super::worker_steps::WorkerSteps as _;
@@ -364,7 +364,7 @@ both! {
         const MIXED: &[(&str, &str)] = &[FOUR[0], FOUR[1], ("lookup", r#"{"order":1}"#)];
         let harness = harness(fixture, MIXED, "{ owner: true }, allow: [approve, reject]").await;
         let task = harness.held().await;
-        let shown = asked(&harness, task).await.pending_tool_calls;
+        let shown = last_open_request(&harness, task).await.pending_tool_calls;
         let [first, second, free] = [0, 1, 2].map(|place: usize| shown[place].tool_call_id);
         let api = harness.engine(0);
         let cases = [

@@ -28,7 +28,7 @@ async fn harness(fixture: StoreFixture, turns: u32, status: u16) -> EngineHarnes
     harness
 }
 
-async fn asked(harness: &EngineHarness, task: TaskId) -> (RequestId, RequestKind) {
+async fn only_open_request(harness: &EngineHarness, task: TaskId) -> (RequestId, RequestKind) {
     let [only] = harness.open(task).await[..] else {
         panic!("one is open: {:#?}", harness.journal(task).await.items)
     };
@@ -36,7 +36,7 @@ async fn asked(harness: &EngineHarness, task: TaskId) -> (RequestId, RequestKind
 }
 
 async fn answered(harness: &EngineHarness, task: TaskId, action: Action) {
-    let (request, kind) = asked(harness, task).await;
+    let (request, kind) = only_open_request(harness, task).await;
     let result =
         (action == Action::Respond && kind == RequestKind::Reconcile).then(|| "it was paid".into());
     harness
@@ -73,7 +73,10 @@ fn message(supersede: bool) -> MessageInput {
 /// Checks that `paid` calls were executed and that the next call is held, although a rule allows
 /// it.
 async fn is_held(harness: &EngineHarness, task: TaskId, paid: usize) {
-    assert_eq!(asked(harness, task).await.1, RequestKind::Approval);
+    assert_eq!(
+        only_open_request(harness, task).await.1,
+        RequestKind::Approval
+    );
     assert_eq!(harness.executions(task, "/refund"), paid);
     assert_eq!(harness.status(task).await, TaskStatus::Paused);
 }
@@ -125,7 +128,7 @@ both! {
         let smaller = edit(r#"{"order":1,"amount":110}"#);
         harness.engine(0).decide(&person("bob"), request, each([(call[0], smaller)]), None).await.unwrap();
         harness.run().await;
-        assert_ne!(asked(&harness, task).await.0, request, "others are asked about the edited call");
+        assert_ne!(only_open_request(&harness, task).await.0, request, "others are asked about the edited call");
         assert!(reason(&harness, task).await.contains("An earlier call of this tool ("));
         let items = harness.journal(task).await.items;
         let decided = items.iter().position(|item| matches!(item.fact, Fact::Decision { .. })).unwrap();
@@ -153,7 +156,7 @@ both! {
         for action in [Action::Respond, Action::Reject] {
             let harness = &harness(StoreFixture::like(&fixture).await, 2, 502).await;
             let task = harness.stopped().await;
-            assert_eq!(asked(harness, task).await.1, RequestKind::Reconcile);
+            assert_eq!(only_open_request(harness, task).await.1, RequestKind::Reconcile);
             harness.tool.answers(200, "paid");
             answered(harness, task, action).await;
             assert_eq!((harness.status(task).await, harness.executions(task, "/refund")), (TaskStatus::Completed, 2));
@@ -184,7 +187,7 @@ both! {
         harness.run().await;
         is_held(&harness, task, 1).await;
         // A person's rejection ends the quarantine, as an approval does.
-        let (request, _) = asked(&harness, task).await;
+        let (request, _) = only_open_request(&harness, task).await;
         api.decide(&alice(), request, rejects(holdpoint::task::decision::Then::Continue), None).await.unwrap();
         // The call that was just rejected stays rejected, so the model proposes a different call.
         harness.script(|asked| Ok(turn(if asked <= 4 { &[("refund", r#"{"order":1,"amount":6}"#)] } else { &[] })));
@@ -249,7 +252,7 @@ both! {
         let large = edit(r#"{"order":1,"amount":120}"#);
         harness.engine(0).decide(&alice(), request, each([(call[0], large)]), None).await.unwrap();
         harness.run().await;
-        assert_ne!(asked(&harness, task).await.0, request, "the rule of large refunds asks Bob");
+        assert_ne!(only_open_request(&harness, task).await.0, request, "the rule of large refunds asks Bob");
         harness.engine(0).message(&alice(), task, message(true), None).await.unwrap();
         harness.run().await;
         is_held(&harness, task, 1).await;

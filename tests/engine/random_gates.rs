@@ -190,7 +190,7 @@ struct RunState<'h> {
     /// The calls of this random run, as indexes into [`CALLS`].
     calls: Vec<usize>,
     asks: Vec<Ask>,
-    asked: u32,
+    last_ask: u32,
     presences: Vec<Presence>,
     /// Decisions, reports and runs of drivers that go on in parallel with the next steps.
     beside: Vec<JoinHandle<()>>,
@@ -329,7 +329,7 @@ async fn check_runs(fixture: StoreFixture, count: usize) {
             session: format!("run {seed}"),
             calls,
             asks: Vec::new(),
-            asked: 0,
+            last_ask: 0,
             presences: Vec::new(),
             beside: Vec::new(),
             handed: BTreeMap::new(),

@@ -13,8 +13,8 @@ use holdpoint::task::status::TaskStatus;
 use holdpoint::task::verdict::Verdict;
 
 use super::call_decisions::{
-    approve, asked, bodies, each, edit, message, question, reject, reject_because, reject_then,
-    shown,
+    approve, bodies, each, edit, last_open_request, message, question, reject, reject_because,
+    reject_then, shown,
 };
 use super::engine_harness::{Calls, EngineHarness, alice, outcomes, person, rejects, turn, whole};
 use crate::store::store_fixture::{StoreFixture, both};
@@ -260,7 +260,7 @@ both! {
             harness.tool.answers(502, "");
             let task = harness.stopped().await;
             for asked_before in [1, 2] {
-                assert_eq!((asked(&harness, task).await.kind, questions(&harness, task).await), (kind, asked_before));
+                assert_eq!((last_open_request(&harness, task).await.kind, questions(&harness, task).await), (kind, asked_before));
                 answered(&harness, task, whole(Action::Reject, None)).await;
             }
             assert_eq!(harness.status(task).await, TaskStatus::Completed);
@@ -281,7 +281,7 @@ both! {
         // was refused without a request. The rejection does not cover the arguments of `LARGE`.
         assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Rejected; 2]);
         asked_again(&harness, task, 3).await;
-        assert_eq!(asked(&harness, task).await.pending_tool_calls[0].arguments_text, LARGE.1);
+        assert_eq!(last_open_request(&harness, task).await.pending_tool_calls[0].arguments_text, LARGE.1);
     }
 
     async fn too_many_rejections_fail_the_task(fixture) {

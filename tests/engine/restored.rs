@@ -41,7 +41,7 @@ async fn approved(fixture: StoreFixture) -> (EngineHarness, TaskId) {
     (harness, task)
 }
 
-async fn asked(harness: &EngineHarness, task: TaskId) -> (RequestId, RequestSpec) {
+async fn only_open_request(harness: &EngineHarness, task: TaskId) -> (RequestId, RequestSpec) {
     let progress = Progress::from_items(&harness.journal(task).await.items);
     let [open] = &progress.open[..] else {
         panic!("one is open: {:#?}", progress.open)
@@ -55,7 +55,7 @@ both! {
         mark_restored(&harness).await;
         harness.run().await;
         assert_eq!((harness.status(task).await, harness.tool.ledger().len()), (TaskStatus::Paused, 0));
-        let (request, asked) = asked(&harness, task).await;
+        let (request, asked) = only_open_request(&harness, task).await;
         assert_eq!(asked.kind, RequestKind::Reconcile);
         let details = asked.details.clone().unwrap();
         assert_eq!((&details["sent_at"], &details["attempt"], &details["replica"]), (&Value::Null, &Value::Null, &Value::Null));
@@ -70,11 +70,11 @@ both! {
         let (harness, task) = approved(fixture).await;
         mark_restored(&harness).await;
         harness.run().await;
-        let (first, _) = asked(&harness, task).await;
+        let (first, _) = only_open_request(&harness, task).await;
         harness.engine(0).decide(&alice(), first, whole(Action::Retry, None), None).await.unwrap();
         mark_restored(&harness).await;
         harness.run().await;
-        let (second, _) = asked(&harness, task).await;
+        let (second, _) = only_open_request(&harness, task).await;
         assert!(first != second && harness.tool.ledger().is_empty());
         harness.engine(0).decide(&alice(), second, rejects(Then::Continue), None).await.unwrap();
         harness.run().await;
@@ -97,7 +97,7 @@ both! {
         harness.answer_all(&harness.engine(0), second).await;
         mark_restored(&harness).await;
         harness.run().await;
-        assert_eq!(asked(&harness, second).await.1.kind, RequestKind::Reconcile);
+        assert_eq!(only_open_request(&harness, second).await.1.kind, RequestKind::Reconcile);
         let message = MessageInput { items: go().items, user_context: None, supersede: true };
         harness.engine(0).message(&alice(), second, message, None).await.unwrap();
         assert_eq!(outcomes(&harness.journal(second).await), [Outcome::Unknown]);
@@ -107,7 +107,7 @@ both! {
     async fn open_request_is_marked_uncertain_after_a_restore_and_its_approval_runs_the_call(fixture) {
         let harness = EngineHarness::new(fixture, LARGE).await;
         let task = harness.held().await;
-        let (request, before) = asked(&harness, task).await;
+        let (request, before) = only_open_request(&harness, task).await;
         mark_restored(&harness).await;
         let row = harness.fixture.request(request).await;
         assert!(row.history_uncertain && row.spec == before, "the request's content does not change");
@@ -119,7 +119,7 @@ both! {
     async fn rejected_call_after_a_restore_is_not_reported_as_not_run(fixture) {
         let harness = EngineHarness::new(fixture, LARGE).await;
         let task = harness.held().await;
-        let (request, _) = asked(&harness, task).await;
+        let (request, _) = only_open_request(&harness, task).await;
         mark_restored(&harness).await;
         harness.engine(0).decide(&alice(), request, rejects(Then::Continue), None).await.unwrap();
         let items = harness.journal(task).await.items;
@@ -136,7 +136,7 @@ both! {
         mark_restored(&harness).await;
         harness.run().await;
         assert_eq!((harness.executions(task, "/lookup"), harness.executions(task, "/refund")), (1, 0));
-        let (_, held) = asked(&harness, task).await;
+        let (_, held) = only_open_request(&harness, task).await;
         assert_eq!((held.kind, held.terms.clone()), (RequestKind::Approval, holdpoint::task::verdict::Terms::default()));
         let call = &held.pending_tool_calls[0];
         assert!(call.reason.as_ref().unwrap().contains("restored"), "{:?}", call.reason);

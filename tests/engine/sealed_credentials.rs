@@ -10,7 +10,9 @@ use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::status::TaskStatus;
 use serde_json::{Value, json};
 
-use super::credentials::{TOKEN, approve, asked, clerk, fill, jira, ran, results, times_asked};
+use super::credentials::{
+    TOKEN, approve, clerk, fill, jira, only_open_request, ran, results, times_asked,
+};
 use super::engine_harness::{EngineHarness, alice, fills, turn};
 use super::invariants::check;
 use super::takeover::{Drop, drive_and_drop};
@@ -68,7 +70,7 @@ both! {
     async fn crash_after_a_credential_answer_loses_nothing_and_asks_nothing_twice(fixture) {
         let harness = clerk(fixture, &[&[("comment", "{}")]]).await;
         let task = harness.stopped().await;
-        let request = asked(&harness, task).await.request_id;
+        let request = only_open_request(&harness, task).await.request_id;
         // This process has no slot to drive the task. It only stores the answer, and then ends.
         let api = harness.engine(0);
         api.decide(&alice(), request, fills(&jira(TOKEN)), None).await.unwrap();

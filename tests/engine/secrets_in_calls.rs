@@ -136,7 +136,7 @@ async fn seen(harness: &EngineHarness, task: TaskId) -> String {
 }
 
 async fn approval(harness: &EngineHarness, task: TaskId) -> RequestSpec {
-    let open = harness.asked(task).await;
+    let open = harness.open_specs(task).await;
     let [asked] = &open[..] else {
         panic!("{open:#?}")
     };

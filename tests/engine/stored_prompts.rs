@@ -202,7 +202,7 @@ async fn answered_at_once(pair: &Pair, round: usize, deciders: usize) -> TaskId 
         .unwrap()
         .task_id;
     pair.settled(task).await;
-    let asked = pair.harness.asked(task).await.remove(0);
+    let asked = pair.harness.open_specs(task).await.remove(0);
     let (request, kind) = (asked.request_id, asked.kind);
     let call = asked.own_calls().next().unwrap().tool_call_id;
     let (here, there) = pair.turned(round);

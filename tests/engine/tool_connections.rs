@@ -31,7 +31,7 @@ impl LockedRefund {
         let address = format!("http://{}", listener.local_addr().unwrap());
         harness.configure(|yaml| yaml.replace("{tool}", &address));
         let task = harness.held().await;
-        let request = harness.asked(task).await.remove(0).request_id;
+        let request = harness.open_specs(task).await.remove(0).request_id;
         let other = harness.fixture.holding(TASKS, task.0).await;
         Self {
             harness,

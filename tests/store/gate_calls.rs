@@ -18,7 +18,7 @@ use holdpoint::task::verdict::Terms;
 use sqlx::{Executor as _, Row as _};
 
 use super::store_fixture::{
-    StoreFixture, asked, both, change, child_task, fresh, new_task, said, status,
+    StoreFixture, both, change, child_task, fresh, new_task, request_spec, said, status,
 };
 use crate::support::until;
 
@@ -66,7 +66,9 @@ pub async fn propose(fixture: &StoreFixture, call: Call) -> TaskId {
 
 async fn pending(fixture: &StoreFixture, call: Call, kind: RequestKind) -> TaskId {
     let id = propose(fixture, call).await;
-    fixture.pause(id, &asked(kind, Terms::default(), 1)).await;
+    fixture
+        .pause(id, &request_spec(kind, Terms::default(), 1))
+        .await;
     id
 }
 
@@ -190,7 +192,7 @@ both! {
             fixture.write(TaskChange { call: None, asker: None, ..new_call(&CALL, id) }).await.unwrap();
             let mut next = presence(&fixture, id, AskerPresence::Absent).await;
             next.call = Some(identity);
-            next.facts = vec![Fact::InterventionRequested(asked(RequestKind::Elicitation, Terms::default(), 1))];
+            next.facts = vec![Fact::InterventionRequested(request_spec(RequestKind::Elicitation, Terms::default(), 1))];
             next.counters = Counters { busy: i32::from(with_child), open_requests: 1, ..Counters::default() };
             let child = with_child.then(|| child_task(TaskId(fresh()), id));
             let tasks = [next].into_iter().chain(child).collect();
@@ -268,7 +270,7 @@ both! {
         // This commit changes two tasks, so the store writes it with the general statement instead
         // of the statement for single tasks.
         let mut parent = presence(&fixture, id, AskerPresence::PresentFor(MINUTE)).await;
-        parent.facts = vec![Fact::InterventionRequested(asked(RequestKind::Approval, Terms::default(), 1))];
+        parent.facts = vec![Fact::InterventionRequested(request_spec(RequestKind::Approval, Terms::default(), 1))];
         parent.counters = Counters { busy: 1, open_requests: 1, ..Counters::default() };
         let both = change(id, vec![parent, child_task(TaskId(fresh()), id)]);
         let at = fixture.store.commit(both).await.unwrap().at;
@@ -414,7 +416,7 @@ both! {
         // The task of an agent does not count as a call at a gate, even when the agent's name is
         // given as the gate's name.
         let task = fixture.task().await;
-        fixture.pause(task, &asked(RequestKind::Approval, Terms::default(), 1)).await;
+        fixture.pause(task, &request_spec(RequestKind::Approval, Terms::default(), 1)).await;
         assert_eq!(open("billing", &alice, 10).await, 0);
         assert_eq!(open("cli", &alice, 10).await, 3);
         assert_eq!(open("cli", &alice, 2).await, 2);

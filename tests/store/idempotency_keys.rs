@@ -11,7 +11,7 @@ use holdpoint::task::status::{RequestStatus, TaskStatus};
 use holdpoint::task::user::{UserId, UserIds};
 use holdpoint::task::verdict::Terms;
 
-use super::store_fixture::{StoreFixture, asked, both, change, fresh, new_task, status};
+use super::store_fixture::{StoreFixture, both, change, fresh, new_task, request_spec, status};
 
 const DAY: Duration = Duration::from_hours(24);
 
@@ -173,7 +173,7 @@ both! {
             fixture.forward(DAY * 3);
             assert_eq!(key_of(path, "k").await, Some(id), "running");
             assert_eq!(removed().await, 1, "the key of another path is removed");
-            let asked = asked(RequestKind::Approval, Terms::default(), 1);
+            let asked = request_spec(RequestKind::Approval, Terms::default(), 1);
             fixture.pause(id, &asked).await;
             fixture.forward(DAY * 3);
             assert_eq!(key_of(path, "k").await, Some(id), "paused");

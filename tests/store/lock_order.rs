@@ -20,8 +20,8 @@ use sqlx::{AssertSqlSafe, Executor as _, PgConnection, Row as _};
 use uuid::Uuid;
 
 use super::store_fixture::{
-    LEASE, ManualClock, Rows, StoreFixture, TASKS, asked, change, child_task, claim, finance,
-    fresh, new_task, said, status,
+    LEASE, ManualClock, Rows, StoreFixture, TASKS, change, child_task, claim, finance, fresh,
+    new_task, request_spec, said, status,
 };
 use super::tree_reads::counted;
 
@@ -146,7 +146,7 @@ async fn commit_locks_its_requests_in_the_order_of_their_ids() {
     let mut children = children_of(&fixture, root, 9).await;
     let (mut requests, mut closing) = (Vec::new(), Vec::new());
     for child in &children {
-        let asked = asked(RequestKind::Approval, finance(1), 1);
+        let asked = request_spec(RequestKind::Approval, finance(1), 1);
         let mut asks = fixture.next(*child).await;
         asks.facts = vec![Fact::InterventionRequested(asked.clone())];
         asks.counters.open_requests = 1;
@@ -282,7 +282,7 @@ async fn simultaneous_changes_of_two_children_are_both_counted_on_their_root() {
     let mut changes = Vec::new();
     for child in [one, other] {
         let mut pauses = fixture.next(child).await;
-        let asked = asked(RequestKind::Approval, Terms::default(), 1);
+        let asked = request_spec(RequestKind::Approval, Terms::default(), 1);
         pauses.facts = vec![
             Fact::InterventionRequested(asked),
             status(TaskStatus::Paused),

@@ -11,7 +11,7 @@ use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 
 use super::store_fixture::{
-    StoreFixture, asked, both, change, child_task, decided, finance, fresh, said, status,
+    StoreFixture, both, change, child_task, decided, finance, fresh, request_spec, said, status,
 };
 use holdpoint::task::decision::Action;
 
@@ -185,7 +185,7 @@ both! {
     async fn events_of_a_notice_are_those_of_its_change(fixture) {
         want(&fixture, &["request.created", "request.decided", "task.resumed"]);
         let id = fixture.task().await;
-        let question = asked(RequestKind::Approval, finance(1), 1);
+        let question = request_spec(RequestKind::Approval, finance(1), 1);
         fixture.pause(id, &question).await;
         let mut answer = fixture.next(id).await;
         answer.facts = vec![decided(&question, "carol", Action::Approve, true), status(TaskStatus::Running)];

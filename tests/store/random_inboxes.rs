@@ -12,7 +12,7 @@ use holdpoint::task::status::RequestStatus;
 use holdpoint::task::user::Viewer;
 use holdpoint::task::verdict::{Approvers, Terms};
 
-use super::store_fixture::{StoreFixture, asked, decided, every_statement};
+use super::store_fixture::{StoreFixture, decided, every_statement, request_spec};
 use crate::support::repetitions;
 use crate::support::rng::SeededRng;
 
@@ -27,7 +27,7 @@ fn some(rng: &mut SeededRng, of: &[&str]) -> Vec<String> {
 struct Open {
     task: TaskId,
     owner: &'static str,
-    asked: RequestSpec,
+    spec: RequestSpec,
     /// The people who have approved, although their approvals do not suffice yet.
     approved_by: Vec<&'static str>,
 }
@@ -36,7 +36,7 @@ impl Open {
     /// Returns whether the request is not overdue and its approvers name the person: as the owner,
     /// by user id, or through a group. A person who decides everything counts as named.
     fn names(&self, person: &Viewer) -> bool {
-        let approvers = &self.asked.terms.approvers;
+        let approvers = &self.spec.terms.approvers;
         let (owner, users, groups) = (approvers.owner, &approvers.users, &approvers.groups);
         let user = person.user_id.as_str();
         let listed = (owner && self.owner == user)
@@ -46,7 +46,7 @@ impl Open {
     }
 
     fn is_overdue(&self) -> bool {
-        self.asked.terms.expires_in == Some(Duration::ZERO)
+        self.spec.terms.expires_in == Some(Duration::ZERO)
     }
 
     /// Returns whether the request waits for the person. If the person owns the task, the rule must
@@ -55,7 +55,7 @@ impl Open {
         let user = person.user_id.as_str();
         let own = self.owner == user && !person.decides_everything;
         self.names(person)
-            && (!own || self.asked.terms.approvers.owner)
+            && (!own || self.spec.terms.approvers.owner)
             && !self.approved_by.contains(&user)
     }
 }
@@ -79,15 +79,15 @@ async fn open_one(fixture: &StoreFixture, rng: &mut SeededRng) -> Open {
         ..Terms::default()
     };
     let calls = if rng.one_in(3) { 2 } else { 1 };
-    let asked = asked(RequestKind::Approval, terms, calls);
-    fixture.pause(task, &asked).await;
+    let spec = request_spec(RequestKind::Approval, terms, calls);
+    fixture.pause(task, &spec).await;
     if rng.one_in(4) {
-        forget_terms(fixture, asked.request_id).await;
+        forget_terms(fixture, spec.request_id).await;
     }
     Open {
         task,
         owner,
-        asked,
+        spec,
         approved_by: Vec::new(),
     }
 }
@@ -105,10 +105,10 @@ async fn forget_terms(fixture: &StoreFixture, RequestId(request): RequestId) {
 /// Adds an approval that does not close the request, if the request requires several.
 async fn approve_partly(fixture: &StoreFixture, rng: &mut SeededRng, open: &mut Open) {
     let user = rng.pick(&USERS);
-    let several = open.asked.terms.approvers.required > 1;
+    let several = open.spec.terms.approvers.required > 1;
     if several && !open.is_overdue() && !open.approved_by.contains(&user) {
         let mut change = fixture.next(open.task).await;
-        change.facts = vec![decided(&open.asked, user, Action::Approve, false)];
+        change.facts = vec![decided(&open.spec, user, Action::Approve, false)];
         fixture.write(change).await.unwrap();
         open.approved_by.push(user);
     }
@@ -117,11 +117,11 @@ async fn approve_partly(fixture: &StoreFixture, rng: &mut SeededRng, open: &mut 
 async fn close(fixture: &StoreFixture, rng: &mut SeededRng, open: Open) {
     let action = rng.pick(&[Action::Approve, Action::Reject]);
     let mut change = fixture
-        .deciding(open.task, &open.asked, "erin", action)
+        .deciding(open.task, &open.spec, "erin", action)
         .await;
     if open.is_overdue() {
         change.facts[0] = Fact::RequestClosed {
-            request_id: open.asked.request_id,
+            request_id: open.spec.request_id,
             status: RequestStatus::Expired,
             reason: CloseReason::Expired,
         };
@@ -130,7 +130,7 @@ async fn close(fixture: &StoreFixture, rng: &mut SeededRng, open: Open) {
 }
 
 fn ids<'a>(open: impl Iterator<Item = &'a Open>) -> Vec<RequestId> {
-    let mut ids: Vec<_> = open.map(|open| open.asked.request_id).collect();
+    let mut ids: Vec<_> = open.map(|open| open.spec.request_id).collect();
     ids.sort_unstable();
     ids
 }

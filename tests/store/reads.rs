@@ -8,7 +8,7 @@ use holdpoint::task::item::Fact;
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 
-use super::store_fixture::{asked, both, change, child_task, finance, fresh, said};
+use super::store_fixture::{both, change, child_task, finance, fresh, request_spec, said};
 
 both! {
     async fn tasks_are_listed_newest_first_page_by_page_and_only_roots(fixture) {
@@ -71,7 +71,7 @@ both! {
         fixture.store.commit(change(root, vec![child_task(child, root)])).await.unwrap();
         let mut questions = Vec::new();
         for (task, later) in [(child, "second"), (root, "third")] {
-            let question = asked(RequestKind::Approval, finance(1), 1);
+            let question = request_spec(RequestKind::Approval, finance(1), 1);
             let mut asks = fixture.next(task).await;
             asks.facts = vec![Fact::InterventionRequested(question.clone())];
             asks.counters.open_requests = 1;
@@ -110,7 +110,7 @@ both! {
         assert_eq!(pages, [5, 1, 1, 1]);
         let mut filter = TaskFilter { tenant: "acme".to_owned(), limit: 200, ..TaskFilter::default() };
         for _ in 0..3 {
-            let mut asked = asked(RequestKind::Approval, finance(1), 8);
+            let mut asked = request_spec(RequestKind::Approval, finance(1), 8);
             asked.pending_tool_calls.iter_mut().for_each(|call| call.arguments_text = "x".repeat(250_000));
             let task = fixture.task().await;
             fixture.pause(task, &asked).await;

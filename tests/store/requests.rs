@@ -13,7 +13,8 @@ use holdpoint::task::user::Viewer;
 use holdpoint::task::verdict::Terms;
 
 use super::store_fixture::{
-    StoreFixture, asked, change, child_task, decided, every_statement, finance, fresh, status,
+    StoreFixture, change, child_task, decided, every_statement, finance, fresh, request_spec,
+    status,
 };
 use crate::support::allocator::limit_further_bytes;
 
@@ -90,7 +91,7 @@ every_statement! {
 
     async fn request_that_one_change_opens_and_closes_is_in_no_inbox(fixture) {
         let id = fixture.task().await;
-        let question = asked(RequestKind::Approval, finance(1), 1);
+        let question = request_spec(RequestKind::Approval, finance(1), 1);
         let mut both = fixture.next(id).await;
         both.facts = vec![
             Fact::InterventionRequested(question.clone()),
@@ -179,7 +180,7 @@ every_statement! {
 
     async fn whole_answer_belongs_to_the_call_that_asks(fixture) {
         let id = fixture.task().await;
-        let question = asked(RequestKind::Guidance, finance(3), 1);
+        let question = request_spec(RequestKind::Guidance, finance(3), 1);
         fixture.pause(id, &question).await;
         let mut answer = fixture.deciding(id, &question, "bob", Action::Respond).await;
         if let Some(Fact::Decision { decision, .. }) = answer.facts.first_mut() {
@@ -196,7 +197,7 @@ every_statement! {
         let mut decided = Vec::new();
         for by in ["bob", "carol"] {
             let id = fixture.task().await;
-            let question = asked(RequestKind::Approval, finance(1), 2);
+            let question = request_spec(RequestKind::Approval, finance(1), 2);
             fixture.pause(id, &question).await;
             let decide = fixture.deciding(id, &question, by, Action::Approve).await;
             fixture.write(decide).await.unwrap();
@@ -222,7 +223,7 @@ every_statement! {
             fixture.store.commit(change(root, vec![child_task(child, parent)])).await.unwrap();
         }
         // The order of the ids differs from the order in which the requests were asked.
-        let mut questions: Vec<_> = (0..3).map(|_| asked(RequestKind::Approval, finance(1), 1)).collect();
+        let mut questions: Vec<_> = (0..3).map(|_| request_spec(RequestKind::Approval, finance(1), 1)).collect();
         questions.reverse();
         for (task, question) in [below, right, root].into_iter().zip(&questions) {
             let mut ask = fixture.next(task).await;
@@ -305,7 +306,7 @@ every_statement! {
         let mut answered = Vec::new();
         for _ in 0..64 {
             let id = fixture.task().await;
-            let mut question = asked(RequestKind::Approval, finance(2), 1);
+            let mut question = request_spec(RequestKind::Approval, finance(2), 1);
             question.pending_tool_calls[0].arguments_text = "x".repeat(1024 * 1024);
             fixture.pause(id, &question).await;
             let mut answer = fixture.next(id).await;

@@ -274,7 +274,7 @@ impl StoreFixture {
     /// Creates a task with an open request. Returns the task and the request.
     pub async fn paused(&self, terms: Terms) -> (TaskId, RequestSpec) {
         let id = self.task().await;
-        let asked = asked(RequestKind::Approval, terms, 1);
+        let asked = request_spec(RequestKind::Approval, terms, 1);
         self.pause(id, &asked).await;
         (id, asked)
     }
@@ -409,7 +409,7 @@ pub fn said(text: &str) -> Fact {
     }
 }
 
-pub fn asked(kind: RequestKind, terms: Terms, calls: usize) -> RequestSpec {
+pub fn request_spec(kind: RequestKind, terms: Terms, calls: usize) -> RequestSpec {
     let call = || CallSpec {
         tool_call_id: CallId(fresh()),
         name: "refund_payment".to_owned(),

@@ -11,7 +11,7 @@ use holdpoint::task::item::{Fact, Usage};
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 
-use super::store_fixture::{asked, both, change, child_task, finance, fresh, said, status};
+use super::store_fixture::{both, change, child_task, finance, fresh, request_spec, said, status};
 use super::tree_reads::{BUSY, DONE, counted, fenced, grown, order, read, starting};
 
 fn sealed() -> SealedCredential {
@@ -114,7 +114,7 @@ both! {
         let counters = Counters { open_requests: 1, model_calls: 1, ..BUSY };
         let child = TaskId(fresh());
         let mut tasks = vec![TaskChange { counters, credentials: vec![sealed()], ..fixture.next(leaf).await }];
-        tasks[0].facts = vec![Fact::InterventionRequested(asked(RequestKind::Approval, finance(1), 1))];
+        tasks[0].facts = vec![Fact::InterventionRequested(request_spec(RequestKind::Approval, finance(1), 1))];
         tasks.push(child_task(child, leaf));
         for above in grown.above(leaf) {
             tasks.push(TaskChange { counters, ..fixture.next(above).await });

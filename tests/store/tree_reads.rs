@@ -12,7 +12,7 @@ use holdpoint::task::item::{Fact, Usage};
 use holdpoint::task::request::{RequestKind, RequestSpec};
 
 use super::store_fixture::{
-    StoreFixture, asked, both, change, child_task, finance, fresh, new_task, said,
+    StoreFixture, both, change, child_task, finance, fresh, new_task, request_spec, said,
 };
 
 pub const BUSY: Counters = Counters {
@@ -266,7 +266,7 @@ both! {
         let (grown, other) = (grown(&fixture).await, grown(&fixture).await);
         let mut questions: Vec<(TaskId, RequestSpec)> = Vec::new();
         for tree in [&other, &grown] {
-            questions = tree.all().map(|task| (task, asked(RequestKind::Approval, finance(1), 1))).collect();
+            questions = tree.all().map(|task| (task, request_spec(RequestKind::Approval, finance(1), 1))).collect();
             // This order differs from the order of the task ids and from the order of the request
             // ids.
             questions.sort_by_key(|(task, _)| task.0.as_u128().swap_bytes());

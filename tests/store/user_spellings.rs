@@ -102,7 +102,7 @@ async fn stored(fixture: &StoreFixture) -> [TaskId; 2] {
     ];
     ids.sort();
     fixture.task_of("globex", "Zoë").await;
-    let asked = super::store_fixture::asked(
+    let asked = super::store_fixture::request_spec(
         holdpoint::task::request::RequestKind::Approval,
         terms(&["Bob"]),
         1,

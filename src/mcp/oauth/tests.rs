@@ -9,7 +9,9 @@ use reqwest::header::HeaderMap;
 use serde_json::json;
 
 use super::super::client::McpOutcome;
-use super::super::fake::{Asking, Fake, NET, Seen, answer, called, modern, older, said, succeeded};
+use super::super::fake::{
+    Fake, NET, OwnedCall, Seen, answer, called, modern, older, said, succeeded,
+};
 use super::*;
 
 const TOKEN: &str = "t0ken-t0ken";
@@ -278,7 +280,7 @@ async fn endpoint_without_a_usable_token_lets_no_call_out() {
         })
         .await;
         let client = client_of(&server);
-        let McpOutcome::NotSent(why) = client.call(Asking::default().call()).await else {
+        let McpOutcome::NotSent(why) = client.call(OwnedCall::default().call()).await else {
             panic!("sent: {index}")
         };
         assert!(!why.contains("t0ken") && !why.contains("s3cret"), "{why}");

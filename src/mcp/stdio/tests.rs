@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use serde_json::json;
 
 use super::super::content::NO_RESULT;
-use super::super::fake::{Asking, succeeded};
+use super::super::fake::{OwnedCall, succeeded};
 use super::*;
 use crate::tool::AttemptPermit;
 use crate::world::captured::Captured;
@@ -92,12 +92,12 @@ impl Served {
         self.notes().iter().filter(|found| *found == note).count()
     }
 
-    async fn call(&self, asking: &Asking, within: Duration) -> McpOutcome {
+    async fn call(&self, asking: &OwnedCall, within: Duration) -> McpOutcome {
         self.stdio.call(&asking.call(), None, within, 0).await
     }
 
     async fn called(&self) -> McpOutcome {
-        self.call(&Asking::default(), LONG).await
+        self.call(&OwnedCall::default(), LONG).await
     }
 }
 
@@ -139,9 +139,9 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
 #[tokio::test]
 async fn call_is_one_line_with_the_approved_bytes_and_gets_its_answer() {
     let server = Served::running("def call(m): say(m['id'], line)");
-    let asking = Asking {
+    let asking = OwnedCall {
         arguments: r#"{ "a" : 1.0,"b":"\u00e9" }"#.to_owned(),
-        ..Asking::default()
+        ..OwnedCall::default()
     };
     let McpOutcome::Succeeded(line) = server.call(&asking, LONG).await else {
         panic!("no success")
@@ -170,7 +170,7 @@ async fn call_is_one_line_with_the_approved_bytes_and_gets_its_answer() {
 async fn later_request_of_an_attempt_has_the_rest_of_the_timeout() {
     let answers_slowly = "import time\ndef call(m): time.sleep(0.05); say(m['id'], 'late')";
     let (server, rest) = (Served::running(answers_slowly), Duration::from_secs(3));
-    let asking = Asking::default();
+    let asking = OwnedCall::default();
     let decided = asking.permit.decided().await.unwrap();
     let first = server.call(&asking, LONG).await;
     assert!(matches!(first, McpOutcome::Succeeded(_)), "{first:?}");
@@ -189,10 +189,10 @@ async fn sixteen_calls_at_once_get_their_own_answers_in_any_order() {
     let calls = (0..16_u128).map(|id| {
         let server = &server;
         async move {
-            let asking = Asking {
+            let asking = OwnedCall {
                 arguments: json!({"n": id.to_string()}).to_string(),
                 id: 100 + id,
-                ..Asking::default()
+                ..OwnedCall::default()
             };
             let outcome = server.call(&asking, LONG).await;
             assert_eq!(outcome, succeeded(&id.to_string()));
@@ -236,9 +236,9 @@ async fn refused_permit_writes_no_line() {
     let (decision, undecided) = AttemptPermit::undecided();
     drop(decision);
     for permit in [AttemptPermit::permitted_while(|| false), undecided] {
-        let asking = Asking {
+        let asking = OwnedCall {
             permit,
-            ..Asking::default()
+            ..OwnedCall::default()
         };
         let outcome = server.call(&asking, LONG).await;
         assert_eq!(outcome, McpOutcome::NotSent(NOT_PERMITTED.to_owned()));
@@ -246,9 +246,9 @@ async fn refused_permit_writes_no_line() {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
     let permit = AttemptPermit::permitted_while(move || count.fetch_add(1, Order::SeqCst) == 0);
-    let asking = Asking {
+    let asking = OwnedCall {
         permit,
-        ..Asking::default()
+        ..OwnedCall::default()
     };
     assert_eq!(server.call(&asking, LONG).await, succeeded("ticket.close"));
     assert_eq!(asked.load(Order::SeqCst), 1);
@@ -310,11 +310,11 @@ async fn call_in_time_out_is_canceled_and_a_server_that_lives_goes_on() {
         "def call(m):\n    if m['params']['arguments'].get('n'): say(m['id'], 'done')",
     );
     let late = McpOutcome::Unknown(NO_ANSWER_IN_TIME.to_owned());
-    assert_eq!(server.call(&Asking::default(), SHORT).await, late);
-    let asking = Asking {
+    assert_eq!(server.call(&OwnedCall::default(), SHORT).await, late);
+    let asking = OwnedCall {
         arguments: r#"{"n":1}"#.to_owned(),
         id: 3,
-        ..Asking::default()
+        ..OwnedCall::default()
     };
     assert_eq!(server.call(&asking, LONG).await, succeeded("done"));
     assert_eq!(
@@ -333,10 +333,10 @@ async fn arguments_with_line_breaks_are_one_message_and_call_one_tool() {
     );
     let second = r#"{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"other","arguments":{}}}"#;
     for (id, end) in [(1, "\n"), (2, "\r\n"), (3, "\r")] {
-        let asking = Asking {
+        let asking = OwnedCall {
             arguments: format!("{{\"x\":{end}{second}{end}}}"),
             id,
-            ..Asking::default()
+            ..OwnedCall::default()
         };
         let McpOutcome::Succeeded(text) = server.call(&asking, LONG).await else {
             panic!("{end:?} is a call");
@@ -357,7 +357,7 @@ const ANSWER_BOTH_AT_THE_SECOND: &str = "seen = []\ndef call(m):\n    seen.appen
 #[tokio::test]
 async fn answer_after_the_timeout_is_kept_and_is_no_answer_to_a_later_attempt() {
     let server = Served::running(ANSWER_BOTH_AT_THE_SECOND);
-    let first = Asking::default();
+    let first = OwnedCall::default();
     let unknown = McpOutcome::Unknown(NO_ANSWER_IN_TIME.to_owned());
     assert_eq!(server.call(&first, SHORT).await, unknown);
     assert_eq!(server.called().await, succeeded("second"));
@@ -368,7 +368,7 @@ async fn answer_after_the_timeout_is_kept_and_is_no_answer_to_a_later_attempt() 
 #[tokio::test]
 async fn answer_after_the_timeout_of_a_call_in_which_a_secret_was_declined_says_so() {
     let server = Served::running(ANSWER_BOTH_AT_THE_SECOND);
-    let first = Asking::default();
+    let first = OwnedCall::default();
     let resume = Resume {
         declined: vec!["pin".to_owned()],
         ..Resume::default()
@@ -396,10 +396,10 @@ async fn requests_of_a_child_that_reads_no_replies_are_left_out_beyond_a_bound()
     assert_eq!(server.called().await, succeeded("done"));
     let unanswered = dropped(&observed, "request");
     assert!((2000..3000).contains(&unanswered), "{unanswered}");
-    let asking = Asking {
+    let asking = OwnedCall {
         arguments: r#"{"n":1}"#.to_owned(),
         id: 3,
-        ..Asking::default()
+        ..OwnedCall::default()
     };
     let McpOutcome::Succeeded(later) = server.call(&asking, LONG).await else {
         panic!("no success")

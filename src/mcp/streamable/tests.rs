@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
 
-use super::super::fake::{Asking, Fake, NET, answer, called, modern, older, said, succeeded};
+use super::super::fake::{Fake, NET, OwnedCall, answer, called, modern, older, said, succeeded};
 use super::*;
 use crate::tool::AttemptPermit;
 
@@ -41,11 +41,11 @@ async fn call_sends_the_approved_bytes_with_its_id_to_a_stateless_server() {
     let text = "{ \"b\" : 1.0,\n\t\"a\": \"\\u00e9/\\/\", \"n\":1e2 , \"region\":\"é\" }";
     let properties =
         json!({"region": {"type": "string", "x-mcp-header": "Region"}, "a": {"type": "string"}});
-    let asking = Asking {
+    let asking = OwnedCall {
         arguments: text.to_owned(),
         schema: json!({"type": "object", "properties": properties}),
         headers: headers("x-key", "k3y"),
-        ..Asking::default()
+        ..OwnedCall::default()
     };
     assert_eq!(server.client().call(asking.call()).await, succeeded("done"));
     assert_eq!(server.methods(), ["server/discover", "tools/call"]);
@@ -132,9 +132,9 @@ async fn session_is_ended_with_the_headers_of_the_operator_or_a_token() {
         (server.client(), operator, "k3y-k3y-k3y"),
         (oauth, HeaderMap::new(), "Bearer t0ken-t0ken"),
     ] {
-        let asking = Asking {
+        let asking = OwnedCall {
             headers: headers.clone(),
-            ..Asking::default()
+            ..OwnedCall::default()
         };
         assert_eq!(client.call(asking.call()).await, succeeded("done"));
         client.close(&headers).await;
@@ -183,7 +183,7 @@ async fn server_that_is_silent_when_discovered_is_spoken_to_in_an_older_revision
     let mut http = streamable(&server);
     assert_eq!(http.probe_timeout, PROBE_TIMEOUT);
     http.probe_timeout = SHORT;
-    let asking = Asking::default();
+    let asking = OwnedCall::default();
     let outcome = http.call(&asking.call(), None, REQUEST_TIMEOUT, 0).await;
     assert_eq!(outcome, succeeded("done"));
 }
@@ -223,9 +223,9 @@ async fn server_that_hangs_for_one_user_delays_no_call_of_another() {
     })
     .await;
     let client = server.client();
-    let asking = |user| Asking {
+    let asking = |user| OwnedCall {
         headers: headers("x-user", user),
-        ..Asking::default()
+        ..OwnedCall::default()
     };
     let (alice, bob) = (asking("alice"), asking("bob"));
     let second = async {
@@ -255,9 +255,9 @@ async fn refused_credentials_name_their_headers_and_never_a_value() {
             Some(answer(status, "text/plain", "k3y-k3y-k3y"))
         })
         .await;
-        let asking = Asking {
+        let asking = OwnedCall {
             headers: headers("x-key", "k3y-k3y-k3y"),
-            ..Asking::default()
+            ..OwnedCall::default()
         };
         let client = server.client();
         let told = format!("the server answered {status} to the headers `x-key`");
@@ -377,9 +377,9 @@ async fn sessions_of_two_users_are_never_shared() {
     .await;
     let client = server.client();
     for user in ["alice", "bob", "alice", "bob"] {
-        let asking = Asking {
+        let asking = OwnedCall {
             headers: headers("x-user", user),
-            ..Asking::default()
+            ..OwnedCall::default()
         };
         assert_eq!(client.call(asking.call()).await, succeeded("done"));
     }
@@ -407,9 +407,9 @@ async fn refused_permit_lets_no_call_out() {
     let (decision, undecided) = AttemptPermit::undecided();
     drop(decision);
     for permit in [AttemptPermit::permitted_while(|| false), undecided] {
-        let asking = Asking {
+        let asking = OwnedCall {
             permit,
-            ..Asking::default()
+            ..OwnedCall::default()
         };
         let outcome = client.call(asking.call()).await;
         assert_eq!(outcome, McpOutcome::NotSent(net::NOT_PERMITTED.to_owned()));
@@ -436,9 +436,9 @@ async fn server_that_keeps_state_gets_the_call_until_it_answers_with_one_permit(
     .await;
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
-    let asking = Asking {
+    let asking = OwnedCall {
         permit: AttemptPermit::permitted_while(move || count.fetch_add(1, Ordering::SeqCst) == 0),
-        ..Asking::default()
+        ..OwnedCall::default()
     };
     assert_eq!(server.client().call(asking.call()).await, succeeded("done"));
     assert_eq!(asked.load(Ordering::SeqCst), 1);

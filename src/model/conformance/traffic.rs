@@ -19,7 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 #[derive(Debug)]
 pub(super) struct Traffic {
     /// The expected bodies of the requests, in order.
-    pub(super) asked: Vec<Value>,
+    pub(super) bodies: Vec<Value>,
     pub(super) answers: Vec<RecordedReply>,
 }
 
@@ -55,7 +55,7 @@ impl Traffic {
 
     fn read(text: &str) -> Result<Self, String> {
         let mut traffic = Self {
-            asked: Vec::new(),
+            bodies: Vec::new(),
             answers: Vec::new(),
         };
         let mut parts: Vec<(&str, String)> = Vec::new();
@@ -73,7 +73,7 @@ impl Traffic {
         for (head, body) in parts {
             match head.split_at(3) {
                 (">>>", _) => traffic
-                    .asked
+                    .bodies
                     .push(serde_json::from_str(&body).map_err(|error| error.to_string())?),
                 ("<<<", said) => traffic.answers.push(RecordedReply::read(said.trim(), body)),
                 (_, _) => {

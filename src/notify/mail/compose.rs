@@ -168,7 +168,7 @@ fn lines(
             texts.agent,
             visible_line(&question.agent, MAX_NAME_CHARS.min(limits.max_chars)),
         ),
-        (texts.asked, format_time(question.created_at, None)),
+        (texts.asked_at, format_time(question.created_at, None)),
         (texts.deadline, deadline),
     ];
     let summaries = question.summaries.iter().take(limits.max_summaries);

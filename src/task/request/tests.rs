@@ -47,7 +47,7 @@ fn call(task: TaskId) -> CallSpec {
     call
 }
 
-fn asked(task: TaskId) -> RequestSpec {
+fn request_spec(task: TaskId) -> RequestSpec {
     let call = call(task);
     RequestSpec {
         request_id: RequestId(Uuid::from_u128(1)),
@@ -69,7 +69,7 @@ type Member = fn(&mut RequestSpec) -> &mut String;
 #[test]
 fn changed_byte_of_a_request_is_always_noticed() {
     let task = TaskId(Uuid::from_u128(2));
-    assert!(asked(task).has_valid_digests("acme", task));
+    assert!(request_spec(task).has_valid_digests("acme", task));
     let members: [Member; 9] = [
         |asked| &mut asked.digest,
         |asked| &mut asked.pending_tool_calls[0].digest,
@@ -82,8 +82,8 @@ fn changed_byte_of_a_request_is_always_noticed() {
         |asked| asked.pending_tool_calls[0].rule.as_mut().unwrap(),
     ];
     for member in members {
-        for at in 0..member(&mut asked(task)).len() {
-            let mut changed = asked(task);
+        for at in 0..member(&mut request_spec(task)).len() {
+            let mut changed = request_spec(task);
             let text = member(&mut changed);
             let mut bytes = text.clone().into_bytes();
             bytes[at] ^= 1;
@@ -91,19 +91,19 @@ fn changed_byte_of_a_request_is_always_noticed() {
             assert!(!changed.has_valid_digests("acme", task), "{changed:?}");
         }
     }
-    let mut changed = asked(task);
+    let mut changed = request_spec(task);
     changed.pending_tool_calls[0].effect = Effect::Idempotent;
     assert!(!changed.has_valid_digests("acme", task));
     assert!(
-        !asked(task).has_valid_digests("other", task)
-            && !asked(task).has_valid_digests("acme", TaskId(Uuid::from_u128(4)))
+        !request_spec(task).has_valid_digests("other", task)
+            && !request_spec(task).has_valid_digests("acme", TaskId(Uuid::from_u128(4)))
     );
 }
 
 #[test]
 fn call_stored_before_addresses_is_read_and_shows_its_target() {
     let task = TaskId(Uuid::from_u128(2));
-    let mut stored = serde_json::to_value(asked(task)).unwrap();
+    let mut stored = serde_json::to_value(request_spec(task)).unwrap();
     stored["pending_tool_calls"][0]
         .as_object_mut()
         .unwrap()
@@ -120,7 +120,7 @@ fn call_stored_before_addresses_is_read_and_shows_its_target() {
 #[test]
 fn call_stored_before_definitions_is_still_read() {
     let task = TaskId(Uuid::from_u128(2));
-    let mut stored = serde_json::to_value(asked(task)).unwrap();
+    let mut stored = serde_json::to_value(request_spec(task)).unwrap();
     stored["pending_tool_calls"][0]
         .as_object_mut()
         .unwrap()

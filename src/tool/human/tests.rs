@@ -25,7 +25,7 @@ pub(super) fn jira() -> Service {
     }
 }
 
-fn asked() -> [RequestKind; HumanKind::ALL.len()] {
+fn kinds_with_tools() -> [RequestKind; HumanKind::ALL.len()] {
     HumanKind::ALL.map(HumanKind::request)
 }
 
@@ -54,16 +54,16 @@ fn fields(properties: &Value) -> Result<Value, String> {
 #[test]
 fn each_human_kind_has_its_tool_name_and_no_other_kind_has_one() {
     for kind in RequestKind::ALL {
-        assert_eq!(kind.tool().is_some(), asked().contains(&kind));
+        assert_eq!(kind.tool().is_some(), kinds_with_tools().contains(&kind));
         assert_eq!(
             kind.tool().and_then(RequestKind::from_tool),
             kind.tool().map(|_| kind)
         );
         assert_eq!(
             catalog_entry(kind, &[jira()]).is_some(),
-            asked().contains(&kind)
+            kinds_with_tools().contains(&kind)
         );
-        assert!(asked().contains(&kind) || question(kind, &json!({}), &[]).is_err());
+        assert!(kinds_with_tools().contains(&kind) || question(kind, &json!({}), &[]).is_err());
     }
     assert_eq!(RequestKind::from_tool("request_Confirmation"), None);
     assert!(
@@ -74,7 +74,7 @@ fn each_human_kind_has_its_tool_name_and_no_other_kind_has_one() {
 
 #[test]
 fn human_tools_have_no_implementation_and_no_effect() {
-    for kind in asked() {
+    for kind in kinds_with_tools() {
         let entry = built(kind);
         let spec = &entry.spec;
         assert_eq!(Some(spec.name.as_str()), kind.tool());
@@ -323,9 +323,9 @@ fn prompt_mentions_only_the_offered_human_tools() {
         prompt_paragraph(&[RequestKind::Approval, RequestKind::Reconcile]),
         None
     );
-    for kind in asked() {
+    for kind in kinds_with_tools() {
         let text = prompt_paragraph(&[kind]).unwrap();
-        for other in asked() {
+        for other in kinds_with_tools() {
             assert_eq!(
                 text.contains(&format!("- `{}`", other.tool().unwrap())),
                 other == kind,
@@ -338,7 +338,7 @@ fn prompt_mentions_only_the_offered_human_tools() {
 #[test]
 fn catalog_knows_which_human_tools_each_agent_may_use() {
     let catalog = Catalog::default()
-        .with_human("a", &asked(), vec![jira()])
+        .with_human("a", &kinds_with_tools(), vec![jira()])
         .with_human(
             "b",
             &[
@@ -349,12 +349,12 @@ fn catalog_knows_which_human_tools_each_agent_may_use() {
             Vec::new(),
         );
     let offered = |agent: &str| {
-        asked()
+        kinds_with_tools()
             .into_iter()
             .filter(|kind| catalog.human(agent, kind.tool().unwrap()).is_some())
             .collect::<Vec<_>>()
     };
-    assert_eq!(offered("a"), asked());
+    assert_eq!(offered("a"), kinds_with_tools());
     assert_eq!(
         offered("b"),
         [RequestKind::Confirmation],

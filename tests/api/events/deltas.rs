@@ -16,7 +16,7 @@ use crate::support::test_app::{Held, On, TestApp};
 
 /// A model call in flight: `after_seq` is the number of the last item in its prompt, and `which` is
 /// the id of the model call.
-struct Asking<'s> {
+struct DeltaSource<'s> {
     store: &'s Store,
     root: &'s str,
     task: &'s str,
@@ -25,7 +25,7 @@ struct Asking<'s> {
     which: u128,
 }
 
-impl Asking<'_> {
+impl DeltaSource<'_> {
     fn publish(&self, said: DeltaContent) {
         self.store.publish_delta(Delta {
             root_task_id: TaskId(self.root.parse().unwrap()),
@@ -47,8 +47,8 @@ impl Asking<'_> {
     }
 }
 
-fn asking<'s>(app: &'s TestApp, held: &'s Held, after_seq: i64) -> Asking<'s> {
-    Asking {
+fn asking<'s>(app: &'s TestApp, held: &'s Held, after_seq: i64) -> DeltaSource<'s> {
+    DeltaSource {
         store: app.store(),
         root: &held.task,
         task: &held.task,
@@ -130,7 +130,7 @@ on_both! {
         let mut watch = app.owner().watch(&held.task, None).await;
         watch.until("caught_up").await;
         let first = asking(&app, &held, 6);
-        let second = Asking { which: 2, ..asking(&app, &held, 6) };
+        let second = DeltaSource { which: 2, ..asking(&app, &held, 6) };
         // The stream has sent no delta of the first model call, so the stream drops this call's
         // reset.
         first.publish(DeltaContent::Reset);
@@ -160,7 +160,7 @@ on_both! {
             watch.until("caught_up").await;
             watches.push(watch);
         }
-        let model = |task, which| Asking { store: app.store(), root: &root_id, task, turn: 2, after_seq: 99, which };
+        let model = |task, which| DeltaSource { store: app.store(), root: &root_id, task, turn: 2, after_seq: 99, which };
         model(&own, 3).text(0, "first");
         model(&other, 1).text(0, "of another");
         model(&root_id, 2).text(0, "of the root");

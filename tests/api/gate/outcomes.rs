@@ -16,7 +16,7 @@ pub(super) async fn report(app: &TestApp, body: &Value) -> Reply {
     app.actor(AGENT).post("/v1/gate/outcomes", body).await
 }
 
-async fn look(app: &TestApp, call: &Reply, seconds: u32) -> Reply {
+async fn read_call(app: &TestApp, call: &Reply, seconds: u32) -> Reply {
     let path = format!("/v1/gate/calls/{}", call.str("/task_id"));
     let actor = app
         .actor(AGENT)
@@ -53,7 +53,7 @@ on_both! {
         let further_clients = async {
             until("the read waits", async || app.store().is_listened_to(task)).await;
             for (seconds, applied) in [(300, ""), (0, "wait=0")] {
-                let read = look(&app, &held, seconds).await;
+                let read = read_call(&app, &held, seconds).await;
                 assert_eq!(call_summary(&read), expected(200, "pending", "pending", Value::Null), "{}", read.text);
                 assert_eq!(read.header("preference-applied"), applied);
             }
@@ -61,7 +61,7 @@ on_both! {
             assert_eq!(call_summary(&asked), expected(202, "pending", "pending", Value::Null), "{}", asked.text);
         };
         tokio::select! {
-            waiting = look(&app, &held, 300) => panic!("{}", waiting.text),
+            waiting = read_call(&app, &held, 300) => panic!("{}", waiting.text),
             () = further_clients => {}
         }
         app.stop().await;
@@ -94,9 +94,9 @@ on_both! {
         let app = gate(on, "run_within: 5s").await;
         let call = ask(&app, &bash("ls"), 5).await;
         assert_eq!(call_summary(&call), expected(200, "allow", "started", Value::Null), "{}", call.text);
-        let mut now = look(&app, &call, 0).await;
+        let mut now = read_call(&app, &call, 0).await;
         while now.str("/state") == "started" {
-            now = look(&app, &call, 1).await;
+            now = read_call(&app, &call, 1).await;
         }
         assert_eq!(call_summary(&now), expected(200, "pending", "doubtful", Value::Null), "{}", now.text);
         assert_eq!(now.str("/request/kind"), "reconcile");
@@ -125,7 +125,7 @@ on_both! {
         let path = format!("/resume/{}", unknown.str("/request/request_id"));
         let retried = app.owner().header("prefer", "wait=0").post(&path, &json!({"action": "retry"})).await;
         assert!(retried.status < 300, "{}", retried.text);
-        assert_eq!(look(&app, &call, 0).await.str("/state"), "approved");
+        assert_eq!(read_call(&app, &call, 0).await.str("/state"), "approved");
         let second = ask_by_key(&app, "k1", &bash("ls"), 5).await;
         assert_eq!((call_summary(&second), &second.body["permit"]["attempt"]), (expected(200, "allow", "started", Value::Null), &json!(2)));
         let old = report(&app, &json!({"key": "k1", "attempt": 1, "outcome": "succeeded"})).await;
@@ -155,7 +155,7 @@ on_both! {
                 let decided = app.owner().header("prefer", "wait=0").post(&path, &answer).await;
                 assert!(decided.status < 300, "{}", decided.text);
             }
-            let ended = look(&app, &call, 10).await;
+            let ended = read_call(&app, &call, 10).await;
             assert_eq!((call_summary(&ended), ended.str("/message").as_str()), (expected(200, "allow", "settled", outcome), says), "{}", ended.text);
         }
         app.stop().await;
@@ -356,12 +356,12 @@ on_both! {
         assert_eq!(call_summary(&call), expected(200, "allow", "settled", "released"), "{}", call.text);
         assert!(call.body["permit"].is_object());
         assert_eq!(call.body["digest"], Value::Null, "no report is due");
-        assert_eq!(look(&app, &call, 0).await.status, 404);
+        assert_eq!(read_call(&app, &call, 0).await.status, 404);
         let kept = ask(&app, &bash("ls"), 5).await;
-        assert_eq!(look(&app, &kept, 0).await.status, 200);
+        assert_eq!(read_call(&app, &kept, 0).await.status, 200);
         let held = ask(&app, &json!({"tool": "Read", "arguments": {"path": "b"}}), 0).await;
         assert_eq!(call_summary(&held), expected(202, "pending", "pending", Value::Null), "{}", held.text);
-        assert_eq!(look(&app, &held, 0).await.status, 200);
+        assert_eq!(read_call(&app, &held, 0).await.status, 200);
         app.stop().await;
     }
 }

@@ -20,7 +20,7 @@ pub struct Call {
     pub results: Vec<ToolResult>,
     pub late: Vec<ToolResult>,
     /// The number of reconcile requests that were opened for the call.
-    pub asked: usize,
+    pub reconciles: usize,
     /// The number of the call's reconcile requests that were opened because the connection broke.
     /// The others were opened because a process ended.
     pub broken: usize,
@@ -174,7 +174,7 @@ pub fn read(
                 });
                 for own in asked.own_calls() {
                     let call = calls.entry(own.tool_call_id).or_default();
-                    call.asked += 1;
+                    call.reconciles += 1;
                     call.broken += usize::from(!lost);
                 }
             }
@@ -282,7 +282,7 @@ pub fn one_call(
     let undisturbed = executions
         .first()
         .is_none_or(|execution| matches!(execution.fault.as_str(), "" | "no"));
-    found.cut_off += call.asked - call.broken.min(call.asked);
+    found.cut_off += call.reconciles - call.broken.min(call.reconciles);
     if call.repeatable() && undisturbed {
         found.cut_off += call.starts.len().saturating_sub(1);
     }

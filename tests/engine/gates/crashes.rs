@@ -103,7 +103,7 @@ impl Process {
     }
 
     /// Proposes a held call for an asker who waits for five minutes. Returns the call's task.
-    async fn asked(&self, harness: &EngineHarness) -> TaskId {
+    async fn propose_held(&self, harness: &EngineHarness) -> TaskId {
         asking_at(&self.replica);
         let task = until_proposed(harness).await;
         let is_paused = async || harness.status(task).await == TaskStatus::Paused;
@@ -124,7 +124,7 @@ impl Process {
 async fn asked_by_a_dead_process() -> (EngineHarness, TaskId) {
     let harness = harness(StoreFixture::postgres().await).await;
     let process = Process::start(&harness).await;
-    let task = process.asked(&harness).await;
+    let task = process.propose_held(&harness).await;
     process.die(&harness, task).await;
     (harness, task)
 }
@@ -155,7 +155,7 @@ async fn asker_of_a_living_process_is_present_again_once_its_relay_has_reconnect
     let harness = harness(StoreFixture::postgres().await).await;
     let engine = harness.engine(8);
     let process = Process::start(&harness).await;
-    let task = process.asked(&harness).await;
+    let task = process.propose_held(&harness).await;
     // The query leaves out the advisory lock that a starting process holds for the migrations.
     let locks =
         "select pid::bigint from pg_locks where locktype = 'advisory' and mode = 'ExclusiveLock'

@@ -24,7 +24,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::super::call_slots::limit_refund;
 use super::super::engine_harness::{EngineHarness, alice, claimed, outcomes, person, whole};
 use super::{
-    Asking, GATE, LONG, abort, agent, approve, approved, ask, asking, asking_by, asks, bash,
+    AskTask, GATE, LONG, abort, agent, approve, approved, ask, asking, asking_by, asks, bash,
     driven, driven_until, harness, refund, small, until_at_rest, until_open, until_present,
     until_proposed,
 };
@@ -78,7 +78,7 @@ pub async fn waiting_for_a_slot(
     harness: &EngineHarness,
     engine: &Arc<Engine>,
     slots: Arc<Semaphore>,
-) -> (TaskId, Asking, OwnedSemaphorePermit) {
+) -> (TaskId, AskTask, OwnedSemaphorePermit) {
     let task = approved(harness, engine, &refund(1, Duration::ZERO)).await;
     until_at_rest(harness, task).await;
     let slot = slots.acquire_owned().await.unwrap();

@@ -80,7 +80,7 @@ impl RunState<'_> {
         if self.rng.one_in(2) {
             for _ in 0..2_000 {
                 if self.harness.journal(task).await.row.asker_until == Some(ASKER_UNTIL_DELIVERED) {
-                    let noted = Some(self.asked + 1);
+                    let noted = Some(self.last_ask + 1);
                     for handed in self.handed.entry(task).or_default() {
                         handed.noted_before = handed.noted_before.or(noted);
                     }

@@ -108,15 +108,15 @@ impl RunState<'_> {
         let engine = Arc::clone(&self.replicas[replica].engine);
         let handle = self.replicas[replica]
             .spawn(async move { engine.gates().ask(&agent(), &proposal, None).await });
-        self.asked += 1;
+        self.last_ask += 1;
         self.presences.push(Presence {
-            ask: self.asked,
+            ask: self.last_ask,
             call,
             from,
             until: None,
         });
         self.asks.push(Ask {
-            number: self.asked,
+            number: self.last_ask,
             call,
             by_bytes,
             runner,
@@ -222,7 +222,7 @@ impl RunState<'_> {
     async fn open(&self) -> Vec<(TaskId, RequestSpec)> {
         let mut open = Vec::new();
         for task in self.tasks().await {
-            let asked = self.harness.asked(task).await;
+            let asked = self.harness.open_specs(task).await;
             open.extend(asked.into_iter().map(|asked| (task, asked)));
         }
         open
@@ -266,7 +266,7 @@ impl RunState<'_> {
     }
 
     pub(super) async fn settle(&mut self, task: TaskId) {
-        for asked in self.harness.asked(task).await {
+        for asked in self.harness.open_specs(task).await {
             let reconcile = asked.kind == RequestKind::Reconcile;
             let answer = if reconcile && self.rng.one_in(2) {
                 whole(Action::Respond, Some(Value::from("it ran")))

@@ -12,7 +12,7 @@ use holdpoint::task::status::TaskStatus;
 
 use super::{BOB, BOB_ONLY, MINUTE, Post};
 use crate::notify::on_both;
-use crate::store::store_fixture::{asked, change, finance, fresh, new_task, status};
+use crate::store::store_fixture::{change, finance, fresh, new_task, request_spec, status};
 use crate::support::test_app::On;
 
 /// Returns how many questions the HTML body of a mail lists.
@@ -24,7 +24,7 @@ fn listed(mail: &crate::support::fake_mail_server::Mail) -> usize {
 async fn ask(store: &Store, count: usize) {
     let commit = |_| async move {
         let id = TaskId(fresh());
-        let question = asked(RequestKind::Approval, finance(1), 1);
+        let question = request_spec(RequestKind::Approval, finance(1), 1);
         let mut task = new_task(id, "acme", "alice");
         let paused = status(TaskStatus::Paused);
         task.facts

@@ -1,9 +1,9 @@
 //! The operations for agents that run outside this service. An agent proposes a call, reads the
 //! call's state, and reports the call's outcome.
 
-pub(crate) mod look;
 pub(crate) mod propose;
 pub(crate) mod report;
+pub(crate) mod show;
 pub(crate) mod waiting;
 
 use tokio::time::Instant;
@@ -24,7 +24,7 @@ pub(crate) const PEOPLE_RETRY_SECONDS: u32 = 30;
 pub(crate) fn operations() -> Vec<Operation> {
     vec![
         operation!(propose::OP, propose::propose_gate_call),
-        operation!(look::OP, look::get_gate_call),
+        operation!(show::OP, show::get_gate_call),
         operation!(report::OP, report::report_gate_outcome),
     ]
 }

@@ -52,9 +52,9 @@ async fn child_killed_before_the_write_is_started_again_and_the_call_sent_once()
     let server = Arc::new(Served::running(IDS));
     assert_eq!(server.called().await, succeeded("ticket.close"));
     let (decision, permit) = AttemptPermit::undecided();
-    let asking = Asking {
+    let asking = OwnedCall {
         permit,
-        ..Asking::default()
+        ..OwnedCall::default()
     };
     let killing = async {
         kill_child(&server).await;
@@ -160,7 +160,7 @@ async fn child_that_answers_nothing_after_a_timeout_is_ended() {
     let mut server = Served::running(&script);
     server.stdio.limits.alive = SHORT;
     let late = McpOutcome::Unknown(NO_ANSWER_IN_TIME.to_owned());
-    assert_eq!(server.call(&Asking::default(), SHORT).await, late);
+    assert_eq!(server.call(&OwnedCall::default(), SHORT).await, late);
     let (child, _) = ids(server.directory.path());
     until("the child has ended", || !lives(child)).await;
     assert_eq!(server.count("end of input"), 1);
@@ -170,11 +170,11 @@ async fn child_that_answers_nothing_after_a_timeout_is_ended() {
 async fn child_that_does_not_read_is_ended_at_the_timeout_of_a_write() {
     let script = format!("{IDS}def call(m):\n    note('busy')\n    while True: signal.pause()");
     let server = Served::running(&script);
-    let first = Asking::default();
-    let big = Asking {
+    let first = OwnedCall::default();
+    let big = OwnedCall {
         arguments: json!({"x": "x".repeat(1_000_000)}).to_string(),
         id: 4,
-        ..Asking::default()
+        ..OwnedCall::default()
     };
     let unwritten = async {
         until("the server is busy", || server.count("busy") == 1).await;
@@ -191,7 +191,7 @@ async fn child_that_does_not_read_is_ended_at_the_timeout_of_a_write() {
 async fn child_of_a_killed_guard_ends() {
     let script = format!("{IDS}def call(m):\n    note('busy')\n    while True: signal.pause()");
     let server = Served::running(&script);
-    let asking = Asking::default();
+    let asking = OwnedCall::default();
     let killing = async {
         until("the server is busy", || server.count("busy") == 1).await;
         let (_, guard) = ids(server.directory.path());
@@ -289,7 +289,7 @@ async fn start_that_its_caller_gives_up_ends_the_child_and_counts_as_a_failure()
     let script = format!("{IDS}note('waits')\nwhile True: signal.pause()");
     let mut server = Served::running(&script);
     server.stdio.limits.pause = Duration::from_mins(1);
-    let asking = Asking::default();
+    let asking = OwnedCall::default();
     let waits = until("the child waits", || server.count("waits") == 1);
     tokio::select! {
         outcome = server.call(&asking, LONG) => panic!("{outcome:?}"),

@@ -124,7 +124,7 @@ async fn characters_that_no_text_can_hold_are_replaced_in_an_answer_and_in_its_b
             modern(seen).or_else(|| Some(answer(200, kind, body)))
         })
         .await;
-        let asking = Asking::default();
+        let asking = OwnedCall::default();
         let outcome = server.client().call(asking.call()).await;
         assert_eq!(outcome, succeeded("a\u{FFFD}\u{FFFD}"), "{kind}");
         let raw: Value = serde_json::from_str(&asking.raw.take().unwrap()).unwrap();
@@ -310,7 +310,7 @@ async fn secret_that_was_declined_in_an_earlier_attempt_or_request_is_named_in_t
             responses,
             declined: asked.declined,
         };
-        let asking = Asking::default();
+        let asking = OwnedCall::default();
         let call = McpCall {
             resume: Some(resume),
             ..asking.call()
@@ -408,10 +408,10 @@ async fn secret_that_a_server_sends_back_is_in_no_outcome() {
     for redactor in [operator, credentials.redactor()] {
         for (index, echo) in echoes.into_iter().enumerate() {
             let server = Fake::new(move |seen| modern(seen).or_else(|| echo(seen))).await;
-            let asking = Asking {
+            let asking = OwnedCall {
                 headers: headers("authorization", CANARY),
                 redactor: redactor.merged_with(&Redactor::default()),
-                ..Asking::default()
+                ..OwnedCall::default()
             };
             let outcome = server.client().call(asking.call()).await;
             assert_eq!(server.calls()[0].header("authorization"), Some(CANARY));

@@ -29,9 +29,9 @@ async fn conversation_beyond_the_bound_ends_the_session_of_the_least_recently_us
         assert!(removed.is_none());
     }
     assert!(http.conversations.get(&key(0)).is_some());
-    let asking = Asking {
+    let asking = OwnedCall {
         headers: headers("x-user", "alice"),
-        ..Asking::default()
+        ..OwnedCall::default()
     };
     let outcome = http.call(&asking.call(), None, REQUEST_TIMEOUT, 0).await;
     assert_eq!(outcome, succeeded("done"));
