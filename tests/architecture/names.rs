@@ -1,10 +1,10 @@
-//! Checks names: no file and no type has a vague name, no name is a retired word of
+//! Checks names: no file and no type has a vague name, no declared name is a retired word of
 //! `docs/glossary.md`, and no two rooms declare visible types of the same name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use super::tokens::{Place, tokens};
+use super::tokens::{Place, Token, tokens};
 use super::{Source, all_sources, root, sources};
 
 const VAGUE_FILES: [&str; 6] = ["utils", "util", "common", "types", "helpers", "misc"];
@@ -14,6 +14,9 @@ const VAGUE_ENDINGS: [&str; 4] = ["Manager", "Service", "Handler", "Helper"];
 /// The names that visible types of several rooms may have. Code names the `Settings` of a room
 /// together with the room, as in `store::Settings`.
 const SHARED_NAMES: [&str; 1] = ["Settings"];
+
+/// The retired words that fields may have, because a field of a record has its column's name.
+const COLUMNS: [&str; 1] = ["doubted_at"];
 
 #[test]
 fn files_and_types_have_no_vague_names() {
@@ -94,11 +97,47 @@ fn no_name_is_a_retired_word_of_the_glossary() {
         "docs/glossary.md, \"Retired\", names them:\n{}",
         wrong.join("\n")
     );
-    let words: BTreeSet<String> = ["Live", "eyes"].map(str::to_owned).into();
-    assert_eq!(
-        declared_names("struct Live; mod eyes; fn live() { let eyes = 1; }", &words),
-        ["Live", "eyes"]
-    );
+}
+
+#[test]
+fn retired_word_is_found_as_the_name_of_every_kind_of_item_and_of_a_member() {
+    let words = ["Live", "eyes", "doubted_at"];
+    let words: BTreeSet<String> = words.map(str::to_owned).into();
+    let found = |text: &str| declared_names(text, &words);
+    for text in [
+        "pub(crate) struct Live<'a>(&'a str);",
+        "enum Live { Other }",
+        "union Live { other: u8 }",
+        "trait Live {}",
+        "impl Other { type Live = u8; }",
+        "pub const Live: u8 = 1;",
+        "static Live: u8 = 1;",
+        "enum Other { #[default] None, Live }",
+        "enum Other { Live(u8) }",
+        "enum Other { #[serde(rename = \"live\")] Live { at: u8 }, None }",
+        "enum Other { First = 1, Live = 2 }",
+    ] {
+        assert_eq!(found(text), ["Live"], "{text}");
+    }
+    for text in [
+        "mod eyes;",
+        "impl Other { const fn eyes(&self) {} }",
+        "struct Other<T> where T: Fn(u8) { pub eyes: T }",
+        "union Other { eyes: u8 }",
+        "enum Other { None, Some { #[serde(default)] eyes: [u8; 4] } }",
+        "record! { struct Other { doubted_at: u8, pub(super) eyes: u8 => flatten } }",
+    ] {
+        assert_eq!(found(text), ["eyes"], "{text}");
+    }
+    assert_eq!(found("fn doubted_at() {}"), ["doubted_at"]);
+    for text in [
+        "fn live(eyes: u8) { let eyes = Other { eyes: eyes::<Live> }; Other::Live }",
+        "struct Other([u8; 4]); fn other() { let eyes: u8 = 1; }",
+        "enum Other { Some(Live), None { at: Live } }",
+        "struct Other { at: Live, after: eyes::At }",
+    ] {
+        assert!(found(text).is_empty(), "{text}");
+    }
 }
 
 fn retired_words() -> BTreeSet<String> {
@@ -113,15 +152,53 @@ fn retired_words() -> BTreeSet<String> {
         .collect()
 }
 
-/// Returns the names of the types, functions and modules declared in `text` that are among `names`.
+/// Returns the names that `text` declares and that are among `names`: those of types, traits,
+/// functions, constants, statics and modules, and of the fields and variants of types.
 fn declared_names(text: &str, names: &BTreeSet<String>) -> Vec<String> {
     let tokens = tokens(text);
-    let declares = |word: &str| ["struct", "enum", "trait", "type", "fn", "mod"].contains(&word);
-    let pairs = tokens.iter().zip(tokens.iter().skip(1));
-    pairs
-        .filter(|(keyword, name)| declares(&keyword.text) && names.contains(&name.text))
-        .map(|(_, name)| name.text.clone())
-        .collect()
+    let mut found = Vec::new();
+    for (at, keyword) in tokens.iter().enumerate() {
+        let members = match keyword.text.as_str() {
+            "struct" | "enum" | "union" => members(&tokens[at..]),
+            "trait" | "type" | "fn" | "mod" | "const" | "static" => Vec::new(),
+            _ => continue,
+        };
+        let members = members.into_iter().filter(|name| !COLUMNS.contains(name));
+        let name = tokens.get(at + 1).map(|token| token.text.as_str());
+        found.extend(name.into_iter().chain(members).map(str::to_owned));
+    }
+    found.retain(|name| names.contains(name));
+    found
+}
+
+/// Returns the names of the fields and variants of a type whose declaration begins with `tokens`.
+fn members(tokens: &[Token]) -> Vec<&str> {
+    let is_enum = tokens.first().is_some_and(|token| token.text == "enum");
+    let words: Vec<&str> = tokens.iter().map(|token| token.text.as_str()).collect();
+    // The declaration of a type without a block ends with a semicolon.
+    let body = words.iter().position(|word| ["{", ";"].contains(word));
+    let Some(body) = body.filter(|at| words[*at] == "{") else {
+        return Vec::new();
+    };
+    let (mut found, mut depth) = (Vec::new(), 0_usize);
+    for around in words[body - 1..].windows(3) {
+        let [before, word, after] = [around[0], around[1], around[2]];
+        match word {
+            "{" | "(" | "[" => depth += 1,
+            "}" | ")" | "]" => depth -= 1,
+            _ => {
+                // An attribute, which ends with `]`, may stand before a variant.
+                let is_variant = is_enum && depth == 1 && ["{", ",", "]"].contains(&before);
+                if is_variant || after == ":" {
+                    found.push(word);
+                }
+            }
+        }
+        if depth == 0 {
+            break;
+        }
+    }
+    found
 }
 
 #[test]
