@@ -15,6 +15,7 @@ use super::item::{CloseReason, Outcome};
 use super::progress::{Progress, RequestProgress};
 use super::request::{RequestKind, RequestSpec};
 use super::request_kind::ResponseKind;
+use super::request_state::COUNTING_IDS;
 use super::status::RequestStatus;
 use super::time::Time;
 use super::user::{UserId, UserIds, UserKey};
@@ -32,10 +33,10 @@ impl RequestProgress {
 
     /// Returns the number of people who have approved `call`, plus one if `user` is not among them.
     #[must_use]
-    pub fn approvals_including(&self, call: CallId, user: &UserId) -> u32 {
+    pub fn approvals_including(&self, call: CallId, user: &UserId) -> usize {
         let mut people = self.approvers_of(call, user.ids());
         people.insert(user.key().clone());
-        u32::try_from(people.len()).unwrap_or(u32::MAX)
+        people.len()
     }
 
     /// Whether `user` has approved `call` in this request.
@@ -144,13 +145,9 @@ impl Progress {
         let mut may_run = answer.leave;
         if matches!(answer.action, Action::Approve | Action::Retry) {
             open.approvals.entry(id).or_default().push(decision.vote());
-            let over = decision.closes && decision.then.is_none_or(|then| then == Then::Continue);
-            // `Folded` counts all spellings of a user id as one person. If `auth.user_ids` is
-            // `exact`, each spelling is a person, so the count may be too low. This does no harm:
-            // the answer that completes the approvals has `leave`, which sets `may_run`.
-            let people =
-                u32::try_from(open.approvers_of(id, UserIds::Folded).len()).unwrap_or(u32::MAX);
-            may_run |= over || people >= open.spec.required();
+            let approvers = open.approvers_of(id, COUNTING_IDS).len();
+            may_run =
+                decision.closes_and_continues() || answer.decides(approvers, open.spec.required());
         }
         if may_run || answer.settles() {
             open.decided.insert(id, answer.action);

@@ -153,10 +153,19 @@ impl CallAnswer {
 
     /// Whether this answer decides the call without a count of approvals. True for every answer
     /// that lets the call run (`leave`), and for every answer other than an approval or a retry. An
-    /// approval or a retry without `leave` decides the call only if there are enough approvals.
+    /// approval or a retry without `leave` decides the call only if there are enough approvals (see
+    /// [`Self::decides`]).
     #[must_use]
     pub fn settles(&self) -> bool {
         self.leave || !matches!(self.action, Action::Approve | Action::Retry)
+    }
+
+    /// Whether this answer decides the call: it settles the call alone, or completes the `required`
+    /// approvals. `approvers` is the number of people who have approved the call, including the
+    /// person who gave this answer.
+    #[must_use]
+    pub fn decides(&self, approvers: usize, required: u32) -> bool {
+        self.settles() || approvers >= required.max(1) as usize
     }
 }
 
@@ -234,6 +243,14 @@ impl Decision {
     pub fn grants(&self) -> impl Iterator<Item = (CallId, &Grant)> {
         let answers = self.decisions.iter();
         answers.filter_map(|(call, answer)| Some((*call, answer.remember.as_deref()?)))
+    }
+
+    /// Whether this answer closes its request, and the task continues. Such an answer also decides
+    /// the calls that lack approvals. For example, a service without accounts closes a request
+    /// after one approval, even if the request requires several.
+    #[must_use]
+    pub fn closes_and_continues(&self) -> bool {
+        self.closes && self.then.is_none_or(|then| then == Then::Continue)
     }
 
     /// Returns the person's reason for the answer about this call. If there is none, returns the

@@ -13,6 +13,12 @@ use super::user::{UserId, UserIds};
 
 pub(crate) type TimedDecision = (Time, Decision);
 
+/// The rule by which the people who have approved a call are counted. The value of `auth.user_ids`
+/// at the time of the answers is not stored. `Folded` never counts one person as two, but may count
+/// two people as one. A count that is too low does no harm: the answer that completes the approvals
+/// is stored with `leave`, so this answer decides the call without a count.
+pub(super) const COUNTING_IDS: UserIds = UserIds::Folded;
+
 /// A request with the answers given so far.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestState<'a> {
@@ -46,34 +52,24 @@ impl<'a> RequestState<'a> {
 
     /// Returns the answer that decided `call`, if any: the first answer that settles the call alone
     /// or completes the required approvals. If there is none, but the request was closed and the
-    /// task continues, returns the last answer about the call. For example, a service without
-    /// accounts closes a request after one approval, even if the request requires several.
+    /// task continues, returns the last answer about the call.
     #[must_use]
     pub fn deciding_answer(&self, call: CallId) -> Option<&'a TimedDecision> {
-        let required = self.spec.required().max(1) as usize;
         let mut people = BTreeSet::new();
         let found = self.answers.iter().find(|(_, answer)| {
             let Some(call_answer) = answer.decisions.get(&call) else {
                 return false;
             };
-            // The value of `auth.user_ids` at the time of the answers is not stored. `Folded` never
-            // counts one person as two, but may count two people as one. A count that is too low
-            // does no harm: the answer that completes the approvals is stored with `leave`, so
-            // `settles` returns true for this answer.
-            people.insert(UserIds::Folded.key(&answer.by));
-            call_answer.settles() || people.len() >= required
+            people.insert(COUNTING_IDS.key(&answer.by));
+            call_answer.decides(people.len(), self.spec.required())
         });
-        // The last answer about a call decides it only if the request is closed and the task
-        // continues. If the closing answer cancels the task, the other calls stay undecided.
-        let continues = |then: Then| then == Then::Continue;
-        let closed = self
-            .answers
-            .iter()
-            .any(|(_, answer)| answer.closes && answer.then.is_none_or(continues));
+        // If the closing answer cancels the task, the other calls stay undecided.
+        let mut answers = self.answers.iter();
+        let continues = answers.any(|(_, answer)| answer.closes_and_continues());
         let last = || {
             self.answers
                 .iter()
-                .rfind(|(_, answer)| closed && answer.decisions.contains_key(&call))
+                .rfind(|(_, answer)| continues && answer.decisions.contains_key(&call))
         };
         found.or_else(last)
     }

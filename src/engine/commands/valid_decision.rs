@@ -140,22 +140,23 @@ impl ValidDecision {
         let answer = |call: CallId| {
             let reply = self.reply(call);
             let judged = edits.get(&call);
-            let leave = match reply.action {
-                Action::Approve | Action::Retry => {
-                    open.approvals_including(call, &caller.user_id) >= required
-                }
-                Action::Edit => judged.is_some_and(|judged| judged.approves),
-                Action::Reject | Action::Respond | Action::Mixed => false,
-            };
             let edit = judged.map(|judged| judged.edit.clone());
-            CallAnswer {
+            let mut answer = CallAnswer {
                 action: reply.action,
                 reason: reply.reason,
                 edit,
                 result_text: reply.result,
-                leave,
+                leave: false,
                 remember: grants.get(&call).cloned().map(Box::new),
-            }
+            };
+            answer.leave = match answer.action {
+                Action::Approve | Action::Retry => {
+                    answer.decides(open.approvals_including(call, &caller.user_id), required)
+                }
+                Action::Edit => judged.is_some_and(|judged| judged.approves),
+                Action::Reject | Action::Respond | Action::Mixed => false,
+            };
+            answer
         };
         let decisions: BTreeMap<_, _> = targets.iter().map(|call| (*call, answer(*call))).collect();
         let (then, closes) = self.consequence(open, &decisions);
