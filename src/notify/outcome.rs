@@ -51,11 +51,7 @@ impl QuestionOutcome {
 /// has an approval, the text gives the number of approvals of the call that has the fewest.
 /// Otherwise the text says only that the request is partly answered.
 fn approvals_text(state: &RequestState<'_>, ids: UserIds) -> Option<String> {
-    let required = state.spec.required();
-    let calls = state.spec.own_calls();
-    let open = calls.filter(|call| state.deciding_answer(call.tool_call_id).is_none());
-    let count = open.map(|call| state.approvals(call.tool_call_id, ids).len());
-    let count = count.min().unwrap_or_default();
+    let (count, required) = (state.approval_count(ids), state.spec.required());
     if count > 0 {
         return Some(format!("{count} of {required} have approved"));
     }

@@ -103,6 +103,7 @@ impl RequestRow {
             answers: &self.answers,
             status: self.status,
             expired: self.expired,
+            history_uncertain: self.history_uncertain,
         }
     }
 

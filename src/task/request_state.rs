@@ -28,6 +28,8 @@ pub struct RequestState<'a> {
     /// The stored status. It may still be `Pending` after the deadline has passed.
     pub status: RequestStatus,
     pub expired: bool,
+    /// Whether the request was opened before a restore or the promotion of a standby.
+    pub history_uncertain: bool,
 }
 
 /// The decision of a whole request, derived from all its answers.
@@ -91,6 +93,20 @@ impl<'a> RequestState<'a> {
         answers
             .filter(|(_, answer)| approves(answer) && people.insert(ids.key(&answer.by)))
             .collect()
+    }
+
+    /// Returns the number of approvals so far; 0 if the request requires only one approval. If the
+    /// request decides several calls, returns the number for the undecided call with the fewest
+    /// approvals. Once all calls are decided, returns the number for the call with the most.
+    #[must_use]
+    pub fn approval_count(&self, ids: UserIds) -> usize {
+        let calls = || self.spec.own_calls().map(|call| call.tool_call_id);
+        let count = |call: CallId| self.approvals(call, ids).len();
+        let open = calls().filter(|call| self.deciding_answer(*call).is_none());
+        let fewest = open.map(count).min();
+        fewest
+            .or_else(|| calls().map(count).max())
+            .unwrap_or_default()
     }
 
     /// Returns the answers of `user`, the first one first.
@@ -235,6 +251,7 @@ mod tests {
             answers,
             status,
             expired: false,
+            history_uncertain: false,
         }
     }
 

@@ -7,7 +7,9 @@ use super::call_state::{CallState, OUTCOME_UNKNOWN_TEXT, Phase};
 use super::decision::{Action, CallAnswer, Decision};
 use super::item::{Item, Outcome};
 use super::progress::Progress;
-use super::request::Warning;
+use super::request::{CallSpec, Warning};
+use super::request_state::RequestState;
+use super::status::RequestStatus;
 use super::time::Time;
 use super::verdict::Verdict;
 
@@ -125,6 +127,20 @@ impl CallState {
             Phase::Settled(Outcome::Denied | Outcome::Invalid, _)
         );
         self.attempts > 0 || (self.is_uncertain() && !refused)
+    }
+}
+
+impl RequestState<'_> {
+    /// Returns a warning for the approver if the request is open and `call` may have run in the
+    /// lost part of the history. Returns `None` for a call that is safe to repeat, or whose stored
+    /// warnings include this warning.
+    #[must_use]
+    pub fn restore_warning(&self, call: &CallSpec) -> Option<Warning> {
+        let is_open = self.status == RequestStatus::Pending;
+        let may_have_run = self.history_uncertain && is_open && !call.effect.is_repeatable();
+        let mut codes = call.warnings.iter().map(|warning| &warning.code);
+        (may_have_run && !codes.any(|code| code == MAY_ALREADY_HAVE_RUN))
+            .then(Warning::may_already_have_run)
     }
 }
 

@@ -9,11 +9,10 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::decision::{DecisionAction, WireDecision, WireDoor};
-use super::request::{WireApprovers, WireEffect, WireRequestStatus, may_have_run, message, url};
+use super::request::{WireApprovers, WireEffect, WireRequestStatus, message, url};
 use crate::http::Settings;
 use crate::store::RequestRow;
 use crate::task::request::{CallSpec, RequestKind};
-use crate::task::user::UserIds;
 
 const MAX_SUMMARIES: usize = 3;
 
@@ -99,10 +98,12 @@ pub(crate) struct BriefDecision {
 impl RequestBrief {
     #[must_use]
     pub(crate) fn from_row(row: &RequestRow, settings: &Settings) -> Self {
-        let asked = &row.spec;
+        let (asked, state) = (&row.spec, row.state());
         let own: Vec<&CallSpec> = asked.own_calls().collect();
         let name = |call: &&CallSpec| call.operator_name().map(str::to_owned);
-        let warned = |call: &&CallSpec| call.warnings.len() + usize::from(may_have_run(row, call));
+        let warned = |call: &&CallSpec| {
+            call.warnings.len() + usize::from(state.restore_warning(call).is_some())
+        };
         Self {
             request_id: asked.request_id.to_string(),
             root_task_id: row.root_task_id.to_string(),
@@ -119,11 +120,11 @@ impl RequestBrief {
             warnings: own.iter().map(warned).sum(),
             summaries: Some(summaries(&own)),
             approvers: (&asked.terms.approvers).into(),
-            approvals: approvals(row, &own, settings.roster.ids()),
+            approvals: state.approval_count(settings.roster.ids()),
             created_at: row.created_at.to_string(),
             expires_at: row.expires_at.map(|at| at.to_string()),
             url: url(asked.request_id, settings),
-            decision: WireDecision::of_request(&row.state()).map(Into::into),
+            decision: WireDecision::of_request(&state).map(Into::into),
         }
     }
 
@@ -154,18 +155,6 @@ fn summaries(own: &[&CallSpec]) -> Vec<String> {
     first
         .filter_map(|call| call.operator_summary().map(str::to_owned))
         .collect()
-}
-
-fn approvals(row: &RequestRow, own: &[&CallSpec], ids: UserIds) -> usize {
-    let state = row.state();
-    let count = |call: &&CallSpec| state.approvals(call.tool_call_id, ids).len();
-    let open = own
-        .iter()
-        .filter(|call| state.deciding_answer(call.tool_call_id).is_none());
-    let fewest = open.map(count).min();
-    fewest
-        .or_else(|| own.iter().map(count).max())
-        .unwrap_or_default()
 }
 
 fn distinct<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {

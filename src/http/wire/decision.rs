@@ -268,6 +268,7 @@ mod tests {
             answers: &answers,
             status: RequestStatus::Resumed,
             expired: false,
+            history_uncertain: false,
         };
         let at = "1970-01-01T00:00:00.000000Z";
         let whole = WireDecision::of_request(&state);
@@ -308,6 +309,7 @@ mod tests {
                 answers: &answers,
                 status: RequestStatus::Resumed,
                 expired: false,
+                history_uncertain: false,
             };
             [first, second].map(|call| {
                 let decision = WireDecision::of_call(&state, call).unwrap();

@@ -14,7 +14,6 @@ use crate::store::RequestRow;
 use crate::task::grant::Offer;
 use crate::task::id::RequestId;
 use crate::task::request::{CallSpec, RequestKind, RequestSpec, Warning};
-use crate::task::restore::MAY_ALREADY_HAVE_RUN;
 use crate::task::units::format_duration;
 use crate::task::user::UserIds;
 use crate::task::{status, tool_spec, verdict};
@@ -359,29 +358,12 @@ impl InterventionRequest {
     }
 }
 
-/// Returns whether the service adds the warning that the call may already have run. The service
-/// adds the warning if the request is open, and a restore or a failover may have lost later items
-/// of the journal. The service does not add the warning to a call that is safe to repeat, or whose
-/// stored warnings include it.
-#[must_use]
-pub(super) fn may_have_run(row: &RequestRow, call: &CallSpec) -> bool {
-    let known = || {
-        let mut codes = call.warnings.iter().map(|warning| &warning.code);
-        codes.any(|code| code == MAY_ALREADY_HAVE_RUN)
-    };
-    let open = row.status == status::RequestStatus::Pending;
-    row.history_uncertain && open && !call.effect.is_repeatable() && !known()
-}
-
 fn answered_call(row: &RequestRow, call: &CallSpec, extent: Extent, ids: UserIds) -> RequestedCall {
     let mut shown = requested_call(call, extent);
     if call.needs_decision {
-        if may_have_run(row, call) {
-            shown
-                .warnings
-                .push(call_warning(&Warning::may_already_have_run()));
-        }
         let state = row.state();
+        let warning = state.restore_warning(call);
+        shown.warnings.extend(warning.as_ref().map(call_warning));
         shown.approvals = approvals(&state, call.tool_call_id, ids);
         shown.decision = WireDecision::of_call(&state, call.tool_call_id);
     }
