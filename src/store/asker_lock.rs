@@ -21,7 +21,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use sqlx::postgres::PgListener;
 use tokio::time::timeout;
 
-use super::Store;
 use super::db::Sql;
 use super::relay::{Disconnected, TIMEOUT};
 use crate::world::{NoRandomness, random_bytes};
@@ -97,15 +96,5 @@ impl AskerLock {
     /// Records that the lock is no longer held, because the session that held it is lost.
     pub(super) fn lose(&self) {
         self.is_held.store(false, Ordering::Relaxed);
-    }
-}
-
-impl Store {
-    /// For tests on Postgres: whether the presence of an asker that this process stores now ends
-    /// with this process.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn ends_presence(&self) -> bool {
-        self.db().asker_lock.owner() != 0
     }
 }

@@ -9,9 +9,7 @@
 //! not taken. Each task row is updated at most once.
 
 use std::sync::OnceLock;
-use std::sync::atomic::Ordering;
 
-use super::Store;
 use super::db::{Db, DbFailure, Sql, Value};
 use super::lists::{
     APPROVERS, CHANGES, CREDENTIALS, DECISIONS, GRANTS, ITEMS, KEYS, List, NOTICES,
@@ -266,16 +264,6 @@ record! {
     struct Taken {
         change: i64,
         at: i64,
-    }
-}
-
-impl Store {
-    /// For tests: makes the statement of this file write all later changes of this store on
-    /// Postgres, also those that `commit_single.rs` would write.
-    #[doc(hidden)]
-    pub fn use_general_statement(&self) {
-        let committer = &self.inner.committer;
-        committer.is_general_only.store(true, Ordering::Relaxed);
     }
 }
 

@@ -61,15 +61,15 @@ mod tables;
 mod task_columns;
 mod task_list;
 mod tasks;
+mod test_support;
 mod tree;
 mod updatable_messages;
 mod upgrade;
 mod users;
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -422,73 +422,6 @@ impl Store {
     /// Waits until another replica has queued a task. By then, another worker may have claimed it.
     pub async fn wait_for_queued_task(&self) {
         self.inner.feed.wait_for_queued_task().await;
-    }
-
-    /// For tests: stops the exchange of notifications with other replicas.
-    #[doc(hidden)]
-    pub fn mute(&self) {
-        self.inner.muted.store(true, Ordering::Relaxed);
-    }
-
-    /// For tests on Postgres: sets the database's clock forward by `by`. On `SQLite`, tests inject
-    /// a clock instead.
-    #[doc(hidden)]
-    pub fn set_clock_forward(&self, by: Duration) {
-        self.db()
-            .offset
-            .fetch_add(change_rows::micros(by), Ordering::Relaxed);
-    }
-
-    /// Returns every statement, for the test that prepares each statement on both engines. An empty
-    /// text means that the statement is not used on that engine.
-    #[doc(hidden)]
-    pub fn statements() -> Vec<Sql> {
-        let own = [
-            STORE_AGENT_VERSION,
-            DEFINITION,
-            NOW,
-            READY,
-            commit::FIND,
-            open::EXPIRE_LEASES,
-            open::END_PRESENCE,
-        ];
-        let mut all = [
-            own.as_slice(),
-            asker_lock::STATEMENTS,
-            claim::STATEMENTS,
-            credentials::STATEMENTS,
-            metric_counts::STATEMENTS,
-            deliveries::STATEMENTS,
-            delivery_list::STATEMENTS,
-            gathered::STATEMENTS,
-            updatable_messages::STATEMENTS,
-            events::STATEMENTS,
-            gate_calls::STATEMENTS,
-            grants::STATEMENTS,
-            idempotency::STATEMENTS,
-            identity::STATEMENTS,
-            inbox::STATEMENTS,
-            journal::STATEMENTS,
-            notices::STATEMENTS,
-            open_list::STATEMENTS,
-            relay::STATEMENTS,
-            damaged_task::STATEMENTS,
-            request_list::STATEMENTS,
-            request_reads::STATEMENTS,
-            requests::STATEMENTS,
-            resend_keys::STATEMENTS,
-            sessions::STATEMENTS,
-            task_list::STATEMENTS,
-            tasks::STATEMENTS,
-            tree::STATEMENTS,
-            upgrade::STATEMENTS,
-            users::STATEMENTS,
-        ]
-        .concat();
-        all.extend(commit_postgres::statements());
-        all.extend(commit_single::statements());
-        all.extend(commit_sqlite::statements().map(Sql::on_sqlite));
-        all
     }
 
     fn db(&self) -> &Db {

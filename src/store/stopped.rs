@@ -58,12 +58,6 @@ impl StoppedTask {
 
 #[cfg(any(debug_assertions, feature = "failpoints"))]
 impl Store {
-    /// For tests that count statements: makes [`Store::compare`] do nothing from now on.
-    #[doc(hidden)]
-    pub fn stop_comparing(&self) {
-        self.inner.skips_comparison.store(true, Ordering::Relaxed);
-    }
-
     /// For tests: reads the task from the database, and panics if it differs from `stopped`. Does
     /// nothing if the task's version has changed since the commit.
     #[doc(hidden)]

@@ -291,7 +291,8 @@ impl AttemptPermit {
     }
 
     /// Returns a decided permit that holds as long as `may_send` returns true.
-    pub fn permitted_while(may_send: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+    #[cfg(test)]
+    pub(crate) fn permitted_while(may_send: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         let (decision, permit) = Self::undecided();
         decision.permit_while(may_send);
         permit
