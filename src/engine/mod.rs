@@ -8,6 +8,7 @@ pub mod gate;
 mod recovery;
 mod runtime;
 mod session;
+mod test_support;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,8 +21,9 @@ use tokio_util::task::TaskTracker;
 
 pub(crate) use self::commands::MAX_TRIES;
 pub use self::commands::{
-    Accepted, CallReply, CommitPosition, ConflictCode, DecisionBody, DecisionInput, Detail,
-    DetailCode, FieldError, Grants, IdempotencyKey, MessageInput, Refusal, TaskInput,
+    Accepted, CallReply, CommitPosition, ConflictCode, DecidableRequest, DecisionBody,
+    DecisionInput, Decisions, Detail, DetailCode, FieldError, Grants, IdempotencyKey, MessageInput,
+    Refusal, TaskInput,
 };
 use self::gate::OpenCallLocks;
 use self::runtime::Locked;

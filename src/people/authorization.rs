@@ -16,9 +16,9 @@ use crate::task::request_state::RequestState;
 use crate::task::user::{UserIds, Viewer};
 use crate::task::verdict::Approvers;
 
-/// The proof that a caller may decide a request. Only [`may_decide`] makes this proof. The engine's
-/// functions that apply a decision take the proof in place of a [`Caller`], so code that skips the
-/// check does not compile.
+/// The proof that a caller may decide a request. Only [`may_decide`] makes this proof, and an
+/// [`OwnedApprover`] keeps it. The engine's functions that apply a decision take the proof in place
+/// of a [`Caller`], so code that skips the check does not compile.
 #[derive(Clone, Copy, Debug)]
 pub struct Approver<'a> {
     caller: &'a Caller,
@@ -26,7 +26,35 @@ pub struct Approver<'a> {
     owner: &'a str,
 }
 
+/// An [`Approver`] that owns its data, for a decision that outlives the borrowed data.
+#[derive(Clone, Debug)]
+pub struct OwnedApprover {
+    caller: Caller,
+    tenant: String,
+    owner: String,
+}
+
+impl OwnedApprover {
+    #[must_use]
+    pub fn borrowed(&self) -> Approver<'_> {
+        Approver {
+            caller: &self.caller,
+            tenant: &self.tenant,
+            owner: &self.owner,
+        }
+    }
+}
+
 impl<'a> Approver<'a> {
+    #[must_use]
+    pub fn into_owned(self) -> OwnedApprover {
+        OwnedApprover {
+            caller: self.caller.clone(),
+            tenant: self.tenant.to_owned(),
+            owner: self.owner.to_owned(),
+        }
+    }
+
     #[must_use]
     pub fn caller(self) -> &'a Caller {
         self.caller

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
+use super::Decisions;
 use super::decide::Decider;
 use crate::agent::Agent;
 use crate::engine::driver::credentials::stored_credentials;
@@ -32,19 +33,19 @@ pub(super) struct ProvidedCredential {
     pub redactor: Redactor,
 }
 
-impl Engine {
+impl Decisions<'_> {
     /// Returns the fields of a submitted form, without the fields that hold a secret of the task or
     /// of the configuration.
     ///
     /// # Errors
     /// `NotFound` if the task is gone; `Unavailable` when the database does not answer.
     pub async fn without_secrets(
-        &self,
+        self,
         task: TaskId,
         mut fields: BTreeMap<String, String>,
     ) -> Result<BTreeMap<String, String>, Refusal> {
-        let session = self.load(task).await?.ok_or(Refusal::NotFound)?;
-        let redactor = redactor_for(self, &session).await?;
+        let session = self.engine.load(task).await?.ok_or(Refusal::NotFound)?;
+        let redactor = redactor_for(self.engine, &session).await?;
         fields.retain(|_, text| !redactor.finds_secret_in(text));
         Ok(fields)
     }

@@ -7,15 +7,14 @@ use std::sync::Arc;
 
 use super::decision_input::{DecisionInput, validate};
 use super::valid_decision::{JudgedEdit, ValidDecision};
-use super::{Accepted, IdempotencyKey, MAX_TRIES, Refusal};
+use super::{Accepted, IdempotencyKey, Refusal};
 use crate::agent::Agent;
 use crate::engine::Engine;
 use crate::engine::recovery::integrity::request_damage;
 use crate::engine::session::TaskSession;
-use crate::people::Caller;
-use crate::people::authorization::{Approver, may_decide};
+use crate::people::authorization::Approver;
 use crate::secret::Redactor;
-use crate::store::{CommitError, RequestRow, Store};
+use crate::store::{CommitError, RequestRow};
 use crate::task::change::{Journal, LeaseChange};
 use crate::task::decision::{Action, Edit, Then};
 use crate::task::failure::{Failure, FailureCode};
@@ -27,99 +26,6 @@ use crate::task::status::RequestStatus;
 use crate::task::tool_spec::ToolSpec;
 use crate::task::verdict::{Judgement, Verdict};
 use crate::tool::catalog::CatalogEntry;
-
-impl Engine {
-    /// Stores a person's decision and continues the task.
-    ///
-    /// # Errors
-    /// Returns the first error that applies, in this order:
-    /// 1. `NotFound`, then `Forbidden`.
-    /// 2. `Invalid` if the answer does not fit the request, or if the current rules do not permit
-    ///    its edited arguments.
-    /// 3. `DigestMismatch`, then `Expired`, then `Withdrawn` or `AlreadyDecided`.
-    /// 4. `Invalid` for an edit of a call that was already sent, or for a standing decision that
-    ///    the current rules do not permit.
-    ///
-    /// `KeyReused` if an earlier POST with the same key had another body. `Unavailable` when the
-    /// database does not answer.
-    ///
-    /// A refusal stores nothing, with two exceptions that return `Withdrawn`: a changed tool closes
-    /// the request, and damaged data fail the task.
-    pub async fn decide(
-        self: &Arc<Self>,
-        caller: &Caller,
-        request: RequestId,
-        answer: DecisionInput,
-        key: Option<IdempotencyKey>,
-    ) -> Result<Accepted, Refusal> {
-        let read = stored_request(&self.store, request).await?;
-        Box::pin(self.decide_read(caller, read, answer, key)).await
-    }
-
-    /// Like [`Engine::decide`], for a request that the caller has just read. `read` is the request
-    /// and the journal of its task.
-    ///
-    /// # Errors
-    /// As [`Engine::decide`].
-    pub async fn decide_read(
-        self: &Arc<Self>,
-        caller: &Caller,
-        read: (RequestRow, Option<Journal>),
-        answer: DecisionInput,
-        key: Option<IdempotencyKey>,
-    ) -> Result<Accepted, Refusal> {
-        let request = read.0.spec.request_id;
-        let mut read = Some(read);
-        for number in 0..MAX_TRIES {
-            let (row, journal) = match read.take() {
-                Some(read) => read,
-                None => stored_request(&self.store, request).await?,
-            };
-            let decider = Decider {
-                engine: self,
-                approver: approver_of(caller, &row)?,
-            };
-            let tried = decider.try_decision(&row, journal, &answer, key.as_ref(), number == 0);
-            if let Some(accepted) = tried.await? {
-                return Ok(accepted);
-            }
-        }
-        tracing::error!(%request, "a decision could not be stored");
-        Err(Refusal::Unavailable)
-    }
-
-    /// Returns whether an answer of `caller` would withdraw the open request `row`, because a tool
-    /// of the request's calls, or the request's credential form, has changed since the request was
-    /// opened. Compares with the configuration, asks no tool's server, and changes nothing.
-    ///
-    /// # Errors
-    /// `Unavailable` when the database does not answer; `Internal` if the journal is unreadable.
-    pub async fn asks_about_changed_tool(
-        self: &Arc<Self>,
-        caller: &Caller,
-        row: &RequestRow,
-    ) -> Result<bool, Refusal> {
-        let Ok(approver) = approver_of(caller, row) else {
-            return Ok(false);
-        };
-        let session = load_session(self, row, None).await?;
-        let Some(open) = session.own.progress.open_request(row.spec.request_id) else {
-            return Ok(false);
-        };
-        let agent = self.agent_of(&session.own.row).await?;
-        let state = row.state();
-        let calls = state.open_calls(&caller.user_id);
-        let calls: Vec<CallId> = calls.map(|call| call.tool_call_id).collect();
-        let decider = Decider {
-            engine: self,
-            approver,
-        };
-        let agent = agent.as_deref().ok();
-        // The person has not chosen an action yet. `Approve` stands for every action except
-        // `Retry`, because `is_tool_changed` gives the same result for all of them.
-        Ok(decider.is_tool_changed(agent, &session, open, Action::Approve, &calls))
-    }
-}
 
 /// Checks an answer of a person who may decide the request, and turns it into facts.
 #[derive(Clone, Copy)]
@@ -135,8 +41,8 @@ impl Decider<'_> {
     /// changed, so a server that does not answer delays the decision at most once.
     ///
     /// # Errors
-    /// As [`Engine::decide`].
-    async fn try_decision(
+    /// As [`Decisions::decide`](super::Decisions::decide).
+    pub(super) async fn try_decision(
         self,
         row: &RequestRow,
         journal: Option<Journal>,
@@ -218,7 +124,7 @@ impl Decider<'_> {
     }
 
     /// Validates an answer by the request's row alone. Returns errors in the order that
-    /// [`Engine::decide`] documents.
+    /// [`Decisions::decide`](super::Decisions::decide) documents.
     fn validate_by_row(
         self,
         row: &RequestRow,
@@ -375,7 +281,7 @@ impl Decider<'_> {
     /// since the request was opened. `Retry` is always checked, because it runs the tool again. For
     /// any other action, returns `false` without a check if the answers to this kind of request do
     /// not depend on the tool (`depends_on_tool`).
-    fn is_tool_changed(
+    pub(super) fn is_tool_changed(
         self,
         agent: Option<&Agent>,
         session: &TaskSession,
@@ -441,15 +347,7 @@ async fn fail_damaged_task(
     }
 }
 
-async fn stored_request(
-    store: &Store,
-    request: RequestId,
-) -> Result<(RequestRow, Option<Journal>), Refusal> {
-    let read = store.request_with_journal(request).await?;
-    read.ok_or(Refusal::NotFound)
-}
-
-async fn load_session(
+pub(super) async fn load_session(
     engine: &Engine,
     row: &RequestRow,
     journal: Option<Journal>,
@@ -459,18 +357,6 @@ async fn load_session(
         None => engine.load(row.task_id).await?,
     };
     session.ok_or(Refusal::NotFound)
-}
-
-/// Checks that `caller` may decide the request.
-///
-/// # Errors
-/// `NotFound` if the request is of another tenant; `Forbidden` if the caller may not decide it.
-fn approver_of<'a>(caller: &'a Caller, row: &'a RequestRow) -> Result<Approver<'a>, Refusal> {
-    if row.tenant != caller.tenant {
-        return Err(Refusal::NotFound);
-    }
-    may_decide(caller, &row.tenant, &row.owner, &row.spec.terms.approvers)
-        .ok_or_else(|| Refusal::Forbidden("You are not an approver of this request.".into()))
 }
 
 fn stored_damage(

@@ -8,7 +8,7 @@ use super::remember::{check_door, grant_misfit};
 use super::valid_decision::ValidDecision;
 use super::{Detail, DetailCode, FieldError, Refusal};
 use crate::people::Caller;
-use crate::people::authorization::{Approver, Roster, is_barred_editor, may_take_any_action};
+use crate::people::authorization::{Approver, Roster, is_barred_editor};
 use crate::secret::Secret;
 use crate::store::RequestRow;
 use crate::task::decision::{Action, Then};
@@ -110,7 +110,6 @@ pub struct CallReply {
 ///
 /// # Errors
 /// - `Forbidden` if the caller approves arguments that they wrote themselves and may not approve.
-/// - `Forbidden` if the caller came by a link and requests of this kind take no answer by a link.
 /// - `Forbidden` if the caller came by a link or through Slack and requests a standing decision.
 /// - `Invalid` if parts of the answer do not fit the request. The error lists these parts.
 /// - `Internal` if the request's form is unusable.
@@ -122,9 +121,6 @@ pub(crate) fn validate(
 ) -> Result<ValidDecision, Refusal> {
     let caller = approver.caller();
     let allowed = approver.permitted_actions(roster, &row.spec);
-    if !may_take_any_action(caller, row.spec.kind) {
-        return Err(Refusal::Forbidden(DetailCode::LinkMayNotDecide.into()));
-    }
     if answer.requests_grant() {
         check_door(caller)?;
     }

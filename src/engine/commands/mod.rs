@@ -8,6 +8,7 @@ pub(in crate::engine) mod create;
 mod credentials;
 mod decide;
 mod decision_input;
+mod decisions;
 mod denied_edits;
 mod detail;
 pub(crate) mod expire;
@@ -23,6 +24,7 @@ mod valid_decision;
 use std::collections::BTreeMap;
 
 pub use self::decision_input::{CallReply, DecisionBody, DecisionInput};
+pub use self::decisions::{DecidableRequest, Decisions};
 pub use self::detail::{Detail, DetailCode};
 pub use self::grants::Grants;
 pub use self::idempotency::IdempotencyKey;

@@ -86,7 +86,8 @@ pub(crate) async fn page(
         return Err(problem);
     };
     // A page shows no secret, not even to the person who typed it.
-    let Ok(fields) = http.engine.without_secrets(view.row.task_id, fields).await else {
+    let decisions = http.engine.decisions();
+    let Ok(fields) = decisions.without_secrets(view.row.task_id, fields).await else {
         return Err(problem);
     };
     let submitted = SubmittedForm::new(

@@ -390,7 +390,12 @@ async fn asks_about_changed_tool(
     caller: &Caller,
     row: &RequestRow,
 ) -> Result<bool, Problem> {
-    match http.engine.asks_about_changed_tool(caller, row).await {
+    match http
+        .engine
+        .decisions()
+        .asks_about_changed_tool(caller, row)
+        .await
+    {
         Err(Refusal::Unavailable) => Err(Problem::unavailable()),
         changed => Ok(changed.unwrap_or_default()),
     }

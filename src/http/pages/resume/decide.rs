@@ -10,7 +10,7 @@ use http::header::LOCATION;
 use utoipa::IntoResponses;
 
 use super::decision_body;
-use crate::engine::{Accepted, DecisionInput, DetailCode};
+use crate::engine::{Accepted, DecidableRequest, DecisionInput, DetailCode};
 use crate::http::Http;
 use crate::http::access;
 use crate::http::api::respond::{self, SuccessStatus};
@@ -27,7 +27,7 @@ use crate::http::server::problem::{Code, Problem, path_prefix};
 use crate::http::wire::body::WireDecisionBody;
 use crate::http::wire::params::{KeyHeader, PreferHeader};
 use crate::http::wire::task::AgentTask;
-use crate::people::authorization::{may_decide, may_decide_any, may_take_any_action};
+use crate::people::authorization::may_decide_any;
 use crate::store::RequestRow;
 use crate::task::decision::{Action, Door};
 use crate::task::id::RequestId;
@@ -124,11 +124,9 @@ pub(crate) async fn store_decision(
 ) -> Result<Accepted, Problem> {
     let secret_form = OnceLock::new();
     let authorize = async {
-        let (row, journal) = access::request_with_journal(http, &posted.caller, id).await?;
-        let (caller, approvers) = (&posted.caller, &row.spec.terms.approvers);
-        if may_decide(caller, &row.tenant, &row.owner, approvers).is_none()
-            || !may_take_any_action(caller, row.spec.kind)
-        {
+        let caller = &posted.caller;
+        let read = access::request_with_journal(http, caller, id).await?;
+        let Some(request) = DecidableRequest::for_caller(caller, read) else {
             return Err(Problem::forbidden(if caller.door == Some(Door::Link) {
                 DetailCode::LinkMayNotDecide
             } else if !may_decide_any(caller) {
@@ -136,22 +134,20 @@ pub(crate) async fn store_decision(
             } else {
                 DetailCode::MayNotDecide
             }));
+        };
+        let spec = &request.row().spec;
+        if spec.kind.takes_secrets() {
+            secret_form.get_or_init(|| spec.form.clone().unwrap_or_default());
         }
-        if row.spec.kind.takes_secrets() {
-            secret_form.get_or_init(|| row.spec.form.clone().unwrap_or_default());
-        }
-        Ok((row, journal))
+        Ok(request)
     };
     let stored = submit(
         http,
         posted,
         authorize,
-        |(row, journal)| async move {
-            let (row, answer) = read_answer(http, posted, row, path_action).await?;
-            Ok((row, journal, answer))
-        },
-        |engine, caller, (row, journal, answer), key| async move {
-            Box::pin(engine.decide_read(&caller, (row, journal), answer, key)).await
+        |request| read_answer(http, posted, request, path_action),
+        |engine, _, (request, answer), key| async move {
+            Box::pin(engine.decisions().decide(request, answer, key)).await
         },
     );
     stored.await.map_err(|problem| match secret_form.get() {
@@ -163,20 +159,20 @@ pub(crate) async fn store_decision(
 async fn read_answer(
     http: &Http,
     posted: &PostRequest,
-    row: RequestRow,
+    request: DecidableRequest,
     path_action: Option<Action>,
-) -> Result<(RequestRow, DecisionInput), Problem> {
+) -> Result<(DecidableRequest, DecisionInput), Problem> {
     if !posted.is_form() {
         let answer = posted
             .json(&http.body_parser, move |body, text| {
                 decision_body::read(body, text, path_action)
             })
             .await?;
-        return Ok((row, answer));
+        return Ok((request, answer));
     }
     let read = move |bytes: &[u8]| {
-        let answer = read_form(&row, bytes, path_action)?;
-        Ok((row, answer))
+        let answer = read_form(request.row(), bytes, path_action)?;
+        Ok((request, answer))
     };
     posted.parse_bytes(&http.body_parser, read).await
 }
