@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use tokio::sync::OwnedSemaphorePermit;
+
 use super::{
-    Accepted, DecidableRequest, DecisionInput, DetailCode, Engine, IdempotencyKey, Refusal,
+    Accepted, DecidableRequest, DecisionInput, DetailCode, Engine, IdempotencyKey, Refusal, Worker,
 };
 use crate::people::Caller;
 use crate::task::id::RequestId;
@@ -27,5 +29,14 @@ impl Engine {
         let decidable = DecidableRequest::for_caller(caller, read.ok_or(Refusal::NotFound)?)
             .ok_or_else(|| Refusal::Forbidden(DetailCode::MayNotDecide.into()))?;
         Box::pin(self.decisions().decide(decidable, answer, key)).await
+    }
+}
+
+#[doc(hidden)]
+impl Worker<'_> {
+    /// Takes a slot for [`Worker::claim`]; `None` if no slot is free.
+    #[must_use]
+    pub fn free_slot(self) -> Option<OwnedSemaphorePermit> {
+        self.engine.free_slot()
     }
 }

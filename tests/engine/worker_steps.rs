@@ -23,7 +23,7 @@ pub trait WorkerSteps {
 #[async_trait]
 impl WorkerSteps for Arc<Engine> {
     async fn claim(&self) -> Result<Vec<BoxFuture<'static, ()>>, Refusal> {
-        match self.free_slot() {
+        match self.worker().free_slot() {
             Some(first) => self.worker().claim(first).await,
             None => Ok(Vec::new()),
         }

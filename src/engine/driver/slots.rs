@@ -18,7 +18,7 @@ const SLOT_WAIT: Duration = Duration::from_millis(500);
 impl Engine {
     /// Takes a slot; `None` if no slot is free.
     #[must_use]
-    pub fn free_slot(&self) -> Option<OwnedSemaphorePermit> {
+    pub(in crate::engine) fn free_slot(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.slots).try_acquire_owned().ok()
     }
 
