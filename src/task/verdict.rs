@@ -176,12 +176,13 @@ impl Judgement {
         }
     }
 
-    /// Adds a sentence, if any, to the judgement's reason, unless the reason has it already.
+    /// Adds sentences, if any, to the judgement's reason. Repeats no text that both have.
     #[must_use]
     pub(crate) fn with_reason(self, reason: Option<&str>) -> Self {
         let Some(reason) = reason else { return self };
         let reason = match self.reason {
             Some(own) if own.contains(reason) => own,
+            Some(own) if reason.contains(&own) => reason.to_owned(),
             Some(own) => format!("{} {reason}", as_sentence(&own)),
             None => reason.to_owned(),
         };

@@ -249,8 +249,11 @@ impl Decider<'_> {
             .judgement_after_edit(session, &open.spec, request, &now)
             .map_err(refused)?;
         let quarantine = session.own.progress.quarantine.reason(name);
+        // At a gate, the call's own judgement has the reason of a quarantine by another call.
+        let earlier = state.judgement.as_ref().filter(|_| agent.gate.is_some());
+        let earlier = earlier.and_then(|earlier| earlier.reason.as_deref());
         let new_judgement = new_judgement
-            .map(|new| new.with_reason(quarantine.as_deref()))
+            .map(|new| new.with_reason(quarantine.as_deref()).with_reason(earlier))
             .filter(|new| !is_approved && state.judgement.as_ref() != Some(new));
         let rule = if now.verdict == Verdict::Hold {
             now.rule

@@ -27,6 +27,7 @@ impl Driver<'_> {
         self.refresh_tools(calls).await?;
         for state in self.states_of(calls) {
             let judgement = self.judgement(&state, JudgedAt::Proposal).await?;
+            let judgement = self.keep_gate_hold(&state, judgement);
             let entry = self.offered(&state.call.name);
             let spec = entry.as_deref().map(|entry| &entry.spec);
             let effect = spec.map_or(Effect::Once, |spec| spec.effect);
@@ -122,6 +123,7 @@ impl Driver<'_> {
         let mut differs = false;
         for state in self.states_of(calls) {
             let now = self.judgement(&state, JudgedAt::Start).await?;
+            let now = self.hold_if_in_doubt_at_gate(&state, now).await?;
             let effect = self.effect_now(&state);
             // An approval covers the effect that the approver saw in the request.
             let is_effect_approved = effect == state.effect || state.approval.is_some();
@@ -151,7 +153,7 @@ impl Driver<'_> {
     /// is gone. Also returns `Once` if the tool has changed since the call was started, because a
     /// repetition would then be another call, perhaps to another target. Exception: if the effect
     /// was `ReadOnly` and still is, returns `ReadOnly` even if the tool has changed.
-    fn effect_now(&self, state: &CallState) -> Effect {
+    pub(super) fn effect_now(&self, state: &CallState) -> Effect {
         let Some(entry) = self.offered(&state.call.name) else {
             return Effect::Once;
         };

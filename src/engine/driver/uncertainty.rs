@@ -1,7 +1,8 @@
 //! Holds allowed calls whose tool is in quarantine, or whose task's history is not fully known.
 
-use super::Driver;
 use super::verdict::held_for_owner;
+use super::{Driver, Stop};
+use crate::store::ReadError;
 use crate::task::call_state::CallState;
 use crate::task::restore::HISTORY_LOST_TEXT;
 use crate::task::tool_spec::ToolKind;
@@ -9,6 +10,10 @@ use crate::task::verdict::{Judgement, Verdict};
 
 /// The reason for holding a call while another task of its tree is unreadable.
 const TREE_DAMAGED_REASON: &str = "The stored data of another task of this tree cannot be read: the effects of that task are not known.";
+
+/// The reason for holding a call at a gate while the rows of earlier calls are unreadable.
+const CALLS_UNREADABLE_REASON: &str =
+    "The stored data of an earlier call of this tool cannot be read: it may have run.";
 
 impl Driver<'_> {
     /// Holds an allowed call if its tool is in quarantine, or if a part of the tree's history is
@@ -36,6 +41,67 @@ impl Driver<'_> {
             Verdict::Hold => judgement.with_reason(Some(&reason)),
             Verdict::Deny | Verdict::Invalid | Verdict::Human => judgement,
         }
+    }
+
+    /// Keeps a gate call held that a rule would now allow, for example after its tool has changed.
+    /// Earlier calls at the gate may be the reason of the hold, and the rules do not know them. If
+    /// a rule holds the call anew, adds the earlier reason.
+    pub(super) fn keep_gate_hold(&self, state: &CallState, judgement: Judgement) -> Judgement {
+        let earlier = state.judgement.as_ref();
+        let Some(earlier) =
+            earlier.filter(|it| self.agent.gate.is_some() && it.verdict == Verdict::Hold)
+        else {
+            return judgement;
+        };
+        match judgement.verdict {
+            Verdict::Allow => earlier.clone(),
+            Verdict::Hold => Judgement {
+                offer: judgement.offer.clone().filter(|_| earlier.offer.is_some()),
+                ..judgement.with_reason(earlier.reason.as_deref())
+            },
+            Verdict::Deny | Verdict::Invalid | Verdict::Human => judgement,
+        }
+    }
+
+    /// Holds an allowed `once` call at a gate that is about to start, if another call of its tool
+    /// has got into doubt since the call was proposed: the call may have waited for a slot, or for
+    /// a person's login. A call that starts in its first commit was compared with the earlier calls
+    /// just before.
+    ///
+    /// # Errors
+    /// `Lost` when the service goes down before the database answers.
+    pub(super) async fn hold_if_in_doubt_at_gate(
+        &self,
+        state: &CallState,
+        judgement: Judgement,
+    ) -> Result<Judgement, Stop> {
+        let (row, name) = (&self.session.own.row, &state.call.name);
+        let is_stored = row.last_seq > 0;
+        if !(self.agent.gate.is_some() && is_stored)
+            || judgement.verdict != Verdict::Allow
+            || state.approval.is_some()
+            || self.effect_now(state).is_repeatable()
+        {
+            return Ok(judgement);
+        }
+        let reason = loop {
+            match self.engine.doubt_before_start(row, name).await {
+                Ok(reason) => break reason,
+                Err(ReadError::Unavailable) => self.engine.back_off().await?,
+                Err(error @ ReadError::Corrupt(_)) => {
+                    tracing::error!(task = %row.task_id, %error, "earlier calls at a gate cannot be read; the call is held");
+                    break Some(CALLS_UNREADABLE_REASON.to_owned());
+                }
+            }
+        };
+        Ok(match reason {
+            Some(reason) => Judgement {
+                rule: judgement.rule,
+                reason: Some(reason),
+                ..held_for_owner()
+            },
+            None => judgement,
+        })
     }
 
     /// Holds an allowed `once` call (a call that must not be repeated) in two cases:

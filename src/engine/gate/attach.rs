@@ -16,12 +16,11 @@ use crate::engine::driver::verdict::parse_arguments;
 use crate::engine::session::TaskSession;
 use crate::engine::{Engine, Refusal};
 use crate::people::Caller;
-use crate::store::{EqualCall, ReadError};
+use crate::store::{EqualCall, FoundCalls, ReadError};
 use crate::task::call_state::{AttemptStart, Phase};
 use crate::task::change::{ASKER_UNTIL_DELIVERED, KeyedCall};
 use crate::task::id::{CallId, TaskId};
 use crate::task::item::{Outcome, newest_decisions};
-use crate::task::quarantine;
 use crate::task::rejections::json_equality_key;
 use crate::task::request::format_sha256;
 use crate::task::status::TaskStatus;
@@ -122,6 +121,7 @@ impl Gates<'_> {
             .await?;
         let mut equal = EqualCalls {
             engine: self.engine,
+            found: &found,
             rows: found
                 .calls
                 .iter()
@@ -144,21 +144,15 @@ impl Gates<'_> {
                 EarlierCalls::Requires(caution)
             });
         }
-        let is_doubtful = found.calls.iter().any(|row| row.outcome_unknown);
-        equal
-            .compare(
-                &call.tool,
-                is_doubtful,
-                found.quarantined_by,
-                gate.use_within,
-            )
-            .await
+        equal.compare(&call.tool, gate.use_within).await
     }
 }
 
 /// The earlier calls that are equal to a proposed call.
 struct EqualCalls<'r> {
     engine: &'r Engine,
+    /// The equal calls, and the other calls of the tool that affect a new call.
+    found: &'r FoundCalls,
     rows: Vec<&'r EqualCall>,
     /// Whether the proposal may continue a call that it does not name.
     attaches: bool,
@@ -168,10 +162,14 @@ struct EqualCalls<'r> {
 }
 
 impl<'r> EqualCalls<'r> {
+    /// Returns the loaded task; `None` if its journal is unreadable.
     async fn session(&mut self, task: TaskId) -> Result<Option<&TaskSession>, Refusal> {
         let session = match self.sessions.entry(task) {
             Entry::Occupied(loaded) => loaded.into_mut(),
-            Entry::Vacant(missing) => missing.insert(self.engine.load(task).await?),
+            Entry::Vacant(missing) => missing.insert(match self.engine.load(task).await {
+                Err(ReadError::Corrupt(_)) => None,
+                loaded => loaded?,
+            }),
         };
         Ok(session.as_ref())
     }
@@ -182,19 +180,10 @@ impl<'r> EqualCalls<'r> {
         self.attaches && row.call_key.starts_with(EQUAL_PREFIX)
     }
 
-    /// Compares the proposed call of `tool` with the earlier calls that are equal to it.
-    /// `is_doubtful` says whether the outcome of an earlier call of the same tool is unknown.
-    /// `quarantined_by` is the call that has put the tool into quarantine, if any. If the proposal
-    /// is a new call and there is a reason to hold it, the result has a [`Caution::Hold`]. If there
-    /// is no such reason, but the agent got the result of an equal call, the result has a
-    /// [`Caution::Notice`].
-    async fn compare(
-        &mut self,
-        tool: &str,
-        is_doubtful: bool,
-        quarantined_by: Option<TaskId>,
-        use_within: Duration,
-    ) -> Result<EarlierCalls, Refusal> {
+    /// Compares the proposed call of `tool` with the earlier calls. If the proposal is a new call
+    /// and there is a reason to hold it, the result has a [`Caution::Hold`]. If there is no such
+    /// reason, but the agent got the result of an equal call, the result has a [`Caution::Notice`].
+    async fn compare(&mut self, tool: &str, use_within: Duration) -> Result<EarlierCalls, Refusal> {
         let mut may_continue = self.rows.clone();
         may_continue.retain(|row| self.is_attachable(row));
         // The proposal continues the first call, in this order, whose `relation` permits it. Ended
@@ -218,14 +207,11 @@ impl<'r> EqualCalls<'r> {
                 Relation::Nothing => {}
             }
         }
-        let doubt =
-            "An earlier call of this tool may have run, and a person is asked about its outcome.";
-        let mut hold = hold.or(is_doubtful.then_some(doubt)).map(str::to_owned);
-        if hold.is_none()
-            && let Some(task) = quarantined_by
-        {
-            hold = Some(quarantine_reason(self.engine, tool, task).await?);
-        }
+        let doubt = self.engine.doubt_reason(tool, self.found).await?;
+        let mut hold = match (hold, doubt) {
+            (Some(reason), Some(doubt)) => Some(format!("{reason} {doubt}")),
+            (reason, doubt) => reason.map(str::to_owned).or(doubt),
+        };
         if hold.is_none() && self.ended_in_doubt(tool).await? {
             let why =
                 "The same call may have run before, and no person has decided such a call since.";
@@ -242,7 +228,7 @@ impl<'r> EqualCalls<'r> {
     /// Whether an ended equal call may have acted, so that it holds the proposed call even if a
     /// person has decided another call of the tool since. Looks at the newest ended call first.
     /// Stops after the first call that has run or that a person has decided: older calls do not
-    /// count.
+    /// count. A call whose journal is unreadable may have acted.
     async fn ended_in_doubt(&mut self, tool: &str) -> Result<bool, Refusal> {
         let mut ended = self.rows.clone();
         ended.retain(|row| row.status.is_terminal());
@@ -251,7 +237,7 @@ impl<'r> EqualCalls<'r> {
         ended.sort_by_key(|row| Reverse(row.task_id));
         for row in ended {
             let Some(session) = self.session(row.task_id).await? else {
-                continue;
+                return Ok(true);
             };
             let progress = &session.own.progress;
             if progress.quarantine.reason(tool).is_some() {
@@ -370,19 +356,6 @@ impl<'r> EqualCalls<'r> {
         let phase = state.map(|state| &state.phase);
         Ok(Relation::Holds(reason_to_hold_beside(phase)))
     }
-}
-
-/// Returns the reason to hold a call of `tool`, which the call of `task` has put into quarantine.
-/// The row of `task` decides alone that the proposed call is held. Its journal, which may be
-/// unreadable, only says what is known of the earlier call.
-async fn quarantine_reason(engine: &Engine, tool: &str, task: TaskId) -> Result<String, Refusal> {
-    let session = match engine.load(task).await {
-        Ok(session) => session,
-        Err(ReadError::Corrupt(_)) => None,
-        Err(ReadError::Unavailable) => return Err(Refusal::Unavailable),
-    };
-    let known = session.and_then(|session| session.own.progress.quarantine.reason(tool));
-    Ok(known.unwrap_or_else(|| quarantine::reason_without_journal(CallId(task.0))))
 }
 
 enum Relation {

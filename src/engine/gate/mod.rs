@@ -9,6 +9,7 @@ mod ask;
 mod attach;
 mod call;
 mod call_end;
+mod doubt;
 mod drive;
 mod max_open;
 mod presence;

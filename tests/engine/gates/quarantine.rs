@@ -7,14 +7,16 @@ use holdpoint::people::Caller;
 use holdpoint::task::decision::Action;
 use holdpoint::task::item::Outcome;
 use holdpoint::task::request::RequestKind;
+use holdpoint::task::time::Time;
 
+use super::super::call_slots::limit_refund;
 use super::super::damaged_journals::{CUT, damage};
 use super::super::engine_harness::{EngineHarness, alice, person, whole};
 use super::super::worker_steps::WorkerSteps as _;
 use super::failures::{by_key, report_of};
 use super::{
-    LONG, agent, approve, approved, asking_by, asks, bash, driven, harness, proposal, refund,
-    small, until_open,
+    LONG, abort, agent, approve, approved, asking_by, asks, bash, driven, harness, proposal,
+    refund, small, until_open, until_present, until_proposed,
 };
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::until;
@@ -123,5 +125,112 @@ both! {
         assert_eq!((held.state, held.permit), (GateState::Pending, None));
         let reason = held.reason.unwrap();
         assert!(reason.contains(&format!("({task}) may have acted.")), "{reason}");
+    }
+
+    async fn call_held_after_a_doubt_stays_held_when_its_tool_changes(fixture) {
+        let mut harness = harness(fixture).await;
+        let engine = harness.engine(8);
+        harness.tool.answers(500, "broken");
+        let failed = asks(&engine, &small(1, LONG)).await.task_id;
+        harness.tool.answers(200, "{}");
+        let held = asks(&engine, &small(2, Duration::ZERO)).await.task_id;
+        harness.configure(|yaml| yaml.replacen("Pay an order back.", "Pay back.", 1));
+        let changed = harness.engine(8);
+        let waiting = asking_by(&changed, small(2, LONG));
+        until_present(&harness, held, |until| until > Time(0)).await;
+        let [(request, _)] = harness.open(held).await[..] else {
+            panic!("one request")
+        };
+        let answer = whole(Action::Reject, None);
+        assert!(changed.decide(&alice(), request, answer, None).await.is_err());
+        let is_asked_anew = async || {
+            let open = harness.open(held).await;
+            matches!(open[..], [(new, RequestKind::Approval)] if new != request)
+        };
+        until("a person is asked anew", is_asked_anew).await;
+        let open = harness.open_specs(held).await;
+        let reason = open[0].own_calls().next().unwrap().reason.clone().unwrap();
+        assert!(reason.contains(&format!("({failed}) failed with status 500")), "{reason}");
+        let answer = whole(Action::Reject, None);
+        changed.decide(&alice(), open[0].request_id, answer, None).await.unwrap();
+        let call = waiting.await.unwrap().unwrap().call;
+        assert_eq!((call.outcome, harness.tool.count()), (Some(Outcome::Rejected), 1));
+    }
+
+    async fn allowed_call_that_waits_for_a_slot_is_held_once_its_tool_is_in_doubt(fixture) {
+        let mut harness = harness(fixture).await;
+        let unlimited = harness.engine(8);
+        let slots = limit_refund(&mut harness);
+        let engine = harness.engine(8);
+        let slot = slots.acquire_owned().await.unwrap();
+        let waiting = asking_by(&engine, small(1, LONG));
+        let task = until_proposed(&harness).await;
+        harness.tool.answers(500, "broken");
+        assert_eq!(asks(&unlimited, &small(2, LONG)).await.outcome, Some(Outcome::Failed));
+        harness.tool.answers(200, "{}");
+        drop(slot);
+        until_open(&harness, task, RequestKind::Approval).await;
+        assert_eq!(harness.tool.count(), 1);
+        approve(&harness, &engine, task).await;
+        let call = waiting.await.unwrap().unwrap().call;
+        assert_eq!((call.outcome, harness.tool.count()), (Some(Outcome::Succeeded), 2));
+    }
+
+    async fn approved_call_goes_on_after_its_tool_got_into_doubt(fixture) {
+        let harness = harness(fixture).await;
+        let engine = harness.engine(8);
+        let task = approved(&harness, &engine, &refund(1, Duration::ZERO)).await;
+        harness.tool.answers(500, "broken");
+        assert_eq!(asks(&engine, &small(2, LONG)).await.outcome, Some(Outcome::Failed));
+        harness.tool.answers(200, "{}");
+        let call = asks(&engine, &refund(1, LONG)).await;
+        assert_eq!((call.task_id, call.outcome), (task, Some(Outcome::Succeeded)));
+    }
+
+    async fn reason_of_a_call_beside_a_waiting_one_names_the_call_in_doubt(fixture) {
+        let harness = with_shell(fixture).await;
+        let engine = harness.engine(8);
+        let task = asks(&engine, &bash(LONG)).await.task_id;
+        let report = report_of(task, ReportedOutcome::Unknown);
+        engine.gates().report(&agent(), &report, None).await.unwrap();
+        until_open(&harness, task, RequestKind::Reconcile).await;
+        let named = format!("({task}) was started, and its outcome is not known.");
+        let first = asks(&engine, &shell("ls", Duration::ZERO)).await;
+        assert!(first.reason.as_ref().unwrap().contains(&named), "{first:?}");
+        let waiting = asking_by(&engine, shell("ls", LONG));
+        until_present(&harness, first.task_id, |until| until > Time(0)).await;
+        let second = asks(&engine, &shell("ls", Duration::ZERO)).await;
+        assert_ne!(second.task_id, first.task_id);
+        let reason = second.reason.unwrap();
+        assert!(reason.contains("The same call waits") && reason.contains(&named), "{reason}");
+        abort(waiting).await;
+    }
+
+    async fn late_unknown_outcome_of_a_canceled_call_holds_its_tool(fixture) {
+        let harness = with_shell(fixture).await;
+        let engine = harness.engine(8);
+        let task = asks(&engine, &bash(LONG)).await.task_id;
+        engine.cancel(&alice(), task, None).await.unwrap();
+        let held = asks(&engine, &shell("ls", Duration::ZERO)).await;
+        assert_eq!((held.state, held.permit), (GateState::Pending, None));
+        approve(&harness, &engine, held.task_id).await;
+        assert!(asks(&engine, &shell("pwd", LONG)).await.permit.is_some());
+        let report = report_of(task, ReportedOutcome::Unknown);
+        engine.gates().report(&agent(), &report, None).await.unwrap();
+        let held = asks(&engine, &shell("du", Duration::ZERO)).await;
+        assert_eq!((held.state, held.permit), (GateState::Pending, None));
+    }
+
+    async fn equal_ask_of_a_call_whose_journal_is_unreadable_is_held(fixture) {
+        let harness = with_shell(fixture).await;
+        let engine = harness.engine(8);
+        let task = asks(&engine, &bash(LONG)).await.task_id;
+        damage(&harness.fixture, task, CUT, "seq = 2").await;
+        assert!(engine.gates().read_call(&agent(), task, Duration::ZERO).await.is_err());
+        engine.round().await.unwrap();
+        let other = asks(&engine, &shell("ls", Duration::ZERO)).await.task_id;
+        approve(&harness, &engine, other).await;
+        let equal = asks(&engine, &by_key("k", None, bash(Duration::ZERO))).await;
+        assert_eq!((equal.state, equal.permit), (GateState::Pending, None));
     }
 }

@@ -1,0 +1,63 @@
+//! Finds out whether an earlier call of a tool may have run, so that no rule may allow a new `once`
+//! call of the tool by the same user in the same session at a gate.
+
+use crate::engine::Engine;
+use crate::store::{FoundCalls, ReadError};
+use crate::task::change::TaskRow;
+use crate::task::id::{CallId, TaskId};
+use crate::task::quarantine;
+
+/// The reason to hold a call while a person is asked about the outcome of an earlier call, if the
+/// earlier call has not put the tool into quarantine.
+const OUTCOME_IS_ASKED: &str =
+    "An earlier call of this tool may have run, and a person is asked about its outcome.";
+
+impl Engine {
+    /// Returns the reason to hold a call of `tool` because of the calls `found`; `None` if none of
+    /// them is in doubt. The rows of the calls decide alone. The journal of an earlier call, which
+    /// may be unreadable, only says what is known of it.
+    ///
+    /// # Errors
+    /// `Unavailable` when the database does not answer.
+    pub(super) async fn doubt_reason(
+        &self,
+        tool: &str,
+        found: &FoundCalls,
+    ) -> Result<Option<String>, ReadError> {
+        let Some(task) = found.quarantined_by else {
+            let is_asked = found.calls.iter().any(|call| call.outcome_unknown);
+            return Ok(is_asked.then(|| OUTCOME_IS_ASKED.to_owned()));
+        };
+        let session = match self.load(task).await {
+            Ok(session) => session,
+            Err(ReadError::Corrupt(_)) => None,
+            Err(error @ ReadError::Unavailable) => return Err(error),
+        };
+        let known = session.and_then(|session| session.own.progress.quarantine.reason(tool));
+        let reason = known.unwrap_or_else(|| quarantine::reason_without_journal(CallId(task.0)));
+        Ok(Some(reason))
+    }
+
+    /// Returns the reason to hold the stored call of `row`, a call of `tool` at a gate, before it
+    /// starts; `None` if no other call is in doubt.
+    ///
+    /// # Errors
+    /// `Unavailable` when the database does not answer; `Corrupt` if a row cannot be decoded.
+    pub(in crate::engine) async fn doubt_before_start(
+        &self,
+        row: &TaskRow,
+        tool: &str,
+    ) -> Result<Option<String>, ReadError> {
+        let (gate, session) = (&row.agent, &row.session_id);
+        let user = self.roster.ids().id(row.user_id.as_str());
+        let now = self.clock.now();
+        let mut found = self
+            .store
+            .equal_calls(&row.tenant, gate, &user, session, tool, &[], now)
+            .await?;
+        let is_other = |task: TaskId| task != row.task_id;
+        found.calls.retain(|call| is_other(call.task_id));
+        found.quarantined_by = found.quarantined_by.filter(|task| is_other(*task));
+        self.doubt_reason(tool, &found).await
+    }
+}
