@@ -20,8 +20,8 @@ mod armed {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::{Duration, Instant};
 
-    /// The duration from which a sleep of 1 ms proves that the process was stopped and continued
-    /// during the sleep.
+    /// If a sleep of 1 ms takes at least this duration, the process was frozen during the sleep and
+    /// has been continued.
     const STOP_DETECTION_GAP: Duration = Duration::from_secs(1);
     /// The delay before a freeze. During the delay, other Tokio tasks write the calls that already
     /// have a permit. Without the delay, the freeze could fall between a call's permit and its
@@ -112,8 +112,9 @@ mod armed {
             rustix::process::Signal::KILL
         };
         let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
-        // If another thread of this process receives the signal that was just sent, the process is
-        // killed or frozen a moment later. Until then, this thread must do nothing more.
+        // If the kernel delivers the signal to another thread, this thread runs on until the kill
+        // or the freeze takes effect. In this time, it must not go on with the code after the
+        // failpoint. So it aborts, or sleeps until it detects that the freeze is over.
         if !point.freezes {
             std::process::abort();
         }

@@ -112,10 +112,10 @@ pub(crate) async fn task_with_requests(
     task.ok_or_else(Problem::not_found)
 }
 
-/// Returns the task of `row` together with its open requests; `None` when the task is gone. The
-/// number of requests differs from `row.open_requests` if a commit came between the two reads. In
-/// this case, reads the row again and, if the row has changed, also the requests. Reads the
-/// requests at most three times.
+/// Returns the task of `row` together with its open requests; `None` when the task is gone. If the
+/// number of requests differs from `row.open_requests`, a commit may have come between the read of
+/// the row and the read of the requests. The function then reads the row again. If the row has
+/// changed, it also reads the requests again. It reads the requests at most three times.
 ///
 /// # Errors
 /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -87,9 +87,9 @@ impl TaskSession {
     }
 
     /// Whether a result still applies to its call. The result of an attempt that may have been sent
-    /// always applies. The result of an attempt that was never sent says only that this attempt did
-    /// nothing. Such a result applies only if the attempt was the call's last, and the call was
-    /// closed with an unknown outcome.
+    /// always applies. The result of an attempt that was never sent (see `not_sent`) applies only
+    /// if the attempt is the last of a call that is closed with an unknown outcome. It then shows
+    /// that this attempt had no effect.
     fn still_applies(&self, result: &ToolResult) -> bool {
         let Some(attempt) = self.not_sent.get(&result.tool_call_id) else {
             return true;
@@ -139,9 +139,11 @@ impl TaskSession {
                 self.resume_if_unblocked();
                 self.push_received(Fact::ToolResult(result));
             }
-            // If the answer to an attempt is missing, a person can choose `retry`. The call is then
-            // in the phase `Approved`. Until the new attempt starts, the tool's late answer to the
-            // earlier attempt still counts as the result.
+            // In these phases, the tool's answer to an attempt becomes the call's result:
+            // - `Started`: the attempt has no answer yet.
+            // - `Approved`: the attempt had no answer, and a person chose `retry`. The new attempt
+            //   has not started. Or `start_lost` is true.
+            // - `Settled`: the outcome `unknown` is not written yet, so the answer replaces it.
             Some(Phase::Started(_) | Phase::Approved(_) | Phase::Settled(Outcome::Unknown, _)) => {
                 self.push_received(Fact::ToolResult(result));
             }

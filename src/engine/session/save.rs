@@ -39,10 +39,11 @@ impl Engine {
     /// - `Lost` when this driver no longer holds the task. Also when the commit fails and a command
     ///   (such as a message) waits for it; the reply to the command then has the reason.
     ///
-    /// If the commit fails, the pending results of calls survive. After `Reloaded`, the session
-    /// still has them. Before it returns `Lost`, this function stores them by another commit. It
-    /// does not do so if the process stops, or if a command waits for the commit; such a command
-    /// keeps its own copy of a result.
+    /// After a failed commit, the pending results of calls are kept in one of three ways:
+    /// - If a command waits for the commit, the command has its own copy of its result.
+    /// - With `Reloaded`, the session still has the results that apply to their calls.
+    /// - Otherwise, this function stores the results by another commit before it returns `Lost`,
+    ///   unless the process stops first.
     pub(in crate::engine) async fn save(
         &self,
         session: &mut TaskSession,
@@ -80,13 +81,13 @@ impl Engine {
     }
 
     /// Reads the tree's new events, if the last read no longer counts as current
-    /// (`TaskTree::fresh`).
+    /// (`TaskTree::fresh`). If the database does not answer, reads again after a pause.
     ///
     /// # Errors
-    /// - With a command that waits for the session's first commit: `Lost` if another commit came
-    ///   first or the database does not answer. The command gets the reason.
-    /// - Without such a command: `Reloaded` or `Lost` like [`Engine::save`] if another commit came
-    ///   first; `Lost` once the service goes down. Retries while the database does not answer.
+    /// - `Reloaded` or `Lost`, as from [`Engine::save`], if another commit changed the task first.
+    /// - `Lost` if the service goes down before the database answers.
+    /// - `Lost` after the first failed read, if a command waits for the session's first commit. The
+    ///   reply to the command then has the reason.
     pub(in crate::engine) async fn refresh_tree(
         &self,
         session: &mut TaskSession,

@@ -22,10 +22,10 @@ impl TaskSession {
 }
 
 impl TaskTree {
-    /// Adds a Paused or Running item to the commit for each task whose status changes with its
+    /// Adds a Paused or Running item to the commit for each task whose status must follow its new
     /// counters (see `status_after`). If the tree has `MAX_OPEN_REQUESTS` open requests and the
-    /// commit closes one of them, also queues the tasks that wait to open a request. Calling this
-    /// function twice has the same effect as calling it once.
+    /// commit closes one of them, also queues the parked tasks that may open a request. A second
+    /// call before the commit changes nothing.
     pub(super) fn update_statuses(&mut self, own: &mut TaskDraft, lease: &LeaseChange, now: Time) {
         let mut sums = self.counter_changes(own, lease);
         let root = own.row.root_task_id;
@@ -65,8 +65,8 @@ impl TaskTree {
                 now,
             );
         }
-        // The tasks that are left in `sums` have no draft. Creates a draft for each of them whose
-        // status changes.
+        // `sums` now has only tasks without a draft. If the status of such a task changes, the task
+        // gets a draft for its status item.
         for (task, sum) in sums {
             let changes_status = |row: &TaskRow| {
                 status_after(

@@ -26,8 +26,8 @@ pub(crate) struct TaskDraft {
     pub items: Vec<Item>,
     /// The number of committed items, which come first in `items`.
     pub committed: usize,
-    /// The condition that the next commit checks instead of the version of the row. `Some` for a
-    /// task that the next commit inserts.
+    /// `Guard::New` if the next commit inserts the task's row. `None` if the row exists; the next
+    /// commit then checks the version of the row.
     pub guard: Option<Guard>,
     /// Whether the next commit writes the agent version of `row`.
     pub has_new_agent_version: bool,
@@ -127,9 +127,9 @@ impl TaskDraft {
     }
 
     /// Returns the presence of the asker that the next commit stores; `None` keeps the stored
-    /// presence. If the commit stores the call's result and the call has a presence (in the row or
-    /// from this commit), the presence becomes `Absent`, because the result is not delivered yet.
-    /// If the asker already has the result, the presence becomes `Delivered` instead.
+    /// presence. If the commit stores the result of a call with a presence (in the row or in
+    /// `asker`), returns `Delivered` if `asker` is `Delivered`. Otherwise, the asker does not have
+    /// the result yet, so the function returns `Absent`. For any other commit, returns `asker`.
     pub(crate) fn asker_change(&self) -> Option<AskerPresence> {
         let is_keyed = self.asker.is_some() || self.row.asker_until.is_some();
         let settles = || {
@@ -155,9 +155,9 @@ impl TaskDraft {
         change.filter(|_| is_keyed)
     }
 
-    /// Replaces the pending judgement of a call, and computes the progress again. The task must not
-    /// be stored yet: a stored item may belong to an uncertain part of the history, but
-    /// `Progress::from_items` counts no item as uncertain.
+    /// Replaces the pending judgement of a call, and computes the progress again from all items.
+    /// The task must not be stored yet: `Progress::from_items` treats every item as certain, but a
+    /// stored item may belong to the uncertain history.
     pub(crate) fn replace_judgement(&mut self, call: CallId, by: &Judgement) {
         let pending = self.items.iter_mut().skip(self.committed);
         for item in pending {
@@ -228,10 +228,10 @@ impl TaskDraft {
         }
     }
 
-    /// Pushes a result for each unfinished call that `which` selects. The result has `outcome` and
-    /// `text`. In two cases, pushes the call's [`CallState::canceled_result`] instead: the call has
-    /// started a sub-agent, or the `canceled_result` has another outcome than `Canceled`, for
-    /// example because the call may have run.
+    /// Pushes a result for each unfinished call that `which` selects. A call with a sub-agent gets
+    /// its [`CallState::canceled_result`]. So does a call whose `canceled_result` has another
+    /// outcome than `Canceled`, for example `Unknown` for a call that may have run. Every other
+    /// call gets a result with `outcome` and `text`.
     pub(crate) fn close_calls(
         &mut self,
         which: impl Fn(&CallState) -> bool,
@@ -348,9 +348,9 @@ impl TaskDraft {
         }
     }
 
-    /// Applies to `row` the effects of a commit of the pending facts and `lease` at the time `at`.
-    /// `sums` are the increments of the counters. Does not change `next_event`, `takeovers`,
-    /// `fruitless`, and the owner and the end of the lease.
+    /// Updates `row` as a commit at the time `at` does that stores the pending facts and the lease
+    /// change `lease`. `sums` are the increments of the counters. The fields `next_event`,
+    /// `takeovers` and `fruitless`, and the owner and the end of the lease, keep their values.
     pub(crate) fn advance(&self, row: &mut TaskRow, lease: &LeaseChange, sums: Counters, at: Time) {
         if self.guard.is_some() {
             row.created_at = at;

@@ -100,8 +100,7 @@ impl TaskTree {
         !self.unreadable.is_empty()
     }
 
-    /// Whether the row and all items of a task can be read. If not, the task is ended without its
-    /// items, with the data of its row alone.
+    /// Whether the row and all items of a task can be read.
     pub(crate) fn is_readable(&self, task: TaskId) -> bool {
         !self.unreadable.contains(&task)
     }
@@ -249,9 +248,9 @@ impl TaskTree {
         let mut own_change = change;
         own_change.counters = sums.remove(&own.task_id()).unwrap_or_default();
         // If a child starts, the commit must check the version of each ancestor, because a
-        // concurrent commit may have used up a limit of the ancestor. The commit checks only
-        // ancestors that it changes, and ancestors with an entry in `sums`. So each ancestor gets
-        // an entry here, even if its counters stay the same.
+        // concurrent commit may have used up a limit of the ancestor. The commit checks the version
+        // of an ancestor only if the ancestor has a draft or an entry in `sums`. So each ancestor
+        // without an entry gets an entry of zeros.
         let begins = self.drafts.values().any(|related| related.begins);
         if begins {
             for task in &ancestors {

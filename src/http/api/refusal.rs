@@ -127,17 +127,16 @@ fn conflict(code: ConflictCode) -> (Code, &'static str) {
 }
 
 /// Returns the earlier decision to show to `user`, whose answer came too late. If the decision of
-/// the request has canceled a task (as `then` says), returns the decision of the request, because
-/// the cancellation also ended the undecided calls. Otherwise, returns the first of these decisions
-/// that exists:
+/// the request has canceled a task (by its `then`), returns this decision, because it also ended
+/// the calls that were undecided. Otherwise, returns the first decision that exists:
 ///
 /// - for an answer to one `call`: the user's own earlier answer, the answer that decided the call,
 ///   the newest answer to the request;
 /// - for an answer to a whole request that requires one approval: the decision of the request, the
 ///   user's own earlier answer, the newest answer to the request;
 /// - for an answer to a whole request that requires several approvals: the user's own earlier
-///   answer, because each person has an answer of their own; then the decision of the request, the
-///   newest answer to the request.
+///   answer, the decision of the request, the newest answer to the request. The own answer comes
+///   first, because each of several people may have answered.
 fn earlier_decision(row: &RequestRow, user: &UserId, call: Option<CallId>) -> Option<WireDecision> {
     let state = row.state();
     let whole = WireDecision::of_request(&state);

@@ -50,7 +50,8 @@ impl GateSurface {
 }
 
 /// Proposes a call at its gate, waits for the answer, and records the duration in the metric
-/// `gate_ask`. If `claim_until` is set, an approved call is not started after this time.
+/// `gate_ask`. The proposal starts an approved call only before `claim_until`, because a client
+/// that has stopped waiting would not get the permit. `None` sets no such limit.
 ///
 /// # Errors
 /// Fails if the gate refuses the proposal. The duration of a refused proposal is not recorded.

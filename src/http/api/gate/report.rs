@@ -126,7 +126,7 @@ impl ReportGateOutcome {
 impl From<ReportGateOutcome> for OutcomeReport {
     fn from(body: ReportGateOutcome) -> Self {
         Self {
-            // Without a `task_id`, the body has a `key`.
+            // `read` made sure that the body has either a `task_id` or a `key`.
             call: body.task_id.ok_or(body.key.unwrap_or_default()),
             attempt: body.attempt,
             outcome: body.outcome.into(),

@@ -64,10 +64,10 @@ impl WaitingAsks {
         })
     }
 
-    /// Ends the waits of all proposals of `caller` with the request name `request`. If two clients
-    /// of the caller use this name, the waits of both clients end, because the service cannot tell
-    /// which client has canceled. A canceled wait that continued could start a call that its client
-    /// no longer wants.
+    /// Ends the waits of all proposals that `caller` has registered under the name `request`. If
+    /// two clients of the caller use this name, the service cannot tell which client has canceled,
+    /// so it ends both waits. If it ended neither wait, the canceled proposal could start a call
+    /// that its client no longer wants.
     pub(crate) fn cancel(&self, caller: &Caller, request: &str) {
         let person = person(caller);
         for (other, named) in self.lock().open.values() {

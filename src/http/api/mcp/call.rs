@@ -30,9 +30,9 @@ use crate::http::server::prefer::Prefer;
 use crate::people::Caller;
 use crate::task::id::TaskId;
 
-/// The time for which the server waits for an answer before it begins an event stream. A call that
-/// runs gets this time even if the gate's `hold` or the client's `Prefer` is shorter, because these
-/// two limit only the wait for people.
+/// The time for which the server waits for an answer before it begins an event stream. The gate's
+/// `hold` and the client's `Prefer` limit only the wait for people. Even if they are shorter, the
+/// proposal waits this long for the tool of a call that it has started.
 const JSON_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// The maximum number of repetitions of one request by its client. A client of the revision
 /// 2026-07-28 repeats the request by itself if the response has a `requestState`, and gives up

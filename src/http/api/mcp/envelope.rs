@@ -167,9 +167,9 @@ pub(super) fn check_headers(
         ));
     }
     if incoming.id.is_some() {
-        // The method is checked before `_meta`. `initialize` is a method of the older revisions, in
-        // which `_meta` names no revision. Its client must learn that the method is unknown, not
-        // that a member of `_meta` is missing.
+        // The method is checked before `_meta`, for clients that send `initialize`. Only the older
+        // revisions have this method, and their `_meta` names no revision. The client must get the
+        // error of an unknown method, not the error of a missing member of `_meta`.
         RpcMethod::parse(&incoming.method, revision)?;
     }
     if let Some(params) = params.filter(|_| incoming.id.is_some()) {

@@ -64,7 +64,7 @@ impl ResultWriter {
             .to_string()
     }
 
-    /// Writes the result from the stored call, without the bytes that an MCP server sent.
+    /// Writes the result from the stored call. Does not use an MCP server's own result.
     fn write_from_call(
         &self,
         call: &GateCall,
@@ -178,10 +178,10 @@ impl ResultWriter {
 }
 
 /// Writes the result of a call that a gateway does not let through, in the protocol revision of the
-/// gateway's client. The result has no `requestState`, because the client would repeat it in a
-/// request that the gateway may send to the upstream MCP server. A result that a person gave is an
-/// error result, because the upstream's tool may have an `outputSchema`, which this service does
-/// not know.
+/// gateway's client. The result has no `requestState`: the client would send the state in its next
+/// request, and the gateway may forward that request to the upstream MCP server. A result that a
+/// person gave becomes an error result: the upstream's tool may have an `outputSchema`, which this
+/// service does not know, and the client would refuse a success that does not fit the schema.
 pub(crate) fn gateway_result(
     call: &GateCall,
     caller: &Caller,

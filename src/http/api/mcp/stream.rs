@@ -136,9 +136,9 @@ fn notification(token: &Value, number: u64, request: Option<&AwaitedRequest>) ->
     json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params}).to_string()
 }
 
-/// Returns a text that names the people for whom a call waits. If the request is an approval, the
-/// text says that they approve. For any other kind of request, the text says that they answer a
-/// question, because the call may already have run.
+/// Returns a text that names the people for whom a call waits, and their task: to approve, if the
+/// request is an approval, or else to answer a question. The text for a question does not
+/// say `approve`, because the call may already have run.
 fn waiting_text(kind: RequestKind, approvers: &Approvers) -> String {
     let names = approvers.groups.iter().chain(&approvers.users);
     let names: Vec<&str> = names.map(String::as_str).collect();

@@ -94,9 +94,9 @@ pub(crate) async fn list_requests(
     list_page(&http, &caller, filter, inbox, open).await
 }
 
-/// Returns the number of requests that wait for the caller and fit `filter`, and whether there may
-/// be more than were counted. With `roots`, counts the requests of these trees. Counts at most
-/// [`MAX_COUNTED`] requests.
+/// Returns the number of requests that wait for the caller and fit `filter`, but at most
+/// [`MAX_COUNTED`]. Also returns whether there may be more such requests. If `roots` is not empty,
+/// counts only the requests of these trees.
 async fn open_requests(
     http: &Http,
     caller: &Caller,
