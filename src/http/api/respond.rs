@@ -83,8 +83,9 @@ async fn respond_after_wait(
     // The time that the client waits begins with the arrival of the body. The command may have used
     // a part of this time, because it may have waited for a slot or for the database.
     let time = posted.rest_of(prefer.wait_or(http.settings.wait));
-    // The asker of an approved call at a gate may have stopped waiting for the call. The call then
-    // starts only when the asker proposes it again, so a wait for the task would be useless.
+    // A call at a gate starts only while its asker waits for the verdict. If the asker of an
+    // approved call has left, the call starts only when the asker proposes it again. The response
+    // then comes without a wait.
     let awaits_asker = accepted.is_gate_call
         && !time.is_zero()
         && http.engine.gates().awaits_its_asker(root).await?;

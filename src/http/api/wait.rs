@@ -1,6 +1,7 @@
 //! Waits until a task no longer runs. If this process commits the end or the pause of the task, the
-//! wait ends at once. Commits of other replicas are found by polling, and after the first poll also
-//! by notifications of the database. A shutdown ends the wait early.
+//! wait ends at once. The wait finds commits of other replicas by polling. A wait that outlasts the
+//! first poll interval also subscribes to the notifications of other replicas. A shutdown ends the
+//! wait early.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +23,8 @@ const FIRST_POLL: Duration = Duration::from_millis(250);
 const SLOWEST_POLL: Duration = Duration::from_secs(1);
 
 /// Returns the task as the caller sees it, as soon as the task is not Running, `max_wait` has
-/// passed, or the service shuts down. The task's open requests are read after its row. If the task
-/// runs again at the time of this second read, the wait continues.
+/// passed, or the service shuts down. The function reads the task's open requests after the task's
+/// row. If these reads show that the task runs again, the wait continues.
 ///
 /// # Errors
 /// `not_found` if the task is gone; `unavailable` or `internal` if the task cannot be read.
@@ -82,8 +83,8 @@ async fn when_stopped(
     let follows_commit = news.is_some();
     // Subscribes before the first read, so that no commit after the read is missed.
     let mut news = news.unwrap_or_else(|| http.store.watch(root));
-    // The first value of a new subscription can be the state after an earlier commit of this
-    // process. Another replica may have changed the task since then, so this state is not returned.
+    // A new subscription begins with an old state, and another replica may have changed the task
+    // since. A wait that follows no POST therefore ignores the `stopped` task of the old state.
     let outdated = (!follows_commit).then(|| news.borrow().commits);
     let end = Instant::now() + max_wait;
     let mut poll = FIRST_POLL;
@@ -105,13 +106,13 @@ async fn when_stopped(
         if !known_to_run || is_end {
             match row(http, task).await {
                 Ok(WaitOutcome::Read(row)) if row.status == TaskStatus::Running && !is_end => {}
-                // The caller's POST is stored, so a short outage does not end the wait.
+                // After a committed POST, the wait outlasts a short outage of the database.
                 Err(problem) if follows_commit && !is_end && problem.code == Code::Unavailable => {}
                 read => return read,
             }
         }
         let notified = async {
-            // In a wait for the root, a commit after which the root still runs needs no new read.
+            // A commit after which the root still runs does not wake a wait for the root.
             let ended = |news: &News| {
                 news.commits > seen.commits && (news.running != Some(true) || task != root)
             };

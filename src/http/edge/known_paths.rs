@@ -27,9 +27,10 @@ static KNOWN: LazyLock<Vec<KnownPath>> = LazyLock::new(|| {
         .collect()
 });
 
-/// Returns the surface for a path whose operation is not known. The surface is `Stream` if the path
-/// of an event stream has the same first and last segment as `path`. Otherwise it is the surface of
-/// another operation with the same first segment, or `Public` without such an operation.
+/// Returns the surface for a path whose operation is not known. The function looks at the
+/// operations whose paths have the same first segment as `path`. If an event stream among them also
+/// has the same last segment, the surface is `Stream`. Otherwise the surface is that of the other
+/// operations among them, or `Public` if there are none.
 pub(super) fn surface(path: &str) -> Surface {
     let (first, last) = ends(path);
     let beside = || {
@@ -64,9 +65,9 @@ pub(super) fn start_of(op: &Op) -> Option<&'static str> {
     known.map(|known| fixed_start(&known.route))
 }
 
-/// Returns the path of the page to which a reader can return after a problem at `path`: `path`
-/// itself, with its query, if `path` is a page. Otherwise a form posts to `path`, and the function
-/// returns the nearest page above `path`, which has the form.
+/// Returns the path of the page to which a reader can return after a problem at `path`. If `path`
+/// is a page, returns `path` with its query. If a form posts to `path`, returns the nearest page
+/// above `path`, because this page has the form. If there is no page above, returns `path`.
 pub(super) fn page_path(path: &str) -> &str {
     let own = path.split('?').next().unwrap_or_default();
     if is_page(own) {

@@ -59,8 +59,8 @@ fn sign_in_link(
 }
 
 /// Returns the path of an intervention request's page, if the HTTP request was for this page or for
-/// a form on it. `None` if it is unknown whether the reader has the right to see the intervention
-/// request.
+/// a form on it. Also returns `None` after a problem that leaves open whether the reader may see
+/// the intervention request.
 fn back_path(context: &RequestContext, problem: &Problem, prefix: &str) -> Option<String> {
     let may_hide_request = matches!(
         problem.code,

@@ -1,7 +1,8 @@
-//! The answers before the database is open. `/healthz` is answered with 200, because the process is
-//! alive. `/readyz` and all other paths are answered with the problem `unavailable`. But a service
-//! without accounts answers a path other than `/healthz` and `/readyz` with `forbidden` if the
-//! request came through a proxy or names another host than this machine (`Edge::host_refusal`).
+//! The answers before the database is open:
+//! - `/healthz`: 200, because the process is alive.
+//! - `/readyz`: the problem `unavailable`.
+//! - Any other path: the problem `forbidden` if a service without accounts refuses the request
+//!   (`Edge::host_refusal`), otherwise `unavailable`.
 
 use std::sync::Arc;
 

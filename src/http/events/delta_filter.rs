@@ -1,9 +1,10 @@
 //! Filters the deltas (parts of models' answers) for one stream.
 //!
 //! Invariants: before the first delta of a model's answer, the stream sends every event that the
-//! model's prompt contained. After a later event of the same task, the stream sends no delta of the
-//! answer except `Reset`. If the model is called again for the same turn, the stream sends a reset
-//! before the deltas of the second call, so that clients never join the texts of the two calls.
+//! model's prompt contained. Once the stream has sent an event of the same task that is later than
+//! the prompt, it sends no delta of the answer except `Reset`. If the model is called again for the
+//! same turn, the stream sends a reset before the deltas of the second call, so that clients never
+//! join the texts of the two calls.
 
 use std::collections::HashMap;
 
@@ -86,8 +87,8 @@ impl DeltaFilter {
 
     /// Returns the events to send for a delta. The stream must already have sent every item in the
     /// prompt of the delta's model call. The last of these items has the number `delta.after_seq`.
-    /// If the task has a later item, the answer may already be stored or discarded. In this case,
-    /// only a `Reset` delta causes an event.
+    /// If the task has a later item, the model's answer may already be stored or discarded. Then a
+    /// `Reset` delta still causes its event, and any other delta causes none.
     pub(super) async fn visible_events(
         &mut self,
         store: &Store,

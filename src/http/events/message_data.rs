@@ -32,10 +32,10 @@ pub(crate) async fn brief(
     to_raw_value(&brief).map_err(|error| ReadError::Corrupt(format!("a request: {error}")))
 }
 
-/// Returns the data of an event for a message, as the event stream of the tree sends the data. For
-/// a reminder about a request, `event` is the event that opened the request, and `reminder` is the
-/// name that replaces the event's name. The data then have the request as it is now. For any other
-/// message, `reminder` is `None`.
+/// Returns the data of an event for a message, in the form in which the event stream of the tree
+/// sends the data. If `reminder` is `None`, the data have the event's request as it was at the
+/// event's commit. For a reminder, `event` is the event that opened the request, `reminder`
+/// replaces the event's name, and the data have the request as it is now.
 ///
 /// # Errors
 /// [`ReadError`] when the database does not answer, or the event cannot be decoded.

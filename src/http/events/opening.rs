@@ -131,9 +131,9 @@ pub(crate) fn take_permit(
 }
 
 /// Returns the response with the event stream of the tree that a POST has changed. The stream
-/// begins with the first event that the POST committed. If the POST repeats an earlier POST, the
-/// stream begins with the first event that the earlier POST committed. If there is no such event,
-/// the stream begins after the tree's last event.
+/// begins with the first event that the POST committed. If the POST only repeats an earlier POST,
+/// the first event of the earlier POST takes its place. If the POST committed no event, the stream
+/// begins after the tree's last event.
 pub(crate) async fn open_after_commit(
     http: &Arc<Http>,
     posted: &PostRequest,

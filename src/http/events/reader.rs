@@ -26,9 +26,9 @@ pub(crate) struct EventReader {
     journals: JournalCache,
     follower: Option<Follower>,
     /// The number of the last event that the tail (`tail.rs`) had read when `Follower::next` last
-    /// returned `None`; 0 before the first `None`. After a `None`, the stream reads the rows itself
-    /// until [`Self::follow`] is called. [`Self::follow`] checks that the stream of a root task has
-    /// sent every event up to this number.
+    /// returned `None`, so that the stream had to read the rows itself; 0 if this has not happened.
+    /// When the stream joins the tail again, [`Self::follow`] checks that the stream of a root task
+    /// has sent every event up to this number.
     tail_head: i64,
 }
 
@@ -122,8 +122,8 @@ impl EventReader {
         Ok(())
     }
 
-    /// Moves the position forward to `head`; a later position stays. Must be called after the
-    /// stream has written every event of `part` up to `head`.
+    /// Sets the position to `head`, unless the position is already after `head`. Must be called
+    /// after the stream has written every event of `part` up to `head`.
     ///
     /// # Errors
     /// `Corrupt` if the stream sends the whole tree and its position is before `head`, because then

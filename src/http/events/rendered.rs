@@ -15,8 +15,8 @@ use crate::task::id::TaskId;
 use crate::task::item::Fact;
 use crate::task::status::TaskStatus;
 
-/// The maximum size of a portion (the events of one read). The last event of a portion may exceed
-/// the limit of bytes.
+/// The limits of a portion (the events of one read). A portion ends with the event that reaches or
+/// exceeds the limit of bytes.
 pub(super) const MAX_PORTION: ReadLimit = ReadLimit {
     events: 64,
     bytes: 256 * 1024,

@@ -1,8 +1,9 @@
 //! Derives a request as it was when an event about the request was committed.
 //!
-//! The question and the answers come from the items about the request. The journal of the request's
-//! task, read up to the end of the event's commit, tells whether the request had the status
-//! `resumed` at that time.
+//! The question and the answers come from the items about the request. A decided request has the
+//! status `responded` while its task is blocked by open requests, and `resumed` afterwards. The
+//! journal of the task, read up to the end of the event's commit, tells whether the task was
+//! blocked at that time.
 
 use std::collections::HashMap;
 

@@ -55,10 +55,10 @@ impl SseBuffer {
     }
 }
 
-/// Writes the name and the data of an event. JSON that is stored verbatim may have line ends
-/// between two tokens, but a `data` field is a single line. Therefore, each line of the JSON gets
-/// its own `data` field. The client joins the lines with LF, also where the JSON has CR. Between
-/// tokens, this makes no difference.
+/// Writes the name and the data of an event. A `data` field is a single line, but JSON that is
+/// stored verbatim may have line ends (LF or CR) between two tokens. Therefore, each line of the
+/// JSON gets its own `data` field. The client joins the lines with LF. A CR between two tokens thus
+/// becomes an LF, and the value of the JSON stays the same.
 pub(crate) fn write_event(text: &mut String, name: &str, data: &str) {
     let _ = writeln!(text, "event: {name}");
     for line in data.split(['\n', '\r']) {

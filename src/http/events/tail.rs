@@ -3,13 +3,14 @@
 //! A stream that has sent every stored event becomes a follower of the tail. The first follower
 //! that is notified of a commit starts a read of the rows after the tail's last event. All
 //! followers take the events of that read from memory. If the read fails, each waiting follower
-//! reads the rows itself until the follower has caught up. A follower that falls too far behind
-//! also reads the rows itself. The tail is freed when its last follower is dropped.
+//! reads the rows itself until the follower has caught up. A slow follower does the same once the
+//! tail has dropped events that the follower has not taken. The tail is freed when its last
+//! follower is dropped.
 //!
 //! Invariants: a follower gets all events after its position in order, or learns that it has to
-//! read the rows itself. The tail keeps an event only until every follower has taken the event. If
-//! a follower is slow, the tail keeps the events of the last read, and at most [`MAX_KEPT_BYTES`]
-//! bytes of earlier events.
+//! read the rows itself. The tail drops an event once every follower has taken the event. For a
+//! slow follower, the tail keeps the events of the last read, and at most [`MAX_KEPT_BYTES`] bytes
+//! of earlier events.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, Weak};
@@ -23,8 +24,9 @@ use crate::http::Http;
 use crate::store::{News, Store, Subtree};
 use crate::task::id::TaskId;
 
-/// The limit of the buffer, in bytes. Before the events of a read are added, the oldest events are
-/// dropped until the buffer is within the limit, even if a follower has not taken them.
+/// The limit of the buffer, in bytes. Before [`Buffer::add`] adds the events of a read, it drops
+/// the oldest events until the buffer is within the limit. It drops even events that a slow
+/// follower has not taken.
 const MAX_KEPT_BYTES: usize = 1024 * 1024;
 
 /// The tails of this process, by root task. A tail lives as long as it has a follower.
@@ -58,9 +60,8 @@ impl Tails {
 #[derive(Debug)]
 struct Tail {
     root: TaskId,
-    /// The state of the tree, with the number of notifications about the tree (`News::commits`).
-    /// This receiver keeps the store from dropping the state, so the number does not restart at 0
-    /// while the tail lives.
+    /// The news of the tree. `News::commits` is the number of notifications about the tree. As long
+    /// as this receiver exists, the store keeps the news, so the number does not restart at 0.
     news: watch::Receiver<News>,
     buffer: Mutex<Buffer>,
     /// Wakes the waiting followers after each read.
@@ -123,7 +124,8 @@ enum BufferReply {
     Behind,
     /// The follower has to wait for the read in progress.
     Wait,
-    /// The follower has to read the rows after this event number, and then repeat the query.
+    /// The follower has to start a read of the rows after this event number, wait for the end of
+    /// the read, and then repeat the query.
     Read(i64),
 }
 
@@ -172,9 +174,9 @@ impl Buffer {
     /// Adds the events of `read`, a read of the rows after the event number `after`.
     /// `commits_at_read` is the number of notifications that had arrived when the read began.
     fn add(&mut self, after: i64, read: RenderedEvents, commits_at_read: u64) {
-        // All followers may have left during the read, and a new follower may have restarted the
-        // buffer at another event number. The events of the read then do not follow the buffer's
-        // last event, so they are not added.
+        // During the read, all followers may have left, and a new follower may have restarted the
+        // buffer at another event number. The events of the read then do not continue the buffer,
+        // so they are dropped.
         if after != self.last {
             return;
         }
@@ -255,10 +257,11 @@ impl Follower {
         lock(&self.tail.buffer).last
     }
 
-    /// Returns the events after `seen`; an empty list if there are none. If `fresh` is true, the
-    /// list is empty only if a read that began after this call found no event. Returns `None` if
-    /// the follower has not joined, if the tail lacks the events, or if a read fails meanwhile.
-    /// After `None`, the stream has to read the rows itself and call `join`.
+    /// Returns the events after `seen`; an empty list if there are none. If `fresh` is true, an
+    /// empty list is always the result of a read that began after this call. Returns `None` if the
+    /// follower has not joined, if the tail has dropped events after `seen`, or if a read of the
+    /// tail fails during this call. After `None`, the stream has to read the rows itself and call
+    /// `join`.
     pub(super) async fn next(
         &mut self,
         http: &Arc<Http>,
@@ -335,8 +338,8 @@ impl Tail {
             has_failed: true,
         };
         http.tracker.spawn(async move {
-            // Moves the whole guard into the Tokio task, so that the guard is dropped when the
-            // Tokio task ends.
+            // Moves the whole guard, not only its field `has_failed`, into the Tokio task. The
+            // guard is therefore dropped when the Tokio task ends.
             let mut reading = reading;
             let commits_at_read = tail.news.borrow().commits;
             let journals = &mut JournalCache::default();

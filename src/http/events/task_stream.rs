@@ -81,16 +81,16 @@ impl TaskStream {
     /// Reads a portion of events and returns the number of its events. After the last portion,
     /// writes `caught_up` (once per stream) and begins to wait for notifications.
     async fn read(&mut self) -> Result<usize, ReadError> {
-        // The items in a prompt are committed before the model is called. Therefore, a `fresh` read
-        // finds the items in the prompts of all deltas that already wait. The read may miss items
-        // of a delta that arrives during the read, so `already_waiting` does not count this delta.
+        // The items in a model's prompt are committed before the model call. Therefore, a `fresh`
+        // read finds these items for every delta that already waits. `already_waiting` excludes the
+        // deltas that arrive during the read, because the read may miss items in their prompts.
         let already_waiting = self.waiting_deltas.len();
         let fresh = already_waiting > 0;
         let RenderedEvents { part, events, more } =
             self.reader.read(&self.stream.http, fresh).await?;
-        // Adds the deltas that have arrived by now to the waiting deltas. These include every delta
-        // that was published before the events. The `for` loop below sends each waiting delta after
-        // the items in the prompt of the delta's model call, and before any later event.
+        // By now, every delta that was published before the events has arrived. Adds all arrived
+        // deltas to the waiting deltas. The `for` loop below sends a waiting delta between the last
+        // item in the prompt of its model call and the next event.
         while let Some(delta) = self.listener.try_next_delta() {
             if self.is_in_part(delta.task_id).await?
                 && self.waiting_deltas.len() < MAX_WAITING_DELTAS
@@ -126,9 +126,9 @@ impl TaskStream {
         let waiting_deltas = std::mem::take(&mut self.waiting_deltas);
         if !self.stream.ended {
             for (index, delta) in waiting_deltas.into_iter().enumerate() {
-                // The items in the prompts of the first `already_waiting` deltas were committed
-                // before the read. If the read found no event, the stream has sent all these items,
-                // and sends the deltas without a further check.
+                // A `fresh` read without events shows that the stream is past every item in the
+                // prompts of the first `already_waiting` deltas. `accept_delta` would keep such a
+                // delta if the stream has sent no event of its task.
                 if index < already_waiting && events.is_empty() {
                     self.send_delta(&delta).await?;
                 } else {

@@ -34,11 +34,11 @@ pub(crate) const OP: Op = Op {
     problems: &[Code::NotFound, Code::Invalid],
 };
 
-/// The maximum number of reads for one page of a list that leaves out calls at gates. The filter of
-/// a read excludes the gates of the configuration. The read may still return calls at gates that
-/// the configuration no longer has. In this case, the agent versions of these calls are added to
-/// the filter, and the page is read again. After the last read, such calls are removed from the
-/// page, so the page may be shorter than its limit.
+/// The maximum number of reads for one page of a list without the tasks of calls at gates. Every
+/// read excludes the gates of the configuration. If a read returns calls at gates that were removed
+/// from the configuration, the next read excludes the agent versions of these calls, too. After the
+/// last read, [`page_of_tasks`] removes such calls from the page, so the page may be shorter than
+/// its limit.
 const MAX_READS: u32 = 8;
 
 /// List tasks

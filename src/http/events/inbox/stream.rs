@@ -60,9 +60,10 @@ pub(crate) async fn open(
 }
 
 impl InboxStream {
-    /// Reads the inbox and writes the event `inbox`. Called at the start of the stream, and again
-    /// when the follower has missed rows, the view is outdated, or the changed row of a shown
-    /// request cannot be read. Leaves out requests that cannot be read.
+    /// Reads the inbox and writes the event `inbox`, without the requests that cannot be read. The
+    /// stream calls this function at its start. The stream calls it again when the follower has
+    /// missed rows, when the view is outdated, or when the reader has failed to read the changed
+    /// row of a shown request.
     async fn write_inbox(&mut self) -> Result<(), ReadError> {
         let (http, caller) = (&self.stream.http, &self.stream.watcher.caller);
         let read = if may_decide_any(caller) {
@@ -134,8 +135,9 @@ impl EventSource for InboxStream {
                     for row in &changes.rows {
                         self.write_change(row)?;
                     }
-                    // If the row of a shown request cannot be read, only a new read of the inbox
-                    // tells whether the request still waits.
+                    // The reader has failed to read the rows of the `unreadable` requests. If the
+                    // view has such a request, a new read of the inbox tells whether the request
+                    // still waits.
                     let lost = |id: RequestId| changes.unreadable.contains(&id);
                     self.is_stale = self.view.is_outdated() || self.view.ids().any(lost);
                 }

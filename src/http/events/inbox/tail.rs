@@ -3,9 +3,11 @@
 //!
 //! The reader of a tenant learns from notifications which requests any replica has changed, and
 //! reads the rows of these requests. Notifications may be lost, so every [`SEARCH_INTERVAL`] the
-//! reader also searches for changed requests. When the deadline of a shown request passes, the
-//! reader reads the row of the request, because only the database's clock decides whether the
-//! request has expired. The reader stops when its last follower is dropped.
+//! reader also searches for changed requests. The reader stops when its last follower is dropped.
+//!
+//! When the deadline of a request in the view of a stream (`InboxView`) passes by the process's
+//! clock, the reader reads the row of the request. The row tells whether the deadline has also
+//! passed by the database's clock, which decides whether the request has expired.
 //!
 //! Invariant: for every changed request of its tenant, a follower gets the row, or learns that the
 //! row cannot be read, or that rows may be missing ([`InboxFollower::next`] returns `None`).
@@ -31,9 +33,9 @@ const SEARCH_INTERVAL: Duration = Duration::from_secs(15);
 /// The minimum delay between two reads of overdue requests. If a deadline has passed by the
 /// process's clock but not yet by the database's clock, the request is read again after this delay.
 const MIN_OVERDUE_DELAY: Duration = Duration::from_millis(200);
-/// The search for lost changes begins this long before the id of the newest known request, because
-/// a request may be committed later than a request with a greater id. An id starts with the time at
-/// which a replica generated the id.
+/// The overlap of a search for lost changes with the requests that are already known. An id starts
+/// with the time at which a replica generated the id, so a request may be committed later than a
+/// request with a greater id. Therefore, a search begins at the newest known id minus this time.
 const SEARCH_OVERLAP: Duration = Duration::from_mins(2);
 /// The maximum number of [`ChangedRequests`] that wait for one follower. If more arrive, the
 /// follower loses the oldest, and its stream has to read the inbox again.

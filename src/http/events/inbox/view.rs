@@ -29,12 +29,12 @@ pub(super) enum InboxChange {
 #[derive(Debug, Default)]
 pub(super) struct InboxView {
     open: BTreeMap<RequestId, usize>,
-    /// Whether requests that are not in `open` may wait for the caller, too. True if a request
-    /// was left out because `open` has [`MAX_COUNTED`] requests, or if the last read of the inbox
-    /// ended early (`Page::scanned_to`).
+    /// Whether `open` may lack requests that wait for the caller. True if a request was left out
+    /// because `open` was full, or if the last read of the inbox stopped before the last request
+    /// (`Page::scanned_to`).
     more: bool,
-    /// The number of requests that the last read of the inbox has found. Becomes [`MAX_COUNTED`]
-    /// once a request is left out because `open` is full.
+    /// The number of requests in `open` right after the last read of the inbox. An update that
+    /// leaves out a request because `open` is full sets this number to [`MAX_COUNTED`].
     counted: usize,
     /// The number of requests that were removed from `open` since the last read of the inbox.
     gone: usize,
@@ -73,10 +73,10 @@ impl InboxView {
         self.open.keys().copied()
     }
 
-    /// Returns whether the inbox has to be read again: `open` may lack waiting requests (`more`),
-    /// and too many of the counted requests are gone. With [`MAX_COUNTED`] counted requests, the
-    /// limit is a tenth of them. With fewer, the last read ended early, and the next may end early,
-    /// too, so the limit is a half.
+    /// Returns whether the stream has to read the inbox again, because `open` may lack waiting
+    /// requests (`more`), and too many of the `counted` requests are gone. If `counted` is
+    /// [`MAX_COUNTED`], more than a tenth is too many. Otherwise the last read stopped early. A new
+    /// read may stop early, too, so only more than a half is too many.
     #[must_use]
     pub(super) fn is_outdated(&self) -> bool {
         let part = if self.is_full() { 10 } else { 2 };
@@ -84,8 +84,9 @@ impl InboxView {
     }
 
     /// Records the current state of a request. Returns the change to report to the caller, if any.
-    /// A waiting request that is not in `open` is reported as created. But if `more` is set, the
-    /// request may have been reported before, so it is reported as changed if it has answers.
+    /// A waiting request that is not in `open` is usually new, so the change is `Created`. But if
+    /// `more` is set and the request has answers, the caller may have received the request before,
+    /// so the change is `Changed`.
     pub(super) fn update(
         &mut self,
         row: &RequestRow,
@@ -98,8 +99,8 @@ impl InboxView {
         }
         let (id, answers) = (row.spec.request_id, row.answers.len());
         if !can_decide(caller, &row.tenant, &row.owner, &row.state()) {
-            // If `more` is set, the caller may have been told of a request that is not in `open`.
-            // Therefore the end of such a request is also reported.
+            // If `more` is set, the stream may have reported a request that `open` lacks. Therefore
+            // the stream also reports that such a request is gone.
             let was_open = self.open.remove(&id).is_some();
             self.gone += usize::from(was_open);
             let known = was_open || self.more;
@@ -127,7 +128,7 @@ impl InboxView {
     }
 }
 
-/// Returns the reason why a request no longer waits for a person who has the right to decide it.
+/// Returns the reason why a request no longer waits for the caller, who has the right to decide it.
 fn gone_reason(row: &RequestRow) -> GoneReason {
     match row.status {
         RequestStatus::Pending if !row.expired => GoneReason::Answered,
