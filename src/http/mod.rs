@@ -2,16 +2,17 @@
 //! task lets the engine append facts to the task's journal and drive the task. No code of this
 //! module calls a model, a tool or the policy.
 //!
-//! A POST that changes a task is checked in this order:
+//! A POST that changes a task passes these checks in this order:
 //!
-//! 1. the router: 404 for an unknown path, 405 for a wrong method;
-//! 2. `server/guard.rs`: host, origin, announced size, API key;
-//! 3. `api/submit.rs`: the replay of an `Idempotency-Key`, then 404 and 403, then the form of the
-//!    `Idempotency-Key`, then the body;
-//! 4. the engine: 412, 410 and 409.
+//! 1. The router checks the path (404) and the method (405).
+//! 2. `server/guard.rs` checks the host, the origin, the announced size and the API key.
+//! 3. `api/submit.rs` replays the result of an earlier POST with the same `Idempotency-Key`. For a
+//!    new POST, it checks that the target exists (404) and that the caller has the right (403). It
+//!    then checks the form of the `Idempotency-Key`, and after that the body.
+//! 4. The engine checks the digest (412), the deadline (410) and the state (409).
 //!
-//! An operation that stores no `Idempotency-Key` still checks the form of this header before the
-//! body, with `check_key` of `server/body.rs`.
+//! An operation that stores no `Idempotency-Key` uses `check_key` of `server/body.rs` to check the
+//! form of this header before the body.
 
 pub(crate) mod access;
 pub(crate) mod api;
@@ -108,8 +109,9 @@ fn service_router(http: &Arc<Http>, operations: Vec<Operation>) -> Router {
     with_layers(router, http.clone())
 }
 
-/// Adds the handling of panics, and wraps the whole router in the `edge` middleware, because a
-/// middleware on each route would not see the `Allow` header of a 405.
+/// Adds the handling of panics, and wraps the whole router in the `edge` middleware. A middleware
+/// on each route would not see the `Allow` header of a 405, because axum adds this header after the
+/// route's middleware has returned the response.
 fn with_layers(router: Router<Arc<Http>>, http: Arc<Http>) -> Router {
     let state = Arc::clone(&http.edge);
     let inner = router

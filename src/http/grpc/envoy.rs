@@ -170,10 +170,10 @@ fn is_identity(encoding: &[u8]) -> bool {
     encoding.trim_ascii().eq_ignore_ascii_case(b"identity")
 }
 
-/// Returns whether a body with this `Content-Type` is UTF-8. Without a charset, the body counts as
-/// UTF-8. Returns false for every value that two parsers could read differently: a value with a
-/// comma, or with a charset in any unusual spelling. Every semicolon begins a parameter, even
-/// inside of quotes.
+/// Returns whether a body with this `Content-Type` is UTF-8. A body without a charset counts as
+/// UTF-8. Two parsers could read a comma, or an unusual spelling of the charset, differently. For a
+/// `Content-Type` with either, the function returns false. It takes every semicolon for the start
+/// of a parameter, even a semicolon inside of quotes.
 fn is_utf_8(content_type: &[u8]) -> bool {
     let Ok(text) = str::from_utf8(content_type) else {
         return false;
@@ -241,9 +241,9 @@ fn read_http(request: &[u8], checked: &mut CheckedHttpRequest) -> Result<(), Mal
                 }
                 checked.body = bytes.to_vec();
             }
-            // Envoy uses this field instead of `HEADERS` if its setting `encode_raw_headers` is on.
-            // Without the headers, the service would not know the user, and would judge every call
-            // as a call of the key's own user.
+            // If Envoy's setting `encode_raw_headers` is on, Envoy sends the headers in this field
+            // instead of in `HEADERS`. This service reads the user from `HEADERS` alone. So without
+            // this refusal, it would judge every call as a call of the key's own user.
             field::HEADER_MAP if !bytes.is_empty() => return Err(Malformed),
             _ => {}
         }

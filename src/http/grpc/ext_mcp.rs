@@ -46,9 +46,9 @@ const INVALID: u64 = 3;
 /// [`CALL_HEADER`].
 const TASK_HEADER: &str = "holdpoint-task";
 /// The metadata key for the id of an attempt (see [`attempt_id`]). The answer that permits a call
-/// sets this key to the id. agentgateway sends the key again when it reports the call's result. The
-/// value is then the same id or, in some configurations of agentgateway, the value of
-/// [`CALL_HEADER`].
+/// gives agentgateway the id under this key. When agentgateway reports the call's result, it sends
+/// the id back under the same key. In some configurations, it sends the value of [`CALL_HEADER`]
+/// instead of the id.
 const METADATA_KEY: &str = "holdpoint_call";
 /// The maximum length of a reported result of a call, in bytes. A longer result is truncated.
 const MAX_CONTENT_BYTES: usize = 1024 * 1024;
@@ -164,8 +164,9 @@ fn attempt_id(task: TaskId, attempt: u32) -> String {
     }
 }
 
-/// Returns the task and the number of an attempt. If `text` is the id of the task alone, the number
-/// is `None`, because `text` may be the value of [`CALL_HEADER`], which names no attempt.
+/// Parses the id of an attempt into the id of the task and the number of the attempt. The id of a
+/// task alone gives no number: it is the id of the first attempt, but also the value of
+/// [`CALL_HEADER`] for every attempt.
 fn parse_attempt_id(text: &str) -> Option<(TaskId, Option<u32>)> {
     match text.split_once('.') {
         Some((task, attempt)) => Some((task.parse().ok()?, Some(attempt.parse().ok()?))),

@@ -26,8 +26,8 @@ const GRPC_CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grp
 const STATUS_HEADER: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE_HEADER: HeaderName = HeaderName::from_static("grpc-message");
 
-/// The gRPC status codes that the service sends. A gateway that receives any of them denies the
-/// request that it asked about.
+/// The gRPC status codes with which the service refuses a call. On any of these codes, a gateway
+/// denies the request that it asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GrpcCode {
     PermissionDenied = 7,
@@ -69,8 +69,9 @@ impl From<Problem> for GrpcStatus {
     }
 }
 
-/// A response message. If the message has the result of a call, `delivery` is set. Once the
-/// connection has taken the message, `delivery` records that the client has received the result.
+/// A response message. If the message contains the result of a call, `delivery` is `Some`. After
+/// the connection has taken the message, `UnaryBody` uses `delivery` to record that the client has
+/// received the result.
 pub(super) struct GrpcAnswer {
     pub message: Vec<u8>,
     pub delivery: Option<ResultDelivery>,
@@ -192,8 +193,9 @@ pub(super) fn respond(answer: Result<GrpcAnswer, GrpcStatus>) -> Response {
 
 const ENCODED_CHARACTERS: &percent_encoding::AsciiSet = &percent_encoding::CONTROLS.add(b'%');
 
-/// A response body of one data frame and the trailers. The connection asks for the trailers after
-/// it has taken the data. When it asks, `delivery` records that the client has received the answer.
+/// A response body of one data frame and the trailers. The connection polls for the trailers only
+/// after it has taken the data frame. So this poll records, through `delivery`, that the client has
+/// received the answer.
 struct UnaryBody {
     data: Option<Bytes>,
     delivery: Option<ResultDelivery>,

@@ -128,7 +128,7 @@ async fn call(
     let timeout = frames::call_timeout(&parts.headers)?;
     protect_connection(&parts.extensions);
     let body = read_body(http, &parts, body, Some(&key_caller)).await?;
-    // `message` shares the memory of `body`, which is freed once both are dropped.
+    // `message` shares the buffer of `body`. With `body` dropped, a drop of `message` frees it.
     let message = body.slice_ref(frames::single_message(&body)?);
     drop(body);
     if http.shutdown.is_cancelled() {
@@ -197,7 +197,7 @@ struct Gateway {
     key: HeaderMap,
     /// The caller whom the key alone identifies: the key's own user.
     key_caller: Caller,
-    /// The names of gates in the gRPC metadata. More than one name is refused.
+    /// The names of gates in the gRPC metadata. `gate` refuses more than one name.
     gates: Vec<HeaderValue>,
     surface: GateSurface,
     started: Instant,
@@ -216,12 +216,12 @@ type CheckedHeaders = [(String, Vec<u8>)];
 
 impl Gateway {
     /// Returns the gate whose name is in the gRPC metadata or in `named`. If neither has a name,
-    /// returns the gate that is open to gateways. If several gates are open to gateways, returns
-    /// the gate among them that is open to the key's own user.
+    /// returns the only gate that has `ext_authz`. If several gates have `ext_authz`, returns the
+    /// only one of them that the key's own user may use.
     ///
     /// # Errors
-    /// `PermissionDenied` if there is no such gate or more than one; also if the metadata has two
-    /// names, or another name than `named`.
+    /// `PermissionDenied` if no gate or more than one gate fits. Also `PermissionDenied` if the
+    /// metadata has two names, or another name than `named`.
     fn gate(&self, named: Option<&str>) -> Result<OpenGate, GrpcStatus> {
         let refusal = || GrpcStatus::denied("Name a gate that has `ext_authz`.");
         if self.gates.len() > 1 {
@@ -269,8 +269,8 @@ impl Gateway {
         self.caller_for_user(user, groups)
     }
 
-    /// Returns the caller with the user id `user` and the groups `groups`. The gateway's key then
-    /// acts for this user. Without `user`, returns the key's own user.
+    /// Authenticates the gateway's key as acting for the user `user` with the groups `groups`, and
+    /// returns this user as the caller. Without `user`, returns the key's own user.
     ///
     /// # Errors
     /// `PermissionDenied` if the key may not act for this user, if there are groups without a user,
@@ -366,8 +366,8 @@ impl Gateway {
     }
 
     /// Stores the outcome of an attempt at the call of `task`. If `attempt` is `None`, the report
-    /// is about the last attempt. If the report cannot be stored, logs a warning and returns no
-    /// error. The state of the call is then the same as without a report.
+    /// is about the last attempt. If the engine does not store the report, this function only logs
+    /// a warning. The call then keeps its state, as if the gateway had sent no report.
     async fn report(
         &self,
         caller: Caller,

@@ -130,8 +130,8 @@ const OPERATION_PARAMETER_CONSTRAINTS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// The constraints on the operations whose path names an action on a request. Each entry has the
-/// operation and the constraint.
+/// The constraints on whole operations: each takes only requests that allow its action. Each entry
+/// has the operation and the constraint.
 const OPERATION_CONSTRAINTS: &[(&str, &str)] = &[
     (
         "approve_request",
@@ -304,8 +304,8 @@ mod tests {
             .to_string()
             .matches("x-constraint")
             .count();
-        // The constraint on `cursor` is one entry of `PARAMETER_CONSTRAINTS`, but the document has
-        // it eight times: for four lists and four pages. So seven are added.
+        // Eight operations (four lists and four pages) have the parameter `cursor`. So its single
+        // entry in `PARAMETER_CONSTRAINTS` gives eight constraints, seven more than entries.
         assert_eq!(
             said,
             PARAMETER_CONSTRAINTS.len()

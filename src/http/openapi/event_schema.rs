@@ -55,9 +55,9 @@ pub(crate) const STREAMING_POSTS: [&str; 6] = [
     "reject_request",
 ];
 
-/// The description that is added to each operation in `STREAMING_POSTS`. The stream is described
-/// only in words, and not as a second content type of the responses. For responses with two content
-/// types, code generators would drop the type of the JSON response.
+/// The description that [`describe`] adds to each operation in `STREAMING_POSTS`. It describes the
+/// stream in words. If the stream were a second content type of the responses, code generators
+/// would drop the type of the JSON response.
 const STREAM_DESCRIPTION: &str = "With `Accept: text/event-stream` a success responds with 200 and the stream of the task's events, as \
     `stream_task_events` does, from the first event of this POST's own commit on; `Content-Location` is the address to \
     reconnect to. A refusal is a problem as usual.";

@@ -18,7 +18,7 @@ const EVENT_COMPONENTS: [(&str, &str); 4] = [
     (GONE, "InboxGoneEvent"),
 ];
 
-/// Adds, to the component of each event, the names that the event can have. Also adds a component
+/// Adds the member `event`, the event's name, to the component of each event. Also adds a component
 /// that is the union of all events.
 pub(super) fn add(schemas: &mut Map<String, Value>) {
     add_event_names(&EVENT_COMPONENTS, schemas);

@@ -24,8 +24,8 @@ const REQUEST_OPERATIONS: &[&str] = &[
 const TASK_ID: &str = "$response.body#/task_id";
 const NEXT_CURSOR: &str = "$response.body#/next_cursor";
 
-/// Links to operations that take the same parameter: the target operations, the parameter, and the
-/// place of its value in the response.
+/// One link to each of several operations that take the same parameter. The fields are the target
+/// operations, the name of the parameter, and the runtime expression that gives its value.
 type OperationLinks = (&'static [&'static str], &'static str, &'static str);
 
 /// The links of the operation `from`, for its responses with a status in `statuses`.

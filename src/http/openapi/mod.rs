@@ -31,9 +31,9 @@ use crate::http::wire::problem::ProblemDocument;
 
 const SUMMARY: &str = "Runs AI-agent tasks and stops them at the point where a human must agree.";
 
-/// The description of problems that are shown as pages. The pages are described only in words, and
-/// not as a second content type of the problem responses. For responses with two content types,
-/// code generators would drop the type of the JSON.
+/// The description of problems that are shown as pages. It describes the pages in words. If a page
+/// were a second content type of the problem responses, code generators would drop the type of the
+/// JSON.
 const ERROR_PAGE_DESCRIPTION: &str = "Outside `/v1` and `/mcp`, a problem is a page (`text/html`) with the same status if `Accept` \
     prefers `text/html`, and always for a GET of `/l/{token}`.";
 

@@ -101,9 +101,9 @@ fn responses_mut(operation: &mut Map<String, Value>) -> Option<&mut Map<String, 
 }
 
 /// Adds a response for each status of the operation's problems. If the operation itself describes a
-/// JSON body for such a status, the response has both content types. The page of a sealed link is
-/// an exception: its problems are pages, so the responses have `text/html` instead of the JSON of a
-/// problem.
+/// JSON body for such a status, the response keeps this body as a second content type. The page of
+/// a sealed link shows its problems as pages, so the responses have `text/html` instead of the JSON
+/// of a problem.
 fn add_problems(responses: &mut Map<String, Value>, op: &Op) {
     let mut codes_by_status: BTreeMap<u16, Vec<Code>> = BTreeMap::new();
     for code in common_problems(op.auth).iter().chain(op.problems) {

@@ -47,7 +47,8 @@ pub(super) fn require_members(name: &str, schema: &mut Value) {
 }
 
 /// For each variant of a union, makes the discriminator a constant in the variant's component.
-/// Skips a component to which the union maps several values of the discriminator.
+/// If the union maps several values of the discriminator to one component, leaves that component
+/// unchanged.
 pub(super) fn add_discriminators(schemas: &mut Map<String, Value>) {
     let mut tags: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
     for schema in schemas.values() {

@@ -10,8 +10,8 @@ use super::translations::Translations;
 use crate::engine::{Detail, DetailCode};
 use crate::http::server::problem::Code;
 
-/// The English texts that differ from those of the API. A page says `the page` or `a rejection`
-/// where the API names members of JSON bodies.
+/// The English texts that a page shows instead of the API's texts. These texts of the API name
+/// members of JSON bodies, which the reader of a page does not see.
 const ENGLISH_ON_PAGES: [(DetailCode, &str); 4] = [
     (
         DetailCode::MayNotDecide,
@@ -60,7 +60,8 @@ chinese_texts! {
     NoOrigin: "请求缺少 `Origin`。请在浏览器中通过链接页面的表单答复。";
     Unavailable: "服务暂时无法处理，请稍后再试。";
     Internal: "服务出错，可凭请求编号在日志中查找原因。";
-    // The errors of members and fields. Many of these texts name only the expected value.
+    // The errors of a member of a body or a field of a form. Many of these texts do not describe
+    // the mistake, but the expected value.
     ValueRequired: "此项必填";
     Json: "须为无歧义的 JSON";
     Number: "须为数字";
@@ -90,8 +91,9 @@ fn english(code: DetailCode) -> String {
     exception.map_or_else(|| code.to_string(), |(_, text)| (*text).to_owned())
 }
 
-/// Returns the title of a page about a problem, in the page's language. `None`, in both languages,
-/// for a code without a Chinese title. The page then has the English title of the JSON problem.
+/// Returns the title of a page about a problem, in the page's language. If the code has no Chinese
+/// title, returns `None` in both languages. The page then has the English title of the JSON
+/// problem.
 pub(super) fn title(language: Language, code: Code) -> Option<&'static str> {
     let chinese = chinese_title(code)?;
     Some(match language {

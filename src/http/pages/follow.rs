@@ -1,6 +1,6 @@
-//! `/follow.js`: a script that shows new events on the open page of a request or a task. It takes
-//! the entries of the events from the page of the task, so the words of the log are the server's.
-//! Every page works without the script.
+//! `/follow.js`: a script that shows new events on the open page of a request or a task. On a new
+//! event, the script loads the page of the task again, and moves the new entries from this page
+//! into the log. So the server writes the text of every entry. Every page works without the script.
 //!
 //! Invariant: the `Content-Security-Policy` of a page that loads a script permits scripts from this
 //! service's origin alone. The policy of any other page permits no script.
@@ -31,7 +31,7 @@ pub(crate) const SCRIPT: &str = include_str!("follow.js");
 static POLICY: LazyLock<HeaderValue> =
     LazyLock::new(|| policy_with("script-src 'self'; connect-src 'self'; "));
 
-/// Renders the tags of scripts, which run in this order.
+/// Renders a tag for each script. The scripts run in the order of `names`.
 #[must_use]
 pub(crate) fn script_tags(prefix: &str, names: &[&str]) -> Markup {
     html! {
@@ -45,7 +45,8 @@ pub(crate) fn page_with_script(page: Markup) -> Response {
     ([(CONTENT_SECURITY_POLICY, POLICY.clone())], page).into_response()
 }
 
-/// Renders the elements that the script fills, with the log (see [`event_log`]) between them.
+/// Renders the log (see [`event_log`]), and above and below it the elements that the script fills
+/// or shows.
 #[must_use]
 pub(crate) fn live_elements(words: &Translations, log: &Markup) -> Markup {
     html! {

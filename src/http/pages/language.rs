@@ -40,9 +40,10 @@ fn parse_range((range, quality): (&str, Option<&str>)) -> Option<(Language, f32)
     }
 }
 
-/// Declares a struct of texts, with a static value for each language. Each entry has a text in both
-/// languages, so a missing translation does not compile. `with language` adds the language as a
-/// field of the struct. `$pairs` names the list of all texts in both languages.
+/// Declares a struct of texts, and one static instance of it for each language. Each entry of the
+/// macro has a text in both languages, so a missing translation does not compile. `with language`
+/// adds the field `language` to the struct. `$pairs` is the name of a constant with each text in
+/// both languages.
 macro_rules! texts {
     ($(#[$attribute:meta])* $texts:ident $(with $language:ident)?, $(#[$of_pairs:meta])* $pairs:ident;
      $($name:ident: $english:literal, $chinese:literal;)*) => {
@@ -80,8 +81,8 @@ macro_rules! texts {
 }
 pub(crate) use texts;
 
-/// Builds an array for a script from the named fields of a struct of texts. Each entry has the name
-/// of a field, and the field's text as JSON.
+/// Builds an array of texts for a script, from the named fields of a struct of texts. Each element
+/// is a pair: the name of a field, and the field's text as a JSON value.
 macro_rules! named_texts {
     ($from:ident: $($name:ident)*) => {
         [$((stringify!($name).to_owned(), serde_json::Value::from($from.$name))),*]

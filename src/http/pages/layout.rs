@@ -1,6 +1,7 @@
 //! The layout of every page: frame, style, `Content-Security-Policy`, and the display of text from
 //! models, tools and people. Pages work without scripts. Only the lists, the page of a request and
-//! the page of a task can load a script (`times.rs`, `inbox/script.rs`, `follow.rs`).
+//! the page of a task can load scripts. The modules `times`, `inbox::script` and `follow` serve
+//! these scripts.
 
 use std::fmt::Display;
 use std::sync::LazyLock;
@@ -20,7 +21,7 @@ use crate::engine::FieldError;
 use crate::http::server::problem::{Code, Problem};
 pub(crate) use crate::task::text_safety::visible;
 
-/// The successful response of an operation that only returns a page.
+/// Documents the response of an operation whose only successful response is a page.
 #[derive(IntoResponses)]
 #[expect(dead_code, reason = "only documents the response")]
 pub(crate) enum HtmlPage {
@@ -86,11 +87,11 @@ pub(super) fn frame_with_tab_title(language: Language, title: &str, body: &Marku
     }
 }
 
-/// Renders a problem as a page, with the texts of the JSON problem. If the problem has the member
-/// `decision`, also renders this earlier decision. `instance` is the id of the HTTP request;
-/// without this id, equal problems give equal pages. `sign_in_again` has a link to the sign-in
-/// page, if a sign-in could help. `back_path` is the path of the request's page, if the reader can
-/// return to the request.
+/// Renders a problem as a page in `language`, with the English title and detail of the JSON problem
+/// in a section for support. If the problem has the member `decision`, the page also shows this
+/// earlier decision. `instance` is the id of the HTTP request, which the page shows. Without an id,
+/// equal problems give equal pages. `sign_in_again` has a link to the sign-in page, if a sign-in
+/// could help. `back_path` is the path of the request's page, if the reader can return to it.
 #[must_use]
 pub(crate) fn problem_page(
     problem: &Problem,

@@ -1,7 +1,9 @@
-//! `GET /inbox/decided`: the requests that a person has answered. With `all=1`, also the requests
-//! that other people have decided and that the person has the right to decide. The first page has
-//! the most recently opened requests, because the cursor is the id of a request and ids are in the
-//! order in which requests were opened. Within a page, the newest answer comes first.
+//! `GET /inbox/decided`: the requests that a person has answered. With `all=1`, the list also has
+//! the requests that other people have decided, if the person has the right to decide them.
+//!
+//! The pages follow the order in which the requests were opened: the first page has the newest
+//! requests. The cursor is the id of a request, and ids are in this order. Within a page, the rows
+//! follow the time of the answers: the first row has the newest answer.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -135,9 +137,10 @@ fn is_shown(row: &RequestRow, caller: &Caller, include_others: bool) -> bool {
     own() || (include_others && decided() && may_decide_it())
 }
 
-/// Returns the answer that the page shows for a request, and the action that the page names. The
-/// answer is the caller's own last answer, or else the last answer of a decided request. The action
-/// is `Mixed` if the caller gave several answers with different actions.
+/// Returns the answer that the page shows for a request, and the action that the page names. If the
+/// caller has answered, this is the caller's last answer. Otherwise it is the answer that closed
+/// the request, or `None` if no answer closed it. The action is that of the answer, or `Mixed` if
+/// the caller gave several answers with different actions.
 fn shown_answer<'r>(row: &'r RequestRow, caller: &Caller) -> Option<(Action, &'r TimedDecision)> {
     let state = row.state();
     let own: Vec<_> = state.answers_by(&caller.user_id).collect();

@@ -121,8 +121,8 @@ impl InboxPage {
         let remaining = others.count() - shown.len();
         let next = match shown.last() {
             Some(last) if remaining > 0 => Some(*last),
-            // This page has only urgent requests, so the next page begins with the oldest request:
-            // the nil id precedes every id.
+            // The urgent requests fill this page. The next page begins with the oldest request of
+            // all, because the nil id precedes every id.
             None if remaining > 0 => Some(RequestId(Uuid::nil())),
             _ => requests.next(|request| request.id.0).map(RequestId),
         };

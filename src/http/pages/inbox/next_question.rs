@@ -1,4 +1,4 @@
-//! Renders the line with a link from the page of a request to the next question. If the reader has
+//! Renders a line for the page of a request, with a link to the next question. If the reader has
 //! answered the request, the link has the focus, so the Enter key opens the next question.
 
 use maud::{Markup, html};
@@ -14,9 +14,10 @@ use crate::people::Caller;
 use crate::people::authorization::may_decide;
 use crate::store::RequestRow;
 
-/// Renders the line with a link to the next question. If no other request waits, the line says so
-/// and has no link to a question. The line is for a reader who has answered the request in `row`,
-/// or who has the right to decide it and finds it closed. Returns `None` for any other reader.
+/// Renders the line with a link to the next question. If no other request waits, the line has a
+/// sentence instead of this link. The reader gets the line if they have answered the request in
+/// `row`, or if the request is closed and they have the right to decide it. Returns `None` for any
+/// other reader.
 ///
 /// # Errors
 /// `unavailable` or `internal` when the inbox cannot be read.
@@ -30,14 +31,14 @@ pub(crate) async fn next_question_line(
         return Ok(None);
     }
     let open = open_requests(http, site.caller, &InboxFilter::default(), None).await?;
-    // Leaves out this page's request, because the page itself shows the calls that still wait.
+    // The page already shows the waiting calls of its own request, so the link leads to another.
     let mut others: Vec<_> = open.iter().map(|request| request.id).collect();
     others.retain(|id| *id != row.spec.request_id);
     let waits_here = others.len() < open.len();
     let count = others.len().saturating_sub(1);
     let mut next = None;
     for id in others {
-        // `requests_by_id` returns nothing for an unreadable request; the loop then tries the next.
+        // `requests_by_id` leaves out an undecodable request; the loop then tries the next.
         let read = http
             .store
             .requests_by_id(&site.caller.tenant, &[id])
