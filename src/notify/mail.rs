@@ -2,6 +2,7 @@
 //! (`ping`).
 
 mod compose;
+mod idle_connections;
 mod line_stream;
 mod smtp;
 mod texts;
@@ -55,14 +56,30 @@ impl Mailer {
         self.send_message(clock, mail).await
     }
 
+    /// Closes the connections to the mail server that no mail has used for some seconds.
+    pub(super) async fn close_idle(&self, clock: &dyn Clock) {
+        self.server.close_idle(clock).await;
+    }
+
+    /// Closes the connections to the mail server that no mail uses now.
+    pub(super) async fn close_all(&self, clock: &dyn Clock) {
+        self.server.close_all(clock).await;
+    }
+
     /// Sends a test mail to each of these people, or to the sender's own address if `people` is
-    /// empty. Stops at the first failure.
+    /// empty. Stops at the first failure. Leaves no connection to the mail server open.
     pub(super) async fn ping(
         &self,
         clock: &dyn Clock,
         people: &[&Person],
         id: &str,
     ) -> AttemptResult {
+        let result = self.send_pings(clock, people, id).await;
+        self.close_all(clock).await;
+        result
+    }
+
+    async fn send_pings(&self, clock: &dyn Clock, people: &[&Person], id: &str) -> AttemptResult {
         if people.is_empty() {
             let to = Mailbox::new(None, self.from.email.clone());
             let mail = compose::ping(self.head(clock, to, Language::default(), id));

@@ -183,6 +183,24 @@ impl Sender {
 
     /// Sends messages until the service goes down.
     pub async fn work(self: Arc<Self>) {
+        tokio::join!(self.send_messages(), self.close_idle_connections());
+    }
+
+    /// Closes the connections to the mail server that no mail has used for some seconds, until the
+    /// service goes down. Runs beside [`Self::send_messages`], because a slow mail server must not
+    /// delay the messages to other receivers.
+    async fn close_idle_connections(&self) {
+        let Some(mailer) = &self.mailer else { return };
+        while !self.stop.is_cancelled() {
+            tokio::select! {
+                () = self.stop.cancelled() => {}
+                () = self.clock.sleep(POLL_INTERVAL) => mailer.close_idle(&*self.clock).await,
+            }
+        }
+    }
+
+    /// Expands notices and starts attempts until the service goes down.
+    async fn send_messages(self: &Arc<Self>) {
         let (mut poll_at, mut cleanup_at) = (self.clock.uptime(), self.clock.uptime());
         // Without entries, the database is polled only to clean up removed entries' deliveries.
         let poll_interval = if self.entry_states.is_empty() {
@@ -231,12 +249,17 @@ impl Sender {
         Ok(Backlog::with_all(counted.await?, names))
     }
 
-    /// Starts no further attempts. Waits at most `time` until all attempts in flight are recorded.
+    /// Starts no further attempts. Waits at most `time` until all attempts in flight are recorded,
+    /// and then closes the connections to the mail server.
     pub async fn shut_down(&self, time: Duration) {
         self.stop.cancel();
         self.attempts.close();
         tokio::select! {
-            () = self.attempts.wait() => {}
+            () = self.attempts.wait() => {
+                if let Some(mailer) = &self.mailer {
+                    mailer.close_all(&*self.clock).await;
+                }
+            }
             () = self.clock.sleep(time) => tracing::warn!("messages were still being sent at the shutdown deadline"),
         }
     }

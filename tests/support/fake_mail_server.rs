@@ -56,8 +56,12 @@ impl Mail {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MailBehaviour {
     Take,
+    /// The mail is accepted, and the connection ends after the reply.
+    Close,
     /// The mail is accepted, and the connection ends before the reply.
     Cut,
+    /// Like `Take` for the first mail of a connection, and like `Cut` for the second.
+    CutSecond,
     /// The mail is accepted, and no reply is sent.
     Hang,
     /// The recipient is refused with this code.
@@ -148,6 +152,7 @@ impl Inner {
         let mut stream = BufReader::new(stream);
         say(&mut stream, "220 fake\r\n").await?;
         let mut to = String::new();
+        let mut mails = 0;
         loop {
             let line = hear(&mut stream).await?;
             self.heard.lock().unwrap().push(line.clone());
@@ -191,10 +196,17 @@ impl Inner {
                     }
                     let mail = Mail::of(&to, &raw);
                     self.ledger.send_modify(|all| all.push(mail));
+                    mails += 1;
                     match then {
+                        MailBehaviour::Close => {
+                            say(&mut stream, "250 taken\r\n").await?;
+                            return None;
+                        }
                         MailBehaviour::Cut => return None,
+                        MailBehaviour::CutSecond if mails == 2 => return None,
                         MailBehaviour::Hang => std::future::pending::<()>().await,
                         MailBehaviour::Take
+                        | MailBehaviour::CutSecond
                         | MailBehaviour::Refuse(_)
                         | MailBehaviour::RefuseSignIn
                         | MailBehaviour::OfferCramMd5 => {}

@@ -5,8 +5,8 @@
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// The number of descriptors reserved for standard streams, listeners, the async runtime, kept
-/// connections to tools (at most 32, see `net/kept_connections.rs`), and connections to the metrics
-/// listener.
+/// connections to tools (at most 32, see `net/kept_connections.rs`) and to the mail server (at most
+/// 4, see `notify/mail/idle_connections.rs`), and connections to the metrics listener.
 const RESERVED_FOR_PROCESS: u64 = 64;
 /// The number of descriptors of one database connection. An SQLite connection opens the database
 /// file, the write-ahead log, and the index of this log.

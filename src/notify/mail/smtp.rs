@@ -1,17 +1,22 @@
-//! Sends one mail in one session with the mail server: connects, begins TLS, signs in, and sends
-//! the mail. Invariants: without TLS, EHLO and STARTTLS are the only commands to a server outside
-//! loopback. A failure is reported in fixed words, never in the server's words.
+//! Sends mails in sessions with the mail server: connects, begins TLS, signs in, and sends a mail.
+//! The next mail may use the same connection (`idle_connections.rs`). Invariants: without TLS, EHLO
+//! and STARTTLS are the only commands to a server outside loopback. An attempt begins its mail on
+//! one connection only: if this connection is lost, the attempt has failed, because the server may
+//! have accepted the mail. A failure is reported in fixed words, never in the server's words.
 
 use std::io;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use lettre::address::Envelope;
 use lettre::transport::smtp::Error;
 use lettre::transport::smtp::authentication::{Credentials, Mechanism};
 use lettre::transport::smtp::client::{AsyncSmtpConnection, TlsParameters};
+use lettre::transport::smtp::commands::Rset;
 use lettre::transport::smtp::extension::ClientId;
 use tokio::net::TcpStream;
 
+use super::idle_connections::IdleConnections;
 use super::line_stream::LineStream;
 use crate::net::{connect_failure, io_kind};
 use crate::notify::attempt_result::AttemptResult;
@@ -21,8 +26,8 @@ use crate::world::Clock;
 /// The maximum duration of an attempt, from connecting to sending. The timeout of the crate
 /// `lettre` limits only the connecting (lettre#1027).
 pub(in crate::notify) const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(20);
-/// The maximum wait for the answer to QUIT.
-const QUIT_TIMEOUT: Duration = Duration::from_secs(1);
+/// The maximum wait for the answer to QUIT, or to RSET on a kept connection.
+const SHORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 const NO_TLS: &str = "no secure connection could be made (TLS)";
 const NO_STARTTLS: &str = "the mail server does not offer STARTTLS, so nothing was sent";
@@ -45,6 +50,7 @@ pub(super) struct SmtpServer {
     tls: Option<TlsParameters>,
     credentials: Option<Credentials>,
     ehlo_name: ClientId,
+    idle: IdleConnections,
 }
 
 impl SmtpServer {
@@ -63,6 +69,7 @@ impl SmtpServer {
             credentials: credentials
                 .map(|(user, password)| Credentials::new(user, password.reveal().clone())),
             ehlo_name: ClientId::Domain(sender_domain.to_owned()),
+            idle: IdleConnections::default(),
         })
     }
 
@@ -73,7 +80,8 @@ impl SmtpServer {
         mail: &[u8],
     ) -> AttemptResult {
         let session = async {
-            let mut connection = self.open().await.map_err(AttemptResult::without_status)?;
+            let ready = self.ready_connection(clock).await;
+            let mut connection = ready.map_err(AttemptResult::without_status)?;
             match connection.send(envelope, mail).await {
                 Ok(_) => Ok(connection),
                 Err(error) => Err(failure_result(&error)),
@@ -82,13 +90,38 @@ impl SmtpServer {
         tokio::select! {
             result = session => match result {
                 Ok(connection) => {
-                    quit(clock, connection).await;
+                    if let Some(surplus) = self.idle.keep(connection, clock.uptime()) {
+                        quit(clock, surplus).await;
+                    }
                     AttemptResult::success()
                 }
                 Err(result) => result,
             },
             () = clock.sleep(ATTEMPT_TIMEOUT) => AttemptResult::without_status(NO_ANSWER),
         }
+    }
+
+    /// Closes the kept connections that no mail has used for some seconds.
+    pub(super) async fn close_idle(&self, clock: &dyn Clock) {
+        quit_all(clock, self.idle.take_expired(clock.uptime())).await;
+    }
+
+    /// Closes all kept connections.
+    pub(super) async fn close_all(&self, clock: &dyn Clock) {
+        quit_all(clock, self.idle.take_all()).await;
+    }
+
+    /// Returns a kept connection that still works, or a new connection.
+    async fn ready_connection(
+        &self,
+        clock: &dyn Clock,
+    ) -> Result<AsyncSmtpConnection, &'static str> {
+        if let Some(mut kept) = self.idle.take(clock.uptime())
+            && still_works(clock, &mut kept).await
+        {
+            return Ok(kept);
+        }
+        self.open().await
     }
 
     async fn open(&self) -> Result<AsyncSmtpConnection, &'static str> {
@@ -150,12 +183,28 @@ impl SmtpServer {
     }
 }
 
-/// Sends QUIT after the server has accepted the mail. The mail counts as sent, whatever the server
-/// answers.
+/// Whether the server still answers on a kept connection, which the server may have closed. RSET
+/// ends no mail, because none has begun. Some servers limit the number of NOOPs in a session, but
+/// permit a RSET before each mail.
+async fn still_works(clock: &dyn Clock, connection: &mut AsyncSmtpConnection) -> bool {
+    tokio::select! {
+        answer = connection.command(Rset) => answer.is_ok(),
+        () = clock.sleep(SHORT_TIMEOUT) => false,
+    }
+}
+
+async fn quit_all(clock: &dyn Clock, connections: Vec<AsyncSmtpConnection>) {
+    let quits = connections
+        .into_iter()
+        .map(|connection| quit(clock, connection));
+    join_all(quits).await;
+}
+
+/// Sends QUIT. The mails that the server has accepted count as sent, whatever the server answers.
 async fn quit(clock: &dyn Clock, mut connection: AsyncSmtpConnection) {
     tokio::select! {
         _ = connection.quit() => {}
-        () = clock.sleep(QUIT_TIMEOUT) => {}
+        () = clock.sleep(SHORT_TIMEOUT) => {}
     }
 }
 

@@ -12,7 +12,7 @@ use crate::support::test_app::{On, TestApp};
 const ROOM: &str = "    - { name: by-mail, slack: { url: \"http://127.0.0.1:9/hook\" }, tenants: [acme], gather: 0s }";
 
 /// Returns [`BOB_ONLY`] without gathering: each question is sent in a mail of its own.
-fn single() -> String {
+pub(super) fn single() -> String {
     BOB_ONLY.replace("tenants", "gather: 0s, tenants")
 }
 

@@ -1,5 +1,6 @@
 //! Tests mail to people: its recipients, its content and its delivery.
 
+mod connections;
 mod content;
 mod delivery;
 mod gather;

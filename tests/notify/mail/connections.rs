@@ -1,0 +1,110 @@
+//! Tests the connections to the mail server: mails that follow each other share them, and a
+//! connection that is lost loses no mail and repeats none that has certainly arrived.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::delivery::single;
+use super::{HOUR, Post};
+use crate::notify::{BEYOND_RETRIES, on_both, was_tried};
+use crate::support::fake_mail_server::{FakeMailServer, MailBehaviour};
+use crate::support::test_app::On;
+
+/// The number of mails that wait for their next attempt when a test begins.
+const BATCH: usize = 10;
+/// The maximum number of mails that an entry sends at once.
+const SLOTS: usize = 4;
+const LOST: &str = "the connection to the mail server was lost";
+
+/// Starts a service with a batch of mails. The server has refused each of them for now.
+async fn with_refused_batch(on: On) -> Post {
+    let post = Post::start(on, &single()).await;
+    post.server.then(MailBehaviour::Refuse(451));
+    for _ in 0..BATCH {
+        post.app.held().await;
+    }
+    post.until(|found| found.len() == BATCH && found.iter().all(was_tried))
+        .await;
+    post
+}
+
+/// Returns the number of lines with this command that the server has heard.
+fn count(server: &FakeMailServer, command: &str) -> usize {
+    let heard = server.heard();
+    heard
+        .iter()
+        .filter(|line| line.starts_with(command))
+        .count()
+}
+
+on_both! {
+    async fn mails_that_follow_each_other_share_connections(on) {
+        let post = with_refused_batch(on).await;
+        post.server.then(MailBehaviour::Take);
+        let before = count(&post.server, "EHLO");
+        post.advance(BEYOND_RETRIES);
+        post.counted(&[("sent", BATCH)]).await;
+        assert_eq!(post.server.all().len(), BATCH);
+        // On a slow machine, some mails are sent before the clock advances. Their connections are
+        // closed then, and the other mails need new ones.
+        let opened = count(&post.server, "EHLO") - before;
+        assert!(opened <= 2 * SLOTS, "{opened} connections");
+    }
+
+    async fn kept_connection_that_the_server_has_closed_costs_no_attempt(on) {
+        let post = with_refused_batch(on).await;
+        post.server.then(MailBehaviour::Close);
+        post.advance(BEYOND_RETRIES);
+        let found = post.counted(&[("sent", BATCH)]).await;
+        let all = post.server.all();
+        let ids: BTreeSet<_> = all.iter().map(|mail| &mail.id).collect();
+        assert_eq!((all.len(), ids.len()), (BATCH, BATCH));
+        // Each attempt has named its recipient to the server, so none has failed before that.
+        let attempts = found.iter().map(|one| one["attempts"].as_u64().unwrap());
+        let attempts = attempts.sum::<u64>();
+        assert_eq!(usize::try_from(attempts).unwrap(), count(&post.server, "RCPT"));
+    }
+
+    async fn mail_whose_kept_connection_is_lost_at_its_end_waits_for_its_next_attempt(on) {
+        let post = with_refused_batch(on).await;
+        post.server.then(MailBehaviour::CutSecond);
+        post.advance(BEYOND_RETRIES);
+        post.until(|found| {
+            found.iter().all(|one| one["state"] == "sent" || one["last"]["problem"] == LOST)
+        })
+        .await;
+        post.server.then(MailBehaviour::Take);
+        post.advance(20 * HOUR);
+        let found = post.counted(&[("sent", BATCH)]).await;
+        let all = post.server.all();
+        assert!(all.len() > BATCH, "a mail was in doubt");
+        for one in &found {
+            let id = format!("{}@acme.com", one["delivery_id"].as_str().unwrap());
+            let copies = all.iter().filter(|mail| mail.id == id).count();
+            // The server has refused the first attempt.
+            let most = one["attempts"].as_u64().unwrap() - 1;
+            let most = usize::try_from(most).unwrap();
+            assert!((1..=most).contains(&copies), "{copies}: {one}");
+        }
+    }
+
+    async fn connection_without_mails_is_closed_after_five_seconds(on) {
+        let post = Post::start(on, &single()).await;
+        post.app.held().await;
+        post.counted(&[("sent", 1)]).await;
+        post.advance(Duration::from_secs(5));
+        let is_closed = async || count(&post.server, "QUIT") == 1;
+        crate::support::until("the connection is closed", is_closed).await;
+        post.app.held().await;
+        post.counted(&[("sent", 2)]).await;
+        assert_eq!(count(&post.server, "EHLO"), 2);
+    }
+
+    async fn service_that_stops_closes_its_connections(on) {
+        let Post { app, server, .. } = Post::start(on, &single()).await;
+        app.held().await;
+        server.reached(1).await;
+        app.stop().await;
+        assert_eq!((count(&server, "EHLO"), count(&server, "QUIT")), (1, 1));
+    }
+}
