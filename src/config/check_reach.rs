@@ -1,6 +1,7 @@
 //! Refuses entries of `notify.to` whose people may not decide any question, and reminders whose
 //! time comes after the deadline of every question. Warns of rules whose questions reach no person,
-//! whose approvers have no mail address, or whose approvers decide by link but get no link.
+//! whose approvers have no mail address, or whose approvers decide by link but get no link. Warns
+//! of a file without entries, because then no rule's questions reach a person.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -80,6 +81,7 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     if !are_approvers_known {
         return;
     }
+    check_entries_exist(config, root, &accounts, mistakes);
     for (index, rule) in config.policy.iter().enumerate() {
         let Some(own) = all_terms.iter().find(|terms| terms.rule == Some(rule)) else {
             continue;
@@ -96,6 +98,25 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
             let detail = "no approver has a mail address in `auth.people`, so no mail is sent about this rule's questions";
             mistakes.warn(&place, detail);
         }
+    }
+}
+
+/// Warns if a rule holds calls and `notify.to` has no entry. Does not warn in a service without
+/// accounts, because its only user is at the same machine.
+fn check_entries_exist(
+    config: &Config,
+    root: &Node,
+    accounts: &Accounts<'_>,
+    mistakes: &mut Mistakes,
+) {
+    let place = ["notify", "to"];
+    let is_empty = root.at(&place).is_none_or(|to| to.elements().is_empty());
+    let has_questions = config.policy.iter().any(|rule| rule.decide == Decide::Hold);
+    if is_empty && !root.is_broken_on_path(&place) && has_questions && accounts.directory.is_some()
+    {
+        let detail = "no entry: nobody is told of the rules' questions, which wait for those who open the inbox or ask \
+                      the API";
+        mistakes.warn(&place, detail);
     }
 }
 
@@ -137,13 +158,9 @@ fn mails(config: &Config) -> impl Iterator<Item = (&EntrySettings, &Recipients)>
 
 impl Config {
     /// Returns one line for each rule that holds calls. The line names each recipient of the rule's
-    /// questions, and the entry of `notify.to` that sends to the recipient. Returns no lines if
-    /// `notify.to` is empty.
+    /// questions, and the entry of `notify.to` that sends to the recipient.
     #[must_use]
     pub fn recipient_lines(&self) -> Vec<String> {
-        if self.notify.to.is_empty() {
-            return Vec::new();
-        }
         let accounts = Accounts::from_config(self);
         let all_terms = all_question_terms(self);
         let rules = all_terms

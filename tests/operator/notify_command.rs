@@ -113,3 +113,31 @@ notify:
         "no address is printed"
     );
 }
+
+#[test]
+fn check_of_a_file_without_receivers_warns_that_no_person_is_told() {
+    let folder = Folder::new();
+    let yaml = format!(
+        "{SMALL}tools: {{ pay: {{ http: {{ url: 'http://127.0.0.1:9/' }} }} }}
+auth: {{ api_keys: [ {{ user: bob, groups: [finance], key: '${{BOB}}' }} ] }}
+policy: [ {{ name: payments, tools: [pay], decide: hold, approvers: {{ groups: [finance] }} }} ]
+notify: {{ to: [] }}
+"
+    );
+    std::fs::write(folder.file("holdpoint.yaml"), yaml).unwrap();
+    let arguments = ["check", "--config", "holdpoint.yaml"];
+    let done = holdpoint(
+        folder.path(),
+        &arguments,
+        &[("BOB", "bob-key-0123456789ab")],
+    );
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    let told = "A question of the rule `payments` reaches nobody.\n";
+    assert!(done.out.ends_with(told), "{}", done.out);
+    let warned = ": notify.to: no entry: nobody is told of the rules' questions";
+    assert!(
+        done.err.starts_with("warning: ") && done.err.contains(warned),
+        "{}",
+        done.err
+    );
+}

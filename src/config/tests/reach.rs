@@ -203,8 +203,30 @@ fn receivers_other_than_people_are_named_if_they_get_questions() {
     let (lines, warnings) = found(EVE, &mixed);
     assert_eq!(lines, reach("backend", "eve (by-mail)"));
     assert_eq!(warnings, [format!("policy[0].{UNMAILED}")]);
-    let none = (Vec::new(), Vec::new());
-    assert_eq!(found(BOB, "to: []"), none, "nothing is sent to anybody");
+}
+
+#[test]
+fn file_without_receivers_says_that_no_person_is_told_of_questions() {
+    let warned = "notify.to: no entry: nobody is told of the rules' questions, which wait for those who open the inbox or \
+                  ask the API";
+    for entries in ["to: []", ""] {
+        let expected = (reach("nobody", "nobody"), vec![warned.to_owned()]);
+        assert_eq!(found(BOB, entries), expected, "{entries}");
+    }
+    let about = |text: &str| {
+        let (config, report) = with(text, &[], &Flags::default()).unwrap();
+        let mut paths = report.warnings.iter().map(|line| line.path.as_str());
+        (
+            config.recipient_lines(),
+            paths.any(|path| path == "notify.to"),
+        )
+    };
+    let local = "policy: [ { name: r, tools: [t], decide: hold } ]\n";
+    let lines = vec!["A question of the rule `r` reaches nobody.".to_owned()];
+    assert_eq!(about(&format!("{BASE}{TOOL}{local}")), (lines, false));
+    let free = "policy: [ { name: free, tools: [t], decide: allow } ]
+auth: { api_keys: [ { user: bob, key: '0123456789abcdef' } ] }\n";
+    assert_eq!(about(&format!("{BASE}{TOOL}{free}")), (vec![], false));
 }
 
 #[test]
