@@ -7,6 +7,7 @@ mod entries;
 mod lanes;
 mod lost_time;
 pub mod mail;
+mod receiver_state;
 mod retries;
 mod rooms;
 mod secrecy;
