@@ -48,6 +48,24 @@ use self::server::problem::Problem;
 pub(crate) use self::settings::Settings;
 pub(crate) use self::state::Http;
 
+/// A route for GET that the OpenAPI document leaves out: its path, its operation and its handler.
+type Asset = (&'static str, &'static Op, fn() -> MethodRouter<Arc<Http>>);
+
+/// The scripts of the pages, and the parts of the page `/docs`.
+const ASSETS: [Asset; 5] = [
+    ("/follow.js", &follow::OP, || get(follow::get_follow_script)),
+    ("/times.js", &times::OP, || get(times::get_times_script)),
+    ("/inbox.js", &script::OP, || get(script::get_inbox_script)),
+    ("/docs/", &docs::ASSETS, || get(docs::get_docs_folder)),
+    ("/docs/{*name}", &docs::ASSETS, || get(docs::get_docs_asset)),
+];
+
+/// Returns the paths that answer GET and are not in the OpenAPI document.
+#[must_use]
+pub fn asset_paths() -> Vec<&'static str> {
+    ASSETS.iter().map(|(path, ..)| *path).collect()
+}
+
 /// Returns the router of the service, and a second router with `/metrics` alone, for a separate
 /// listener.
 pub(crate) fn routers(http: Http) -> (Router, Router) {
@@ -84,27 +102,10 @@ fn routes(http: &Arc<Http>, operations: Vec<Operation>) -> Router<Arc<Http>> {
 }
 
 fn service_router(http: &Arc<Http>, operations: Vec<Operation>) -> Router {
-    let router = routes(http, operations)
-        .route(
-            "/follow.js",
-            guarded(http, &follow::OP, get(follow::get_follow_script)),
-        )
-        .route(
-            "/times.js",
-            guarded(http, &times::OP, get(times::get_times_script)),
-        )
-        .route(
-            "/inbox.js",
-            guarded(http, &script::OP, get(script::get_inbox_script)),
-        )
-        .route(
-            "/docs/",
-            guarded(http, &docs::ASSETS, get(docs::get_docs_folder)),
-        )
-        .route(
-            "/docs/{*name}",
-            guarded(http, &docs::ASSETS, get(docs::get_docs_asset)),
-        );
+    let mut router = routes(http, operations);
+    for (path, op, methods) in ASSETS {
+        router = router.route(path, guarded(http, op, methods()));
+    }
     let router = grpc::add_routes(router, |op, methods| guarded(http, op, methods), http);
     with_layers(router, http.clone())
 }
