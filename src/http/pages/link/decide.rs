@@ -77,8 +77,8 @@ pub(crate) async fn decide_by_link(
             let view = View::load_by_link(&http, &row, &posted.caller, language, &link).await?;
             invalid_form::page(&http, view, &posted, action_in_form(&posted), problem).await
         }
-        // The member `pending` of a problem has the task's other open requests. The link gives no
-        // right to see these requests.
+        // The member `pending` of a problem lists the task's other open requests. The link gives no
+        // right to see these requests, so the response leaves the member out.
         Err(mut problem) => {
             problem.members.remove("pending");
             Err(problem)
@@ -86,9 +86,8 @@ pub(crate) async fn decide_by_link(
     }
 }
 
-/// Returns the action in the form's field `action`, if it is `approve` or `reject`. For a reader
-/// with a link, the form has this field; for a reader with a key, the path of the POST names the
-/// action.
+/// Returns the action in the form's field `action`, if it is `approve` or `reject`. The page of a
+/// sealed link posts every action to the same path, so the form has this field for the action.
 fn action_in_form(posted: &PostRequest) -> Option<Action> {
     let fields = posted.fields().ok()?;
     let name = fields.get("action")?;
@@ -102,8 +101,8 @@ async fn store_answer(
     posted: &PostRequest,
 ) -> Result<Accepted, Problem> {
     if let Err(problem) = check_form(posted) {
-        // As in `api/submit.rs`, a malformed `Idempotency-Key` is reported before a mistake in the
-        // body.
+        // As in `api/submit.rs`, if both the `Idempotency-Key` and the body have a mistake, the
+        // response reports only the mistake in the key.
         check_key(&posted.headers)?;
         return Err(problem);
     }

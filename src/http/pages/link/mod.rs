@@ -66,8 +66,8 @@ pub(crate) fn person_line(view: &View<'_>, link: &CurrentLink) -> Markup {
 }
 
 /// Renders the last lines of the page: the time until which the link works, and the actions that
-/// need a key. For a closed request, leaves out the line with the time. This line says that the
-/// link ends with the question, but the link still opens the page of a closed request.
+/// need a key. The line with the time says that the link ends with the question. The page of a
+/// closed request leaves this line out, because the link still opens that page.
 pub(crate) fn expiry_lines(view: &View<'_>, link: &CurrentLink) -> Markup {
     let until = utc_text(&link.expires_at);
     html! {

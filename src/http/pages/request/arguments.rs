@@ -2,8 +2,9 @@
 //! exact text, which is also the text that runs; the table is a reading aid. The rows are in the
 //! agent's order, and have labels from the tool's schema.
 //!
-//! Invariant: the exact text is complete. The exact text is unfolded if the table could mislead.
-//! The length of the arguments alone does not unfold it, because the table also has every value.
+//! Invariant: the exact text is complete. The page unfolds the exact text if the table cannot show
+//! the arguments, or if the call has a warning. The warning `LARGE` alone leaves the exact text
+//! folded, because a table of long arguments also has every value.
 
 use maud::{Markup, html};
 use serde_json::Value;

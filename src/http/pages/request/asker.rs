@@ -24,9 +24,8 @@ pub(super) async fn load(http: &Http, row: &RequestRow) -> Result<Option<AskerSt
     Ok(unless_corrupt(read)?.flatten())
 }
 
-/// Renders the line about the client that proposed the call. Says the effect of an approval only if
-/// the request asks for one. Empty if the request is closed, or if the call was not proposed at a
-/// gate.
+/// Renders the line about the client that proposed the call. For an approval request, the line also
+/// names the effect of an approval. Empty if the request is closed, or if `view.asker` is `None`.
 pub(super) fn line(view: &View<'_>, is_open: bool) -> Markup {
     let Some(asker) = view.asker.as_ref().filter(|_| is_open) else {
         return html! {};

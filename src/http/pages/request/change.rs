@@ -77,9 +77,9 @@ fn plain_text(json: &str) -> Option<String> {
     }
 }
 
-/// Returns whether an input of this kind shows `text` unchanged. If `text` may not fit the format
-/// of the HTML input, such as `date`, also removes the format from `kind`, because the browser may
-/// change or drop a text that does not fit.
+/// Returns whether an input of this kind shows `text` unchanged. `kind` may have a format of the
+/// HTML input, such as `date`. A browser may change or drop a text that does not fit the format, so
+/// this function removes the format from `kind` if `text` may not fit.
 fn can_show(kind: &mut FieldValue, text: &str) -> bool {
     let has_hidden = text.split('\n').any(|line| visible(line) != line);
     match kind {

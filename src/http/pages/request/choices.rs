@@ -58,8 +58,8 @@ pub(crate) fn per_call_form(view: &View<'_>) -> Option<Markup> {
 }
 
 /// Returns the size of a call's arguments as JSON in a URL-encoded form, in bytes. The form may
-/// also have a field for each member of the arguments. These fields are not counted, because only
-/// short arguments have them.
+/// also have a field for each member of the arguments. The size leaves these fields out, because
+/// they are small: only arguments of at most `MAX_SHORT_BYTES` have them.
 fn encoded_size(call: &RequestedCall) -> usize {
     url::form_urlencoded::byte_serialize(editable_text(&call.arguments_text).as_bytes())
         .map(str::len)

@@ -46,10 +46,10 @@ pub(super) fn decide_form(view: &View<'_>) -> Option<Markup> {
     Some(html! { div.decide { (form_with_digest(view, to, &body)) } })
 }
 
-/// Returns the call that the forms have to name; `None` if the forms decide the whole request. If
-/// this reader has approved a call that is still undecided, the service refuses to reject the whole
-/// request. Therefore, the forms then name the only open call. If several calls are open, only the
-/// form with a choice for each call can reject.
+/// Returns the only open call, if the forms have to name it; `None` if the forms decide the whole
+/// request. If this reader has approved a call that is still undecided, the service refuses to
+/// reject the whole request, but it accepts the rejection of a call that the form names. With
+/// several open calls, only the form with a choice for each call can then reject.
 fn call_to_name<'v>(view: &'v View<'_>) -> Option<&'v RequestedCall> {
     match view.open_calls().as_slice() {
         [call] if view.has_approved_undecided_call() => Some(*call),

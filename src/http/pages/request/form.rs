@@ -39,7 +39,8 @@ pub(crate) fn to_json(
     } else {
         form.put_request_decision(row, &mut body);
     }
-    // Keeps an empty digest, so that the service refuses the answer: no request has this digest.
+    // An empty digest also becomes part of the body. The service then refuses the answer, because
+    // no request has an empty digest.
     if let Some(digest) = form.fields.remove("digest") {
         body.put("digest", Value::from(digest).to_string());
     }
@@ -151,9 +152,9 @@ impl FormReader {
         }
     }
 
-    /// Writes one answer for the whole request. The action comes from the field `action`. If the
-    /// path of the POST names the action, the form has no such field, and the body gets no member
-    /// `action`.
+    /// Writes one answer for the whole request. The field `action` of the form becomes the member
+    /// `action` of the body. If the path of the POST names the action, the form has no such field,
+    /// and the body has no such member.
     fn put_request_decision(&mut self, row: &RequestRow, body: &mut JsonObject) {
         let mut action = self.take("action");
         let answers_yes_or_no =
@@ -340,9 +341,10 @@ impl FormReader {
         }
     }
 
-    /// Returns the arguments that a person edited, either in a field for each member or as JSON.
-    /// Reports each mistake, and returns `None` for an edit with a mistake. If the person chose
-    /// another action than `edit` (`is_edit` is false), returns `None`, and an edit is a mistake.
+    /// Returns the arguments for the action `edit`, from the fields for the members or from the
+    /// JSON. If the arguments have mistakes, reports the mistakes and returns `None`. For any other
+    /// action (`is_edit` is false), returns `None`, and reports a mistake if the person changed the
+    /// arguments.
     fn edited_arguments(
         &mut self,
         call: &CallSpec,

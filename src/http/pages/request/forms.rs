@@ -68,7 +68,7 @@ pub(super) fn folded_form(view: &View<'_>, form: FormName, head: &str, body: &Ma
 /// Renders a form that also posts the digest of the request. `path` is the action after a slash,
 /// such as `/reject`; it is empty if a field in `body` names the action. The form posts to the path
 /// of the request, followed by `path`. On the page of a sealed link, the form posts to the path of
-/// the link instead, and a hidden field names the action from a non-empty `path`.
+/// the link instead. If `path` names an action, the form then submits the action in a hidden field.
 pub(crate) fn form_with_digest(view: &View<'_>, path: &str, body: &Markup) -> Markup {
     let (to, action) = if let Some(link) = view.link {
         (link.path.clone(), path.strip_prefix('/'))
@@ -416,7 +416,8 @@ fn expected_members(view: &View<'_>, schema: &Value) -> Markup {
     }
 }
 
-/// Returns the preselected `result_type`, `text` or `json`, for a result with the schema `form`.
+/// Returns the preselected `result_type` for a result with the schema `form`: `json` if the schema
+/// names a type other than `string`, otherwise `text`.
 fn result_type(form: Option<&Value>) -> &'static str {
     let word = form.and_then(|form| form.get("type"));
     if word.is_some_and(|word| word != "string") {

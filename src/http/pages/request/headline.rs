@@ -91,9 +91,9 @@ fn decided_headline(
     (head, tail)
 }
 
-/// Returns whether an answer with `action` lets a call run. If so, the headline of a request with a
-/// single call names the status of the call. Otherwise the headline says whether the agent has
-/// received the answer.
+/// Returns whether an answer with `action` lets the only call of a request run. If true, the end of
+/// the headline is the status of the call. If false, the end of the headline says whether the agent
+/// has received the answer.
 fn lets_call_run(row: &RequestRow, action: Action) -> bool {
     match action {
         Action::Approve | Action::Edit | Action::Retry => !row.spec.kind.is_yes_or_no(),

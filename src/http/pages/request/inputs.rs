@@ -91,7 +91,8 @@ impl<'v> InputField<'v> {
         }
     }
 
-    /// Renders a text field of several lines. `json` tells whether the text may be JSON.
+    /// Renders a text field of several lines. If `json` is true, the text may be JSON, so the
+    /// browser does not check its spelling.
     pub(super) fn text_area(&self, label: &str, rows: u32, json: bool) -> Markup {
         let text = self.shown_text().unwrap_or_default();
         let class = match json {

@@ -34,7 +34,7 @@ const MEMBERS: [&str; 7] = [
 ];
 
 /// Responds with the page of the request `id`, which shows the form and its mistakes. `problem` is
-/// the reason why the POST was refused, and `path_action` the action in its path, if any.
+/// the reason why the POST was refused. `path_action` is the action in the POST's path, if any.
 ///
 /// # Errors
 /// Fails with `problem` itself if its code is not `invalid`, if the body is not a form, or if the
@@ -107,9 +107,9 @@ pub(crate) async fn page(
     Ok(response)
 }
 
-/// Renders the page from which the form was submitted. If the request asks for a yes or no, and the
-/// path of the POST named the action (`path_action`), this is the page with a single button.
-/// Otherwise this is the request's own page.
+/// Renders the page that shows the form again. If the request asks for a yes or no, and the path of
+/// the POST named the action (`path_action`), this page is the one with a single button. Otherwise
+/// this page is the request's own page.
 pub(super) fn page_with_mistakes(view: &View<'_>, path_action: Option<Action>) -> Markup {
     match path_action.filter(|_| view.row.spec.kind.is_yes_or_no()) {
         Some(action) => request::single_action_page(view, action, view.refusal_reason(action)),
@@ -118,7 +118,8 @@ pub(super) fn page_with_mistakes(view: &View<'_>, path_action: Option<Action>) -
 }
 
 /// Removes unknown member names from errors about submitted credentials, because a person may have
-/// entered a secret as a name. A name is known if it is in [`MEMBERS`] or in the form.
+/// entered a secret as a name. The known names are [`MEMBERS`] and, inside `response`, the
+/// properties of the schema `form`. Each changed pointer ends before its first unknown name.
 pub(crate) fn without_unknown_names(problem: Problem, form: &Value) -> Problem {
     if problem.code != Code::Invalid {
         return problem;

@@ -99,8 +99,9 @@ pub(crate) fn kind_word(kind: RequestKind, words: &Translations) -> &'static str
     kind_part(kind, words).word
 }
 
-/// Returns the [`KindPart`] of a guidance request, but with `word` and `heading` as the names of
-/// the kind. For a kind other than guidance, [`kind_part`] replaces some texts of the result.
+/// Returns the texts and fields of a guidance request, with `word` and `heading` as the names of
+/// the kind. For every other kind, [`kind_part`] starts from this result and replaces the texts and
+/// fields that differ.
 fn guidance_part(
     word: &'static str,
     heading: &'static str,
@@ -123,7 +124,7 @@ fn guidance_part(
     }
 }
 
-/// Returns the status of a call about which a later request, of the kind `kind`, is open.
+/// Returns the status of a call while a later request of kind `kind` asks about the call.
 pub(crate) fn status_while_asked(kind: RequestKind) -> CallStatus {
     match kind {
         RequestKind::Approval

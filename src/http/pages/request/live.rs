@@ -19,9 +19,9 @@ pub(crate) fn answered_notice() -> Markup {
     html! { div #meanwhile role="status" aria-live="polite" {} }
 }
 
-/// Renders the stored history of the request. The script hides this history as soon as the script
-/// shows all events of the task tree. Also renders the script and its section, except on the page
-/// of a sealed link.
+/// Renders the stored history of the request. Also renders the script and the section that the
+/// script fills, except on the page of a sealed link. The script hides the stored history when it
+/// has filled the section with the events of the task tree.
 pub(crate) fn history_section(view: &View<'_>) -> Markup {
     html! {
         section.history {

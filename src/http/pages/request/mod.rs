@@ -219,9 +219,8 @@ impl<'a> View<'a> {
     }
 
     /// Returns whether this reader may take this action on the whole request. A rejection covers
-    /// every undecided call. A call that needs several approvals may be undecided although this
-    /// reader has approved it. The rejection is then refused, because the reader's first answer
-    /// to a call counts.
+    /// every undecided call, and a reader's first answer to a call counts. So the service refuses
+    /// the rejection if this reader has approved a call that still needs further approvals.
     fn allows_whole(&self, action: Action) -> bool {
         self.allows(action) && (action != Action::Reject || !self.has_approved_undecided_call())
     }
@@ -371,9 +370,9 @@ async fn get_single_action_page(
     let mut view = View::load(http, &row, caller, Language::from_headers(headers)).await?;
     view.return_path = format!("{}/{}", view.return_path, action.as_str());
     let mut refusal = view.refusal_reason(action);
-    // If a tool has changed, an answer only withdraws the request and makes the engine judge the
-    // calls anew. So this page has a refusal in place of its button. The request's own page keeps
-    // its forms.
+    // If a tool has changed, `action` would not take effect: any answer withdraws the request, and
+    // the engine judges the calls anew. So this page shows the refusal instead of its button. The
+    // request's own page keeps its forms, by which a person can start the new judgement.
     if refusal.is_none() && asks_about_changed_tool(http, caller, &row).await? {
         refusal = Some(view.words.tool_has_changed);
     }
@@ -464,9 +463,9 @@ fn tab_title(view: &View<'_>, closed: Option<&str>) -> String {
     })
 }
 
-/// The maximum number of reads of the journal's items after the request. The reads end as soon as
-/// all calls are settled, but a call that was canceled, or whose outcome is unknown, may never be
-/// settled.
+/// The maximum number of reads of the journal's items after the request. Fewer reads are enough if
+/// the journal ends, or if `RequestHistory::is_settled` returns true. `is_settled` never returns
+/// true for a request with a canceled call, or with a call whose outcome is unknown.
 const MAX_HISTORY_READS: usize = 64;
 
 impl View<'_> {

@@ -9,8 +9,9 @@ use serde_json::value::RawValue;
 /// The maximum length of a text that [`JsonNode::parse`] accepts, in bytes.
 const MAX_TEXT_BYTES: usize = 64 * 1024;
 
-/// The maximum length of short arguments, in bytes. The page shows only short arguments as a row of
-/// a table, and only short arguments have a field for each member.
+/// The maximum length of short arguments, in bytes. The page puts the arguments of several calls
+/// of a tool into one table only if the arguments of each call are short. In the form that edits
+/// arguments, only short arguments have a field for each member.
 pub(super) const MAX_SHORT_BYTES: usize = 4 * 1024;
 
 /// The maximum nesting depth that [`JsonNode::parse`] accepts; a plain value has the depth 1.
