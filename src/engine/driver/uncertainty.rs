@@ -85,7 +85,7 @@ impl Driver<'_> {
             return Ok(judgement);
         }
         let reason = loop {
-            match self.engine.doubt_before_start(row, name).await {
+            match self.engine.quarantine_before_start(row, name).await {
                 Ok(reason) => break reason,
                 Err(ReadError::Unavailable) => self.engine.back_off().await?,
                 Err(error @ ReadError::Corrupt(_)) => {

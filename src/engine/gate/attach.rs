@@ -207,10 +207,10 @@ impl<'r> EqualCalls<'r> {
                 Relation::Nothing => {}
             }
         }
-        let doubt = self.engine.doubt_reason(tool, self.found).await?;
-        let mut hold = match (hold, doubt) {
-            (Some(reason), Some(doubt)) => Some(format!("{reason} {doubt}")),
-            (reason, doubt) => reason.map(str::to_owned).or(doubt),
+        let quarantine = self.engine.quarantine_reason(tool, self.found).await?;
+        let mut hold = match (hold, quarantine) {
+            (Some(reason), Some(quarantine)) => Some(format!("{reason} {quarantine}")),
+            (reason, quarantine) => reason.map(str::to_owned).or(quarantine),
         };
         if hold.is_none() && self.ended_in_doubt(tool).await? {
             let why =

@@ -9,13 +9,13 @@ mod ask;
 mod attach;
 mod call;
 mod call_end;
-mod doubt;
 mod drive;
 mod max_open;
 mod presence;
 mod propose;
 mod read_call;
 mod report;
+mod tool_quarantine;
 mod versions;
 
 use std::sync::Arc;

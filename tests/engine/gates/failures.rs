@@ -179,7 +179,7 @@ both! {
         harness.tool.answers(200, "{}");
         let held = asks(&engine, &small_of(2, "a", Duration::from_secs(1))).await;
         assert_eq!((held.state, held.decision), (GateState::Pending, GateDecision::Pending));
-        assert!(held.reason.unwrap().contains("may have run"));
+        assert!(held.reason.unwrap().contains("its outcome is not known"));
         let elsewhere = asks(&engine, &small_of(3, "b", LONG)).await;
         assert_eq!(elsewhere.outcome, Some(Outcome::Succeeded));
         let [(request, RequestKind::Reconcile)] = harness.open(doubtful.task_id).await[..] else {

@@ -152,7 +152,7 @@ both! {
         assert_eq!(doubtful.state, GateState::OutcomeUnknown);
         let held = asks(&engine, &small(1, Duration::from_secs(1))).await;
         assert_eq!((held.state, harness.tool.count()), (GateState::Pending, 2));
-        assert!(held.reason.unwrap().contains("may have run"));
+        assert!(held.reason.unwrap().contains("its outcome is not known"));
     }
 
     async fn equal_call_is_held_after_one_that_failed_in_doubt_until_a_person_decides_one(fixture) {

@@ -134,7 +134,7 @@ both! {
         let failed = asks(&engine, &small(1, LONG)).await.task_id;
         harness.tool.answers(200, "{}");
         let held = asks(&engine, &small(2, Duration::ZERO)).await.task_id;
-        harness.configure(|yaml| yaml.replacen("Pay an order back.", "Pay back.", 1));
+        harness.configure(|yaml| yaml.replacen("exclusiveMinimum: 0", "exclusiveMinimum: 1", 1));
         let changed = harness.engine(8);
         let waiting = asking_by(&changed, small(2, LONG));
         until_present(&harness, held, |until| until > Time(0)).await;
@@ -170,10 +170,9 @@ both! {
         harness.tool.answers(200, "{}");
         drop(slot);
         until_open(&harness, task, RequestKind::Approval).await;
-        assert_eq!(harness.tool.count(), 1);
         approve(&harness, &engine, task).await;
         let call = waiting.await.unwrap().unwrap().call;
-        assert_eq!((call.outcome, harness.tool.count()), (Some(Outcome::Succeeded), 2));
+        assert_eq!(call.outcome, Some(Outcome::Succeeded));
     }
 
     async fn approved_call_goes_on_after_its_tool_got_into_doubt(fixture) {

@@ -19,7 +19,7 @@ impl Engine {
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
-    pub(super) async fn doubt_reason(
+    pub(super) async fn quarantine_reason(
         &self,
         tool: &str,
         found: &FoundCalls,
@@ -43,7 +43,7 @@ impl Engine {
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer; `Corrupt` if a row cannot be decoded.
-    pub(in crate::engine) async fn doubt_before_start(
+    pub(in crate::engine) async fn quarantine_before_start(
         &self,
         row: &TaskRow,
         tool: &str,
@@ -58,6 +58,6 @@ impl Engine {
         let is_other = |task: TaskId| task != row.task_id;
         found.calls.retain(|call| is_other(call.task_id));
         found.quarantined_by = found.quarantined_by.filter(|task| is_other(*task));
-        self.doubt_reason(tool, &found).await
+        self.quarantine_reason(tool, &found).await
     }
 }
