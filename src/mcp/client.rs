@@ -32,6 +32,9 @@ const MAX_REQUESTS: u32 = 100;
 /// The first and the longest pause between two requests of an attempt. Each pause is twice the
 /// previous pause, up to the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// The maximum number of concurrent calls to one server. The limit bounds the memory of the
+/// answers, each of which may have 16 MiB.
+const MAX_CALLS: usize = 16;
 
 /// The reason why a server could not be reached, or why its answer was not usable. The text
 /// contains no URL and no value of a header.
@@ -214,6 +217,8 @@ pub(crate) struct Client {
     clock: Arc<dyn Clock>,
     connection: Connection,
     timeout: Duration,
+    /// Limits the concurrent calls. The caller takes a slot before each call.
+    pub(super) slots: Arc<Semaphore>,
     changes: watch::Sender<u64>,
 }
 
@@ -268,6 +273,7 @@ impl Client {
             clock: Arc::clone(clock),
             connection,
             timeout,
+            slots: Arc::new(Semaphore::new(MAX_CALLS)),
             changes,
         }
     }
@@ -343,15 +349,6 @@ impl Client {
         }
         let why = "the server kept its state and gave no result in time";
         McpOutcome::Unknown(why.to_owned()).noting(&declined)
-    }
-
-    /// Returns the semaphore that limits the concurrent calls of a child process; `None` for a
-    /// server over HTTP.
-    pub(crate) fn slots(&self) -> Option<Arc<Semaphore>> {
-        match &self.connection {
-            Connection::Http(_) => None,
-            Connection::Stdio(stdio) => Some(Arc::clone(&stdio.slots)),
-        }
     }
 
     /// Sets the metric `mcp_server_up` to 0 for an HTTP server that did not list its tools. For a

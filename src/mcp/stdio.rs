@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::sync::{Mutex, Semaphore, watch};
+use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -30,8 +30,6 @@ const LATE_ANSWER_TIMEOUT: Duration = Duration::from_mins(10);
 /// `timeout`, but at least this long, because a program such as `npx` may download the server
 /// first.
 const MIN_START_TIMEOUT: Duration = Duration::from_mins(1);
-/// The maximum number of concurrent calls to one server.
-const MAX_CALLS: usize = 16;
 /// The maximum pause after a failed start.
 const MAX_PAUSE: Duration = Duration::from_mins(1);
 /// The number of consecutive failed starts after which the server counts as down.
@@ -94,8 +92,6 @@ pub(super) struct Stdio {
     /// Canceled by [`Stdio::close`], which ends a start in progress. Otherwise [`Stdio::close`]
     /// would wait for the end of the start, because a start holds the lock of `running`.
     closed: CancellationToken,
-    /// Limits the concurrent calls. The caller takes a slot before each call.
-    pub(super) slots: Arc<Semaphore>,
     ids: AtomicU64,
     changes: watch::Sender<u64>,
     /// Redacts the name of a program that cannot be started, and the lines of the child's standard
@@ -142,7 +138,6 @@ impl Stdio {
             },
             running: Mutex::default(),
             closed: CancellationToken::new(),
-            slots: Arc::new(Semaphore::new(MAX_CALLS)),
             ids: AtomicU64::new(0),
             changes,
             redactor,

@@ -170,7 +170,7 @@ impl Tool for McpTool {
     }
 
     fn slots(&self) -> Option<Arc<Semaphore>> {
-        self.server.client.slots()
+        Some(Arc::clone(&self.server.client.slots))
     }
 
     fn definition_change(&self, task: TaskId) -> Option<DefinitionChange> {

@@ -178,6 +178,16 @@ async fn answer_with_a_repeated_member_leaves_the_outcome_unknown() {
 }
 
 #[tokio::test]
+async fn calls_of_a_server_over_http_share_sixteen_slots() {
+    let server = server().await;
+    let tool = tool(&server);
+    let slots = tool.slots().unwrap();
+    assert_eq!(slots.available_permits(), 16);
+    let _taken = slots.try_acquire().unwrap();
+    assert_eq!(tool.slots().unwrap().available_permits(), 15);
+}
+
+#[tokio::test]
 async fn comparisons_of_a_server_are_bounded_in_number() {
     let comparisons = Comparisons::default();
     let headers = |user: u128| {
