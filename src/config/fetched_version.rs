@@ -1,5 +1,5 @@
-//! Finds out whether the command of an MCP server names a version of the package that `npx` or
-//! `uvx` fetches. This module finds the package as these programs do: in the options that name
+//! Finds out whether the command of an MCP server names the exact version of the package that `npx`
+//! or `uvx` fetches. This module finds the package as these programs do: in the options that name
 //! packages. Without such an option, the package is the first argument that is not an option.
 
 /// A program that fetches a package and runs a command of it.
@@ -76,8 +76,8 @@ const UVX: Fetcher = Fetcher {
     is_pinned: is_pinned_for_python,
 };
 
-/// Returns whether a command names a version of each package that it fetches. Returns false if the
-/// command of `npx` or `uvx` names no package. Returns true for any other program, because it
+/// Returns whether a command names the exact version of each package that it fetches. Returns false
+/// if the command of `npx` or `uvx` names no package. Returns true for any other program, because it
 /// fetches nothing.
 pub(super) fn names_version(command: &[&str]) -> bool {
     let [program, arguments @ ..] = command else {
@@ -131,8 +131,17 @@ fn is_pinned_for_npm(package: &str) -> bool {
         Some((_, reference)) => is_version(reference) || is_commit(reference),
         None => package
             .rsplit_once('@')
-            .is_some_and(|(_, version)| is_version(version)),
+            .is_some_and(|(_, version)| is_exact_for_npm(version)),
     }
+}
+
+/// Whether a text is an exact version for npm, such as `1.2.3` or `v1.2.3-beta.1`. For npm, a
+/// version with fewer numbers, such as `1` or `1.2`, is a range.
+fn is_exact_for_npm(text: &str) -> bool {
+    let numbers = text.strip_prefix(['v', '=']).unwrap_or(text);
+    let numbers = numbers.split(['-', '+']).next().unwrap_or_default();
+    let is_number = |part: &str| part.parse::<u64>().is_ok();
+    is_version(text) && numbers.split('.').count() == 3 && numbers.split('.').all(is_number)
 }
 
 /// Whether the text fixes the version of a Python package (`server==1.2.3`, `server[cli]@1.2.3`,
@@ -174,10 +183,9 @@ mod tests {
     use super::names_version;
 
     #[test]
-    fn command_names_a_version_if_each_package_that_it_fetches_has_one() {
+    fn command_names_exact_versions_if_each_package_that_it_fetches_has_one() {
         for (command, expected) in [
             ("npx server@1.2.3", true),
-            ("npx -y server@1", true),
             ("npx -y @scope/server@1.2.3", true),
             ("npx -y @scope/server@1.2.3-beta.1+b2 /srv/files", true),
             ("npx --yes -- server@v1.2.3", true),
@@ -186,14 +194,21 @@ mod tests {
             ("npx -y ./server", true),
             ("npx --package=server@1.2.3 run", true),
             ("npx -y --package @scope/server@1.2.3 run", true),
-            ("npx -p one@1.2.3 -p two@2 -c run", true),
+            ("npx -p one@1.2.3 -p two@=2.0.0 -c run", true),
+            ("npx -y /srv/server", true),
             ("/usr/bin/npx --registry https://h@1/ server@1.2.3", true),
             ("npx", false),
             ("npx -y server", false),
             ("npx -y @scope/server", false),
             ("npx -y server@latest", false),
             ("npx -y @scope/server@next", false),
-            ("npx -y server@^1.2", false),
+            ("npx -y server@1", false),
+            ("npx -y @scope/server@1.2", false),
+            ("npx -y server@v1.2-beta.1", false),
+            ("npx -y server@1.2.x", false),
+            ("npx -y server@^1.2.3", false),
+            ("npx -y alias@npm:@scope/server@1", false),
+            ("npx -p one@1.2.3 -p two@2 -c run", false),
             ("npx -y server@*", false),
             ("npx -y server user@1.example.com", false),
             ("npx -y server --key=value", false),

@@ -118,7 +118,7 @@ pub(super) fn check_server(
     let command = server.command.iter();
     let command: Vec<&str> = command.map(|text| text.reveal().as_str()).collect();
     if !names_version(&command) {
-        let detail = "this fetches the newest version of the server at each start: name a version";
+        let detail = "each start may fetch another version of the server: name an exact version";
         mistakes.warn(&["mcp", name, "command"], detail);
     }
 }
