@@ -1,6 +1,8 @@
 //! Reads a task's row with the task's whole journal, pages of a task's items, and the last message
 //! of the user before a question.
 
+use std::slice;
+
 use uuid::Uuid;
 
 use super::damaged_task::is_complete;
@@ -9,25 +11,39 @@ use super::page::MAX_PAGE_BYTES;
 use super::record::{Keyed, record};
 use super::task_columns::TaskRecord;
 use super::tasks::{corrupt, fact};
+use super::users::spelled;
 use super::{ReadError, RequestRow, Store};
-use crate::task::change::Journal;
+use crate::task::change::{Journal, TaskRow};
 use crate::task::id::TaskId;
 use crate::task::item::Item;
 use crate::task::time::Time;
+use crate::task::user::UserId;
 
 /// Selects the items of a task, each with the task's row beside it. So one statement reads the
 /// items and the row in one snapshot. The inner join finds every task, because every task has an
 /// item: the commit that creates a task also writes an item. `s` is the item that set the task's
 /// status. `s` is joined to the first row only, because the task's columns are read from the first
-/// row alone.
-const JOURNAL: Sql = sql!(
-    "select " (task) ", i.task_id as key, i.seq, i.at, i.body, i.event_number, " (now 2) " as moment,
+/// row alone. `$items` is a further condition on the items, which is true for the first item.
+macro_rules! journal_sql {
+    ($($items:tt)*) => {
+        sql!(
+            "select " (task) ", i.task_id as key, i.seq, i.at, i.body, i.event_number, " (now 2) " as moment,
             (select doubted_at from database_identity where id = 1) as doubted_at
-       from agent_task t join agent_task_item i on i.task_id = t.task_id
+       from agent_task t join agent_task_item i on i.task_id = t.task_id" $($items)* "
        left join agent_task_item s on s.task_id = t.task_id and s.seq = t.status_seq and i.seq = 1
       where t.task_id = $1 order by i.seq"
-)
-.by_key();
+        )
+        .by_key()
+    };
+}
+
+const JOURNAL: Sql = journal_sql!();
+
+/// Like [`JOURNAL`], but selects only the first item if the task does not belong to the user.
+const USER_JOURNAL: Sql = journal_sql!(
+    " and i.seq <= case when t.tenant = $3 and t.user_id " (spelled 3 4 5)
+    " then 9223372036854775807 else 1 end"
+);
 
 /// Chooses items by the sizes of their bodies: as many as fit into the limit, and at least one.
 /// Then loads the bodies of these items.
@@ -62,7 +78,7 @@ const LAST_USER_MESSAGE: Sql = sql!(
 )
 .by_key();
 
-pub(super) const STATEMENTS: &[Sql] = &[JOURNAL, ITEMS, LAST_USER_MESSAGE];
+pub(super) const STATEMENTS: &[Sql] = &[JOURNAL, USER_JOURNAL, ITEMS, LAST_USER_MESSAGE];
 
 record! {
     /// A task's row, with the time of the read (`moment`). `doubted_at` is the time up to which the
@@ -126,6 +142,15 @@ pub(super) fn journal(head: JournalHead, items: &[KeyedItem]) -> Result<Journal,
     })
 }
 
+/// A task, as [`Store::user_journal`] reads it for a user.
+#[derive(Debug)]
+pub enum UserJournal {
+    /// The task belongs to the user.
+    Own(Journal),
+    /// The task belongs to another user, or to another tenant.
+    Foreign(TaskRow),
+}
+
 impl Store {
     /// Reads a task's row and its whole journal in one snapshot; `None` if there is no such task.
     /// If the row or the journal is unreadable, also calls [`Store::report_unreadable`].
@@ -146,6 +171,41 @@ impl Store {
         let groups: Vec<(JournalHead, Vec<KeyedItem>)> = self.db().groups(JOURNAL, values).await?;
         let read = groups.into_iter().next();
         read.map(|(head, items)| journal(head, &items)).transpose()
+    }
+
+    /// Like [`Store::journal`], for a task that may belong to another user than `user`, or to
+    /// another tenant. Of such a task, reads the row and not the journal, so the read costs no more
+    /// than the read of an unknown id.
+    ///
+    /// # Errors
+    /// As [`Store::journal`].
+    pub async fn user_journal(
+        &self,
+        id: TaskId,
+        tenant: &str,
+        user: &UserId,
+    ) -> Result<Option<UserJournal>, ReadError> {
+        let [names, keys] = spelled(slice::from_ref(user));
+        let tenant_name = Value::Text(tenant.to_owned());
+        let values = vec![Value::Id(id.0), Value::Now, tenant_name, names, keys];
+        let groups: Vec<(JournalHead, Vec<KeyedItem>)> =
+            self.db().groups(USER_JOURNAL, values).await?;
+        let Some((head, items)) = groups.into_iter().next() else {
+            return Ok(None);
+        };
+        let read = if head.task.belongs_to(tenant, user) {
+            if items.len() == 1 {
+                // The statement does not know the spelling of the user's id in the row.
+                return Ok(self.journal(id).await?.map(UserJournal::Own));
+            }
+            journal(head, &items).map(UserJournal::Own)
+        } else {
+            head.task.row().map(UserJournal::Foreign)
+        };
+        if read.is_err() {
+            self.report_unreadable(id);
+        }
+        read.map(Some)
     }
 
     /// Reads the items of a task with a `seq` greater than `after`, each with its event number in

@@ -98,6 +98,7 @@ pub use self::feed::{CommitListener, InboxListener, Listener, News, Notification
 pub use self::gate_calls::{EqualCall, FoundCalls};
 pub use self::grants::{CoverableCall, GrantFilter, GrantRow};
 pub use self::inbox::InboxState;
+pub use self::journal::UserJournal;
 #[doc(hidden)]
 pub use self::open::PLANNED_ONCE;
 pub use self::open_list::OpenRequest;

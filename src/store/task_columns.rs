@@ -28,6 +28,7 @@ use crate::task::id::{CallId, TaskId};
 use crate::task::item::{Fact, Usage};
 use crate::task::status::TaskStatus;
 use crate::task::time::Time;
+use crate::task::user::UserId;
 
 /// The columns of [`TaskRecord`] that a statement reads from `agent_task`, under the alias `t`. The
 /// placeholder `(task)` in `sql.rs` reads these columns, and adds the body of the status item and
@@ -376,6 +377,11 @@ impl TaskRecord {
     /// Returns the task's id, which can be read even if the rest of the row cannot be decoded.
     pub(super) fn id(&self) -> TaskId {
         TaskId(self.task_id)
+    }
+
+    /// Whether the task belongs to this user of this tenant.
+    pub(super) fn belongs_to(&self, tenant: &str, user: &UserId) -> bool {
+        self.tenant == tenant && user.is(&self.user_id)
     }
 
     /// Returns the row, and whether all of it could be decoded. If the task's last `task_status`

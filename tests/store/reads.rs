@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use holdpoint::store::{RequestFilter, TaskFilter};
+use holdpoint::store::{RequestFilter, TaskFilter, UserJournal};
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::Fact;
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
+use holdpoint::task::user::UserId;
 
 use super::store_fixture::{both, change, child_task, finance, fresh, request_spec, said};
 
@@ -58,6 +59,25 @@ both! {
         fixture.write(next).await.unwrap();
         let items = fixture.store.items(id, 3, 2).await.unwrap();
         assert_eq!(items.iter().map(|(item, event)| (item.seq, *event)).collect::<Vec<_>>(), [(4, 4), (5, 5)]);
+    }
+
+    async fn journal_is_read_only_for_the_user_of_its_task_in_any_spelling(fixture) {
+        let id = fixture.task_of("acme", "Alice").await;
+        let whole = fixture.store.journal(id).await.unwrap().unwrap().items.len();
+        for (tenant, user, is_own) in [
+            ("acme", "Alice", true),
+            ("acme", "alice", true),
+            ("acme", "bob", false),
+            ("globex", "Alice", false),
+        ] {
+            let read = fixture.store.user_journal(id, tenant, &UserId::from(user)).await.unwrap().unwrap();
+            match read {
+                UserJournal::Own(journal) => assert_eq!((is_own, journal.items.len()), (true, whole), "{tenant} {user}"),
+                UserJournal::Foreign(row) => assert_eq!((is_own, row.task_id), (false, id), "{tenant} {user}"),
+            }
+        }
+        let unknown = fixture.store.user_journal(TaskId(fresh()), "acme", &UserId::from("Alice")).await;
+        assert!(unknown.unwrap().is_none());
     }
 
     async fn last_user_message_is_the_newest_of_the_root_before_the_question(fixture) {

@@ -25,7 +25,7 @@ use crate::engine::session::{Stop, TaskSession};
 use crate::people::Caller;
 use crate::secret::seal::DigestedBody;
 use crate::task::call_state::{AttemptStart, CallState, Phase};
-use crate::task::change::{AskerPresence, ClientColumns, KeyedCall, TaskRow};
+use crate::task::change::{AskerPresence, ClientColumns, KeyedCall};
 use crate::task::id::{CallId, TaskId};
 use crate::task::item::{Fact, FinishReason, Outcome, Part, PartType, ToolCall, Turn, Usage};
 use crate::task::text::as_sentence;
@@ -195,21 +195,19 @@ impl Gates<'_> {
     /// Returns the task of the earlier call that the proposal names by id or key; `None` if there
     /// is no such call. A call that is named by id must have the proposal's caller, gate, session,
     /// tool and arguments. Otherwise, the id counts as unknown, and the key decides, if there is a
-    /// key. Reads the row before the journal, so that the id of another caller's call takes as long
-    /// as an unknown id.
+    /// key.
     pub(super) async fn find_known_call(
         self,
         caller: &Caller,
         agent: &Agent,
         proposal: &Proposal,
     ) -> Result<Option<TaskId>, GateRefusal> {
-        if let Some(task) = proposal.identity.task()
-            && let Some(row) = self.engine.store.task(task).await?
-            && is_in_same_session(&row, caller, agent, proposal)
-            && let Some(session) = self.engine.load(task).await?
-            && is_same_call(&session, proposal)
-        {
-            return Ok(Some(task));
+        if let Some(task) = proposal.identity.task() {
+            match self.load_call(caller, task).await {
+                Ok(call) if is_same_call(&call, agent, proposal) => return Ok(Some(task)),
+                Ok(_) | Err(Refusal::NotFound | Refusal::Forbidden(_)) => {}
+                Err(refusal) => return Err(refusal.into()),
+            }
         }
         self.known_by_key(caller, agent, proposal).await
     }
@@ -337,20 +335,16 @@ fn is_only_counted(state: &CallState) -> bool {
         && state.performer == ToolKind::External
 }
 
-/// Whether the task has the proposal's caller, gate and session.
-fn is_in_same_session(row: &TaskRow, caller: &Caller, agent: &Agent, proposal: &Proposal) -> bool {
-    row.tenant == caller.tenant
-        && caller.user_id.is(&row.user_id)
-        && row.agent == agent.name
-        && row.session_id == proposal.session()
-}
-
-/// Whether the session's task is a call of the proposal's tool and arguments.
-fn is_same_call(session: &TaskSession, proposal: &Proposal) -> bool {
-    session.own.progress.calls.first().is_some_and(|state| {
+/// Whether the session's task is a call of the proposal's gate, session, tool and arguments.
+fn is_same_call(session: &TaskSession, agent: &Agent, proposal: &Proposal) -> bool {
+    let row = &session.own.row;
+    let is_equal = |state: &CallState| {
         let (name, text) = (&state.call.name, &state.call.arguments_text);
         *name == proposal.tool && is_equal_json(text, &proposal.arguments_text)
-    })
+    };
+    row.agent == agent.name
+        && row.session_id == proposal.session()
+        && session.own.progress.calls.first().is_some_and(is_equal)
 }
 
 fn state_of(session: &TaskSession, call: CallId) -> Result<CallState, Refusal> {

@@ -12,7 +12,7 @@ use crate::agent::Gate;
 use crate::engine::Refusal;
 use crate::engine::session::TaskSession;
 use crate::people::Caller;
-use crate::store::ReadError;
+use crate::store::{ReadError, UserJournal};
 use crate::task::call_state::Phase;
 use crate::task::id::TaskId;
 use crate::task::tool_spec::ToolKind;
@@ -88,7 +88,7 @@ impl Gates<'_> {
     ///
     /// # Errors
     /// `NotFound` if the task is not a gate call or belongs to another tenant; `Forbidden` if the
-    /// call belongs to another user; `Unavailable` when the database does not answer.
+    /// task belongs to another user; `Unavailable` when the database does not answer.
     pub async fn read_call(
         self,
         caller: &Caller,
@@ -145,7 +145,8 @@ impl Gates<'_> {
         Ok(call)
     }
 
-    /// Loads the gate call of this task, if the caller owns the call.
+    /// Loads the gate call of this task, if the caller owns the call. Does not read the journal of
+    /// a task that belongs to another user.
     ///
     /// # Errors
     /// As [`Gates::read_call`].
@@ -154,14 +155,16 @@ impl Gates<'_> {
         caller: &Caller,
         task: TaskId,
     ) -> Result<TaskSession, Refusal> {
-        let session = self.engine.load(task).await?.ok_or(Refusal::NotFound)?;
-        let row = &session.own.row;
-        if row.tenant != caller.tenant || !session.own.is_gate_call() {
-            return Err(Refusal::NotFound);
-        }
-        if !caller.user_id.is(&row.user_id) {
-            return Err(Refusal::Forbidden("The call is another user's.".into()));
-        }
-        Ok(session)
+        let (tenant, user) = (&caller.tenant, &caller.user_id);
+        let read = self.engine.store.user_journal(task, tenant, user).await?;
+        let session = match read.ok_or(Refusal::NotFound)? {
+            UserJournal::Own(journal) => self.engine.load_from(journal).await?,
+            UserJournal::Foreign(row) if row.tenant == *tenant => {
+                return Err(Refusal::Forbidden("The call is another user's.".into()));
+            }
+            UserJournal::Foreign(_) => None,
+        };
+        let call = session.filter(|session| session.own.is_gate_call());
+        call.ok_or(Refusal::NotFound)
     }
 }

@@ -164,6 +164,26 @@ on_both! {
     }
 }
 
+on_both! {
+    async fn call_of_another_is_refused_without_a_read_of_its_journal(on: On) {
+        let app = TestApp::with(on, &yaml("")).await;
+        let calls = alice_calls(&app).await;
+        for task in [&calls.held, &calls.permitted] {
+            // A read of this journal fails.
+            let of_call = format!("task_id = {} and type = 'assistant_message'", app.database.id(task));
+            let damage = format!("update agent_task_item set body = '{{' where {of_call}");
+            app.database.execute(&damage).await;
+        }
+        for (key, status) in [(CAROLS_AGENT, 403), (NAMESAKES_AGENT, 404)] {
+            for operation in [Operation::Look, Operation::Report] {
+                let reply = send(app.actor(key), operation, &calls, 0).await;
+                assert_eq!(reply.status, status, "{operation:?}: {}", reply.text);
+            }
+        }
+        app.stop().await;
+    }
+}
+
 /// Returns a message of each MCP method but `tools/call`, and two notifications. None of these
 /// messages changes anything.
 fn quiet_messages() -> Vec<Value> {
