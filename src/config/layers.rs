@@ -2,6 +2,8 @@
 //! then by flags. Invariant: an override is an ordinary node of the tree, and its origin names the
 //! variable or flag.
 
+use std::collections::BTreeMap;
+
 use super::environment::Environment;
 use super::tree::{self, Kind, MapEntry, Node, Origin};
 use crate::world::Mistakes;
@@ -76,7 +78,13 @@ pub fn apply_variables(
     }
     let known = known();
     overrides.sort_by_cached_key(|(path, _, _)| sort_key(path));
+    let mut names = BTreeMap::new();
     for (path, name, value) in overrides {
+        if let Some(other) = names.insert(path.clone(), name) {
+            let detail = format!("`{other}` differs only in case and overrides the same key");
+            mistakes.add(&[&format!("@{name}")], detail);
+            continue;
+        }
         let origin = Origin::Variable(name.to_owned());
         let mut value_mistakes = Mistakes::default();
         let Some(node) = tree::parse(value, Some(origin), &mut value_mistakes)
@@ -387,6 +395,20 @@ mod tests {
         let (json, mistakes) = with_variables("", &variables);
         assert_eq!(mistakes, Vec::<String>::new());
         assert_eq!(json, json!({"server": {"cors_origins": values}}));
+    }
+
+    #[test]
+    fn variables_whose_names_differ_only_in_case_are_refused() {
+        let (_, mistakes) = with_variables(
+            "server: {listen: a}\n",
+            &[
+                ("HOLDPOINT_SERVER__LISTEN", "b:1"),
+                ("holdpoint_server__listen", "c:1"),
+                ("HOLDPOINT_SERVER__MAX_RUNNING", "7"),
+            ],
+        );
+        let detail = "`HOLDPOINT_SERVER__LISTEN` differs only in case and overrides the same key";
+        assert_eq!(mistakes, [format!("@holdpoint_server__listen {detail}")]);
     }
 
     #[test]
