@@ -10,15 +10,15 @@ use hyper::body::{Frame, SizeHint};
 
 use crate::engine::gate::ResultDelivery;
 
-/// A body of one chunk. `delivered` is called when the chunk passes to the connection.
+/// A body of one chunk. The body calls `delivered` when the connection takes the chunk.
 struct DeliveredBody<D> {
     bytes: Option<Bytes>,
     delivered: Option<D>,
 }
 
-/// Returns a body with the content `bytes`. Calls [`ResultDelivery::delivered`] when the bytes pass
-/// to the connection. If the body is dropped before that, [`ResultDelivery::delivered`] is not
-/// called.
+/// Returns a body with the content `bytes`. When the connection takes the bytes, the body calls
+/// [`ResultDelivery::delivered`]. If the body is dropped first, the result goes to the next client
+/// that proposes the call.
 pub(crate) fn delivered_body(bytes: Bytes, delivery: Option<ResultDelivery>) -> Body {
     body(bytes, delivery.map(|delivery| || delivery.delivered()))
 }

@@ -4,9 +4,10 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The number of descriptors reserved for standard streams, listeners, the async runtime, kept
-/// connections to tools (at most 32, see `net/kept_connections.rs`) and to the mail server (at most
-/// 4, see `notify/mail/idle_connections.rs`), and connections to the metrics listener.
+/// The number of descriptors reserved for the standard streams, the listeners, the async runtime,
+/// connections to the metrics listener, and idle connections that are kept open: at most 32 to
+/// tools (`net/kept_connections.rs`), and at most 4 to the mail server
+/// (`notify/mail/idle_connections.rs`).
 const RESERVED_FOR_PROCESS: u64 = 64;
 /// The number of descriptors of one database connection. An SQLite connection opens the database
 /// file, the write-ahead log, and the index of this log.
@@ -37,12 +38,11 @@ pub(crate) struct TooFewDescriptors {
 
 impl DescriptorBudget {
     /// Reserves descriptors for this process, for `database` database connections and for `running`
-    /// running tasks. The rest of `limit` is for client connections: `wanted` connections, or fewer
-    /// if the rest is smaller.
+    /// running tasks. Client connections get the rest of `limit`, at most `wanted` descriptors.
     ///
     /// # Errors
-    /// Fails with [`TooFewDescriptors`] if the rest of `limit` is smaller than both `wanted` and
-    /// `MIN_CONNECTIONS`.
+    /// Fails with [`TooFewDescriptors`] if the rest is too small for `wanted` connections, and also
+    /// too small for `MIN_CONNECTIONS` connections.
     pub(crate) fn new(
         limit: u64,
         wanted: u32,
@@ -67,8 +67,9 @@ impl DescriptorBudget {
         })
     }
 
-    /// Returns the maximum number of event streams, at most `wanted`. A quarter of the connections,
-    /// or 24 connections if that is less, stays free for other requests.
+    /// Returns the maximum number of event streams: `wanted`, but at most the number of connections
+    /// that other requests do not need. Other requests need a quarter of all connections, at most
+    /// 24.
     #[must_use]
     pub(crate) fn streams(&self, wanted: u32) -> u32 {
         wanted.min(self.connections - self.connections.min(96) / 4)

@@ -23,8 +23,10 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct UnreadBody(Option<oneshot::Receiver<BodyDataStream>>);
 
-/// Wraps the body of `request` so that an unread part can be drained later. The body is not wrapped
-/// if the client waits for `100 Continue`, because such a client has not begun to send the body.
+/// Wraps the body of `request` so that [`UnreadBody::take`] can return its unread part. Does not
+/// wrap an empty body, or the body of a request with the header `Expect`. A client that sends
+/// `Expect: 100-continue` sends the body only when the operation begins to read it, so a body that
+/// the operation leaves unread needs no draining.
 pub(crate) fn track(request: &mut Request) -> UnreadBody {
     if request.body().is_end_stream() || request.headers().contains_key(EXPECT) {
         return UnreadBody(None);
@@ -39,8 +41,8 @@ pub(crate) fn track(request: &mut Request) -> UnreadBody {
 }
 
 impl UnreadBody {
-    /// Returns the unread part of the body; `None` if the body was read to its end or is still in
-    /// use.
+    /// Returns the unread part of the body. `None` if there is nothing to drain, or if the
+    /// operation still holds the body.
     #[must_use]
     pub(crate) fn take(self) -> Option<BodyDataStream> {
         self.0?.try_recv().ok()
@@ -62,7 +64,8 @@ pub(crate) async fn drain(mut body: BodyDataStream) {
     let _ = timeout(DRAIN_TIMEOUT, all).await;
 }
 
-/// A request body that sends its unread part to the [`UnreadBody`] if dropped before its end.
+/// A request body. If the operation drops the body before its end, the body sends its unread part
+/// to the [`UnreadBody`].
 struct TrackedBody {
     body: Option<BodyDataStream>,
     return_unread: Option<oneshot::Sender<BodyDataStream>>,

@@ -157,8 +157,8 @@ impl Fields {
     }
 }
 
-/// The detail of the mistake "a form or a query is not UTF-8". Like every detail, it names the
-/// expected value.
+/// The detail of the mistake in a form or a query that is not UTF-8. It names the expected
+/// encoding.
 pub(crate) const NOT_UTF8: &str = "percent-encoded UTF-8";
 
 /// Returns whether the text of a form or a query is UTF-8. The parser `url::form_urlencoded` would

@@ -1,9 +1,14 @@
 //! The guard runs before each operation. It is a layer on the operation's route, so the router
-//! answers unknown paths (404) and unknown methods (405) before the guard runs. In a service
-//! without accounts, the guard first checks that the request names a loopback host and came through
-//! no proxy (health checks are exempt). In every service, the guard then checks the origin, the
-//! announced size of the body, and the credential (the key, the session's cookie or the sealed
-//! link), in this order. For calls over gRPC, the operation checks the size and the key itself.
+//! answers unknown paths (404) and unknown methods (405) before the guard runs. The guard makes
+//! four checks, in this order:
+//! 1. In a service without accounts, the request must name a loopback host and come through no
+//!    proxy. Health checks are exempt.
+//! 2. The origin of the request must be allowed.
+//! 3. The announced size of the body must be within the limit of the operation.
+//! 4. The operation must admit the credential: the key, the session's cookie or the sealed link.
+//!
+//! For a call over gRPC, the guard makes only the first two checks. The operation checks the size
+//! and the key itself.
 
 use std::sync::{Arc, Weak};
 
@@ -76,8 +81,8 @@ pub(crate) async fn guard(
     request.extensions_mut().insert(op);
     let mut response = next.run(request).await;
     if let Some(caller) = authenticated {
-        // If the response is a problem, the outermost layer (`edge/`) may render it as a page,
-        // which may name the caller.
+        // If the response is a problem, `edge/` may render it as a page with a link to sign in as
+        // another user. This page names the caller.
         response.extensions_mut().insert(caller);
     }
     Ok(response)
@@ -124,8 +129,9 @@ fn check_source(http: &Http, op: &Op, request: &Request) -> Result<(), Problem> 
         return Err(Problem::forbidden(DetailCode::ForeignOrigin));
     }
     // A sealed link authorizes its POST without any other credential, so the POST must come from
-    // this service's page. `may_change` also accepts a POST without `Origin`, but a browser sends
-    // `Origin` with every POST of a form. And it accepts the origins in `cors_origins`.
+    // this service's page. The check by `may_change` is too weak: it also accepts the origins in
+    // `cors_origins`, and a POST without `Origin`. This service's page always sends `Origin`,
+    // because a browser adds `Origin` to every POST of a form.
     if op.auth == AuthClass::Link
         && *request.method() == Method::POST
         && !origins.is_own_page(headers, request.uri())
@@ -181,12 +187,12 @@ async fn with_session_fallback(
     }
 }
 
-/// Authenticates the request by its key, and counts a wrong key for the client's network. The outer
-/// result fails if the network is over its limit of wrong keys. The inner result is the result of
-/// the authentication.
+/// Authenticates the request by its key, and counts a wrong key for the client's network. Returns
+/// the result of the authentication as the inner result.
 ///
 /// # Errors
-/// `too_many` for a wrong key over the limit; never for a correct key.
+/// The outer result is `too_many` if the key is wrong and the network is over its limit of wrong
+/// keys.
 fn caller_of_key(http: &Http, request: &Request) -> Result<Result<Caller, AuthError>, Problem> {
     let found = http.authenticator.authenticate(request.headers());
     if found == Err(AuthError::UnknownKey) {

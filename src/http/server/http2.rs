@@ -58,9 +58,9 @@ impl Default for PingTimes {
     }
 }
 
-/// Reads the first bytes of a connection, and returns whether the client uses HTTP/2. Afterwards,
-/// `stream` returns these bytes once more. Returns `None` if reading fails, or if the timeout `end`
-/// completes first.
+/// Reads the first bytes of a connection, and returns whether they are the preface of HTTP/2. Then
+/// puts the bytes back into `stream`, so that the parser of the protocol reads them, too. Returns
+/// `None` if reading fails, or if the timeout `end` expires before the bytes have arrived.
 pub(super) async fn read_preface<I: AsyncRead + Unpin>(
     stream: &mut TimeoutStream<I>,
     end: &mut Timeout,
@@ -150,8 +150,9 @@ pub(super) async fn serve<I, S, F>(
     stop.run_until_cancelled(driven).await;
 }
 
-/// Ends the connection if it serves no request and exceeds the timeout of its phase. The watchdog
-/// is a separate Tokio task, because frames of the client may keep the connection's own task busy.
+/// Ends the connection when a phase in which it serves no request lasts longer than
+/// `phase_timeout`. The watchdog is a separate Tokio task, because a client's frames may keep the
+/// connection's own task too busy to notice the timeout.
 async fn run_watchdog(slot: Weak<ConnectionSlot>, clock: Arc<dyn Clock>, stop: CancellationToken) {
     let phase = || slot.upgrade().map(|slot| slot.phase());
     let watched = async {

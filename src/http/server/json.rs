@@ -84,8 +84,8 @@ pub(crate) fn check_count(text: &[u8]) -> Result<(), JsonError> {
         if matches!(byte, b' ' | b'\t' | b'\n' | b'\r') {
             continue;
         }
-        // Each comma counts as one value. The first value of a list or an object follows no comma,
-        // so it is counted separately.
+        // Inside a list or an object, a value follows a comma or an opening bracket. So every comma
+        // counts as one value, and so does every opening bracket of a container that is not empty.
         let is_first = is_container_new && !matches!(byte, b']' | b'}');
         values += usize::from(is_first || byte == b',');
         is_container_new = matches!(byte, b'[' | b'{');
@@ -156,8 +156,8 @@ pub(crate) fn is_json(bytes: &[u8]) -> bool {
 }
 
 /// Returns the JSON text of the member `name` of the object in `bytes`, without white space between
-/// tokens; `None` without the member. Numbers keep every digit; parsed doubles would not.
-/// `bytes` must be a text that [`parse`] or [`parse_except`] accepts.
+/// tokens. `None` if the object has no such member. The text keeps every digit of a number, unlike
+/// a parsed `f64`. `bytes` must be a text that [`parse`] or [`parse_except`] accepts.
 #[must_use]
 pub(crate) fn member(bytes: &[u8], name: &str) -> Option<String> {
     let members: BTreeMap<String, &RawValue> = serde_json::from_slice(bytes).ok()?;

@@ -25,8 +25,8 @@ pub(crate) struct Op {
     pub surface: Surface,
     pub auth: AuthClass,
     pub max_body_bytes: usize,
-    /// The problems that the operation can respond with, in addition to the common problems of its
-    /// `auth`.
+    /// The problems that the operation can respond with, besides those of every operation with the
+    /// same `auth` (`common_problems` in `openapi/operations.rs`).
     pub problems: &'static [Code],
 }
 
@@ -36,14 +36,16 @@ pub(crate) struct Op {
 pub(crate) enum Surface {
     /// Programs. Problems are JSON. Caches must not store the responses.
     Api,
-    /// Like `Api`, and the response is an event stream. If the database does not answer, a client
-    /// that asks for a stream gets a stream that ends at once.
+    /// Programs that read an event stream. Like `Api`, except for the problem `unavailable`: a
+    /// client that asks for a stream gets a stream that ends at once, so an `EventSource` connects
+    /// again.
     Stream,
-    /// People, and programs at some paths. The content depends on the caller, so caches must not
-    /// store the responses. A problem is a page if the client prefers HTML.
+    /// People. Programs may use some of these operations, too. The content depends on the caller,
+    /// so caches must not store the responses. A problem is a page if the client prefers HTML,
+    /// otherwise JSON.
     Page,
     /// Everyone, with the same content for every caller. A problem is a page if the client prefers
-    /// HTML.
+    /// HTML, otherwise JSON.
     Public,
 }
 
@@ -90,7 +92,8 @@ pub(crate) enum AuthClass {
     /// Proxies that call over gRPC. The operation checks the key itself, because gRPC reports a
     /// refusal differently from HTTP.
     Gateway,
-    /// Everyone, by any host name and through any proxy. Health checks use this class.
+    /// Everyone. Health checks use this class. Even a service without accounts accepts these
+    /// requests under any host name and through a proxy.
     Health,
 }
 
@@ -107,8 +110,8 @@ pub(crate) struct Operation {
 }
 
 /// Declares an `Operation`. The path and the methods come from the type that `#[utoipa::path]`
-/// generates for the handler. `@path` is an internal rule of the macro `routes!`: it calls a
-/// function of this type, `path()` or `methods()`.
+/// generates for the handler. The macro `routes!` has an internal rule `@path`, which calls
+/// `path()` or `methods()` of this type.
 macro_rules! operation {
     ($op:path, $($handler:tt)+) => {
         $crate::http::server::operation::Operation {

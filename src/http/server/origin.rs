@@ -1,8 +1,8 @@
-//! Checks whether a web page may send a request that changes something in the service. If the page
-//! has a foreign origin, and the configuration does not allow this origin, the request is refused
-//! before its credentials are read. So the page cannot approve a call. A service without accounts
-//! (no `auth` in the configuration) answers only requests to a loopback name. Health checks are the
-//! exception: the service answers them under any name.
+//! Checks whether a web page may send a request that changes something in the service, so that a
+//! foreign page cannot approve a call. The service refuses the request if the origin of the page is
+//! neither the service's own nor in `cors_origins`. The refusal comes before the service reads the
+//! credentials. A service without accounts (no `auth` in the configuration) answers only requests
+//! that name a loopback host and come through no proxy. Health checks are exempt.
 
 use http::header::{HOST, HeaderName, ORIGIN};
 use http::{HeaderMap, Method, Uri, Version};
@@ -77,8 +77,8 @@ impl Origins {
         }
     }
 
-    /// Returns whether the first `Origin` of the request is an origin of this service's pages. An
-    /// origin in `cors_origins` is none.
+    /// Returns whether the first `Origin` of the request is an origin of this service's pages. The
+    /// origins in `cors_origins` do not count as such.
     #[must_use]
     pub(crate) fn is_own_page(&self, headers: &HeaderMap, uri: &Uri) -> bool {
         headers

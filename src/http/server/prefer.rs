@@ -55,9 +55,9 @@ impl Prefer {
         }
     }
 
-    /// Returns the time that an HTTP request may wait, and the value of `Preference-Applied`.
-    /// `has_slot` is false if too many clients already wait at gates. Then this request does not
-    /// wait, so its preference counts as applied only if the client prefers not to wait.
+    /// Returns the time that an HTTP request may wait, and the value of `Preference-Applied`. If
+    /// `has_slot` is false, too many clients already wait at gates, so this request does not wait.
+    /// The response then confirms the client's preference only if the client prefers not to wait.
     pub(crate) fn within_slot(
         self,
         has_slot: bool,

@@ -294,7 +294,7 @@ pub(crate) fn type_url(public_url: &str, code: &str) -> String {
 }
 
 /// Returns the path of `public_url`, without a slash at the end. Links in pages begin with this
-/// path, so they stay on the page's origin.
+/// path and name no host, so a browser opens them at the host of the page.
 #[must_use]
 pub(crate) fn path_prefix(public_url: &str) -> String {
     public_url

@@ -63,7 +63,7 @@ impl Query {
     }
 
     /// Takes the parameters with this name, like [`Query::texts`], and parses their values with
-    /// `read`. Each value that `read` refuses adds the mistake `expected`.
+    /// `read`. Adds a mistake with the detail `expected` for each value that `read` refuses.
     pub(crate) fn many<T>(
         &mut self,
         name: &str,
@@ -80,8 +80,9 @@ impl Query {
         values
     }
 
-    /// Takes the parameters with this name as values of an enum. `all` has the values that a query
-    /// may name, and `word` returns the name of a value. A mistake lists these names.
+    /// Takes the parameters with this name, and returns the enum's value for each. `all` lists the
+    /// permitted values, and `word` returns the name of a value. The detail of a mistake lists the
+    /// permitted names.
     pub(crate) fn words<T: Copy>(
         &mut self,
         name: &str,
@@ -98,8 +99,8 @@ impl Query {
         })
     }
 
-    /// Takes the parameters with this name as task ids, sorted and without repetitions. More than
-    /// `MAX_TASK_IDS` ids are a mistake, and none of them is returned.
+    /// Takes the parameters with this name as task ids, sorted and without repetitions. For more
+    /// than `MAX_TASK_IDS` ids, adds a mistake and returns no ids.
     pub(crate) fn task_ids(&mut self, name: &str) -> Vec<TaskId> {
         let mut ids = self.many(name, "a task id", |text| text.parse::<TaskId>().ok());
         ids.sort_unstable();

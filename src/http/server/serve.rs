@@ -210,8 +210,9 @@ fn respond(
     let serving = slot.begin_request();
     let slot = Arc::downgrade(slot);
     async move {
-        // `serving` is `None` if the connection was told to close before this request began. The
-        // request then never reaches the router.
+        // `begin_request` returns `None` if the server chose this connection to make room for
+        // another client before the request began. The request then fails before it reaches the
+        // router.
         let serving = serving.ok_or(io::ErrorKind::ConnectionAborted)?;
         let mut request = request.map(|body| Body::new(CountedBody::new(body, serving.clone())));
         request.extensions_mut().insert(ConnectInfo(peer));
@@ -240,7 +241,7 @@ pub(super) struct PhaseTimer {
     end: Timeout,
 }
 
-/// A future that completes at a timeout; `None` without a timeout.
+/// A future that completes when a timeout expires. `None` if there is no timeout.
 pub(super) type Timeout = Option<Pin<Box<dyn Future<Output = ()> + Send>>>;
 
 pub(super) fn phase_timeout(phase: ConnectionPhase) -> Option<Duration> {

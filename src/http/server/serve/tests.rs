@@ -353,7 +353,7 @@ async fn client_that_reads_nothing_is_closed_and_is_not_idle_before() {
     let mut next = setup.open();
     next.get("/").await;
     for _ in 0..5 {
-        // The client reads some bytes just before each timeout.
+        // The client reads some bytes just before the write timeout, which then begins anew.
         setup.clock.advance(just_before(WRITE_TIMEOUT));
         deaf.0.read_exact(&mut vec![0; 32 * 1024]).await.unwrap();
         tokio::task::yield_now().await;

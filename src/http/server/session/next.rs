@@ -21,9 +21,9 @@ pub(crate) fn local_path<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     if !(below.is_empty() || below.starts_with(['/', '?', '#'])) {
         return None;
     }
-    // Parses the text as a browser does. The URL must have the host of `base`. Its path must equal
-    // the path in `text`, because a browser resolves `..` (also written `%2e%2e`), which could lead
-    // out of the prefix.
+    // Resolves the text as a browser does. The URL must have the origin of `base`. Its path must be
+    // the path in `text`: if a browser changes the path, for example because of `..` (also written
+    // `%2e%2e`), the new path may be outside `prefix`.
     let base = Url::parse("http://own.invalid/").ok()?;
     let read = base.join(text).ok()?;
     let path = text.split(['?', '#']).next().unwrap_or_default();

@@ -159,7 +159,7 @@ async fn streams_that_are_reset_at_once_end_the_connection() {
     speaking_http2().open().asks().await;
 }
 
-/// Sends malformed requests, because the server answers each of them with `RST_STREAM`.
+/// The server answers each malformed request with `RST_STREAM`.
 #[tokio::test]
 async fn client_that_makes_the_server_reset_over_1024_streams_is_closed() {
     let setup = speaking_http2();
@@ -212,7 +212,7 @@ async fn partial_preface_or_request_head_is_closed_in_time_however_slowly_it_arr
     setup.clock.advance(Duration::from_secs(1));
     assert!(late.payload(HEADERS).await.is_none());
 
-    // Between two requests, the 75 seconds of `KEEP_ALIVE_TIMEOUT` include the time for the head.
+    // On HTTP/2, the head of the next request must be complete within `KEEP_ALIVE_TIMEOUT`.
     let mut kept = Frames::open(&setup).await;
     kept.asks(1).await;
     tokio::task::yield_now().await;
@@ -291,8 +291,8 @@ async fn unauthenticated_request_with_a_slow_body_makes_room_for_the_next_client
     assert!(stranger.payload(HEADERS).await.is_none());
 }
 
-/// Sends pings and advances the clock by `time`, up to four times. Panics if the connection is
-/// still open afterwards.
+/// Sends a ping and advances the clock by `time`, up to four times. Returns when a ping cannot be
+/// sent, because the server has closed the connection. Panics if all four pings can be sent.
 async fn closed_within(setup: &Setup, client: &mut Frames, time: Duration) {
     let ping = frame(PING, 0, 0, &[7; 8]);
     for _ in 0..4 {
