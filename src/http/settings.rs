@@ -31,13 +31,14 @@ pub(crate) struct Settings {
     /// The names of the entries of `notify.to`, each with its tenants. An entry without tenants
     /// gets messages about the tasks of every tenant.
     pub receivers: BTreeMap<String, Vec<String>>,
-    /// The users in the configuration. The guard looks up the person of a sealed link among them.
-    /// An edit that other people must approve is permitted only if enough of these users may
-    /// approve it.
+    /// The users in the configuration. `server/guard.rs` looks up the person of a sealed link among
+    /// them. An edit that needs the approval of other people is permitted only if enough of these
+    /// users may approve it.
     pub roster: Roster,
-    /// The key for the hashes of POST bodies. The service stores these hashes to recognize a
-    /// repeated POST. They are keyed because a body may contain credentials. `None`: the hashes
-    /// have no key.
+    /// Makes the keyed hashes of POST bodies. The service stores these hashes to recognize a
+    /// repeated POST. From a hash without a key, a reader of the database could find a credential
+    /// of the body by guessing. `None`: the hashes have no key, and no request asks for a
+    /// credential.
     pub sealer: Option<Sealer>,
     /// Seals and opens the links in messages to people; `None` if messages contain no links.
     pub links: Option<Links>,

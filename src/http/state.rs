@@ -32,20 +32,22 @@ pub(crate) struct Http {
     pub gate_tools: BTreeMap<String, GateTools>,
     pub waiting_asks: WaitingAsks,
     pub authenticator: Arc<dyn Authenticator>,
-    /// Gives the time for timeouts, pages, and the expiry of links. The database's clock decides
-    /// whether the deadline of a request has passed.
+    /// Measures timeouts, gives the HTML pages the current time, and decides whether a sealed link
+    /// has expired. The database's clock decides whether the deadline of a request has passed.
     pub clock: Arc<dyn Clock>,
     pub settings: Settings,
-    /// The state of the outermost middleware. Among other things, this state has the host names
-    /// that a request may use, and the web origins whose pages may send requests.
+    /// The state of the outermost middleware. `server/guard.rs` also uses this state, to check the
+    /// host and the web origin of a request.
     pub edge: Arc<Edge>,
     pub shutdown: CancellationToken,
     /// Runs work that must not stop when the client disconnects.
     pub tracker: TaskTracker,
     pub stream_limiter: StreamLimiter,
-    /// The newest events of the task trees that streams follow.
+    /// For each task tree that an event stream of this process follows, the newest events of the
+    /// tree.
     pub tails: Tails,
-    /// The newest changes of the requests of each tenant with an open inbox stream.
+    /// For each tenant with an open inbox stream in this process, the newest changes of the
+    /// tenant's requests.
     pub inbox_tails: InboxTails,
     pub body_parser: BodyParser,
     pub wrong_keys: WrongKeys,

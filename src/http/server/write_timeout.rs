@@ -29,7 +29,8 @@ pub(crate) struct TimeoutStream<I> {
     /// The timer of the pending write; `None` if no write is pending.
     timer: Timeout,
     timed_out: bool,
-    /// Bytes that were read already. The stream returns them before it reads from `io`.
+    /// The bytes that `read_preface` has read from `io` and put back. The stream returns them
+    /// before it reads from `io` again.
     unread: BytesMut,
 }
 
@@ -45,13 +46,15 @@ impl<I> TimeoutStream<I> {
         }
     }
 
-    /// Makes the stream return `bytes`, which were read already, before any other bytes.
+    /// Puts back `bytes`, which the caller has read from the stream. The next reads return them
+    /// first.
     pub(super) fn unread(&mut self, bytes: BytesMut) {
         self.unread = bytes;
     }
 
-    /// Applies the timeout to the result of one attempt to write: a pending write starts the timer,
-    /// and progress stops the timer.
+    /// Applies the timeout to `write`, the result of one attempt to write. A pending attempt starts
+    /// the timer, unless the timer runs already. A completed attempt removes the timer. After the
+    /// timer has ended, this attempt and all later attempts fail with `TimedOut`.
     fn apply_timeout<T>(
         &mut self,
         write: Poll<io::Result<T>>,

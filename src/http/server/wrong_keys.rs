@@ -1,7 +1,8 @@
-//! Counts the wrong keys of each source address. Up to ten wrong keys in a minute get 401, and each
-//! is logged with the address and without the key. Further wrong keys get 429, and only the first
-//! of them is logged. Requests with a correct key, a session or no key are not counted. Invariant:
-//! the table's size and the rate of log lines stay bounded, however many addresses send wrong keys.
+//! Limits the wrong keys of each source address. The first ten wrong keys in a minute get 401, and
+//! the log gets a line for each, with the address but without the key. Further wrong keys get 429,
+//! and the log gets a line only for the first of them. A request with a correct key, with a
+//! session, or without a key does not count. Invariant: the table's size and the rate of log lines
+//! stay bounded, however many addresses send wrong keys.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -15,8 +16,8 @@ use http::Extensions;
 use super::problem::{Code, Problem};
 use crate::engine::DetailCode;
 
-/// The maximum number of wrong keys of a source that get `unauthorized` in a minute. Further wrong
-/// keys get 429.
+/// The maximum number of wrong keys of a source that get 401 (`unauthorized`) in a minute. Further
+/// wrong keys get 429 (`too_many`).
 const MAX_WRONG_KEYS: usize = 10;
 const MINUTE: Duration = Duration::from_mins(1);
 /// The maximum number of sources that are counted separately. All further sources share one
@@ -92,7 +93,8 @@ impl RecentKeys {
         }
     }
 
-    /// Counts a wrong key. Returns the time that the source has to wait; `None` within the limit.
+    /// Counts a wrong key. If the key is over the limit, returns the time after which another wrong
+    /// key would be within the limit; else returns `None`.
     fn count(&mut self, now: Duration) -> Option<Duration> {
         self.drop_old(now);
         let over_limit = self.at.len() >= MAX_WRONG_KEYS;
@@ -271,7 +273,7 @@ mod tests {
             11,
             "ten wrong keys, and that further ones are refused"
         );
-        // In the next minute the count of log lines restarts at 0.
+        // After more than a minute, the source is below its limit, and the log counts lines from 0.
         assert!(keys.count(one, at(110)).is_ok());
         assert_eq!(lines(), 1);
     }

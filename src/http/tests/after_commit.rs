@@ -1,4 +1,4 @@
-//! Tests of the responses to POSTs that are committed before the database stops answering.
+//! Tests of the response to a POST if the database stops answering after the POST is committed.
 
 use axum::extract::State;
 use axum::routing::post;

@@ -13,7 +13,7 @@ use crate::http::server::body::budget::BodyBudget;
 use crate::task::time::Time;
 use crate::world::Clock;
 
-/// A clock whose uptime stays 0. All its sleeps end once the test sends `true` in the channel.
+/// A clock whose uptime stays 0. Every sleep lasts until the channel's value is `true`.
 struct Still(watch::Sender<bool>);
 
 #[async_trait::async_trait]

@@ -43,7 +43,8 @@ async fn answers_while_the_service_starts_equal_those_of_an_outage() {
     }
 }
 
-/// The status is 200, because a browser's `EventSource` gives up after any other status.
+/// A browser's `EventSource` reconnects after a stream with status 200 ends, and gives up after any
+/// other status. So the service answers 200 with a stream that ends at once.
 #[tokio::test]
 async fn stream_that_is_asked_for_without_a_database_ends_at_once() {
     let (starting, outage) = (routers(false).0, app(false, &[]));

@@ -1,7 +1,7 @@
-//! Request bodies, which are also components of the OpenAPI document. An operation builds the type
-//! of its body from the members one by one (`server/fields.rs`), so that it can report the place of
-//! every mistake. A member that must keep the digits of its numbers or the order of its members is
-//! kept as JSON text.
+//! The types of request bodies, which are also components of the OpenAPI document. An operation
+//! reads the members of its body one by one (`server/fields.rs`), so that it can report the place
+//! of every mistake. A JSON value is kept as text if the digits of its numbers or the order of its
+//! members must not change.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -58,8 +58,9 @@ pub(crate) struct SendMessage {
 pub(crate) struct ResendDeliveries {
     /// The name of the receiver in the configuration.
     pub target: String,
-    /// Only messages about events from this time on, and messages that were made due again from
-    /// this time on. Default: all.
+    /// Only deliveries that were created at this time or later. A reminder counts as created when
+    /// it is due. A delivery that was made due again counts as created at that moment. Default:
+    /// all.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub since: Option<Time>,
     /// Only deliveries in this state. Default: `dead`.
@@ -70,7 +71,7 @@ pub(crate) struct ResendDeliveries {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ResentState {
-    /// The last attempt failed, or the receiver wants no more attempts.
+    /// The last attempt failed, the receiver wants no more attempts, or no message could be made.
     Dead,
     /// The message was not sent, because it was no longer needed.
     Dropped,

@@ -53,16 +53,16 @@ pub(crate) struct RequestBrief {
     pub effects: Vec<WireEffect>,
     /// The number of warnings about the calls that the request decides.
     pub warnings: usize,
-    /// The summaries of at most the first three calls. The summary of a call of a sub-agent, or of
-    /// a tool without a `summary`, is the name of the sub-agent or tool. Leaves out a call whose
-    /// tool is not in `tools`. Null in a webhook whose receiver is configured without `summaries:
-    /// true`.
+    /// The summaries of at most the first three calls. If a call starts a sub-agent, its summary is
+    /// the sub-agent's name. If the call's tool has no `summary` template, the summary is the
+    /// tool's name. The list omits a call whose tool is not in `tools`. The list is null in a
+    /// webhook whose receiver is configured without `summaries: true`.
     pub summaries: Option<Vec<String>>,
     /// The people who may decide, and how many of them have to approve.
     pub approvers: WireApprovers,
     /// The number of approvals so far; 0 if one approval is enough. If the request decides several
-    /// calls, the number for the undecided call with the fewest approvals. Once all calls are
-    /// decided, the number for the call with the most approvals.
+    /// calls, the undecided call with the fewest approvals gives the number. Once all calls are
+    /// decided, the call with the most approvals gives the number.
     pub approvals: usize,
     /// The time at which the request was opened.
     #[schema(format = DateTime)]

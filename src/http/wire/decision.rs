@@ -60,9 +60,9 @@ pub(crate) struct WireDecision {
     pub at: String,
     /// The approver's reason; null if they gave none.
     pub reason: Option<String>,
-    /// The consequence of a rejection for the task; null without a rejection. As long as calls of
-    /// the request are undecided, this is the consequence that the answer named, or null if the
-    /// answer named none.
+    /// The consequence of a rejection for the task; null without a rejection. If the answer left
+    /// calls of the request undecided, this is the `then` that the answer named; null if it named
+    /// none.
     pub then: Option<ThenAction>,
     /// The form as the person filled it in; null without a form. For credentials, every value is
     /// null.

@@ -135,14 +135,14 @@ pub(crate) struct WebhookMessage {
     /// was due.
     #[schema(format = DateTime)]
     pub timestamp: String,
-    /// The event in brief; with `payload: full`, the data that the event has in the stream of its
-    /// tree. The full data of a reminder is that of the event that opened the request, but `event`
-    /// is the type of the reminder, and `request` is as of the time of sending.
+    /// The event in brief. With `payload: full`, the data that the event has in the stream of its
+    /// tree. A reminder then has the data of the event that opened the request, with two changes:
+    /// `event` is the type of the reminder, and `request` shows the request at the time of sending.
     pub data: WebhookData,
 }
 
-/// An event in brief, with the task and the request as of the event's commit. A reminder shows the
-/// event that opened the request, but with the request as of the time of sending.
+/// An event in brief, with the task and the request as they were when the event was committed. A
+/// reminder shows the event that opened the request, and the request at the time of sending.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct WebhookData {
     /// The tenant that the tree belongs to.

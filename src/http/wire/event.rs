@@ -59,8 +59,8 @@ impl EventData {
         }
     }
 
-    /// Replaces the name of the event. A reminder has the data of the event that opened the
-    /// request, with the type of the reminder as its name.
+    /// Replaces the name of the event. A reminder sends the data of the event that opened the
+    /// request, under the reminder's own name, such as `request.expiring`.
     #[must_use]
     pub(crate) fn named(self, event: &'static str) -> Self {
         Self { event, ..self }
