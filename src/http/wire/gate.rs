@@ -13,9 +13,11 @@ use crate::task::id::TaskId;
 use crate::task::item::Outcome;
 
 wire_enum! {
-    /// The verdict for the client that proposed the call (the asker): `allow` (the call may run
-    /// now, or has run), `deny` (the call never ran and will not) or `pending` (a person must
-    /// decide, the approved call waits until its asker asks again, or an attempt is under way).
+    /// The verdict for the client that proposed the call (the asker): `allow` (this client may run
+    /// the call now, or the call was started and has ended), `deny` (the call was never started and
+    /// never will be) or `pending` (a person must answer a request about the call, the approved
+    /// call waits until its asker proposes it again, or the call runs and this client has no
+    /// permit).
     WireGateDecision as GateDecision from gate::GateDecision, "snake_case" { Allow, Deny, Pending }
 }
 wire_enum! {
@@ -53,8 +55,8 @@ pub(crate) struct WireGateCall {
     /// Whether a person replaced the arguments.
     pub edited: bool,
     /// The digest of the call. Null if the call can never run (its tool is not offered, or its
-    /// arguments do not fit), or if the gate only counts the call (`record: held`). A call that is
-    /// only counted takes no report.
+    /// arguments do not fit). Also null for an allowed call that the gate does not store
+    /// (`record: held`): the client does not report the outcome of such a call.
     pub digest: Option<String>,
     /// The verdict for this client. To run the call, the client also needs a `permit`.
     pub decision: WireGateDecision,
@@ -80,8 +82,9 @@ pub(crate) struct WireGateCall {
     /// The time of the proposal.
     #[schema(format = DateTime)]
     pub created_at: String,
-    /// The time at which the state ends by itself: the request's deadline, the end of the wait for
-    /// the asker, or the end of the permit. Null if the state does not end by itself.
+    /// The deadline of the present state. In `pending` and `doubtful`, it is the deadline of the
+    /// request; in `approved`, the time until which the asker may propose the call again; in
+    /// `started`, the end of the permit. Null if the state has no deadline.
     #[schema(format = DateTime)]
     pub expires_at: Option<String>,
 }
@@ -128,8 +131,9 @@ impl WireGateCall {
             expires_in_ms: u64::try_from(permit.expires_in.as_millis()).unwrap_or(u64::MAX),
             idempotency_key: call.tool_call_id.to_string(),
         });
-        // If a call did not run and no person supplied its result, the stored result is only a text
-        // about the end of the call. `message` describes this end, so the result is left out.
+        // A call that was never started has a result only if a person supplied the result
+        // (`Responded`). For any other such call, the stored text only says how the call ended.
+        // `message` says the same, so `result` is null.
         let has_result = |outcome| call.attempts > 0 || outcome == Outcome::Responded;
         let result = call.result.as_ref();
         let result = result.filter(|result| has_result(result.outcome));
@@ -186,8 +190,9 @@ pub(crate) struct NewGateCall {
     /// Data for rules and for the caller; at most 16 KiB.
     #[schema(value_type = Option<BTreeMap<String, Value>>)]
     pub metadata: Option<String>,
-    /// Whether the proposal may continue an earlier call with the same session, tool and arguments.
-    /// Default: false with an `Idempotency-Key`, else true.
+    /// Whether the proposal may continue an earlier call instead of making a new call. The earlier
+    /// call has the same session, tool and arguments, and no client waits for it. Default: false
+    /// with an `Idempotency-Key`, else true.
     pub attach: Option<bool>,
 }
 

@@ -11,9 +11,10 @@ use crate::task::grant;
 wire_enum! {
     /// The reason why a standing decision has ended: `revoked` (a person ended it), `expired` (its
     /// time has passed), `used_up` (it has let through the maximum number of calls), `message` (the
-    /// user has sent a message to the tree after it was given), `history_lost` (it was given before
-    /// a restored backup or a failover, which may have lost later items), `giver` (the person who
-    /// gave it may no longer approve such a call) or `changed` (the rule or the tool has changed).
+    /// user has sent a message to the tree since the decision was given), `history_lost` (since the
+    /// decision was given, a backup was restored or a standby was promoted, so stored history may
+    /// be lost), `giver` (the giver may no longer approve such calls, or the rule now requires
+    /// several approvals) or `changed` (the rule or the tool has changed).
     WireGrantEnd as GrantEnd from grant::GrantEnd, "snake_case" { Revoked, Expired, UsedUp, Message, HistoryLost, Giver, Changed }
 }
 
@@ -70,8 +71,8 @@ pub(crate) struct WireGrant {
 }
 
 impl WireGrant {
-    /// Returns the standing decision of a row. `ended` is the reason why the standing decision has
-    /// ended; `None` if it has not ended.
+    /// Converts a stored standing decision to its API object. `ended` is the reason why the
+    /// standing decision has ended; `None` if it has not ended.
     #[must_use]
     pub(crate) fn from_row(row: &GrantRow, ended: Option<grant::GrantEnd>) -> Self {
         Self {

@@ -95,7 +95,8 @@ pub(crate) struct WireUsage {
     pub total_tokens: i64,
 }
 
-/// Declares a struct for each item type, with the members of all items and those of this type.
+/// Declares a struct for each type of item. Each struct has the members that all types share
+/// (`task_id` to `at`), and the members that its own declaration lists.
 macro_rules! items {
     ($($(#[$doc:meta])* $name:ident { $($(#[$field:meta])* $member:ident: $kind:ty),* $(,)? })*) => {
         $(
@@ -176,7 +177,7 @@ items! {
         /// The kind of question. The kind determines the actions that an answer may take.
         kind: RequestKind,
         /// The calls, as they were when the request was opened: for an approval, all calls of the
-        /// turn; for any other kind, the one call that asks or waits.
+        /// turn; for any other kind, the one call that the request is about.
         pending_tool_calls: Vec<RequestedCall>,
     }
     /// A human answered a request.

@@ -21,8 +21,8 @@ pub(crate) struct TaskList {
 pub(crate) struct ItemList {
     /// The items of this page.
     pub items: Vec<AgentTaskItem>,
-    /// The value of `after` for the next page: the `seq` of the last item of this page, or the
-    /// `after` of this request if the page is empty. Never null.
+    /// The value of `after` for the next page: the `seq` of the last item of this page. For an
+    /// empty page, it is the `after` with which the client read the page. Never null.
     pub next_after: i64,
 }
 
@@ -33,8 +33,8 @@ pub(crate) struct RequestList {
     pub requests: Vec<InterventionRequest>,
     /// The value of `cursor` for the next page; null on the last page.
     pub next_cursor: Option<String>,
-    /// The number of requests that wait for this caller. Counts up to 1,000; if `task_id` is set,
-    /// counts all. The filters of the list apply, except `status` and `cursor`.
+    /// The number of requests that wait for this caller, counted up to 1,000. The filters of the
+    /// list apply, except `status` and `cursor`.
     pub open: usize,
     /// Whether more than `open` requests wait for this caller.
     pub open_more: bool,
@@ -63,8 +63,8 @@ pub(crate) struct WireAgent {
     pub tools: Vec<AgentTool>,
     /// The names of the agents that the agent may start as sub-agents.
     pub sub_agents: Vec<String>,
-    /// The kinds of questions that the agent may ask a person, each the kind of the request that
-    /// the question opens.
+    /// The kinds of the requests with which the agent may ask a person: some of `guidance`,
+    /// `credentials` and `confirmation`.
     pub human: Vec<String>,
 }
 
@@ -98,9 +98,10 @@ pub(crate) struct Me {
     pub gates: Vec<String>,
 }
 
-/// A permission of a key: `create` (every POST under `/v1`), `read` (every GET), `decide` (every
-/// POST under `/resume`, and reading the requests that the user may decide) or `gate` (proposing
-/// calls at gates). A key with both `gate` and `decide` may not propose calls.
+/// A permission of a key: `create` (every POST under `/v1`; includes `gate`), `read` (every GET),
+/// `decide` (every POST under `/resume`, and reading the requests that the user may decide) or
+/// `gate` (proposing calls at gates). A key with `decide` may not propose calls, whatever its other
+/// permissions are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Right {

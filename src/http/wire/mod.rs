@@ -1,10 +1,10 @@
-//! The objects of the API, which are also the components of the OpenAPI document. The conversions
-//! from types of `task/` to objects of the API are in this module, except for the tools of an agent
-//! (`app/cards.rs`). Each conversion picks the members to publish. Therefore, internal data, such
+//! The objects of the API, which are also the components of the OpenAPI document. This module
+//! converts the types of `task/` to these objects. As an exception, `app/cards.rs` converts the
+//! tools of an agent. Each conversion names the members that it publishes, so internal data, such
 //! as leases and the provider's raw turn, cannot leak.
 //!
-//! A member without a value is `null`. A few members of problems, events and webhooks are left out
-//! instead.
+//! A member without a value is `null`, except for a few members of problems, events and webhooks:
+//! without a value, such a member is left out.
 
 pub(crate) mod body;
 pub(crate) mod brief;

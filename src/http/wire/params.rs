@@ -38,11 +38,12 @@ pub(crate) struct KeyHeader {
     idempotency_key: Option<String>,
 }
 
-/// The header of a POST that stores no key.
+/// The `Idempotency-Key` of a POST that checks the form of the key and does not store the key.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Header)]
 pub(crate) struct CheckedKeyHeader {
-    /// 1 to 255 visible ASCII characters. The key is checked, but not stored.
+    /// 1 to 255 visible ASCII characters. The service refuses a key of another form. It does not
+    /// store the key, so the key does not identify a repetition.
     #[param(
         rename = "Idempotency-Key",
         min_length = 1,
@@ -71,8 +72,8 @@ pub(crate) struct RunnerHeader {
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Header)]
 pub(crate) struct McpHeaders {
-    /// The revision of the protocol. Without this header, it is the revision in `_meta`, or else
-    /// 2025-06-18. The revision 2026-07-28 needs this header.
+    /// The revision of the protocol. Without this header, the revision in `_meta` applies; without
+    /// both, 2025-06-18. A message of the revision 2026-07-28 must have this header.
     #[param(rename = "MCP-Protocol-Version")]
     protocol_version: Option<String>,
     /// The method of the message. Only the revision 2026-07-28 reads and needs this header.
@@ -161,7 +162,7 @@ pub(crate) struct InboxQuery {
     session_id: Option<Vec<String>>,
 }
 
-/// A part of the query of `get_decided`.
+/// The parameter of `get_decided` that [`InboxQuery`] and [`CursorQuery`] do not have.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct DecidedQuery {
@@ -171,13 +172,14 @@ pub(crate) struct DecidedQuery {
     all: Option<String>,
 }
 
-/// A part of the query of `get_tasks_page`.
+/// The filters of `get_tasks_page`.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct TasksPageQuery {
     /// Only tasks with one of these statuses.
     status: Option<Vec<WireTaskStatus>>,
-    /// Only tasks of one of these agents, or the calls at one of these gates.
+    /// The names of agents and gates. The page shows only the tasks of these agents and the calls
+    /// at these gates.
     agent: Option<Vec<String>>,
 }
 
@@ -204,7 +206,8 @@ pub(crate) struct RequestQuery {
     agent: Option<Vec<String>>,
     /// Only requests of these sessions.
     session_id: Option<Vec<String>>,
-    /// Every request in the trees of these tasks, also requests that the caller may not decide.
+    /// Only requests in the trees of these tasks. The list then also has the requests that the
+    /// caller may not decide.
     #[param(max_items = 200)]
     task_id: Option<Vec<Uuid>>,
 }
@@ -222,7 +225,7 @@ pub(crate) struct DeliveryQuery {
     root_task_id: Option<Vec<Uuid>>,
 }
 
-/// The part of a list that a GET returns.
+/// The parameters that select a page of a list of the API.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct PageQuery {
@@ -234,7 +237,8 @@ pub(crate) struct PageQuery {
     cursor: Option<String>,
 }
 
-/// The page of a list that is shown in a browser. A parameter without a value counts as left out.
+/// The parameter that selects a page of a list for the browser. Without a value, it selects the
+/// first page.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct CursorQuery {
