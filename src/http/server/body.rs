@@ -298,8 +298,8 @@ impl PostRequest {
         self.key = Ok(None);
     }
 
-    /// Returns the caller, and frees everything else. Unlike [`PostRequest::release_body`], this
-    /// also frees the headers, which keep in memory the whole buffer into which they were read.
+    /// Returns the caller, and frees everything else. [`PostRequest::release_body`] keeps the
+    /// headers, and with them the whole buffer into which they were read. This function frees both.
     pub(crate) fn into_caller(self) -> Caller {
         self.caller
     }

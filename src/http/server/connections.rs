@@ -1,9 +1,9 @@
 //! Limits the open connections of a listener. When all slots are taken, the connection that has
-//! been idle longest is closed to make room for a new client. A connection serves a request until
-//! the bodies of the request and the response are dropped and the response is written. Once the
-//! guard (`guard.rs`) has authenticated the caller, the connection is protected: it is not closed
-//! for another client, however long the request takes. A connection with an unauthenticated request
-//! counts as idle, so a slow client cannot keep its slot.
+//! been idle longest is closed to make room for a new client. A connection without a request is
+//! idle. A connection with an unauthenticated request counts as idle, too, so a slow client cannot
+//! keep its slot. Once the guard (`guard.rs`) has authenticated the caller, the connection is
+//! protected: it is not closed for another client, however long the request takes. The protection
+//! lasts until the bodies of the request and the response are dropped and the response is written.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -79,9 +79,9 @@ impl Connections {
                 waker: AtomicWaker::new(),
             }));
         }
-        // This function may run several times for one waiting client. To close only one connection
-        // for this client, the function counts the slot of a connection that was told to close as
-        // free.
+        // `wait_for_slot` may call this function several times for one client. If a connection was
+        // told to close and has not closed yet, its slot will become free for this client, so no
+        // further connection has to close.
         if open.count - open.closing >= self.0.max_open {
             open.close_longest_idle();
         }
@@ -164,8 +164,9 @@ impl ConnectionSlot {
             return None;
         }
         let idle_key = self.idle_key.load(Ordering::Relaxed);
-        // An HTTP/2 connection stays protected while an earlier request is served, even if this new
-        // request is unauthenticated.
+        // On HTTP/2, an earlier request of an authenticated caller may still be in progress. Then
+        // the connection stays protected. Otherwise the connection counts as idle until the guard
+        // authenticates the caller of the new request.
         let protected = self.is_multiplexed() && idle_key == 0 && self.is_serving();
         if !protected {
             open.idle.remove(&idle_key);
@@ -210,8 +211,8 @@ impl ConnectionSlot {
         self.has_unwritten.store(waits, Ordering::Relaxed);
     }
 
-    /// Returns the phase, and the number of requests that have begun. A protected connection that
-    /// no longer serves a request is marked as idle again.
+    /// Returns the phase, and the number of requests that have begun. If a protected connection
+    /// serves no request any more, this function marks the connection as idle.
     pub(crate) fn phase(&self) -> (ConnectionPhase, u64) {
         let requests_begun = self.requests_begun.load(Ordering::Relaxed);
         if self.is_serving() {

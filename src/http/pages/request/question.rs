@@ -21,7 +21,8 @@ pub(crate) fn question(view: &View<'_>) -> Markup {
     let (words, request) = (view.words, &view.request);
     let properties = request.kind.properties();
     let asked_by_server = properties.response == ResponseKind::ServerForm;
-    // Whether `page_to_visit`, `known_facts` or the form for secrets renders the details instead.
+    // In these cases, `page_to_visit`, `known_facts` or the form for secrets renders the details,
+    // so this box leaves them out.
     let has_own_text =
         asked_by_server || properties.outcome_unknown || request.kind.takes_secrets();
     let details = request.details.as_ref().filter(|_| !has_own_text);
@@ -88,9 +89,9 @@ fn page_to_visit(view: &View<'_>) -> Markup {
     }
 }
 
-/// Renders the known facts about a call whose outcome is unknown, in the order of time. A fact
-/// without a translated label has the name of its member as the label. Leaves out the id of the
-/// replica, because the page's folded details show it.
+/// Renders the known facts about a call whose outcome is unknown. The facts with a translated label
+/// come first, in the order of `labels`. Any other fact has its member's name as the label. Leaves
+/// out the id of the replica, because the page's folded details show it.
 fn known_facts(view: &View<'_>) -> Markup {
     let words = view.words;
     let Some(Value::Object(details)) = &view.request.details else {

@@ -27,10 +27,13 @@ const DURATIONS: [Duration; 5] = [
     Duration::from_hours(24 * 7),
 ];
 
-/// Renders the inputs with which a person asks for a standing decision. Returns `None` if the
-/// reader came by a sealed link or by Slack, if several people have to approve, if no call is open,
-/// if an open call has no offer of a standing decision, or if the offers of the open calls have no
-/// [`GrantScope`] in common.
+/// Renders the inputs with which a person asks for a standing decision. Returns `None` in each of
+/// these cases:
+/// - The reader came by a sealed link or by Slack.
+/// - Several people have to approve.
+/// - No call is open.
+/// - An open call has no [`Offer`] of a standing decision.
+/// - The offers for the open calls have no [`GrantScope`] in common.
 pub(super) fn remember_fields(view: &View<'_>) -> Option<Markup> {
     if matches!(view.caller.door, Some(Door::Link | Door::Slack)) || view.required() > 1 {
         return None;

@@ -47,8 +47,8 @@ pub(super) fn warnings(view: &View<'_>, call: &RequestedCall, number: Option<usi
     }
 }
 
-/// Renders the kind of a warning in the reader's language; empty for an unknown code. The kind
-/// comes before the warning's detail, because the detail has no translation.
+/// Renders the kind of a warning in the reader's language; empty for an unknown code. The detail of
+/// a warning exists only in English, so the kind tells every reader the subject.
 fn warning_subject(view: &View<'_>, code: &str) -> Markup {
     let words = view.words;
     let about = match code {

@@ -146,8 +146,9 @@ impl ArgumentTable {
 }
 
 /// Returns the columns that the table shows, in the agent's order, and whether they have every
-/// argument and no list or object. Each column with a sum is shown. Up to [`MAX_ARGUMENT_COLUMNS`],
-/// the other columns of plain values are shown, and then those with a list or an object.
+/// argument and no list or object. The table shows every column with a sum. If these are fewer than
+/// [`MAX_ARGUMENT_COLUMNS`], other columns fill the table up to this number: first the columns of
+/// plain values, then the columns with a list or an object.
 fn chosen(mut columns: Vec<Column>) -> (Vec<Column>, bool) {
     let sums = columns.iter().filter(|column| column.sum.is_some()).count();
     let count = sums.max(MAX_ARGUMENT_COLUMNS);
@@ -288,8 +289,8 @@ fn call_state(view: &View<'_>, call: &RequestedCall) -> Markup {
 
 /// Returns the sum of a column. `None` if the column has a single row, a row without a number, or
 /// numbers that [`sum`] cannot add. Also `None` if the column's name suggests identifiers
-/// ([`is_identifier`]) and the schema does not give the type `number`. Identifiers are integers, so
-/// a column of the type `number` has no identifiers.
+/// ([`is_identifier`]), unless the schema gives the column the type `number`. Identifiers have the
+/// type `integer`, so the values of such a column are amounts.
 fn column_sum(name: &str, schema: &Value, rows: &[ArgumentRow]) -> Option<String> {
     let is_integer = schema
         .get("properties")

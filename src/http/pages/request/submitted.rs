@@ -49,17 +49,17 @@ impl FormName {
     }
 
     /// Returns the form that submitted `fields`. `path_action` is the action in the path of the
-    /// POST, if any. `single_call_forms` is true if the page had the forms `Edit` and `Supply` for
-    /// one open call, and false if it had the form `Calls` for several.
+    /// POST, if any. `single_call_forms` tells which forms the page had: the forms for a single
+    /// call such as `Edit` (`true`), or the form `Calls` for several open calls (`false`).
     fn from_fields(
         kind: RequestKind,
         path_action: Option<Action>,
         fields: &BTreeMap<String, String>,
         single_call_forms: bool,
     ) -> Self {
-        // A form that the agent wrote, or a call's arguments, may also have a field `action`. This
-        // field does not match, because its name here is `field.action` or
-        // `call.{id}.field.action`.
+        // Only the fields `action` and `call.{id}.action` hold the reader's action. The field for a
+        // member `action` of the agent's form or of a call's arguments does not match: its name is
+        // `field.action` or `call.{id}.field.action`.
         let is_action_field = |name: &str| {
             name == "action" || call_part(name).is_some_and(|(_, part)| part == "action")
         };
@@ -93,8 +93,8 @@ pub(crate) struct FieldMistake {
     /// The name of the form's field next to which the page shows the mistake; `None` for a mistake
     /// without a field.
     pub field: Option<String>,
-    /// A JSON pointer to the mistake. If the mistake has a field, the pointer begins at the field's
-    /// value. Otherwise it begins at the JSON body that was made from the form.
+    /// A JSON pointer to the mistake. If the mistake has a field, the pointer is relative to the
+    /// field's value. Otherwise it is relative to the JSON body that was made from the form.
     pub pointer: String,
     /// The text of the mistake, such as the expected value.
     pub detail: Detail,
@@ -180,8 +180,8 @@ fn field_mistake(
             }
             Some(_) | None => (Some("result".to_owned()), rest),
         },
-        // A "no" with a consequence (`then`) has become a rejection, whose `reason` comes from the
-        // field `comment` (see `FormReader::put_request_decision`).
+        // `FormReader::put_request_decision` turns a "no" with a consequence (`then`) into a
+        // rejection. The `reason` of this rejection is the text of the field `comment`.
         ["reason", rest @ ..] if kind.is_yes_or_no() && form == FormName::Answer => {
             (Some("comment".to_owned()), rest)
         }

@@ -23,8 +23,8 @@ const MAX_ENTRIES: usize = 100;
 pub(super) struct RequestTimeline(Vec<(Time, Markup)>);
 
 impl RequestTimeline {
-    /// Adds an entry for an item of the journal. Adds nothing if the list is full, or if the list
-    /// shows no entry for such an item.
+    /// Adds the entry for an item of the journal, unless the list is full or [`entry`] returns
+    /// `None` for the item's fact.
     pub(super) fn apply(&mut self, row: &RequestRow, item: &Item, words: &Translations) {
         if self.0.len() < MAX_ENTRIES {
             self.0

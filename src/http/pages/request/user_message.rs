@@ -1,6 +1,7 @@
-//! The last message of the user before the question, which tells an approver the purpose of the
-//! agent's work. For a call at a gate, the message is the agent's own text about the call. This
-//! text is unverified, so it stands below the call.
+//! Renders the message that tells an approver the purpose of the agent's work: the last message
+//! that the user sent before the question. At a gate, no user sends a message. There, an agent's
+//! own text about its call takes the place of the message. The agent's text is unverified, so it
+//! stands below the call.
 
 use maud::{Markup, html};
 
@@ -29,8 +30,9 @@ pub(super) struct UserMessage {
     is_context: bool,
 }
 
-/// Reads the last message that the user sent to the root task before the request was opened.
-/// Returns `None` if there is no such message, or if it or the item after it cannot be read.
+/// Reads the last message that the user sent to the root task before the request was opened. Also
+/// reads the item after the message, which tells whether the message is an agent's text about its
+/// call at a gate. Returns `None` without such a message, or if an item cannot be read.
 pub(super) async fn load(http: &Http, row: &RequestRow) -> Result<Option<UserMessage>, Problem> {
     let read = http.store.last_user_message(row).await;
     let items = unless_corrupt(read)?.unwrap_or_default();
@@ -41,7 +43,7 @@ pub(super) async fn load(http: &Http, row: &RequestRow) -> Result<Option<UserMes
     else {
         return Ok(None);
     };
-    // The item after the message about a call at a gate is the turn with this call.
+    // At a gate, the item after the agent's text is the turn with the proposed call.
     let is_context = matches!(
         facts.next(),
         Some(Fact::AssistantMessage(turn)) if turn.finish_reason == FinishReason::Gate

@@ -114,8 +114,8 @@ pub(crate) async fn decide(
 /// Stores an answer. `path_action` is the action in the path, if any.
 ///
 /// # Errors
-/// Fails like [`decide`]. For an invalid form, the error is the problem itself, which [`decide`]
-/// renders as a page.
+/// The problem of the first check that fails, or the engine's refusal. If the answer is a form with
+/// mistakes, the error is the problem `invalid`, from which [`decide`] renders a page.
 pub(crate) async fn store_decision(
     http: &Arc<Http>,
     id: RequestId,

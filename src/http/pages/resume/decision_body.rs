@@ -294,8 +294,8 @@ fn read_call_decisions(
     for (call, answer) in decisions {
         let place = pointer(at, &call);
         if place == at {
-            // `pointer` returns `at` unchanged if the name is too long for a pointer. Such a name
-            // is not the id of a call, so the mistake is reported at `at`.
+            // The name `call` is too long for a pointer, so `pointer` has returned `at` unchanged.
+            // The id of a call is never so long, so the name is a mistake, which `at` locates.
             errors.add(at, "answers by `tool_call_id`");
             continue;
         }

@@ -1,7 +1,6 @@
-//! `GET /tasks/{task_id}`: shows a task, its open questions, and one page of its events. With the
-//! query parameter `before`, the page has the newest events before this number; otherwise the
-//! newest events of all. With `after`, it has no event up to this number: `pages/follow.js` loads
-//! the entries of new events so.
+//! `GET /tasks/{task_id}`: shows a task, its open questions, and its newest events. The query
+//! parameter `before` restricts the events to numbers below its value, and `after` to numbers above
+//! its value. The script `pages/follow.js` uses `after` to load only the entries of new events.
 
 use std::sync::Arc;
 

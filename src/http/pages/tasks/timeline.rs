@@ -1,6 +1,6 @@
 //! The timeline of a task: the events of the task and its sub-agents, in the order of their
-//! numbers. The script `pages/follow.js` loads the entries of later events and shows them as they
-//! are.
+//! numbers. The script `pages/follow.js` loads the page again for later events, and moves the new
+//! entries unchanged into the open page.
 //!
 //! Invariant: each text of an agent, a tool or a user is escaped. The box around a text or the line
 //! above the text names the author.
@@ -23,7 +23,7 @@ use crate::task::verdict::Judgement;
 
 /// The number of consecutive event numbers that one page covers.
 const EVENTS_PER_PAGE: i64 = 200;
-/// The maximum size of one read, in bytes. The last event may exceed this size.
+/// The size in bytes at which a read ends. The event that reaches this size is still read whole.
 const MAX_READ_BYTES: i64 = 4 * 1024 * 1024;
 /// The maximum length of a shown text, in characters. The rest is cut off.
 const MAX_TEXT_CHARS: usize = 20_000;
@@ -32,19 +32,19 @@ const MAX_TEXT_CHARS: usize = 20_000;
 pub(super) struct TaskTimeline {
     /// The rendered entries. Rendering cuts long texts, so a page does not hold whole events.
     pub entries: Vec<Markup>,
-    /// The value of `before` that selects the page of earlier events; `None` if the page leaves out
-    /// no earlier event number.
+    /// The value of `before` that selects the page of earlier events; `None` if this page goes back
+    /// to the first event number or to `after`.
     pub earlier_page: Option<i64>,
     /// The last event number that this page covers.
     pub end: i64,
 }
 
 impl TaskTimeline {
-    /// Reads and renders one page of events of the subtree `part`. A page covers
-    /// [`EVENTS_PER_PAGE`] consecutive event numbers, of which `end` is the last, and no number up
-    /// to `after`. All tasks of a tree share one sequence of numbers, so the subtree may have no
-    /// event with any of these numbers. In this case, the page covers the preceding
-    /// [`EVENTS_PER_PAGE`] numbers, and so on.
+    /// Reads and renders one page of events of the subtree `part`. The page covers the last
+    /// [`EVENTS_PER_PAGE`] event numbers up to `end`, but only numbers greater than `after`. All
+    /// tasks of a tree share one sequence of numbers, so these numbers may all belong to events
+    /// outside the subtree. In this case, the page goes back in steps of [`EVENTS_PER_PAGE`]
+    /// numbers until it finds an event of the subtree or reaches `after`.
     ///
     /// # Errors
     /// `unavailable` when the database does not answer.
@@ -86,8 +86,8 @@ async fn read_between(
     loop {
         let read = http.store.events(part, after, portion).await?;
         let within = || read.events.iter().take_while(|event| event.number <= last);
-        // A call at a gate has so few events that one read returns all of them, with the message
-        // that marks the call as a call at a gate.
+        // At a gate, the turn with the call has this `finish_reason`. The task has so few events
+        // that every read with the message also returns this turn.
         let is_gate_call = read.events.iter().any(|event| {
             matches!(&event.item.fact, Fact::AssistantMessage(turn) if turn.finish_reason == FinishReason::Gate)
         });
@@ -141,7 +141,7 @@ fn event_entry(site: &Site<'_>, is_gate_call: bool, event: &Event) -> Markup {
 fn fact_entry(site: &Site<'_>, is_gate_call: bool, event: &Event) -> (Markup, Markup) {
     let (words, nothing) = (site.words(), || html! {});
     match &event.item.fact {
-        // The output is the text of the last answer or result, which has an entry of its own.
+        // The entry of the last answer or result already shows the text of the task's `output`.
         Fact::TaskStatus { status, error, .. } => (
             html! { (status_text(*status, words)) },
             html! {
