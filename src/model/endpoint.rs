@@ -48,8 +48,9 @@ fn request_id(headers: &HeaderMap) -> String {
         .unwrap_or_default()
 }
 
-/// Returns the part of the request that a refusal blames; `None` if it blames no part that a
-/// simpler request can leave out. `error_text` is the error text in `body`.
+/// Returns the part of the request that a refusal blames, if a simpler request can do without this
+/// part; otherwise `None`. `body` is the body of the refusal, and `error_text` is the error text in
+/// it.
 fn refused_part<P: Protocol>(status: u16, body: &str, error_text: &str) -> Option<RefusedPart> {
     if matches!(status, 400 | 404 | 422) && P::is_about_thinking(error_text) {
         Some(RefusedPart::EarlierThinking)
@@ -99,10 +100,11 @@ pub(super) struct Endpoint<P> {
     net: Net,
     clock: Arc<dyn Clock>,
     cleaner: Cleaner,
-    /// The index in [`Protocol::REQUEST_MODES`] of the mode in which the next answer is asked for;
-    /// 0 at first. A refusal that names the parameter `stream` or `stream_options` changes this
-    /// index, once a simpler mode has led to an answer. Any other refusal does not change it,
-    /// because such a refusal may have been about another part of the request.
+    /// The mode of the first request for each answer, as an index in [`Protocol::REQUEST_MODES`].
+    /// The client begins with mode 0. If the endpoint refuses the parameter `stream` or
+    /// `stream_options` by name, and then answers a request in a simpler mode, the client keeps
+    /// the simpler mode for later answers. After any other refusal, the client does not keep the
+    /// simpler mode, because the refusal may have been about another part of the request.
     mode_index: AtomicUsize,
     protocol: PhantomData<P>,
 }

@@ -43,7 +43,8 @@ impl CallIds {
     }
 
     /// Starts a turn whose calls have the stored ids `calls`. The ids may have come through another
-    /// protocol, so the ids to send are corrected where an endpoint would refuse them.
+    /// protocol, so each call gets an id to send that every endpoint accepts: refused characters
+    /// become `_`, a long id is cut, and a repeated id gets a number.
     pub(super) fn start_turn<'a>(&mut self, calls: impl Iterator<Item = &'a str>) {
         self.turn.clear();
         let max_chars = self.max_chars;

@@ -152,7 +152,8 @@ pub struct ModelError {
 pub struct AttemptEnd {
     /// The HTTP status; `None` if no answer began.
     pub status: Option<u16>,
-    /// The reason why there is no usable answer, in fixed words; `None` if the status says it.
+    /// The reason why there is no usable answer, in fixed words. `None` if the reason is the
+    /// `status`, because it is not a success status. Also `None` if the client sent no request.
     pub reason: Option<&'static str>,
 }
 

@@ -56,8 +56,8 @@ pub(super) fn read_unstreamed(body: &str, cleaner: &Cleaner) -> AttemptOutcome {
     let Some(Value::Array(blocks)) = reply.remove("content") else {
         return retryable("its answer holds no content");
     };
-    // If possible, the inputs are read from the original body, because `readable` has U+FFFD in
-    // place of the escapes of lone surrogates.
+    // `readable` has U+FFFD in place of the escapes of lone surrogates, so the inputs come from the
+    // original body. If the original body cannot be parsed, they come from `readable`.
     let Some(exact_inputs) = exact_inputs(body)
         .or_else(|| exact_inputs(&readable))
         .filter(|exact_inputs| exact_inputs.len() == blocks.len())
@@ -196,8 +196,8 @@ fn finish_reason(stop_reason: &str, has_calls: bool) -> FinishReason {
         "tool_use" => FinishReason::ToolCalls,
         "max_tokens" | "model_context_window_exceeded" => FinishReason::Length,
         "refusal" => FinishReason::ContentFilter,
-        // `pause_turn`, or an unknown reason. After `pause_turn` there is nothing to continue,
-        // because the request offers no tools that the provider runs.
+        // An unknown reason, or `pause_turn`. The endpoint pauses a turn for tools that the
+        // provider runs. A request offers no such tools, so a paused turn is not continued.
         _ => FinishReason::Other,
     }
 }

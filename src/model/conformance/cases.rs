@@ -19,7 +19,8 @@ pub(super) struct Case {
     /// Whether the prompt has instructions and tools.
     pub(super) has_tools: bool,
     pub(super) steps: Vec<CaseStep>,
-    /// Texts that the last request must contain byte for byte, either plain or as a JSON string.
+    /// Texts that the last request must contain: each either byte for byte, or as a JSON string
+    /// with this content.
     pub(super) exact: Vec<&'static str>,
     /// The expected waits before repeated attempts, in seconds; `None` if the waits are not
     /// checked.

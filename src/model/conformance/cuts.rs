@@ -16,8 +16,8 @@ use crate::model::test_sinks::CollectingSink;
 use crate::net::sse::Decoder;
 use crate::secret::{Redactor, Secret};
 
-/// Reads a stream whose bytes are cut into `pieces`. Returns the answer, or the reason why there is
-/// no answer. Also returns the sink with the pieces of the answer that the reader emitted.
+/// Reads a stream whose bytes arrive in `pieces`. Returns the answer, or the problem that prevented
+/// an answer. Also returns the sink, which holds everything that the reader emitted.
 fn read<P: Protocol>(pieces: &[&[u8]]) -> (Result<Answer, String>, CollectingSink) {
     let cleaner = Cleaner(Arc::new(Redactor::new([(
         "KEY",

@@ -95,8 +95,9 @@ fn counted(attempt: AttemptOutcome) -> Result<usize, String> {
     }
 }
 
-/// Reads a stream with `calls` calls. Returns the number of calls that were read (including a call
-/// that caused an error). Also returns the number of calls in the answer, or the error.
+/// Reads a stream with `calls` calls until the stream ends or a call causes an error. The first
+/// result is the number of calls that were read, including the call that caused the error. The
+/// second result is the number of calls in the answer, or the error.
 fn streamed<P: Protocol>(provider: Provider, calls: usize) -> (usize, Result<usize, String>) {
     let (heard, mut reading) = (CollectingSink::default(), P::StreamReader::new(&cleaner()));
     let mut emitter = PieceEmitter::new(&heard);

@@ -32,8 +32,9 @@ fn looks_like_stream(body: &str) -> bool {
         .any(|field| begins.starts_with(field))
 }
 
-/// The problem of an answer that is longer than [`MAX_ANSWER_BYTES`]. The text is a static, so that
-/// an [`AttemptOutcome`] can borrow it: only a borrowed text is logged.
+/// The problem of an answer that is longer than [`MAX_ANSWER_BYTES`]. An [`AttemptOutcome`] borrows
+/// this static text, because the logs show borrowed texts only: an owned text may quote the
+/// endpoint.
 static TOO_LONG: LazyLock<String> = LazyLock::new(|| {
     let mebibytes = MAX_ANSWER_BYTES / (1024 * 1024);
     format!("its answer is longer than {mebibytes} MiB")
@@ -55,8 +56,10 @@ struct EventStream<P: Protocol> {
 }
 
 impl<P: Protocol> EventStream<P> {
-    /// Takes the next bytes. If these bytes end the attempt without an answer, the `Err` is the
-    /// outcome of the attempt.
+    /// Takes the next bytes, and returns whether the stream is still open.
+    ///
+    /// # Errors
+    /// Fails if these bytes end the attempt without an answer. The error is the attempt's outcome.
     fn take(
         &mut self,
         bytes: &[u8],

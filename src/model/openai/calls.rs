@@ -1,12 +1,13 @@
-//! Collects the calls of a streamed answer, which arrive in fragments. A fragment is joined to the
-//! call that has the same `index`. If an endpoint omits the index or sends 0 for every call, the
-//! fragment is joined to the call that has the same id. If the fragment has no id either, its
-//! content tells whether it continues the last call.
+//! Collects the calls of a streamed answer, which arrive in fragments. Each fragment either
+//! continues an earlier call or begins a new call. The fragment's `index` tells which call it
+//! continues. Some endpoints omit the `index`, or send 0 for every call; then the fragment's id
+//! tells the call. If a fragment has neither an `index` nor an id, its name and arguments tell
+//! whether it continues the last call.
 //!
-//! Invariant: if a fragment's members show that the fragment begins a new call, the fragment is not
-//! joined to an earlier call. If the fragments of two calls look like those of one call, the
-//! arguments of these two calls are joined to one text. No tool accepts this text, so no wrong call
-//! runs.
+//! Invariant: a fragment that shows by its members that it begins a new call never continues an
+//! earlier call. Sometimes the fragments of two calls look like the fragments of one call. The
+//! arguments of both calls then become one text: two JSON objects in a row. No tool accepts such a
+//! text, so no wrong call runs.
 
 use serde_json::{Map, Value, json};
 
@@ -19,10 +20,10 @@ use crate::model::protocol::PieceEmitter;
 /// texts.
 const CALL_OVERHEAD_BYTES: usize = 1024;
 
-/// The minimum number of bytes at the end of a call's name that count as the possible beginning of
-/// a secret. A name with such an end is held back, because the next fragment may complete the
-/// secret. The name is complete, and is emitted, when the call's arguments or the end of the answer
-/// arrive. The number is half of the minimum length of a redacted secret.
+/// A call's name is held back if it ends with a beginning of a secret that has at least this many
+/// bytes, because the next fragment may complete the secret. The name is emitted when the call's
+/// arguments or the end of the answer arrive: the name is then complete. The number is half of the
+/// minimum length of a redacted secret.
 const MIN_SECRET_PREFIX_BYTES: usize = 4;
 
 /// The calls received so far. The calls are ordered by index; calls with the same index are ordered
@@ -133,11 +134,13 @@ impl PartialCalls {
         self.held_bytes
     }
 
-    /// Takes a fragment, emits the text that it adds, and returns `Some(false)`. In two cases,
-    /// earlier pieces were wrong: if the fragment begins a call that belongs before other calls, or
-    /// if the fragment adds a part to a name that its call already has. The function then emits
-    /// nothing and returns `Some(true)`, and the caller must reset the pieces and emit all calls
-    /// again. Returns `None` if the fragment cannot be read.
+    /// Takes a fragment. There are three results:
+    ///
+    /// - `Some(false)`: the function has emitted the text that the fragment adds.
+    /// - `Some(true)`: the fragment makes earlier pieces wrong, because it inserts a call before
+    ///   other calls, or extends the name of its call. The function has emitted nothing. The caller
+    ///   must reset the pieces and emit all calls again.
+    /// - `None`: the fragment cannot be read.
     pub(super) fn take_fragment(
         &mut self,
         sent: Value,
@@ -270,10 +273,10 @@ impl PartialCall {
         }
     }
 
-    /// Returns whether a fragment with an id and with this call's index may continue the call. If
-    /// the fragment has another id and a name, it begins another call. The index alone does not
-    /// decide, because some endpoints send 0 for every call. The id alone does not decide, because
-    /// some endpoints give each fragment a new id.
+    /// Returns whether a fragment may continue this call. The fragment has an id and this call's
+    /// index. The same index is not enough to continue the call, because some endpoints send 0 for
+    /// every call. A different id is not enough to begin another call, because some endpoints give
+    /// each fragment a new id. A different id together with a name begins another call.
     fn may_continue_with(&self, fragment: &Fragment) -> bool {
         self.id.is_empty() || self.id == fragment.id || fragment.name.is_empty()
     }
@@ -289,9 +292,9 @@ impl PartialCall {
             && serde_json::from_str::<Map<_, _>>(&self.arguments).is_ok()
     }
 
-    /// Adds a fragment. Returns true if the call already has a part of its name, and the fragment
-    /// adds a further part. All calls must then be emitted again, because the first part may have
-    /// been emitted as the whole name.
+    /// Adds a fragment. Returns true if the fragment extends the name that the call already has.
+    /// The shorter name may have been emitted as the whole name, so the caller must then emit all
+    /// calls again.
     fn add(&mut self, fragment: Fragment) -> bool {
         if self.id.is_empty() {
             self.id = fragment.id;

@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 /// The members with identifying texts, such as names and ids. The text of a later delta replaces
 /// the earlier text. For any other member, the text of a later delta is appended.
 const REPLACED_MEMBERS: [&str; 7] = ["role", "type", "id", "name", "format", "provider", "model"];
-/// The number of elements, counted from the end of a list, that are searched for the element with
-/// the `index` of a delta. The delta is merged into this element.
+/// The maximum number of elements of a list that [`element`] compares, from the end of the list, to
+/// find an element with a given `index`.
 const MAX_SEARCHED_ELEMENTS: usize = 64;
 
 /// Merges the members `piece` of a delta into `merged`. If `merged` does not have a member yet, the

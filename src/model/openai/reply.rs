@@ -1,7 +1,7 @@
-//! Reads an answer: `choices[0].message` and the members around it. `Answer::raw` keeps unknown
-//! members. `Answer::raw` is null if the parsed answer has everything that the message has. A
-//! missing member is tolerated if the meaning of the answer is clear without it; otherwise the
-//! answer is rejected.
+//! Reads an answer: `choices[0].message` and the members around it. `Answer::raw` keeps the message
+//! with its unknown members. If the message can be rebuilt exactly from the parsed answer,
+//! `Answer::raw` is null instead. A missing member is tolerated if the meaning of the answer is
+//! clear without it; otherwise the answer is rejected.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -201,8 +201,9 @@ pub(super) fn is_text(arguments: Option<&Value>) -> bool {
 }
 
 /// Returns the original text of each call's arguments. `body` is an answer or a chunk whose
-/// arguments are JSON instead of text. The original text is needed because validation refuses
-/// repeated members, excess digits and lone surrogates, which a parsed [`Value`] does not show.
+/// arguments are JSON instead of text. The validation of arguments refuses repeated members, excess
+/// digits and lone surrogates. It finds them only in the original text, because a parsed [`Value`]
+/// has lost them.
 pub(super) fn exact_arguments(body: &str) -> Option<Vec<&str>> {
     #[derive(Deserialize)]
     struct Reply<'a> {
@@ -277,8 +278,9 @@ fn finish_reason(stated: Option<&str>, has_calls: bool) -> FinishReason {
     }
 }
 
-/// Returns the message as it is stored and sent back. Its texts are redacted. If a call's arguments
-/// are a text, the `arguments_text` in `calls` replaces them. Everything else is as received.
+/// Returns the message as it is stored and sent back: with redacted texts, and otherwise as
+/// received. If the endpoint sent a call's arguments as text, they become the redacted
+/// `arguments_text` of the same call in `calls`.
 fn raw(message: Map<String, Value>, calls: &[AnswerCall], cleaner: &Cleaner) -> Value {
     let mut raw = cleaner.json(Value::Object(message));
     let sent = raw

@@ -144,10 +144,14 @@ fn message_without_calls(
     message
 }
 
-/// Replaces the parts of a call that an endpoint would refuse. The id becomes the id that the
-/// call's result names, and a missing `type` becomes `function`. The name of a tool that was never
-/// offered becomes a valid name, and arguments that are no JSON object become an empty object.
-/// Everything else stays as received.
+/// Replaces the parts of a call that an endpoint would refuse, and keeps everything else as
+/// received:
+///
+/// - The id becomes the id from `ids`, which the call's result has, too.
+/// - A missing `type` becomes `function`.
+/// - If the model called a tool that was never offered, its name may have characters or a length
+///   that an endpoint refuses. Such a name becomes a valid name.
+/// - Arguments that are not a JSON object become an empty object.
 fn correct_call(
     members: &mut Map<String, Value>,
     (id, name, arguments): &(String, String, String),

@@ -52,7 +52,7 @@ impl ChatStreamReader {
         if let Some(error) = choice.get("error").filter(|error| is_non_empty(error)) {
             return Err(classify_error(error, &self.cleaner));
         }
-        // Some endpoints send a whole message in a single chunk.
+        // Instead of a `delta`, some endpoints send the whole `message` in a single chunk.
         let delta = choice
             .remove("delta")
             .filter(Value::is_object)

@@ -91,9 +91,9 @@ impl ResponseItem {
     }
 
     /// Returns the JSON of the item as it is stored. If the item holds no secret and no U+0000, the
-    /// JSON is exactly as received. Otherwise the JSON is redacted, and if the item is a call, it
-    /// gets the arguments of `call`, which are redacted already. Returns `None` if the redacted
-    /// text is not valid JSON.
+    /// JSON is exactly as received. Otherwise the JSON is redacted. The arguments of a call then
+    /// come from `call`, which is the parsed call and is already redacted. Returns `None` if the
+    /// redacted text is not valid JSON.
     pub(super) fn stored_json(
         &self,
         call: Option<&AnswerCall>,

@@ -132,10 +132,15 @@ impl ReceivedResponse {
         }))
     }
 
-    /// Returns the finish reason, by the first of these rules that applies. If the response was cut
-    /// off, returns the reason for the cut. If the response has a refusal, returns `ContentFilter`.
-    /// If an item is incomplete, returns `Other`. With any of these reasons, no call of the
-    /// response runs. Otherwise returns `ToolCalls` or `Stop`.
+    /// Returns the finish reason. The first of these rules that applies decides:
+    ///
+    /// 1. If the response was cut off, returns the reason for the cut.
+    /// 2. If the response has a refusal, returns `ContentFilter`.
+    /// 3. If an item is incomplete, returns `Other`.
+    /// 4. If there are calls, returns `ToolCalls`.
+    /// 5. Otherwise, returns `Stop`.
+    ///
+    /// The calls of a response run only if rule 4 decides.
     fn finish_reason(&self, has_calls: bool) -> FinishReason {
         match self.end {
             ResponseEnd::Incomplete(reason) => reason,

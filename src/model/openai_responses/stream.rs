@@ -70,7 +70,7 @@ impl EmittedCall {
     }
 }
 
-/// The exact text of the objects in an event.
+/// The exact text of the objects `item` and `response` in an event.
 #[derive(Deserialize)]
 struct ExactTexts<'a> {
     #[serde(borrow)]

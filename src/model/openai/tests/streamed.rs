@@ -278,8 +278,8 @@ async fn stalled_stream_is_given_up_after_the_timeout() {
     );
 }
 
-/// A sink that, for each piece, advances the clock by the duration and adds one permit to the
-/// semaphore.
+/// A sink that makes the answer slow: for each piece, it advances the test's clock by the duration,
+/// and then adds a permit to the semaphore, so that the endpoint sends the next part.
 struct Slow(Arc<Quick>, Duration, Arc<Semaphore>);
 
 impl PieceSink for Slow {
