@@ -17,24 +17,24 @@ use crate::tool::{AttemptPermit, Invocation, LateSlot, RawSlot, Tool, ToolAnswer
 
 impl Driver<'_> {
     /// Adds the time since the uptime `began` to the session's `now`, and returns the present
-    /// uptime. Otherwise only reads and commits set `now`. Because of this addition, the duration
-    /// of a call or of a wait counts toward the limit `max_duration` even before the next commit.
+    /// uptime. Without this addition, `now` would stay at the time of the last read or commit, and
+    /// the limit `max_duration` would ignore the duration of a call or wait until the next commit.
     pub(crate) fn advance_now(&mut self, began: Duration) -> Duration {
         let uptime = self.engine.clock.uptime();
         self.session.now = self.session.now + uptime.saturating_sub(began);
         uptime
     }
 
-    /// Records the answers to these attempts. `answers` has the same order as `attempts`. `began`
-    /// is the uptime at which the permits of the attempts were decided. An attempt that was not
-    /// sent gets no result in two cases:
+    /// Records the tools' answers to these attempts. `answers` has the same order as `attempts`.
+    /// `began` is the uptime at which the permits of the attempts were decided. Ignores the answer
+    /// to an attempt that was not sent in two cases:
     /// - The call may be repeated, has attempts left and is not canceled. `next_step` then returns
     ///   the call again.
     /// - The lease has ended. The task's next driver then handles the call.
     ///
     /// # Errors
-    /// `Lost` if a call was not sent because the lease had ended. If the session has pending facts,
-    /// returns `Ok` instead, so that the driver stores these facts first.
+    /// `Lost` if a call was not sent because the lease had ended, and the session has no pending
+    /// facts. If the session has pending facts, returns `Ok`, so that the driver first stores them.
     pub(crate) fn record_answers(
         &mut self,
         attempts: &[(Arc<dyn Tool>, Invocation)],
@@ -80,8 +80,8 @@ impl Driver<'_> {
         self.session
             .in_flight_calls
             .retain(|in_flight| !unknown.contains_key(&in_flight.call));
-        // If a call was not sent because the lease had ended, this driver stops once it has no
-        // results to store. The journal then has the start of this call, but no result. So the
+        // If a call was not sent because the lease had ended, this driver stops, but first stores
+        // its pending facts, if any. The journal has the start of the call, but no result. So the
         // task's next driver repeats the call, or asks a person about the outcome.
         if is_lost && !self.session.has_pending_facts() {
             Err(Stop::Lost)

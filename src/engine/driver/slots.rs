@@ -37,10 +37,13 @@ impl Engine {
 }
 
 impl Driver<'_> {
-    /// Whether this driver stops before its next call of a model or a tool, and leaves the call to
-    /// another process or a later driver. True in three cases: the driver gets no slot; the service
-    /// stops; or the driver has stored an item, and this process is to drive another task alone
-    /// (`LoneDrives`).
+    /// Takes a slot if this driver has none. Returns whether the driver stops before its next call
+    /// of a model or a tool. After `true`, the driver queues its task, and a later driver makes the
+    /// call. Returns `true` in three cases:
+    /// - The driver got no slot.
+    /// - The service stops.
+    /// - This process is to drive another task alone (`LoneDrives`), and this driver has stored an
+    ///   item of its task.
     pub(super) async fn gives_way(&mut self) -> bool {
         if self.session.slot.is_none() {
             self.session.slot = self.slot().await;
@@ -51,13 +54,15 @@ impl Driver<'_> {
         self.session.slot.is_none() || self.engine.stop.is_cancelled() || to_lone
     }
 
-    /// Takes a slot. Returns `None` if no slot is free, or if another task is driven alone
-    /// (`LoneDrives`). Also returns `None` while tasks are queued in the database, because the
-    /// worker gives free slots to the queued tasks, and lets their tenants take turns.
+    /// Takes a slot. Returns `None` in three cases:
+    /// - No slot is free.
+    /// - Another task is driven alone (`LoneDrives`).
+    /// - Tasks are queued in the database. The worker gives the free slots to these tasks, so that
+    ///   their tenants take turns.
     ///
-    /// If a command waits for this driver's first commit, waits up to [`SLOT_WAIT`] for a slot. A
-    /// short wait is cheaper than `None`, after which the driver queues its task, and a worker must
-    /// claim the task and read its journal again.
+    /// If a command waits for this driver's first commit, waits up to [`SLOT_WAIT`] for a slot.
+    /// This wait is cheaper than `None`: after `None`, the driver queues its task, and a worker
+    /// must claim the task and read its journal again.
     async fn slot(&self) -> Option<OwnedSemaphorePermit> {
         let engine = self.engine;
         let admitted =

@@ -25,7 +25,7 @@ use crate::tool::{AttemptPermit, Invocation, PermitDecision, Tool, ToolAnswer, a
 
 type ToolAttempt = (Arc<dyn Tool>, Invocation);
 
-/// Attempts, and in the same order the handles that decide their permits.
+/// Attempts, and the handles that decide their permits. Both lists have the same order.
 type ToolAttempts = (Vec<ToolAttempt>, Vec<PermitDecision>);
 
 /// The current definition of each call's tool: the reviewed definition, unless the tool's server
@@ -53,8 +53,9 @@ impl<'e> Driver<'e> {
             .iter()
             .map(|(_, call)| self.engine.in_flight_calls.register(call.call_id))
             .collect();
-        // Performs the attempts while their starts are committed. No attempt is sent before its
-        // permit, but a tool with `connects_first` already opens its connection.
+        // This future performs the attempts. It is polled together with the commit of their starts,
+        // so that a tool with `connects_first` opens its connection during the commit. A tool sends
+        // nothing before the permit is decided.
         let mut answers = pin!(maybe_done(join_all(attempts.iter().map(perform))));
         if connects_before_commit {
             let awaited = join_all(decisions.iter().map(PermitDecision::awaited));
@@ -99,8 +100,9 @@ impl<'e> Driver<'e> {
             return Ok(None);
         }
         if self.present_tools(calls) != compared {
-            // Since `compared` was read, another task has found that a tool has changed at its
-            // server. No call is started, and the driver asks `next_step` again.
+            // While this function judged the calls, another task found that a server has changed a
+            // tool. So the judgements may be out of date: no call starts, and the driver asks
+            // `next_step` again.
             return Ok(None);
         }
         let attempts = self.journal_starts(calls, &compared, &credentials, continuations);
@@ -121,9 +123,10 @@ impl<'e> Driver<'e> {
         states.any(|state| self.engine.in_flight_calls.is_late(&state.call.name))
     }
 
-    /// Takes slots of the calls' tools. Returns the calls that got a slot or need none, and the
-    /// slots. If there is no such call, commits the pending facts and waits for one slot; if the
-    /// service stops first, returns no call. While it waits, the driver holds no tool's slot, so
+    /// Takes a slot for each call whose tool limits its concurrent calls. Returns the calls that
+    /// may start now, because they got a slot or need none, and the slots. If no call may start
+    /// now, commits the pending facts and waits for a slot for the first call. If the service stops
+    /// during this wait, returns no call. During the wait, the driver holds no other tool slot, so
     /// drivers cannot deadlock.
     async fn take_slots(
         &mut self,
@@ -273,9 +276,10 @@ impl<'e> Driver<'e> {
     /// until its permit ends, or until the asker returns the permit.
     fn running_calls(&self) -> BTreeSet<CallId> {
         let engine = self.engine;
-        // Whether every attempt of `replica` counts as ended here. If no other process uses the
-        // store, all other replicas are dead. The attempts of this process count as ended, too,
-        // because those that are still in flight are added to the result below.
+        // Whether the filter `may_run` takes every attempt of `replica` as ended. If no other
+        // process uses the store, all other replicas are dead. The filter also takes all attempts
+        // of this process as ended: `in_flight_calls` has those that still run, and the last
+        // statement adds them to the result.
         let has_ended = |replica: &str| engine.store.is_sole() || replica == engine.replica;
         let may_run = |state: &&CallState| {
             let Phase::Started(start) = &state.phase else {
@@ -292,9 +296,9 @@ impl<'e> Driver<'e> {
             .collect()
     }
 
-    /// Returns the time until the last attempt that may be running counts as ended. `None` if no
-    /// attempt may be running. Ignores an attempt of this service at a call that may be repeated,
-    /// because `next_step` does not wait for such an attempt.
+    /// Returns the time until every attempt that may be running counts as ended. `None` if no
+    /// attempt may be running. Ignores a call that may be repeated and that this service runs,
+    /// because `next_step` repeats such a call without waiting for its earlier attempt.
     pub(crate) fn time_until_attempts_end(&self) -> Option<Duration> {
         let running = self.running_calls();
         let attempts = self
@@ -319,8 +323,8 @@ impl<'e> Driver<'e> {
     }
 }
 
-/// Performs one attempt after its permit is decided. A tool with `connects_first` is called at
-/// once: the tool itself waits until its permit is decided.
+/// Performs one attempt. A tool with `connects_first` is called at once: it connects, and then
+/// itself waits until the permit is decided. Any other tool is called after the permit is decided.
 async fn perform((tool, call): &ToolAttempt) -> ToolAnswer {
     if !tool.connects_first() {
         call.permit.decided().await;

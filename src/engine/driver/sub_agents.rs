@@ -23,8 +23,8 @@ fn continue_conversation(related: &mut RelatedDraft, agent: &Agent, message: Fac
     related.draft.pin(&agent.version);
     let failed = related.draft.row.status == TaskStatus::Failed;
     related.draft.push_status(TaskStatus::Running, now);
-    // If the task has failed, its started calls stay open: a reconcile request then asks a person
-    // about their outcomes.
+    // Closes the open calls of the reopened task, except the started calls of a failed task. For
+    // these calls, a reconcile request asks a person about the outcomes.
     let text = "The conversation went on; this call was not run.";
     related.draft.close_calls(
         |call| !failed || call.attempts == 0,
@@ -45,7 +45,7 @@ impl Driver<'_> {
         }
         for state in self.states_of(calls) {
             let name = &state.call.name;
-            // The limit also counts the sub-agents that earlier calls of the same commit start.
+            // `sub_agent_limit` also counts the sub-agents that this loop has just started.
             let limit = self.sub_agent_limit(&state);
             let (Some(sub), Some(known), None) = (
                 self.agent.sub_agent(name),

@@ -17,8 +17,8 @@ const CALLS_UNREADABLE_REASON: &str =
 
 impl Driver<'_> {
     /// Holds an allowed call if its tool is in quarantine, or if a part of the tree's history is
-    /// lost or unreadable. A call that a rule holds gets the reason of the quarantine, too. Other
-    /// judgements stay unchanged.
+    /// lost or unreadable. If a rule already holds a call of a tool in quarantine, adds the reason
+    /// of the quarantine to the rule's reason. Returns any other judgement unchanged.
     pub(super) fn hold_if_uncertain(&self, state: &CallState, judgement: Judgement) -> Judgement {
         self.hold_if_quarantined(state, self.hold_if_history_lost(state, judgement))
     }

@@ -26,7 +26,8 @@ use crate::task::change::{ASKER_UNTIL_DELIVERED, AskerPresence};
 pub struct GateAnswer {
     /// The call, as its asker sees it.
     pub call: GateCall,
-    /// Whether the ask named an earlier call by key or id, so that no new call was proposed.
+    /// Whether the answer is about an earlier call that the client names by key or id. `false` if
+    /// the ask proposed a new call.
     pub replayed: bool,
     /// The handle by which the HTTP layer reports that the client has received the result. `Some`
     /// if the answer has a result that was not delivered yet.
@@ -49,8 +50,9 @@ struct Waiter<'w> {
     /// Listens to the commits of this process. The listener is opened before the call is read, so
     /// that no commit is missed. The next pause turns this listener into `replica_commits`.
     local_commits: Option<CommitListener>,
-    /// Listens to the commits of every replica; `None` before the first pause, and from each start
-    /// of a driver until the next pause.
+    /// Listens to the commits of every replica. A pause makes this listener from `local_commits`.
+    /// `None` before the first pause. When this ask starts a driver, the driver brings new
+    /// `local_commits`, and this field is `None` until the next pause.
     replica_commits: Option<CommitListener>,
     /// The id of this ask (one HTTP request that proposes the call), and the runner that the
     /// proposal names (`""` if the proposal names no runner).
@@ -58,9 +60,9 @@ struct Waiter<'w> {
     /// Whether the client names the call by key or id. Every ask that names the call gets the
     /// call's result. Of the asks that do not name the call, only a single ask gets the result.
     is_named: bool,
-    /// The runner by whose name this ask can get the permit of an earlier ask for the same call.
-    /// `""` if the proposal names no runner, or if the ask began as the continuation of an equal
-    /// call that it did not name.
+    /// The runner that the proposal names. If an earlier ask for the same call got a permit for
+    /// this runner, this ask gets the permit, too. `""` if the proposal names no runner, or if this
+    /// ask began as the continuation of an equal call that it did not name.
     permit_runner: String,
     /// Whether this ask continues a stored call instead of proposing a new call.
     continues: bool,
@@ -77,10 +79,11 @@ enum Round {
     /// The call cannot continue yet. The next round begins after a commit that may have changed the
     /// call, at the latest at this time.
     Pause(Instant),
-    /// The proposal must be handled again from the start, for one of two reasons:
-    /// - Another client waits for this call, or gets the call's result or permit. The proposal is
-    ///   then usually a new call.
-    /// - Another proposal has stored the same idempotency key.
+    /// [`Gates::ask`] handles the proposal again from the start, for one of two reasons:
+    /// - Another client waits for this call, or gets the call's result or permit. The proposal then
+    ///   usually becomes a new call.
+    /// - Another proposal has stored the same idempotency key. The key now names the call of that
+    ///   proposal.
     TakenByOther,
 }
 
@@ -155,9 +158,10 @@ impl Gates<'_> {
 
 impl Waiter<'_> {
     /// Waits until the driver that this ask started has ended, and returns the driver's session.
-    /// Returns `None` if the driver still works when the wait of this ask and `run_wait` are over,
-    /// or when the service stops. Also returns `None` if the driver lost the task or has left facts
-    /// unstored, because its session may then differ from the journal.
+    /// Waits at most until the end of this ask, or for `run_wait` if that takes longer. Returns
+    /// `None` if the driver still works then, or when the service stops. Also returns `None` if the
+    /// driver lost the task or has left facts unstored, because its session may then differ from
+    /// the journal.
     async fn wait_for_drive(
         &mut self,
         drive: tokio::task::JoinHandle<Option<TaskSession>>,
@@ -203,8 +207,9 @@ impl Waiter<'_> {
                 .ok_or(Refusal::NotFound)?,
         };
         self.guard.resolve_presence(&session);
-        // A runner gets its permit again by its name, but only for its own call. An ask that
-        // continues an equal call does not get the permit of an earlier ask.
+        // By its name, a runner that has lost its connection gets its permit again. In an ask that
+        // continues an equal call without naming it, `permit_runner` is empty, so the client does
+        // not get the permit of another client.
         let viewer = CallViewer::Asker(self.ask.0, &self.permit_runner);
         let call = self.gates.gate_call(&session, viewer).await?;
         match (call.state, call.decision) {
@@ -237,9 +242,9 @@ impl Waiter<'_> {
         self.is_named || !self.continues
     }
 
-    /// Whether another ask waits for this unsettled call or has its permit. The other ask has come
-    /// after this ask's proposal was compared with earlier calls. Always `false` if the call is the
-    /// client's own, or if this ask has stored its presence.
+    /// Whether another ask waits for this unsettled call or has its permit. The other ask came
+    /// after [`Gates::propose`] had found that this ask may continue the call. Always `false` if
+    /// the call is the client's own, or if this ask has stored its presence.
     fn is_taken(&self, session: &TaskSession, call: &GateCall) -> bool {
         if self.has_own_call() || self.guard.has_presence() {
             return false;
@@ -264,9 +269,11 @@ impl Waiter<'_> {
         let is_undelivered = until.is_some_and(|until| until != ASKER_UNTIL_DELIVERED);
         let gets_result = self.own_drive || self.is_named;
         if !gets_result {
-            // An ask gets a result that counts as delivered or reserved in two cases: it has the
-            // permit of a released call, or it has reserved the result itself by a commit whose
-            // confirmation was lost.
+            // Although the row says that the result was delivered or is reserved, this ask gets the
+            // result in two cases:
+            // - The call is released, and this ask has its permit.
+            // - This ask itself has reserved the result, but the confirmation of this commit was
+            //   lost.
             let is_holder =
                 call.permit.is_some() || until.is_some_and(|until| self.guard.owns(until));
             if let Some(until) = until.filter(|until| *until > session.now && !is_holder) {
@@ -332,21 +339,23 @@ impl Waiter<'_> {
         let until = session.own.row.asker_until;
         let is_over = self.is_over();
         let returns = !self.proposal.returns_within.is_zero();
-        // The guard's presence may be gone from the row: a driver that took over a lost call may
-        // have ended it.
+        // The row may no longer have the presence that this ask stored: a driver ends the presence
+        // if the call's last attempt was lost with another replica (`end_lost_presence`).
         let is_stored = self.guard.has_presence() && until > Some(session.now);
         let is_arriving = until.is_some() && !is_stored && (!is_over || returns);
         let is_leaving = until.is_some() && is_over && !returns && !self.has_other_asker(&session);
         if is_arriving {
-            // This ask's earlier presence, if any, has ended, so the guard forgets it. If the
-            // commit below is stale, another ask may have come first. The next round notices that
-            // ask by `is_taken`, which is always `false` while the guard has a presence.
+            // This ask's earlier presence, if any, has ended. The guard forgets it, because
+            // `is_taken` is always `false` while the guard has a presence. If another ask comes
+            // first, the commit below is stale, and the next round finds the other ask by
+            // `is_taken`.
             self.guard.forget_presence();
             let lasts = self.presence_lasts();
             if let Err(error) = self.store_presence(session, lasts).await {
                 return round_after_error(error);
             }
-            // The commit has also stored the proposal's key, so the key names the call from now on.
+            // If this ask continues an equal call, the commit has also stored the proposal's key as
+            // a name of that call.
             self.is_named |= self.continues && self.proposal.identity.key().is_some();
         } else if is_leaving {
             self.record_key(&mut session);

@@ -100,9 +100,11 @@ pub struct GateCall {
     pub rule: Option<String>,
     /// The reason that a person gave for a rejection, otherwise the reason of the judgement.
     pub reason: Option<String>,
-    /// The text about the end of the call; `None` except in two cases:
-    /// - The call expired, failed, was withdrawn or was canceled. It was never started, or its
-    ///   asker runs it and did not report this result. The text is the text of the result.
+    /// The text about the end of the call; `None` except in three cases:
+    /// - The call expired, failed, was withdrawn or was canceled, and was never started. The text
+    ///   is the text of the call's result.
+    /// - The asker started the call, and the call has such a result, but the asker did not report
+    ///   this result. The text is the text of the result.
     /// - The task failed before the call was started. The text is the text of the failure.
     pub end_text: Option<String>,
     /// The user ids of the people who approved the call, each once.

@@ -17,9 +17,9 @@ pub(super) struct CallEnd<'c> {
 }
 
 impl CallEnd<'_> {
-    /// Returns the outcome for [`GateCall::outcome`](super::GateCall::outcome). If the task has
-    /// failed, its call never runs again. If such a call has no result, its outcome is `Unknown` if
-    /// it was started, and `Withdrawn` otherwise.
+    /// Returns the outcome for [`GateCall::outcome`](super::GateCall::outcome). A failed task never
+    /// runs its call again. So if the call of a failed task has no result, the outcome is final:
+    /// `Unknown` if the call was started, otherwise `Withdrawn`.
     pub(super) fn outcome(self) -> Option<Outcome> {
         match (self.result, self.failure) {
             (Some(result), _) => Some(result.outcome),

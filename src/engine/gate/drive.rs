@@ -1,4 +1,4 @@
-//! Drives stored gate calls, and gate calls that are stored by the driver's first commit.
+//! Drives gate calls in the background. The driver's first commit also stores a new call.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::engine::session::TaskSession;
 use crate::store::{CommitError, CommitListener};
 use crate::task::change::Committed;
 
-/// A driver of a gate call in the background. Its first commit is durable.
+/// A driver that works on a gate call in the background, and whose first commit is durable.
 pub(super) struct GateDrive {
     pub first_commit: Committed,
     /// A listener for the commits of this process, from the driver's first commit on.

@@ -19,8 +19,8 @@ use crate::task::user::UserKey;
 /// The place of a lock: the tenant, the gate and the user. Pending calls of a place count together.
 type Place = (String, String, UserKey);
 
-/// The locks of the users who are about to store a pending call. A lock that no proposal holds or
-/// waits for is dropped by the next proposal.
+/// The locks of the users who are about to store a pending call. Each proposal that takes a lock
+/// also drops all locks that no proposal holds or waits for.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct OpenCallLocks(Locked<HashMap<Place, Arc<Mutex<()>>>>);
 

@@ -98,7 +98,7 @@ impl Proposal {
 }
 
 /// A cell for the request that a proposed call waits for. `Gates::ask` writes the cell while it
-/// waits, so that its caller (the MCP server) can tell the client meanwhile.
+/// waits. The MCP endpoint of this service reads the cell, and tells the client about the request.
 #[derive(Clone, Debug, Default)]
 pub struct AskProgress(Arc<Locked<Option<AwaitedRequest>>>);
 
@@ -181,8 +181,8 @@ impl Identity {
         self.key().is_some() && self.is_new_if_unknown()
     }
 
-    /// Whether a proposal that names no earlier call is a new call, even if an earlier call is
-    /// equal.
+    /// Whether the proposal is always a new call if its key and id name no earlier call. If
+    /// `false`, such a proposal may continue an equal earlier call.
     fn is_new_if_unknown(&self) -> bool {
         match self {
             Self::Key { attach, .. } => !attach,

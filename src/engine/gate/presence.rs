@@ -52,7 +52,8 @@ impl StoredPresence {
 pub(super) struct AskerGuard {
     engine: Arc<Engine>,
     pub(super) task: TaskId,
-    /// The presence that dropping this guard ends; `None` if there is no such presence.
+    /// The presence that this ask has stored or may have stored. The drop of this guard ends this
+    /// presence. `None` if there is no presence to end.
     stored: Locked<Option<StoredPresence>>,
 }
 
@@ -95,10 +96,10 @@ impl AskerGuard {
             return self.engine.gates().drive_asked(session).await;
         };
         // The driver may wait for a slot or for a server before its first commit. If the asker
-        // leaves meanwhile, dropping the guard changes the row. The first commit is then stale, so
-        // the call does not start. Dropping the guard does not change a row that says `Delivered`.
-        // The driver of such a task does not wait: it has nothing to do, or hands the call over
-        // once more.
+        // leaves during this wait, the guard is dropped. Because of `Unknown`, the drop ends any
+        // presence in the row by a commit. The driver's first commit is then stale, so the call
+        // does not start. Only a row that says `Delivered` stays unchanged at the drop. The driver
+        // of such a task does not wait: it has nothing to do, or hands the call over once more.
         let before = self.stored.lock().replace(StoredPresence::Unknown);
         let driven = self.engine.gates().drive_asked(session).await;
         *self.stored.lock() = before;
@@ -152,9 +153,11 @@ impl AskerGuard {
         self.stored.lock().is_some_and(|stored| stored.is(until))
     }
 
-    /// Forgets the stored presence, so that dropping the guard does not end it. Called in three
-    /// cases: the presence has ended already; the commit that records a delivery ends it; or it may
-    /// last until its stored end.
+    /// Forgets the stored presence, so that dropping the guard does not change the row. Called in
+    /// three cases:
+    /// - The presence has ended already.
+    /// - The commit that records a delivery replaces the presence.
+    /// - The presence may last until its stored end, for example because the client asks again.
     pub(super) fn forget_presence(&self) {
         *self.stored.lock() = None;
     }

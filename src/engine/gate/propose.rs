@@ -118,8 +118,8 @@ impl Gates<'_> {
         let state = state_of(&session, call)?;
         let open = self.check_open(caller, agent, &state).await?;
         if gate.record == RecordedCalls::Held && is_only_counted(&state) {
-            // A call that is only counted needs no database, but the gate must refuse it during an
-            // outage of the database like any other call.
+            // The gate does not store this call, so it could answer without the database. But
+            // during an outage of the database, the gate refuses this call like any other call.
             if self.engine.store.is_out() {
                 return Err(GateRefusal::Command(Refusal::Unavailable));
             }
@@ -284,9 +284,10 @@ impl Gates<'_> {
         Ok(call)
     }
 
-    /// Adds the proposal's idempotency key, if it has one, to the first commit. If the call gets a
-    /// call key (by which equal calls are found), also adds the call key and the time for which the
-    /// client waits. Later proposals of an equal call need both.
+    /// Adds the proposal's idempotency key, if it has one, to the first commit. If `keyed` is
+    /// `Some`, also adds this call key and the client's presence. By the call key, a later proposal
+    /// of an equal call finds this call. By the presence, the later proposal sees whether the
+    /// client of this call still waits.
     fn add_identity(
         self,
         session: &mut TaskSession,
