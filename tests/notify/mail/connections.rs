@@ -1,5 +1,5 @@
 //! Tests the connections to the mail server: mails that follow each other share them, and a
-//! connection that is lost loses no mail and repeats none that has certainly arrived.
+//! connection that is lost loses no mail.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -73,17 +73,11 @@ on_both! {
             .await;
         post.server.then(MailBehaviour::Take);
         post.advance(20 * HOUR);
-        let found = post.counted(&[("sent", BATCH)]).await;
+        post.counted(&[("sent", BATCH)]).await;
         let all = post.server.all();
-        assert!(all.len() > BATCH, "a mail was in doubt");
-        for one in &found {
-            let id = format!("{}@acme.com", one["delivery_id"].as_str().unwrap());
-            let copies = all.iter().filter(|mail| mail.id == id).count();
-            // The server has refused the first attempt.
-            let most = one["attempts"].as_u64().unwrap() - 1;
-            let most = usize::try_from(most).unwrap();
-            assert!((1..=most).contains(&copies), "{copies}: {one}");
-        }
+        let ids: BTreeSet<_> = all.iter().map(|mail| &mail.id).collect();
+        assert_eq!(ids.len(), BATCH, "a mail is lost");
+        assert!(all.len() > BATCH, "no mail was sent again");
     }
 
     async fn connection_without_mails_is_closed_after_five_seconds(on) {
