@@ -1,6 +1,6 @@
 //! Exchanges MCP messages with a child process over its standard input and output, one message per
-//! line. Invariant: a pending request ends when its answer arrives, or when the child ends. If the
-//! answer cannot be read but has the request's id, the request ends, too.
+//! line. Invariant: a pending request ends when its answer arrives, or when the child ends. An
+//! answer that cannot be read also ends the request, if the request's id can be read.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -83,7 +83,7 @@ pub(super) struct Pending {
 impl Child {
     /// Starts a child under a guard. `changes` counts the times when the child's tools may have
     /// changed. `log` redacts the lines of the child's standard error before they are logged.
-    /// Without `log`, the lines are only counted.
+    /// Without `log`, the lines are dropped, and the metric `mcp_dropped` counts them.
     ///
     /// # Errors
     /// Fails if the child does not start. The error is the reason, and contains no value of an
@@ -158,15 +158,16 @@ impl Child {
         }
     }
 
-    /// Writes one message, or gives up at `until`. Calls `may_send` right before the first byte. If
-    /// a write is incomplete, or its future is dropped, the child's input is closed, because no
-    /// message may follow an incomplete line.
+    /// Writes one message. Gives up at the time `until`. Calls `may_send` right before the first
+    /// byte. A write that is not completed closes the child's input, because no message may follow
+    /// an incomplete line. A write whose future is dropped does the same.
     ///
     /// # Errors
-    /// Fails if the message was not written completely. The error `false` means that nothing was
-    /// written: `may_send` returned false, the child had ended, or other messages occupied the
-    /// input until `until`. The error `true` means that a part or all of the message may have been
-    /// written.
+    /// Fails if the message was not written completely:
+    ///
+    /// - `false`: nothing was written, because `may_send` returned false, the child had ended, or
+    ///   the writes of other messages did not end before `until`.
+    /// - `true`: the child may have received a part of the message, or the whole message.
     pub(super) async fn write(
         &self,
         message: &str,
@@ -404,8 +405,8 @@ fn count_dropped(server: &str, kind: &'static str, count: usize) {
     tracing::info!(target: "holdpoint::metric", metric = "mcp_dropped", server, kind, change);
 }
 
-/// Reads a child's standard error up to its end, because a child whose output is not read stops at
-/// its next write. Logs the lines if there is a `log`, and counts the lines that are not logged.
+/// Reads a child's standard error up to its end. Otherwise the pipe would fill up, and the child
+/// would block at its next write. With `log`, logs the lines; counts the lines that are not logged.
 async fn read_stderr(server: String, stderr: impl AsyncRead + Unpin, log: Option<Arc<Redactor>>) {
     match log {
         Some(redactor) => log_lines(server, stderr, redactor).await,
@@ -413,8 +414,8 @@ async fn read_stderr(server: String, stderr: impl AsyncRead + Unpin, log: Option
     }
 }
 
-/// Counts the lines of a child's standard error as they pass. Keeps no line in memory, so that a
-/// line may have any length.
+/// Counts the lines of a child's standard error. Keeps no line in memory, so that a line may have
+/// any length.
 async fn count_lines(server: &str, stderr: impl AsyncRead + Unpin) {
     let mut input = BufReader::new(stderr);
     loop {
@@ -432,9 +433,10 @@ async fn count_lines(server: &str, stderr: impl AsyncRead + Unpin) {
     }
 }
 
-/// Logs the lines of a child's standard error, and counts the lines over the limit of a second. All
-/// lines are redacted as one text, because a secret may have several lines. If the output ends in
-/// the middle of a secret, this beginning of the secret is not logged.
+/// Logs the lines of a child's standard error, up to [`MAX_LOGGED_BYTES_PER_SECOND`] bytes in a
+/// second. Drops and counts the lines beyond this limit. Redacts all lines as one text, because a
+/// secret may extend over several lines. If the output ends in the middle of a secret, does not log
+/// the beginning of this secret.
 async fn log_lines(server: String, stderr: impl AsyncRead + Unpin, redactor: Arc<Redactor>) {
     let (mut input, mut line) = (BufReader::new(stderr), Vec::new());
     let mut redacting = StreamRedactor::new(redactor);

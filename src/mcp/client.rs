@@ -74,8 +74,8 @@ pub(crate) struct McpCall<'c> {
     pub(crate) permit: &'c AttemptPermit,
     /// Redacts the server's answers.
     pub(crate) redactor: &'c Redactor,
-    /// The server's state and the answers to its questions, if the previous attempt ended with
-    /// questions. `None` for the first attempt.
+    /// The server's state and the answers to the server's questions, if an earlier attempt ended
+    /// with questions; otherwise `None`.
     pub(crate) resume: Option<Resume>,
     /// The slot for a late answer. After the timeout, the client of a child process puts a future
     /// here that goes on waiting for the answer. The client of an HTTP server leaves the slot
@@ -98,8 +98,9 @@ pub(crate) enum McpOutcome {
     Suspect(String),
     /// The reason why the outcome is not known.
     Unknown(String),
-    /// The server answered with an MCP task, which this client does not support. The MCP task may
-    /// have an effect. Another request would get the same answer.
+    /// Instead of a result, the server returned an MCP task, which this client does not support.
+    /// The MCP task may have an effect. A retry is useless: the server would return an MCP task
+    /// again.
     NeedsTasks,
     /// The outcome of an attempt that ended with questions for a person. The next attempt sends the
     /// answers.
@@ -157,8 +158,9 @@ impl McpOutcome {
 
 impl McpCall<'_> {
     /// Returns the id of request `request_index` (counted from 0) of this attempt. The protocol
-    /// demands a new id for each request. If the attempt answers the server's questions, the id
-    /// contains `resume.round`: the number of earlier attempts that ended with questions.
+    /// demands a new id for each request, so the id consists of the call's id, `resume.round` and
+    /// `request_index`. The round counts the earlier attempts that ended with questions. In round
+    /// 0, the id omits the round, and the id of the first request omits the index, too.
     pub(super) fn request_id(&self, request_index: u32) -> String {
         let round = self.resume.as_ref().map_or(0, |resume| resume.round);
         match (round, request_index) {
@@ -230,9 +232,10 @@ enum Connection {
 
 impl Client {
     /// Creates a client, which connects at its first use. `hint` is the protocol revision that the
-    /// server spoke when its tools were reviewed. `redactor` redacts texts about a child process,
-    /// because the name of its program may contain a secret. `log` says whether the lines of a
-    /// child's standard error are logged. Otherwise the lines are dropped.
+    /// server spoke when its tools were reviewed. If `log` is true, the client logs the lines that
+    /// a child process writes to standard error. If `log` is false, the client drops these lines
+    /// and counts them. `redactor` removes secrets from the logged lines, and from the name of a
+    /// program that cannot be started.
     pub(crate) fn new(
         name: &str,
         transport: Transport,
@@ -335,8 +338,8 @@ impl Client {
             if !input.questions.is_empty() {
                 return McpOutcome::Elicitation(Box::new(input));
             }
-            // The attempt's timeout begins with the decision on `call.permit`. The wait for this
-            // decision does not count, because the server does not cause the wait.
+            // The attempt's timeout begins when `call.permit` is decided: after the commit of the
+            // call's start. The server does not cause the wait for this commit.
             let decided = call.permit.decided().await;
             let sent = decided.map_or(began, |decided| decided.max(began));
             let until = *until.get_or_insert(sent + self.timeout);
@@ -364,14 +367,14 @@ impl Client {
         tracing::info!(target: "holdpoint::metric", metric = "mcp_server_up", server, change = 1);
     }
 
-    /// Returns a watch on the number of `list_changed` notifications. The end of a child process
-    /// also counts, because the next child may have other tools.
+    /// Returns a watch on a count that grows by 1 with each `list_changed` notification. The count
+    /// also grows at the end of a child process, because the next child may have other tools.
     pub(crate) fn list_changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// Ends the child process, or the HTTP sessions. The requests that end sessions have the
-    /// `headers` of the operator, without users' credentials.
+    /// Ends the child process, or the HTTP sessions. The HTTP requests that end the sessions carry
+    /// `headers`: the operator's headers, without credentials of users.
     pub(crate) async fn close(&self, headers: &HeaderMap) {
         match &self.connection {
             Connection::Http(http) => http.close(headers).await,
@@ -380,8 +383,8 @@ impl Client {
     }
 }
 
-/// Returns the data for the next request of an attempt. `input` is the server's answer, in which no
-/// question is left for a person.
+/// Returns the data for the next request of an attempt. `input` is the server's request for input,
+/// without questions to a person: the server asked no question, or every question was declined.
 fn next_resume(earlier: Resume, input: Elicitation) -> Resume {
     Resume {
         round: earlier.round,

@@ -1,7 +1,7 @@
 //! Compares a server's tools with their reviewed definitions. Invariants: a tool counts as changed
 //! if the server lists another definition of the tool, lists the tool twice, or does not list the
-//! tool. The tool stays changed until a comparison finds the reviewed definition again. A
-//! comparison sends the request headers of a call. The result of the comparison holds only for
+//! tool. The tool counts as changed until a later comparison finds the reviewed definition. A
+//! comparison requests the list of tools with the headers of a call. Its result holds only for
 //! calls with the same headers.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,9 +27,9 @@ const MAX_TASKS: usize = 1024;
 /// The reason for a comparison, which decides how old the comparison may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// A call is judged for the first time, or shown in a reconcile request. If the comparison
-    /// fails, the driver goes on without it: the comparison at the start of the call also finds a
-    /// changed definition.
+    /// A call is judged for the first time, or shown in a reconcile request. The driver ignores a
+    /// failure of this comparison, because a call starts only after a recent comparison has
+    /// succeeded.
     Judge,
     /// A repeatable call that a rule allows is about to start.
     Start,
@@ -106,7 +106,8 @@ impl Comparisons {
 #[derive(Debug, Default)]
 pub(super) struct ToolComparison {
     state: Mutex<State>,
-    /// Locked while the server is asked, so that concurrent calls share one comparison.
+    /// Locked during a comparison. The callers of `compare` that wait for the lock share the next
+    /// comparison.
     comparing: tokio::sync::Mutex<()>,
 }
 
@@ -116,8 +117,8 @@ struct State {
     compared_at: Option<Instant>,
     /// The number of `list_changed` notifications when the last successful comparison began.
     notifications: u64,
-    /// The times at which the last comparison began and failed, and the reason of the failure;
-    /// `None` if the last comparison succeeded or there was none.
+    /// If the last comparison failed: the time at which it began, the time at which it failed, and
+    /// the reason. Otherwise `None`.
     failed: Option<(Instant, Instant, String)>,
     /// By name, the tools that differed from their reviewed definitions at the last successful
     /// comparison.
@@ -216,8 +217,8 @@ impl ToolComparison {
         Ok(())
     }
 
-    /// Returns the result of the last comparison if another caller of `compare` began it after
-    /// `requested_at`; otherwise `None`.
+    /// Returns the result of the last comparison if this comparison began at `requested_at` or
+    /// later; otherwise `None`.
     fn result_since(&self, requested_at: Instant) -> Option<Result<(), String>> {
         let state = self.lock();
         let failed = state.failed.as_ref();

@@ -104,9 +104,9 @@ fn block_text(block: &Value) -> String {
     }
 }
 
-/// Returns the questions of a result of the type `input_required`. Fails if the result has neither
-/// questions nor a state, or if its `inputRequests` are no object. Fails also if the server
-/// requests anything but an elicitation, which is the only capability that the client declares.
+/// Returns the questions and the state of a result of the type `input_required`. Fails if the
+/// result has neither questions nor a state, or if its `inputRequests` are no object. Also fails if
+/// the server requests anything but an elicitation: the client declares no other capability.
 fn input_request(result: &Value, redactor: &Redactor) -> Result<InputRequest, McpOutcome> {
     let state = result.get("requestState");
     let request_state = state.and_then(Value::as_str).map(str::to_owned);

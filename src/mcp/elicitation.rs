@@ -25,8 +25,8 @@ const MAX_STATE_BYTES: usize = 64 * 1024;
 /// A server's request for input, not yet checked.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct InputRequest {
-    /// The questions, each with the key under which its answer is sent. Empty if the server only
-    /// asks to get its state back.
+    /// The questions, each with the key under which the client sends the answer. Empty if the
+    /// server has no question, and only asks the client to send `request_state` back.
     pub(super) requests: Vec<(String, InputQuestion)>,
     /// The state that the server asks to get back with the answers.
     pub(super) request_state: Option<String>,

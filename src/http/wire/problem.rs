@@ -1,5 +1,5 @@
 //! The schema of error responses (problem documents) in the OpenAPI document. `server/problem.rs`
-//! writes the responses that are sent, each with the members that belong to its error code.
+//! writes the responses, and gives each response the members that belong to its error code.
 
 use serde::Serialize;
 use utoipa::ToSchema;

@@ -71,7 +71,7 @@ pub(crate) struct InterventionRequest {
     /// The rule's own message, or "Human intervention required."
     pub message: String,
     /// The calls that the request shows: for an approval, all calls of the turn; for any other
-    /// kind, the one call that asks or waits.
+    /// kind, the one call that the request is about.
     pub tool_calls: Vec<RequestedCall>,
     /// The people who may decide, and how many of them have to approve.
     pub approvers: WireApprovers,
@@ -195,7 +195,8 @@ pub(crate) struct WireApprovers {
     pub required: u32,
 }
 
-/// Returns a call as it was when its request was opened, without answers.
+/// Returns a call as it was when its request was opened: with its whole arguments, without
+/// approvals and without a decision.
 #[must_use]
 pub(crate) fn call_as_opened(call: &CallSpec) -> RequestedCall {
     requested_call(call, Extent::Whole)

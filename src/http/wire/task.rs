@@ -140,7 +140,8 @@ impl TaskError {
 }
 
 impl AgentTask {
-    /// Returns the task as `caller` sees it. `pending` holds the task's open requests.
+    /// Returns the task as `caller` sees it. `pending` holds the open requests of the task and of
+    /// the tasks below it.
     #[must_use]
     pub(crate) fn from_row(
         row: &TaskRow,

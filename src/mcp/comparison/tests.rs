@@ -246,8 +246,8 @@ async fn concurrent_starts_share_the_comparison_that_began_after_them_failed_or_
         let compare = || comparison.compare(Need::StartNow, "s", &client, &locked, &none);
         let compared = join_all((0..8).map(|_| compare())).await;
         assert!(compared.iter().all(|compared| compared.is_ok() == works));
-        // The first comparison began before the other seven callers asked, so its result does not
-        // count for these callers. The seven callers share a second comparison.
+        // The first caller begins a comparison before the other seven callers call `compare`, so
+        // these callers must not use its result. They share a second comparison.
         assert_eq!(lists(&server), 2, "{state}");
     }
 }
