@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use holdpoint::engine::Engine;
 use holdpoint::engine::gate::{GateState, Proposal};
+use holdpoint::task::decision::Action;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::Outcome;
 use holdpoint::task::request::RequestKind;
@@ -14,7 +15,7 @@ use sqlx::{AssertSqlSafe, Executor as _};
 use tokio::task::JoinHandle;
 
 use super::super::call_slots::limit_refund;
-use super::super::engine_harness::EngineHarness;
+use super::super::engine_harness::{EngineHarness, alice, whole};
 use super::super::two_replicas::Pair;
 use super::failures::{by_key, waiting_for_a_slot};
 use super::{
@@ -258,5 +259,30 @@ both! {
         until_at_rest(&harness, task).await;
         let again = ask(&engine, 1, LONG).await.call;
         assert_eq!((again.task_id, again.outcome), (task, Some(Outcome::Succeeded)));
+    }
+
+    async fn call_held_beside_an_equal_one_stays_held_when_its_tool_changes(fixture) {
+        let mut harness = harness(fixture).await;
+        let engine = harness.engine(8);
+        harness.tool.close();
+        let running = asking_by(&engine, small(1, Duration::from_mins(5)));
+        harness.tool.reached(1).await;
+        let held = asks(&engine, &small(1, Duration::ZERO)).await;
+        assert_eq!(held.reason.as_deref(), Some("The same call is being run."));
+        harness.configure(|yaml| yaml.replacen("exclusiveMinimum: 0", "exclusiveMinimum: 1", 1));
+        let changed = harness.engine(8);
+        let [(request, _)] = harness.open(held.task_id).await[..] else {
+            panic!("one request")
+        };
+        let answer = whole(Action::Reject, None);
+        assert!(changed.decide(&alice(), request, answer, None).await.is_err());
+        let is_asked_anew = async || {
+            let open = harness.open(held.task_id).await;
+            matches!(open[..], [(new, RequestKind::Approval)] if new != request)
+        };
+        until("a person is asked anew", is_asked_anew).await;
+        harness.tool.open();
+        assert_eq!(running.await.unwrap().unwrap().call.outcome, Some(Outcome::Succeeded));
+        assert_eq!(harness.tool.count(), 1);
     }
 }
