@@ -33,7 +33,8 @@ impl Pages {
     /// Adds a page. Returns whether another page follows.
     ///
     /// # Errors
-    /// Fails if the list cannot be used. The error is the reason.
+    /// Fails if the page is an error, if its tools cannot be read, or if the list exceeds a limit.
+    /// The error is the reason.
     pub(super) fn add(&mut self, page: RpcAnswer) -> Result<bool, String> {
         let page = match page {
             RpcAnswer::Result(page) => page,

@@ -67,8 +67,9 @@ impl Lock {
     /// Parses a lock file and checks its digests.
     ///
     /// # Errors
-    /// Fails if the file has another format, or if a definition does not match its digest or its
-    /// name. The error has one text for each mistake.
+    /// Fails if the file has another format or version, if a digest is not the digest of its
+    /// definition, or if a definition has another name than its key in [`LockedServer::tools`]. The
+    /// error has one text for each mistake.
     pub fn read(text: &str) -> Result<Self, Vec<String>> {
         let lock: Self = serde_json::from_str(text)
             .map_err(|error| vec![format!("is not a lock file of MCP tools: {error}")])?;

@@ -14,7 +14,7 @@ use super::settings::OAuth;
 use crate::net::{NO_ANSWER_IN_TIME, Net, NetFailure, next_bytes, send_request};
 use crate::secret::{Redactor, Secret};
 
-/// A cached token is replaced this long before it expires.
+/// A cached token is no longer used if it expires within this time. A new token is then fetched.
 const RENEWAL_MARGIN: Duration = Duration::from_mins(1);
 /// The lifetime of a token if the endpoint's answer has no `expires_in`.
 const DEFAULT_LIFETIME: Duration = Duration::from_mins(5);

@@ -46,7 +46,8 @@ pub(super) struct ReplyReader {
 enum Body {
     Json(Vec<u8>),
     Events(Decoder),
-    /// No body is read: the response has not begun, or its body is too long or malformed.
+    /// The reader takes no bytes: the response has not begun, or the reader has stopped because the
+    /// body, or one event in it, is too long.
     Ignored,
 }
 

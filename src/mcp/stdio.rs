@@ -36,12 +36,12 @@ const MAX_PAUSE: Duration = Duration::from_mins(1);
 const FAILURES_UNTIL_DOWN: u32 = 5;
 /// The error text if the child ended before the request was written.
 const PROCESS_ENDED: &str = "its process had ended";
-/// The error text if other messages occupied the input until the timeout.
+/// The error text if a request waited until its timeout for the writes of other messages.
 const BUSY: &str = "its process did not read its input in time";
 const ANSWER_LOST: &str = "its process ended before it answered";
 /// The error text if the service shuts down before the child has started.
 const CLOSED: &str = "it is not started while the service shuts down";
-/// The error text for a start that did not end, because its future was dropped.
+/// The error text for a start whose future was dropped before the start had succeeded or failed.
 const GIVEN_UP: &str = "its start was given up";
 
 /// The program with its arguments, the working directory, and the environment.
@@ -60,8 +60,8 @@ struct TimeLimits {
     list: Duration,
     /// The maximum time for the answer to `server/discover`, which older servers may never give.
     probe: Duration,
-    /// The maximum time for the answer to the request that `Stdio::cancel_call` sends after a call
-    /// has timed out. The answer shows that the server still responds.
+    /// After a call has timed out, `Stdio::cancel_call` sends a request to find out whether the
+    /// server still responds. This is the maximum time for the answer to that request.
     alive: Duration,
     /// The pause after the first failed start. Each further failure doubles the pause, up to
     /// [`MAX_PAUSE`].
@@ -89,15 +89,16 @@ pub(super) struct Stdio {
     limits: TimeLimits,
     /// Locked while a child starts, so that concurrent calls share one start.
     running: Mutex<Running>,
-    /// Canceled by [`Stdio::close`], which ends a start in progress. Otherwise [`Stdio::close`]
-    /// would wait for the end of the start, because a start holds the lock of `running`.
+    /// [`Stdio::close`] cancels this token before it locks `running`. A start in progress holds
+    /// that lock, and ends as soon as this token is canceled.
     closed: CancellationToken,
     ids: AtomicU64,
     changes: watch::Sender<u64>,
     /// Redacts the name of a program that cannot be started, and the lines of the child's standard
     /// error before they are logged.
     redactor: Arc<Redactor>,
-    /// Whether the lines of the child's standard error are logged. Otherwise they are only counted.
+    /// Whether the lines of the child's standard error are logged. If false, the lines are dropped,
+    /// and the metric `mcp_dropped` counts them.
     logs_stderr: bool,
 }
 
@@ -178,9 +179,10 @@ impl Stdio {
         }
     }
 
-    /// Performs request `request_index` of an attempt at a call. Request 0 sends the call, so
-    /// `call.permit` is checked right before the first byte of request 0. For later requests,
-    /// `call.permit` is not checked, because the call was already sent.
+    /// Sends one request of an attempt at a call, and waits for the answer. `request_index` counts
+    /// the requests of the attempt from 0. Request 0 is sent only if `call.permit` holds right
+    /// before its first byte. A later request is sent without this check, because request 0 has
+    /// already sent the call.
     pub(super) async fn call(
         &self,
         call: &McpCall<'_>,
@@ -189,15 +191,15 @@ impl Stdio {
         request_index: u32,
     ) -> McpOutcome {
         let mut restarted = false;
-        // `within` counts from now; if the permit is decided later, from that decision.
+        // The time `within` begins now, or at the permit's decision if that comes later.
         let earliest_end = Instant::now() + within;
         loop {
             let session = match self.session().await {
                 Ok(session) => session,
                 Err(why) => return McpOutcome::NotSent(why),
             };
-            // The number makes each id unique, because the child may still answer a request of an
-            // earlier attempt.
+            // The number makes the id unique. Without it, a late answer to an earlier attempt could
+            // be taken for the answer to this request.
             let number = self.ids.fetch_add(1, Ordering::Relaxed);
             let id = format!("{}#{number}", call.request_id(request_index));
             let text = call.request(&id, resume).text(session.revision);
@@ -242,7 +244,7 @@ impl Stdio {
         }
     }
 
-    /// Ends the child, or the start of a child in progress. No other child starts afterwards.
+    /// Ends the running child, or a start in progress. Every later start fails.
     pub(super) async fn close(&self) {
         self.closed.cancel();
         let session = self.running.lock().await.session.take();
@@ -377,8 +379,9 @@ impl Stdio {
         let answer = self.ask(&older, RpcRequest::initialize(""), within).await;
         let (revision, server) = match answer.and_then(initialized) {
             Ok(begun) => begun,
-            // The server may speak the stateless revision (2026-07-28): `discover` was not tried
-            // yet, or was tried before the server was ready.
+            // Perhaps the server speaks only the stateless revision (2026-07-28). The code above
+            // skips `discover` if `hint` is an older revision, and `discover` fails if the server
+            // is not ready yet.
             Err(why) => return self.discover(&newest).await.ok_or(why),
         };
         let begun = Session {
@@ -440,8 +443,9 @@ impl Stdio {
     }
 }
 
-/// Waits for the answer to a request of a call that has timed out. `declined` has the names of the
-/// form fields in which the server asked for a secret.
+/// Waits for the late answer to a request that has timed out. `declined` has the names of form
+/// fields in which the server asked for a secret earlier in the call. The returned answer mentions
+/// these fields.
 async fn late_answer(
     mut pending: Pending,
     redactor: Redactor,
@@ -452,8 +456,8 @@ async fn late_answer(
     late.noting(&declined).settled().ok()
 }
 
-/// Returns the error text for a write that wrote nothing: the time `until` has passed, or the child
-/// has ended.
+/// Returns the error text for a message that was not written completely: [`BUSY`] if the time
+/// `until` has passed, otherwise [`PROCESS_ENDED`].
 fn unwritten_reason(until: Instant) -> String {
     let reason = if Instant::now() >= until {
         BUSY

@@ -51,8 +51,8 @@ const VERSION_HEADER: HeaderName = HeaderName::from_static("mcp-protocol-version
 #[derive(Debug)]
 pub(super) struct Streamable {
     url: Url,
-    /// The operator's headers, without users' credentials. If too many conversations are kept, one
-    /// of them is removed, and the request that ends its session has these headers.
+    /// The operator's headers, without users' credentials. If too many conversations are kept, the
+    /// client removes one of them, and sends these headers to end its session.
     fixed_headers: HeaderMap,
     net: Net,
     tokens: Option<Tokens>,
@@ -113,10 +113,11 @@ impl Streamable {
         }
     }
 
-    /// Performs request `request_index` of an attempt at a call. Request 0 sends the call, so
-    /// `call.permit` is checked right before the first byte of request 0. For later requests,
-    /// `call.permit` is not checked, because the call was already sent. `within` bounds the
-    /// beginning of a conversation and the exchange together.
+    /// Sends one request of an attempt at a call, and waits for the answer. `request_index` counts
+    /// the requests of the attempt from 0. Request 0 is sent only if `call.permit` holds right
+    /// before its first byte. A later request is sent without this check, because request 0 has
+    /// already sent the call. `within` is one time limit for both parts: beginning a conversation
+    /// if none is kept, and the exchange.
     pub(super) async fn call(
         &self,
         call: &McpCall<'_>,
@@ -141,8 +142,8 @@ impl Streamable {
             {
                 Ok(reply) => reply,
                 Err(failure) => {
-                    // Perhaps the server has restarted and lost the session: some servers do not
-                    // answer 404 then. So the next request begins a new session.
+                    // A server that has lost the session may fail like this instead of answering
+                    // 404. So the session is forgotten, and the next request begins a new session.
                     self.forget(&call.headers, &context);
                     return match failure {
                         net::NetFailure::NotSent(why) => McpOutcome::NotSent(why.to_owned()),
@@ -151,9 +152,9 @@ impl Streamable {
                 }
             };
             let status = reply.status;
-            // The call is sent again only if the server certainly did not execute it. After a
-            // status 400, this is not certain. After an answer with the id of the request, it is
-            // certain only if the answer is a refusal (`RpcAnswer::is_refusal`).
+            // The call is sent again only if the server certainly did not execute it. A status 400
+            // does not prove this. An answer with the request's id proves this only if the answer
+            // is a refusal (`RpcAnswer::is_refusal`).
             let renewal = self.renew(&call.headers, &context, status).await;
             let was_read =
                 reply.has_request_id && !reply.answer.as_ref().is_some_and(RpcAnswer::is_refusal);
@@ -266,8 +267,8 @@ impl Streamable {
     }
 
     /// Begins a conversation in the stateless revision (2026-07-28). If the server does not speak
-    /// that revision, initializes a session in an older revision. If `hint` is an older revision,
-    /// tries the older revision first.
+    /// that revision, initializes a session in an older revision. If the server spoke an older
+    /// revision at the review (`hint`), tries to initialize a session first.
     async fn begin(&self, unbegun: &Context) -> Result<Conversation, ClientError> {
         let older_first = self.hint.is_some_and(|hint| !hint.is_stateless());
         if !older_first && let Some(conversation) = self.discover(unbegun).await? {
@@ -335,9 +336,9 @@ impl Streamable {
         }
     }
 
-    /// If the server has refused the session or the token of `context` with `status`, forgets the
-    /// refused session or token, so that the next request does not use it again. Returns which of
-    /// them was refused; `None` if neither was.
+    /// Finds out from `status` whether the server has refused the session or the token of
+    /// `context`. Forgets the refused part, so that the next request does not use it. Returns the
+    /// refused part; `None` if the server has refused neither.
     async fn renew(
         &self,
         operator: &HeaderMap,

@@ -49,8 +49,8 @@ impl ReviewedServer {
     }
 
     /// Returns the key under which [`Comparisons`] keeps the last comparison of `task`. If the
-    /// headers contain credentials of the task's user, the key is the task. If all tasks send the
-    /// same headers, the key is `None`.
+    /// headers contain credentials of the task's user, the key is the task. Otherwise all tasks
+    /// send the same headers and share the key `None`.
     fn comparison_owner(&self, task: TaskId) -> Option<TaskId> {
         self.sends_user_credentials().then_some(task)
     }
@@ -200,10 +200,10 @@ impl Tool for McpTool {
     fn is_stale(&self, start: Option<StartReason>) -> bool {
         let server = &self.server;
         if server.sends_user_credentials() {
-            // The key of a comparison is a digest of the request headers, which contain the user's
-            // credentials. This function does not get the credentials, so it cannot find the
-            // comparison. After the result `true`, the caller calls `prepare`, which checks whether
-            // the comparison is stale.
+            // Each set of request headers has its own comparison, and these headers contain the
+            // user's credentials. This function does not get the credentials, so it cannot find the
+            // comparison. The result `true` makes the caller call `prepare`. `prepare` gets the
+            // credentials, and compares only if the comparison is stale.
             return true;
         }
         let comparison = server.comparisons.last_used_by(None);
@@ -237,9 +237,9 @@ impl Tool for McpTool {
 }
 
 impl McpTool {
-    /// Returns the reason for comparing the tool with its reviewed definition. A new comparison
-    /// ([`Need::StartNow`]) is needed if a person's decision lets the call start, or if the call
-    /// must not be repeated.
+    /// Returns how recent the comparison of the tool with its reviewed definition must be. A call
+    /// that starts because of a person's decision needs a new comparison ([`Need::StartNow`]). A
+    /// call that must not be repeated also needs a new comparison before it starts.
     fn need(&self, start: Option<StartReason>) -> Need {
         match start {
             None => Need::Judge,
@@ -286,8 +286,8 @@ impl McpTool {
                 asked.tool.clone_from(&self.tool);
                 ToolAnswer::Elicitation(asked)
             }
-            // None of these outcomes arrives here: `Client::call` never returns `InputRequired`,
-            // and `settled` has turned the others into answers.
+            // This arm is never reached: `Client::call` never returns `InputRequired`, and
+            // `settled` has turned the other three outcomes into answers, which are returned above.
             McpOutcome::InputRequired(_)
             | McpOutcome::Succeeded(_)
             | McpOutcome::Failed(_)

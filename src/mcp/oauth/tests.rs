@@ -154,8 +154,8 @@ async fn token_refused_while_a_conversation_begins_is_replaced_once() {
     assert_eq!((fetches(&refusing), refusing.calls().len()), (2, 0));
 }
 
-/// Starts a server with sessions. Once the test sets the returned flag, the server refuses all
-/// earlier tokens and sessions.
+/// Starts a server with sessions. The test sets the returned flag to simulate a restart of the
+/// server: from then on, the server refuses the first token and the session `s1`.
 async fn restarting() -> (Fake, Arc<AtomicBool>) {
     let restarted = Arc::new(AtomicBool::new(false));
     let is_restarted = Arc::clone(&restarted);

@@ -41,9 +41,9 @@ for line in iter(sys.stdin.readline, ""):
 note("end of input")
 "#;
 
-/// A line of a script, with which the server ignores SIGTERM. The guard sends SIGTERM two seconds
-/// after the end of the input. Without this line, SIGTERM could end the server on a slow machine
-/// before the server has noted the end of its input.
+/// A line of a server's script that makes the server ignore SIGTERM. The guard sends SIGTERM two
+/// seconds after the end of the input. On a slow machine, SIGTERM could otherwise end the server
+/// before the server has written the note `end of input`.
 const IGNORE_TERM: &str = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n";
 
 /// A server, and the directory in which the server writes notes.
@@ -106,7 +106,7 @@ fn notes(directory: &Path) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// Captures the observations that the tasks of this thread emit, until the guard is dropped.
+/// Captures the `tracing` output of this thread until the returned guard is dropped.
 fn observed() -> (Captured, tracing::subscriber::DefaultGuard) {
     let captured = Captured::default();
     let printing = tracing_subscriber::fmt()
@@ -116,7 +116,8 @@ fn observed() -> (Captured, tracing::subscriber::DefaultGuard) {
     (captured, guard)
 }
 
-/// Returns the number of messages or lines of this kind that were counted as dropped.
+/// Returns the value of the metric `mcp_dropped` for the label `kind`: the number of dropped
+/// messages, or of dropped lines of standard error.
 fn dropped(observed: &Captured, kind: &str) -> i64 {
     let counted = format!(r#"metric="mcp_dropped" server="files" kind="{kind}" change="#);
     let text = observed.text();
@@ -274,7 +275,7 @@ async fn messages_and_lines_of_standard_error_that_are_dropped_are_counted_by_th
     let (observed, _observing) = observed();
     let script = "def call(m):\n    sys.stderr.write('one\\ntwo\\n' + 'x' * 100000 + '\\n'); sys.stderr.flush()\n    say('unknown', 'x'); say(7, 'x'); print('no json', flush=True)\n    say(m['id'], 'done'); say(m['id'], 'again')\n    send({'jsonrpc': '2.0', 'method': 'notifications/message'})";
     let mut server = Served::running(script);
-    // A late answer to `server/discover` would be dropped, too.
+    // An answer to `server/discover` after its time limit would also count as a dropped answer.
     server.stdio.limits.probe = LONG;
     assert_eq!(server.called().await, succeeded("done"));
     until("all messages and lines are read", || {
@@ -387,9 +388,9 @@ async fn answer_after_the_timeout_of_a_call_in_which_a_secret_was_declined_says_
 
 #[tokio::test]
 async fn requests_of_a_child_that_reads_no_replies_are_left_out_beyond_a_bound() {
-    // The child sends 3000 requests during its first call, and reads no replies meanwhile. Its
-    // input pipe of 64 KiB holds about 200 replies, whose ids have 250 digits. The child reads and
-    // counts the replies afterwards.
+    // During its first call, the child sends 3000 requests and reads no reply. Its input pipe of
+    // 64 KiB holds about 200 replies, because each reply repeats an id of 250 digits. After the
+    // first call, the child reads and counts the replies.
     let script = "import select\ndef call(m):\n    if 'n' not in m['params']['arguments']:\n        for n in range(3000): send({'jsonrpc': '2.0', 'id': '%0250d' % n, 'method': 'roots/list'})\n        return say(m['id'], 'done')\n    got = b''\n    while select.select([0], [], [], 1)[0]: got += os.read(0, 65536)\n    say(m['id'], str(got.count(b'\\n')))";
     let (observed, _observing) = observed();
     let server = Served::running(script);

@@ -105,7 +105,8 @@ impl Conversations {
     }
 
     /// Returns the lock for beginning the conversation of `key`. A request holds the lock while it
-    /// begins the conversation, so a concurrent request with the same headers begins no other.
+    /// begins the conversation. A concurrent request with the same headers waits for the lock, and
+    /// then uses the conversation that has begun.
     pub(super) fn begin_lock(&self, key: HeadersDigest) -> Arc<tokio::sync::Mutex<()>> {
         let mut kept = self.lock();
         let known = kept.begin_locks.get(&key).and_then(Weak::upgrade);

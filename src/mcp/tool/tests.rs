@@ -116,9 +116,9 @@ async fn tool_that_a_server_changed_for_one_user_is_unchanged_for_another() {
     assert!(tool.definition_change(bob).is_some());
     assert_eq!(tool.definition_change(alice), None);
     assert_eq!(lists(&server), 2);
-    // The third task first has bob's credentials, then alice's. A task of bob and a task of alice
-    // have already compared the tools with these credentials. The third task uses the results of
-    // these two comparisons, so the server is not asked again.
+    // The third task first has bob's credentials, then alice's. The first two tasks have already
+    // compared the tools with these credentials. The third task uses the results of these two
+    // comparisons, so the number of requests for the list of tools stays at 2.
     let other = task(3);
     tool.prepare(start, other, &of("bob")).await.unwrap();
     assert!(tool.definition_change(other).is_some() && lists(&server) == 2);

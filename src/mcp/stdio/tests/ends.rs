@@ -143,7 +143,8 @@ async fn program_that_cannot_be_started_is_named_in_its_reason_and_in_the_log_wi
 
 #[tokio::test]
 async fn line_over_16_mib_ends_the_child_and_leaves_its_calls_unknown() {
-    // The script ignores the broken pipe and goes on, so the client must end the child.
+    // When the client stops reading, the script's write fails with a broken pipe. The script
+    // ignores this error and goes on, so the child ends only if the client ends it.
     let long = "def call(m):\n    try: sys.stdout.write('x' * 17000000); sys.stdout.flush()\n    except OSError: pass\n    while True: signal.pause()";
     let server = Served::running(&format!("{IDS}{long}"));
     assert_eq!(

@@ -265,8 +265,8 @@ async fn requests_of_a_server_in_its_answer_are_replied_to_while_the_call_waits(
 }
 
 /// Answers the requests of one call: the first with a form for a password and a question for a
-/// person, the second with a form for a pin, the third with `last`. The number of a request follows
-/// from the answers that the request contains.
+/// person, the second with a form for a pin, the third with `last`. The answers in a request
+/// (`inputResponses`) show which of the three requests it is.
 fn asks_for_secrets(seen: &Seen, last: impl Fn(&Seen) -> Response) -> Response {
     let form = |field: &str| {
         let schema = json!({"type": "object", "properties": {field: {"type": "string"}}});
@@ -369,8 +369,8 @@ async fn later_leg_that_cannot_be_sent_leaves_the_outcome_unknown() {
             while !read.ends_with(b"}}}") {
                 assert_ne!(peer.read_buf(&mut read).await.unwrap(), 0);
             }
-            // `found` contains `supported`; `more` does not. So the listener closes before the
-            // attempt's first request is answered with `more`, and the second request is refused.
+            // Only `found` contains `supported`, so the listener closes before `more` answers the
+            // attempt's first request. The connection for the second request is then refused.
             listener = listener.filter(|_| body.contains("supported"));
             let length = body.len();
             let head = format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {length}");
