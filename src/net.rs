@@ -128,7 +128,7 @@ pub struct NetError;
 const NO_CONNECTION_IN_TIME: &str = "no connection could be made in time";
 const NOT_BUILT: &str = "the request could not be built";
 const NOT_RESOLVED: &str = "the host's name could not be resolved";
-/// The failure text when the timeout ended before the response was complete.
+/// The failure text if the timeout passes before the response is complete.
 pub const NO_ANSWER_IN_TIME: &str = "there was no complete answer within the timeout";
 const CONNECTION_LOST: &str = "the connection was lost before there was a complete answer";
 
@@ -160,8 +160,8 @@ impl NetFailure {
             return Self::NotSent(reqwest_connect_failure(error));
         }
         if error.is_timeout() {
-            // A timeout of the whole request also covers connecting, so it is unknown whether
-            // anything was sent.
+            // The timeout of the whole request may pass before or after the request is sent, so
+            // the client cannot know whether anything was sent.
             return Self::Lost(NO_ANSWER_IN_TIME);
         }
         let unreadable = |kind| {
@@ -199,9 +199,9 @@ pub(crate) fn connect_failure(kind: Option<io::ErrorKind>) -> &'static str {
     }
 }
 
-/// Returns an error, then its cause, then the cause of that cause, and so on. The cause of an
-/// `io::Error` is the wrapped error, which `io::Error::get_ref` returns. `io::Error::source` would
-/// skip the wrapped error and return its cause.
+/// Returns an error and its chain of causes, outermost first. If an `io::Error` wraps an error, the
+/// wrapped error (`io::Error::get_ref`) follows in the chain. `io::Error::source` would skip the
+/// wrapped error, and return the cause of the wrapped error.
 fn causes<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
     std::iter::successors(Some(error), |&error| {
         let inner = error.downcast_ref().and_then(io::Error::get_ref);

@@ -89,9 +89,9 @@ pub(super) fn is_non_empty(member: &Value) -> bool {
     }
 }
 
-/// Classifies an error inside a 200 answer or a stream. If the error blames the request, the
-/// attempt fails for good. After any other error (overload, a timeout, a server error, or a kind
-/// that a provider may add later), the request is retried, because the endpoint had accepted it.
+/// Classifies an error inside a 200 answer or a stream. The outcome is `Failed` if the error blames
+/// the request. Otherwise (overload, a timeout, a server error, or an unknown kind), the outcome is
+/// `Retry`, because the endpoint accepted the request before it reported the error.
 pub(super) fn classify_error(error: &Value, cleaner: &Cleaner) -> AttemptOutcome {
     let member = |name: &str| error.get(name).and_then(Value::as_str).unwrap_or_default();
     let (code, kind) = (member("code"), member("type"));

@@ -42,8 +42,8 @@ pub(super) trait Protocol: Send + Sync + 'static {
         earlier_thinking: EarlierThinking,
     ) -> serde_json::Result<String>;
 
-    /// Returns whether the endpoint's error text blames thinking of earlier turns in the request.
-    /// If so, the client repeats the request without thinking.
+    /// Returns whether the endpoint's error text complains about the earlier thinking that the
+    /// request sends back. If so, the client repeats the request without this thinking.
     fn is_about_thinking(_error_text: &str) -> bool {
         false
     }
@@ -125,8 +125,8 @@ pub(super) enum AttemptOutcome {
 }
 
 impl AttemptOutcome {
-    /// Returns the reason why a response with a success status was not a usable answer, in fixed
-    /// words. Returns `None` if the response was a usable answer.
+    /// Returns why a response with a success status has no usable answer, in fixed words that may
+    /// be logged. Returns `None` for `Answered`.
     pub(super) fn loggable_reason(&self) -> Option<&'static str> {
         match self {
             Self::Answered(_) => None,
@@ -192,7 +192,7 @@ impl<'s> PieceEmitter<'s> {
         }
     }
 
-    /// Voids all pieces that were emitted so far, if any.
+    /// Tells the sink to discard the pieces that were emitted so far, if there are any.
     pub(super) fn reset(&mut self) {
         if std::mem::take(&mut self.has_emitted) {
             self.sink.receive(Piece::Reset);

@@ -1,8 +1,9 @@
 //! Implements a model that answers from rules, for the demonstration and for tests. The model is
 //! deterministic: the same conversation gets the same answer. The model repeats its call ids in
 //! every answer, as some providers do, so that tests find code that relies on unique ids. Answers
-//! are emitted in pieces. If the sink has a listener, the pieces are spread over time, either over
-//! the `delay` of the rule or, in the built-in script, over a time that depends on their number.
+//! are emitted in pieces. If the sink has a listener, the model pauses before the pieces. The sum
+//! of these pauses is the rule's `delay`. In the built-in script, if a rule has no `delay`, the sum
+//! grows with the number of pieces, up to `MAX_PACED_TIME`.
 
 use std::fmt;
 use std::sync::Arc;

@@ -97,9 +97,9 @@ impl Default for Settings {
     }
 }
 
-/// The members that the `body` of a scripted model may not name. Chat Completions reserves these
-/// members, too. So if an operator changes the provider of a model from `openai` to `scripted`, the
-/// model's `body` stays valid.
+/// The members that the `body` of a scripted model may not name. The provider `openai` reserves all
+/// of them, so a `body` stays valid when an operator changes the provider from `openai` to
+/// `scripted`.
 const RESERVED_MEMBERS_SCRIPTED: [&str; 4] = ["messages", "tools", "model", "stream"];
 
 /// Adds every mistake in a model's settings, and in the model's script, to `mistakes`. No mistake

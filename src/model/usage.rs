@@ -5,10 +5,10 @@ use serde_json::{Map, Value};
 
 use crate::task::item::Usage;
 
-/// Reads the token counts from the endpoint's report `reported`. `prompt` names the members whose
-/// sum is the count of the prompt; `completion` and `total` name a member each. A missing or
-/// invalid count is 0. A missing or invalid total is the sum of both counts. Each count is at most
-/// `u32::MAX`.
+/// Reads the token counts from the endpoint's report `reported`. The other parameters are names of
+/// members. The count of the prompt is the sum of the members in `prompt`. A missing or invalid
+/// member of `prompt` or `completion` counts as 0. If the member `total` is missing or invalid, the
+/// total is the sum of prompt and completion. Each count is at most `u32::MAX`.
 pub(super) fn read_usage(
     reported: Option<&Map<String, Value>>,
     prompt: &[&str],

@@ -1,9 +1,11 @@
-//! Wraps a connection that carries one request at a time. Before each request, a [`SendGate`] is
-//! armed. At the first write of the request, the gate asks for the permit to send. Invariant: no
-//! byte of the request is written before the permit is given. After the permit,
-//! [`SendGate::has_begun`] returns true. After the exchange's deadline, the gate lets no more bytes
-//! through: a process that wakes after the deadline may still read a response that has arrived, but
-//! must not write the rest of a request.
+//! Wraps a connection that carries one request at a time. [`SendGate::arm`] prepares the gate of
+//! the connection for the next request. At the first write of the request, the gate asks for the
+//! permit to send. Invariant: no byte of the request is written before the permit is given. Once
+//! the permit is given, [`SendGate::has_begun`] returns true.
+//!
+//! After the exchange's deadline, the gate refuses every write, but reading stays possible. So if
+//! the process is suspended over the deadline, it can still read a response that has arrived, but
+//! it does not write the rest of the request.
 //!
 //! On a reused connection, the wrapper first checks that the socket is silent. If the peer has
 //! closed the connection, or has sent bytes that belong to no request, the first write fails, and
@@ -118,8 +120,8 @@ fn is_silent(stream: &Stream) -> bool {
     poll(&mut sockets, Some(&now)) == Ok(0)
 }
 
-/// A connection that passes each write through its gate. The gate decides at the first write of a
-/// request. If it refuses this write, it also refuses all later writes until it is armed again.
+/// A connection that asks its gate before each write. If the gate refuses the first write of a
+/// request, the gate also refuses all later writes until the next call of [`SendGate::arm`].
 pub(super) struct GuardedConnection {
     stream: Stream,
     gate: SendGate,

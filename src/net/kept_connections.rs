@@ -7,9 +7,9 @@
 //! seconds). If a kept connection fails nevertheless, the same user's later requests to this origin
 //! get new connections for a while.
 //!
-//! If a peer sends bytes between two responses, the connection is closed. Limitation: on a TLS
-//! connection, this service sees the bytes of a record only when the whole record has arrived. So a
-//! connection with an incomplete record is kept.
+//! If a peer sends bytes between two responses, the service closes the connection. Limitation: on a
+//! TLS connection, the service does not notice the bytes before they make up a complete TLS record.
+//! So it may use a connection on which a part of a record has arrived.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

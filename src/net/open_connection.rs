@@ -13,8 +13,8 @@ use super::guarded_connection::{GuardedConnection, MaySend, SendGate, Stream};
 use super::single_exchange::ResponseSink;
 use super::{CONNECTION_LOST, NetFailure, lost_failure};
 
-/// The maximum number of header lines of a response. hyper refuses more than 100 by default, and a
-/// complete answer with more would count as lost.
+/// The maximum number of header lines of a response. With hyper's default of 100, a complete
+/// response with more header lines would count as lost.
 const MAX_HEADERS: usize = 1_000;
 
 /// A response that a sink has received.
@@ -92,8 +92,9 @@ impl OpenConnection {
         match select(pin!(answered), driver).await {
             Either::Left((read, _)) => read,
             Either::Right((_, answered)) => {
-                // The driver may have ended without taking the request. `answered` could then wait
-                // forever, so the driver is dropped, which makes `answered` fail.
+                // The connection is over. If the driver did not take the request from its queue,
+                // `answered` waits as long as the queue exists. Dropping the driver drops the
+                // queue, so `answered` fails.
                 self.driver = None;
                 answered.await
             }

@@ -173,7 +173,7 @@ impl Net {
     }
 
     /// Sends one request on its own connection like [`Net::send_single`], and passes the response
-    /// to `sink` while it arrives. Ends early if `sink` needs no further bytes.
+    /// to `sink` while it arrives. Returns `Ok` early if `sink` needs no further bytes.
     ///
     /// # Errors
     /// Fails with:
@@ -246,9 +246,11 @@ impl Net {
         }
     }
 
-    /// Returns the key under which the request's connection may be kept; `None` if the connection
-    /// must be closed after the response. The connection must be closed if the request's body is
-    /// longer than [`MAX_KEPT_BODY_BYTES`], and while the key is avoided.
+    /// Returns the key under which the request's connection may be kept. Returns `None` if the
+    /// connection must be closed after the response, for one of these reasons:
+    /// - `connection` is [`ConnectionUse::Own`].
+    /// - The request's body is a stream, or is longer than [`MAX_KEPT_BODY_BYTES`].
+    /// - The key is avoided (see `KeptConnections::avoid`).
     fn kept_key(&self, request: &Request, connection: ConnectionUse) -> Option<KeptKey> {
         let ConnectionUse::Kept(digest) = connection else {
             return None;
@@ -259,11 +261,13 @@ impl Net {
         may_keep.then_some(key)
     }
 
-    /// Keeps the connection for a later request, if possible. If the connection was reused, fails
-    /// for a response that may belong to no request. Such a response has the status 421, which
-    /// refuses the connection rather than the request, or it has a status of `STRAY_STATUSES` and
-    /// announces that the peer closes the connection. Any other error status is the answer to the
-    /// request, even if the peer closes the connection afterwards.
+    /// Keeps the connection for a later request, if `key` is given and the response is complete.
+    /// On a reused connection, fails if the response may belong to no request:
+    /// - The response has the status 421, which refuses the connection rather than the request.
+    /// - The response has a status of `STRAY_STATUSES`, and announces that the peer closes the
+    ///   connection.
+    ///
+    /// Any other error status is the answer to the request, even if the peer closes the connection.
     fn received(
         &self,
         key: Option<KeptKey>,
@@ -297,14 +301,15 @@ impl Net {
     }
 }
 
-/// The maximum length of a request's body, in bytes, if the connection is to be kept after the
-/// response. When the response arrives, a part of a longer body may still wait in the connection's
-/// buffers, and would delay the next request.
+/// The maximum length in bytes of a request's body. After a request with a longer body, the
+/// connection is not kept: a peer may respond before it has read the whole body, and the rest of
+/// the body in the connection's buffers would delay the next request.
 const MAX_KEPT_BODY_BYTES: usize = 16 * 1024;
 
-/// The statuses of responses that may belong to no request. With 408, a peer closes an idle
-/// connection, perhaps while the request is on its way. With the other statuses, a peer refuses
-/// bytes that it cannot read as a request: for example, the unread body of an earlier request.
+/// The statuses of responses that may belong to no request. A peer may send 408 when it closes an
+/// idle connection, even while the next request is on its way. A peer sends the other statuses when
+/// it cannot read the received bytes as a request: for example, because the bytes are the rest of
+/// an earlier request's body.
 const STRAY_STATUSES: [u16; 5] = [400, 408, 431, 501, 505];
 
 const STRAY_ANSWER: &str = "an error on a used connection may belong to no request";
@@ -325,8 +330,8 @@ fn prepare_request(request: Request, may_keep: bool) -> Option<(Uri, http::Reque
     let uri = std::mem::replace(request.uri_mut(), path);
     let host = uri.authority()?.as_str().rsplit('@').next()?;
     // `identity` asks for a body without compression, because the service does not decompress
-    // bodies. `Connection: close` makes the peer close the connection first, so that the peer's
-    // port, and not a port of this machine, stays occupied for a while (TIME_WAIT).
+    // bodies. `Connection: close` asks the peer to close the connection first. Then the state
+    // TIME_WAIT occupies a port of the peer, and no port of this machine.
     let mut defaults = vec![
         (HOST, host),
         (USER_AGENT, super::USER_AGENT),

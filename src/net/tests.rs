@@ -372,8 +372,8 @@ async fn connection_that_the_peer_closes_before_the_permit_was_not_sent_on() {
     assert!(matches!(answer, Err(NetFailure::NotSent(_))), "{answer:?}");
 }
 
-/// Blocks the runtime for `within` and more than a second longer, as if the process were suspended
-/// over the deadline of an exchange. When this future is ready, the timers have fired.
+/// Blocks the thread of the runtime until more than a second after `within`, as if the process were
+/// suspended over the deadline of an exchange. Then yields, so that the runtime fires the timers.
 async fn stand_still_over(within: Duration) {
     std::thread::sleep(within + Duration::from_millis(1_200));
     tokio::task::yield_now().await;
@@ -400,7 +400,8 @@ async fn answer_is_taken_after_the_process_was_suspended_over_the_deadline() {
     assert_eq!(answer.unwrap().body, b"ok");
 }
 
-/// The request is larger than the buffers of both sockets together.
+/// The request is larger than the buffers of both sockets together, so a part of the request is
+/// still unwritten at the deadline.
 #[tokio::test]
 async fn rest_of_a_request_is_not_written_after_the_process_was_suspended_over_the_deadline() {
     let (listener, url) = listening().await;

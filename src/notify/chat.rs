@@ -57,8 +57,8 @@ impl RoomMessage {
             .listed_questions()
             .filter(ListedQuestion::is_open)
             .count();
-        // The outcomes of unlisted questions are not known here, so only the listed questions are
-        // counted.
+        // A text about closed questions counts only the listed questions, because the outcomes of
+        // unlisted questions are not known here.
         let counted = match unlisted {
             0 => format!("{listed} questions"),
             _ => format!("the {listed} listed questions"),

@@ -1,7 +1,7 @@
-//! Writes an earlier turn of the model for the next request. A turn that came through this protocol
-//! is sent with its own items, if the items can be read. An agent's model may change while a task
-//! waits, so a turn may come from another protocol. Such a turn is rebuilt from its parsed form.
-//! Invariant: a call and its output have the same id.
+//! Writes an earlier turn of the model as items of the next request. If the stored items of a turn
+//! belong to this protocol and can be read, the turn is sent with these items. Any other turn is
+//! rebuilt from its text and calls: for example, a turn of another protocol, because an agent's
+//! model may change while a task waits. Invariant: a call and its output have the same id.
 
 use serde_json::{Map, Value, json};
 
@@ -27,7 +27,8 @@ pub(super) fn turn_items(
     }
 }
 
-/// Returns the items of `raw`, if `raw` is a turn of this protocol with `calls` calls.
+/// Returns the stored items of the turn `raw`. Returns `None` if `raw` is not a turn of this
+/// protocol, if an item cannot be read, or if the number of calls in the items is not `calls`.
 fn own_items(raw: &Value, calls: usize) -> Option<Vec<ResponseItem>> {
     let is_stored = raw.get("type").is_some_and(|kind| kind == STORED_TYPE);
     let items = raw
@@ -48,7 +49,8 @@ fn sendable_items(
     earlier_thinking: EarlierThinking,
 ) -> Vec<ResponseItem> {
     items.retain(|item| earlier_thinking == EarlierThinking::Included || !item.is_reasoning());
-    // A turn that was cut off can end with reasoning, which the endpoint refuses.
+    // The endpoint refuses a turn whose last item is reasoning. An answer that was cut off can be
+    // such a turn.
     while items.last().is_some_and(ResponseItem::is_reasoning) {
         items.pop();
     }
@@ -63,8 +65,8 @@ fn sendable_items(
             members.insert("name".to_owned(), json!(tool_name(tool)));
         }
         if earlier_thinking == EarlierThinking::Omitted {
-            // An item's id refers the endpoint to the reasoning before the item. The endpoint would
-            // refuse the id, because this reasoning was left out above.
+            // The endpoint refuses an item with an id if the reasoning that preceded the item is
+            // missing. The reasoning was left out above, so the id is left out, too.
             members.remove("id");
         }
         if members == *item.members() {

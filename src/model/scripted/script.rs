@@ -51,8 +51,7 @@ pub(super) struct MatchInput<'a> {
     /// The number of the answer within the task: 1, 2, 3 …
     pub(super) turn: u32,
     pub(super) user_text: String,
-    /// The number of the first answer after the user's last message. The answers are numbered
-    /// within the task.
+    /// The number, counted like `turn`, of the first answer after the user's last message.
     pub(super) user_turn: u32,
 }
 

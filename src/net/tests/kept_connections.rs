@@ -166,7 +166,7 @@ async fn connection_that_closes_while_the_permit_is_awaited_is_replaced() {
     let permit = leave(async { decided.await.ok() }, true);
     tokio::join!(peer.exchange_on_new(permit, KEPT), async {
         drop(first);
-        // The service notices the close when it uses the connection, after the decision.
+        // The service has already taken the connection, and checks it again after the decision.
         let _ = decide.send(Instant::now());
     });
 }
@@ -238,8 +238,8 @@ async fn error_that_closes_a_reused_connection_is_the_answer_to_its_request() {
         let mut first = peer.exchange_on_new_connection().await;
         let outcome = peer.outcome_on(&mut first, answer.as_bytes()).await;
         assert_eq!(outcome, Ok(b"no".to_vec()), "{answer}");
-        // The client closes `first` without a further request. The next connection is kept as
-        // usual.
+        // The service closes `first`, and sends no further request on it. The next connection is
+        // kept as usual.
         assert_eq!(first.read(&mut [0; 16]).await.unwrap_or(0), 0, "{answer}");
         let mut second = peer.exchange_on_new_connection().await;
         peer.exchange_on(&mut second).await;
