@@ -29,7 +29,7 @@ pub(super) enum Reason {
     New,
     /// The message reminds of questions whose deadlines are near.
     Expiring,
-    /// The message reminds of questions that have waited for the time that the entry sets.
+    /// The message reminds of questions that have been open for the entry's `after`.
     Waiting,
 }
 
@@ -106,8 +106,8 @@ impl DigestQuestion {
         }
     }
 
-    /// Returns the names of the question's tools. `unlisted` stands for the tools whose names the
-    /// configuration does not have.
+    /// Returns the names of the question's tools. `unlisted` comes last, once, for all tools whose
+    /// names the configuration does not have.
     pub(super) fn tool_names<'q>(&'q self, unlisted: &'q str) -> impl Iterator<Item = &'q str> {
         let tools = self.tools.iter().map(String::as_str);
         tools.chain(self.has_unlisted_tool.then_some(unlisted))

@@ -167,10 +167,11 @@ impl Entry {
         })
     }
 
-    /// Returns the message of this entry about a new request. An entry with `when` sends a reminder
-    /// instead of a message about the new request. Returns `None` if the request gets no reminder.
-    /// With `before_expiry`, a request without a deadline gets none. With `after`, a request that
-    /// expires before the reminder would be due gets none.
+    /// Returns the message that the entry sends because of a new request. Without `when`, the entry
+    /// sends a message about the new request at once. With `when`, the entry sends only a reminder.
+    /// Returns `None` if the request gets no reminder:
+    /// - With `before_expiry`, the request has no deadline.
+    /// - With `after`, the request expires before the reminder would be due.
     pub(super) fn planned_message(&self, request: &RequestRow) -> Option<PlannedMessage> {
         let (Some(when), Some(kind)) = (self.when, self.reminder_kind()) else {
             return Some(PlannedMessage::due_now(REQUEST_CREATED));
@@ -194,7 +195,7 @@ impl Entry {
         let is_wanted = self.event_filter.events.contains(kind);
         match self.reminder_kind() {
             None => is_wanted,
-            // In place of a message about a new request, the entry sends a reminder.
+            // The reminder replaces the message about a new request.
             Some(reminder) => kind == reminder || (is_wanted && kind != REQUEST_CREATED),
         }
     }
@@ -209,9 +210,10 @@ impl Entry {
         })
     }
 
-    /// Whether the entry gathers messages, and cannot update messages that it has sent. Deliveries
-    /// of updates for such an entry come from an earlier configuration. The sender does not claim
-    /// these deliveries, and its cleanup drops them.
+    /// Whether the entry never updates its sent messages: it gathers messages, and its channel
+    /// cannot update them. The store may still have deliveries of updates that an earlier
+    /// configuration of the entry wanted. The sender does not claim them, and its cleanup drops
+    /// them.
     pub(super) fn leaves_updates_out(&self) -> bool {
         let can_update = matches!(&self.channel, Channel::Slack(slack) if slack.can_update());
         !self.gather.is_zero() && !can_update
@@ -256,13 +258,12 @@ impl Entry {
     }
 }
 
-/// Builds the caller that a user would be if the user decided a request now.
-/// - Groups: if the user has a key that may decide, the caller has the groups of the key. If only
-///   the user's links may decide, the caller has the user's own groups. Otherwise the caller has no
-///   groups.
-/// - Right to decide: the caller has it if a key or link of the user may decide. The caller also
-///   has it if the tenant has a key that decides for other people, because a client with this key
-///   can name any user. In a service without accounts, every caller has it.
+/// Returns the caller with the groups and the right with which a user would decide a request now.
+/// - Groups: the groups of the user's key, if this key may decide. If only the user's links may
+///   decide, the user's own groups. Otherwise none.
+/// - Right to decide: granted if a key or a link of the user may decide. Also granted if the tenant
+///   has a service key that may decide, because a client with this key can name any user. Always
+///   granted in a service without accounts.
 pub(crate) fn user_as_caller(user: &str, tenant: &str, accounts: Option<&Directory>) -> Caller {
     let by_key = accounts.and_then(|accounts| accounts.groups_of_decider(tenant, user));
     let by_link = accounts.and_then(|accounts| accounts.groups_of_link_decider(tenant, user));

@@ -34,12 +34,14 @@ impl Sender {
         has_due
     }
 
-    /// Replaces a batch of notices by their deliveries: the oldest notices, at most [`BATCH`] of
-    /// them. Sets `has_due` if a new delivery is due now. If the batch is full, returns its last
-    /// notice, because more notices may follow. `before` is the notice that the previous call
-    /// returned. If the batch ends with `before` again, the previous call did not replace its
-    /// notices, perhaps because another replica is replacing them. In this case, returns `None`,
-    /// which ends the caller's loop.
+    /// Replaces the oldest notices, at most [`BATCH`] of them, by their deliveries. Sets `has_due`
+    /// if a new delivery is due now.
+    ///
+    /// Returns the last notice of a full batch, which the caller passes to the next call as
+    /// `before`. Returns `None`, which ends the caller's loop, in two cases:
+    /// - The batch is not full, so no more notices wait.
+    /// - The batch ends with `before` again: the previous call did not replace its notices, perhaps
+    ///   because another replica is replacing them.
     async fn expand_batch(
         &self,
         before: Option<Notice>,

@@ -102,8 +102,8 @@ impl Sender {
         person.map(Some).ok_or(NO_ADDRESS)
     }
 
-    /// Reads the requests of these deliveries. Makes the message about those requests of which the
-    /// recipient still needs a message.
+    /// Reads the requests of these deliveries, and checks of each request whether its message is
+    /// still needed. Makes one message about the requests for which this is true.
     async fn gather<'c>(
         &self,
         state: &EntryState,
@@ -238,9 +238,9 @@ impl Sender {
             group.push((*claimed).clone());
         }
         let mut soonest = state.entry.gather;
-        // Deliveries with earlier attempts are recorded before those without. In the opposite
-        // order, the failed first attempts would make the receiver count as failing, and then no
-        // delivery with earlier attempts could count as refused (`health.rs`).
+        // Deliveries with earlier attempts are recorded first. A failed first attempt makes the
+        // receiver count as failing, and while it does, a delivery with earlier attempts cannot
+        // count as refused (`health.rs`).
         for (context, claimed) in groups.into_iter().rev() {
             let next = schedule::next(result, context);
             if let NextState::Again(wait) | NextState::Postponed(wait) = next {
@@ -291,8 +291,8 @@ fn due_since(state: &EntryState, row: &RequestRow) -> Time {
 }
 
 /// Returns the id of the message of these deliveries: the id of a single delivery, or a hash of the
-/// ids of several deliveries. A retry that adds deliveries has another id, because a receiver may
-/// drop a message whose id the receiver knows.
+/// ids of several deliveries. A retry that adds deliveries has another id. With the same id, a
+/// receiver might drop the retry as a duplicate, and the added questions would be lost.
 fn gathered_message_id(due: &[Due<'_>]) -> String {
     if let [(only, _)] = due {
         return only.id.to_string();

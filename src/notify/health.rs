@@ -23,8 +23,8 @@ use uuid::Uuid;
 /// because another process may have seen failures in this time.
 const ASK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// A message counts as refused once it was a suspect (see `suspected`) at this many successes of
-/// other messages.
+/// A message counts as refused if it has this many suspicions. A suspect (see `suspected`) gets a
+/// suspicion when the receiver accepts another message.
 const MAX_SUSPICIONS: u32 = 3;
 
 #[derive(Debug)]
@@ -34,12 +34,12 @@ pub(super) struct Health {
     failing: bool,
     /// The uptime at the last success; `None` if there was none.
     succeeded_at: Option<Duration>,
-    /// The suspected messages. A message becomes a suspect if its second or a later attempt fails
-    /// in a way that looks like an outage. The next success removes all of them. The value is false
-    /// if the receiver already counted as failing when the message became a suspect.
+    /// The suspects. A message becomes a suspect if its second or a later attempt fails in a way
+    /// that looks like an outage. The value is true if the receiver did not count as failing before
+    /// this attempt. The next success removes all suspects.
     suspected: BTreeMap<Uuid, bool>,
-    /// For each message, how many times it was a suspect when another message was accepted (see
-    /// [`MAX_SUSPICIONS`]).
+    /// The number of suspicions of each message. From [`MAX_SUSPICIONS`] on, the message counts as
+    /// refused.
     suspicions: BTreeMap<Uuid, u32>,
 }
 
@@ -63,12 +63,12 @@ impl Health {
     /// - After a failed first attempt at a message, or if `is_outage` is true, the receiver counts
     ///   as failing.
     /// - If an earlier attempt had failed and `is_outage` is true, the message becomes a suspect.
-    ///   [`Self::judge_suspected`] decides later whether the suspect counts as refused: the
-    ///   receiver may be down, or may answer a few messages with 503 for ever.
+    ///   Either the receiver is down, or it answers only a few messages with 503, for ever. At the
+    ///   next success, [`Self::judge_suspected`] decides whether the suspect counts as refused.
     /// - If an earlier attempt had failed and `is_outage` is false, the message counts as refused,
-    ///   unless the receiver was failing before. Such a failure does not make the receiver count as
-    ///   failing: a success makes many messages due at once, and the receiver may refuse each of
-    ///   them while it accepts others.
+    ///   unless the receiver already counted as failing. This failure does not make the receiver
+    ///   count as failing. Otherwise, of several messages that the receiver refuses, only the first
+    ///   would count as refused.
     pub(super) fn failed(
         &mut self,
         messages: impl IntoIterator<Item = (Uuid, bool)>,
@@ -113,9 +113,9 @@ impl Health {
             .map(|(message, _)| *message)
     }
 
-    /// Counts one suspicion for each suspect, because another message was accepted. A single
-    /// suspect counts as refused at once, unless the receiver was failing when the message became a
-    /// suspect.
+    /// Counts one suspicion for each suspect, because another message was accepted. If there is
+    /// only one suspect, it counts as refused at once, unless the receiver already counted as
+    /// failing when the message became a suspect.
     fn judge_suspected(&mut self) {
         let suspected = std::mem::take(&mut self.suspected);
         let is_only_one = suspected.len() == 1;

@@ -3,8 +3,8 @@
 //! wants an event of the commit gets a delivery. `send.rs` claims due deliveries and makes the
 //! attempts. The content of a message is read from the journal at each attempt (`message.rs`).
 //!
-//! Invariants: a message is sent at least once. A webhook message or a mail keeps its id at each
-//! attempt, except for a mail that gathers further deliveries. The order of messages is not
+//! Invariants: a message is sent at least once. A webhook message has the same id at each attempt.
+//! A mail has the same id at each attempt with the same deliveries. The order of messages is not
 //! guaranteed. A slow or failing receiver delays the messages of its own entry and no others. A
 //! receiver's secrets, mail addresses and URLs are in no row, log line or metric, and in no message
 //! to another receiver.
@@ -78,8 +78,8 @@ pub struct Rendering {
     pub brief: Arc<dyn Fn(RequestId, Option<Event>, bool) -> Rendered + Send + Sync>,
     /// Writes all data of an event, as the event stream of the task tree shows them. Takes the id
     /// of the tree's root, the event, and the type of the reminder (`None` if the message is no
-    /// reminder). The event of a reminder is the opening of the request. The data of a reminder
-    /// have the reminder's type in place of the event's name, and show the request as of now.
+    /// reminder). For a reminder, the caller passes the event that opened the request. The data
+    /// then have the reminder's type in place of the event's name, and show the request as of now.
     pub data: Arc<dyn Fn(TaskId, Event, Option<&'static str>) -> Rendered + Send + Sync>,
     /// Returns the URL of a request's page, which demands a sign-in.
     pub url: Arc<dyn Fn(RequestId) -> String + Send + Sync>,
@@ -212,10 +212,9 @@ impl Sender {
         while !self.stop.is_cancelled() {
             let poll_is_due = self.clock.uptime() >= poll_at;
             let has_new = (poll_is_due || was_notified) && self.expand_notices().await;
-            // There are two reasons for a notification. A commit may have written a notice: then
-            // `expand_notices` has marked the entries whose new deliveries are due. Or a client has
-            // made old deliveries due again: then no entry is marked, so the store is asked which
-            // entries have due deliveries.
+            // After the notification of a new notice, `expand_notices` has marked the entries whose
+            // new deliveries are due. If it found none, a client may have made old deliveries due
+            // again. No entry is marked for these, so `start_attempts` asks the store.
             if poll_is_due || (was_notified && !has_new) {
                 poll_at = self.clock.uptime() + poll_interval;
                 self.start_attempts().await;

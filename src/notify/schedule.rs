@@ -23,14 +23,15 @@ const BACKOFF: [Duration; 9] = [
 pub(super) const MAX_RETRY_AFTER: Duration = Duration::from_hours(1);
 /// The minimum wait after a 429.
 const MIN_POSTPONEMENT: Duration = Duration::from_secs(1);
-/// The maximum number of times that the minimum wait doubles. If a 429 asks for no wait, or for a
-/// wait until a time in the past, the minimum wait doubles with each attempt. Otherwise the same
-/// message would be sent every second for days.
+/// The maximum number of times that [`MIN_POSTPONEMENT`] doubles. It doubles with each attempt if
+/// the `Retry-After` of the 429 is 0 or a time in the past. Without the doubling, the same message
+/// would be sent every second for days.
 const MAX_DOUBLINGS: i64 = 10;
-/// The minimum age at which a delivery ends because its attempts are used up, if an attempt came
-/// sooner than [`BACKOFF`] says. An attempt comes sooner if a 429 sets its time, or if the success
-/// of another message makes the delivery due. Without this age, a series of such attempts could end
-/// a delivery within seconds. The waits of [`BACKOFF`] together take at least this long.
+/// The minimum age at which a delivery ends if an attempt at it came early, sooner than [`BACKOFF`]
+/// says. Until then, the delivery gets further attempts, even if its attempts are used up. An
+/// attempt comes early if a 429 sets its time, or if the success of another message makes the
+/// delivery due. Without this age, a series of such attempts could end a delivery within seconds.
+/// The waits of [`BACKOFF`] together take at least this long.
 const MIN_AGE_AT_END: Duration = Duration::from_hours(60);
 
 /// Returns the wait after `attempts` failed attempts; `None` if no further attempt is made. Random
@@ -86,10 +87,10 @@ impl RetryContext {
 /// Returns the state of a delivery after an attempt with this result. `context` is as of before the
 /// attempt. There are two rules for a delivery that is younger than [`MIN_AGE_AT_END`]:
 ///
-/// - If the receiver answers with 429 and a wait, the delivery is sent again after this wait,
-///   because a 429 is about the rate of all messages.
-/// - If the attempts are used up and some came early, the delivery is sent again after the last
-///   wait of [`BACKOFF`].
+/// - If the receiver answers with 429 and `Retry-After`, the delivery is sent again after this
+///   wait and not after the wait of [`BACKOFF`], because a 429 limits the rate of all messages.
+/// - If the attempts are used up, but one of them came sooner than [`BACKOFF`] says, the delivery
+///   is sent again after the last wait of [`BACKOFF`].
 pub(super) fn next(result: &AttemptResult, context: RetryContext) -> NextState {
     if result.is_success() {
         return NextState::Sent;

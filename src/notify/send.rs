@@ -76,10 +76,10 @@ impl EntryState {
 /// A slot of the entry, together with either a slot of the process or the entry's reserve.
 type SendSlot = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
-/// Whether the cause of a failed attempt is probably the receiver and not the message. For HTTP,
-/// the cause is the receiver if there was no answer, or if the status asks the sender to try again
-/// later. For mail, the cause is the mail server, except after a 4xx answer (`BUSY`), which may be
-/// about the mail itself. No `attempt` is a permanent failure, such as a refused mail.
+/// Whether the cause of a failed attempt is probably the receiver and not the message. The caller
+/// passes only attempts after which the message is tried again.
+/// - HTTP: true if the receiver did not answer, or if its status asks the sender to try later.
+/// - Mail: true, except after a 4xx answer (`BUSY`), which may be about the mail itself.
 fn shows_outage(attempt: &Attempt) -> bool {
     match attempt.http_status {
         Some(status) => matches!(status, 429 | 502..=504),
@@ -268,8 +268,8 @@ impl Sender {
         claimed: &ClaimedDelivery,
     ) -> Result<PreparedMessage, ReadError> {
         let entry = &state.entry;
-        // A delivery with a person was made while the entry sent mail. A mail entry makes one
-        // delivery for each person, so a webhook would get several messages with the same id.
+        // The delivery was made for a person, when the entry still sent mail. Each recipient of the
+        // mail has such a delivery, so the webhook would get the same message several times.
         if !claimed.person.is_empty() {
             return Ok(PreparedMessage::Unselected);
         }
@@ -408,8 +408,8 @@ impl Sender {
                 state.health().failed(again, shows_outage(attempt));
                 None
             }
-            // A postponed message does not change the health: it is sent after its wait, whether or
-            // not another message succeeds.
+            // A postponed message does not change the health: a success of another message does not
+            // shorten its wait, which the receiver has set.
             NextState::Postponed(_) => None,
             NextState::Dead | NextState::Dropped => {
                 state.health().ended(ids);
@@ -424,8 +424,8 @@ impl Sender {
         {
             Ok(0) => {}
             Ok(count) => {
-                // This process claims the deliveries in its next pass. If another process made the
-                // attempts, this process would not learn which messages the receiver refuses.
+                // This process claims the deliveries in its next pass, so that it makes the
+                // attempts itself. Only its own attempts tell it which messages are refused.
                 state.expect_due();
                 tracing::info!(
                     entry = state.entry.name,

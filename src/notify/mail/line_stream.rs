@@ -1,7 +1,8 @@
 //! Wraps a TCP stream so that a read returns at most one line. The wrapper prevents STARTTLS
-//! response injection: an attacker sends bytes right after the server's answer to STARTTLS, and the
-//! client takes these bytes for an answer inside TLS. RFC 3207, section 6, demands that knowledge
-//! from before TLS is discarded. With the wrapper, such bytes make the TLS handshake fail.
+//! response injection (RFC 3207, section 6): an attacker adds bytes to the server's answer to
+//! STARTTLS, and the client takes these bytes for an answer inside TLS. With the wrapper, the
+//! client reads only the line of the answer before TLS begins. The TLS handshake then reads the
+//! added bytes, and fails.
 
 use std::io;
 use std::net::SocketAddr;

@@ -45,8 +45,8 @@ const SESSION_REPLY_CODES: [&str; 4] = ["530", "534", "535", "538"];
 
 pub(super) struct SmtpServer {
     address: MailServerAddress,
-    /// The parameters of TLS. `None` for a server on loopback, which needs no TLS. For any other
-    /// server, `None` means that TLS cannot be set up on this machine. Each attempt then fails.
+    /// The parameters of TLS. `None` if the server is on loopback, or if TLS cannot be set up on
+    /// this machine. In the second case, each attempt fails.
     tls: Option<TlsParameters>,
     credentials: Option<Credentials>,
     ehlo_name: ClientId,
