@@ -122,9 +122,10 @@ fn text_block(text: &str, strong: bool) -> Value {
     json!({"type": "RichTextBlock", "inlines": [run]})
 }
 
-/// Returns the actions of a message. If there is an inbox and the message does not show its
-/// questions in full, the only action opens the inbox. Otherwise each open question among the first
-/// `MAX_DETAILED_QUESTIONS` gets an action that opens the question's page.
+/// Returns the actions of a message. A message with at most `MAX_DETAILED_QUESTIONS` questions has
+/// an action for each open question, which opens the question's page. A longer message has a single
+/// action, which opens the inbox. If there is no inbox, a longer message has an action for each
+/// open question among its first `MAX_DETAILED_QUESTIONS`.
 fn actions(message: &RoomMessage) -> Vec<Value> {
     let open =
         |title: &str, url: &str| json!({"type": "Action.OpenUrl", "title": title, "url": url});

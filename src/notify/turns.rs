@@ -1,5 +1,5 @@
-//! The order in which the entries take the free slots of the process: each pass begins after the
-//! entry that was served last.
+//! The round-robin order in which the entries share the slots that the process has for attempts. A
+//! pass over all entries begins after the last entry for which an attempt was started.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -16,7 +16,7 @@ impl Turns {
         (first..first + count).map(move |at| at % count)
     }
 
-    /// Records that the entry with this index was served.
+    /// Records that an attempt was started for the entry with this index.
     pub(super) fn served(&self, index: usize) {
         self.next.store(index + 1, Ordering::Relaxed);
     }

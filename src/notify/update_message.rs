@@ -3,8 +3,8 @@
 //! this delivery replaces the content of the posted message.
 //!
 //! Invariant: the last update of a message shows the committed state, even if updates overtake each
-//! other. After an update was accepted, the sender reads the requests again. If the content has
-//! changed since, the sender updates the message again before the delivery ends.
+//! other. After Slack has accepted an update, the sender reads the requests again. If the message
+//! should now have other content, the sender updates it again before the delivery ends.
 
 use std::slice::from_ref;
 
@@ -35,7 +35,8 @@ enum UpdateResult {
 }
 
 impl Sender {
-    /// Makes one attempt to show a request's outcome in the posted message. Records the attempt.
+    /// Tries to show a request's outcome in the posted message. Records the result, if there is
+    /// one. Otherwise the delivery is claimed again after its lease.
     pub(super) async fn deliver_update(
         &self,
         state: &EntryState,
@@ -49,7 +50,6 @@ impl Sender {
                 return self.drop_unsent(state, from_ref(claimed), reason).await;
             }
             Ok(UpdateResult::RetryLater) => return,
-            // No attempt is recorded. The delivery is claimed again once its lease has ended.
             Err(error) => {
                 tracing::debug!(entry = state.entry.name, %error, "a message could not be read");
                 return;
@@ -61,7 +61,7 @@ impl Sender {
         let next = schedule::next(&result, RetryContext::of(claimed, self.clock.now()));
         let took = self.clock.uptime().saturating_sub(began);
         let result = AttemptResult {
-            // `None` keeps the message's stored reference.
+            // With `None`, the store keeps the reference that the delivery already has.
             reference: None,
             ..result
         };
@@ -113,7 +113,8 @@ impl Sender {
                 return Ok(UpdateResult::Attempted(result));
             }
             message = now;
-            // A further update begins only if it can end before the end of the lease.
+            // Another update may take as long as `ATTEMPT_TIMEOUT`. If the lease may end during the
+            // update, the next claim of the delivery makes the update instead.
             let spent = self.clock.uptime().saturating_sub(began);
             if spent + ATTEMPT_TIMEOUT > state.entry.channel.lease() {
                 return Ok(UpdateResult::RetryLater);

@@ -23,9 +23,9 @@ pub trait Authenticator: Send + Sync {
     /// Fails if the headers do not identify a caller (see [`AuthError`]).
     fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, AuthError>;
 
-    /// Returns the binding of a session (see [`Token::binding`]) to the key that opens the session;
-    /// `None` if the key is unknown. The default implementation serves a service without accounts.
-    /// Such a service knows no keys, so it opens no sessions.
+    /// Returns the binding of a session to the key that opens the session (see [`Token::binding`]);
+    /// `None` if the key is unknown. The default implementation returns `None`, because a service
+    /// without accounts has no keys and opens no sessions.
     fn session_binding(&self, _token: &Token, _key: &str) -> Option<String> {
         None
     }

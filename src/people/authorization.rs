@@ -74,10 +74,10 @@ impl<'a> Approver<'a> {
             let is_barred = |call: &CallSpec| is_barred_editor(caller, request, call);
             let approvers = &request.terms.approvers;
             let is_editor = request.own_calls().any(is_barred);
-            // Arguments that `caller` edits need the approval of other people in two cases: if
-            // several approvals are required, or if `caller` edited a call of the request before
-            // and so may not approve that call (`is_barred_editor`). Then `caller` may edit only if
-            // enough other people could approve.
+            // If `caller` edits arguments, other people must approve the edit in two cases: several
+            // approvals are required, or an earlier edit bars `caller` from approving a call of the
+            // request (`is_barred_editor`). In both cases, `caller` may edit only if enough other
+            // people could approve.
             let may_edit = (required < 2 && !is_editor)
                 || others_suffice(roster, caller, self.tenant, self.owner, approvers);
             actions.retain(|action| match action {
@@ -111,19 +111,20 @@ pub fn may_decide<'a>(
     })
 }
 
-/// Whether `caller` has the permission to decide. Without this permission, no request waits for
-/// `caller`.
+/// Whether `caller` has the permission to decide. Without this permission, the inbox of `caller` is
+/// empty.
 #[must_use]
 pub fn may_decide_any(caller: &Caller) -> bool {
     caller.permissions.decide
 }
 
-/// Whether `caller` may end a standing decision that `giver` gave. The caller must be of the same
-/// tenant and needs the permission to decide. This is enough in a service without accounts. In a
-/// service with accounts, the caller must also be the giver, an admin, or a person who may now
-/// decide requests of the rule that offered the standing decision. `approvers` are those of this
-/// rule; `None` if the rule no longer exists. `tenant` and `owner` are those of the tree in which
-/// the standing decision was given.
+/// Whether `caller` may end a standing decision of a tree with this tenant and owner. The caller
+/// must belong to the tenant and must have the permission to decide. This is enough in a service
+/// without accounts. In a service with accounts, the caller must also be one of these people:
+/// - `giver`, who gave the standing decision,
+/// - an admin,
+/// - a person who may decide requests with `approvers`, which are the current approvers of the rule
+///   that offered the standing decision; `None` if the rule no longer exists.
 #[must_use]
 pub fn may_end_grant(
     caller: &Caller,
@@ -160,9 +161,9 @@ pub fn is_approver(caller: &Caller, tenant: &str, owner: &str, approvers: &Appro
         && approvers_include(caller.user_id.ids(), user, &caller.groups, owner, approvers)
 }
 
-/// Whether `caller` can answer the request now. The request must be open, and `caller` must have
-/// the right to decide the request and to take at least one action on it. At least one call of the
-/// request must be undecided and not yet answered by `caller`.
+/// Whether `caller` can answer the request now. The request must be open and must have an undecided
+/// call that `caller` has not answered yet. `caller` must have the right to decide the request and
+/// to take at least one action on it.
 #[must_use]
 pub fn can_decide(caller: &Caller, tenant: &str, owner: &str, state: &RequestState<'_>) -> bool {
     state.is_open()
@@ -193,8 +194,8 @@ pub fn permitted_actions(
         .unwrap_or_default()
 }
 
-/// Whether enough people other than `caller` could approve to reach the number that `approvers`
-/// requires. False in a service without accounts.
+/// Whether people other than `caller` could give all the approvals that `approvers` requires. False
+/// in a service without accounts.
 #[must_use]
 pub fn others_suffice(
     roster: &Roster,
@@ -220,9 +221,9 @@ pub fn required_approvals(caller: &Caller, request: &RequestSpec) -> u32 {
     }
 }
 
-/// Whether `caller` is barred from approving the arguments of this call. True if `caller` edited
-/// the arguments, and this request or an earlier request about the call requires several approvals.
-/// Always false in a service without accounts.
+/// Whether `caller` may not approve this call because `caller` edited its arguments. An editor is
+/// barred if this request, or an earlier request about the call, requires several approvals. A
+/// service without accounts bars no editor.
 #[must_use]
 pub fn is_barred_editor(caller: &Caller, request: &RequestSpec, call: &CallSpec) -> bool {
     !caller.without_accounts
@@ -270,7 +271,8 @@ impl Roster {
     /// - If they approved by a link, they must get messages, links must give the right to decide,
     ///   and `approvers` must accept links.
     /// - If they approved through the key of a user who speaks for others (`vote.via`), that user
-    ///   must have a key that may both decide and speak for others. The groups in `vote` count.
+    ///   must have a key that may both decide and speak for others. The person's groups are then
+    ///   those in `vote`.
     #[must_use]
     pub fn still_counts(
         &self,
@@ -296,10 +298,11 @@ impl Roster {
         })
     }
 
-    /// Whether enough `votes` still count ([`Self::still_counts`]) to reach the number of people
-    /// that `approvers` requires; one vote is enough in a service without accounts. The vote of the
-    /// person who edited the arguments does not count in two cases: if `approvers` requires several
-    /// approvals, or if [`EditedArguments::needs_others`] is set.
+    /// Whether the `votes` that still count ([`Self::still_counts`]) are enough. In a service
+    /// without accounts, one vote is enough. In a service with accounts, the votes must come from
+    /// as many people as `approvers` requires. The vote of the person who edited the arguments does
+    /// not count in two cases: if `approvers` requires several approvals, or if
+    /// [`EditedArguments::needs_others`] is set.
     #[must_use]
     pub fn votes_suffice(
         &self,
@@ -329,8 +332,8 @@ impl Roster {
     }
 }
 
-/// Whether the user is an approver. For the owner, `approvers.owner` decides, whatever `users` and
-/// `groups` contain.
+/// Whether the user is an approver. The owner is an approver only if `approvers.owner` is true,
+/// even if `users` or `groups` include the owner.
 fn approvers_include(
     ids: UserIds,
     user: &str,
@@ -345,10 +348,10 @@ fn approvers_include(
         || groups.iter().any(|group| approvers.groups.contains(group))
 }
 
-/// Whether `caller` may read a tree. If `caller` is the tree's owner or an admin of the tenant,
-/// their key must have the permission to read. If `caller` may decide or has decided a request of
-/// the tree (`involved`), the permission to read or to decide is enough. No other caller may read
-/// the tree.
+/// Whether `caller` may read a tree. Only these callers of the tenant may:
+/// - the tree's owner and an admin, with the permission to read,
+/// - a caller who may decide or has decided a request of the tree (`involved`), with the permission
+///   to read or the permission to decide.
 #[must_use]
 pub fn may_read(caller: &Caller, tenant: &str, owner: &str, involved: bool) -> bool {
     caller.tenant == tenant

@@ -47,8 +47,8 @@ pub struct Directory {
     /// The permission that a link gives; `None` if messages have no links.
     links: Option<LinkMay>,
     /// The user ids that the configuration names outside `auth`, such as the approvers in rules. If
-    /// a client of any tenant spells such an id differently, the spelling of the configuration is
-    /// used instead.
+    /// neither an account nor a person of a tenant has such an id, [`Directory::user`] returns the
+    /// spelling in this list for every spelling that a client sends.
     named_users: Vec<(UserKey, String)>,
     ids: UserIds,
 }
@@ -201,13 +201,13 @@ impl Directory {
         self.deciders(tenant).any(|(_, account)| account.act_as)
     }
 
-    /// Returns how many different people of a tenant, without the user `except`, could approve a
-    /// request with these approvers. `owner` is `None` if the owner is not known yet. If
-    /// `approvers` includes the owner, the unknown owner counts as one more person.
+    /// Returns how many different people of a tenant could approve a request with these approvers.
+    /// The user `except` does not count. `owner` is `None` if the owner is not known yet. An
+    /// unknown owner counts as one more person if `approvers.owner` is true.
     ///
     /// If [`Directory::has_service_decider`] is true, a client can name any user with any groups.
-    /// Every user in `approvers.users` then counts, even without a key. If, in addition,
-    /// `approvers.groups` is not empty, the number is unlimited (`usize::MAX`).
+    /// The result is then `usize::MAX` if `approvers.groups` is not empty. Otherwise every user in
+    /// `approvers.users` counts, even a user without a key.
     #[must_use]
     pub fn possible_approver_count(
         &self,
@@ -252,8 +252,8 @@ pub fn is_valid_user_id(text: &str) -> bool {
     !text.is_empty() && text.chars().count() <= 128 && text.chars().all(is_visible)
 }
 
-/// Whether a character is visible. Whitespace, control characters, and invisible marks by which two
-/// names could look alike are not visible.
+/// Whether a character is visible. Whitespace, control characters and invisible marks are not: two
+/// different names that differ only in such marks would look alike.
 fn is_visible(c: char) -> bool {
     let invisible = matches!(c,
         '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'

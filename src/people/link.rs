@@ -250,8 +250,9 @@ mod tests {
     #[test]
     fn link_opens_with_its_sealed_contents_and_does_not_show_them() {
         let links = links(LinkSettings::default());
-        // The test asserts that the token does not contain the user id. The id is long, because a
-        // token contains a given id of three letters by chance, once in a few thousand runs.
+        // The test asserts that the token does not contain the user id. The id is long, because the
+        // characters of a token are random: an id of three letters would appear in the token by
+        // chance once in a few thousand runs.
         let person = Person {
             user: "bobjameson1".to_owned(),
             ..bob()

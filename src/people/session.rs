@@ -72,8 +72,8 @@ mod tests {
         assert_eq!(Token::read(&text).unwrap().text(), text);
         let mut longer = text.clone();
         longer.push('A');
-        // The last character encodes four bits and leaves two bits unused. `twin` differs from
-        // `text` in an unused bit.
+        // The last character has four bits of the token and two unused bits. `twin` differs from
+        // `text` only in an unused bit, so a lenient decoder would read the same token.
         let twin = format!("{}d", &text[..42]);
         for wrong in [
             "",

@@ -128,8 +128,9 @@ fn variable_at(root: &str, member: &str) -> Option<Variable> {
 struct TreeReader {
     nodes: usize,
     local: Option<String>,
-    /// The flaws after which the reading goes on, each listed once: an unknown name, or a variable
-    /// such as `user` of which a rule may read only the members.
+    /// The flaws found so far, each listed once. Only flaws that do not stop the reader are listed:
+    /// an unknown name, and a variable such as `user` that is read as a whole, although a rule may
+    /// read only its members.
     flaws: Vec<ExpressionError>,
 }
 
@@ -395,8 +396,9 @@ impl TreeReader {
     }
 }
 
-/// Returns the item that the loop step appends (`@result + [item]`); `None` if the step counts
-/// (`@result + 1`). The parser calls the accumulator of an expanded macro `@result`.
+/// Returns the item that a loop step such as `@result + [item]` appends to the list; `None` if the
+/// step is `@result + 1`, which counts. `@result` is the parser's name for the accumulator of the
+/// loop.
 fn appended(step: &IdedExpr) -> Result<Option<&IdedExpr>, ExpressionError> {
     let Expr::Call(call) = &step.expr else {
         return Err(ExpressionError::Unreadable);

@@ -4,8 +4,9 @@
 //!
 //! Invariant: an expression is refused as a mistake if it reads `args` as a whole, a member by a
 //! computed name, or a member that the tool's schema does not declare with exactly one type. If the
-//! types of a part never fit together, or the result is never boolean, there is only a warning. An
-//! evaluation that reaches such a part fails, and a failed evaluation never allows a call.
+//! types of a part never fit together, or the result is never boolean, a warning is enough: an
+//! evaluation that reaches such a part or result fails, and a failed evaluation never allows a
+//! call.
 
 use std::collections::{BTreeMap, BTreeSet};
 

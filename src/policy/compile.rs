@@ -22,8 +22,8 @@ const HEAVY_ARGUMENT_BYTES: usize = 16 * 1024;
 pub struct Policy {
     pub(super) rules: Vec<CompiledRule>,
     shapes: Vec<(ToolSpec, Shape)>,
-    /// The standing decisions that the rules still offer, see [`Policy::offers`]. The set has an
-    /// element for each rule with `remember` and each tool that the rule covers. The element is the
+    /// The bases of the standing decisions that the rules still offer (see [`Policy::offers`]): one
+    /// for each rule with `remember` and each tool that the rule covers. A basis in this set is the
     /// part of `Offer::basis` that does not depend on the arguments of a call.
     pub(super) offered: BTreeSet<String>,
 }
@@ -49,10 +49,9 @@ pub(super) enum CompiledWhen {
 
 impl CompiledRule {
     /// Whether the rule applies to a tool. An `allow` rule never applies to a tool that asks a
-    /// person. If the gate does not list the tool (`is_listed` is false), an `allow` rule applies
-    /// only by a glob. The exact name in `tools` does not count then, because it stands for a tool
-    /// whose schema has checked the arguments. No schema has checked the arguments of a call of an
-    /// unlisted tool.
+    /// person. To a tool that the gate does not list (`is_listed` is false), an `allow` rule
+    /// applies only by a glob. The exact name in `tools` is not enough: it stands for a tool whose
+    /// schema checks the arguments, and an unlisted tool has no schema that checks them.
     pub(super) fn covers(&self, tool: &ToolSpec, is_listed: bool) -> bool {
         if self.decide != Decide::Allow {
             return self.tools.matches(tool);
@@ -81,8 +80,8 @@ impl Policy {
 
     /// Compiles the rules for these tools (including sub-agents and the `request_…` tools). Reports
     /// every mistake at its place in the configuration, which begins with `policy` and the rule's
-    /// index. An entry of a rule's `tools` that matches no tool is no mistake here, because a gate
-    /// may judge other tools, too.
+    /// index. A rule's `tools` may contain a name or a glob that matches none of these tools,
+    /// because a gate may judge other tools, too.
     #[must_use]
     pub fn new(rules: &[Rule], tools: &[ToolSpec], mistakes: &mut Mistakes) -> Self {
         let shapes: Vec<_> = tools

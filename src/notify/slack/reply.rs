@@ -12,8 +12,8 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 
 use crate::notify::attempt_result::AttemptResult;
 
-/// The members that are read from the body of an answer. All other members are ignored: they only
-/// repeat the message, and may be cut off at the end of the body.
+/// The members that are read from the body of an answer. All other members are ignored, because
+/// they only repeat the message.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct SlackReply {
     ok: Option<bool>,
@@ -26,13 +26,14 @@ impl SlackReply {
     pub(super) fn parse(body: &[u8]) -> Self {
         let mut reply = Self::default();
         let mut json = serde_json::Deserializer::from_slice(body);
-        // A parse error is ignored, because the members before the error were read.
+        // A body that is cut off gives a parse error. The error is ignored, because `reply` already
+        // has the members before the cut.
         let _ = json.deserialize_map(ReplyVisitor(&mut reply));
         reply
     }
 
-    /// Returns the result of the attempt. `result` is the result that the HTTP status alone would
-    /// give.
+    /// Returns the result of the attempt, as the body of the answer states it. Takes only the HTTP
+    /// status and `retry_after` from `result`.
     pub(super) fn attempt_result(self, result: &AttemptResult) -> AttemptResult {
         let (problem, is_permanent_failure) = match (self.ok, self.error.as_deref()) {
             (Some(true), _) => ("", false),

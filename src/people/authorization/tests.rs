@@ -100,9 +100,10 @@ fn rule_decides_who_may_decide_for_every_person() {
 #[test]
 fn reading_and_moving_a_tree_follow_role_and_rights() {
     let cases = [
-        // Columns: the caller; whether the caller is involved; seven rights. The first right is to
-        // read. The next three are to message, cancel and retry while the owner may use the agent.
-        // The last three are to message, cancel and retry while the owner may not use the agent.
+        // Columns: the caller; whether the caller is involved; whether the caller may
+        // - read,
+        // - message, cancel and retry while the owner may use the agent,
+        // - message, cancel and retry while the owner may not use the agent.
         (
             caller("alice", "acme", &[], false, Permissions::ALL),
             false,
@@ -177,7 +178,8 @@ fn reading_and_moving_a_tree_follow_role_and_rights() {
 #[test]
 fn other_spelling_of_the_owner_is_the_owner() {
     let table = [
-        // Columns: the approvers; whether ALICE, Bob and dave may decide. The owner is alice.
+        // Columns: the approvers; whether `ALICE`, `Bob` and `dave` may decide. `ALICE` is another
+        // spelling of the owner's id, `alice`.
         (approvers(true, &[], &["finance"]), [true, false, false]),
         (
             approvers(false, &["alice", "BOB"], &[]),

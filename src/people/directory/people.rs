@@ -46,9 +46,9 @@ impl Directory {
             .map(|(_, person)| person)
     }
 
-    /// Returns a caller with the most rights that the person can have. If a key of the person may
-    /// decide, the caller decides by a key (`Door::Key`). Otherwise returns the caller of
-    /// [`Self::link_caller`].
+    /// Returns the person as a caller who may decide if the person may decide by a key or by a
+    /// link. If a key of the person may decide, the caller's door is `Door::Key`. Otherwise the
+    /// result is that of [`Self::link_caller`].
     #[must_use]
     pub fn most_entitled_caller(&self, person: &Person) -> Caller {
         let by_link = self.link_caller(person);
