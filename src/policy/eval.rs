@@ -1,6 +1,6 @@
-//! Evaluates an expression for one call. Invariants: a fault in an evaluated part makes the whole
-//! expression fault, also inside `||` and `exists`. Each step costs fuel, which limits the time. No
-//! evaluation can panic or recurse deeply.
+//! Evaluates an expression for one call. Invariants: if an evaluated part faults, the whole
+//! expression faults, even inside `||` and `exists`. Each step spends fuel, and an evaluation
+//! without fuel faults, so the time is limited. No evaluation can panic or recurse deeply.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -190,8 +190,9 @@ impl<'a> Evaluator<'a> {
         call(function, &arguments?, self.scope.fuel)
     }
 
-    /// Evaluates the operands of a comparison or an index expression. If either is the user's id,
-    /// replaces each id in both by its `UserKey`, so that two spellings of an id are equal.
+    /// Evaluates both operands of a comparison or of an index expression. If an operand is
+    /// `user.id`, replaces the ids in both values by their `UserKey`s. Two spellings of one id then
+    /// compare as equal.
     fn pair(
         &mut self,
         one: &'a ExprNode,
@@ -218,8 +219,8 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// Evaluates the parts of `&&` or `||` from left to right. Ends at the first part that equals
-    /// `decisive` or faults.
+    /// Evaluates `&&` (`decisive` is false) or `||` (`decisive` is true). Evaluates the parts from
+    /// left to right, up to the first part that equals `decisive` or faults.
     fn eval_logical(&mut self, parts: &'a [ExprNode], decisive: bool) -> Result<Val<'a>, Fault> {
         for part in parts {
             if self.truth(part)? == decisive {

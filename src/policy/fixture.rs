@@ -88,7 +88,7 @@ pub(super) fn policy(rules: &[Rule]) -> (Policy, Mistakes) {
     (policy, mistakes)
 }
 
-/// Returns the policy of these rules, which must have no mistakes.
+/// Returns the policy of these rules. Panics if a rule has a mistake.
 pub(super) fn sound(rules: &[Rule]) -> Policy {
     let (policy, mistakes) = policy(rules);
     assert!(mistakes.is_empty(), "{:?}", mistakes.found);

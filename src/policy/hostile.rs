@@ -1,5 +1,5 @@
-//! Tests that hostile arguments and hostile expressions never let a call run, and never cause a
-//! panic.
+//! Tests that the policy neither allows a call nor panics because of hostile arguments or a hostile
+//! expression.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};

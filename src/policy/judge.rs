@@ -22,12 +22,13 @@ const MAX_STEPS: u32 = 1_000_000;
 enum Opinion {
     /// No rule matches.
     None,
-    /// The decision of the first matching rule. A `hold` or `deny` rule that cannot be evaluated
-    /// counts as matching, and the judgement's reason says so. The reason of a `hold` or `deny`
-    /// rule also names the first `allow` rule before it that could not be evaluated.
+    /// The decision of the first matching rule. If a `hold` or `deny` rule cannot be evaluated, the
+    /// rule counts as matching, and the judgement's reason says that the evaluation failed. If an
+    /// `allow` rule before a matching `hold` or `deny` rule could not be evaluated, the judgement's
+    /// reason names the first such `allow` rule.
     Rule(Decide, Judgement),
-    /// An `allow` rule could not be evaluated, and no later `hold` or `deny` rule matches. Later
-    /// `allow` rules do not count. The text is the reason why the call is held.
+    /// An `allow` rule could not be evaluated, and no later `hold` or `deny` rule matches. The call
+    /// must be held, even if a later `allow` rule matches. The text is the reason for the hold.
     Faulted(String),
 }
 

@@ -64,10 +64,13 @@ pub(super) struct CompiledRemember {
 }
 
 impl Rule {
-    /// Reports the members of `remember` that do not fit each other or the rule.
-    /// `is_selection_known` is false if `same` or `when` could not be read. `Policy::new` reports
-    /// these mistakes, too. The module `config` drops those reports if it has found a mistake in a
-    /// member of `remember`, and therefore calls this function itself.
+    /// Reports the members of `remember` that do not fit each other or the rule. If `same` or
+    /// `when` could not be read, `is_selection_known` is false, and the function does not check
+    /// that exactly one of them is set.
+    ///
+    /// `Policy::new` calls this function, too. But if the module `config` has found a mistake in a
+    /// member of `remember`, `config` drops the reports of `Policy::new` about `remember` as a
+    /// whole. Therefore `config` also calls this function directly.
     pub(crate) fn check_whole_remember(
         &self,
         place: &[&str],
@@ -134,9 +137,10 @@ impl Rule {
 }
 
 impl CompiledRemember {
-    /// Compiles `remember` for the tools that the rule covers, and reports the mistakes in
-    /// `remember`. The parameter `compile` is the function that compiles a condition for the given
-    /// tools, and reports the condition's mistakes at the given place of the file.
+    /// Compiles `remember` of a rule, and reports its mistakes. `None` if the rule has no
+    /// `remember`. `place` is the path of the rule in the file, and `covered` has the tools that
+    /// the rule covers. `compile` gets the condition `remember.when`, its path in the file, and the
+    /// covered tools that this service performs. `compile` also reports the condition's mistakes.
     pub(super) fn new(
         rule: &Rule,
         place: &[&str],
@@ -216,7 +220,8 @@ impl CompiledRemember {
         })
     }
 
-    /// Returns the part of an offer's basis that is the same for all calls of the tool.
+    /// Returns a digest of the rule and the tool. The basis of each offer begins with this digest.
+    /// If the offer is for the same arguments, a digest of the arguments follows.
     pub(super) fn basis(&self, tool: &ToolSpec) -> String {
         let parts = [
             self.rule.as_str(),
@@ -229,8 +234,9 @@ impl CompiledRemember {
     }
 }
 
-/// Whether this service performs the tool's calls itself. Calls of other tools get no offer,
-/// because a use of a standing decision is counted when this service starts a call.
+/// Whether this service performs the tool's calls itself. Calls of other tools get no offer: the
+/// service counts a use of a standing decision when it starts the call, so it could not limit the
+/// number of calls that it does not start.
 fn is_performed_here(tool: &ToolSpec) -> bool {
     let properties = tool.kind.properties();
     !properties.performed_elsewhere && !properties.asks_person

@@ -137,10 +137,11 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// Replaces a text by its `UserKey`, so that another spelling of a user id does not evade a
-    /// rule. In a list, replaces each text. In a map, and in an object of the shape `Free`,
-    /// replaces the keys, but not the values. The evaluator calls this function for all operands of
-    /// a comparison, an index or a text search if one of the operands is the user's id.
+    /// Replaces a text by its `UserKey`, the form in which user ids are compared. A rule then also
+    /// matches another spelling of the same id. In a list, replaces each text. In a map, and in an
+    /// object of the shape `Free`, replaces each key, and keeps the values. If an operand of a
+    /// comparison, an index expression or a text search is `user.id`, the evaluator calls this
+    /// function for all operands.
     pub(super) fn with_user_keys(self, ids: UserIds, fuel: &Fuel) -> Result<Self, Fault> {
         let key = |text: &str| -> Result<Self, Fault> {
             fuel.spend(1)?;

@@ -1,8 +1,10 @@
 //! Computes the unescaped forms of a text. The redactor searches these forms for secrets. Each form
-//! maps its bytes back to the original text. Invariant: each level of unescaping undoes all escapes
-//! of one syntax (JSON by RFC 8259, percent-encoding by RFC 3986, or form fields) in the whole
-//! text, as any decoder of that syntax does. All other characters are copied. So if only some
-//! characters of a secret are escaped, the secret is still found.
+//! maps its bytes back to the original text.
+//!
+//! Invariant: each level of unescaping decodes one syntax: JSON by RFC 8259, percent-encoding by
+//! RFC 3986, or form fields. It undoes all escapes of this syntax in the whole text, and copies all
+//! other characters. So the redactor finds a secret even if only some of its characters are
+//! escaped.
 
 use std::borrow::Cow;
 
@@ -21,8 +23,8 @@ pub(super) struct Layer<'p> {
     /// The offset in the parent where this layer's text ends. It is less than the parent's length
     /// if the layer ends before an incomplete escape.
     parent_end: usize,
-    /// Whether the line ends of the parent are removed, so that base64 that is wrapped in lines is
-    /// found.
+    /// Whether this layer is a copy of the parent without its line ends. In such a layer, the
+    /// redactor finds base64 that is wrapped in lines.
     pub joined: bool,
 }
 

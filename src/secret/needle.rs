@@ -1,11 +1,11 @@
-//! A needle is a text that is searched for. This module finds the longest beginning of a needle
-//! with which another text ends.
+//! A needle is a text that is searched for. This module finds the longest prefix of a needle that
+//! is a suffix of another text.
 
 /// A text that is searched for, with its table for the algorithm of Knuth, Morris and Pratt.
 pub(super) struct Needle {
     bytes: Vec<u8>,
     /// The value at index `n` is the length of the longest border of the needle's first `n + 1`
-    /// bytes. A border is a shorter text with which these bytes both begin and end.
+    /// bytes. A border is a proper prefix of these bytes that is also a suffix of them.
     borders: Vec<usize>,
 }
 
@@ -26,8 +26,7 @@ impl Needle {
         &self.bytes
     }
 
-    /// Returns the length of the longest beginning of the needle with which `text` ends. The whole
-    /// needle does not count as a beginning.
+    /// Returns the length of the longest proper prefix of the needle that is a suffix of `text`.
     pub(super) fn beginning_at_end_of(&self, text: &[u8]) -> usize {
         let from = text
             .len()
@@ -39,9 +38,9 @@ impl Needle {
     }
 }
 
-/// Returns the length of the longest beginning of `needle` with which a text ends after `byte` is
-/// appended. `matched` is this length before `byte` is appended. `borders` is the table of
-/// [`Needle`], and has a value for each length up to `matched`.
+/// Returns the length of the longest prefix of `needle` that is a suffix of a text. The last byte
+/// of the text is `byte`. `matched` is this length for the text without `byte`. `borders` has at
+/// least the first `matched` values of the needle's table ([`Needle`]).
 fn extended(needle: &[u8], borders: &[usize], mut matched: usize, byte: u8) -> usize {
     loop {
         if needle.get(matched) == Some(&byte) {
@@ -60,7 +59,8 @@ mod tests {
 
     use super::*;
 
-    /// Computes [`Needle::beginning_at_end_of`] by comparing each end of the text.
+    /// Computes [`Needle::beginning_at_end_of`] without a table: compares each proper prefix of the
+    /// needle with the end of the text, the longest prefix first.
     fn compared_at_each_place(needle: &str, text: &str) -> usize {
         let is_found = |len: &usize| text.as_bytes().ends_with(&needle.as_bytes()[..*len]);
         (0..needle.len()).rev().find(is_found).unwrap()

@@ -31,15 +31,15 @@ pub struct Redactor {
 /// the value.
 struct SecretSet {
     /// Finds the needles; `None` if there are too many needles to build the automaton. Without a
-    /// finder, every text is redacted as a whole.
+    /// finder, the redactor replaces the whole of every text by a placeholder.
     finder: Option<AhoCorasick>,
     /// For each needle in the finder's order: the index in `placeholders`, and whether the needle
     /// is base64.
     origins: Vec<(usize, bool)>,
     /// For each secret, the placeholder that replaces its value.
     placeholders: Vec<String>,
-    /// The needles in the finder's order. With them, `needle_prefix_start` looks for a needle that
-    /// begins at the end of a text and is cut off there.
+    /// The needles in the finder's order. `needle_prefix_start` checks whether a text ends with the
+    /// beginning of a needle.
     needles: Vec<Needle>,
     /// The length of the longest needle in bytes.
     longest: usize,
@@ -53,8 +53,8 @@ struct SecretSet {
 struct Match<'r> {
     start: usize,
     end: usize,
-    /// The length in bytes of the longest single match that was merged into this range.
-    /// `placeholder` stands for the secret of that match.
+    /// The length in bytes of the longest of the matches that were merged into this range.
+    /// `placeholder` is the placeholder of this longest match.
     longest: usize,
     placeholder: &'r str,
 }
@@ -157,9 +157,10 @@ impl Redactor {
         self.redact_safe_prefix(text).0
     }
 
-    /// Returns the length in bytes that the longest needle (a secret, or its base64 form) has if
-    /// each of its bytes is escaped as six bytes (`\u0041`). A caller that cuts a text reads this
-    /// many bytes beyond the cut, so that a secret at the cut is found.
+    /// Returns the length in bytes of the longest needle (a secret, or its base64 form) in a text
+    /// that escapes each byte of the needle as six bytes (`\u0041`). A caller that keeps only the
+    /// beginning of a text reads this many further bytes before the redaction, so that a secret
+    /// that begins in the kept part is read to its end.
     #[must_use]
     pub fn max_escaped_secret_len(&self) -> usize {
         self.sets
@@ -169,9 +170,9 @@ impl Redactor {
             .unwrap_or(0)
     }
 
-    /// Redacts the prefix of `text` that can be redacted before the rest of the text is known.
-    /// Secrets and escapes cannot cross the end of this prefix. Returns the redacted prefix, and
-    /// the length in bytes that the prefix has in `text`.
+    /// Redacts a prefix of `text`. More text may follow later. No secret and no escape can cross
+    /// the end of the prefix, so the later text does not change the redaction of the prefix.
+    /// Returns the redacted prefix, and the length in bytes that the prefix has in `text`.
     pub(super) fn redact_safe_prefix<'t>(&self, text: &'t str) -> (Cow<'t, str>, usize) {
         if self.sets.is_empty() {
             return (Cow::Borrowed(text), text.len());
@@ -193,7 +194,7 @@ impl Redactor {
         );
         unsplittable.extend(matches.iter().map(|found| (found.start, found.end)));
         unsplittable.sort_unstable();
-        // A cut inside a run of overlapping matches and escapes moves back to the start of the run.
+        // Overlapping matches and escapes form a run. A cut inside a run moves to the run's start.
         let mut run = (0, 0);
         for (start, end) in unsplittable {
             run = if start < run.1 {
@@ -206,8 +207,7 @@ impl Redactor {
                 break;
             }
         }
-        // No match crosses the cut, so the matches that end before the cut are all matches of the
-        // prefix.
+        // The cut splits no match, so this keeps all matches in the prefix.
         matches.retain(|found| found.end <= cut);
         let prefix = text.get(..cut).unwrap_or_default();
         (Self::replace(prefix, &matches), cut)
@@ -243,9 +243,9 @@ impl Redactor {
     }
 }
 
-/// Adds a match. If the match overlaps the last matches of `matches`, merges it with them. Does not
-/// compare the match with earlier elements of `matches`. So the caller must add all matches in
-/// order of their starts, or all matches in order of their ends.
+/// Adds a match at the end of `matches`. As long as the last element overlaps the match, merges
+/// this element into the match. Does not look at elements before an element without overlap. So the
+/// caller must add all matches in order of their starts, or all matches in order of their ends.
 fn push_merged<'r>(matches: &mut Vec<Match<'r>>, mut found: Match<'r>) {
     while let Some(last) = matches.pop_if(|last| found.start < last.end) {
         let longer = if last.longest >= found.longest {
@@ -322,11 +322,13 @@ fn finder(needles: &[Needle]) -> Option<AhoCorasick> {
         .ok()
 }
 
-/// Returns the strings that can stand for a value in the base64 of a longer text. There is a string
-/// for each base64 alphabet and each offset of the value modulo 3. The string has only the
-/// characters that do not depend on the bytes before and after the value. If the longer text ends
-/// with the value, no bytes follow, so one more character may depend on the value alone. For this
-/// case, there are two further strings with this character: one with padding, one without.
+/// Returns the base64 forms of a value inside a longer text. The forms depend on the base64
+/// alphabet, and on the value's offset in the text modulo 3. For each alphabet and offset, one form
+/// has only the characters that do not depend on the bytes before and after the value.
+///
+/// The character after this form may encode the value's last bits together with bits of the next
+/// byte. If the text ends with the value, there is no next byte. So two further forms include this
+/// character: one with padding, one without.
 fn in_base64(value: &[u8]) -> Vec<String> {
     let mut needles = Vec::new();
     for (engine, before) in [&BASE64_STANDARD_NO_PAD, &BASE64_URL_SAFE_NO_PAD]

@@ -11,14 +11,14 @@ use super::Redactor;
 pub struct StreamRedactor {
     redactor: Arc<Redactor>,
     held: String,
-    /// The minimum length in bytes of `held` at which `held` is searched again. 0 means that `held`
-    /// is searched after the next piece.
+    /// The length in bytes that `held` must reach before `push` searches it again. If this is 0,
+    /// the next `push` searches `held` at any length.
     next_search_len: usize,
 }
 
-/// The maximum length in bytes of a held text that is searched after each piece. A longer held text
-/// is searched each time its length has doubled. So a stream that is held back until its end costs
-/// few searches of the whole text.
+/// The maximum length in bytes of a held text that `push` searches after each piece. `push`
+/// searches a longer held text only when its length has doubled. So even a stream that is held back
+/// until its end costs only a few searches of a long text.
 const MAX_OFTEN_SEARCHED_BYTES: usize = 4096;
 
 impl StreamRedactor {

@@ -111,7 +111,8 @@ fn secret_is_found_in_base64_at_each_offset_in_both_alphabets_padded_wrapped_or_
             }
         }
     }
-    // If no text follows the secret, the whole last base64 group is redacted.
+    // If the encoded text ends with the secret, the placeholder replaces all of the last base64
+    // group.
     assert_eq!(
         redactor.redact(&format!("<{}>", BASE64_STANDARD.encode(secret))),
         "<[secret KEY]>"
@@ -338,8 +339,8 @@ fn decode(text: &str, escape: Escape) -> String {
     }
 }
 
-/// Whether the text contains the secret after up to two levels of escapes are undone: in plain
-/// form, or in base64 at any offset.
+/// Whether the text contains the secret in plain form, or in base64 at any offset. Searches the
+/// text itself, and the results of one and of two unescapings.
 fn holds(text: &str, secret: &str) -> bool {
     let all = [Escape::Percent, Escape::Form, Escape::Json];
     let once: Vec<String> = all.iter().map(|escape| decode(text, *escape)).collect();
@@ -418,16 +419,16 @@ proptest! {
                 text.chars().enumerate().map(|(at, c)| if at % wrap == wrap - 1 { format!("{c}\n") } else { c.to_string() }).collect()
             }
         };
-        // The surroundings of the secret are escaped, too. Unescaped surroundings could change how
-        // the escapes of the secret are read.
+        // The text around the secret is escaped, too. Otherwise a `\` before the secret could
+        // combine with the secret's first escape, so that no decoder would read the secret.
         let text = rows.iter().fold(format!("{before}{inner}{after}"), |text, escape| encode(&text, *escape, &choices));
         prop_assert!(holds(&text, &secret), "the readers of this test read {text:?}");
         let redactor = redactor(&secret);
         let clean = redactor.redact(&text).into_owned();
         prop_assert!(clean.contains("[secret KEY]") && redactor.finds_secret_in(&text), "{clean:?}");
         prop_assert!(!holds(&clean, &secret), "{clean:?}");
-        // `StreamRedactor` returns `clean` for the text in two pieces, cut at `at`. `redact_prefix`
-        // returns a prefix of `clean` for the text before the cut.
+        // Cuts the text into two pieces at `at`. For both pieces together, `StreamRedactor` returns
+        // `clean`. For the first piece alone, `redact_prefix` returns a prefix of `clean`.
         let at = (0..=cut.index(text.len() + 1)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
         let mut redacting = StreamRedactor::new(std::sync::Arc::new(redactor.clone()));
         let pieces = redacting.push(&text[..at]) + &redacting.push(&text[at..]) + &redacting.finish();

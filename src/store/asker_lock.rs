@@ -1,20 +1,21 @@
-//! Ends the stored presence of an asker together with the process that stored it, on Postgres. An
+//! On Postgres, ends the presence of an asker when the process that stored the presence ends. An
 //! asker is the client that waits for the verdict on a gate call. Its presence is stored in
 //! `asker_until`, the time until which it waits.
 //!
-//! Each process has a random number, new at each start. The Postgres session of its relay
-//! (`relay.rs`) holds the advisory lock with this number, and Postgres releases the lock when the
-//! session ends. A commit that stores `asker_until` also stores the number, in `asker_owner`. If a
-//! query reads an `asker_until` in the future, the query tries to take the lock with the number in
-//! `asker_owner` (see `sql.rs`). If no session holds this lock, the query returns 0 as
-//! `asker_until`, so the presence counts as ended. A query does not try the lock of its own
-//! process. The query recognizes the number, because each Postgres session of a process has the
-//! process's number in the setting `holdpoint.process`.
+//! Each process has a random number, new at each start. The Postgres session of the process's relay
+//! (`relay.rs`) holds an advisory lock with this number as the key. Postgres releases the lock when
+//! the session ends. A commit that stores `asker_until` also stores the number, in `asker_owner`.
 //!
-//! While the relay has no connection, other replicas treat the presences of this process as ended.
-//! The presences count again as soon as the relay has taken the lock in a new session. A commit
-//! that this process makes without the lock stores no number. A presence without a number lasts
-//! until `asker_until`, even if this process ends earlier.
+//! A query that reads an `asker_until` in the future tries to take the lock with the key
+//! `asker_owner` (see `sql.rs`). If the query gets the lock, the process no longer holds it. The
+//! query then returns 0 as `asker_until`, so the presence counts as ended. For a presence of its
+//! own process, a query does not try the lock. A query knows the number of its own process from the
+//! setting `holdpoint.process`, which each Postgres session of the process has.
+//!
+//! While the relay of a process has no connection, other replicas treat the presences of this
+//! process as ended. The presences count again as soon as the relay has taken the lock in a new
+//! session. A commit that the process makes without the lock stores no number. A presence without a
+//! number lasts until `asker_until`, even if the process ends earlier.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -25,13 +26,14 @@ use super::db::Sql;
 use super::relay::{Disconnected, TIMEOUT};
 use crate::world::{NoRandomness, random_bytes};
 
-/// Takes the lock if it is free. The lock is not free while an earlier session of this process
-/// still exists, or while a query of another process tries the lock. The setting
-/// `holdpoint.process` of the session must be the number of this process. In the session of a
-/// pooler that assigns connections by transaction, the setting is missing. Such a session outlives
-/// this process and would keep the lock, so the statement does not take the lock in it.
+/// Takes the lock if it is free. An earlier session of this process may still hold the lock. A
+/// query of another process holds the lock briefly when it tries to take it.
 ///
-/// The statement has no text for `SQLite`, because one process alone uses a `SQLite` file.
+/// The statement takes the lock only if the session's setting `holdpoint.process` is the number of
+/// this process. The setting is missing in the session of a pooler that assigns connections by
+/// transaction. The pooler's session would keep the lock after the end of this process.
+///
+/// The statement has no text for `SQLite`, because only one process uses a `SQLite` file.
 const TAKE: Sql = Sql {
     postgres: "select case current_setting('holdpoint.process', true) when $1::bigint::text
         then pg_try_advisory_lock($1::bigint) else false end as taken",

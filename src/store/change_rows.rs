@@ -292,9 +292,9 @@ impl ChangeRows {
 }
 
 impl TaskLine {
-    /// Does nothing for a stored task. Sets the agent path of a new task. Also sets the status of
-    /// the new task if the change sets no status, and the lease if the change sets no lease.
-    /// Returns `None` if the agent path cannot be stored.
+    /// Completes the line of a new task; leaves the line of a stored task unchanged. Sets the agent
+    /// path. If the change sets no status, sets the status to `running`. If the change sets no
+    /// lease, queues the task. Returns `None` if the agent path cannot be stored.
     fn complete_new_task(&mut self) -> Option<()> {
         let Guard::New(new) = &self.task.guard else {
             return Some(());
@@ -302,7 +302,6 @@ impl TaskLine {
         self.agent_path = Some(serde_json::to_string(&new.agent_path).ok()?);
         self.status = self.status.or(Some(TaskStatus::Running.as_str()));
         if self.task.lease == LeaseChange::Keep {
-            // The change neither leases nor parks the new task, so the task is queued for a worker.
             self.task.lease = LeaseChange::Queue;
         }
         Some(())

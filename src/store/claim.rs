@@ -31,11 +31,13 @@ const SET_BEGUN: Sql = sql!(
 /// Renews leases.
 ///
 /// The texts for Postgres and `SQLite` differ because only Postgres has row locks and the table
-/// `claimable_task`. Postgres first locks the rows in order of id. Commits lock rows in this order,
-/// too, so they cannot deadlock with a renewal. A claim looks at a task once
-/// `claimable_task.due_at` has passed. If `due_at` is less than half a lease away, the renewal
-/// moves `due_at` to the end of the new lease. Otherwise the renewal leaves `due_at` as it is,
-/// which saves a write.
+/// `claimable_task`. On Postgres, the renewal first locks the rows in order of id. Commits lock
+/// rows in this order, too, so a commit and a renewal cannot deadlock.
+///
+/// On Postgres, a claim looks at a task when `claimable_task.due_at` has passed, and then checks
+/// the lease itself. So `due_at` may be earlier than the end of the lease. To save writes, the
+/// renewal changes `due_at` only if it is less than half a lease away. The new `due_at` is the end
+/// of the new lease.
 const RENEW: Sql = Sql {
     postgres: "
 with mine as materialized (
@@ -126,8 +128,9 @@ pub enum Drive {
     /// The process drives the task alone: no other task at the same time. The process must call
     /// [`Store::set_begun`] when work begins.
     Alone,
-    /// The claim has put the task to sleep, because the expired lease and an earlier lease were
-    /// fruitless (see [`LONE_DRIVE_AFTER`]). The process must not drive the task yet.
+    /// The claim has put the task to sleep: the expired lease was fruitless, and the task now has
+    /// at least [`LONE_DRIVE_AFTER`] fruitless leases. The process must not drive the task before
+    /// it claims the task again.
     Asleep,
 }
 
@@ -160,8 +163,9 @@ pub(super) struct LastServed {
 /// the claim sends another statement.
 const MAX_STATEMENTS_PER_CLAIM: usize = 16;
 
-/// The maximum number of tenants in `LastServed::users`. Beyond this number, every second tenant is
-/// removed. For a removed tenant, the next claim begins with the tenant's first user.
+/// The maximum number of tenants in `LastServed::users`. If there are more, `record_claimed`
+/// removes every second tenant. The next claim then serves the users of a removed tenant in
+/// alphabetical order from the first user on.
 const MAX_REMEMBERED_TENANTS: usize = 1000;
 
 impl LastServed {
@@ -197,14 +201,13 @@ impl LastServed {
 }
 
 /// Returns the name that a claim has served last. The names are tenants, or users of one tenant.
-/// `names` has the name of each claimed task. `last` is the name that the previous claim served
-/// last.
+/// `names` has one element for each claimed task: the tenant or the user of the task. `last` is the
+/// name that the previous claim served last.
 ///
-/// A claim takes tasks in rounds. In each round, the claim takes one task of each name that still
-/// has tasks. So the names with the most claimed tasks are those that the last round has served. A
-/// round goes through the names after `last` in alphabetical order, and then through the other
-/// names in alphabetical order. The result is the last name in this order among those that the last
-/// round has served.
+/// A claim takes tasks in rounds. Each round takes one task of each name that still has tasks. So
+/// the last round has served exactly the names with the most claimed tasks. A round serves the
+/// names after `last` in alphabetical order, then the names up to `last` in alphabetical order. The
+/// result is the name that comes last in this order among the names with the most claimed tasks.
 fn last_served_name<'a>(names: impl IntoIterator<Item = &'a str>, last: &str) -> Option<String> {
     let mut counts: BTreeMap<(bool, &str), usize> = BTreeMap::new();
     for name in names {
