@@ -6,12 +6,14 @@
 //! The statement steps through an index on (tenant, user, task). So its cost depends on the maximum
 //! number of tasks to claim (`$4`), not on the number of tasks that wait.
 //!
-//! A lease is fruitless if it expires after work on the task has begun. Each task has a count of
-//! its fruitless leases, and a new item resets the count to 0. When a fruitless lease raises the
-//! count to 2, the task sleeps for 1 second. Each further fruitless lease doubles the sleep, up to
-//! 60 seconds. While the count is at least 2, the task is driven alone, that is, only while the
-//! process drives no other task. A claim takes at most one such task, and only if the process
-//! accepts it (`$7`). The claim takes this task before all other tasks.
+//! A lease is fruitless if it expires after work on the task has begun. The column `fruitless`
+//! counts such leases of the task, and a new item of the task resets it to 0. From a count of 2 on,
+//! two rules apply to the task:
+//! - After each fruitless lease, the task sleeps: for 1 second at a count of 2, and for twice as
+//!   long at each higher count, up to 60 seconds.
+//! - A process drives the task alone, that is, only while the process drives no other task. A claim
+//!   takes at most one such task, and takes it before all other tasks. If the process does not
+//!   accept such a task (`$7`), the claim takes none.
 //!
 //! | parameter | |
 //! |---|---|
@@ -95,12 +97,13 @@ macro_rules! queued {
     };
 }
 
-/// Orders the tasks that the claim may take. The task of `lone`, if any, is to be driven alone and
-/// comes first. The others follow, by turns of tenants and users (see the comment of this module):
-/// - the candidates that `queued!` finds,
-/// - the tasks of `over`: their lease has expired, or their wake-up time has come. On Postgres,
-///   `over` also has tasks whose row in `claimable_task` wrongly says that they are to be driven
-///   alone.
+/// Orders the tasks that the claim may take. The subquery `lone` has at most one task, which must
+/// be driven alone. This task comes first. The tasks of two other subqueries follow, by turns of
+/// tenants and users (see the comment of this module):
+/// - `tasks`, the candidates that `queued!` finds,
+/// - `over`, the tasks whose lease has expired or whose wake-up time has come. On Postgres, `over`
+///   also has each due task for which `claimable_task.alone` is true although the task's count of
+///   fruitless leases is below 2.
 macro_rules! first {
     () => {
         "due as (

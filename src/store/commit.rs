@@ -124,9 +124,10 @@ impl Committer {
         committer
     }
 
-    /// Writes one change. If the change pauses or ends the root, `stopped` may be the root's new
-    /// state. Readers in this process get this state with the notification of the commit, and need
-    /// not read the root's row. A queued change is written even if this future is dropped.
+    /// Writes one change. A queued change is written even if this future is dropped. If the change
+    /// pauses or ends the root, the caller may pass the root's new state as `stopped`. The
+    /// notification of the commit then brings this state to readers in this process, and saves them
+    /// a read of the root's row.
     pub(super) async fn commit(&self, change: Change, stopped: Option<StoppedTask>) -> CommitReply {
         let no_filters = EventFilters::default();
         let Some(mut rows) = rows(change, self.event_filters.get().unwrap_or(&no_filters)) else {
@@ -215,14 +216,14 @@ impl Committer {
     }
 
     /// Handles a failed batch in the background:
-    /// - If the commit results were lost, looks the changes up.
-    /// - Otherwise, if the batch has several changes, sends each change alone. A change that cannot
-    ///   be stored then makes no other change fail.
-    /// - A batch of one change is sent again only after a lock conflict. Any other failure is
-    ///   reported.
+    /// - If the outcome of the batch is unknown, looks each change up.
+    /// - If nothing was written, and the batch has several changes or met a lock conflict, sends
+    ///   each change alone. So a change that cannot be stored makes no other change of the batch
+    ///   fail.
+    /// - If nothing was written of a batch of one change, for another reason, reports the failure.
     ///
-    /// During the repetition, the writer writes changes of other roots, so a change that waits for
-    /// a lock delays only its own root.
+    /// Meanwhile the writer writes changes of other roots, so a change that waits for a lock delays
+    /// only its own root.
     fn repeat(self: &Arc<Self>, writer: usize, batch: Vec<QueuedChange>, failure: DbFailure) {
         let one_by_one =
             !failure.is_result_lost() && (batch.len() > 1 || failure.is_lock_conflict());
@@ -349,10 +350,10 @@ impl Committer {
     }
 
     /// Handles a lost commit result: looks the change up by its first item. If the item is missing,
-    /// sends the change again. This second statement cannot write the change twice, because it
-    /// waits for the locks of the first statement. If the first statement has committed, the second
-    /// refuses the change as stale. A change that is not fenced ([`ChangeRows::is_fenced`]) could
-    /// be written twice, so its outcome is reported as unknown.
+    /// sends the change again, in a second statement. The first statement may still run. The second
+    /// statement waits for the locks of the first, and refuses the change as stale if the first
+    /// statement has committed. So the change is written at most once. A change that is not fenced
+    /// ([`ChangeRows::is_fenced`]) is not sent again, and its outcome is reported as unknown.
     async fn find_or_repeat(&self, rows: &Arc<ChangeRows>) -> CommitReply {
         tracing::warn!(root_task_id = %rows.root, change_id = %rows.change, "the outcome of a commit is unknown: its answer was lost");
         if !rows.is_fenced() {
@@ -372,8 +373,8 @@ impl Committer {
                     continue;
                 }
             }
-            // The change was sent again and refused, and the lookup still does not find it. So the
-            // change was not written.
+            // The second statement wrote nothing: it was refused, or it failed. This later lookup
+            // shows that the first statement wrote nothing either.
             if let Some(error) = last {
                 return Err(error);
             }
@@ -463,11 +464,11 @@ fn result_at(at: Option<i64>) -> CommitReply {
         .ok_or(CommitError::Stale)
 }
 
-/// Returns the error for a statement that wrote nothing. The error is `Refused` if the data caused
-/// the failure and would cause it again (a violated constraint, a value that does not fit, a row
-/// that is too big), or if the failure has no code. The error is `Unavailable` if the state of the
-/// database caused the failure (a full disk, a read-only server, a lost privilege, a statement that
-/// took too long).
+/// Returns the error for a statement that wrote nothing:
+/// - `Refused` if the failure has no code, or if the data of the change caused it and would cause
+///   it again, such as a violated constraint, a value that does not fit, or a row that is too big.
+/// - `Unavailable` for any other failure, such as a full disk, a read-only server, a lost privilege
+///   or a statement that took too long.
 pub(super) fn commit_error(failure: &DbFailure) -> CommitError {
     let code = failure.code();
     // On `SQLite`, the low byte is the primary code: 18 for a value that is too big, 19 for a

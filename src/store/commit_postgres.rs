@@ -268,8 +268,8 @@ record! {
 }
 
 /// Writes a batch. Returns for each change, in the order of the batch, the time of the commit, or
-/// `None` if the change is stale. If `repeated`, the changes come from an earlier batch that
-/// failed, and are not sent on the writer's connection.
+/// `None` if the change is stale. `repeated` is true for changes of a batch that failed. Such
+/// changes are sent on a connection of another pool, so that the writer can write further batches.
 pub(super) async fn write(
     db: &Db,
     batch: &[&ChangeRows],

@@ -2,13 +2,14 @@
 //! task, which is the root of its tree, and answers or closes at most one request (see
 //! `is_single`). Most changes are of this kind; `commit_postgres.rs` writes all others.
 //!
-//! Each line of the subquery `n` is one change. The items of all changes are in one list. In the
-//! same way, there is one list of requests, one of approvers, one of decisions and one of keys.
-//! `LINE_RANGES` gives, for each change, the numbers of its lines in these lists. By these numbers,
-//! the statement finds the lines of a change without a join of two lists. Its cost is nearly linear
-//! in the number of changes (see `MAX_BATCH_LINES`). The update itself compares the task's version,
-//! so most batches need no lock before the update. Tasks are locked before the update only if a
-//! change of the batch answers or closes a request, or sets `asker_until` of a stored task.
+//! Each row of the subquery `n` is one change. The statement gets the items of all changes as one
+//! list, and has such a list also for requests, approvers, decisions and keys. In each list, the
+//! lines of a change are contiguous. `LINE_RANGES` gives the numbers of the first and the last of
+//! these lines. By these numbers, the statement finds the lines of a change without a join of two
+//! lists. The cost of the statement is nearly linear in the number of changes (see
+//! `MAX_BATCH_LINES`). The update itself compares the task's version, so most batches need no lock
+//! before the update. Tasks are locked before the update only if a change of the batch answers or
+//! closes a request, or sets `asker_until` of a stored task.
 //!
 //! Invariant: task rows are locked in order of id, by `locked` or by the update, whose lines are
 //! sorted by id. Request rows are locked after the task rows. If tasks are locked before the
@@ -281,9 +282,11 @@ const CREDENTIALS_DELETED: &str = "
     delete from credential s using k where k.ends and s.task_id = k.task_id
 )";
 
-/// Writes the rows of `claimable_task`. If a change takes a lease, and the task's row in this table
-/// is due at least half a lease from now, the row stays as it is. This saves a write, as in `RENEW`
-/// (see `claim.rs`).
+/// Writes the rows of `claimable_task`. A claim looks at a task once `due_at` has passed. If a
+/// change takes a lease, `due_at` becomes the end of the lease. This write is skipped if the stored
+/// `due_at` is in the second half of the lease, and `alone` stays the same: a claim that comes
+/// before the end of the lease then corrects `due_at` and does not take the task. `RENEW` (see
+/// `claim.rs`) saves writes in the same way.
 ///
 /// The statement reads the task's row of `claimable_task` as of its snapshot. A later commit may
 /// have deleted this row. But such a commit increments the task's version, so this change is

@@ -70,9 +70,9 @@ update intervention_request as r
   from {request_updates u}
  where r.request_id = u.request_id and (u.status is not null or (u.resumed and r.status = 'responded'))";
 
-/// Deletes the expired row of a key that the batch stores again. Each key of a person must have one
-/// row. If the expired row has another spelling of the person's user id, `INSERT_KEYS` would add a
-/// second row instead of replacing the expired row.
+/// Deletes the expired row of a key that the batch stores again. `INSERT_KEYS` replaces this row
+/// only if the row has the same spelling of the person's user id. Otherwise `INSERT_KEYS` would
+/// fail, because the index `idempotency_person` allows only one row for each key of a person.
 const DELETE_SPENT_KEYS: &str = "
 delete from idempotency where rowid in (
     select i.rowid from {keys y} cross join idempotency i

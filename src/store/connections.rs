@@ -24,14 +24,14 @@ const MAX_CONNECTION_AGE: Duration = Duration::from_mins(30);
 const MIN_RETRY_PAUSE: Duration = Duration::from_millis(10);
 const MAX_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// The last failures of connections. A connection that was idle at the time of such a failure has
-/// probably died, too.
-/// - `broken`: the last time at which a connection was found broken. Connections that were idle
-///   then are pinged before use. So after a crash of the server, dead connections are found by
-///   pings and not by failed statements.
-/// - `silent`: the last time at which a connection did not answer in time. Connections that were
-///   idle then are replaced without a ping, so that no statement waits for several dead connections
-///   in turn.
+/// The times of the last failures of connections, of two kinds. A connection that was idle at such
+/// a time has probably died, too.
+/// - `broken`: the last time at which a connection was found broken. The pool pings a connection
+///   that was idle at this time before its next use. So after a crash of the server, pings find
+///   the other dead connections before a statement fails on them.
+/// - `silent`: the last time at which a connection did not answer in time. The pool replaces a
+///   connection that was idle at this time without a ping, so that no statement waits for pings of
+///   several dead connections in turn.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionFailures {
     broken: Mutex<Option<Instant>>,
@@ -133,10 +133,10 @@ impl managed::Manager for PostgresConnector {
             if recorded.is_ok() {
                 return Ok(connection);
             }
-            // If the server has a new identity, `compare` records the identity. For this, it reads
-            // all tasks, which may take longer than `get` waits. So the comparison runs in a
-            // separate Tokio task, which continues if this future is dropped. A later attempt then
-            // finds the identity recorded.
+            // The server may have a new identity, which `compare` must record. For the record,
+            // `compare` reads all tasks, which may take longer than `get` waits. So `compare` runs
+            // in a separate Tokio task, which continues when `get` drops this future. A later
+            // attempt then finds the identity recorded.
             let compared = Handle::current().spawn(async move {
                 identity::compare(&mut connection, &uncertain_until).await?;
                 Ok::<_, sqlx::Error>(connection)
@@ -188,9 +188,9 @@ impl Pool {
         })
     }
 
-    /// Takes an idle connection, or opens a new connection. Until the pool's `timeout` ends,
-    /// retries failures that may pass: the server is starting, the server has no free connection,
-    /// or `identity::compare` failed for the new connection.
+    /// Takes an idle connection, or opens a new connection. After a temporary failure, tries again
+    /// until the pool's `timeout` has passed. A failure is temporary if the server is starting, if
+    /// it has no free connection, or if `identity::compare` failed for the new connection.
     pub(super) async fn get(&self) -> Result<CheckedOut, sqlx::Error> {
         let acquire = async {
             let mut pause = MIN_RETRY_PAUSE;

@@ -14,8 +14,8 @@ use super::{ReadError, Store};
 use crate::task::id::{RequestId, TaskId};
 use crate::task::item::{Fact, Item};
 
-/// Selects the task's row with each of the task's open requests. Without open requests, selects the
-/// row once.
+/// Selects one row for each open request of the task: the columns of the task, and the id of the
+/// request. If the task has no open requests, selects one row, whose `request_id` is null.
 const TASK_ROW: Sql = sql!(
     "select t.root_task_id, t.version, t.takeovers, r.request_id
        from agent_task t left join intervention_request r
@@ -27,9 +27,11 @@ const BODIES: Sql = sql!("select body from agent_task_item where task_id = $1 or
 
 pub(super) const STATEMENTS: &[Sql] = &[TASK_ROW, BODIES];
 
-/// The maximum number of tasks in the set of reported tasks. If this set is full, a further report
-/// is dropped, and the next read of the task reports the task again. Also the maximum number of ids
-/// in the set of logged ids. If that set is full, a further id is not logged.
+/// The maximum size of two sets:
+/// - the tasks that [`Store::report_unreadable`] has reported. If this set is full, a further
+///   report is dropped, and the next read of the task reports the task again.
+/// - the ids that `Store::log_left_out` has logged. If this set is full, a further id is not
+///   logged.
 const MAX_REPORTS: usize = 1000;
 
 /// The data of a task that can be read without decoding its journal.

@@ -79,8 +79,8 @@ pub(super) struct Db {
     pub(super) statement_limit: Duration,
     pub(super) connection_failures: Arc<ConnectionFailures>,
     pub(super) outage: Outage,
-    /// The advisory lock of this process on Postgres. When Postgres releases the lock, the
-    /// presences of askers that this process has stored end.
+    /// The advisory lock of this process on Postgres. This process stores presences of askers. Once
+    /// Postgres releases the lock, these presences count as ended.
     pub(super) asker_lock: AskerLock,
     /// The lock that keeps other processes off the `SQLite` file. `None` on Postgres and after
     /// `close`.
@@ -121,9 +121,9 @@ impl Db {
         }
     }
 
-    /// Reads rows in groups. The rows of a group are contiguous, and have the same key and the same
-    /// head columns. Returns for each group its head columns as `H`, read from the group's first
-    /// row, and the other columns of each row as `R`.
+    /// Reads rows in groups, for example the items of several tasks, each row with the columns of
+    /// its task. The rows of a group are contiguous and have the same key. Returns for each group a
+    /// head `H`, read from the group's first row, and a record `R` of each row.
     pub(super) async fn groups<H: Record, R: Keyed>(
         &self,
         sql: Sql,
@@ -347,8 +347,9 @@ impl Db {
         self.record_reachability(answer)
     }
 
-    /// Records in `outage` whether the database was reached. A database that returns an error was
-    /// reached.
+    /// Records in `outage` whether the database was reached, and returns `answer`. The database was
+    /// not reached if `DbFailure::is_unreached` is true. After any other error, the database counts
+    /// as reached.
     fn record_reachability<T>(&self, answer: Result<T, DbFailure>) -> Result<T, DbFailure> {
         match &answer {
             Err(failure) if failure.is_unreached() => {

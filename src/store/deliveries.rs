@@ -5,11 +5,11 @@
 //!
 //! Invariant: a delivery has at most one unexpired lease. An attempt is recorded only if the row
 //! still has the lease under which the attempt was made. So two processes send a delivery at the
-//! same time only if the first process is slower than its lease.
+//! same time only if the first process is still sending when its lease expires.
 //!
-//! A delivery that is not claimed may have a `lease_until`, too: if its receiver asked for a wait
-//! (`Retry-After`), `lease_until` is the end of this wait. A comparison with `due_at` tells the two
-//! meanings apart. The end of a wait is at most `due_at`. The end of a lease is after `due_at`.
+//! The column `lease_until` has two meanings. For a claimed delivery, it is the end of the lease,
+//! which is after `due_at`. For an unclaimed delivery whose receiver asked for a wait
+//! (`Retry-After`), it is the end of this wait, which is at most `due_at`.
 
 use std::time::Duration;
 
@@ -28,8 +28,8 @@ const RETENTION: Duration = Duration::from_hours(3 * 24);
 /// How long a delivery stays listed after it has become `Dead`.
 const DEAD_RETENTION: Duration = Duration::from_hours(30 * 24);
 /// How long the deliveries of an updatable chat message are kept after the last journal item about
-/// a request in the message. Such an item leads to an update of the message, and the update needs
-/// the deliveries. So this time is longer than all attempts at one update together.
+/// a request in the message. Such an item leads to an update of the message, and each attempt at
+/// the update needs these deliveries. The last attempt at an update comes before this time ends.
 const UPDATABLE_FOR: Duration = Duration::from_hours(4 * 24);
 /// How long a due delivery that this replica cannot send is kept for other replicas, whose
 /// configuration may differ. After this time this replica drops the delivery.
@@ -57,8 +57,9 @@ pub struct ClaimedDelivery {
     /// The number of attempts before this claim. The count starts again at 0 when an ended delivery
     /// is made due again.
     pub attempts: i64,
-    /// Whether the due time of an attempt was set without the backoff: after another message
-    /// succeeded, or because the receiver asked for a wait after too many messages.
+    /// Whether the due time of an attempt was set without the backoff. Two events do this: another
+    /// message to the entry succeeds ([`Store::make_waiting_deliveries_due`]), or the receiver asks
+    /// for a wait after too many messages ([`NextState::Postponed`]).
     pub came_early: bool,
     /// The end of the claim's lease, in microseconds. This value fences off slow senders: an
     /// attempt is recorded only while the row still has the value.
@@ -183,12 +184,14 @@ returning ",
     by_key: false,
 };
 
-/// Records one attempt to send deliveries that were claimed with one lease. `$11` is the number
-/// that is added to the count of attempts: 0 if the deliveries were dropped unsent, otherwise 1.
-/// `$12` is 1 if the receiver has postponed the deliveries, otherwise 0. If the deliveries are due
-/// again and the receiver asked for a wait, `lease_until` becomes the end of this wait. Otherwise
-/// `lease_until` becomes null. The `coalesce` around `state` makes the planner find the rows by
-/// their ids, not by the partial index on due deliveries.
+/// Records one attempt to send deliveries that were claimed with one lease. Adds `$11` to the count
+/// of attempts: 0 if the deliveries were dropped unsent, otherwise 1. `$12` is 1 if the receiver
+/// has postponed the deliveries, otherwise 0. The lease ends. If the deliveries stay `due` and the
+/// receiver asked for a wait, `lease_until` becomes the end of this wait. In every other case,
+/// `lease_until` becomes null.
+///
+/// The `coalesce` around `state` makes the planner find the rows by their ids, not by the partial
+/// index on due deliveries.
 const RECORD: Sql = sql!(
     "update delivery set state = $4, attempts = attempts + $11,
         came_early = case when $12 = 1 then 1 else came_early end,
@@ -204,12 +207,11 @@ const RECORD: Sql = sql!(
 .by_key();
 
 /// Finds out whether an entry has a delivery that `MAKE_WAITING_DUE` can make due earlier. Such a
-/// delivery waits for another attempt after two or more failures. Leaves out:
-/// - the deliveries `$3`,
-/// - a delivery that has failed once: it becomes due within seconds anyway, and if an early attempt
-///   failed, too, it would wait for minutes,
-/// - a delivery whose receiver asked for a wait that ends exactly at `due_at`, because such a
-///   delivery cannot become due earlier.
+/// delivery meets three conditions:
+/// - It waits for another attempt after at least two failures. After a single failure the wait is
+///   only seconds. If an early attempt failed, too, the next wait would be minutes.
+/// - Its receiver asked for no wait, or for a wait that ends before `due_at`.
+/// - It is not among the deliveries `$3`.
 const HAS_WAITING: Sql = sql!(
     "select target from delivery where target = $2 and state = 'due' and due_at > " (now 1) " and attempts > 1
         and (lease_until is null or lease_until < due_at) and not delivery_id " (any 3 uuid) " limit 1"

@@ -193,8 +193,8 @@ const LIST: Sql = sql!(
 
 /// Makes a delivery due now. A delivery in the state `due` keeps its number of attempts and its
 /// lease, because a process may be sending it. If the delivery waits because its receiver asked for
-/// a wait, this wait ends. An ended delivery counts as created now, so that its age permits all
-/// attempts again.
+/// a wait, this wait ends. An ended delivery gets all its attempts again: its number of attempts
+/// becomes 0, and it counts as created now.
 pub(super) const RESEND: Sql = sql!(
     "update delivery set
         attempts = case when state = 'due' then attempts else 0 end,

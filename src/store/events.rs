@@ -46,10 +46,10 @@ const EVENTS_OF_ROOT: Sql = sql!(
 )
 .by_key();
 
-/// Like `EVENTS_OF_ROOT`, for a sub-agent's task and its descendants. The index
-/// `agent_task_item_tree` has all items of these tasks: it lacks only items whose event number
-/// equals `seq`. The event number of an item of these tasks is greater than `seq`, because the
-/// first events of the tree are items of the root.
+/// Like `EVENTS_OF_ROOT`, for a sub-agent's task and its descendants. Finds their items by the
+/// index `agent_task_item_tree`. This index has every item whose event number differs from its
+/// `seq`. The event number of each item of these tasks is greater than its `seq`, because the first
+/// events of the tree are items of the root.
 const EVENTS_OF_SUBTREE: Sql = sql!(
     "with recursive below (task_id) as (
         select task_id from agent_task where task_id = $5
@@ -91,8 +91,9 @@ const REQUEST_AFTER: Sql = sql!(
 );
 
 /// Selects an event by its number, and the columns of the tree's root that a message shows. Selects
-/// nothing if the change `$3` did not write the event. `after` is the body of the item that last
-/// set the status of the event's task, as of the end of this change.
+/// nothing if the change `$3` did not write the event. `after` is the body of the last
+/// `task_status` item that the event's task has at the end of this change. This item has the task's
+/// status after the change.
 const MESSAGE_EVENT: Sql = sql!(
     "with found (task_id, seq) as (
         select task_id, seq from agent_task_item where task_id = $1 and seq = $2 and event_number = seq
@@ -366,7 +367,8 @@ impl Store {
             RequestStatus::Pending
         };
         row.status = closed.unwrap_or(status_by_answers);
-        // The items do not show what these two fields were at the time of the commit.
+        // The items do not show the values of these two fields at the time of the commit, so both
+        // fields are false.
         (row.expired, row.history_uncertain) = (false, false);
         Ok((row, last))
     }
