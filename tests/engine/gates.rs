@@ -171,6 +171,22 @@ async fn until_open(harness: &EngineHarness, task: TaskId, kind: RequestKind) {
     until("a person is asked", is_open).await;
 }
 
+/// Rejects the only request of a call whose tool has changed, which the engine refuses. Waits until
+/// a person is asked anew.
+async fn reject_in_vain(harness: &EngineHarness, engine: &Engine, task: TaskId) {
+    let [(request, _)] = harness.open(task).await[..] else {
+        panic!("one request")
+    };
+    let answer = whole(Action::Reject, None);
+    let refused = engine.decide(&alice(), request, answer, None).await;
+    assert!(refused.is_err());
+    let is_asked_anew = async || {
+        let open = harness.open(task).await;
+        matches!(open[..], [(new, RequestKind::Approval)] if new != request)
+    };
+    until("a person is asked anew", is_asked_anew).await;
+}
+
 /// Waits until the gate has a call, and a request of this kind is open at this call. Returns the
 /// call's task. Panics if the gate has a second call.
 async fn until_asked(harness: &EngineHarness, kind: RequestKind) -> TaskId {

@@ -17,6 +17,7 @@ use holdpoint::task::user::{UserId, UserIds};
 use holdpoint::task::verdict::Terms;
 use sqlx::{Executor as _, Row as _};
 
+use super::gate_quarantine::ELSEWHERE;
 use super::store_fixture::{
     StoreFixture, both, change, child_task, fresh, new_task, request_spec, said, status,
 };
@@ -24,6 +25,7 @@ use crate::support::until;
 
 const MINUTE: Duration = Duration::from_mins(1);
 
+#[derive(Clone, Copy)]
 pub struct Call {
     pub tenant: &'static str,
     pub gate: &'static str,
@@ -320,14 +322,7 @@ both! {
     async fn equal_calls_are_those_of_one_tenant_gate_user_session_tool_and_key(fixture) {
         let first = propose(&fixture, CALL).await;
         let named = propose(&fixture, Call { key: "k:1", ..CALL }).await;
-        for other in [
-            Call { tenant: "globex", ..CALL },
-            Call { gate: "ci", ..CALL },
-            Call { user: "bob", ..CALL },
-            Call { session: "other", ..CALL },
-            Call { tool: "void", ..CALL },
-            Call { key: "b:2", ..CALL },
-        ] {
+        for other in [&ELSEWHERE[..], &[Call { key: "b:2", ..CALL }]].concat() {
             propose(&fixture, other).await;
         }
         fixture.task().await;
@@ -371,12 +366,7 @@ both! {
         let asked = pending(&fixture, Call { key: "b:3", ..CALL }, RequestKind::Approval).await;
         let equal_doubtful = pending(&fixture, CALL, RequestKind::Reconcile).await;
         propose(&fixture, Call { key: "b:4", ..CALL }).await;
-        for other in [
-            Call { gate: "ci", ..CALL },
-            Call { user: "bob", ..CALL },
-            Call { session: "other", ..CALL },
-            Call { tool: "void", ..CALL },
-        ] {
+        for other in ELSEWHERE {
             pending(&fixture, other, RequestKind::Reconcile).await;
         }
         let found = equal(&fixture, Time(0)).await;

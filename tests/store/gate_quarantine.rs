@@ -7,6 +7,28 @@ use holdpoint::task::time::Time;
 use super::gate_calls::{CALL, Call, found, new_call, propose};
 use super::store_fixture::{StoreFixture, every_statement, fresh, said};
 
+/// Calls which differ from `CALL` in a part of their place: the tenant, the gate, the user, the
+/// session or the tool.
+pub const ELSEWHERE: [Call; 5] = [
+    Call {
+        tenant: "globex",
+        ..CALL
+    },
+    Call { gate: "ci", ..CALL },
+    Call {
+        user: "bob",
+        ..CALL
+    },
+    Call {
+        session: "other",
+        ..CALL
+    },
+    Call {
+        tool: "void",
+        ..CALL
+    },
+];
+
 /// Commits an item of the call's task with this change of the quarantine.
 async fn write(fixture: &StoreFixture, id: TaskId, in_quarantine: Option<bool>) {
     let change = TaskChange {
@@ -19,13 +41,7 @@ async fn write(fixture: &StoreFixture, id: TaskId, in_quarantine: Option<bool>) 
 
 every_statement! {
     async fn newest_change_of_a_quarantine_in_a_session_counts_however_old_it_is(fixture) {
-        for other in [
-            Call { tenant: "globex", ..CALL },
-            Call { gate: "ci", ..CALL },
-            Call { user: "bob", ..CALL },
-            Call { session: "other", ..CALL },
-            Call { tool: "void", ..CALL },
-        ] {
+        for other in ELSEWHERE {
             let id = propose(&fixture, other).await;
             write(&fixture, id, Some(true)).await;
         }

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use holdpoint::engine::Engine;
 use holdpoint::engine::gate::{GateState, Proposal};
-use holdpoint::task::decision::Action;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::Outcome;
 use holdpoint::task::request::RequestKind;
@@ -15,12 +14,12 @@ use sqlx::{AssertSqlSafe, Executor as _};
 use tokio::task::JoinHandle;
 
 use super::super::call_slots::limit_refund;
-use super::super::engine_harness::{EngineHarness, alice, whole};
+use super::super::engine_harness::EngineHarness;
 use super::super::two_replicas::Pair;
 use super::failures::{by_key, waiting_for_a_slot};
 use super::{
     LONG, abort, agent, approve, approved, ask, asking, asking_by, asks, bash, every_call, harness,
-    refund, small, until_asked, until_at_rest, until_present, until_proposed,
+    refund, reject_in_vain, small, until_asked, until_at_rest, until_present, until_proposed,
 };
 use crate::store::store_fixture::{StoreFixture, TASKS, both};
 use crate::support::{eventually, until};
@@ -271,16 +270,7 @@ both! {
         assert_eq!(held.reason.as_deref(), Some("The same call is being run."));
         harness.configure(|yaml| yaml.replacen("exclusiveMinimum: 0", "exclusiveMinimum: 1", 1));
         let changed = harness.engine(8);
-        let [(request, _)] = harness.open(held.task_id).await[..] else {
-            panic!("one request")
-        };
-        let answer = whole(Action::Reject, None);
-        assert!(changed.decide(&alice(), request, answer, None).await.is_err());
-        let is_asked_anew = async || {
-            let open = harness.open(held.task_id).await;
-            matches!(open[..], [(new, RequestKind::Approval)] if new != request)
-        };
-        until("a person is asked anew", is_asked_anew).await;
+        reject_in_vain(&harness, &changed, held.task_id).await;
         harness.tool.open();
         assert_eq!(running.await.unwrap().unwrap().call.outcome, Some(Outcome::Succeeded));
         assert_eq!(harness.tool.count(), 1);

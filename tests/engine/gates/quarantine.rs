@@ -1,10 +1,13 @@
 //! Tests that a call at a gate which may have acted puts its tool into quarantine for its session.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use holdpoint::engine::Engine;
 use holdpoint::engine::gate::{GateState, Proposal, ReportedOutcome};
 use holdpoint::people::Caller;
 use holdpoint::task::decision::Action;
+use holdpoint::task::id::TaskId;
 use holdpoint::task::item::Outcome;
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::time::Time;
@@ -16,7 +19,7 @@ use super::super::worker_steps::WorkerSteps as _;
 use super::failures::{by_key, report_of};
 use super::{
     LONG, abort, agent, approve, approved, asking_by, asks, bash, driven, harness, proposal,
-    refund, small, until_open, until_present, until_proposed,
+    refund, reject_in_vain, small, until_open, until_present, until_proposed,
 };
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::until;
@@ -31,6 +34,24 @@ async fn with_shell(fixture: StoreFixture) -> EngineHarness {
 
 fn shell(command: &str, wait: Duration) -> Proposal {
     proposal("Bash", &format!(r#"{{"command":"{command}"}}"#), wait)
+}
+
+async fn report_unknown(engine: &Engine, task: TaskId) {
+    let report = report_of(task, ReportedOutcome::Unknown);
+    engine
+        .gates()
+        .report(&agent(), &report, None)
+        .await
+        .unwrap();
+}
+
+/// Returns the task of a call whose runner does not know its outcome, once a person is asked about
+/// it.
+async fn unknown_call(harness: &EngineHarness, engine: &Arc<Engine>) -> TaskId {
+    let task = asks(engine, &bash(LONG)).await.task_id;
+    report_unknown(engine, task).await;
+    until_open(harness, task, RequestKind::Reconcile).await;
+    task
 }
 
 both! {
@@ -62,10 +83,7 @@ both! {
     async fn tool_of_unknown_outcome_is_held_after_the_question_about_it_has_expired(fixture) {
         let harness = with_shell(fixture).await;
         let engine = harness.engine(8);
-        let task = asks(&engine, &bash(LONG)).await.task_id;
-        let report = report_of(task, ReportedOutcome::Unknown);
-        engine.gates().report(&agent(), &report, None).await.unwrap();
-        until_open(&harness, task, RequestKind::Reconcile).await;
+        let task = unknown_call(&harness, &engine).await;
         harness.fixture.forward(Duration::from_hours(25));
         assert_eq!(engine.worker().expire().await.unwrap(), 1);
         let has_ended = async || {
@@ -138,16 +156,7 @@ both! {
         let changed = harness.engine(8);
         let waiting = asking_by(&changed, small(2, LONG));
         until_present(&harness, held, |until| until > Time(0)).await;
-        let [(request, _)] = harness.open(held).await[..] else {
-            panic!("one request")
-        };
-        let answer = whole(Action::Reject, None);
-        assert!(changed.decide(&alice(), request, answer, None).await.is_err());
-        let is_asked_anew = async || {
-            let open = harness.open(held).await;
-            matches!(open[..], [(new, RequestKind::Approval)] if new != request)
-        };
-        until("a person is asked anew", is_asked_anew).await;
+        reject_in_vain(&harness, &changed, held).await;
         let open = harness.open_specs(held).await;
         let reason = open[0].own_calls().next().unwrap().reason.clone().unwrap();
         assert!(reason.contains(&format!("({failed}) failed with status 500")), "{reason}");
@@ -189,10 +198,7 @@ both! {
     async fn reason_of_a_call_beside_a_waiting_one_names_the_call_in_doubt(fixture) {
         let harness = with_shell(fixture).await;
         let engine = harness.engine(8);
-        let task = asks(&engine, &bash(LONG)).await.task_id;
-        let report = report_of(task, ReportedOutcome::Unknown);
-        engine.gates().report(&agent(), &report, None).await.unwrap();
-        until_open(&harness, task, RequestKind::Reconcile).await;
+        let task = unknown_call(&harness, &engine).await;
         let named = format!("({task}) was started, and its outcome is not known.");
         let first = asks(&engine, &shell("ls", Duration::ZERO)).await;
         assert!(first.reason.as_ref().unwrap().contains(&named), "{first:?}");
@@ -214,8 +220,7 @@ both! {
         assert_eq!((held.state, held.permit), (GateState::Pending, None));
         approve(&harness, &engine, held.task_id).await;
         assert!(asks(&engine, &shell("pwd", LONG)).await.permit.is_some());
-        let report = report_of(task, ReportedOutcome::Unknown);
-        engine.gates().report(&agent(), &report, None).await.unwrap();
+        report_unknown(&engine, task).await;
         let held = asks(&engine, &shell("du", Duration::ZERO)).await;
         assert_eq!((held.state, held.permit), (GateState::Pending, None));
     }
