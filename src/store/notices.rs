@@ -57,7 +57,8 @@ fn is_empty_or_contains(names: &[String], name: &str) -> bool {
 pub struct EventFilters(pub Vec<EventFilter>);
 
 impl EventFilters {
-    /// Whether an entry could want a message about an event of this change.
+    /// Whether the filter of at least one entry accepts an event of this change, together with the
+    /// tenant and the root's agent.
     pub(super) fn matches(&self, change: &Change) -> bool {
         self.0
             .iter()
@@ -140,8 +141,10 @@ const NOTICES: Sql = sql!(
     "select notice_id, root_task_id, change_id, event_number from notice order by notice_id limit $1"
 );
 
-/// Selects the events of a tree from a number on, up to a limit. Reads the content of an item only
-/// if the event's name depends on it. `events.rs` explains the two ways in which events are found.
+/// Selects the events of a tree from the number `$2` on, at most `$3`. Returns the body of an item
+/// only if the event's name depends on it, otherwise an empty text. The two parts of `page` find
+/// the two kinds of items that `events.rs` describes: items whose `seq` equals their event number,
+/// and all others.
 const CHANGE_EVENTS: Sql = sql!(
     "with page (task_id, seq, event_number) as (
         select * from (select task_id, seq, event_number from agent_task_item

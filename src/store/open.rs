@@ -27,10 +27,10 @@ include!(concat!(env!("OUT_DIR"), "/migrations.rs"));
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Schema {
     Migrate,
-    /// Migrates, for a command that does not use the database afterwards. Does not record the
-    /// identity of the server. The service may connect with another Postgres role, from which the
-    /// server hides its identity. The recorded identity would then differ from the identity that
-    /// the service reads, and the service would take the database for a restored backup.
+    /// Migrates, for a command that ends after the migration. Does not record the identity of the
+    /// server. The command and the service may use different Postgres roles, and the server may
+    /// hide its identity from the role of the service. If the command recorded the identity, the
+    /// service would read a different one, and would take the database for a restored backup.
     MigrateOnly,
     Check,
 }
@@ -124,7 +124,8 @@ async fn postgres(
     let options = options
         .options(SESSION)
         .options([("statement_timeout", timeout)]);
-    // `keyed` gets the connections that the other pools and the relay do not use.
+    // `lists` gets a quarter of the connections, and each writer gets one. The probe and the relay
+    // get one each, and `keyed` gets the rest.
     let lists = (settings.max_connections / 4).max(1);
     let keyed = settings
         .max_connections
@@ -145,7 +146,8 @@ async fn postgres(
             .options([("plan_cache_mode", "force_custom_plan")])
     };
     Ok(DatabaseEngine::Postgres {
-        // A change that exceeds this `lock_timeout` is sent again on `keyed`, which waits longer.
+        // A batch that waits longer for a lock fails. The committer then sends its changes on
+        // `keyed`, where `lock_timeout` is longer.
         writers: pool(
             planned_once().options([("lock_timeout", "500ms")]),
             settings.writers,
@@ -157,9 +159,10 @@ async fn postgres(
     })
 }
 
-/// Checks the server, migrates or checks the schema, and compares the server's identity. Uses a
-/// separate connection, because recording a new identity may take longer than a pool waits for a
-/// connection. On this connection, the recording has no time limit.
+/// Checks the server, and migrates or checks the schema. Except with [`Schema::MigrateOnly`], also
+/// compares the server's identity with the recorded identity, and records a new identity. Uses a
+/// connection that belongs to no pool: recording reads all tasks, which may take longer than a pool
+/// waits for a new connection. Here, recording has no time limit.
 async fn prepare_postgres(
     options: &PgConnectOptions,
     settings: &Settings,
@@ -230,10 +233,11 @@ async fn check_primary(connection: &mut sqlx::PgConnection) -> Result<(), sqlx::
     }
 }
 
-/// Takes the advisory lock on migrations. If another process holds the lock, tries to take the lock
-/// again every 100 ms. A statement that waits for the lock could cause a deadlock: the statement
+/// Takes the advisory lock on migrations. Postgres releases the lock when the connection ends.
+/// While another process holds the lock, this function tries again every 100 ms. It does not use a
+/// statement that waits for the lock, because this could cause a deadlock: the waiting statement
 /// would hold a snapshot, and the process with the lock may be building an index `concurrently`,
-/// which waits for the release of all snapshots. The lock is released when the connection ends.
+/// which waits for the release of all older snapshots.
 async fn lock_migrations(
     connection: &mut sqlx::PgConnection,
     clock: &Arc<dyn Clock>,
@@ -382,7 +386,7 @@ async fn migrate_postgres(
         .await
     {
         Ok(applied) => applied,
-        // The table does not exist yet: no migration was ever applied.
+        // The table of migrations does not exist (42P01), so no migration was ever applied.
         Err(MigrateError::Execute(sqlx::Error::Database(error)))
             if error.code().as_deref() == Some("42P01") =>
         {
@@ -419,10 +423,10 @@ fn is_outage(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Io(_) | sqlx::Error::Tls(_))
 }
 
-/// Ends the presence of all askers when a `SQLite` file is opened, because their connections ended
-/// with the process that served them. If an asker proposes an equal call later, this proposal
-/// continues the stored call. On Postgres, each presence ends with the process that stored it (see
-/// `asker_lock.rs`).
+/// Ends the presence of all waiting askers when a `SQLite` file is opened, because the process that
+/// served their connections has ended. After this, a new proposal of an equal call continues the
+/// stored call. On Postgres, the presence of an asker ends together with the process that stored it
+/// (see `asker_lock.rs`).
 pub(super) const END_PRESENCE: Sql = sql!(
     "update agent_task set asker_until = 0
       where call_key is not null and asker_until > $1 and asker_until < 9223372036854775807

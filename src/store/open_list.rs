@@ -1,7 +1,7 @@
 //! Lists the open requests that wait for a person. The first statement searches ranges of an index
 //! for candidates, which are open requests that may wait for the person. For most candidates, the
-//! index also shows whether the request waits for the person. For the other candidates, a second
-//! statement reads the request itself.
+//! index also has the columns that show whether the request waits for the person. For all other
+//! candidates, a second statement (`OPEN`) reads the request itself.
 
 use uuid::Uuid;
 
@@ -17,9 +17,10 @@ use crate::task::time::Time;
 /// Finds the open requests that a person may decide. Each of them has a row in `inbox` under one of
 /// the person's keys (see `Store::keys`). Parameter 6 has the spellings of the person's id.
 ///
-/// `known` is true if the first answer closes the request. In this case, `waits` says whether the
-/// request waits for the person. If the request may need several answers, `known` is false. In this
-/// case, `waits` is not used, because the person may already have answered.
+/// If the first answer closes the request, `known` is true, and `waits` says whether the request
+/// waits for the person. If the request may need several answers, `known` is false and `waits` has
+/// no meaning, because the person may already have answered. [`OPEN`] then checks the request
+/// itself.
 ///
 /// A request past its deadline waits for no person. If the task is the person's own, the request
 /// waits for the person only if it names the owner as an approver.
@@ -62,9 +63,11 @@ const OF_TENANT: Sql = sql!(
 .by_key();
 
 /// Selects, among the given ids, the requests that match the filter and are not past their
-/// deadline. If the task is the person's own, the request must also name the owner as an approver:
-/// it must have a row of the kind `owner` in `inbox`. If the person may decide every request
-/// (`$9`), the row is not required.
+/// deadline. Leaves out a request of the person's own task, except in two cases:
+/// - The request names the owner as an approver: it has a row of the kind `owner` in `inbox`.
+/// - The person may decide every request (`$9`).
+///
+/// `answered` says whether the person has answered the request, at least in part.
 const OPEN: Sql = sql!(
     "select r.request_id, r.expires_at,
             (select count(*) from agent_task_item i where i.request_id = r.request_id) as items,
@@ -116,8 +119,7 @@ pub struct OpenRequest {
 }
 
 impl Candidate {
-    /// Returns a candidate with an id and no other known values, so that the request itself is
-    /// read.
+    /// Returns a candidate with `known` false, so that [`OPEN`] reads the request itself.
     const fn unknown(request_id: Uuid) -> Self {
         Self {
             request_id,
@@ -127,8 +129,8 @@ impl Candidate {
         }
     }
 
-    /// Returns the open request if it waits for the person and its first answer closes it
-    /// (`known`). Such a request has no answers while it is open.
+    /// Returns the open request if the index alone shows that it waits for the person; otherwise
+    /// `None`. The first answer closes such a request (`known`), so it has no answers yet.
     fn request(self) -> Option<OpenRequest> {
         (self.known && self.waits).then_some(OpenRequest {
             id: RequestId(self.request_id),
@@ -204,11 +206,13 @@ impl IdsFirst for OpenList<'_> {
 
 impl Store {
     /// Reads one page of the open requests that the filter's person can still answer, oldest first.
-    /// The filter must select the status `Pending` alone. Each page looks at a limited number of
-    /// requests, so it may have fewer than the filter's `limit` although more follow.
+    /// Leaves out requests that cannot be decoded. The filter must select the status `Pending`
+    /// alone. Each page looks at a limited number of requests, so it may have fewer than the
+    /// filter's `limit` although more follow.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
+    /// [`ReadError`] when the database does not answer, or a value other than a request cannot be
+    /// decoded.
     pub async fn open_requests(
         &self,
         filter: &RequestFilter,
@@ -232,8 +236,8 @@ impl Store {
         let spellings = Value::Texts(owners.map(|[_, name]| name.clone()).collect());
         let end = [spellings, Value::Int(limit)];
         let mut found: Vec<Candidate> = self.by_keys(OF_KEYS, head, keys, &end).await?;
-        // A request may be found under several keys, such as two groups of the person. If `waits`
-        // is true under one of these keys, the request waits for the person.
+        // A request under several keys, such as two groups of the person, is several candidates.
+        // The candidates whose `waits` is true come first, and `dedup_by_key` keeps the first.
         found.sort_unstable_by_key(|candidate| (candidate.request_id, !candidate.waits));
         found.dedup_by_key(|candidate| candidate.request_id);
         found.truncate(usize::try_from(limit).unwrap_or(0));
@@ -257,8 +261,8 @@ impl Store {
             Value::Bool(person.decides_everything),
         ]);
         let found: Vec<OpenRecord> = self.db().all(OPEN, values).await?;
-        // A person who has answered some calls of a request may still answer its other calls. Only
-        // the request itself shows whether such calls are left.
+        // A person who has answered some calls of a request may still answer its other calls. To
+        // find out, the rows and items of such requests are read as well.
         let answered = found.iter().filter(|record| record.answered);
         let answered: Vec<_> = answered
             .map(|record| RequestId(record.request_id))

@@ -20,9 +20,10 @@ pub struct Page<T> {
     pub more: bool,
     /// The id after which the next page begins. If `None`, the next page begins after the last row
     /// of this page. The id is `Some` in two cases:
-    /// - The page ended early after `MAX_SCANNED_IDS` ids. The last of these ids may have no row in
-    ///   the page.
-    /// - [`Page::retain`] was called, and may have dropped the last row.
+    /// - The page ended early, after a search of `MAX_SCANNED_IDS` ids. The value is the last of
+    ///   these ids, which may have no row in the page.
+    /// - [`Page::retain`] was called, and may have dropped the last row. The value is the id after
+    ///   which the next page would have begun without the call.
     pub scanned_to: Option<Uuid>,
 }
 
@@ -37,8 +38,9 @@ impl<T> Page<T> {
         }
     }
 
-    /// Makes a page of the first `limit` rows. `found` is the number of matches, counted up to
-    /// `limit + 1`. If `found` is greater than the number of rows in the page, more rows follow.
+    /// Makes a page of the first `limit` rows. More rows follow if `found` is greater than the
+    /// number of these rows. `found` is the number of matches, counted up to `limit + 1`. It may be
+    /// 0 if no more rows follow.
     pub(super) fn cut(mut rows: Vec<T>, found: i64, limit: i64) -> Self {
         rows.truncate(usize::try_from(limit).unwrap_or(0));
         let more = i64::try_from(rows.len()).is_ok_and(|count| count < found);
@@ -68,9 +70,9 @@ impl<T> Page<T> {
 
 /// The maximum number of ids that are looked at for one page. The page ends early at this number.
 const MAX_SCANNED_IDS: i64 = 2_000;
-/// The minimum number of ids that the first step of a page asks for, if the filter may drop ids
-/// (see `IdsFirst`). The minimum of each further step is four times the previous minimum, but at
-/// most `MAX_FILTERED_STEP`.
+/// The minimum number of ids that the first step of a page asks for, if the list is inexact (see
+/// `IdsFirst::is_inexact`). The minimum grows fourfold with each further step, up to
+/// `MAX_FILTERED_STEP`.
 const FIRST_FILTERED_STEP: i64 = 500;
 const MAX_FILTERED_STEP: i64 = 1_500;
 

@@ -46,10 +46,10 @@ pub struct RequestRow {
 }
 
 impl RequestRow {
-    /// Assembles a request from its task's row and items. `items` has each item with the time of
-    /// its commit. The result has the status `Pending`, even if an item closes the request. Returns
-    /// `None` if no item or more than one item opens the request. [`Self::read_at`] sets `expired`
-    /// and `history_uncertain`.
+    /// Assembles a request from the row and the items of its task. `items` pairs each item with the
+    /// time of its commit. Returns `None` unless exactly one item opens the request. The status of
+    /// the result is `Pending`, even if another item closes the request. `expired` and
+    /// `history_uncertain` are false until [`Self::read_at`] sets them.
     pub(crate) fn from_journal<'i>(
         row: &TaskRow,
         items: impl Iterator<Item = (Time, &'i Item)>,
@@ -164,8 +164,10 @@ pub struct RequestFilter {
     pub sessions: Vec<String>,
     /// The trees of the requests; empty for all trees.
     pub roots: Vec<TaskId>,
-    /// Whether requests past their deadline are also selected, which stay pending until a commit
-    /// closes them. Matters only if `statuses` is `Pending` alone.
+    /// Whether `Store::requests` also selects requests past their deadline. Such requests stay
+    /// pending until a commit closes them. Matters only if `statuses` is `Pending` alone: with
+    /// other statuses, these requests are always selected. `Store::open_requests` never selects
+    /// them.
     pub overdue: bool,
     /// The id of a request. If set, selects the newer requests, which have greater ids.
     pub after: Option<RequestId>,

@@ -1,12 +1,12 @@
 //! Exchanges notifications with the other replicas, over one dedicated connection. Notifications
-//! are sent in batches, at most once in 25 ms. A lost notification only delays listeners, because
-//! each replica reads once a second the last event of every tree with a listener on it.
+//! are sent in batches, at most once in 25 ms. A lost notification only delays listeners: once a
+//! second, each replica reads the last event of every tree with a listener on this replica.
 //!
-//! A connection that does not answer in time is abandoned without a wait for its end, because a
-//! network that drops packets may keep the connection open for a quarter of an hour.
+//! If the connection does not answer in time, the relay opens another, and does not wait until the
+//! old connection has ended: if the network drops packets, this may take a quarter of an hour.
 //!
-//! Each replica announces the trees that it listens to. Commits and deltas are sent for trees that
-//! another replica has announced.
+//! Each replica announces the trees that it listens to. A replica sends the commits and deltas of a
+//! tree only if another replica has announced the tree.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,9 +31,9 @@ const CHANNEL: &str = "holdpoint_feed";
 /// The minimum pause between two batches of notifications.
 const SEND_INTERVAL: Duration = Duration::from_millis(25);
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// The maximum pause between two attempts to take the lock that marks this process as alive. Behind
-/// a pooler that assigns connections by transaction, no attempt succeeds, so the attempts never
-/// end.
+/// The maximum pause between two attempts to take the lock that marks this process as alive. The
+/// pause doubles up to this maximum. Behind a pooler that assigns connections by transaction, no
+/// attempt ever succeeds, and the relay tries as long as the connection lasts.
 const MAX_LOCK_PAUSE: Duration = Duration::from_secs(5);
 /// The time between two announcements of this replica's subscriptions. The other replicas keep a
 /// subscription for `SUBSCRIPTION_TTL`.
@@ -135,8 +135,8 @@ impl Relay {
         self.feed.relay_started();
         loop {
             let began = Instant::now();
-            // An abandoned connection keeps its place in its pool, perhaps for long. So each
-            // connection has a separate pool.
+            // Each connection has a pool of its own, because an abandoned connection may keep the
+            // only place in its pool for long.
             let pool = PgPoolOptions::new()
                 .max_connections(1)
                 .max_lifetime(None)
@@ -197,8 +197,8 @@ impl Relay {
                 () = feed.wait_for_outgoing(), if !waiting => waiting = true,
                 () = sleep_until(next_send), if waiting => {
                     waiting = false;
-                    // `wait_for_outgoing` has set `waiting`. Since then, an announcement may have
-                    // sent all pending notifications.
+                    // Since `wait_for_outgoing` has returned, an announcement may have sent all
+                    // pending notifications. Then nothing is left to send.
                     if feed.has_outgoing() {
                         self.send(&mut listener, false).await?;
                         next_send = Instant::now() + SEND_INTERVAL;
@@ -327,8 +327,8 @@ fn messages(replica: Uuid, outgoing: Outgoing, hello: bool) -> Vec<String> {
             ..RelayMessage::default()
         }));
     }
-    // Deltas are sent before the news of the commit that stores their answer, because readers
-    // ignore deltas that come after the answer.
+    // The deltas of a model's answer are sent before the news of the commit that stores this
+    // answer, because readers ignore deltas that come after the stored answer.
     for delta in outgoing.deltas {
         let parts = split_delta(&delta);
         let last = parts.len().saturating_sub(1);

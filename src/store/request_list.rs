@@ -103,8 +103,8 @@ record! {
 }
 
 record! {
-    /// A `RequestRecord` of a page. `found` is the number of matching requests, counted up to one
-    /// more than the limit.
+    /// One item of a request in a page. `found` is the same in all records of the page: the number
+    /// of matching requests, counted up to one more than the limit.
     struct ListedRecord {
         record: RequestRecord => flatten,
         found: i64,
@@ -115,8 +115,8 @@ record! {
 pub(super) const OWNER: &str = "owner";
 
 pub(super) enum RequestSource {
-    /// The requests of a person, found by this statement (`INBOX` or `OF_PERSON`) and the person's
-    /// keys (see `Store::keys`).
+    /// The requests of one person: the statement that finds them, and the person's keys (see
+    /// `Store::keys`). The statement is `INBOX` for open requests alone, otherwise `OF_PERSON`.
     Keys(Sql, Vec<[String; 2]>),
     /// All open requests of the tenant.
     Open,
@@ -199,7 +199,8 @@ impl Store {
     /// follow.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
+    /// [`ReadError`] when the database does not answer, or a value other than a request cannot be
+    /// decoded.
     pub async fn requests(&self, filter: &RequestFilter) -> Result<Page<RequestRow>, ReadError> {
         let source = self.source(filter).await?;
         let after = filter.after.map_or(Uuid::nil(), |id| id.0);
@@ -255,10 +256,10 @@ impl Store {
         }
     }
 
-    /// Returns the keys under which the requests that a person may decide are stored. A key is a
-    /// pair of a kind and a name. The kinds `owner` and `user` stand for the user with this name,
-    /// and `group` for the members of the group. The tables `inbox` and `request_approver` have a
-    /// row for each request and each key whose people may decide the request.
+    /// Returns a person's keys. A key is a pair of a kind and a name. The kinds `owner` and `user`
+    /// stand for the user with this name, and `group` for the members of the group. The tables
+    /// `inbox` and `request_approver` have a row for each request and each key whose people may
+    /// decide the request. So the person's keys find the requests that the person may decide.
     pub(super) async fn keys(
         &self,
         tenant: &str,

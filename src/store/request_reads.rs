@@ -101,16 +101,16 @@ pub(super) struct RequestQueue(Mutex<Requests>);
 #[derive(Debug, Default)]
 struct Requests {
     waiting: VecDeque<(RequestId, Reply)>,
-    /// Points to a value held by the Tokio task that reads the requests. The value is dropped when
-    /// this Tokio task ends, and also when the runtime drops the Tokio task. So this pointer is
-    /// valid only while the requests are being read.
+    /// Points to the token of the Tokio task that reads the requests. The token is dropped when
+    /// this Tokio task ends or is canceled. So as long as this pointer is valid, a Tokio task reads
+    /// the requests.
     reader: Weak<()>,
 }
 
 impl RequestQueue {
-    /// Adds a request. Returns `None` if a Tokio task already reads the requests. Otherwise returns
-    /// a value, and the caller must start a Tokio task that reads the requests and holds the value
-    /// until this Tokio task ends.
+    /// Adds a request to the queue. Returns `None` if a Tokio task already reads the requests.
+    /// Otherwise returns a token. The caller must then start a Tokio task that reads the requests,
+    /// and that holds the token until it ends.
     fn add(&self, id: RequestId, reply: Reply) -> Option<Arc<()>> {
         let mut requests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         requests.waiting.push_back((id, reply));
@@ -122,8 +122,9 @@ impl RequestQueue {
         Some(reader)
     }
 
-    /// Takes the requests for the next statement, in order. Leaves out requests for which no caller
-    /// waits any longer. If no request is left, the Tokio task that reads the requests must end.
+    /// Takes the next batch from the queue: the requests of at most `MAX_BATCH_CALLERS` callers.
+    /// Leaves out requests for which no caller waits any longer. If the batch is empty, the queue
+    /// is empty, and the calling Tokio task must end.
     fn take(&self) -> Batch {
         let mut requests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut batch = Batch::new();
@@ -133,8 +134,8 @@ impl RequestQueue {
             batch.entry(id).or_default().push(reply);
         }
         if batch.is_empty() {
-            // The next caller starts another Tokio task, even if the present Tokio task has not
-            // ended yet.
+            // The calling Tokio task reads no further request, but may still hold its token. The
+            // reset makes `add` start another Tokio task for the next request.
             requests.reader = Weak::new();
         }
         batch

@@ -38,9 +38,9 @@ const PENDING: Sql = sql!(
       where r.root_task_id = $1 and r.status = 'pending' order by q.event_number, i.seq"
 );
 
-/// Selects the open requests of a whole tree. Finds the rows by their root, without a search for
-/// descendants. `coalesce` keeps the planner from using the partial index on open requests, which
-/// has the requests of all trees.
+/// Selects the open requests of a whole tree. Finds the rows by `root_task_id`, so it need not
+/// search for descendants. Postgres also has a partial index on open requests, with the requests of
+/// all trees. `coalesce` keeps the planner from using that index.
 const PENDING_OF_ROOT: Sql = sql!(
     "select " (request) ", " (now 2) " as moment
        from intervention_request r join agent_task t on t.task_id = r.task_id
@@ -95,8 +95,8 @@ pub(super) const STATEMENTS: &[Sql] = &[
     FIND_INVOLVED,
 ];
 
-/// The page size of the second read in [`Store::pending_of`], which leaves out requests that cannot
-/// be decoded.
+/// The page size with which [`Store::pending_of`] reads the requests again if a request cannot be
+/// decoded.
 const READABLE_PER_READ: i64 = 200;
 
 record! {
@@ -230,8 +230,9 @@ impl Store {
     }
 
     /// Reads the open requests of whole trees of a tenant, tree by tree. The requests of a tree are
-    /// in the order in which they were opened. If a request cannot be decoded, reads page by page
-    /// instead: leaves this request out, and returns the others in the order of their ids.
+    /// in the order in which they were opened. If any of these requests cannot be decoded, reads
+    /// them again, page by page. The result then leaves out each request that cannot be decoded,
+    /// and has the others in the order of their ids.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

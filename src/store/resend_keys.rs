@@ -60,12 +60,14 @@ const STORED: Sql = sql!(
 )
 .by_key();
 
-/// Makes deliveries due by the update `$update`, which may use the common table expression
-/// `$chosen`. If at least [`ResendTarget::least`] deliveries became due, the same statement stores
-/// the key. If the key has an expired row, the new row replaces it, even if the expired row spells
-/// the person's user id in another way. If the key has an unexpired row, another POST has used the
-/// key. The statement then fails: it sets `task_id` to null, which the table forbids, or it
-/// violates a unique index (see `DbFailure::is_idempotency_key_used`).
+/// Builds a statement that makes deliveries due and stores the idempotency key of the POST. The
+/// update `$update` makes the deliveries due. It may use `$chosen`, a common table expression. If
+/// at least [`ResendTarget::least`] deliveries became due, the statement stores the key.
+///
+/// The new row replaces an expired row of the key, even if the expired row spells the person's user
+/// id in another way. If the key has an unexpired row, another POST has used the key, and the
+/// statement fails: it sets `task_id` to null, which the table forbids, or it violates a unique
+/// index (see `DbFailure::is_idempotency_key_used`).
 macro_rules! resend_on_postgres {
     ($chosen:literal, $update:literal) => {
         concat!(
@@ -118,8 +120,9 @@ const RESEND_WITH_KEY: Sql = Sql::on_postgres(resend_on_postgres!(
 "
 ));
 
-/// Makes up to `MAX_KEYED` matching deliveries due in one statement, whereas `RESEND_ALL` is
-/// repeated for each batch. For Postgres only, like `RESEND_WITH_KEY`.
+/// Makes up to `MAX_KEYED` matching deliveries due, and stores the POST's idempotency key. Without
+/// a key, `RESEND_ALL` makes the deliveries due in several smaller batches. For Postgres only, like
+/// `RESEND_WITH_KEY`.
 const RESEND_ALL_WITH_KEY: Sql = Sql::on_postgres(
     resend_on_postgres!(
         ", chosen as materialized (
@@ -136,11 +139,11 @@ const RESEND_ALL_WITH_KEY: Sql = Sql::on_postgres(
     )
 );
 
-/// Deletes the expired row of the key, for the transaction on `SQLite`. `INSERT_KEY` replaces an
-/// expired row only if both rows spell the person's user id in the same way. With the setting
-/// `UserIds::Folded`, the expired row may have another spelling, so this statement finds that row
-/// by the folded id (`$7`). With `UserIds::Exact`, no row of the key has another spelling. `$7` is
-/// then empty, and this statement deletes nothing.
+/// Deletes the expired row of the key, in the transaction on `SQLite`. The next statement,
+/// `INSERT_KEY`, replaces an expired row only if the two rows spell the person's user id in the
+/// same way. With the setting `UserIds::Folded`, the expired row may have another spelling, so this
+/// statement finds that row by the folded id (`$7`). With `UserIds::Exact`, a user id has only one
+/// spelling. `$7` is then empty, and this statement deletes nothing.
 const DELETE_SPENT_KEY: Sql = Sql::on_sqlite(
     "
 delete from idempotency
@@ -148,9 +151,10 @@ delete from idempotency
    and request_id is null and created_at <= $1 - 86400000000",
 );
 
-/// Stores the key with the number of resent deliveries, for the transaction on `SQLite`. Replaces
-/// an expired row of the key, if `DELETE_SPENT_KEY` has not deleted it. If the row is unexpired,
-/// sets `task_id` to null, which the table forbids, so that the transaction fails.
+/// Stores the key with the number of deliveries that became due, in the transaction on `SQLite`.
+/// Replaces an expired row of the key that `DELETE_SPENT_KEY` has left. If the key has an unexpired
+/// row, another POST has used the key. The statement then sets `task_id` to null, which the table
+/// forbids, so that the transaction fails.
 const INSERT_KEY: Sql = Sql::on_sqlite(
     "
 insert into idempotency (tenant, user_id, path, key, body_digest, task_id, person, created_at, resent)
@@ -183,8 +187,9 @@ record! {
 }
 
 impl ResendTarget {
-    /// Returns how many deliveries a POST must make due for its key to be stored. This is 0 for a
-    /// filter, because a POST whose filter matches no delivery also succeeds.
+    /// Returns the minimum number of deliveries that a POST must make due, so that the store keeps
+    /// its key. This is 1 for a single delivery: if the delivery does not exist, the POST fails.
+    /// This is 0 for a filter, because the POST succeeds even if the filter matches no delivery.
     fn least(&self) -> i64 {
         match self {
             Self::One(_) => 1,

@@ -33,8 +33,8 @@ pub(super) struct ChangeRows {
     /// Whether the change also writes a row of the table `notice`, because a message may be sent
     /// about one of its events.
     pub(super) gets_notice: bool,
-    /// Whether the statement of `commit_postgres.rs` writes the change, even if the statement of
-    /// `commit_single.rs` could write it. Only tests set this field.
+    /// Whether the statement of `commit_postgres.rs` must write the change. If false, the statement
+    /// of `commit_single.rs` may write it. Only tests set this field to true.
     pub(super) is_general: bool,
     pub(super) idempotency: Option<IdempotencyRow>,
 }
@@ -173,9 +173,10 @@ pub(super) struct GrantLine {
     pub(super) request_id: Uuid,
 }
 
-/// The use of a standing decision by a started call. If the standing decision is no longer valid,
-/// the whole commit is refused. The commit adds `calls` to the counted uses of the standing
-/// decision. `calls` is 0 if an earlier attempt at the call was already counted.
+/// The use of a standing decision by a call that the commit starts. The commit adds `calls` to the
+/// counted uses of the standing decision. `calls` is 1 for the first attempt at the call, and 0 if
+/// an earlier attempt was already counted. If the standing decision is no longer valid, the store
+/// refuses the whole commit.
 #[derive(Debug)]
 pub(super) struct UseLine {
     pub(super) grant_id: Uuid,
@@ -189,9 +190,9 @@ impl RequiredState {
 }
 
 impl RequestUpdateLine {
-    /// Returns the new status of the request, as far as the change itself determines it. `None` if
-    /// `status` is `None`. If `resumed` is set in this case, a stored status `responded` still
-    /// becomes `resumed`.
+    /// Returns the status that the change sets: `status`, or `Resumed` if `status` is `Responded`
+    /// and `resumed` is true. `None` if `status` is `None`. In this case, the change sets no fixed
+    /// status: if `resumed` is true, a stored `responded` becomes `resumed`.
     pub(super) fn end(&self) -> Option<RequestStatus> {
         if self.resumed && self.status == Some(RequestStatus::Responded) {
             return Some(RequestStatus::Resumed);
@@ -277,8 +278,9 @@ impl ChangeRows {
         requests.chain(updated).map(RequestId)
     }
 
-    /// Whether Postgres can store the change: none of its texts contains a NUL. Postgres can store
-    /// an escaped NUL in an item's JSON, because the column has the type `text` and not `jsonb`.
+    /// Whether Postgres can store the change: a `text` of Postgres cannot contain a NUL, so none of
+    /// the change's texts may contain a NUL. A NUL inside an item's JSON is escaped (`\u0000`).
+    /// Postgres can store the escaped NUL, because the column has the type `text` and not `jsonb`.
     pub(super) fn is_storable(&self) -> bool {
         let tasks = self.tasks.iter().flat_map(texts);
         let people = self.decisions.iter().map(|line| &line.user_id);
