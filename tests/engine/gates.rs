@@ -173,7 +173,7 @@ async fn until_open(harness: &EngineHarness, task: TaskId, kind: RequestKind) {
 
 /// Rejects the only request of a call whose tool has changed, which the engine refuses. Waits until
 /// a person is asked anew.
-async fn reject_in_vain(harness: &EngineHarness, engine: &Engine, task: TaskId) {
+async fn reject_in_vain(harness: &EngineHarness, engine: &Arc<Engine>, task: TaskId) {
     let [(request, _)] = harness.open(task).await[..] else {
         panic!("one request")
     };

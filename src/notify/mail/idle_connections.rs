@@ -10,8 +10,6 @@ use lettre::transport::smtp::client::AsyncSmtpConnection;
 /// The time for which a connection is kept without a mail. Mail servers usually wait longer before
 /// they close such a connection.
 const MAX_IDLE_TIME: Duration = Duration::from_secs(5);
-/// The maximum number of kept connections: an entry sends as many mails at once.
-const MAX_KEPT: usize = 4;
 
 /// The connections that no mail uses now, the most recently used last.
 #[derive(Default)]
@@ -30,22 +28,13 @@ impl IdleConnection {
 }
 
 impl IdleConnections {
-    /// Keeps a connection on which a mail was accepted. `now` is the uptime. If [`MAX_KEPT`]
-    /// connections are kept already, returns the connection instead.
-    pub(super) fn keep(
-        &self,
-        connection: AsyncSmtpConnection,
-        now: Duration,
-    ) -> Option<AsyncSmtpConnection> {
-        let mut all = self.lock();
-        if all.len() >= MAX_KEPT {
-            return Some(connection);
-        }
-        all.push(IdleConnection {
+    /// Keeps a connection on which a mail was accepted. `now` is the uptime. The slots for attempts
+    /// bound the number of connections.
+    pub(super) fn keep(&self, connection: AsyncSmtpConnection, now: Duration) {
+        self.lock().push(IdleConnection {
             connection,
             since: now,
         });
-        None
     }
 
     /// Takes the most recently used connection, unless it is idle for too long at the uptime `now`.

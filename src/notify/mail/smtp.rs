@@ -90,9 +90,7 @@ impl SmtpServer {
         tokio::select! {
             result = session => match result {
                 Ok(connection) => {
-                    if let Some(surplus) = self.idle.keep(connection, clock.uptime()) {
-                        quit(clock, surplus).await;
-                    }
+                    self.idle.keep(connection, clock.uptime());
                     AttemptResult::success()
                 }
                 Err(result) => result,

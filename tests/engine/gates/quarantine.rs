@@ -36,7 +36,7 @@ fn shell(command: &str, wait: Duration) -> Proposal {
     proposal("Bash", &format!(r#"{{"command":"{command}"}}"#), wait)
 }
 
-async fn report_unknown(engine: &Engine, task: TaskId) {
+async fn report_unknown(engine: &Arc<Engine>, task: TaskId) {
     let report = report_of(task, ReportedOutcome::Unknown);
     engine
         .gates()

@@ -396,6 +396,13 @@ mod tests {
         }
         let sums = "\"exact figure\">5.00</td><td class=\"exact figure\">2</td>";
         assert!(wide.contains(sums) && wide.contains(partial), "{wide}");
+        let seven = r#""a":1,"b":2,"c":3,"d":4,"e":5,"f":6,"g":7"#;
+        let summed = shown(&format!("{{{seven},\"to\":\"x\"}}"));
+        for sum in ["2", "4", "6", "8", "10", "12", "14"] {
+            let cell = format!("\"exact figure\">{sum}</td>");
+            assert!(summed.contains(&cell), "{sum}: {summed}");
+        }
+        assert!(summed.contains(partial), "{summed}");
         assert!(!shown(r#"{"fee":1}"#).contains(partial));
     }
 }
