@@ -53,17 +53,18 @@ pub struct TaskChange {
     pub counters: Counters,
     /// Whether the commit keeps, takes or releases the lease.
     pub lease: LeaseChange,
-    /// For a gate call, the new presence of the client that waits for the verdict (the asker);
+    /// For a gate call, the new presence of the asker (the client that waits for the verdict).
     /// `None` keeps the stored presence.
     pub asker: Option<AskerPresence>,
-    /// For a gate call, the identity by which the service recognizes a later equal call. The first
-    /// commit of a call sets the identity if the call waits for a person, or must not happen twice
-    /// (effect `once`). It does not set the identity of a settled call. A later commit sets a
-    /// missing identity if the call then waits for a person. `None` keeps the stored identity.
+    /// For a gate call, the identity by which the service finds this call when a client proposes an
+    /// equal call. The first commit of an unsettled call sets the identity if the call waits for a
+    /// person or has the effect `once`. A later commit sets the identity if the call has none and
+    /// now waits for a person. `None` keeps the stored identity.
     pub call: Option<KeyedCall>,
-    /// For a gate call with an identity: `true` if the commit puts the call's tool into quarantine
-    /// (see `quarantine.rs`), `false` if it has a person's decision about the call. `None` keeps
-    /// the stored value and its time.
+    /// For a gate call with an identity, the effect of the commit on the quarantine of the call's
+    /// tool (see `quarantine.rs`). `true`: the commit puts the tool into quarantine. `false`: the
+    /// commit has a person's decision about the call, which ends the quarantine. `None`: the commit
+    /// keeps the stored effect and its stored time.
     pub in_quarantine: Option<bool>,
     /// Credentials that a person provided for the task. A change that ends the task writes no
     /// credentials and removes the stored credentials.
@@ -71,8 +72,9 @@ pub struct TaskChange {
 }
 
 impl TaskChange {
-    /// Returns a change that appends no facts. If the task's row exists, the change alters at most
-    /// the row's version, as `guard` says. `last_seq` is the `seq` of the task's last item.
+    /// Returns a change that appends no facts. With [`Guard::Version`], the change only increments
+    /// the version of the task's row. With [`Guard::Any`], the change alters nothing. `last_seq` is
+    /// the `seq` of the task's last item.
     #[must_use]
     pub fn empty(task_id: TaskId, guard: Guard, last_seq: i64) -> Self {
         Self {
@@ -99,9 +101,9 @@ pub enum Guard {
     New(Box<NewTask>),
     /// The row must have exactly this version, which the change increments.
     Version(i64),
-    /// The row may have any version. This guard is for two changes: the change of an ancestor that
-    /// only adds to the ancestor's counters `usage` and `model_calls`, and the change of a root
-    /// that only advances the root's `next_event`.
+    /// The row may have any version, which the change keeps. Two kinds of change have this guard.
+    /// The first kind only adds to the counters `usage` and `model_calls` of an ancestor. The
+    /// second kind only advances the `next_event` of a root.
     Any,
 }
 
@@ -149,10 +151,11 @@ impl ClientColumns {
 pub struct KeyedCall {
     /// Name of the called tool.
     pub tool: String,
-    /// `b:` or `k:`, followed by a hash over the tool's name and the arguments. `b:` means that a
-    /// later proposal with an equal `key` may continue this call. `k:` means that a later proposal
-    /// must name this call (by idempotency key or by id) to continue it. The prefix is `k:` if this
-    /// call was proposed with an idempotency key and without `attach: true`; otherwise it is `b:`.
+    /// The prefix `b:` or `k:`, and a hash over the tool's name and the arguments. A later proposal
+    /// with an equal hash may continue a call with the prefix `b:` without naming the call. Only a
+    /// proposal that names the call, by the call's idempotency key or id, may continue a call with
+    /// the prefix `k:`. The prefix is `k:` if the call's first proposal has an idempotency key and
+    /// lacks `attach: true`. Otherwise, the prefix is `b:`.
     pub key: String,
 }
 
@@ -194,8 +197,8 @@ impl AddAssign for Counters {
 }
 
 impl AskerPresence {
-    /// Returns the value that a commit at time `at` stores for this presence, as
-    /// [`TaskRow::asker_until`].
+    /// Returns the [`TaskRow::asker_until`] that a commit at the time `at` stores for this
+    /// presence.
     #[must_use]
     pub fn until(self, at: Time) -> Time {
         match self {
@@ -211,7 +214,8 @@ impl AskerPresence {
 pub enum LeaseChange {
     /// Leaves the lease as it is.
     Keep,
-    /// Takes or extends the lease for `time` from now, in database time.
+    /// Takes or extends the lease. The lease then ends `time` after the commit, by the database's
+    /// clock.
     Take {
         /// Id of the process that takes the lease, generated when the process starts.
         owner: String,
@@ -238,14 +242,14 @@ pub struct IdempotencyRow {
     pub user_id: String,
     /// Comparison key of `user_id`; `None` if user ids are compared byte by byte.
     pub person: Option<UserKey>,
-    /// Method and path of the POST, for example `POST /v1/tasks`; `/v1/gate/calls` for a proposal
-    /// at a gate, whatever its protocol.
+    /// Method and path of the POST, for example `POST /v1/tasks`. For a proposal at a gate, always
+    /// `/v1/gate/calls`, even if the client proposes the call by another protocol than REST.
     pub path: String,
     /// The `Idempotency-Key`, verbatim.
     pub key: String,
-    /// Digest of the body, which may hold a credential. With sealing keys in the configuration, the
-    /// digest is a keyed hash (such as `k1:…`), so that the credential cannot be guessed from the
-    /// digest. Without sealing keys, the digest is SHA-256 in hex.
+    /// Digest of the POST's body. If the configuration has sealing keys, the digest is a keyed hash
+    /// (such as `k1:…`). A reader of the digest then cannot guess a credential in the body. Without
+    /// sealing keys, the digest is SHA-256 in hex.
     pub body_digest: String,
     /// Task that the command returns.
     pub task_id: TaskId,
@@ -260,8 +264,8 @@ pub struct Committed {
     pub at: Time,
 }
 
-/// The stored `asker_until` of a gate call after the result, or the permit to run the call, was
-/// delivered to the asker.
+/// The [`TaskRow::asker_until`] of a gate call whose asker has got the result or the permit to run
+/// the call.
 pub const ASKER_UNTIL_DELIVERED: Time = Time(i64::MAX);
 
 /// The stored row of a task.
@@ -287,9 +291,9 @@ pub struct TaskRow {
     pub agent_path: Vec<String>,
     /// Status of the last `task_status` item.
     pub status: TaskStatus,
-    /// Number of commits and claims of the task. The version fences writes: a write names the
-    /// version that the writing process has read. The store refuses the write if the row has
-    /// another version now.
+    /// Number of claims and commits of the task, except commits with [`Guard::Any`]. The version
+    /// fences writes: a write names the version that the writing process has read. The store
+    /// refuses the write if the row has another version now.
     pub version: i64,
     /// The `seq` of the task's last item.
     pub last_seq: i64,
@@ -314,16 +318,17 @@ pub struct TaskRow {
     /// Whether the task sleeps until a commit wakes it. Such a task has no lease, and no worker may
     /// claim it.
     pub parked: bool,
-    /// For a gate call, the time until which its client waits for the verdict. The time is 0 after
-    /// the client has left, or after the process of this service that stored the presence has
-    /// ended. It is [`ASKER_UNTIL_DELIVERED`] after the result or a permit was delivered. `None`
-    /// for any other task, and for a gate call that stores no presence.
+    /// The stored presence of a gate call's asker: the time until which the asker waits for the
+    /// verdict. The time is 0 if the asker has left, or if the service process that stored the
+    /// presence has ended. The time is [`ASKER_UNTIL_DELIVERED`] if the asker has got the result or
+    /// the permit to run the call. `None` for a gate call without a stored presence, and for a task
+    /// that is not a gate call.
     pub asker_until: Option<Time>,
     /// Number of takeovers of the task since its last item. A takeover is a claim of a task whose
     /// lease has run out.
     pub takeovers: i32,
-    /// Number of the task's fruitless leases since its last item. A lease is fruitless if it ran
-    /// out after work on the task had begun, and the work added no item.
+    /// Number of the task's fruitless leases since its last item. A lease is fruitless if it
+    /// expires after a process has begun to work on the task.
     pub fruitless: i32,
     /// On the root's row, the number of the tree's last event (not of the next event). On all other
     /// rows, 0.

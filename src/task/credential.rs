@@ -1,5 +1,6 @@
 //! Sealed credentials that a person provided for one task. Invariant: a sealed value is bound to
-//! tenant, task, request and name, so a value in a moved or renamed row cannot be unsealed.
+//! its tenant, task, request and name. If the value is copied to a row in which any of these four
+//! differs, unsealing fails.
 
 use std::fmt;
 use std::time::Duration;

@@ -30,7 +30,7 @@ pub enum Action {
     Reject,
     /// Run the call with other arguments.
     Edit,
-    /// Do not run the call; the human's answer or result is the call's result.
+    /// Do not run the call. The result of the call is the answer or the result that the human gave.
     Respond,
     /// Run the call again, although the outcome of an earlier attempt is unknown.
     Retry,
@@ -107,7 +107,7 @@ impl Door {
 pub enum Then {
     /// The model is told of the rejection and continues.
     Continue,
-    /// The task that asked is canceled.
+    /// The task that opened the request is canceled.
     #[default]
     Cancel,
     /// The root of the tree is canceled.
@@ -151,10 +151,10 @@ impl CallAnswer {
         }
     }
 
-    /// Whether this answer decides the call without a count of approvals. True for every answer
-    /// that lets the call run (`leave`), and for every answer other than an approval or a retry. An
-    /// approval or a retry without `leave` decides the call only if there are enough approvals (see
-    /// [`Self::decides`]).
+    /// Whether this answer alone decides the call, so that no approvals need to be counted. An
+    /// answer with `leave` decides the call alone. So does an answer other than an approval or a
+    /// retry. An approval or a retry without `leave` decides the call only if there are enough
+    /// approvals (see [`Self::decides`]).
     #[must_use]
     pub fn settles(&self) -> bool {
         self.leave || !matches!(self.action, Action::Approve | Action::Retry)
@@ -181,7 +181,7 @@ pub struct Edit {
     pub rule: Option<String>,
 }
 
-/// An approval, with the data to check later whether the approver may still approve.
+/// An approval, with the data for a later check whether the approver may still approve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vote {
     /// User id of the approver.
@@ -189,8 +189,9 @@ pub struct Vote {
     /// If an API key spoke for the approver (`act_as`), the user id of the key's user; otherwise
     /// `None`.
     pub via: Option<String>,
-    /// The approver's groups at the time of the approval. Empty if `via` is `None`: a check of the
-    /// approval then takes the approver's present groups from the configuration.
+    /// If an API key spoke for the approver, the approver's groups at the time of the approval.
+    /// Otherwise empty: a later check of the approval then takes the approver's groups from the
+    /// configuration.
     pub groups: Vec<String>,
     /// How the approver proved who they are. `None` in a service without accounts, and in approvals
     /// that older versions recorded.
@@ -209,7 +210,8 @@ pub struct Decision {
     /// otherwise `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via: Option<String>,
-    /// The person's groups (see [`Vote::groups`]); empty if `via` is `None`. Not on the wire.
+    /// If an API key spoke for the person, the person's groups at the time of the answer. Otherwise
+    /// empty (see [`Vote::groups`]). Not on the wire.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
     /// How the person proved who they are. `None` in a service without accounts, and in decisions
@@ -219,9 +221,9 @@ pub struct Decision {
     /// Reason for the whole answer, if the person gave one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The consequence of a rejection for the task, which takes effect if this answer closes the
-    /// request. `None` if the answer rejects no call. Also `None` if the answer leaves the request
-    /// open and the person named no consequence.
+    /// The consequence of this answer's rejections for the task. The consequence takes effect if
+    /// this answer closes the request. `None` in two cases: the answer rejects no call, or the
+    /// answer leaves the request open and the person named no consequence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub then: Option<Then>,
     /// The form as the person filled it in. In the answer to a credentials request, every value in

@@ -19,9 +19,10 @@ pub struct Delta {
     pub agent_path: Vec<String>,
     /// Number that the complete answer will have within the task: 1, 2, 3 …
     pub turn: u32,
-    /// Last `seq` of the task's journal when the model was asked. A subscriber first reads the
-    /// items up to this `seq`. Once the subscriber has read a later item, it ignores all deltas of
-    /// this answer except a `Reset`, because the answer may already be stored or discarded.
+    /// The `seq` of the task's last item at the start of the model call. A subscriber reads the
+    /// items up to this `seq` before it uses the delta. If the subscriber has read a later item,
+    /// the answer may already be stored or discarded. So the subscriber then ignores every delta of
+    /// this answer except a `Reset`.
     pub after_seq: i64,
     /// Id of the attempt at this answer. Deltas of different attempts must not be joined.
     pub asking: Uuid,

@@ -1,7 +1,7 @@
 //! Questions that the server of a tool asks a person in the middle of a call (`elicitation/create`
-//! of MCP, revision 2026-07-28), and the person's answers. Invariant: an attempt ends when the
-//! server asks a question. The call continues in a later attempt, which has its own start in the
-//! journal and returns the answers to the server.
+//! of MCP, revision 2026-07-28), and the person's answers. Invariant: an attempt at the call ends
+//! when the server asks a question that a person must answer. A later attempt, with its own start
+//! in the journal, sends the answers to the server and so continues the call.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -13,8 +13,8 @@ pub const MAX_ROUNDS: u32 = 10;
 /// The maximum number of names in [`Elicitation::declined`].
 const MAX_DECLINED: usize = 32;
 
-/// The questions of a tool's server that ended an attempt, and the answers so far. The server's
-/// texts are unverified.
+/// The questions with which a tool's server ended an attempt at a call, and the answers so far. The
+/// server's texts are unverified.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Elicitation {
     /// Name of the server in the configuration.
@@ -29,8 +29,8 @@ pub struct Elicitation {
     pub questions: Vec<ServerQuestion>,
     /// The answers in the format of MCP, each under the key of its question.
     pub responses: Map<String, Value>,
-    /// The names of the form fields in which the server has asked for a secret during this call. No
-    /// person was asked: this service declined the questions with these fields.
+    /// The names of the form fields in which the server has asked for a secret during this call.
+    /// This service declined the questions with these fields, and asked no person.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub declined: Vec<String>,
     /// The opaque state that the server sent, if any. The next attempt sends the state back. The
@@ -142,8 +142,8 @@ pub fn all_declined(mut earlier: Vec<String>, later: Vec<String>) -> Vec<String>
 }
 
 /// Returns a note for the model and for people about the questions that this service declined
-/// because their forms ask for secrets. `declined` has the names of the secret form fields. The note
-/// is empty if `declined` is.
+/// because their forms ask for secrets. `declined` has the names of the secret form fields. If
+/// `declined` is empty, so is the note.
 #[must_use]
 pub fn declined_note(declined: &[String]) -> String {
     if declined.is_empty() {

@@ -1,8 +1,8 @@
 //! Defines standing decisions. A standing decision is an approval that also lets later calls of the
 //! same rule run without a request. A rule offers a standing decision, and a person gives it
-//! together with an approval. The policy computes an [`Offer`] for each call that a rule holds. A
-//! call runs under a standing decision ([`Grant`]) if the [`Grant::basis`] equals the
-//! [`Offer::basis`] of the call.
+//! together with an approval. The policy computes the [`Offer`] of a held call, if the rule that
+//! holds the call offers a standing decision. A standing decision ([`Grant`]) covers a call if its
+//! [`Grant::basis`] equals the [`Offer::basis`] of the call.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::id::GrantId;
 
-/// The tasks in which a standing decision counts.
+/// The tasks in which a standing decision is valid.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema,
 )]
@@ -45,8 +45,9 @@ impl GrantScope {
 /// `basis`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
-    /// Digest of the rule and the tool's definition. If `when` is `None`, the digest also covers
-    /// the arguments. A standing decision covers the calls whose offer has the same basis.
+    /// Digest of the rule and of the tool's definition. If `when` is `None`, the digest also
+    /// includes the call's arguments. A standing decision stores the basis of its offer, and covers
+    /// the calls whose offers have the same basis.
     pub basis: String,
     /// The operator's condition that later calls must meet. `None` means that later calls must have
     /// the same arguments.
@@ -95,8 +96,8 @@ pub struct Grant {
 pub struct GrantUse {
     /// Id of the standing decision that lets the call through.
     pub grant_id: GrantId,
-    /// Whether an earlier attempt at the call has already been counted as a use. If so, this
-    /// attempt is not counted.
+    /// Whether the store has already counted an earlier attempt at the call as a use of this
+    /// standing decision. If so, the store does not count this attempt.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub again: bool,
 }
@@ -114,7 +115,7 @@ pub enum GrantEnd {
     Message,
     /// The standing decision was given before a backup was restored or a standby was promoted.
     HistoryLost,
-    /// The approval of the giver alone is no longer enough for a call of the rule: the giver may no
+    /// The giver's approval alone no longer lets a call of the rule run. Either the giver may no
     /// longer approve such calls, or the rule now requires several approvals.
     Giver,
     /// The rule or the tool has changed since the standing decision was given.
