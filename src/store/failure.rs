@@ -98,9 +98,11 @@ impl DbFailure {
     }
 
     /// Whether the statement was refused because its idempotency key is used, that is, the key has
-    /// an unexpired row. If this row has the same spelling of the user id as the statement, the
-    /// statement fails on purpose: it sets `idempotency.task_id` to null, which the table forbids.
-    /// If the row has another spelling, a unique index refuses the new row.
+    /// an unexpired row. There are two cases:
+    /// - The row has the statement's spelling of the user id. The statement then fails on purpose:
+    ///   its upsert sets `idempotency.task_id` to null, and so violates the `not null` constraint.
+    /// - The row has another spelling. The unique index `idempotency_person` then refuses the
+    ///   insert.
     pub(super) fn is_idempotency_key_used(&self) -> bool {
         match &self.error {
             DriverError::Sqlx(sqlx::Error::Database(inner)) => {

@@ -38,8 +38,9 @@ pub(super) const SUBSCRIPTION_TTL: Duration = Duration::from_mins(1);
 /// The state of a tree, as far as it is known from notifications.
 #[derive(Clone, Debug, PartialEq)]
 pub struct News {
-    /// The number of notifications. A notification is published for each commit that this process
-    /// notices, and whenever this process may have missed a commit.
+    /// The number of notifications so far. This process publishes a notification for each of its
+    /// own commits, for each report of commits from another replica, and whenever it may have
+    /// missed a commit.
     pub commits: u64,
     /// Whether the root runs, by the last commit that set the root's status; `None` if unknown.
     pub running: Option<bool>,
@@ -93,8 +94,8 @@ impl Listener {
         loop {
             tokio::select! {
                 biased;
-                // A commit comes before buffered deltas. To get the deltas that were published
-                // before the commit, the reader then calls `try_next_delta`.
+                // Returns a commit even if older deltas are still buffered. After the commit, the
+                // reader gets these deltas from `try_next_delta`.
                 changed = self.news.changed() => match changed {
                     Ok(()) => return Notification::Commit,
                     Err(_) => return std::future::pending().await,
@@ -119,8 +120,8 @@ pub(super) struct Feed {
     outgoing_ready: Notify,
     /// Wakes a worker when another replica has queued a task.
     task_queued: Notify,
-    /// Wakes the sender of messages when this process has made a delivery due, or has written a
-    /// notice, from which the sender makes deliveries.
+    /// Wakes the sender of messages when this process has made a delivery due or has written a
+    /// notice. The sender turns each notice into deliveries.
     sender_wakeup: Notify,
 }
 
@@ -363,8 +364,8 @@ impl Feed {
         std::mem::take(&mut lock(&self.replicas).outgoing)
     }
 
-    /// Records the trees to which another replica subscribes. Sends the recent commits to these
-    /// trees that were kept until the subscription arrived.
+    /// Records the trees to which another replica subscribes. If this process has kept unsent
+    /// commits to these trees, adds them to the outgoing notifications.
     pub(super) fn record_subscriptions(&self, roots: Vec<TaskId>) {
         if !roots.is_empty() {
             self.with_replicas(|replicas| replicas.record_subscriptions(roots));

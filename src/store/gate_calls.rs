@@ -1,12 +1,16 @@
 //! Reads the calls of one user at a gate: the earlier calls with which a proposed call is compared,
 //! and the number of pending calls.
 //!
-//! Equal calls are found as one range of the index `agent_task_call_key`. Pending calls are found
-//! by their pending requests, through the index `intervention_request_gate`. An index on the status
-//! in `agent_task` would serve, too, but nearly every commit would have to write to that index.
-//! Both searches are bounded, so their cost does not depend on the number of calls that were ever
-//! made. The newest change of a tool's quarantine is the end of one range of the index
-//! `agent_task_quarantine`.
+//! The statements search three indexes:
+//! - In `agent_task_call_key`, the calls with one key form one range.
+//! - `intervention_request_gate` has the pending requests, and so leads to the pending calls. An
+//!   index on the status in `agent_task` would find these calls, too, but nearly every commit would
+//!   have to update that index.
+//! - In `agent_task_quarantine`, the newest change of a tool's quarantine is the last entry of one
+//!   range.
+//!
+//! Each search reads a limited number of rows, so its cost does not grow with the number of all
+//! calls ever made.
 
 use std::slice;
 
@@ -26,14 +30,15 @@ use crate::task::user::UserId;
 /// and the user's newest pending requests.
 const MAX_SCANNED_ROWS: i64 = 1000;
 
-/// Selects the two groups of calls that [`Store::equal_calls`] returns. Also selects the call with
-/// the newest change of the tool's quarantine: in this row alone, `quarantine_at` is not null.
+/// Selects the two groups of calls that [`Store::equal_calls`] returns. For each spelling of the
+/// user's id, also selects the call with the newest change of the tool's quarantine. Only in the
+/// rows of these changes, `quarantine_at` is not null.
 ///
 /// The texts for Postgres and `SQLite` differ because `SQLite` has no lateral join. On `SQLite`,
-/// correlated subqueries replace the join, and row numbers limit the rows for each spelling of the
-/// user's id. On Postgres, each lateral subquery has a `limit`, even if it finds at most one row.
-/// Because of the `limit`, the planner searches by the values of the outer row. Without the
-/// `limit`, the planner might walk a whole index.
+/// correlated subqueries replace the join, and row numbers limit the rows for each spelling. On
+/// Postgres, each lateral subquery has a `limit`, even if it finds at most one row. A subquery with
+/// a `limit` runs once for each outer row, and searches an index by the values of this row. Without
+/// the `limit`, the planner might turn the subquery into a join that reads a whole index.
 const EQUAL: Sql = Sql {
     postgres: sql!(@pg []
         "
@@ -119,8 +124,8 @@ select c.user_id, c.task_id, c.status, c.call_key, c.asker_until, c.updated_at,
 /// also the numbers of pending calls.
 ///
 /// Postgres plans this statement once, without the values of the parameters. Because of the inner
-/// `limit`, the plan searches by the user. Without the `limit`, the plan would compare the user
-/// with each pending request of the gate.
+/// `limit`, the plan reads only the user's pending requests from the index. Without the `limit`,
+/// the plan would read all pending requests of the gate, and compare each request's user.
 const OPEN: Sql = sql!(
     "select p.user_id, (select count(*) from (select 1 from intervention_request r
       where r.tenant = $1 and r.gate = $2 and r.gate_user = p.user_id and r.status = 'pending' limit $4) x) as calls
@@ -158,8 +163,9 @@ record! {
 pub struct FoundCalls {
     /// The equal calls and the other pending calls of the tool, newest first.
     pub calls: Vec<EqualCall>,
-    /// The call that has put the tool into quarantine (see `task/quarantine.rs`). `None` if no call
-    /// of the session has, or if a person has decided a call of the tool there since.
+    /// The call that put the tool into quarantine in this session (see `task/quarantine.rs`).
+    /// `None` if the tool is not in quarantine: either no call put it there, or a person has since
+    /// decided a call of the tool.
     pub quarantined_by: Option<TaskId>,
 }
 
@@ -188,12 +194,14 @@ pub struct EqualCall {
 impl Store {
     /// Reads the earlier calls that affect how a new call of `tool` is handled. All of them are
     /// calls of one user, in one session and at one gate. [`FoundCalls::calls`] has two groups:
-    /// - the equal calls: they have one of the `keys`, and are open or have ended since `since`.
-    ///   Running calls are preferred, then ended calls whose asker left before it got the result,
-    ///   then paused calls.
-    /// - the other pending calls of the tool. Calls with an unknown outcome are preferred.
+    /// - the equal calls: they have one of the `keys`, and either are open or ended at or after the
+    ///   time `since`.
+    /// - the other pending calls of the tool.
     ///
-    /// For each stored spelling of the user's id, a group has at most 20 calls.
+    /// For each stored spelling of the user's id, a group has at most 20 calls. Of more than 20
+    /// equal calls, the group has the running calls first, then the ended calls whose asker left
+    /// before it got the result, then the paused calls, then the other ended calls. Of more than 20
+    /// other pending calls, the group has the calls with an unknown outcome first.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -2,11 +2,13 @@
 //! Slack or Teams, are claimed together and sent as one message. For each entry and person, a row
 //! of the table `gathered` holds the earliest time of the next message (`next_at`).
 //!
-//! Invariant: two senders send messages of one entry to one person at the same time only if the
-//! first sender is slower than its lease. In one transaction, a sender claims the person's
-//! deliveries and sets the person's `next_at` to the end of the lease. After sending, the sender
-//! changes `next_at` only if `next_at` still is the end of its lease. If another sender has claimed
-//! in the meantime, `next_at` differs, and the slow sender changes nothing.
+//! Invariant: at most one sender at a time sends messages of one entry to one person, unless a
+//! sender is slower than its lease. In one transaction, a sender claims the person's deliveries and
+//! sets the person's `next_at` to the end of the lease. Until this time, other senders claim no
+//! deliveries to the person. After sending, the sender replaces `next_at` by the earliest time of
+//! the next message, provided that `next_at` still is the end of its lease. Otherwise, the sender
+//! was slower than its lease and another sender has claimed deliveries to the person. The slow
+//! sender then leaves the `next_at` of the other sender as it is.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,18 +30,18 @@ const MAX_DELIVERIES: i64 = 1000;
 /// How long a row of the table `gathered` is kept after its `next_at`.
 const RETENTION: Duration = Duration::from_hours(1);
 
-/// Claims the due deliveries of an entry, for a limited number of people. The people are chosen
-/// from the entry's first due deliveries (`due`), the longest waiting first. For each of these
-/// people, the claim takes their due deliveries (`mine`), up to a maximum (`$5`), so that the
-/// number of deliveries in a person's message does not depend on the deliveries of other people. On
-/// Postgres, the claim skips rows that a claim of another replica has locked at this moment; a
-/// later message has these deliveries.
+/// Claims the due deliveries of an entry to at most `$3` people. The statement reads the entry's
+/// first `$5` due deliveries (`due`), and chooses the people who have waited longest for one of
+/// them. For each chosen person, the statement then claims up to `$5` of all the person's due
+/// deliveries (`mine`). So the number of deliveries in a person's message does not depend on the
+/// deliveries to other people. The statement skips rows that a claim of another replica has locked
+/// at this moment; a later message has these deliveries.
 ///
 /// Leaves out deliveries that change an earlier message (`task::event_name::REQUEST_CHANGES`). If a
 /// person's `next_at` is in the future, postpones the person's deliveries until `next_at`, but by
 /// at most one pause (`$6`). The limit is needed because `next_at` may be the end of another
-/// sender's lease. When that sender has sent its message, it sets `next_at` to the end of a pause,
-/// which may be earlier.
+/// sender's lease. When that sender has sent its message, it replaces `next_at` by the earliest
+/// time of the next message, which may be before the end of the lease.
 ///
 /// The statement is for Postgres only, because `SQLite` has no data-modifying CTEs. On `SQLite`,
 /// the claim is a transaction of `DUE`, `NEXT_AT`, `SET_NEXT_AT`, `PUT_OFF` and `LEASE`.
@@ -135,9 +137,9 @@ const LEASE: Sql = Sql::on_sqlite(concat!(
     claimed_columns!()
 ));
 
-/// Sets the earliest time of the next message to a person: the end of a pause that begins now.
-/// Changes nothing if `next_at` has changed since the claim, because another sender has then
-/// claimed deliveries of the person.
+/// Sets the earliest time of the next message to a person: `$6` from now. Changes nothing if
+/// `next_at` has changed since the claim, because another sender has then claimed deliveries to the
+/// person.
 const ALLOW_NEXT_MESSAGE: Sql = sql!(
     "update gathered set next_at = " (now 1) " + $6
       where target = $2 and tenant = $3 and person = $4 and next_at = $5 returning target"

@@ -33,11 +33,11 @@ const GATE_CALLS: &str = "/v1/gate/calls";
 /// open, so this statement reads the task. `KEY` finds the keys of all other commands and reads no
 /// task.
 ///
-/// The later commit of the command checks only the age of the key, and not the task. For the
-/// commit, a key older than 24 hours is unused, even if the task is open. This does no harm. If
-/// this statement has found the key, the command is answered from the key's row and commits
-/// nothing. If this statement has not found the key, the call has ended and does not run again, so
-/// the key stays expired.
+/// The commit of a command does not read the task of the key. The commit alone would replace each
+/// key older than 24 hours, even if the key's task is open. But the service runs this statement
+/// before the commit. If this statement finds the key, the service answers the command from the
+/// key's row and commits nothing. If the key has a row that this statement does not find, the row's
+/// task has ended. An ended task does not run again, so the commit may replace the row.
 const KEY_OF_CALL: Sql = sql!(
     "select i.tenant, i.user_id, i.path, i.key, i.body_digest, i.task_id, i.request_id from idempotency i
       where i.tenant = $1 and i.user_id " (spelled 1 2 6) " and i.path = $3 and i.key = $4
@@ -48,7 +48,8 @@ const KEY_OF_CALL: Sql = sql!(
 .by_key();
 
 /// Removes expired keys, except the keys that `KEY_OF_CALL` still finds. A scalar subquery reads
-/// the task of a key, because for an `exists` Postgres might read all tasks.
+/// the task of each key: Postgres runs it once for each key. For an `exists` in its place, Postgres
+/// might read all tasks into a hash table.
 ///
 /// The texts for Postgres and `SQLite` differ because `SQLite` has no row locks. Postgres skips
 /// rows that a commit is replacing or another replica is removing.

@@ -43,9 +43,10 @@ select case when not pg_is_in_recovery() then 'untold' end as server_identity, k
 
 /// Records the server's identity. If a different identity was recorded before, the history up to
 /// now becomes uncertain. The server's clock may be behind the newest times in the database, so
-/// `greatest` takes these times into account. The statement first locks the row. If several
-/// connections find a new identity at the same time, the first connection alone updates the row and
-/// reads all tasks.
+/// `greatest` also takes the newest `updated_at` of all tasks. Several connections may find a new
+/// identity at the same time. Because the statement locks the row first, the first connection
+/// updates the row while the others wait. The others then find the identity recorded, and need not
+/// read all tasks.
 const RECORD_IDENTITY: &str = "
 with mine as materialized (
     select id from database_identity where id = 1 and identity is distinct from $1 for update
@@ -262,10 +263,12 @@ impl Store {
 
     /// Returns the time up to which the history is uncertain; `None` if the history is certain. A
     /// restore or the promotion of a standby makes the history uncertain: calls that ran before
-    /// this time may be missing in their tasks' journals. The time increases when this process
-    /// notices such an event. A driver therefore remembers the time when it reads a journal, and
-    /// reads the journal again if the time has increased before the driver starts a tool call. This
-    /// method makes no query: each new connection updates the time.
+    /// this time may be missing in their tasks' journals.
+    ///
+    /// This method makes no query. It returns the time that this process has read last, and on
+    /// Postgres each new connection reads the time again. A driver keeps the time that it has read
+    /// with a task's journal. If this method returns a later time right before the driver sends a
+    /// tool call, the driver reads the journal again.
     #[must_use]
     pub fn history_uncertain_until(&self) -> Option<Time> {
         self.db().uncertain_until.get()

@@ -69,9 +69,9 @@ select request_id from request_approver where tenant = $1 and kind = $2 and name
 /// `decision_final` has these answers alone, so the statement does not read requests that only wait
 /// for answers.
 ///
-/// The texts for Postgres and `SQLite` differ because `SQLite` would otherwise search the primary
-/// key by the tenant, read all answers of the tenant and sort them. The sign `+` before `d.tenant`
-/// prevents this search.
+/// The text for `SQLite` has the sign `+` before `d.tenant`, so that `SQLite` uses no index for the
+/// tenant. Without the sign, `SQLite` would search the primary key by the tenant, read all answers
+/// of the tenant and sort them.
 const DECIDED: Sql = Sql {
     postgres: "
 select distinct d.request_id from decision d where d.final and d.tenant = $1 and d.request_id < $2
@@ -122,9 +122,10 @@ impl Store {
         self.filter_map_requests(tenant, ids, Some).await
     }
 
-    /// Like [`Store::requests_by_id`], but returns the results of `map` that are not `None`. Each
-    /// statement reads requests of a few MiB. They are passed to `map` before the next statement
-    /// reads further requests.
+    /// Like [`Store::requests_by_id`], but calls `map` with each request, and returns the results
+    /// that are not `None`. The requests are read in pages of a few MiB. All requests of a page are
+    /// passed to `map` before the next page is read, so that the memory holds only one page besides
+    /// the results.
     ///
     /// # Errors
     /// [`ReadError::Unavailable`] when the database does not answer.
@@ -159,11 +160,13 @@ impl Store {
         Ok(results)
     }
 
-    /// Returns the ids of the requests that a person has answered. If `all` is true, also returns
-    /// the ids of requests that the person is permitted to decide. For a person who decides
-    /// everything, these are only the requests with a final answer. Some of the requests may still
-    /// be open, or have expired, so the caller must check the status. Returns only ids less than
-    /// `before`: at most `limit` ids, the newest first.
+    /// Returns the ids of the requests that a person has answered. If `all` is true, adds further
+    /// requests:
+    /// - for a person who decides everything, the tenant's requests with a final answer;
+    /// - for any other person, the requests that the person may decide, whether answered or not.
+    ///
+    /// Some of the requests may still be open, or have expired, so the caller must check the
+    /// status. Returns only ids less than `before`: at most `limit` ids, the newest first.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -22,8 +22,9 @@ use crate::task::user::UserId;
 /// Selects the items of a task, each with the task's row beside it. So one statement reads the
 /// items and the row in one snapshot. The inner join finds every task, because every task has an
 /// item: the commit that creates a task also writes an item. `s` is the item that set the task's
-/// status. `s` is joined to the first row only, because the task's columns are read from the first
-/// row alone. `$items` is a further condition on the items, which is true for the first item.
+/// status. Only the first row of the result has the columns of `s`, because the reader takes the
+/// task's row from the first row of the result alone. `$items` is a further condition on the items,
+/// which is true for the first item.
 macro_rules! journal_sql {
     ($($items:tt)*) => {
         sql!(
@@ -58,12 +59,15 @@ const ITEMS: Sql = sql!(
 )
 .by_key();
 
-/// Finds the last message of the user to the root `$1` before the item of task `$2` with the `seq`
-/// `$3`. Selects this message and the item after it. The event numbers order the items of all tasks
-/// of the tree. The event number of an item is at least its `seq`, so the condition on `seq` leaves
-/// out no earlier message. Because of this condition, the search begins near the question, even if
-/// the journal has continued since. The search walks back by the primary key, and loads no body of
-/// the items that it skips, so no limit is needed.
+/// Finds the last message of the user to the root `$1` before a question. The question is the item
+/// of the task `$2` with the `seq` `$3`. Selects this message and the item after it.
+///
+/// The question may be in another task of the tree than the root, so the statement compares event
+/// numbers: they order the items of all tasks of the tree. The search walks the root's journal
+/// backwards by the primary key. A condition on `seq` starts the walk near the question, and not at
+/// the end of a journal that has continued since. This condition skips no message before the
+/// question, because the `seq` of an item is at most its event number. The walk needs no limit,
+/// because it loads no bodies of the items that it passes.
 const LAST_USER_MESSAGE: Sql = sql!(
     "with question (number) as (
         select event_number from agent_task_item where task_id = $2 and seq = $3
@@ -100,8 +104,9 @@ record! {
 }
 
 record! {
-    /// An item with the key of its group: the id of the task, or the id of the request by which the
-    /// task was found (see `request_reads.rs`).
+    /// An item with the key by which `Db::groups` gathers the items of one task. In this file, the
+    /// key is the id of the task. In `request_reads.rs`, the key is the id of the request by which
+    /// the statement has found the task.
     pub(super) struct KeyedItem {
         pub(super) key: Uuid,
         item: ItemRecord => flatten,

@@ -23,14 +23,16 @@ const REQUESTS: Sql = sql!(
        from intervention_request where status = 'pending' group by kind order by kind"
 );
 
-/// Counts the deliveries that are due now or have failed. `oldest` is the start of the oldest
-/// delivery's age. Before the first attempt, the age counts from `due_at`. If it counted from
-/// `created_at`, the planned wait of a gathered message would look like a receiver that is down. An
-/// attempt changes `due_at`, so after an attempt the age counts from `created_at`.
+/// Counts the deliveries that are due now or wait for another attempt. `oldest` is the time from
+/// which the age of the oldest delivery counts: `due_at` before the first attempt, and `created_at`
+/// afterwards. Before the first attempt, an age from `created_at` would include the planned wait of
+/// a gathered message, so the receiver would seem to be down. After an attempt, `due_at` is the
+/// time of the next attempt, which says nothing of the age.
 ///
-/// Leaves out the deliveries that this configuration cannot send and that `deliveries::DROP` drops
-/// later: their entry is not among `$2`, or they change an earlier message
-/// (`task::event_name::REQUEST_CHANGES`) and their entry is among `$3`.
+/// Leaves out the deliveries that `deliveries::DROP` drops later, because this configuration cannot
+/// send them. These are the deliveries whose entry is not among `$2`. They also include the
+/// deliveries that change an earlier message (`task::event_name::REQUEST_CHANGES`) and whose entry
+/// is among `$3`.
 const DELIVERIES: Sql = sql!(
     "select target as name, count(*) as number,
             min(case when last_at is null then due_at else created_at end) as oldest, " (now 1) " as at

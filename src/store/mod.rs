@@ -310,7 +310,7 @@ impl Store {
     }
 
     /// Whether this process holds a receiver from [`Store::watch`], or a [`Listener`], for the
-    /// tree. A [`CommitListener`] does not count, because it does not take [`News::stopped`].
+    /// tree. A [`CommitListener`] does not count, because it does not read [`News::stopped`].
     pub fn is_watched(&self, root: TaskId) -> bool {
         self.inner.feed.is_watched(root)
     }
@@ -340,9 +340,8 @@ impl Store {
             if !failure.is_unreached() {
                 tracing::warn!(error = %failure.error, "an agent's definition could not be stored");
             }
-            // If the result is lost, the definition may have been written. The error is
-            // `Unavailable` in this case, too, because the caller may repeat the call after every
-            // error.
+            // A lost result gives `Unavailable`, too, although the definition may have been
+            // written. The caller may repeat the call after every error, so this is safe.
             if !failure.sent || failure.is_result_lost() { CommitError::Unavailable } else { commit::commit_error(&failure) }
         })
     }

@@ -1,6 +1,7 @@
 //! Notifies the asker of a gate call when a commit changes the call. Thousands of askers may wait
-//! for minutes. So a [`CommitListener`], unlike a [`Listener`](super::Listener), keeps no buffer of
-//! deltas and no [`StoppedTask`](crate::store::StoppedTask) in memory.
+//! at the same time, each for minutes, so a [`CommitListener`] uses little memory. Unlike a
+//! [`Listener`](super::Listener), it needs no buffer of deltas and no
+//! [`StoppedTask`](crate::store::StoppedTask).
 
 use std::future::pending;
 use std::sync::Arc;
@@ -14,10 +15,11 @@ use crate::task::id::TaskId;
 /// A subscription to the commits to one tree.
 #[derive(Debug)]
 pub struct CommitListener {
-    /// A clone of `TreeChannels::commit_listeners`, by which `Feed::is_watched` counts the
-    /// listeners of this type. This field is declared before `news`, so that it is dropped before
-    /// `news`. In the opposite order, a listener that is being dropped would count without a
-    /// receiver of `news`, and `Feed::is_watched` could overlook another reader.
+    /// A clone of `TreeChannels::commit_listeners`. `Feed::is_watched` subtracts the number of
+    /// these clones from the number of receivers of `news`. Fields are dropped in the order of
+    /// their declaration, so this field stands before `news`. In the opposite order, a listener
+    /// that is being dropped would for a moment have a clone and no receiver. `Feed::is_watched`
+    /// would then subtract too much, and could overlook another reader.
     _counted: Arc<()>,
     news: watch::Receiver<News>,
     /// If `Some`, this listener counts as a subscriber to the tree. `None` for a listener from
@@ -48,9 +50,8 @@ impl Feed {
         listener
     }
 
-    /// Whether this process has a reader of the tree other than a [`CommitListener`]. If there is
-    /// none, the process need not make [`News::stopped`], because a [`CommitListener`] does not
-    /// take it.
+    /// Whether this process has a reader of the tree other than a [`CommitListener`]. Only such a
+    /// reader needs [`News::stopped`]: a [`CommitListener`] does not read this field.
     pub(in crate::store) fn is_watched(&self, root: TaskId) -> bool {
         let trees = lock(&self.trees);
         trees.channels.get(&root).is_some_and(|channels| {
