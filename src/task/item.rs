@@ -107,9 +107,10 @@ pub enum Fact {
         attempt: u32,
         /// Timeout of this attempt, in milliseconds. Not on the wire.
         timeout_ms: u64,
-        /// Id of the process of this service that sends the call. If the client that proposed the
-        /// call runs it, this member holds the text that `AttemptStart::replica_of_asker` returns.
-        /// Not on the wire.
+        /// The process that runs the attempt. If this service runs it, the id of the service's
+        /// process. If the client that proposed the call runs it, the text of
+        /// `AttemptStart::replica_of_asker`, which names the proposal and the client's process. Not
+        /// on the wire.
         replica: String,
         /// The standing decision that the attempt relies on, if any. Not on the wire.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -117,15 +118,15 @@ pub enum Fact {
     },
     /// A call got its result.
     ToolResult(ToolResult),
-    /// A result arrived that does not settle its call: the result came late, or the client that
-    /// runs the call reported an unknown outcome.
+    /// A result that does not settle its call. Either the result came too late, or the client that
+    /// runs the call reported that the outcome is unknown.
     LateResult(ToolResult),
-    /// A call started a sub-agent's task. If the sub-agent keeps its conversation and already has a
-    /// task, the call sent a message to this task instead.
+    /// A call gave work to a sub-agent. The call created a task for the sub-agent. If the sub-agent
+    /// has one conversation for all calls, a later call sends a message to the existing task.
     SubAgentStarted {
-        /// The call that started the sub-agent's task or sent a message to it.
+        /// The call that gave the work to the sub-agent.
         tool_call_id: CallId,
-        /// The sub-agent's task: a new task, or the task of the kept conversation.
+        /// The sub-agent's task: a new task, or the existing task that got the message.
         child_task_id: TaskId,
         /// Name of the sub-agent in the configuration.
         agent: String,
@@ -254,7 +255,7 @@ pub struct Turn {
     /// Tokens of the prompt and of the answer, as the provider counts them.
     pub usage: Usage,
     /// The provider's own JSON of the answer, with secrets redacted. Later model calls send this
-    /// JSON back. Null if the JSON can be rebuilt from the other members. Not on the wire.
+    /// JSON back. If it is null, they build the JSON from the other members. Not on the wire.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub raw: Value,
 }
@@ -272,8 +273,8 @@ pub struct ToolCall {
     /// model wrote, and the call never runs. Not on the wire.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub holds_secret: bool,
-    /// Id by which the provider knows the call: the provider's own id, or the id that this service
-    /// gave the call if the provider's id was empty or repeated. Not on the wire.
+    /// Id of the call in the conversation with the provider. It is the provider's own id, or
+    /// `tool_call_id` if the provider's own id is empty or repeats an earlier id. Not on the wire.
     #[serde(default)]
     pub provider_id: String,
 }
@@ -314,7 +315,8 @@ pub struct Usage {
 pub enum Outcome {
     /// The call ran and returned a result.
     Succeeded,
-    /// The call failed, or could not be sent, or is repeatable and got no answer in time.
+    /// The call failed or could not be sent, or this service gave up a repeatable call that got no
+    /// answer.
     Failed,
     /// The call could not run as it was proposed, for example because its arguments do not fit the
     /// tool.
@@ -333,9 +335,8 @@ pub enum Outcome {
     Canceled,
     /// The call may have run, but its outcome is not known.
     Unknown,
-    /// A gate let the call through, and this service does not know the outcome, for one of two
-    /// reasons. Either the gate requires no report (`report: optional`). Or the gate does not store
-    /// the allowed call, and only counts the call in a metric (`record: held`).
+    /// A gate let the call through and does not learn the outcome. Either the gate requires no
+    /// report (`report: optional`), or it does not store allowed calls (`record: held`).
     Released,
 }
 
@@ -374,7 +375,7 @@ pub struct ToolResult {
     /// answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http_status: Option<u16>,
-    /// Whether the tool reported an error, but may have acted nevertheless.
+    /// True if an MCP server answered the call with an error, but may have executed the call.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspect: bool,
     /// Whether the client that proposed this gate call reported the result.

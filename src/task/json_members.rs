@@ -1,6 +1,7 @@
-//! Reads JSON and refuses duplicate members, because two parsers could choose different values for
-//! such a member. [`StrictValue`] reads a whole value. [`Members`] reads only the members of one
-//! object, each with the exact text of its value.
+//! Reads JSON and refuses an object with duplicate members. Another program could use the first of
+//! the duplicates where this service uses the last, and so act on a different value of the same
+//! text. [`StrictValue`] reads a whole value. [`Members`] reads the members of one object and keeps
+//! each value as its exact text.
 
 use std::fmt;
 
@@ -58,7 +59,7 @@ impl<'t> Visitor<'t> for MembersVisitor {
 }
 
 /// A deserializer seed that reads a JSON value and fails if an object at any depth has a duplicate
-/// member. The field is the maximum number of levels of lists and objects.
+/// member. It also fails if lists and objects are nested in more levels than the field allows.
 pub(crate) struct StrictValue(pub(crate) usize);
 
 impl<'de> DeserializeSeed<'de> for StrictValue {

@@ -1,6 +1,6 @@
-//! Tells which of a call's texts come from the operator's configuration. Only these texts may stand
-//! in briefs of requests and in messages: a tool name or a summary that an agent wrote could pass
-//! for words of this service.
+//! Tells which of a call's texts come from the operator's configuration. Of a call's texts, the
+//! briefs of requests and the messages contain only these. Readers could mistake a tool name or a
+//! summary that an agent wrote for a statement of this service.
 
 use serde::{Deserialize, Serialize};
 

@@ -28,8 +28,9 @@ pub struct PlannedRequest {
 }
 
 impl Progress {
-    /// Whether a request blocks the turn: an open request of a kind that blocks, or a request that
-    /// is still to be opened. No call of the turn may run until the request is closed.
+    /// Whether the turn is blocked, so that none of its calls may run. The turn is blocked while a
+    /// request whose kind has `blocks_turn` is open, and while a call needs a request that is not
+    /// open yet.
     #[must_use]
     pub fn is_blocked(&self) -> bool {
         let needs_request =
@@ -40,10 +41,11 @@ impl Progress {
             || self.unfinished().any(needs_request)
     }
 
-    /// Whether a driver has work to do for the task now. There is no work if a request blocks the
-    /// turn. Otherwise, there is work if the driver can continue an unfinished call, or if the task
-    /// has neither an open request nor a running sub-agent. The driver cannot continue a call that
-    /// waits for a decision, is settled, or has a sub-agent.
+    /// Whether a driver has work to do for the task now. While a request blocks the turn, there is
+    /// no work. Otherwise, there is work in two cases:
+    /// - The task has neither an open request nor a running sub-agent.
+    /// - An unfinished call neither waits for a decision, nor is settled, nor runs in a sub-agent's
+    ///   task.
     #[must_use]
     pub fn has_work(&self) -> bool {
         let delegated = |state: &CallState| state.child().is_some();
@@ -57,9 +59,9 @@ impl Progress {
         !self.is_blocked() && (!waits_for_others || self.unfinished().any(may_go_on))
     }
 
-    /// Whether one of the task's calls opens a request now, or may open a request later. If the
-    /// tree has the maximum number of open requests, a parked task with such a call waits until a
-    /// request is closed.
+    /// Whether one of the task's calls needs a new request now, or may need a new request later. A
+    /// parked task with such a call waits while the tree has `MAX_OPEN_REQUESTS` open requests. The
+    /// close of any of these requests queues the task again.
     #[must_use]
     pub fn may_open_request(&self) -> bool {
         self.unfinished().any(|state| match state.phase {
@@ -78,9 +80,9 @@ impl Progress {
         })
     }
 
-    /// Whether a person has supplied this call's result in an answer to an approval request that is
-    /// still open for other calls. The result is provisional until the request is closed: if a
-    /// later answer to the request ends the task, the result is discarded.
+    /// Whether a person has supplied this call's result in an approval request that is still open,
+    /// because other calls of the request are undecided. The result becomes final when the request
+    /// is closed. If a later answer to the request ends the task, the result is discarded.
     pub(super) fn has_provisional_result(&self, state: &CallState) -> bool {
         let respond = Some(&Action::Respond);
         let decides =
@@ -150,9 +152,9 @@ pub(super) fn planned_requests(progress: &Progress) -> Vec<PlannedRequest> {
         .collect()
 }
 
-/// Returns the requests for the results of calls that the API's client runs. `next_step` plans
-/// these requests once no open request blocks the turn. Each request is addressed to the task's
-/// owner, whose client runs the call, even if other people approved the call.
+/// Returns the requests that ask the API's client to run calls and to answer with their results.
+/// `next_step` calls this function only if no request blocks the turn. The only approver of each
+/// request is the task's owner, whose client runs the call, even if other people approved the call.
 pub(super) fn external_result_requests(progress: &Progress) -> Vec<PlannedRequest> {
     let ready = progress.unfinished().filter(|state| {
         state.performer == ToolKind::External
@@ -169,9 +171,9 @@ pub(super) fn external_result_requests(progress: &Progress) -> Vec<PlannedReques
     requests.take(progress.remaining_requests()).collect()
 }
 
-/// Returns the calls whose sub-agents start now. `sessions` names the sub-agents that have one
-/// conversation for all calls to them. Such a sub-agent performs one call at a time, so at most one
-/// of its calls starts.
+/// Returns the calls to hand to sub-agents now. `sessions` names the sub-agents that have a single
+/// conversation for all calls. Such a sub-agent performs one call at a time: if it is idle, it gets
+/// its first ready call; otherwise, it gets none.
 pub(super) fn sub_agents_to_start(progress: &Progress, sessions: &BTreeSet<String>) -> Vec<CallId> {
     let mut busy_sessions: BTreeSet<&str> = BTreeSet::new();
     let mut starting = Vec::new();
@@ -192,10 +194,10 @@ pub(super) fn sub_agents_to_start(progress: &Progress, sessions: &BTreeSet<Strin
     starting
 }
 
-/// Returns the next calls to run, in the model's order: either consecutive calls that are all
-/// repeatable, or one call that is not repeatable. Returns at most [`MAX_PARALLEL_CALLS`] calls.
-/// Each call may have to open a request, so the number of calls is also at most
-/// [`Progress::remaining_requests`].
+/// Returns the next calls to run in parallel, in the model's order. They are either consecutive
+/// repeatable calls, or a single call that is not repeatable. Returns at most
+/// [`MAX_PARALLEL_CALLS`] calls. Also returns at most [`Progress::remaining_requests`] calls,
+/// because each call that runs may need a request, for example about its unknown outcome.
 pub(super) fn next_parallel_calls(progress: &Progress) -> Vec<CallId> {
     let mut calls = Vec::new();
     let is_performed_here = |state: &&CallState| !state.performer.properties().performed_elsewhere;
@@ -217,9 +219,10 @@ pub(super) fn next_parallel_calls(progress: &Progress) -> Vec<CallId> {
     calls
 }
 
-/// Returns the calls for which a person is asked a question of the tool's server now. `ended` holds
-/// the calls whose last attempt ended with questions. The function also returns each call for which
-/// a person has answered one question, and the server's other questions have no answer yet.
+/// Returns the calls that need an elicitation now, which asks a person a question of the tool's
+/// server. A call needs an elicitation in two cases:
+/// - Its last attempt ended with questions. `ended` holds these calls.
+/// - A person has answered a question, and another question of the server has no answer yet.
 pub(super) fn calls_to_elicit(progress: &Progress, ended: &BTreeSet<CallId>) -> Vec<CallId> {
     unfinished_ids(progress, |state| {
         let has_ended = ended.contains(&state.call.tool_call_id);

@@ -56,8 +56,8 @@ pub struct Progress {
     pub calls: Vec<CallState>,
     /// The open requests, oldest first.
     pub open: Vec<RequestProgress>,
-    /// The requests of the last turn that were closed by a decision. A decision takes effect once
-    /// no request blocks the turn.
+    /// The requests of the last turn that a decision closed. Once no request blocks the turn, their
+    /// decisions take effect, and the requests become `resumed`.
     pub responded: Vec<RequestId>,
     /// `Cancel` or `CancelRoot` if a decision or a deadline demands that the task ends. With
     /// `CancelRoot`, the other tasks of the tree end, too. `None` again once the task has ended.
@@ -88,8 +88,9 @@ pub struct Progress {
     /// Number of calls that were refused because they repeat a rejected call, counted from the last
     /// user message.
     pub refused_repeats: u32,
-    /// `seq` of the last item of the uncertain history. The items that followed it may have been
-    /// lost when a backup was restored or a standby was promoted. 0 if no history is uncertain.
+    /// `seq` of the last item before the last restore of a backup or promotion of a standby; 0 if
+    /// there is no such item. The restore or the promotion may have lost the items that followed
+    /// this item. The uncertain history is this item and all items before it.
     pub uncertain_seq: i64,
     /// Whether the last user message belongs to the uncertain history.
     pub message_uncertain: bool,
@@ -108,7 +109,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Builds the state after all `items`. No item counts as uncertain (see `uncertain_seq`).
+    /// Builds the state after all `items`. Every item counts as certain: `uncertain_seq` is 0.
     #[must_use]
     pub fn from_items(items: &[Item]) -> Self {
         Self::replay(items, None)
@@ -202,9 +203,9 @@ impl Progress {
         }
     }
 
-    /// Applies a result that does not settle its call (see [`Fact::LateResult`]). If the asker that
-    /// runs the call reports an unknown outcome, the report also returns the asker's permit. The
-    /// asker's attempt then no longer counts as in flight.
+    /// Applies a result that does not settle its call (see [`Fact::LateResult`]). If an asker runs
+    /// the call and reports an unknown outcome, its attempt is over and no longer counts as in
+    /// flight.
     fn apply_late_result(&mut self, result: &ToolResult) {
         if let Some(state) = self.call_mut(result.tool_call_id)
             && matches!(&state.phase, Phase::Started(start) if start.is_run_by_asker())
@@ -263,9 +264,9 @@ impl Progress {
         self.running_since = self.running_since.map(|_| at);
     }
 
-    /// Sets the times that come from `facts` to `at`, the time of their commit. The facts were
-    /// applied before the commit, with an estimate of its time. `facts` must be the last facts that
-    /// were applied.
+    /// Corrects the times in the state after the commit of `facts`. The facts were applied before
+    /// the commit, with an estimated time. `at`, the time of the commit, replaces the estimate.
+    /// `facts` must be the last facts that were applied.
     pub fn set_commit_time<'f>(&mut self, facts: impl Iterator<Item = &'f Fact>, at: Time) {
         for fact in facts {
             if let Fact::TaskStatus { .. } | Fact::UserMessage { .. } = fact {
@@ -357,14 +358,14 @@ impl Progress {
             .clone()
             .filter(|_| state.unanswered_attempts() > 0);
         state.phase = match (judgement.verdict, unanswered) {
-            // An earlier attempt may have run. The refusal prevents further attempts, so the
-            // outcome of the call stays unknown.
+            // An attempt without an answer may have taken effect. The refusal prevents a further
+            // attempt, so the outcome of the call stays unknown.
             (Verdict::Deny | Verdict::Invalid, Some(_)) => {
                 Phase::Settled(Outcome::Unknown, OUTCOME_UNKNOWN_TEXT.to_owned())
             }
-            // The call was started and must not happen twice. Under each of these verdicts, the
-            // call counts as started, so that a person is asked about its outcome. This holds even
-            // if a person permitted a further attempt before this judgement.
+            // An attempt without an answer may have taken effect, and the call must not take effect
+            // twice. The call stays started, so that a person is asked about its outcome. A retry
+            // that a person permitted before this judgement no longer counts.
             (Verdict::Allow | Verdict::Hold | Verdict::Human, Some(start))
                 if !effect.is_repeatable() && start.attempt > state.asking_attempt =>
             {
@@ -393,8 +394,9 @@ impl Progress {
     }
 }
 
-/// Returns the result text of a call that repeats a rejected call. `rejection` is `None` at a gate,
-/// where the rejected call is in another task. The reason then comes from `judgement`.
+/// Returns the result text of a call that repeats a rejected call. The text has the reason of
+/// `rejection`. At a gate, the rejected call is in another task, so `rejection` is `None`, and the
+/// text has the reason of `judgement`.
 fn repeated_rejection_text(rejection: Option<&RejectedCall>, judgement: &Judgement) -> String {
     let Some(rejection) = rejection else {
         let rejected = as_sentence(judgement.reason.as_deref().unwrap_or(REPEATED_TEXT));

@@ -6,9 +6,10 @@
 //! to a question of the tool's server, a message, a cancellation and a retry of the task do not end
 //! the quarantine.
 //!
-//! A call at a gate is a task of its own, but a decision about it ends the quarantine for all calls
-//! of its session. So each of these tasks also says when it began or ended a quarantine
-//! ([`Quarantine::change_since`]), and the store compares the tasks (`store/gate_calls.rs`).
+//! At a gate, each call is a task of its own, but a quarantine applies to all calls of the tool in
+//! the session: a decision in one task ends a quarantine that another task began. Therefore, each
+//! task stores its last change of the quarantine ([`Quarantine::change_since`]). The newest change
+//! in the session tells whether the tool is quarantined (`store/gate_calls.rs`).
 
 use std::collections::BTreeMap;
 
@@ -25,15 +26,16 @@ pub struct Quarantine {
     tools: BTreeMap<String, Quarantined>,
     /// `seq` of the last item that was applied.
     seq: i64,
-    /// `seq` of the last item that quarantined a tool (`true`), or had a person's decision about a
-    /// call (`false`).
+    /// The last change: the `seq` of its item, and `true` if the item quarantined a tool, or
+    /// `false` if a person decided a call. `None` before the first change.
     changed: Option<(i64, bool)>,
 }
 
 /// The text of `Quarantined::finding` for a started call without a result.
 const OUTCOME_UNKNOWN: &str = "was started, and its outcome is not known";
 
-/// Returns the reason of a quarantine by a call at a gate whose journal does not say more.
+/// Returns the reason of a quarantine that `call` at a gate has caused. Used if the call's journal
+/// is unreadable or does not show a more specific reason.
 #[must_use]
 pub(crate) fn reason_without_journal(call: CallId) -> String {
     reason_of(call, "may have acted")
@@ -61,9 +63,10 @@ impl Quarantine {
         Some(reason_of(*call, finding))
     }
 
-    /// Returns how the items after `seq` have changed the quarantine: `true` if the last change put
-    /// a tool into quarantine, and `false` if the last change was a person's decision about a call.
-    /// Such a decision counts even if the tool was not in quarantine in this task.
+    /// Returns the last change of the quarantine by an item after `seq`: `true` if the item
+    /// quarantined a tool, `false` if a person decided a call, and `None` if there is no change. A
+    /// decision counts as a change even if the tool is not in quarantine in this task, because
+    /// another task may have quarantined the tool.
     #[must_use]
     pub fn change_since(&self, seq: i64) -> Option<bool> {
         let (_, quarantines) = self.changed.filter(|(at, _)| *at > seq)?;
@@ -81,9 +84,9 @@ impl Quarantine {
                 }
             }
             Fact::ToolResult(result) | Fact::LateResult(result) => self.apply_result(result, calls),
-            // In a task that has not failed, a reconcile request quarantines the tool of a started
-            // `once` call. A failed task opens no reconcile requests, so the tools of its started
-            // `once` calls are quarantined here.
+            // In a task that continues, the reconcile request about a started `once` call
+            // quarantines the tool. A failed task opens no reconcile request, so its failure
+            // quarantines the tool.
             Fact::TaskStatus {
                 status: TaskStatus::Failed,
                 ..
@@ -107,8 +110,8 @@ impl Quarantine {
         }
     }
 
-    /// Ends the quarantine of `tool`, because a person has decided a call of it. The decision is in
-    /// the last item that was applied.
+    /// Ends the quarantine of `tool`, because a person has decided a call of it. The caller has
+    /// already applied the item with the decision, so that `self.seq` is this item's `seq`.
     pub(super) fn lift(&mut self, tool: &str) {
         self.tools.remove(tool);
         self.changed = Some((self.seq, false));

@@ -47,8 +47,8 @@ impl RejectedCalls {
         arguments_text: &str,
         reason: Option<String>,
     ) {
-        // A rejected call with malformed arguments is not kept. An equal call is invalid, and an
-        // invalid call is refused without a request anyway.
+        // A rejected call with malformed arguments needs no entry. A later call with the same
+        // arguments is invalid, and every invalid call is refused without a request.
         if let Ok(arguments) = parse_arguments(arguments_text) {
             self.0.push(RejectedCall {
                 call,

@@ -71,13 +71,13 @@ pub struct CallSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub definition: Option<String>,
     /// User id of the person who replaced the model's arguments by `arguments_text`, if any. If
-    /// several approvals are required, this person may not approve the call, because other people
-    /// must approve the new arguments. Not on the wire.
+    /// this request requires several approvals, only other people may approve the call. Not on the
+    /// wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub editor: Option<String>,
-    /// True if an earlier request about the call required several approvals. In this case, `editor`
-    /// may not approve the call, even if this request requires only one approval: other people must
-    /// still approve the new arguments. Not on the wire.
+    /// Whether only people other than `editor` may approve the call, even if this request requires
+    /// only one approval. Copied from `EditedArguments::needs_others`; false if no person edited
+    /// the call. Not on the wire.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub bars_editor: bool,
     /// The standing decision that a person may give when they approve the call, if the rule offered
@@ -95,8 +95,8 @@ impl CallSpec {
             .map_or(&self.target, |address| &address.text)
     }
 
-    /// Whether `digest` and `address` match the other members. If `definition` is not stored,
-    /// `digest` cannot be recomputed and is not checked.
+    /// Whether `digest` and `address` match the other members. Without a stored `definition`,
+    /// `digest` cannot be recomputed, so only `address` is checked.
     fn has_valid_digests(&self, tenant: &str, task: TaskId) -> bool {
         let is_sealed =
             |address: &Address| *address == Address::new(&self.digest, address.text.clone());
@@ -209,17 +209,17 @@ impl RequestSpec {
     }
 
     fn computed_seal(&self) -> String {
-        // This digest does not cover `bars_editor`, because older versions compute the digest
-        // without this member. The check of the votes before a call starts protects against a
-        // changed `bars_editor` instead (see `EditedArguments`).
+        // The seal does not cover `bars_editor`, because older versions of this service compute the
+        // seal without this member. Before a call starts, the votes are checked again, with
+        // `EditedArguments::needs_others` instead of `bars_editor`.
         let calls: Vec<_> = self
             .pending_tool_calls
             .iter()
             .map(|call| (call.tool_call_id, call.needs_decision, &call.editor))
             .collect();
-        // The digest covers `details` and `form` only if the decision depends on them. In a
-        // credentials request, the `details` name the service whose login is asked for. In an
-        // elicitation, the `details` and the `form` belong to the question of the tool's server.
+        // In a credentials request, the seal covers `details`, which name the service whose login
+        // is asked for. In an elicitation, the seal covers `details`, `form` and the server's
+        // questions. In any other request, the seal covers none of them.
         let elicitation = self.elicitation.as_ref();
         let asked = elicitation.map(|asked| json!([self.details, self.form, asked]));
         let service = self.details.clone();
