@@ -2,9 +2,9 @@
 //! kind's properties. To add a kind, add a variant of [`RequestKind`], a constant, and the code for
 //! behaviour that no other kind has.
 //!
-//! Invariant: code tells kinds apart only by a property or by an exhaustive match, so that the
-//! compiler asks for each behaviour of a new kind. A test (`tests/architecture`) refuses code that
-//! compares kinds.
+//! Invariant: code tells kinds apart only by a property or by an exhaustive match. The code with a
+//! new kind therefore compiles only once every property and every match covers the kind. A test
+//! (`tests/architecture`) refuses code that compares kinds.
 
 use serde::{Deserialize, Serialize};
 
@@ -112,7 +112,7 @@ pub enum ResponseKind {
     /// are stored sealed. The journal has only the names of the form's fields.
     SecretForm,
     /// The answer's member `response` says yes or no in `confirmed`, with or without a `comment`.
-    /// The actions `approve` and `reject` are a yes and a no, too.
+    /// A person can also say yes by the action `approve`, and no by the action `reject`.
     YesOrNo,
     /// The answer's member `result` has any JSON value.
     Result,

@@ -13,10 +13,11 @@ use super::user::{UserId, UserIds};
 
 pub(crate) type TimedDecision = (Time, Decision);
 
-/// The rule by which the people who have approved a call are counted. The value of `auth.user_ids`
-/// at the time of the answers is not stored. `Folded` never counts one person as two, but may count
-/// two people as one. A count that is too low does no harm: the answer that completes the approvals
-/// is stored with `leave`, so this answer decides the call without a count.
+/// The setting for counting the people whose stored answers approve a call. The journal lacks the
+/// value that `auth.user_ids` had at the time of an answer, so the setting is always `Folded`.
+/// `Folded` may count two people as one, but never counts one person as two. A count that is too
+/// low does no harm: the answer that completes the approvals is stored with `leave`, which decides
+/// the call without a count.
 pub(super) const COUNTING_IDS: UserIds = UserIds::Folded;
 
 /// A request with the answers given so far.
@@ -52,9 +53,10 @@ impl<'a> RequestState<'a> {
         self.status == RequestStatus::Pending && !self.expired
     }
 
-    /// Returns the answer that decided `call`, if any: the first answer that settles the call alone
-    /// or completes the required approvals. If there is none, but the request was closed and the
-    /// task continues, returns the last answer about the call.
+    /// Returns the answer that decided `call`; `None` if the call is undecided. The first answer
+    /// that settles the call alone or completes the required approvals has decided the call.
+    /// Without such an answer, the last answer about the call has decided it, provided that an
+    /// answer has closed the request and lets the task continue.
     #[must_use]
     pub fn deciding_answer(&self, call: CallId) -> Option<&'a TimedDecision> {
         let mut people = BTreeSet::new();

@@ -1,7 +1,7 @@
 //! Handles uncertain history. The end of a task's history may be lost when a backup is restored or
 //! a standby is promoted. A call may then have run although the remaining history does not show its
-//! start. Invariant: such a call runs only if it may be repeated, or if a person approves the call
-//! after the restore or the promotion.
+//! start. Invariant: such a call runs only if its effect allows a repetition, or if a person
+//! approves the call after the restore or the promotion.
 
 use super::call_state::{CallState, OUTCOME_UNKNOWN_TEXT, Phase};
 use super::decision::{Action, CallAnswer, Decision};
@@ -17,14 +17,14 @@ use super::verdict::Verdict;
 pub(crate) const MAY_HAVE_RUN_TEXT: &str = "Whether this call has run is not known: the database was restored from a backup, or a \
     standby was promoted, after it was asked for.";
 
-/// Reason for holding a `once` call that the model proposed after a restore or a promotion. The
-/// call is held because the user has sent no message since the restore or the promotion.
+/// Reason for holding a `once` call that the policy allows. The model proposed the call after a
+/// restore or a promotion, and the user has sent no message since the restore or the promotion.
 pub(crate) const HISTORY_LOST_TEXT: &str = "The database was restored from a backup, or a standby was promoted, since the user's \
     last message: what this task has done meanwhile is not known.";
 
-/// Returns the `seq` of the last item whose time is at most `history_uncertain_until`; 0 if there
-/// is no such item. All items up to this `seq` are uncertain. Some of them may have a time after
-/// `history_uncertain_until`, because the clocks of two servers differ.
+/// Returns the `seq` of the last uncertain item; 0 if no item is uncertain. The last uncertain item
+/// is the last item whose time is at most `history_uncertain_until`. Every earlier item is also
+/// uncertain, even if its own time is later: the clocks of two servers may differ.
 #[must_use]
 pub(crate) fn uncertain_seq(items: &[Item], history_uncertain_until: Option<Time>) -> i64 {
     let Some(history_uncertain_until) = history_uncertain_until else {
@@ -52,9 +52,9 @@ impl Progress {
         progress
     }
 
-    /// Sets `is_approval_certain` for each call that `decision` approves and that now has all
-    /// required approvals. Does nothing if `is_certain` is false: the decision then belongs to the
-    /// uncertain history.
+    /// Sets `is_approval_certain` of each call that `decision` approves: true if the call now has
+    /// all required approvals. `is_certain` is false for a decision that belongs to the uncertain
+    /// history. Such a decision changes nothing.
     pub(super) fn mark_certain_approvals(&mut self, decision: &Decision, is_certain: bool) {
         for state in &mut self.calls {
             let answer = decision.decisions.get(&state.call.tool_call_id);

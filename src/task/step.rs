@@ -1,5 +1,5 @@
-//! Decides the next step of a task. The decision is a pure and total function: it reads no clock,
-//! does no I/O and keeps no state, so [`next_step`] decides the same again after a crash.
+//! Decides the next step of a task. [`next_step`] is a pure and total function: it reads no clock,
+//! does no I/O and keeps no state. Equal progress and equal context always give the same step.
 
 use std::collections::BTreeSet;
 
@@ -56,24 +56,24 @@ pub enum AwaitedEvent {
     Attempt(CallId),
     /// The end of a sub-agent's task.
     Child(TaskId),
-    /// The closing of any request, while the tree has the maximum number of open requests.
+    /// The closing of any request of the tree, which has the maximum number of open requests.
     RequestClosed,
     /// A user message or another command. A terminal task waits for this event.
     Message,
-    /// A new proposal of the gate call. The call cannot start earlier, because its asker has left.
+    /// A new proposal of the gate call. Its asker has left, and the call waits for its return.
     Asker,
 }
 
 /// How a task ends.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Ending {
-    /// With the model's final text.
+    /// The task completes with the model's final text.
     Completed(String),
-    /// With the result of a gate call.
+    /// The task of a gate call completes, because the call has a result.
     Settled,
-    /// By a failure after which the task cannot continue.
+    /// The task fails and cannot continue.
     Failed(Failure),
-    /// By a cancellation that a person, a deadline or an ancestor caused.
+    /// A person, a deadline or an ancestor has canceled the task.
     Canceled,
 }
 
@@ -127,7 +127,7 @@ pub fn next_step(progress: &Progress, context: &StepContext) -> Step {
     let mut needs_request = !asking.is_empty();
     let mut remaining = progress.remaining_requests();
     asking.retain(|call| {
-        // Questions that only this process knows are asked even beyond the maximum of requests.
+        // The maximum of requests does not hold back questions that only this process's memory has.
         let is_asked = remaining > 0 || context.ended_with_questions.contains(call);
         remaining = remaining.saturating_sub(1);
         is_asked
@@ -192,8 +192,8 @@ fn is_lost(state: &CallState, context: &StepContext) -> bool {
     matches!(state.phase, Phase::Started(_)) && !context.running.contains(&state.call.tool_call_id)
 }
 
-/// Whether an attempt at the call may be in flight, and no further attempt may start beside it.
-/// Always false for a repeatable call, unless a client outside this service runs the call.
+/// Whether the task must wait for an attempt at the call that may be in flight. A repeatable call
+/// that this service runs needs no wait: a further attempt may start beside the first.
 fn is_in_flight(state: &CallState, context: &StepContext) -> bool {
     let exclusive = !state.effect.is_repeatable() || state.performer == ToolKind::External;
     matches!(state.phase, Phase::Started(_)) && exclusive && !is_lost(state, context)

@@ -56,7 +56,7 @@ pub enum ToolKind {
     External,
     /// A sub-agent performs the call.
     Agent,
-    /// A person answers the call, which is one of the `request_…` tools.
+    /// A person answers the call. The tools of this kind are the `request_…` tools.
     Human,
 }
 
@@ -69,8 +69,8 @@ pub struct ToolKindProperties {
     /// for the earlier calls of its turn.
     pub performed_elsewhere: bool,
     /// Whether a call is itself a question to a person. If true, no `allow` rule applies to the
-    /// call, no glob of a rule matches its tool, and the call is not refused for repeating a
-    /// rejected call.
+    /// call. Any other rule applies only if it has the exact name of the tool: a glob does not
+    /// match. A person's rejection of an equal call does not deny the call.
     pub asks_person: bool,
     /// The receiver of a credential that tools of this kind use, as shown to the person who enters
     /// the credential. `None` if the receiver is the tool's [`ToolSpec::target`].
@@ -129,10 +129,11 @@ pub struct ToolSpec {
     pub summary: Option<String>,
     /// Time limit of one attempt.
     pub timeout: Duration,
-    /// `sha256:…` over the tool's definition: kind, target (for an HTTP tool, the method and the
-    /// whole URL), parameters, effect, the headers and env with each `${…}` unexpanded, and the
-    /// services of `request_credentials`. The description, the summary and the timeout are left
-    /// out.
+    /// `sha256:…` over the tool's definition. The definition consists of the kind, the target, the
+    /// parameters, the effect, the headers and the env. In the parameters, headers and env, each
+    /// `${…}` is unexpanded. For an HTTP tool, the target is the method and the whole URL. The
+    /// definition of `request_credentials` includes the services, and the definition of an MCP tool
+    /// includes the server's settings. The description, the summary and the timeout are left out.
     pub definition: String,
     /// The names of the credentials to which the tool's headers, `url` and `env` refer. The names
     /// are sorted and without duplicates.

@@ -89,10 +89,10 @@ pub fn conversation(items: &[Item]) -> Vec<Message> {
     messages
 }
 
-/// Returns the result of each call, as the model sees it. If a call has an `unknown` result and a
-/// late result, the late result counts, whatever their order in the journal. For example, the late
-/// result comes first if an earlier attempt answers during a later attempt, and a cancellation of
-/// the task then ends the call as `unknown`.
+/// Returns the result of each call, as the model sees it. A late result of a call replaces the
+/// call's `unknown` result, even if the late result comes first in the journal. It comes first, for
+/// example, if an earlier attempt answers during a later attempt, and a cancellation of the task
+/// then ends the call as `unknown`.
 fn results(items: &[Item]) -> BTreeMap<CallId, &ToolResult> {
     let mut results: BTreeMap<CallId, &ToolResult> = BTreeMap::new();
     let mut late = Vec::new();
@@ -115,10 +115,10 @@ fn results(items: &[Item]) -> BTreeMap<CallId, &ToolResult> {
     results
 }
 
-/// Returns the edited arguments of the calls that ran with a person's edit. An edit counts if the
-/// call was started after the edit. A call whose result the API's client supplied
-/// ([`ResponseKind::FormResult`]) has no start in the journal. The edit of such a call counts if
-/// the result was supplied after the edit.
+/// Returns, for each call that ran with a person's edit, the edited arguments. A call ran with an
+/// edit if the journal has a start of the call after the edit. If the API's client supplied the
+/// result ([`ResponseKind::FormResult`]), the journal has no start: such a call ran with an edit if
+/// the client supplied the result after the edit.
 fn executed_edits(items: &[Item]) -> BTreeMap<CallId, &str> {
     let (mut changed, mut ran, mut external) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
     for item in items {

@@ -65,8 +65,8 @@ pub(crate) fn format_duration(duration: Duration) -> String {
         return format!("{millis}ms");
     }
     let seconds = duration.as_secs();
-    // Columns: the unit's length in seconds, the least count for which the unit is used, the unit's
-    // name. A least count of 2 keeps the customary `24h` and `60s` instead of `1d` and `1m`.
+    // Each row: a unit's length in seconds, the least count that is written in the unit, the unit's
+    // name. The least counts of 2 make a day `24h` instead of `1d`, and a minute `60s`, not `1m`.
     let units = [(86_400, 2, "d"), (3600, 1, "h"), (60, 2, "m")];
     let unit = units
         .into_iter()

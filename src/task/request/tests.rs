@@ -1,4 +1,5 @@
-//! Tests that the digests of a request cover its content, and that older requests are read.
+//! Tests that the digests of a request cover its content, and that this service can read requests
+//! that an earlier version stored.
 
 use uuid::Uuid;
 

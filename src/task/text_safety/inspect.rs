@@ -15,8 +15,8 @@ use super::{is_hidden, without_emoji};
 use crate::task::request::Warning;
 use crate::task::text::cut;
 
-/// Maximum number of places reported for one warning code. If there are more places, a warning
-/// about the arguments as a whole says so.
+/// Maximum number of places that get a warning of one code. For all further places together, a
+/// warning about the arguments as a whole says that there are more.
 const MAX_PLACES_PER_CODE: usize = 7;
 /// Maximum size of a pointer in bytes. A longer pointer is cut so that it leads to an enclosing
 /// value.
@@ -41,10 +41,10 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// Adds a warning with this code, unless the code already has a warning at `pointer`. Once the
-    /// code has warnings at `MAX_PLACES_PER_CODE` places, warnings at further places are left out.
-    /// A warning with an empty `pointer` is about the arguments as a whole, so this maximum does
-    /// not apply to it.
+    /// Adds a warning with this code, unless the code already has a warning at `pointer`. Leaves
+    /// the warning out if the code already has warnings at `MAX_PLACES_PER_CODE` places. An empty
+    /// `pointer` stands for the arguments as a whole: it does not count as a place, and the maximum
+    /// does not apply to its warning.
     pub fn add(&mut self, code: &'static str, pointer: &str, detail: impl FnOnce() -> String) {
         if self.seen.contains(&(code, pointer.to_owned())) {
             return;
@@ -445,10 +445,10 @@ fn find_mixed_scripts(text: &str, pointer: &str, prefix: &str, findings: &mut Fi
 
 /// The scripts of the letters of a word, as far as the word has been read.
 struct Word {
-    /// The scripts that all letters of the word share. A letter may be used in several scripts.
+    /// The scripts in which every letter of the word is used. A letter may belong to many scripts.
     common: ScriptExtension,
-    /// For each set of [`COMPATIBLE_SCRIPTS`], whether every letter of the word is used in at least
-    /// one script of the set.
+    /// For each set of [`COMPATIBLE_SCRIPTS`], whether the whole word can be written with the
+    /// scripts of the set.
     together: [bool; COMPATIBLE_SCRIPTS.len()],
     /// The distinct scripts of the word's letters, at most [`MAX_NAMED`].
     scripts: Vec<Script>,
