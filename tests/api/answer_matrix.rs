@@ -4,6 +4,7 @@
 mod stored_decisions;
 mod taken_answers;
 
+use macro_rules_attribute::apply;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -336,74 +337,139 @@ async fn overdue(app: &TestApp, question: &Question) {
     until("the request is overdue", is_overdue).await;
 }
 
-on_both! {
-    async fn every_kind_of_request_takes_exactly_its_own_answers(on: On) {
-        let app = TestApp::with(on, &(ASKING.replace("{more}", "") + ACCOUNTS)).await;
-        for (kind, allowed) in ALLOWED {
-            let question = ask(&app, kind).await;
-            let asked = &question.request;
-            let page = format!("{}/resume/{}", app.url(), question.id);
-            let link = |verb: &str, has: bool| if has { json!(format!("{page}/{verb}")) } else { Value::Null };
-            assert_eq!(asked["allowed_actions"].as_array().unwrap().len(), allowed.len(), "{asked}");
-            assert!(allowed.iter().all(|action| asked["allowed_actions"].as_array().unwrap().contains(&json!(action))), "{asked}");
-            assert_eq!(asked["can_decide"], true);
-            assert_eq!(asked["approval_url"], link("approve", ["approval", "confirmation"].contains(&kind)), "{kind}");
-            assert_eq!(asked["rejection_url"], link("reject", true), "{kind}");
-            assert_eq!((&asked["url"], &asked["decision"]), (&json!(page), &Value::Null));
-            let before = state(&app, &question.task).await;
-            for (verb, has) in [("approve", is_taken(kind, "/approve")), ("reject", is_taken(kind, "/reject"))] {
-                let shown = app.owner().header("accept", "text/html").get(&format!("{}/{verb}", question.path())).await;
-                let button = shown.text.contains("type=\"submit\"") && shown.text.contains(&format!("/resume/{}/{verb}\"", question.id));
-                assert_eq!((shown.status, button), (200, has), "{kind} {verb}: {}", shown.text);
+#[apply(on_both)]
+async fn every_kind_of_request_takes_exactly_its_own_answers(on: On) {
+    let app = TestApp::with(on, &(ASKING.replace("{more}", "") + ACCOUNTS)).await;
+    for (kind, allowed) in ALLOWED {
+        let question = ask(&app, kind).await;
+        let asked = &question.request;
+        let page = format!("{}/resume/{}", app.url(), question.id);
+        let link = |verb: &str, has: bool| {
+            if has {
+                json!(format!("{page}/{verb}"))
+            } else {
+                Value::Null
             }
-            no_other_answer_is_taken(&app, &question, kind).await;
-            assert_eq!(state(&app, &question.task).await, before, "{kind}: a refusal changed something");
+        };
+        assert_eq!(
+            asked["allowed_actions"].as_array().unwrap().len(),
+            allowed.len(),
+            "{asked}"
+        );
+        assert!(
+            allowed.iter().all(|action| asked["allowed_actions"]
+                .as_array()
+                .unwrap()
+                .contains(&json!(action))),
+            "{asked}"
+        );
+        assert_eq!(asked["can_decide"], true);
+        assert_eq!(
+            asked["approval_url"],
+            link("approve", ["approval", "confirmation"].contains(&kind)),
+            "{kind}"
+        );
+        assert_eq!(asked["rejection_url"], link("reject", true), "{kind}");
+        assert_eq!(
+            (&asked["url"], &asked["decision"]),
+            (&json!(page), &Value::Null)
+        );
+        let before = state(&app, &question.task).await;
+        for (verb, has) in [
+            ("approve", is_taken(kind, "/approve")),
+            ("reject", is_taken(kind, "/reject")),
+        ] {
+            let shown = app
+                .owner()
+                .header("accept", "text/html")
+                .get(&format!("{}/{verb}", question.path()))
+                .await;
+            let button = shown.text.contains("type=\"submit\"")
+                && shown
+                    .text
+                    .contains(&format!("/resume/{}/{verb}\"", question.id));
+            assert_eq!(
+                (shown.status, button),
+                (200, has),
+                "{kind} {verb}: {}",
+                shown.text
+            );
         }
-        for taken in &TAKEN {
-            one_is_taken(&app, taken).await;
-        }
-        app.stop().await;
+        no_other_answer_is_taken(&app, &question, kind).await;
+        assert_eq!(
+            state(&app, &question.task).await,
+            before,
+            "{kind}: a refusal changed something"
+        );
     }
+    for taken in &TAKEN {
+        one_is_taken(&app, taken).await;
+    }
+    app.stop().await;
+}
 
-    async fn withdrawn_request_of_any_kind_takes_no_answer(on: On) {
-        let app = TestApp::with(on, &(ASKING.replace("{more}", "") + ACCOUNTS)).await;
+#[apply(on_both)]
+async fn withdrawn_request_of_any_kind_takes_no_answer(on: On) {
+    let app = TestApp::with(on, &(ASKING.replace("{more}", "") + ACCOUNTS)).await;
+    for kind in KINDS {
+        let question = ask(&app, kind).await;
+        let canceled = app
+            .owner()
+            .hit(&format!("/v1/tasks/{}/cancel", question.task))
+            .await;
+        assert_eq!(canceled.str("/status"), "Canceled", "{}", canceled.text);
+        nothing_is_taken_any_more(&app, &question, kind, 409, "request_withdrawn", "withdrawn")
+            .await;
+    }
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn overdue_request_of_any_kind_takes_no_answer_swept_or_not(on: On) {
+    let yaml = ASKING.replace("{more}", &short("4s", "")) + ACCOUNTS;
+    for (swept, app) in [
+        (false, TestApp::unswept(on, &yaml).await),
+        (true, TestApp::with(on, &yaml).await),
+    ] {
+        let mut questions = Vec::new();
         for kind in KINDS {
-            let question = ask(&app, kind).await;
-            let canceled = app.owner().hit(&format!("/v1/tasks/{}/cancel", question.task)).await;
-            assert_eq!(canceled.str("/status"), "Canceled", "{}", canceled.text);
-            nothing_is_taken_any_more(&app, &question, kind, 409, "request_withdrawn", "withdrawn").await;
+            questions.push((kind, ask(&app, kind).await));
+        }
+        for (_, question) in &questions {
+            overdue(&app, question).await;
+            let is_completed =
+                async || items(&app, &question.task).await.last().unwrap()["status"] == "Completed";
+            if swept {
+                until("the task is completed", is_completed).await;
+            }
+        }
+        for (kind, question) in &questions {
+            let stands = if swept { "expired" } else { "pending" };
+            nothing_is_taken_any_more(&app, question, kind, 410, "request_expired", stands).await;
+            let journal = items(&app, &question.task).await;
+            let closed: Vec<_> = journal
+                .iter()
+                .filter(|item| item["type"] == "request_closed")
+                .collect();
+            assert_eq!(closed.len(), usize::from(swept), "{kind}: {journal:#?}");
+            if swept {
+                assert_eq!(
+                    (&closed[0]["status"], &closed[0]["reason"]),
+                    (&json!("expired"), &json!("expired"))
+                );
+                let result = results_of(&journal, &question.call);
+                let outcome = if *kind == "reconcile" {
+                    "unknown"
+                } else {
+                    "expired"
+                };
+                assert_eq!(
+                    (result.len(), &result[0]["outcome"]),
+                    (1, &json!(outcome)),
+                    "{kind}: {journal:#?}"
+                );
+            }
         }
         app.stop().await;
-    }
-
-    async fn overdue_request_of_any_kind_takes_no_answer_swept_or_not(on: On) {
-        let yaml = ASKING.replace("{more}", &short("4s", "")) + ACCOUNTS;
-        for (swept, app) in [(false, TestApp::unswept(on, &yaml).await), (true, TestApp::with(on, &yaml).await)] {
-            let mut questions = Vec::new();
-            for kind in KINDS {
-                questions.push((kind, ask(&app, kind).await));
-            }
-            for (_, question) in &questions {
-                overdue(&app, question).await;
-                let is_completed = async || items(&app, &question.task).await.last().unwrap()["status"] == "Completed";
-                if swept {
-                    until("the task is completed", is_completed).await;
-                }
-            }
-            for (kind, question) in &questions {
-                let stands = if swept { "expired" } else { "pending" };
-                nothing_is_taken_any_more(&app, question, kind, 410, "request_expired", stands).await;
-                let journal = items(&app, &question.task).await;
-                let closed: Vec<_> = journal.iter().filter(|item| item["type"] == "request_closed").collect();
-                assert_eq!(closed.len(), usize::from(swept), "{kind}: {journal:#?}");
-                if swept {
-                    assert_eq!((&closed[0]["status"], &closed[0]["reason"]), (&json!("expired"), &json!("expired")));
-                    let result = results_of(&journal, &question.call);
-                    let outcome = if *kind == "reconcile" { "unknown" } else { "expired" };
-                    assert_eq!((result.len(), &result[0]["outcome"]), (1, &json!(outcome)), "{kind}: {journal:#?}");
-                }
-            }
-            app.stop().await;
-        }
     }
 }

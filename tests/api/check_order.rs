@@ -1,6 +1,7 @@
 //! Tests the order in which an HTTP request is checked. If several checks fail, the first of them
 //! determines the status.
 
+use macro_rules_attribute::apply;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -60,17 +61,27 @@ async fn updated(app: &TestApp, held: &Held) -> Value {
         .clone()
 }
 
-on_both! {
-    async fn earlier_of_two_failing_checks_answers(on: On) {
-        let app = TestApp::with_finance(on).await;
-        let held = app.held().await;
-        let resume = format!("/resume/{}", held.request);
-        let large = "x".repeat(1024 * 1024 + 1);
-        let wrong = r#"{"action":"approve","digest":"sha256:00","x":1}"#;
-        let other = r#"{"action":"approve","digest":"sha256:00"}"#;
-        let post = Method::POST;
-        tell(&app, &[
-            Attempt(Method::PUT, "/v1/nothing", NO_KEY, &[EVIL], JSON, &large, 404),
+#[apply(on_both)]
+async fn earlier_of_two_failing_checks_answers(on: On) {
+    let app = TestApp::with_finance(on).await;
+    let held = app.held().await;
+    let resume = format!("/resume/{}", held.request);
+    let large = "x".repeat(1024 * 1024 + 1);
+    let wrong = r#"{"action":"approve","digest":"sha256:00","x":1}"#;
+    let other = r#"{"action":"approve","digest":"sha256:00"}"#;
+    let post = Method::POST;
+    tell(
+        &app,
+        &[
+            Attempt(
+                Method::PUT,
+                "/v1/nothing",
+                NO_KEY,
+                &[EVIL],
+                JSON,
+                &large,
+                404,
+            ),
             Attempt(Method::PUT, &resume, NO_KEY, &[EVIL], JSON, &large, 405),
             Attempt(post.clone(), &resume, NO_KEY, &[EVIL], JSON, &large, 403),
             Attempt(post.clone(), &resume, NO_KEY, &[SPEAKS], JSON, &large, 413),
@@ -85,45 +96,115 @@ on_both! {
             Attempt(post.clone(), &resume, BOB, &[], "text/plain", wrong, 415),
             Attempt(post.clone(), &resume, BOB, &[], JSON, wrong, 422),
             Attempt(post.clone(), &resume, BOB, &[], JSON, other, 412),
-        ]).await;
-        assert_eq!(updated(&app, &held).await, held.body["updated_at"], "nothing changed");
-        app.model.then(text_answer("done"));
-        let key = ("idempotency-key", "first");
-        let first = app.approver().header(key.0, key.1).post(&resume, &json!({"action": "approve"})).await;
-        assert_eq!(first.status, 200, "{}", first.text);
-        tell(&app, &[
+        ],
+    )
+    .await;
+    assert_eq!(
+        updated(&app, &held).await,
+        held.body["updated_at"],
+        "nothing changed"
+    );
+    app.model.then(text_answer("done"));
+    let key = ("idempotency-key", "first");
+    let first = app
+        .approver()
+        .header(key.0, key.1)
+        .post(&resume, &json!({"action": "approve"}))
+        .await;
+    assert_eq!(first.status, 200, "{}", first.text);
+    tell(
+        &app,
+        &[
             Attempt(post.clone(), &resume, BOB, &[], JSON, wrong, 422),
             Attempt(post.clone(), &resume, BOB, &[], JSON, other, 412),
-            Attempt(post.clone(), &resume, BOB, &[], JSON, r#"{"action":"approve"}"#, 409),
-            Attempt(post.clone(), &resume, CAROL, &[key], JSON, r#"{"action":"approve"}"#, 403),
+            Attempt(
+                post.clone(),
+                &resume,
+                BOB,
+                &[],
+                JSON,
+                r#"{"action":"approve"}"#,
+                409,
+            ),
+            Attempt(
+                post.clone(),
+                &resume,
+                CAROL,
+                &[key],
+                JSON,
+                r#"{"action":"approve"}"#,
+                403,
+            ),
             Attempt(post.clone(), &resume, BOB, &[key], "text/plain", "{", 422),
             Attempt(post.clone(), &resume, NO_KEY, &[key], JSON, "{", 401),
-        ]).await;
-        let replay = app.approver().header(key.0, key.1).post(&resume, &json!({"action": "approve"})).await;
-        assert_eq!((replay.status, replay.header("idempotency-replayed")), (200, "true"));
-        app.stop().await;
-    }
+        ],
+    )
+    .await;
+    let replay = app
+        .approver()
+        .header(key.0, key.1)
+        .post(&resume, &json!({"action": "approve"}))
+        .await;
+    assert_eq!(
+        (replay.status, replay.header("idempotency-replayed")),
+        (200, "true")
+    );
+    app.stop().await;
+}
 
-    async fn task_is_checked_before_its_body_and_the_body_before_the_status(on: On) {
-        let app = TestApp::start(on).await;
-        let held = app.held().await;
-        for verb in ["messages", "cancel", "retry"] {
-            let path = format!("/v1/tasks/{}/{verb}", held.task);
-            let post = Method::POST;
-            tell(&app, &[
-                Attempt(post.clone(), "/v1/tasks/x/cancel", CAROL, &[BAD_KEY], JSON, "{", 404),
+#[apply(on_both)]
+async fn task_is_checked_before_its_body_and_the_body_before_the_status(on: On) {
+    let app = TestApp::start(on).await;
+    let held = app.held().await;
+    for verb in ["messages", "cancel", "retry"] {
+        let path = format!("/v1/tasks/{}/{verb}", held.task);
+        let post = Method::POST;
+        tell(
+            &app,
+            &[
+                Attempt(
+                    post.clone(),
+                    "/v1/tasks/x/cancel",
+                    CAROL,
+                    &[BAD_KEY],
+                    JSON,
+                    "{",
+                    404,
+                ),
                 Attempt(post.clone(), &path, OTHER, &[BAD_KEY], JSON, "{", 404),
                 Attempt(post.clone(), &path, CAROL, &[BAD_KEY], JSON, "{", 403),
-                Attempt(post.clone(), &path, ALICE, &[BAD_KEY], "text/plain", "{", 400),
+                Attempt(
+                    post.clone(),
+                    &path,
+                    ALICE,
+                    &[BAD_KEY],
+                    "text/plain",
+                    "{",
+                    400,
+                ),
                 Attempt(post.clone(), &path, ALICE, &[], "text/plain", "{", 415),
                 Attempt(post.clone(), &path, ALICE, &[], JSON, "{", 400),
                 Attempt(post.clone(), &path, ALICE, &[], JSON, r#"{"zzz":1}"#, 422),
-            ]).await;
-        }
-        let message = app.owner().post(&format!("/v1/tasks/{}/messages", held.task), &json!({"input": "x"})).await;
-        message.assert_code(409, "task_paused");
-        assert_eq!(message.body["pending"][0]["request_id"], json!(held.request));
-        assert_eq!(updated(&app, &held).await, held.body["updated_at"], "nothing changed");
-        app.stop().await;
+            ],
+        )
+        .await;
     }
+    let message = app
+        .owner()
+        .post(
+            &format!("/v1/tasks/{}/messages", held.task),
+            &json!({"input": "x"}),
+        )
+        .await;
+    message.assert_code(409, "task_paused");
+    assert_eq!(
+        message.body["pending"][0]["request_id"],
+        json!(held.request)
+    );
+    assert_eq!(
+        updated(&app, &held).await,
+        held.body["updated_at"],
+        "nothing changed"
+    );
+    app.stop().await;
 }

@@ -2,6 +2,7 @@
 //! pages.
 
 use futures_util::future::join_all;
+use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
 use super::approval_cycle::on_both;
@@ -243,32 +244,64 @@ async fn receiver_of_another_tenant_is_refused_like_an_unknown_one() {
     assert_eq!(errors[0], errors[1]);
 }
 
-on_both! {
-    async fn resend_repeated_with_its_key_sends_nothing_more(on: On) {
-        let fixture = fixture_on(on).await;
-        let ops = || fixture.app.actor(OPS).header("idempotency-key", "k");
-        let one = format!("/v1/deliveries/{}/resend", id(&fixture.deliveries("").await[0]));
-        let replies = join_all((0..8).map(|_| async { ops().hit(&one).await })).await;
-        let first = replies.iter().filter(|reply| reply.header("idempotency-replayed").is_empty()).count();
-        assert_eq!((first, replies.iter().all(|reply| reply.status == 202)), (1, true));
-        fixture.hook.reached(3).await;
-        fixture.counted(&[("sent", 2)]).await;
-        let malformed = fixture.app.actor(OPS).header("idempotency-key", "a b").hit(&one).await;
-        assert_eq!(malformed.status, 400);
+#[apply(on_both)]
+async fn resend_repeated_with_its_key_sends_nothing_more(on: On) {
+    let fixture = fixture_on(on).await;
+    let ops = || fixture.app.actor(OPS).header("idempotency-key", "k");
+    let one = format!(
+        "/v1/deliveries/{}/resend",
+        id(&fixture.deliveries("").await[0])
+    );
+    let replies = join_all((0..8).map(|_| async { ops().hit(&one).await })).await;
+    let first = replies
+        .iter()
+        .filter(|reply| reply.header("idempotency-replayed").is_empty())
+        .count();
+    assert_eq!(
+        (first, replies.iter().all(|reply| reply.status == 202)),
+        (1, true)
+    );
+    fixture.hook.reached(3).await;
+    fixture.counted(&[("sent", 2)]).await;
+    let malformed = fixture
+        .app
+        .actor(OPS)
+        .header("idempotency-key", "a b")
+        .hit(&one)
+        .await;
+    assert_eq!(malformed.status, 400);
 
-        let (many, body) = ("/v1/deliveries/resend", json!({"target": "backend", "state": "sent"}));
-        for (arrived, replayed) in [(5, ""), (5, "true")] {
-            let reply = ops().post(many, &body).await;
-            assert_eq!((reply.status, reply.header("idempotency-replayed")), (202, replayed), "{}", reply.text);
-            assert_eq!(reply.body, json!({"count": 2}));
-            fixture.hook.reached(arrived).await;
-            fixture.counted(&[("sent", 2)]).await;
-            assert_eq!(fixture.hook.count(), arrived);
-        }
-        let other = ops().post(many, &json!({"target": "backend"})).await;
-        other.assert_code(422, "idempotency_key_reused");
-        assert_eq!(ops().hit("/v1/deliveries/00000000-0000-7000-8000-000000000000/resend").await.status, 404);
-        let not_an_admin = fixture.app.actor(BOB).header("idempotency-key", "k").post(many, &body).await;
-        assert_eq!(not_an_admin.status, 403);
+    let (many, body) = (
+        "/v1/deliveries/resend",
+        json!({"target": "backend", "state": "sent"}),
+    );
+    for (arrived, replayed) in [(5, ""), (5, "true")] {
+        let reply = ops().post(many, &body).await;
+        assert_eq!(
+            (reply.status, reply.header("idempotency-replayed")),
+            (202, replayed),
+            "{}",
+            reply.text
+        );
+        assert_eq!(reply.body, json!({"count": 2}));
+        fixture.hook.reached(arrived).await;
+        fixture.counted(&[("sent", 2)]).await;
+        assert_eq!(fixture.hook.count(), arrived);
     }
+    let other = ops().post(many, &json!({"target": "backend"})).await;
+    other.assert_code(422, "idempotency_key_reused");
+    assert_eq!(
+        ops()
+            .hit("/v1/deliveries/00000000-0000-7000-8000-000000000000/resend")
+            .await
+            .status,
+        404
+    );
+    let not_an_admin = fixture
+        .app
+        .actor(BOB)
+        .header("idempotency-key", "k")
+        .post(many, &body)
+        .await;
+    assert_eq!(not_an_admin.status, 403);
 }

@@ -2,6 +2,7 @@
 //! endpoint, for each way in which a rule can name approvers. Each turn has two calls under
 //! different rules, so the turn opens two requests with different approvers.
 
+use macro_rules_attribute::apply;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -297,88 +298,179 @@ async fn everything(app: &TestApp, people: &[Person], asked: &RequestSpec) {
     }
 }
 
-on_both! {
-    async fn each_endpoint_of_a_request_serves_only_the_people_its_rule_names(on: On) {
-        let app = TestApp::with(on, &(yaml() + PEOPLE)).await;
-        let owner = app.actor("alice-key-0123456789");
-        let mut all = Vec::new();
-        for turn in TURNS {
-            all.push(ask(&app, &owner, turn).await);
-        }
-        for asked in &all {
-            let before = owner.get(&format!("/v1/tasks/{}/items", asked.task)).await.text;
-            everything(&app, TABLE, asked).await;
-            assert_eq!(owner.get(&format!("/v1/tasks/{}/items", asked.task)).await.text, before, "reading changes nothing");
-        }
-        assert!(app.tool.ledger().is_empty());
-        app.stop().await;
+#[apply(on_both)]
+async fn each_endpoint_of_a_request_serves_only_the_people_its_rule_names(on: On) {
+    let app = TestApp::with(on, &(yaml() + PEOPLE)).await;
+    let owner = app.actor("alice-key-0123456789");
+    let mut all = Vec::new();
+    for turn in TURNS {
+        all.push(ask(&app, &owner, turn).await);
     }
+    for asked in &all {
+        let before = owner
+            .get(&format!("/v1/tasks/{}/items", asked.task))
+            .await
+            .text;
+        everything(&app, TABLE, asked).await;
+        assert_eq!(
+            owner
+                .get(&format!("/v1/tasks/{}/items", asked.task))
+                .await
+                .text,
+            before,
+            "reading changes nothing"
+        );
+    }
+    assert!(app.tool.ledger().is_empty());
+    app.stop().await;
+}
 
-    async fn each_request_is_answered_by_its_people_and_records_the_decider(on: On) {
-        let app = TestApp::with(on, &(yaml() + PEOPLE)).await;
-        let owner = app.actor("alice-key-0123456789");
-        let as_ = |user: &str, groups: &str| app.actor(WEB).header("holdpoint-user", user).header("holdpoint-groups", groups);
-        // (index into `TURNS`, index into `RULES`, caller, expected `by` and `via` of the
-        // decision). The calls of a turn run once both requests of the turn are answered.
-        let answers: [(usize, usize, Actor<'_>, &str, Value); 6] = [
-            (0, 0, as_("alice", ""), "alice", json!("web")),
-            (0, 1, app.actor("bob-key-0123456789ab"), "bob", Value::Null),
-            (1, 2, app.actor("fay-decide-0123456789"), "fay", Value::Null),
-            (1, 3, as_("zoe", "finance"), "zoe", json!("web")),
-            (2, 4, app.actor("alice-decide-01234567"), "alice", Value::Null),
-            (2, 5, app.actor("sam-key-0123456789ab"), "sam", Value::Null),
-        ];
-        let mut all = Vec::new();
-        for turn in TURNS {
-            all.push(ask(&app, &owner, turn).await);
-        }
-        let (_, two) = &all[1].questions[1];
-        let path = format!("/resume/{two}/approve");
-        let fay = app.actor("fay-key-0123456789ab");
-        assert_eq!(fay.hit(&path).await.str("/status"), "Paused");
-        let again = fay.hit(&path).await;
-        assert_eq!((again.status, again.str("/decision/by").as_str()), (409, "fay"), "{}", again.text);
-        let shown = fay.get(&format!("/resume/{two}")).await;
-        assert_eq!((&shown.body["can_decide"], &shown.body["status"]), (&json!(false), &json!("pending")));
-        assert!(!fay.get("/v1/requests").await.text.contains(two.as_str()), "she has answered it");
-        for (turn, rule, actor, by, via) in answers {
-            let (known, request) = &all[turn].questions[rule % 2];
-            assert_eq!(*known, rule);
-            let done = actor.hit(&format!("/resume/{request}/approve")).await;
-            let status = if rule % 2 == 0 { "Paused" } else { "Completed" };
-            assert_eq!((done.status, done.str("/status").as_str()), (200, status), "{by}: {}", done.text);
-            let shown = owner.get(&format!("/resume/{request}")).await;
-            assert_eq!((shown.str("/decision/by").as_str(), &shown.body["decision"]["via"]), (by, &via), "{}", shown.text);
-            assert_eq!(shown.str("/decision/door"), "key", "{}", shown.text);
-            let seen = actor.get(&format!("/resume/{request}")).await;
-            assert_eq!(seen.status, 200, "a decider still reads it: {}", seen.text);
-        }
-        let ran: Vec<_> = app.tool.ledger().iter().map(|run| (run.uri.clone(), run.header("holdpoint-decided-by").to_owned())).collect();
-        let ran: Vec<_> = ran.iter().map(|(uri, by)| (uri.as_str(), by.as_str())).collect();
-        assert_eq!(ran, [("/owner", "alice"), ("/users", "bob"), ("/groups", "fay"), ("/two", "fay,zoe"), ("/also", "alice"), ("/named", "sam")]);
-        app.stop().await;
+#[apply(on_both)]
+async fn each_request_is_answered_by_its_people_and_records_the_decider(on: On) {
+    let app = TestApp::with(on, &(yaml() + PEOPLE)).await;
+    let owner = app.actor("alice-key-0123456789");
+    let as_ = |user: &str, groups: &str| {
+        app.actor(WEB)
+            .header("holdpoint-user", user)
+            .header("holdpoint-groups", groups)
+    };
+    // (index into `TURNS`, index into `RULES`, caller, expected `by` and `via` of the
+    // decision). The calls of a turn run once both requests of the turn are answered.
+    let answers: [(usize, usize, Actor<'_>, &str, Value); 6] = [
+        (0, 0, as_("alice", ""), "alice", json!("web")),
+        (0, 1, app.actor("bob-key-0123456789ab"), "bob", Value::Null),
+        (1, 2, app.actor("fay-decide-0123456789"), "fay", Value::Null),
+        (1, 3, as_("zoe", "finance"), "zoe", json!("web")),
+        (
+            2,
+            4,
+            app.actor("alice-decide-01234567"),
+            "alice",
+            Value::Null,
+        ),
+        (2, 5, app.actor("sam-key-0123456789ab"), "sam", Value::Null),
+    ];
+    let mut all = Vec::new();
+    for turn in TURNS {
+        all.push(ask(&app, &owner, turn).await);
     }
+    let (_, two) = &all[1].questions[1];
+    let path = format!("/resume/{two}/approve");
+    let fay = app.actor("fay-key-0123456789ab");
+    assert_eq!(fay.hit(&path).await.str("/status"), "Paused");
+    let again = fay.hit(&path).await;
+    assert_eq!(
+        (again.status, again.str("/decision/by").as_str()),
+        (409, "fay"),
+        "{}",
+        again.text
+    );
+    let shown = fay.get(&format!("/resume/{two}")).await;
+    assert_eq!(
+        (&shown.body["can_decide"], &shown.body["status"]),
+        (&json!(false), &json!("pending"))
+    );
+    assert!(
+        !fay.get("/v1/requests").await.text.contains(two.as_str()),
+        "she has answered it"
+    );
+    for (turn, rule, actor, by, via) in answers {
+        let (known, request) = &all[turn].questions[rule % 2];
+        assert_eq!(*known, rule);
+        let done = actor.hit(&format!("/resume/{request}/approve")).await;
+        let status = if rule % 2 == 0 { "Paused" } else { "Completed" };
+        assert_eq!(
+            (done.status, done.str("/status").as_str()),
+            (200, status),
+            "{by}: {}",
+            done.text
+        );
+        let shown = owner.get(&format!("/resume/{request}")).await;
+        assert_eq!(
+            (
+                shown.str("/decision/by").as_str(),
+                &shown.body["decision"]["via"]
+            ),
+            (by, &via),
+            "{}",
+            shown.text
+        );
+        assert_eq!(shown.str("/decision/door"), "key", "{}", shown.text);
+        let seen = actor.get(&format!("/resume/{request}")).await;
+        assert_eq!(seen.status, 200, "a decider still reads it: {}", seen.text);
+    }
+    let ran: Vec<_> = app
+        .tool
+        .ledger()
+        .iter()
+        .map(|run| {
+            (
+                run.uri.clone(),
+                run.header("holdpoint-decided-by").to_owned(),
+            )
+        })
+        .collect();
+    let ran: Vec<_> = ran
+        .iter()
+        .map(|(uri, by)| (uri.as_str(), by.as_str()))
+        .collect();
+    assert_eq!(
+        ran,
+        [
+            ("/owner", "alice"),
+            ("/users", "bob"),
+            ("/groups", "fay"),
+            ("/two", "fay,zoe"),
+            ("/also", "alice"),
+            ("/named", "sam")
+        ]
+    );
+    app.stop().await;
+}
 
-    async fn every_endpoint_is_open_and_one_approval_suffices_without_accounts(on: On) {
-        let app = TestApp::with(on, &yaml()).await;
-        // Without accounts, one approval is enough, even under the rule `two`, which requires two.
-        for turn in [[0, 1], [3, 4], [2, 5]] {
-            let asked = ask(&app, &app.anonymous(), turn).await;
-            let inbox = app.anonymous().get("/v1/requests").await;
-            for (rule, request) in &asked.questions {
-                assert!(inbox.text.contains(request.as_str()), "{}", RULES[*rule].0);
-                let shown = app.anonymous().get(&format!("/resume/{request}")).await;
-                assert_eq!((shown.status, &shown.body["can_decide"]), (200, &json!(true)));
-                for (kind, body) in [("application/json", r#"{"zzz":1}"#), ("application/x-www-form-urlencoded", "zzz=1")] {
-                    let reply = app.anonymous().send(Method::POST, &format!("/resume/{request}"), Some((kind, body.to_owned()))).await;
-                    assert_eq!(reply.status, 422, "{}", reply.text);
-                }
-            }
-            for (_, request) in &asked.questions {
-                assert_eq!(app.anonymous().hit(&format!("/resume/{request}/approve")).await.status, 200);
+#[apply(on_both)]
+async fn every_endpoint_is_open_and_one_approval_suffices_without_accounts(on: On) {
+    let app = TestApp::with(on, &yaml()).await;
+    // Without accounts, one approval is enough, even under the rule `two`, which requires two.
+    for turn in [[0, 1], [3, 4], [2, 5]] {
+        let asked = ask(&app, &app.anonymous(), turn).await;
+        let inbox = app.anonymous().get("/v1/requests").await;
+        for (rule, request) in &asked.questions {
+            assert!(inbox.text.contains(request.as_str()), "{}", RULES[*rule].0);
+            let shown = app.anonymous().get(&format!("/resume/{request}")).await;
+            assert_eq!(
+                (shown.status, &shown.body["can_decide"]),
+                (200, &json!(true))
+            );
+            for (kind, body) in [
+                ("application/json", r#"{"zzz":1}"#),
+                ("application/x-www-form-urlencoded", "zzz=1"),
+            ] {
+                let reply = app
+                    .anonymous()
+                    .send(
+                        Method::POST,
+                        &format!("/resume/{request}"),
+                        Some((kind, body.to_owned())),
+                    )
+                    .await;
+                assert_eq!(reply.status, 422, "{}", reply.text);
             }
         }
-        assert_eq!(app.tool.ledger().len(), 6, "also where two approvals are required");
-        app.stop().await;
+        for (_, request) in &asked.questions {
+            assert_eq!(
+                app.anonymous()
+                    .hit(&format!("/resume/{request}/approve"))
+                    .await
+                    .status,
+                200
+            );
+        }
     }
+    assert_eq!(
+        app.tool.ledger().len(),
+        6,
+        "also where two approvals are required"
+    );
+    app.stop().await;
 }

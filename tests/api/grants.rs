@@ -1,6 +1,7 @@
 //! Tests of standing decisions over HTTP: giving them with an approval or on the request's page,
 //! listing them, and ending them.
 
+use macro_rules_attribute::apply;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -54,228 +55,458 @@ async fn page(actor: Actor<'_>, path: &str) -> Reply {
     actor.header("accept", "text/html").get(path).await
 }
 
-on_both! {
-    async fn standing_decisions_are_listed_and_ended(on: On) {
-        let app = finance(on).await;
-        let task = remembered(&app, "owner").await;
-        let found = listed(app.approver()).await;
-        let grant = &found[0];
-        let id = grant["grant_id"].as_str().unwrap();
-        let shown = json!({"grant_id": id, "rule": "large", "tool": "refund", "agent": "billing", "owner": "alice", "for": "owner",
+#[apply(on_both)]
+async fn standing_decisions_are_listed_and_ended(on: On) {
+    let app = finance(on).await;
+    let task = remembered(&app, "owner").await;
+    let found = listed(app.approver()).await;
+    let grant = &found[0];
+    let id = grant["grant_id"].as_str().unwrap();
+    let shown = json!({"grant_id": id, "rule": "large", "tool": "refund", "agent": "billing", "owner": "alice", "for": "owner",
             "task_id": task.body["task_id"], "by": "bob", "via": null, "door": "key", "created_at": grant["created_at"],
             "expires_at": grant["expires_at"], "uses": 3, "used": 0, "ended": null});
-        assert_eq!((found.len(), grant), (1, &shown));
-        for reader in [app.owner(), app.actor(OPS)] {
-            assert_eq!(listed(reader).await, found);
-        }
-        for other in [app.stranger(), app.actor(OTHER)] {
-            assert_eq!(listed(other).await, Vec::<Value>::new());
-        }
-        assert_eq!(app.anonymous().get("/v1/grants").await.status, 401);
-        app.model.then(calls(&[("refund", LARGE)]));
-        app.model.then(text_answer("done"));
-        let second = app.owner().post("/v1/tasks", &json!({"input": "again"})).await;
-        assert_eq!((second.str("/status").as_str(), app.tool.count()), ("Completed", 2));
-        let items = app.owner().get(&format!("/v1/tasks/{}/items", second.str("/task_id"))).await;
-        let judged = items.body["items"].as_array().unwrap().iter().find(|item| item["type"] == "judged").unwrap();
-        assert_eq!((&judged["verdict"], &judged["rule"], &judged["grant_id"]), (&json!("allow"), &json!("large"), &json!(id)));
-        assert_eq!(listed(app.approver()).await[0]["used"], 1);
-        // The owner is not an approver, and the admin's key cannot do more than read.
-        for (actor, status) in [(app.stranger(), 403), (app.owner(), 403), (app.actor(OPS), 403), (app.actor(OTHER), 404), (app.anonymous(), 401)] {
-            assert_eq!(end(&actor, id).await, status);
-        }
-        for actor in [app.approver(), app.actor(OPS)] {
-            assert_eq!(end(&actor, "00000000-0000-7000-8000-000000000000").await, 404);
-        }
-        assert_eq!(end(&app.approver(), "x").await, 404);
-        assert_eq!((end(&app.approver(), id).await, end(&app.approver(), id).await), (204, 204));
-        assert_eq!(listed(app.owner()).await[0]["ended"], "revoked");
-        let third = app.held().await;
-        assert_eq!(third.body["pending"][0]["tool_calls"][0]["rule"], "large");
-        app.stop().await;
+    assert_eq!((found.len(), grant), (1, &shown));
+    for reader in [app.owner(), app.actor(OPS)] {
+        assert_eq!(listed(reader).await, found);
     }
-
-    async fn answer_and_request_show_what_is_offered_and_what_was_given(on: On) {
-        let app = finance(on).await;
-        let held = app.held().await;
-        let offer = json!({"when": "args.amount <= 500.0", "for": ["task", "owner"], "most": "4h", "uses": 3});
-        assert_eq!(held.body["pending"][0]["tool_calls"][0]["remember"], offer);
-        let path = format!("/resume/{}", held.request);
-        for (body, place) in [
-            (json!({"action": "approve", "remember": wish("task", "5h")}), "/remember/expires_in"),
-            (json!({"action": "approve", "remember": wish("session", "1h")}), "/remember/for"),
-            (json!({"action": "reject", "remember": wish("task", "1h")}), "/remember"),
-        ] {
-            let refused = app.approver().post(&path, &body).await;
-            assert_eq!((refused.status, refused.str("/errors/0/pointer").as_str()), (422, place), "{}", refused.text);
-        }
-        app.model.then(text_answer("done"));
-        let approved = app.approver().post(&format!("{path}/approve"), &json!({"remember": wish("task", "30m")})).await;
-        assert_eq!(approved.status, 200, "{}", approved.text);
-        let decision = app.approver().get(&path).await.body["decision"].clone();
-        let given = &decision["remember"];
-        let grant = &listed(app.approver()).await[0];
-        let expected = json!({"grant_id": grant["grant_id"], "for": "task", "expires_at": grant["expires_at"], "uses": 3});
-        assert_eq!((given, &decision["decisions"][&held.call]["remember"]), (&expected, &expected));
-        app.stop().await;
+    for other in [app.stranger(), app.actor(OTHER)] {
+        assert_eq!(listed(other).await, Vec::<Value>::new());
     }
-
-    async fn call_whose_arguments_say_that_it_needs_no_approval_is_held_or_not_run(on: On) {
-        let declared = "amount: { type: number, exclusiveMinimum: 0 }, requires_approval: { type: boolean }";
-        let yaml = yaml("{ groups: [finance] }").replace("amount: { type: number, exclusiveMinimum: 0 }", declared);
-        let app = TestApp::with(on, &(yaml + ACCOUNTS)).await;
-        let asks = async |claim: &str| {
-            let arguments = format!(r#"{{"order": 17, "amount": 120, {claim}}}"#);
-            app.model.then(calls(&[("refund", &arguments)]));
-            app.owner().post("/v1/tasks", &json!({"input": "please"})).await
-        };
-        let held = asks(r#""requires_approval": false"#).await;
-        assert_eq!((held.str("/status").as_str(), held.str("/pending/0/tool_calls/0/rule").as_str()), ("Paused", "large"));
-        // The tool's parameters do not declare a member `remember`, so the call is invalid.
-        let wished = asks(r#""remember": {"for": "owner", "expires_in": "4h"}"#).await;
-        let task = wished.str("/task_id");
-        let ended = app.owner().header("prefer", "wait=60").get(&format!("/v1/tasks/{task}")).await;
-        assert_eq!((ended.str("/status").as_str(), &ended.body["usage"]["model_calls"]), ("Completed", &json!(2)));
-        assert_eq!((app.tool.count(), listed(app.approver()).await), (0, Vec::new()));
-        app.stop().await;
+    assert_eq!(app.anonymous().get("/v1/grants").await.status, 401);
+    app.model.then(calls(&[("refund", LARGE)]));
+    app.model.then(text_answer("done"));
+    let second = app
+        .owner()
+        .post("/v1/tasks", &json!({"input": "again"}))
+        .await;
+    assert_eq!(
+        (second.str("/status").as_str(), app.tool.count()),
+        ("Completed", 2)
+    );
+    let items = app
+        .owner()
+        .get(&format!("/v1/tasks/{}/items", second.str("/task_id")))
+        .await;
+    let judged = items.body["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|item| item["type"] == "judged")
+        .unwrap();
+    assert_eq!(
+        (&judged["verdict"], &judged["rule"], &judged["grant_id"]),
+        (&json!("allow"), &json!("large"), &json!(id))
+    );
+    assert_eq!(listed(app.approver()).await[0]["used"], 1);
+    // The owner is not an approver, and the admin's key cannot do more than read.
+    for (actor, status) in [
+        (app.stranger(), 403),
+        (app.owner(), 403),
+        (app.actor(OPS), 403),
+        (app.actor(OTHER), 404),
+        (app.anonymous(), 401),
+    ] {
+        assert_eq!(end(&actor, id).await, status);
     }
-
-    async fn owner_who_may_approve_is_asked_before_each_call_until_they_remember_one(on: On) {
-        let app = TestApp::with(on, &(yaml("{ owner: true }") + ACCOUNTS)).await;
-        for runs in 0..2 {
-            let held = app.held().await;
-            assert_eq!((app.tool.count(), listed(app.owner()).await), (runs, Vec::new()));
-            app.model.then(text_answer("done"));
-            let approved = app.owner().hit(&format!("/resume/{}/approve", held.request)).await;
-            assert_eq!((approved.str("/status").as_str(), app.tool.count()), ("Completed", runs + 1));
-        }
-        app.stop().await;
+    for actor in [app.approver(), app.actor(OPS)] {
+        assert_eq!(
+            end(&actor, "00000000-0000-7000-8000-000000000000").await,
+            404
+        );
     }
+    assert_eq!(end(&app.approver(), "x").await, 404);
+    assert_eq!(
+        (
+            end(&app.approver(), id).await,
+            end(&app.approver(), id).await
+        ),
+        (204, 204)
+    );
+    assert_eq!(listed(app.owner()).await[0]["ended"], "revoked");
+    let third = app.held().await;
+    assert_eq!(third.body["pending"][0]["tool_calls"][0]["rule"], "large");
+    app.stop().await;
+}
 
-    async fn rule_that_offers_nothing_takes_no_wish(on: On) {
-        let app = TestApp::with_finance(on).await;
-        let held = app.held().await;
-        assert!(held.body["pending"][0]["tool_calls"][0]["remember"].is_null());
-        let path = format!("/resume/{}", held.request);
-        let body = json!({"action": "approve", "remember": wish("task", "1h")});
+#[apply(on_both)]
+async fn answer_and_request_show_what_is_offered_and_what_was_given(on: On) {
+    let app = finance(on).await;
+    let held = app.held().await;
+    let offer =
+        json!({"when": "args.amount <= 500.0", "for": ["task", "owner"], "most": "4h", "uses": 3});
+    assert_eq!(held.body["pending"][0]["tool_calls"][0]["remember"], offer);
+    let path = format!("/resume/{}", held.request);
+    for (body, place) in [
+        (
+            json!({"action": "approve", "remember": wish("task", "5h")}),
+            "/remember/expires_in",
+        ),
+        (
+            json!({"action": "approve", "remember": wish("session", "1h")}),
+            "/remember/for",
+        ),
+        (
+            json!({"action": "reject", "remember": wish("task", "1h")}),
+            "/remember",
+        ),
+    ] {
         let refused = app.approver().post(&path, &body).await;
-        assert_eq!((refused.status, refused.str("/errors/0/pointer").as_str()), (422, "/remember"));
-        assert!(!page(app.approver(), &path).await.text.contains("Do not ask again"));
-        assert_eq!(app.approver().get(&path).await.body["status"], "pending");
-        app.stop().await;
+        assert_eq!(
+            (refused.status, refused.str("/errors/0/pointer").as_str()),
+            (422, place),
+            "{}",
+            refused.text
+        );
     }
+    app.model.then(text_answer("done"));
+    let approved = app
+        .approver()
+        .post(
+            &format!("{path}/approve"),
+            &json!({"remember": wish("task", "30m")}),
+        )
+        .await;
+    assert_eq!(approved.status, 200, "{}", approved.text);
+    let decision = app.approver().get(&path).await.body["decision"].clone();
+    let given = &decision["remember"];
+    let grant = &listed(app.approver()).await[0];
+    let expected = json!({"grant_id": grant["grant_id"], "for": "task", "expires_at": grant["expires_at"], "uses": 3});
+    assert_eq!(
+        (given, &decision["decisions"][&held.call]["remember"]),
+        (&expected, &expected)
+    );
+    app.stop().await;
+}
 
-    async fn replayed_answer_gives_no_second_standing_decision(on: On) {
-        let app = finance(on).await;
+#[apply(on_both)]
+async fn call_whose_arguments_say_that_it_needs_no_approval_is_held_or_not_run(on: On) {
+    let declared =
+        "amount: { type: number, exclusiveMinimum: 0 }, requires_approval: { type: boolean }";
+    let yaml = yaml("{ groups: [finance] }")
+        .replace("amount: { type: number, exclusiveMinimum: 0 }", declared);
+    let app = TestApp::with(on, &(yaml + ACCOUNTS)).await;
+    let asks = async |claim: &str| {
+        let arguments = format!(r#"{{"order": 17, "amount": 120, {claim}}}"#);
+        app.model.then(calls(&[("refund", &arguments)]));
+        app.owner()
+            .post("/v1/tasks", &json!({"input": "please"}))
+            .await
+    };
+    let held = asks(r#""requires_approval": false"#).await;
+    assert_eq!(
+        (
+            held.str("/status").as_str(),
+            held.str("/pending/0/tool_calls/0/rule").as_str()
+        ),
+        ("Paused", "large")
+    );
+    // The tool's parameters do not declare a member `remember`, so the call is invalid.
+    let wished = asks(r#""remember": {"for": "owner", "expires_in": "4h"}"#).await;
+    let task = wished.str("/task_id");
+    let ended = app
+        .owner()
+        .header("prefer", "wait=60")
+        .get(&format!("/v1/tasks/{task}"))
+        .await;
+    assert_eq!(
+        (
+            ended.str("/status").as_str(),
+            &ended.body["usage"]["model_calls"]
+        ),
+        ("Completed", &json!(2))
+    );
+    assert_eq!(
+        (app.tool.count(), listed(app.approver()).await),
+        (0, Vec::new())
+    );
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn owner_who_may_approve_is_asked_before_each_call_until_they_remember_one(on: On) {
+    let app = TestApp::with(on, &(yaml("{ owner: true }") + ACCOUNTS)).await;
+    for runs in 0..2 {
         let held = app.held().await;
+        assert_eq!(
+            (app.tool.count(), listed(app.owner()).await),
+            (runs, Vec::new())
+        );
         app.model.then(text_answer("done"));
-        let body = json!({"action": "approve", "remember": wish("owner", "1h")});
-        for _ in 0..2 {
-            let actor = app.approver().header("idempotency-key", "once");
-            assert_eq!(actor.post(&format!("/resume/{}", held.request), &body).await.status, 200);
-        }
-        assert_eq!(listed(app.approver()).await.len(), 1);
-        app.stop().await;
+        let approved = app
+            .owner()
+            .hit(&format!("/resume/{}/approve", held.request))
+            .await;
+        assert_eq!(
+            (approved.str("/status").as_str(), app.tool.count()),
+            ("Completed", runs + 1)
+        );
     }
+    app.stop().await;
+}
 
-    async fn list_is_read_page_by_page(on: On) {
-        let app = finance(on).await;
-        for _ in 0..3 {
-            remembered(&app, "task").await;
-        }
-        let all = listed(app.approver()).await;
-        let (mut found, mut cursor) = (Vec::new(), String::new());
-        loop {
-            let reply = app.approver().get(&format!("/v1/grants?limit=2{cursor}")).await;
-            found.extend(reply.body["grants"].as_array().unwrap().clone());
-            match reply.body["next_cursor"].as_str() {
-                Some(next) => cursor = format!("&cursor={next}"),
-                None => break,
-            }
-        }
-        assert_eq!((all.len(), found), (3, all));
-        assert_eq!(app.approver().get("/v1/grants?limit=0").await.status, 422);
-        app.stop().await;
+#[apply(on_both)]
+async fn rule_that_offers_nothing_takes_no_wish(on: On) {
+    let app = TestApp::with_finance(on).await;
+    let held = app.held().await;
+    assert!(held.body["pending"][0]["tool_calls"][0]["remember"].is_null());
+    let path = format!("/resume/{}", held.request);
+    let body = json!({"action": "approve", "remember": wish("task", "1h")});
+    let refused = app.approver().post(&path, &body).await;
+    assert_eq!(
+        (refused.status, refused.str("/errors/0/pointer").as_str()),
+        (422, "/remember")
+    );
+    assert!(
+        !page(app.approver(), &path)
+            .await
+            .text
+            .contains("Do not ask again")
+    );
+    assert_eq!(app.approver().get(&path).await.body["status"], "pending");
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn replayed_answer_gives_no_second_standing_decision(on: On) {
+    let app = finance(on).await;
+    let held = app.held().await;
+    app.model.then(text_answer("done"));
+    let body = json!({"action": "approve", "remember": wish("owner", "1h")});
+    for _ in 0..2 {
+        let actor = app.approver().header("idempotency-key", "once");
+        assert_eq!(
+            actor
+                .post(&format!("/resume/{}", held.request), &body)
+                .await
+                .status,
+            200
+        );
     }
+    assert_eq!(listed(app.approver()).await.len(), 1);
+    app.stop().await;
+}
 
-    async fn page_offers_to_remember_and_remembers_only_what_is_ticked(on: On) {
-        let app = finance(on).await;
-        let held = app.held().await;
-        let path = format!("/resume/{}", held.request);
-        let shown = page(app.approver(), &path).await.text;
-        for part in ["<summary>Do not ask again…</summary>", "<code>args.amount &lt;= 500.0</code>", "refund under rule large", "3 calls at most",
-            "<option value=\"task\" selected>", "<option value=\"4h\">4 h</option>"] {
-            assert!(shown.contains(part), "{part}: {shown}");
-        }
-        assert!(!shown.contains("<details class=\"other\" open"), "closed");
-        let tick = shown.split("type=\"checkbox\"").nth(1).unwrap().split('>').next().unwrap();
-        assert!(!tick.contains("checked"), "{tick}");
-        let digest = held.body["pending"][0]["digest"].as_str().unwrap();
-        let unticked = [("digest", digest), ("reason", ""), ("remember.for", "task"), ("remember.expires_in", "15m")];
-        let ticked = [&unticked[..], &[("remember", "yes")]].concat();
-        let rejected = app.approver().send(Method::POST, &format!("{path}/reject"), Some(form(&ticked))).await;
-        assert_eq!(rejected.status, 422, "{}", rejected.text);
-        app.model.then(text_answer("done"));
-        let approved = app.approver().send(Method::POST, &format!("{path}/approve"), Some(form(&unticked))).await;
-        assert_eq!((approved.status, listed(app.approver()).await.len()), (303, 0), "{}", approved.text);
-        // The service answers the POST of a form before the task goes on, so the test waits for the
-        // task.
-        let first = format!("/v1/tasks/{}", held.task);
-        assert_eq!(app.owner().header("prefer", "wait=10").get(&first).await.str("/status"), "Completed");
-        let held = app.held().await;
-        let path = format!("/resume/{}", held.request);
-        let ticked = &ticked[1..];
-        let beyond = [&ticked[..2], &[("remember.expires_in", "7d"), ("remember", "yes")]].concat();
-        let refused = app.approver().send(Method::POST, &format!("{path}/approve"), Some(form(&beyond))).await;
-        assert!(refused.status == 422 && refused.text.contains("4h at most"), "{}", refused.text);
-        app.model.then(text_answer("done"));
-        let approved = app.approver().send(Method::POST, &format!("{path}/approve"), Some(form(ticked))).await;
-        assert_eq!((approved.status, listed(app.approver()).await.len()), (303, 1), "{}", approved.text);
-        app.stop().await;
+#[apply(on_both)]
+async fn list_is_read_page_by_page(on: On) {
+    let app = finance(on).await;
+    for _ in 0..3 {
+        remembered(&app, "task").await;
     }
-
-    async fn page_of_standing_decisions_shows_and_ends_them(on: On) {
-        let app = finance(on).await;
-        let empty = page(app.approver(), "/grants").await;
-        assert!(empty.status == 200 && empty.text.contains("Everything is asked about."), "{}", empty.text);
-        assert!(page(app.approver(), "/inbox/decided").await.text.contains("href=\"/grants\""));
-        let task = remembered(&app, "task").await;
-        let id = listed(app.approver()).await[0]["grant_id"].as_str().unwrap().to_owned();
-        let shown = page(app.approver(), "/grants").await.text;
-        for part in ["refund, under rule large", "in one task of alice", "given by bob", "used 0 of 3 times", &task.str("/task_id"),
-            &format!("action=\"/grants/{id}\"")] {
-            assert!(shown.contains(part), "{part}: {shown}");
+    let all = listed(app.approver()).await;
+    let (mut found, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let reply = app
+            .approver()
+            .get(&format!("/v1/grants?limit=2{cursor}"))
+            .await;
+        found.extend(reply.body["grants"].as_array().unwrap().clone());
+        match reply.body["next_cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => break,
         }
-        assert!(!page(app.owner(), "/grants").await.text.contains("action=\"/grants/"), "she may not end it");
-        let chinese = app.approver().header("accept-language", "zh").header("accept", "text/html").get("/grants").await;
-        assert!(chinese.text.contains("已使用 0 次"), "{}", chinese.text);
-        assert_eq!(app.stranger().send(Method::POST, &format!("/grants/{id}"), Some(form(&[]))).await.status, 403);
-        let ended = app.approver().send(Method::POST, &format!("/grants/{id}"), Some(form(&[]))).await;
-        assert_eq!((ended.status, ended.header("location")), (303, "/grants"));
-        let after = page(app.approver(), "/grants").await.text;
-        assert!(after.contains("<strong>ended</strong>") && !after.contains("action=\"/grants/"), "{after}");
-        app.stop().await;
     }
+    assert_eq!((all.len(), found), (3, all));
+    assert_eq!(app.approver().get("/v1/grants?limit=0").await.status, 422);
+    app.stop().await;
+}
 
-    async fn service_without_accounts_remembers_and_ends_too(on: On) {
-        let app = TestApp::with(on, &yaml("{ groups: [finance] }")).await;
-        let created = async || {
-            app.model.then(calls(&[("refund", LARGE)]));
-            app.anonymous().post("/v1/tasks", &json!({"input": "please"})).await
-        };
-        let first = created().await;
-        app.model.then(text_answer("done"));
-        let path = format!("/resume/{}", first.str("/pending/0/request_id"));
-        let body = json!({"action": "approve", "remember": wish("owner", "1h")});
-        assert_eq!(app.anonymous().post(&path, &body).await.str("/status"), "Completed");
+#[apply(on_both)]
+async fn page_offers_to_remember_and_remembers_only_what_is_ticked(on: On) {
+    let app = finance(on).await;
+    let held = app.held().await;
+    let path = format!("/resume/{}", held.request);
+    let shown = page(app.approver(), &path).await.text;
+    for part in [
+        "<summary>Do not ask again…</summary>",
+        "<code>args.amount &lt;= 500.0</code>",
+        "refund under rule large",
+        "3 calls at most",
+        "<option value=\"task\" selected>",
+        "<option value=\"4h\">4 h</option>",
+    ] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    assert!(!shown.contains("<details class=\"other\" open"), "closed");
+    let tick = shown
+        .split("type=\"checkbox\"")
+        .nth(1)
+        .unwrap()
+        .split('>')
+        .next()
+        .unwrap();
+    assert!(!tick.contains("checked"), "{tick}");
+    let digest = held.body["pending"][0]["digest"].as_str().unwrap();
+    let unticked = [
+        ("digest", digest),
+        ("reason", ""),
+        ("remember.for", "task"),
+        ("remember.expires_in", "15m"),
+    ];
+    let ticked = [&unticked[..], &[("remember", "yes")]].concat();
+    let rejected = app
+        .approver()
+        .send(Method::POST, &format!("{path}/reject"), Some(form(&ticked)))
+        .await;
+    assert_eq!(rejected.status, 422, "{}", rejected.text);
+    app.model.then(text_answer("done"));
+    let approved = app
+        .approver()
+        .send(
+            Method::POST,
+            &format!("{path}/approve"),
+            Some(form(&unticked)),
+        )
+        .await;
+    assert_eq!(
+        (approved.status, listed(app.approver()).await.len()),
+        (303, 0),
+        "{}",
+        approved.text
+    );
+    // The service answers the POST of a form before the task goes on, so the test waits for the
+    // task.
+    let first = format!("/v1/tasks/{}", held.task);
+    assert_eq!(
+        app.owner()
+            .header("prefer", "wait=10")
+            .get(&first)
+            .await
+            .str("/status"),
+        "Completed"
+    );
+    let held = app.held().await;
+    let path = format!("/resume/{}", held.request);
+    let ticked = &ticked[1..];
+    let beyond = [
+        &ticked[..2],
+        &[("remember.expires_in", "7d"), ("remember", "yes")],
+    ]
+    .concat();
+    let refused = app
+        .approver()
+        .send(
+            Method::POST,
+            &format!("{path}/approve"),
+            Some(form(&beyond)),
+        )
+        .await;
+    assert!(
+        refused.status == 422 && refused.text.contains("4h at most"),
+        "{}",
+        refused.text
+    );
+    app.model.then(text_answer("done"));
+    let approved = app
+        .approver()
+        .send(Method::POST, &format!("{path}/approve"), Some(form(ticked)))
+        .await;
+    assert_eq!(
+        (approved.status, listed(app.approver()).await.len()),
+        (303, 1),
+        "{}",
+        approved.text
+    );
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn page_of_standing_decisions_shows_and_ends_them(on: On) {
+    let app = finance(on).await;
+    let empty = page(app.approver(), "/grants").await;
+    assert!(
+        empty.status == 200 && empty.text.contains("Everything is asked about."),
+        "{}",
+        empty.text
+    );
+    assert!(
+        page(app.approver(), "/inbox/decided")
+            .await
+            .text
+            .contains("href=\"/grants\"")
+    );
+    let task = remembered(&app, "task").await;
+    let id = listed(app.approver()).await[0]["grant_id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let shown = page(app.approver(), "/grants").await.text;
+    for part in [
+        "refund, under rule large",
+        "in one task of alice",
+        "given by bob",
+        "used 0 of 3 times",
+        &task.str("/task_id"),
+        &format!("action=\"/grants/{id}\""),
+    ] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    assert!(
+        !page(app.owner(), "/grants")
+            .await
+            .text
+            .contains("action=\"/grants/"),
+        "she may not end it"
+    );
+    let chinese = app
+        .approver()
+        .header("accept-language", "zh")
+        .header("accept", "text/html")
+        .get("/grants")
+        .await;
+    assert!(chinese.text.contains("已使用 0 次"), "{}", chinese.text);
+    assert_eq!(
+        app.stranger()
+            .send(Method::POST, &format!("/grants/{id}"), Some(form(&[])))
+            .await
+            .status,
+        403
+    );
+    let ended = app
+        .approver()
+        .send(Method::POST, &format!("/grants/{id}"), Some(form(&[])))
+        .await;
+    assert_eq!((ended.status, ended.header("location")), (303, "/grants"));
+    let after = page(app.approver(), "/grants").await.text;
+    assert!(
+        after.contains("<strong>ended</strong>") && !after.contains("action=\"/grants/"),
+        "{after}"
+    );
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn service_without_accounts_remembers_and_ends_too(on: On) {
+    let app = TestApp::with(on, &yaml("{ groups: [finance] }")).await;
+    let created = async || {
         app.model.then(calls(&[("refund", LARGE)]));
-        app.model.then(text_answer("done"));
-        let second = app.anonymous().post("/v1/tasks", &json!({"input": "again"})).await;
-        assert_eq!(second.str("/status"), "Completed");
-        let grant = listed(app.anonymous()).await.remove(0);
-        assert_eq!((&grant["by"], &grant["door"], &grant["used"]), (&json!("local"), &Value::Null, &json!(1)));
-        assert_eq!(end(&app.anonymous(), grant["grant_id"].as_str().unwrap()).await, 204);
-        assert_eq!(created().await.str("/status"), "Paused");
-        app.stop().await;
-    }
+        app.anonymous()
+            .post("/v1/tasks", &json!({"input": "please"}))
+            .await
+    };
+    let first = created().await;
+    app.model.then(text_answer("done"));
+    let path = format!("/resume/{}", first.str("/pending/0/request_id"));
+    let body = json!({"action": "approve", "remember": wish("owner", "1h")});
+    assert_eq!(
+        app.anonymous().post(&path, &body).await.str("/status"),
+        "Completed"
+    );
+    app.model.then(calls(&[("refund", LARGE)]));
+    app.model.then(text_answer("done"));
+    let second = app
+        .anonymous()
+        .post("/v1/tasks", &json!({"input": "again"}))
+        .await;
+    assert_eq!(second.str("/status"), "Completed");
+    let grant = listed(app.anonymous()).await.remove(0);
+    assert_eq!(
+        (&grant["by"], &grant["door"], &grant["used"]),
+        (&json!("local"), &Value::Null, &json!(1))
+    );
+    assert_eq!(
+        end(&app.anonymous(), grant["grant_id"].as_str().unwrap()).await,
+        204
+    );
+    assert_eq!(created().await.str("/status"), "Paused");
+    app.stop().await;
 }

@@ -1,6 +1,7 @@
 //! Tests of a request's page: its headline after the decision, the target of a call, and the notice
 //! for a person who is signed in to the wrong account.
 
+use macro_rules_attribute::apply;
 use reqwest::Method;
 use serde_json::json;
 
@@ -65,236 +66,485 @@ async fn stopped(app: &TestApp, held: &Held) -> String {
         .str("/status")
 }
 
-on_both! {
-    async fn headline_follows_an_approved_call_from_its_start_to_its_end(on: On) {
-        let app = TestApp::with(on, &finance().replace("timeout: 5s", "timeout: 30s")).await;
-        for (status, ended) in [
-            (200, ["Approved by bob, and it ran.", "bob 已批准，并已执行。"]),
-            (500, ["Approved by bob, but it failed: 500.", "bob 已批准，但执行失败：500。"]),
-        ] {
-            let held = app.held().await;
-            assert_eq!(headline(&app, &held.request).await, ["", ""]);
-            app.tool.answers(status, "{}").close();
-            let before = app.tool.count();
-            app.model.then(text_answer("ok"));
-            approve(&app, &held).await;
-            app.tool.reached(before + 1).await;
-            assert_eq!(headline(&app, &held.request).await, ["Approved by bob. It is running.", "bob 已批准，正在执行。"]);
-            app.tool.open();
-            assert_eq!(stopped(&app, &held).await, "Completed");
-            assert_eq!(headline(&app, &held.request).await, ended);
-        }
-        app.stop().await;
-    }
-
-    async fn headline_of_an_unknown_outcome_says_that_a_person_is_asked(on: On) {
-        let app = TestApp::with_finance(on).await;
+#[apply(on_both)]
+async fn headline_follows_an_approved_call_from_its_start_to_its_end(on: On) {
+    let app = TestApp::with(on, &finance().replace("timeout: 5s", "timeout: 30s")).await;
+    for (status, ended) in [
+        (
+            200,
+            ["Approved by bob, and it ran.", "bob 已批准，并已执行。"],
+        ),
+        (
+            500,
+            [
+                "Approved by bob, but it failed: 500.",
+                "bob 已批准，但执行失败：500。",
+            ],
+        ),
+    ] {
         let held = app.held().await;
-        // The tool does not answer yet, so the reply to the decision comes while the call is in
-        // flight.
-        app.tool.answers(504, "").close();
+        assert_eq!(headline(&app, &held.request).await, ["", ""]);
+        app.tool.answers(status, "{}").close();
+        let before = app.tool.count();
+        app.model.then(text_answer("ok"));
         approve(&app, &held).await;
+        app.tool.reached(before + 1).await;
+        assert_eq!(
+            headline(&app, &held.request).await,
+            ["Approved by bob. It is running.", "bob 已批准，正在执行。"]
+        );
         app.tool.open();
-        assert_eq!(stopped(&app, &held).await, "Paused");
-        let said = headline(&app, &held.request).await;
-        assert_eq!(said, ["Approved by bob. Its outcome is not known: a person is asked.", "bob 已批准，但其结果未知，正在请人核实。"]);
-        let task = app.owner().get(&format!("/v1/tasks/{}", held.task)).await;
-        let asked = task.str("/pending/0/request_id");
-        app.model.then(text_answer("ok"));
-        app.tool.answers(200, "{}");
-        let again = app.approver().post(&format!("/resume/{asked}"), &json!({"action": "retry"})).await;
-        assert_eq!(again.str("/status"), "Completed", "{}", again.text);
-        assert_eq!(headline(&app, &held.request).await[0], "Approved by bob, and it ran.");
-        assert_eq!(headline(&app, &asked).await[0], "Allowed to run again by bob, and it ran.");
-        app.stop().await;
+        assert_eq!(stopped(&app, &held).await, "Completed");
+        assert_eq!(headline(&app, &held.request).await, ended);
     }
+    app.stop().await;
+}
 
-    async fn headline_of_a_rejection_says_what_followed(on: On) {
-        let app = TestApp::with_finance(on).await;
-        let held = app.held().await;
-        let reject = |held: &Held| format!("/resume/{}/reject", held.request);
-        let canceled = app.approver().post(&reject(&held), &json!({"reason": "wrong customer"})).await;
-        assert_eq!(canceled.str("/status"), "Canceled");
-        let said = headline(&app, &held.request).await;
-        assert_eq!(said, ["Rejected by bob. The task was canceled.", "bob 已拒绝，任务已取消。"]);
-        let held = app.held().await;
-        app.model.then(text_answer("understood"));
-        let told = app.approver().post(&reject(&held), &json!({"then": "continue"})).await;
-        assert_eq!(told.str("/status"), "Completed", "{}", told.text);
-        assert_eq!(headline(&app, &held.request).await, ["Rejected by bob. The agent was told.", "bob 已拒绝，并已告知智能体。"]);
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn headline_of_an_unknown_outcome_says_that_a_person_is_asked(on: On) {
+    let app = TestApp::with_finance(on).await;
+    let held = app.held().await;
+    // The tool does not answer yet, so the reply to the decision comes while the call is in
+    // flight.
+    app.tool.answers(504, "").close();
+    approve(&app, &held).await;
+    app.tool.open();
+    assert_eq!(stopped(&app, &held).await, "Paused");
+    let said = headline(&app, &held.request).await;
+    assert_eq!(
+        said,
+        [
+            "Approved by bob. Its outcome is not known: a person is asked.",
+            "bob 已批准，但其结果未知，正在请人核实。"
+        ]
+    );
+    let task = app.owner().get(&format!("/v1/tasks/{}", held.task)).await;
+    let asked = task.str("/pending/0/request_id");
+    app.model.then(text_answer("ok"));
+    app.tool.answers(200, "{}");
+    let again = app
+        .approver()
+        .post(&format!("/resume/{asked}"), &json!({"action": "retry"}))
+        .await;
+    assert_eq!(again.str("/status"), "Completed", "{}", again.text);
+    assert_eq!(
+        headline(&app, &held.request).await[0],
+        "Approved by bob, and it ran."
+    );
+    assert_eq!(
+        headline(&app, &asked).await[0],
+        "Allowed to run again by bob, and it ran."
+    );
+    app.stop().await;
+}
 
-    async fn headline_of_a_withdrawn_request_says_why(on: On) {
-        let app = TestApp::with_finance(on).await;
-        let held = app.held().await;
-        app.owner().hit(&format!("/v1/tasks/{}/cancel", held.task)).await;
-        let said = headline(&app, &held.request).await;
-        assert_eq!(said, ["Withdrawn: the task was canceled.", "已撤回：任务已取消。"]);
-        let held = app.held().await;
-        app.model.then(text_answer("something else"));
-        let body = json!({"input": "never mind", "supersede": true});
-        let next = app.owner().post(&format!("/v1/tasks/{}/messages", held.task), &body).await;
-        assert_eq!(next.str("/status"), "Completed", "{}", next.text);
-        let said = headline(&app, &held.request).await;
-        assert_eq!(said, ["Withdrawn: the user continued with another message.", "已撤回：用户已发送其他消息。"]);
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn headline_of_a_rejection_says_what_followed(on: On) {
+    let app = TestApp::with_finance(on).await;
+    let held = app.held().await;
+    let reject = |held: &Held| format!("/resume/{}/reject", held.request);
+    let canceled = app
+        .approver()
+        .post(&reject(&held), &json!({"reason": "wrong customer"}))
+        .await;
+    assert_eq!(canceled.str("/status"), "Canceled");
+    let said = headline(&app, &held.request).await;
+    assert_eq!(
+        said,
+        [
+            "Rejected by bob. The task was canceled.",
+            "bob 已拒绝，任务已取消。"
+        ]
+    );
+    let held = app.held().await;
+    app.model.then(text_answer("understood"));
+    let told = app
+        .approver()
+        .post(&reject(&held), &json!({"then": "continue"}))
+        .await;
+    assert_eq!(told.str("/status"), "Completed", "{}", told.text);
+    assert_eq!(
+        headline(&app, &held.request).await,
+        [
+            "Rejected by bob. The agent was told.",
+            "bob 已拒绝，并已告知智能体。"
+        ]
+    );
+    app.stop().await;
+}
 
-    async fn headline_of_an_edit_or_of_several_calls_says_what_was_decided(on: On) {
-        let app = TestApp::with_finance(on).await;
-        app.model.then(calls(&[("refund", r#"{"order":1,"amount":50}"#), ("refund", r#"{"order":2,"amount":60}"#)]));
-        let task = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
-        let request = task.str("/pending/0/request_id");
-        let id = |index: usize| task.str(&format!("/pending/0/tool_calls/{index}/tool_call_id"));
-        app.model.then(text_answer("ok"));
-        let decisions = json!({"decisions": {(id(0)): {"action": "edit", "arguments": {"order": 1, "amount": 40}}, (id(1)): {"action": "reject"}}});
-        let done = app.approver().post(&format!("/resume/{request}"), &decisions).await;
-        assert_eq!(done.str("/status"), "Completed", "{}", done.text);
-        let said = headline(&app, &request).await;
-        assert_eq!(said, ["Decided by bob: 1 ran, 1 rejected.", "bob 已作出决定：1 个已执行、1 个已拒绝。"]);
-        let held = app.held().await;
-        app.model.then(text_answer("ok"));
-        let decisions = json!({"decisions": {(held.call.clone()): {"action": "edit", "arguments": {"order": 1, "amount": 40}}}});
-        app.approver().post(&format!("/resume/{}", held.request), &decisions).await;
-        assert_eq!(headline(&app, &held.request).await[0], "Changed and approved by bob, and it ran.");
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn headline_of_a_withdrawn_request_says_why(on: On) {
+    let app = TestApp::with_finance(on).await;
+    let held = app.held().await;
+    app.owner()
+        .hit(&format!("/v1/tasks/{}/cancel", held.task))
+        .await;
+    let said = headline(&app, &held.request).await;
+    assert_eq!(
+        said,
+        ["Withdrawn: the task was canceled.", "已撤回：任务已取消。"]
+    );
+    let held = app.held().await;
+    app.model.then(text_answer("something else"));
+    let body = json!({"input": "never mind", "supersede": true});
+    let next = app
+        .owner()
+        .post(&format!("/v1/tasks/{}/messages", held.task), &body)
+        .await;
+    assert_eq!(next.str("/status"), "Completed", "{}", next.text);
+    let said = headline(&app, &held.request).await;
+    assert_eq!(
+        said,
+        [
+            "Withdrawn: the user continued with another message.",
+            "已撤回：用户已发送其他消息。"
+        ]
+    );
+    app.stop().await;
+}
 
-    async fn target_of_a_call_is_the_whole_address_it_is_sent_to(on: On) {
-        let yaml = finance().replace("{tool}/refund", "{tool}/refunds/{order}/{who}?k=secret-query")
-            .replace("amount: { type: number", "who: { type: string }, amount: { type: number")
-            .replace("required: [order, amount]", "required: [order, amount, who]");
-        let app = TestApp::with(on, &yaml).await;
-        let text = r#"{"order":17,"amount":120,"who":"a/b?c#\u202e{order}"}"#;
-        app.model.then(calls(&[("refund", text)]));
-        let held = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
-        let path = "/refunds/17/a%2Fb%3Fc%23%E2%80%AE%7Border%7D";
-        assert_eq!(held.str("/pending/0/tool_calls/0/target"), format!("POST {}{path}", app.tool.url));
-        let request = format!("/resume/{}", held.str("/pending/0/request_id"));
-        let page = app.approver().header("accept", "text/html").get(&request).await;
-        assert!(page.text.contains(&format!("POST {}{path}<", app.tool.url)), "{}", page.text);
-        assert!(!page.text.contains("secret-query") && !held.text.contains("secret-query"));
-        app.model.then(text_answer("ok"));
-        let done = app.approver().hit(&format!("{request}/approve")).await;
-        assert_eq!(done.str("/status"), "Completed", "{}", done.text);
-        assert_eq!(app.tool.ledger()[0].uri, format!("{path}?k=secret-query"), "shown as it is sent");
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn headline_of_an_edit_or_of_several_calls_says_what_was_decided(on: On) {
+    let app = TestApp::with_finance(on).await;
+    app.model.then(calls(&[
+        ("refund", r#"{"order":1,"amount":50}"#),
+        ("refund", r#"{"order":2,"amount":60}"#),
+    ]));
+    let task = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+    let request = task.str("/pending/0/request_id");
+    let id = |index: usize| task.str(&format!("/pending/0/tool_calls/{index}/tool_call_id"));
+    app.model.then(text_answer("ok"));
+    let decisions = json!({"decisions": {(id(0)): {"action": "edit", "arguments": {"order": 1, "amount": 40}}, (id(1)): {"action": "reject"}}});
+    let done = app
+        .approver()
+        .post(&format!("/resume/{request}"), &decisions)
+        .await;
+    assert_eq!(done.str("/status"), "Completed", "{}", done.text);
+    let said = headline(&app, &request).await;
+    assert_eq!(
+        said,
+        [
+            "Decided by bob: 1 ran, 1 rejected.",
+            "bob 已作出决定：1 个已执行、1 个已拒绝。"
+        ]
+    );
+    let held = app.held().await;
+    app.model.then(text_answer("ok"));
+    let decisions = json!({"decisions": {(held.call.clone()): {"action": "edit", "arguments": {"order": 1, "amount": 40}}}});
+    app.approver()
+        .post(&format!("/resume/{}", held.request), &decisions)
+        .await;
+    assert_eq!(
+        headline(&app, &held.request).await[0],
+        "Changed and approved by bob, and it ran."
+    );
+    app.stop().await;
+}
 
-    async fn wrong_account_is_told_who_it_is_and_comes_back_as_another(on: On) {
-        let app = TestApp::with(on, &finance()).await;
-        let held = app.held().await;
-        let missing = format!("/resume/{}", held.task);
-        for path in [format!("/resume/{}", held.request), format!("/resume/{}/approve", held.request), missing] {
-            let carol = app.anonymous().header("cookie", &app.sign_in(CAROL).await).header("accept", "text/html");
-            let refused = carol.get(&path).await;
-            assert!([403, 404].contains(&refused.status), "{}", refused.text);
-            let next = path.replace('/', "%2F");
-            let link = format!("<a href=\"/sign-in?next={next}\">Sign in as another user</a>");
-            assert!(refused.text.contains("carol") && refused.text.contains(&link), "{}", refused.text);
-            for of_it in ["refund", "alice", "bob", "finance", "billing", "17", "approval"] {
-                let said = refused.text.replace(&held.request, "").replace(&held.task, "");
-                let (_, said) = said.split_once("<main>").unwrap();
-                let (said, _) = said.split_once("<p class=\"soft\">").unwrap();
-                assert!(!said.contains(of_it), "{of_it}: {said}");
-            }
-            let other = carol.get(&format!("/sign-in?next={next}")).await;
-            assert!(other.text.contains("carol") && other.text.contains("name=\"key\""), "{}", other.text);
-            assert!(other.text.contains(&format!("name=\"next\" value=\"{path}\"")), "{}", other.text);
-            let form = Some((FORM, format!("key={BOB}&next={next}")));
-            let entered = carol.send(Method::POST, "/sign-in", form).await;
-            assert_eq!((entered.status, entered.header("location")), (303, path.as_str()));
-            let session = entered.cookie();
-            let bob = app.anonymous().header("cookie", &session).header("accept", "text/html").get(&path).await;
-            assert!([200, 404].contains(&bob.status) && bob.text.contains("bob"), "{}", bob.text);
-            let program = app.stranger().get(&path).await;
-            assert!(!program.text.contains("carol") && !program.text.contains("sign-in"), "{}", program.text);
-        }
-        let alice = app.anonymous().header("cookie", &app.sign_in(ALICE).await).header("accept", "text/html");
-        let reader = alice.header("accept-language", ZH).get(&format!("/resume/{}/reject", held.request)).await;
-        assert_eq!(reader.status, 200);
-        let link = format!("/sign-in?next=%2Fresume%2F{}%2Freject\">以其他用户身份登录", held.request);
-        assert!(reader.text.contains(&link) && reader.text.contains("alice"), "{}", reader.text);
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn target_of_a_call_is_the_whole_address_it_is_sent_to(on: On) {
+    let yaml = finance()
+        .replace(
+            "{tool}/refund",
+            "{tool}/refunds/{order}/{who}?k=secret-query",
+        )
+        .replace(
+            "amount: { type: number",
+            "who: { type: string }, amount: { type: number",
+        )
+        .replace(
+            "required: [order, amount]",
+            "required: [order, amount, who]",
+        );
+    let app = TestApp::with(on, &yaml).await;
+    let text = r#"{"order":17,"amount":120,"who":"a/b?c#\u202e{order}"}"#;
+    app.model.then(calls(&[("refund", text)]));
+    let held = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+    let path = "/refunds/17/a%2Fb%3Fc%23%E2%80%AE%7Border%7D";
+    assert_eq!(
+        held.str("/pending/0/tool_calls/0/target"),
+        format!("POST {}{path}", app.tool.url)
+    );
+    let request = format!("/resume/{}", held.str("/pending/0/request_id"));
+    let page = app
+        .approver()
+        .header("accept", "text/html")
+        .get(&request)
+        .await;
+    assert!(
+        page.text.contains(&format!("POST {}{path}<", app.tool.url)),
+        "{}",
+        page.text
+    );
+    assert!(!page.text.contains("secret-query") && !held.text.contains("secret-query"));
+    app.model.then(text_answer("ok"));
+    let done = app.approver().hit(&format!("{request}/approve")).await;
+    assert_eq!(done.str("/status"), "Completed", "{}", done.text);
+    assert_eq!(
+        app.tool.ledger()[0].uri,
+        format!("{path}?k=secret-query"),
+        "shown as it is sent"
+    );
+    app.stop().await;
+}
 
-    async fn wrong_account_comes_back_to_the_page_whose_form_was_refused(on: On) {
-        let app = TestApp::with(on, &finance()).await;
-        let held = app.held().await;
-        let carol = app.anonymous().header("cookie", &app.sign_in(CAROL).await).header("accept", "text/html");
-        let page = format!("/tasks/{}", held.task);
-        for (action, page) in [(format!("{page}/cancel"), page.as_str()), (format!("/grants/{}", held.task), "/grants")] {
-            let refused = carol.send(Method::POST, &action, Some((FORM, String::new()))).await;
-            assert!([403, 404].contains(&refused.status), "{}", refused.text);
-            let link = format!("<a href=\"/sign-in?next={}\">", page.replace('/', "%2F"));
-            assert!(refused.text.contains(&link), "{}", refused.text);
-            let bob = app.anonymous().header("cookie", &app.sign_in(BOB).await).header("accept", "text/html");
-            assert_ne!(bob.get(page).await.status, 405, "{page}");
-        }
-        app.stop().await;
-    }
-
-    async fn single_button_pages_have_no_button_if_their_post_would_be_refused(on: On) {
-        let app = TestApp::with(on, &finance()).await;
-        let page = async |key, held: &Held, action: &str| {
-            let page = app.actor(key).header("accept", "text/html").get(&format!("/resume/{}/{action}", held.request)).await;
-            assert_eq!(page.status, 200, "{}", page.text);
-            let (answers, _) = page.text.split_once("<footer>").unwrap();
-            (answers.matches("<button").count(), answers.to_owned())
-        };
-        let held = app.held().await;
-        for action in ["approve", "reject"] {
-            assert_eq!(page(BOB, &held, action).await.0, 1);
-            let (buttons, why) = page(ALICE, &held, action).await;
-            assert!(buttons == 0 && why.contains("Other people decide this request."), "{why}");
-            let refused = app.owner().hit(&format!("/resume/{}/{action}", held.request)).await;
-            assert_eq!(refused.status, 403, "{}", refused.text);
-        }
-        app.owner().hit(&format!("/v1/tasks/{}/cancel", held.task)).await;
-        for action in ["approve", "reject"] {
-            let (buttons, why) = page(BOB, &held, action).await;
-            assert!(buttons == 0 && why.contains("This request was withdrawn."), "{why}");
-            assert_eq!(app.approver().hit(&format!("/resume/{}/{action}", held.request)).await.status, 409);
-        }
-        let held = app.held().await;
-        app.model.then(text_answer("ok"));
-        assert_eq!(app.approver().hit(&format!("/resume/{}/approve", held.request)).await.status, 200);
-        for action in ["approve", "reject"] {
-            let (buttons, why) = page(BOB, &held, action).await;
-            assert!(buttons == 0 && why.contains("This request is decided."), "{why}");
-            assert_eq!(app.approver().hit(&format!("/resume/{}/{action}", held.request)).await.status, 409);
-        }
-        app.stop().await;
-    }
-
-    async fn error_of_a_page_is_a_page_with_the_same_status_and_words(on: On) {
-        let app = TestApp::with(on, &finance()).await;
-        let held = app.held().await;
-        let request = format!("/resume/{}", held.request);
-        let large = "x".repeat(1024 * 1024 + 1);
-        for (method, path, body) in [
-            (Method::GET, "/resume/not-an-id".to_owned(), None),
-            (Method::GET, format!("/resume/{}", held.task), None),
-            (Method::GET, format!("{request}/approve/more"), None),
-            (Method::DELETE, request.clone(), None),
-            (Method::POST, request.clone(), Some(("text/plain", "approve".to_owned()))),
-            (Method::POST, request.clone(), Some(("application/json", "{".to_owned()))),
-            (Method::POST, format!("{request}/approve"), Some((FORM, "digest=sha256%3A0".to_owned()))),
-            (Method::POST, format!("{request}/approve"), Some((FORM, large))),
-            (Method::GET, "/problems/none".to_owned(), None),
+#[apply(on_both)]
+async fn wrong_account_is_told_who_it_is_and_comes_back_as_another(on: On) {
+    let app = TestApp::with(on, &finance()).await;
+    let held = app.held().await;
+    let missing = format!("/resume/{}", held.task);
+    for path in [
+        format!("/resume/{}", held.request),
+        format!("/resume/{}/approve", held.request),
+        missing,
+    ] {
+        let carol = app
+            .anonymous()
+            .header("cookie", &app.sign_in(CAROL).await)
+            .header("accept", "text/html");
+        let refused = carol.get(&path).await;
+        assert!([403, 404].contains(&refused.status), "{}", refused.text);
+        let next = path.replace('/', "%2F");
+        let link = format!("<a href=\"/sign-in?next={next}\">Sign in as another user</a>");
+        assert!(
+            refused.text.contains("carol") && refused.text.contains(&link),
+            "{}",
+            refused.text
+        );
+        for of_it in [
+            "refund", "alice", "bob", "finance", "billing", "17", "approval",
         ] {
-            let program = app.approver().send(method.clone(), &path, body.clone()).await;
-            assert!(program.status >= 400, "{path}: {}", program.status);
-            let person = app.approver().header("accept", "text/html").send(method.clone(), &path, body).await;
-            assert_eq!(person.status, program.status, "{method} {path}");
-            assert_eq!(program.header("content-type"), "application/problem+json");
-            assert!(person.header("content-type").starts_with("text/html"), "{method} {path}");
-            let escaped = |text: String| text.replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;");
-            for words in [program.str("/title"), program.str("/detail"), program.str("/code")] {
-                assert!(person.text.contains(&escaped(words.clone())), "{method} {path}: {words}: {}", person.text);
-            }
+            let said = refused
+                .text
+                .replace(&held.request, "")
+                .replace(&held.task, "");
+            let (_, said) = said.split_once("<main>").unwrap();
+            let (said, _) = said.split_once("<p class=\"soft\">").unwrap();
+            assert!(!said.contains(of_it), "{of_it}: {said}");
         }
-        app.stop().await;
+        let other = carol.get(&format!("/sign-in?next={next}")).await;
+        assert!(
+            other.text.contains("carol") && other.text.contains("name=\"key\""),
+            "{}",
+            other.text
+        );
+        assert!(
+            other
+                .text
+                .contains(&format!("name=\"next\" value=\"{path}\"")),
+            "{}",
+            other.text
+        );
+        let form = Some((FORM, format!("key={BOB}&next={next}")));
+        let entered = carol.send(Method::POST, "/sign-in", form).await;
+        assert_eq!(
+            (entered.status, entered.header("location")),
+            (303, path.as_str())
+        );
+        let session = entered.cookie();
+        let bob = app
+            .anonymous()
+            .header("cookie", &session)
+            .header("accept", "text/html")
+            .get(&path)
+            .await;
+        assert!(
+            [200, 404].contains(&bob.status) && bob.text.contains("bob"),
+            "{}",
+            bob.text
+        );
+        let program = app.stranger().get(&path).await;
+        assert!(
+            !program.text.contains("carol") && !program.text.contains("sign-in"),
+            "{}",
+            program.text
+        );
     }
+    let alice = app
+        .anonymous()
+        .header("cookie", &app.sign_in(ALICE).await)
+        .header("accept", "text/html");
+    let reader = alice
+        .header("accept-language", ZH)
+        .get(&format!("/resume/{}/reject", held.request))
+        .await;
+    assert_eq!(reader.status, 200);
+    let link = format!(
+        "/sign-in?next=%2Fresume%2F{}%2Freject\">以其他用户身份登录",
+        held.request
+    );
+    assert!(
+        reader.text.contains(&link) && reader.text.contains("alice"),
+        "{}",
+        reader.text
+    );
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn wrong_account_comes_back_to_the_page_whose_form_was_refused(on: On) {
+    let app = TestApp::with(on, &finance()).await;
+    let held = app.held().await;
+    let carol = app
+        .anonymous()
+        .header("cookie", &app.sign_in(CAROL).await)
+        .header("accept", "text/html");
+    let page = format!("/tasks/{}", held.task);
+    for (action, page) in [
+        (format!("{page}/cancel"), page.as_str()),
+        (format!("/grants/{}", held.task), "/grants"),
+    ] {
+        let refused = carol
+            .send(Method::POST, &action, Some((FORM, String::new())))
+            .await;
+        assert!([403, 404].contains(&refused.status), "{}", refused.text);
+        let link = format!("<a href=\"/sign-in?next={}\">", page.replace('/', "%2F"));
+        assert!(refused.text.contains(&link), "{}", refused.text);
+        let bob = app
+            .anonymous()
+            .header("cookie", &app.sign_in(BOB).await)
+            .header("accept", "text/html");
+        assert_ne!(bob.get(page).await.status, 405, "{page}");
+    }
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn single_button_pages_have_no_button_if_their_post_would_be_refused(on: On) {
+    let app = TestApp::with(on, &finance()).await;
+    let page = async |key, held: &Held, action: &str| {
+        let page = app
+            .actor(key)
+            .header("accept", "text/html")
+            .get(&format!("/resume/{}/{action}", held.request))
+            .await;
+        assert_eq!(page.status, 200, "{}", page.text);
+        let (answers, _) = page.text.split_once("<footer>").unwrap();
+        (answers.matches("<button").count(), answers.to_owned())
+    };
+    let held = app.held().await;
+    for action in ["approve", "reject"] {
+        assert_eq!(page(BOB, &held, action).await.0, 1);
+        let (buttons, why) = page(ALICE, &held, action).await;
+        assert!(
+            buttons == 0 && why.contains("Other people decide this request."),
+            "{why}"
+        );
+        let refused = app
+            .owner()
+            .hit(&format!("/resume/{}/{action}", held.request))
+            .await;
+        assert_eq!(refused.status, 403, "{}", refused.text);
+    }
+    app.owner()
+        .hit(&format!("/v1/tasks/{}/cancel", held.task))
+        .await;
+    for action in ["approve", "reject"] {
+        let (buttons, why) = page(BOB, &held, action).await;
+        assert!(
+            buttons == 0 && why.contains("This request was withdrawn."),
+            "{why}"
+        );
+        assert_eq!(
+            app.approver()
+                .hit(&format!("/resume/{}/{action}", held.request))
+                .await
+                .status,
+            409
+        );
+    }
+    let held = app.held().await;
+    app.model.then(text_answer("ok"));
+    assert_eq!(
+        app.approver()
+            .hit(&format!("/resume/{}/approve", held.request))
+            .await
+            .status,
+        200
+    );
+    for action in ["approve", "reject"] {
+        let (buttons, why) = page(BOB, &held, action).await;
+        assert!(
+            buttons == 0 && why.contains("This request is decided."),
+            "{why}"
+        );
+        assert_eq!(
+            app.approver()
+                .hit(&format!("/resume/{}/{action}", held.request))
+                .await
+                .status,
+            409
+        );
+    }
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn error_of_a_page_is_a_page_with_the_same_status_and_words(on: On) {
+    let app = TestApp::with(on, &finance()).await;
+    let held = app.held().await;
+    let request = format!("/resume/{}", held.request);
+    let large = "x".repeat(1024 * 1024 + 1);
+    for (method, path, body) in [
+        (Method::GET, "/resume/not-an-id".to_owned(), None),
+        (Method::GET, format!("/resume/{}", held.task), None),
+        (Method::GET, format!("{request}/approve/more"), None),
+        (Method::DELETE, request.clone(), None),
+        (
+            Method::POST,
+            request.clone(),
+            Some(("text/plain", "approve".to_owned())),
+        ),
+        (
+            Method::POST,
+            request.clone(),
+            Some(("application/json", "{".to_owned())),
+        ),
+        (
+            Method::POST,
+            format!("{request}/approve"),
+            Some((FORM, "digest=sha256%3A0".to_owned())),
+        ),
+        (
+            Method::POST,
+            format!("{request}/approve"),
+            Some((FORM, large)),
+        ),
+        (Method::GET, "/problems/none".to_owned(), None),
+    ] {
+        let program = app
+            .approver()
+            .send(method.clone(), &path, body.clone())
+            .await;
+        assert!(program.status >= 400, "{path}: {}", program.status);
+        let person = app
+            .approver()
+            .header("accept", "text/html")
+            .send(method.clone(), &path, body)
+            .await;
+        assert_eq!(person.status, program.status, "{method} {path}");
+        assert_eq!(program.header("content-type"), "application/problem+json");
+        assert!(
+            person.header("content-type").starts_with("text/html"),
+            "{method} {path}"
+        );
+        let escaped = |text: String| {
+            text.replace('<', "&lt;")
+                .replace('>', "&gt;")
+                .replace('"', "&quot;")
+        };
+        for words in [
+            program.str("/title"),
+            program.str("/detail"),
+            program.str("/code"),
+        ] {
+            assert!(
+                person.text.contains(&escaped(words.clone())),
+                "{method} {path}: {words}: {}",
+                person.text
+            );
+        }
+    }
+    app.stop().await;
 }

@@ -4,6 +4,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use macro_rules_attribute::apply;
+
 use super::approval_cycle::on_both;
 use super::endpoint_rights::{
     ALICE, BOB, FINANCE, NONE, PEOPLE, Person, Reads, SUPPORT, TABLE, TURNS, actor, ask, yaml,
@@ -137,33 +139,37 @@ async fn mails(app: &TestApp, server: &FakeMailServer, all: &[(usize, String)]) 
     assert_eq!(all.len(), expected.len(), "each mail once");
 }
 
-on_both! {
-    async fn only_people_who_may_decide_a_request_hear_of_it_by_stream_list_count_and_mail(on: On) {
-        let (server, clock) = (FakeMailServer::start().await, TestClock::new());
-        let app = TestApp::timed(on, &mailing(&server), clock.clone()).await;
-        let mut streams: Vec<(&Person, Watch)> = Vec::new();
-        for person in TABLE {
-            let mut watch = stream(&actor(&app, person), "").await;
-            let status = if person.4 == Reads::Nothing { 403 } else { 200 };
-            assert_eq!(watch.status, status, "{}", person.0);
-            if status == 200 {
-                assert_eq!(next(&mut watch, "inbox").await.data["open"], 0, "{}", person.0);
-                streams.push((person, watch));
-            }
+#[apply(on_both)]
+async fn only_people_who_may_decide_a_request_hear_of_it_by_stream_list_count_and_mail(on: On) {
+    let (server, clock) = (FakeMailServer::start().await, TestClock::new());
+    let app = TestApp::timed(on, &mailing(&server), clock.clone()).await;
+    let mut streams: Vec<(&Person, Watch)> = Vec::new();
+    for person in TABLE {
+        let mut watch = stream(&actor(&app, person), "").await;
+        let status = if person.4 == Reads::Nothing { 403 } else { 200 };
+        assert_eq!(watch.status, status, "{}", person.0);
+        if status == 200 {
+            assert_eq!(
+                next(&mut watch, "inbox").await.data["open"],
+                0,
+                "{}",
+                person.0
+            );
+            streams.push((person, watch));
         }
-        let owner = app.actor("alice-key-0123456789");
-        let mut all = Vec::new();
-        for turn in TURNS {
-            all.extend(ask(&app, &owner, turn).await.questions);
-        }
-        for (person, watch) in &mut streams {
-            hears(person.0, watch, &decidable(person.3, &all)).await;
-        }
-        mails(&app, &server, &all).await;
-        are_silent(&mut streams, &clock).await;
-        for (person, _) in &streams {
-            lists(&app, person, &decidable(person.3, &all)).await;
-        }
-        app.stop().await;
     }
+    let owner = app.actor("alice-key-0123456789");
+    let mut all = Vec::new();
+    for turn in TURNS {
+        all.extend(ask(&app, &owner, turn).await.questions);
+    }
+    for (person, watch) in &mut streams {
+        hears(person.0, watch, &decidable(person.3, &all)).await;
+    }
+    mails(&app, &server, &all).await;
+    are_silent(&mut streams, &clock).await;
+    for (person, _) in &streams {
+        lists(&app, person, &decidable(person.3, &all)).await;
+    }
+    app.stop().await;
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use holdpoint::task::time::Time;
 use holdpoint::world::Clock as _;
+use macro_rules_attribute::apply;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -68,244 +69,381 @@ fn damage(app: &TestApp, held: &Held) -> String {
     format!("update agent_task_item set body = '{{' where request_id = {id}")
 }
 
-on_both! {
-    async fn stream_begins_with_what_is_open_and_tells_what_changes(on: On) {
-        let app = finance(on).await;
-        let first = app.held().await;
-        let mut watch = stream(&app.approver(), "").await;
-        assert_eq!((watch.status, watch.header("content-type")), (200, "text/event-stream"));
-        assert_eq!(watch.header("cache-control"), "no-store, no-transform");
-        assert_eq!(watch.said().await, Some(StreamBlock::Retry(1000)));
-        let inbox = next(&mut watch, "inbox").await;
-        assert_eq!(ids(&inbox), [first.request.as_str()]);
-        assert_eq!((&inbox.data["open"], &inbox.data["more"]), (&json!(1), &json!(false)));
-        assert_eq!(inbox.data["requests"][0]["summaries"], json!(["Refund 120 for order 17"]));
-        let second = app.held().await;
-        let created = next(&mut watch, "request.created").await;
-        assert_eq!(created.data["request"]["request_id"], second.request.as_str());
-        assert_eq!(created.data["open"], 2);
-        app.actor(EVE).hit(&format!("/resume/{}/approve", first.request)).await;
-        let decided = next(&mut watch, "request.gone").await;
-        assert_eq!(decided.data["request_id"], first.request.as_str());
-        assert_eq!((&decided.data["reason"], &decided.data["open"]), (&json!("decided"), &json!(1)));
-        let decision = &decided.data["decision"];
-        assert_eq!((&decision["action"], &decision["by"], &decision["door"]), (&json!("approve"), &json!("eve"), &json!("key")));
-        app.owner().hit(&format!("/v1/tasks/{}/cancel", second.task)).await;
-        assert_eq!(next(&mut watch, "request.gone").await.data, gone(&second.request, "withdrawn", 0));
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn stream_begins_with_what_is_open_and_tells_what_changes(on: On) {
+    let app = finance(on).await;
+    let first = app.held().await;
+    let mut watch = stream(&app.approver(), "").await;
+    assert_eq!(
+        (watch.status, watch.header("content-type")),
+        (200, "text/event-stream")
+    );
+    assert_eq!(watch.header("cache-control"), "no-store, no-transform");
+    assert_eq!(watch.said().await, Some(StreamBlock::Retry(1000)));
+    let inbox = next(&mut watch, "inbox").await;
+    assert_eq!(ids(&inbox), [first.request.as_str()]);
+    assert_eq!(
+        (&inbox.data["open"], &inbox.data["more"]),
+        (&json!(1), &json!(false))
+    );
+    assert_eq!(
+        inbox.data["requests"][0]["summaries"],
+        json!(["Refund 120 for order 17"])
+    );
+    let second = app.held().await;
+    let created = next(&mut watch, "request.created").await;
+    assert_eq!(
+        created.data["request"]["request_id"],
+        second.request.as_str()
+    );
+    assert_eq!(created.data["open"], 2);
+    app.actor(EVE)
+        .hit(&format!("/resume/{}/approve", first.request))
+        .await;
+    let decided = next(&mut watch, "request.gone").await;
+    assert_eq!(decided.data["request_id"], first.request.as_str());
+    assert_eq!(
+        (&decided.data["reason"], &decided.data["open"]),
+        (&json!("decided"), &json!(1))
+    );
+    let decision = &decided.data["decision"];
+    assert_eq!(
+        (&decision["action"], &decision["by"], &decision["door"]),
+        (&json!("approve"), &json!("eve"), &json!("key"))
+    );
+    app.owner()
+        .hit(&format!("/v1/tasks/{}/cancel", second.task))
+        .await;
+    assert_eq!(
+        next(&mut watch, "request.gone").await.data,
+        gone(&second.request, "withdrawn", 0)
+    );
+    app.stop().await;
+}
 
-    async fn stream_that_is_asked_for_after_a_number_begins_with_what_is_open(on: On) {
-        let app = finance(on).await;
-        let held = app.held().await;
-        for number in ["0", "17", "9223372036854775807", "x"] {
-            let mut watch = stream(&app.approver().header("last-event-id", number), "").await;
-            assert_eq!(watch.status, 200, "{number}");
-            assert_eq!(ids(&next(&mut watch, "inbox").await), [held.request.as_str()], "{number}");
+#[apply(on_both)]
+async fn stream_that_is_asked_for_after_a_number_begins_with_what_is_open(on: On) {
+    let app = finance(on).await;
+    let held = app.held().await;
+    for number in ["0", "17", "9223372036854775807", "x"] {
+        let mut watch = stream(&app.approver().header("last-event-id", number), "").await;
+        assert_eq!(watch.status, 200, "{number}");
+        assert_eq!(
+            ids(&next(&mut watch, "inbox").await),
+            [held.request.as_str()],
+            "{number}"
+        );
+    }
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn damaged_request_silences_no_stream(on: On) {
+    let app = finance(on).await;
+    let (first, damaged) = (app.held().await, app.held().await);
+    let mut watch = stream(&app.approver(), "").await;
+    assert_eq!(
+        ids(&next(&mut watch, "inbox").await),
+        [first.request.as_str(), &damaged.request]
+    );
+    app.database.execute(&damage(&app, &damaged)).await;
+    app.approver()
+        .hit(&format!("/resume/{}/approve", damaged.request))
+        .await;
+    // The service ends the damaged task, which closes the request.
+    let inbox = next(&mut watch, "inbox").await;
+    assert_eq!(
+        (ids(&inbox), &inbox.data["open"]),
+        (vec![first.request.as_str()], &json!(1))
+    );
+    let later = app.held().await;
+    let created = next(&mut watch, "request.created").await;
+    assert_eq!(
+        (
+            created.data["request"]["request_id"].as_str(),
+            &created.data["open"]
+        ),
+        (Some(later.request.as_str()), &json!(2))
+    );
+    let mut again = stream(&app.approver(), "").await;
+    assert_eq!(
+        ids(&next(&mut again, "inbox").await),
+        [first.request.as_str(), &later.request]
+    );
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn one_of_two_answers_changes_the_request_for_others_and_ends_it_for_the_answerer(on: On) {
+    let app = TestApp::with(on, &yaml("{ groups: [finance], required: 2 }")).await;
+    let Held { request, .. } = app.held().await;
+    let (mut bobs, mut eves) = (
+        stream(&app.approver(), "").await,
+        stream(&app.actor(EVE), "").await,
+    );
+    next(&mut bobs, "inbox").await;
+    next(&mut eves, "inbox").await;
+    app.approver()
+        .hit(&format!("/resume/{request}/approve"))
+        .await;
+    assert_eq!(
+        next(&mut bobs, "request.gone").await.data,
+        gone(&request, "answered", 0)
+    );
+    let changed = next(&mut eves, "request.changed").await;
+    assert_eq!(
+        (&changed.data["request"]["approvals"], &changed.data["open"]),
+        (&json!(1), &json!(1))
+    );
+    let mut again = stream(&app.approver(), "").await;
+    assert_eq!(
+        next(&mut again, "inbox").await.data["open"],
+        0,
+        "what I have answered does not wait for me"
+    );
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn only_people_who_may_decide_a_request_hear_of_it(on: On) {
+    let app = finance(on).await;
+    let mut hears = Vec::new();
+    for (actor, expected) in [
+        (app.owner(), false),
+        (app.approver(), true),
+        (app.stranger(), false),
+        (app.actor("ops-key-0123456789ab"), false),
+        (app.actor(DECIDER), true),
+        (app.actor(OTHER), false),
+    ] {
+        let mut watch = stream(&actor, "").await;
+        assert_eq!(watch.status, 200);
+        assert_eq!(next(&mut watch, "inbox").await.data["open"], 0);
+        hears.push((watch, expected));
+    }
+    let held = app.held().await;
+    for (watch, expected) in &mut hears {
+        if *expected {
+            let created = next(watch, "request.created").await;
+            assert_eq!(created.data["request"]["request_id"], held.request.as_str());
         }
-        app.stop().await;
     }
-
-    async fn damaged_request_silences_no_stream(on: On) {
-        let app = finance(on).await;
-        let (first, damaged) = (app.held().await, app.held().await);
-        let mut watch = stream(&app.approver(), "").await;
-        assert_eq!(ids(&next(&mut watch, "inbox").await), [first.request.as_str(), &damaged.request]);
-        app.database.execute(&damage(&app, &damaged)).await;
-        app.approver().hit(&format!("/resume/{}/approve", damaged.request)).await;
-        // The service ends the damaged task, which closes the request.
-        let inbox = next(&mut watch, "inbox").await;
-        assert_eq!((ids(&inbox), &inbox.data["open"]), (vec![first.request.as_str()], &json!(1)));
-        let later = app.held().await;
-        let created = next(&mut watch, "request.created").await;
-        assert_eq!((created.data["request"]["request_id"].as_str(), &created.data["open"]), (Some(later.request.as_str()), &json!(2)));
-        let mut again = stream(&app.approver(), "").await;
-        assert_eq!(ids(&next(&mut again, "inbox").await), [first.request.as_str(), &later.request]);
-        app.stop().await;
+    // Lists and new streams count the request only for the caller who may decide the request.
+    for (actor, expected) in [
+        (app.owner(), 0),
+        (app.approver(), 1),
+        (app.stranger(), 0),
+        (app.actor(OTHER), 0),
+    ] {
+        let list = actor.get("/v1/requests").await;
+        assert_eq!(list.body["open"], expected, "{}", list.text);
+        assert_eq!(list.body["requests"].as_array().unwrap().len(), expected);
+        let mut watch = stream(&actor, "").await;
+        assert_eq!(next(&mut watch, "inbox").await.data["open"], expected);
     }
-
-    async fn one_of_two_answers_changes_the_request_for_others_and_ends_it_for_the_answerer(on: On) {
-        let app = TestApp::with(on, &yaml("{ groups: [finance], required: 2 }")).await;
-        let Held { request, .. } = app.held().await;
-        let (mut bobs, mut eves) = (stream(&app.approver(), "").await, stream(&app.actor(EVE), "").await);
-        next(&mut bobs, "inbox").await;
-        next(&mut eves, "inbox").await;
-        app.approver().hit(&format!("/resume/{request}/approve")).await;
-        assert_eq!(next(&mut bobs, "request.gone").await.data, gone(&request, "answered", 0));
-        let changed = next(&mut eves, "request.changed").await;
-        assert_eq!((&changed.data["request"]["approvals"], &changed.data["open"]), (&json!(1), &json!(1)));
-        let mut again = stream(&app.approver(), "").await;
-        assert_eq!(next(&mut again, "inbox").await.data["open"], 0, "what I have answered does not wait for me");
-        app.stop().await;
+    app.stop().await;
+    for (mut watch, expected) in hears {
+        let rest = watch.rest().await;
+        assert!(rest.is_empty(), "expected {expected}: {rest:?}");
     }
+}
 
-    async fn only_people_who_may_decide_a_request_hear_of_it(on: On) {
-        let app = finance(on).await;
-        let mut hears = Vec::new();
-        for (actor, expected) in [
-            (app.owner(), false),
-            (app.approver(), true),
-            (app.stranger(), false),
-            (app.actor("ops-key-0123456789ab"), false),
-            (app.actor(DECIDER), true),
-            (app.actor(OTHER), false),
-        ] {
-            let mut watch = stream(&actor, "").await;
-            assert_eq!(watch.status, 200);
-            assert_eq!(next(&mut watch, "inbox").await.data["open"], 0);
-            hears.push((watch, expected));
-        }
-        let held = app.held().await;
-        for (watch, expected) in &mut hears {
-            if *expected {
-                let created = next(watch, "request.created").await;
-                assert_eq!(created.data["request"]["request_id"], held.request.as_str());
-            }
-        }
-        // Lists and new streams count the request only for the caller who may decide the request.
-        for (actor, expected) in [(app.owner(), 0), (app.approver(), 1), (app.stranger(), 0), (app.actor(OTHER), 0)] {
-            let list = actor.get("/v1/requests").await;
-            assert_eq!(list.body["open"], expected, "{}", list.text);
-            assert_eq!(list.body["requests"].as_array().unwrap().len(), expected);
-            let mut watch = stream(&actor, "").await;
-            assert_eq!(next(&mut watch, "inbox").await.data["open"], expected);
-        }
-        app.stop().await;
-        for (mut watch, expected) in hears {
-            let rest = watch.rest().await;
-            assert!(rest.is_empty(), "expected {expected}: {rest:?}");
-        }
-    }
-
-    async fn filters_of_the_stream_are_those_of_the_list(on: On) {
-        let app = finance(on).await;
-        let mut other = stream(&app.approver(), "?session_id=desk-9&agent=billing").await;
-        let mut fits = stream(&app.approver(), "?kind=approval&session_id=desk-7&session_id=x").await;
-        next(&mut other, "inbox").await;
-        next(&mut fits, "inbox").await;
-        app.model.then(crate::support::fake_chat_completions::calls(&[("refund", r#"{"order": 17, "amount": 120}"#)]));
-        app.owner().post("/v1/tasks", &json!({"input": "please", "session_id": "desk-7"})).await;
-        next(&mut fits, "request.created").await;
-        let list = app.approver().get("/v1/requests?session_id=desk-9").await;
-        assert_eq!((&list.body["open"], &list.body["open_more"]), (&json!(0), &json!(false)));
-        assert_eq!(app.approver().get("/v1/requests?kind=approval&session_id=desk-7").await.body["open"], 1);
-        for query in ["?kind=nope", "?status=pending", "?cursor=x"] {
-            assert_eq!(app.approver().get(&format!("/v1/events{query}")).await.status, 422, "{query}");
-        }
-        app.stop().await;
-        assert!(other.rest().await.is_empty());
-    }
-
-    async fn open_counts_pending_requests_whatever_status_is_listed(on: On) {
-        let app = finance(on).await;
-        // The approver is in the group, but owns this task, so they may not decide its request.
-        app.held_by(&app.approver()).await;
-        let (first, second) = (app.held().await, app.held().await);
-        app.approver().hit(&format!("/resume/{}/approve", first.request)).await;
-        for (query, listed, open) in [
-            ("", 1, 1),
-            ("?limit=1", 1, 1),
-            ("?status=resumed", 1, 1),
-            ("?status=withdrawn", 0, 1),
-            (&format!("?task_id={}", first.task), 1, 0),
-            (&format!("?task_id={}", second.task), 1, 1),
-        ] {
-            let list = app.approver().get(&format!("/v1/requests{query}")).await;
-            assert_eq!((list.body["requests"].as_array().unwrap().len(), &list.body["open"]), (listed, &json!(open)), "{query}");
-        }
-        app.stop().await;
-    }
-
-    async fn stream_ends_with_its_session_its_hour_and_its_service(on: On) {
-        let clock = TestClock::new();
-        let app = TestApp::timed(on, &yaml("{ groups: [finance] }"), Arc::<TestClock>::clone(&clock)).await;
-        let session = app.sign_in(BOB).await;
-        let mut leaves = stream(&app.anonymous().header("cookie", &session), "").await;
-        let mut stays = stream(&app.approver(), "").await;
-        next(&mut leaves, "inbox").await;
-        next(&mut stays, "inbox").await;
-        clock.advance(Duration::from_secs(16));
-        assert_eq!(leaves.said().await, Some(StreamBlock::Comment));
-        app.anonymous().header("cookie", &session).hit("/sign-out").await;
-        clock.advance(Duration::from_secs(61));
-        assert!(soon(leaves.rest()).await.is_empty(), "within a minute");
-        assert_eq!(app.anonymous().header("cookie", &session).get("/v1/events").await.status, 401);
-        app.held().await;
-        next(&mut stays, "request.created").await;
-        clock.advance(Duration::from_hours(1));
-        assert!(soon(stays.rest()).await.is_empty(), "after an hour");
-        app.stop().await;
-    }
-
-    async fn stream_of_a_key_that_loses_its_right_ends_at_the_restart_and_tells_no_more_of_it(on: On) {
-        let mut app = finance(on).await;
-        let held = app.held().await;
-        let (mut eves, mut doras) = (stream(&app.actor(EVE), "").await, stream(&app.actor(DECIDER), "").await);
-        for watch in [&mut eves, &mut doras] {
-            assert_eq!(ids(&next(watch, "inbox").await), [held.request.as_str()]);
-        }
-        // Eve's key leaves the group, and Dora's key is removed.
-        let fewer = |yaml: &str| {
-            let yaml = yaml.replace("groups: [finance], key: \"eve", "key: \"eve");
-            yaml.lines().filter(|line| !line.contains(DECIDER)).fold(String::new(), |text, line| text + line + "\n")
-        };
-        let (eves, doras, ()) = tokio::join!(eves.rest(), doras.rest(), app.restart_with(fewer));
-        assert!(eves.is_empty() && doras.is_empty());
-        assert_eq!(app.actor(DECIDER).get("/v1/events").await.status, 401);
-        let (mut eves, mut bobs) = (stream(&app.actor(EVE), "").await, stream(&app.approver(), "").await);
-        assert_eq!(next(&mut eves, "inbox").await.data["open"], 0);
-        assert_eq!(next(&mut bobs, "inbox").await.data["open"], 1);
-        app.held().await;
-        next(&mut bobs, "request.created").await;
-        app.stop().await;
-        assert!(eves.rest().await.is_empty());
-    }
-
-    async fn stream_takes_a_seat_and_needs_a_key_that_reads_or_decides(on: On) {
-        let server = "\nserver: { max_streams_per_caller: 1 }\n";
-        let creator = "    - { user: cron, tenant: acme, key: \"cron-key-0123456789ab\", may: [create] }\n";
-        let app = TestApp::with(on, &(yaml("{ groups: [finance] }") + creator + server)).await;
-        let one = stream(&app.approver(), "").await;
-        assert_eq!(app.approver().get("/v1/events").await.status, 429);
-        drop(one);
-        assert_eq!(app.anonymous().get("/v1/events").await.status, 401);
-        let creates = app.actor("cron-key-0123456789ab").get("/v1/events").await;
-        creates.assert_code(403, "forbidden");
-        app.stop().await;
-    }
-
-    /// While the test waits for the event, the service's clock is stopped a second after the
-    /// deadline. On `SQLite`, this clock also decides whether the deadline has passed. On Postgres,
-    /// the database's clock decides, so the test sets the database's clock past the deadline, too.
-    async fn deadline_is_told_within_a_second_although_nothing_has_closed_the_request(on: On) {
-        let clock = TestClock::new();
-        let yaml = yaml("{ groups: [finance] }, expires_in: 10m");
-        let unswept = EndlessSleep::of(clock.clone(), |time| time == BETWEEN_ROUNDS);
-        let app = TestApp::timed(on, &yaml, unswept).await;
-        let Held { request, body, .. } = app.held().await;
-        let mut watch = stream(&app.approver(), "").await;
-        assert_eq!(next(&mut watch, "inbox").await.data["open"], 1);
-        clock.stop();
-        let deadline = body["pending"][0]["expires_at"].as_str().unwrap();
-        let deadline = Time::parse(deadline).unwrap();
-        let moment = Duration::from_millis(1);
-        clock.advance(deadline.since(clock.now()).saturating_sub(moment));
-        assert_eq!(watch.said().await, Some(StreamBlock::Comment));
-        app.store().set_clock_forward(Duration::from_mins(10));
-        clock.advance(moment + Duration::from_secs(1));
-        assert_eq!(clock.now().since(deadline), Duration::from_secs(1));
-        let told = next(&mut watch, "request.gone").await;
-        assert_eq!(told.data, gone(&request, "expired", 0));
+#[apply(on_both)]
+async fn filters_of_the_stream_are_those_of_the_list(on: On) {
+    let app = finance(on).await;
+    let mut other = stream(&app.approver(), "?session_id=desk-9&agent=billing").await;
+    let mut fits = stream(
+        &app.approver(),
+        "?kind=approval&session_id=desk-7&session_id=x",
+    )
+    .await;
+    next(&mut other, "inbox").await;
+    next(&mut fits, "inbox").await;
+    app.model
+        .then(crate::support::fake_chat_completions::calls(&[(
+            "refund",
+            r#"{"order": 17, "amount": 120}"#,
+        )]));
+    app.owner()
+        .post(
+            "/v1/tasks",
+            &json!({"input": "please", "session_id": "desk-7"}),
+        )
+        .await;
+    next(&mut fits, "request.created").await;
+    let list = app.approver().get("/v1/requests?session_id=desk-9").await;
+    assert_eq!(
+        (&list.body["open"], &list.body["open_more"]),
+        (&json!(0), &json!(false))
+    );
+    assert_eq!(
+        app.approver()
+            .get("/v1/requests?kind=approval&session_id=desk-7")
+            .await
+            .body["open"],
+        1
+    );
+    for query in ["?kind=nope", "?status=pending", "?cursor=x"] {
         assert_eq!(
             app.approver()
-                .get(&format!("/resume/{request}"))
+                .get(&format!("/v1/events{query}"))
                 .await
-                .str("/status"),
-            "pending"
+                .status,
+            422,
+            "{query}"
         );
-        clock.go_on();
-        app.stop().await;
     }
+    app.stop().await;
+    assert!(other.rest().await.is_empty());
+}
+
+#[apply(on_both)]
+async fn open_counts_pending_requests_whatever_status_is_listed(on: On) {
+    let app = finance(on).await;
+    // The approver is in the group, but owns this task, so they may not decide its request.
+    app.held_by(&app.approver()).await;
+    let (first, second) = (app.held().await, app.held().await);
+    app.approver()
+        .hit(&format!("/resume/{}/approve", first.request))
+        .await;
+    for (query, listed, open) in [
+        ("", 1, 1),
+        ("?limit=1", 1, 1),
+        ("?status=resumed", 1, 1),
+        ("?status=withdrawn", 0, 1),
+        (&format!("?task_id={}", first.task), 1, 0),
+        (&format!("?task_id={}", second.task), 1, 1),
+    ] {
+        let list = app.approver().get(&format!("/v1/requests{query}")).await;
+        assert_eq!(
+            (
+                list.body["requests"].as_array().unwrap().len(),
+                &list.body["open"]
+            ),
+            (listed, &json!(open)),
+            "{query}"
+        );
+    }
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn stream_ends_with_its_session_its_hour_and_its_service(on: On) {
+    let clock = TestClock::new();
+    let app = TestApp::timed(
+        on,
+        &yaml("{ groups: [finance] }"),
+        Arc::<TestClock>::clone(&clock),
+    )
+    .await;
+    let session = app.sign_in(BOB).await;
+    let mut leaves = stream(&app.anonymous().header("cookie", &session), "").await;
+    let mut stays = stream(&app.approver(), "").await;
+    next(&mut leaves, "inbox").await;
+    next(&mut stays, "inbox").await;
+    clock.advance(Duration::from_secs(16));
+    assert_eq!(leaves.said().await, Some(StreamBlock::Comment));
+    app.anonymous()
+        .header("cookie", &session)
+        .hit("/sign-out")
+        .await;
+    clock.advance(Duration::from_secs(61));
+    assert!(soon(leaves.rest()).await.is_empty(), "within a minute");
+    assert_eq!(
+        app.anonymous()
+            .header("cookie", &session)
+            .get("/v1/events")
+            .await
+            .status,
+        401
+    );
+    app.held().await;
+    next(&mut stays, "request.created").await;
+    clock.advance(Duration::from_hours(1));
+    assert!(soon(stays.rest()).await.is_empty(), "after an hour");
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn stream_of_a_key_that_loses_its_right_ends_at_the_restart_and_tells_no_more_of_it(on: On) {
+    let mut app = finance(on).await;
+    let held = app.held().await;
+    let (mut eves, mut doras) = (
+        stream(&app.actor(EVE), "").await,
+        stream(&app.actor(DECIDER), "").await,
+    );
+    for watch in [&mut eves, &mut doras] {
+        assert_eq!(ids(&next(watch, "inbox").await), [held.request.as_str()]);
+    }
+    // Eve's key leaves the group, and Dora's key is removed.
+    let fewer = |yaml: &str| {
+        let yaml = yaml.replace("groups: [finance], key: \"eve", "key: \"eve");
+        yaml.lines()
+            .filter(|line| !line.contains(DECIDER))
+            .fold(String::new(), |text, line| text + line + "\n")
+    };
+    let (eves, doras, ()) = tokio::join!(eves.rest(), doras.rest(), app.restart_with(fewer));
+    assert!(eves.is_empty() && doras.is_empty());
+    assert_eq!(app.actor(DECIDER).get("/v1/events").await.status, 401);
+    let (mut eves, mut bobs) = (
+        stream(&app.actor(EVE), "").await,
+        stream(&app.approver(), "").await,
+    );
+    assert_eq!(next(&mut eves, "inbox").await.data["open"], 0);
+    assert_eq!(next(&mut bobs, "inbox").await.data["open"], 1);
+    app.held().await;
+    next(&mut bobs, "request.created").await;
+    app.stop().await;
+    assert!(eves.rest().await.is_empty());
+}
+
+#[apply(on_both)]
+async fn stream_takes_a_seat_and_needs_a_key_that_reads_or_decides(on: On) {
+    let server = "\nserver: { max_streams_per_caller: 1 }\n";
+    let creator =
+        "    - { user: cron, tenant: acme, key: \"cron-key-0123456789ab\", may: [create] }\n";
+    let app = TestApp::with(on, &(yaml("{ groups: [finance] }") + creator + server)).await;
+    let one = stream(&app.approver(), "").await;
+    assert_eq!(app.approver().get("/v1/events").await.status, 429);
+    drop(one);
+    assert_eq!(app.anonymous().get("/v1/events").await.status, 401);
+    let creates = app.actor("cron-key-0123456789ab").get("/v1/events").await;
+    creates.assert_code(403, "forbidden");
+    app.stop().await;
+}
+
+/// While the test waits for the event, the service's clock is stopped a second after the
+/// deadline. On `SQLite`, this clock also decides whether the deadline has passed. On Postgres,
+/// the database's clock decides, so the test sets the database's clock past the deadline, too.
+#[apply(on_both)]
+async fn deadline_is_told_within_a_second_although_nothing_has_closed_the_request(on: On) {
+    let clock = TestClock::new();
+    let yaml = yaml("{ groups: [finance] }, expires_in: 10m");
+    let unswept = EndlessSleep::of(clock.clone(), |time| time == BETWEEN_ROUNDS);
+    let app = TestApp::timed(on, &yaml, unswept).await;
+    let Held { request, body, .. } = app.held().await;
+    let mut watch = stream(&app.approver(), "").await;
+    assert_eq!(next(&mut watch, "inbox").await.data["open"], 1);
+    clock.stop();
+    let deadline = body["pending"][0]["expires_at"].as_str().unwrap();
+    let deadline = Time::parse(deadline).unwrap();
+    let moment = Duration::from_millis(1);
+    clock.advance(deadline.since(clock.now()).saturating_sub(moment));
+    assert_eq!(watch.said().await, Some(StreamBlock::Comment));
+    app.store().set_clock_forward(Duration::from_mins(10));
+    clock.advance(moment + Duration::from_secs(1));
+    assert_eq!(clock.now().since(deadline), Duration::from_secs(1));
+    let told = next(&mut watch, "request.gone").await;
+    assert_eq!(told.data, gone(&request, "expired", 0));
+    assert_eq!(
+        app.approver()
+            .get(&format!("/resume/{request}"))
+            .await
+            .str("/status"),
+        "pending"
+    );
+    clock.go_on();
+    app.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,6 +7,7 @@ use holdpoint::task::item::Fact;
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::verdict::Terms;
+use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
 use super::approval_cycle::on_both;
@@ -114,171 +115,345 @@ async fn requests_in(actor: &Actor<'_>, path: &str) -> Vec<String> {
     requests.iter().map(id).collect()
 }
 
-on_both! {
-    async fn damaged_request_hides_no_other_request_or_task_of_a_list(on: On) {
-        let accounts = refunds("{ groups: [finance] }");
-        let app = TestApp::unswept(on, &accounts).await;
-        let (first, damaged, last) = (app.held().await, app.held().await, app.held().await);
-        let id = app.database.id(&damaged.request);
-        app.database.execute(&format!("update agent_task_item set body = '{{' where request_id = {id}")).await;
-        let readable = [first.request.as_str(), &last.request];
-        let bob = app.approver();
-        for path in ["/v1/requests", "/v1/requests?status=pending&status=resumed"] {
-            assert_eq!(requests_in(&bob, path).await, readable, "{path}");
-        }
-        let page = bob.get("/v1/requests?limit=1").await;
-        assert_eq!(page.str("/requests/0/request_id"), first.request);
-        let cursor = page.str("/next_cursor");
-        let page = bob.get(&format!("/v1/requests?limit=1&cursor={cursor}")).await;
-        assert_eq!((page.str("/requests/0/request_id"), &page.body["next_cursor"]), (last.request.clone(), &Value::Null));
-        let tasks = app.owner().get("/v1/tasks").await;
-        let ids: Vec<_> = tasks.body["tasks"].as_array().unwrap().iter().map(|task| task["task_id"].as_str()).collect();
-        assert_eq!(ids, [Some(last.task.as_str()), Some(&damaged.task), Some(&first.task)]);
-        let inbox = bob.header("accept", "text/html").get("/inbox").await;
-        let shows = |request: &str| inbox.text.contains(&format!("<li data-request=\"{request}\""));
-        assert_eq!([&first, &damaged, &last].map(|held| shows(&held.request)), [true, false, true]);
-        app.approver().hit(&format!("/resume/{}/approve", first.request)).await;
-        let page = app.approver().header("accept", "text/html").get(&format!("/resume/{}", first.request)).await;
-        assert!(page.text.contains(&format!("<a autofocus href=\"/resume/{}\">", last.request)), "{}", page.text);
-        assert_eq!(app.approver().header("accept", "text/html").get("/inbox/decided?all=1").await.status, 200);
-        assert_eq!(app.approver().get(&format!("/resume/{}", damaged.request)).await.status, 500);
-        app.stop().await;
+#[apply(on_both)]
+async fn damaged_request_hides_no_other_request_or_task_of_a_list(on: On) {
+    let accounts = refunds("{ groups: [finance] }");
+    let app = TestApp::unswept(on, &accounts).await;
+    let (first, damaged, last) = (app.held().await, app.held().await, app.held().await);
+    let id = app.database.id(&damaged.request);
+    app.database
+        .execute(&format!(
+            "update agent_task_item set body = '{{' where request_id = {id}"
+        ))
+        .await;
+    let readable = [first.request.as_str(), &last.request];
+    let bob = app.approver();
+    for path in ["/v1/requests", "/v1/requests?status=pending&status=resumed"] {
+        assert_eq!(requests_in(&bob, path).await, readable, "{path}");
     }
+    let page = bob.get("/v1/requests?limit=1").await;
+    assert_eq!(page.str("/requests/0/request_id"), first.request);
+    let cursor = page.str("/next_cursor");
+    let page = bob
+        .get(&format!("/v1/requests?limit=1&cursor={cursor}"))
+        .await;
+    assert_eq!(
+        (
+            page.str("/requests/0/request_id"),
+            &page.body["next_cursor"]
+        ),
+        (last.request.clone(), &Value::Null)
+    );
+    let tasks = app.owner().get("/v1/tasks").await;
+    let ids: Vec<_> = tasks.body["tasks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|task| task["task_id"].as_str())
+        .collect();
+    assert_eq!(
+        ids,
+        [
+            Some(last.task.as_str()),
+            Some(&damaged.task),
+            Some(&first.task)
+        ]
+    );
+    let inbox = bob.header("accept", "text/html").get("/inbox").await;
+    let shows = |request: &str| {
+        inbox
+            .text
+            .contains(&format!("<li data-request=\"{request}\""))
+    };
+    assert_eq!(
+        [&first, &damaged, &last].map(|held| shows(&held.request)),
+        [true, false, true]
+    );
+    app.approver()
+        .hit(&format!("/resume/{}/approve", first.request))
+        .await;
+    let page = app
+        .approver()
+        .header("accept", "text/html")
+        .get(&format!("/resume/{}", first.request))
+        .await;
+    assert!(
+        page.text
+            .contains(&format!("<a autofocus href=\"/resume/{}\">", last.request)),
+        "{}",
+        page.text
+    );
+    assert_eq!(
+        app.approver()
+            .header("accept", "text/html")
+            .get("/inbox/decided?all=1")
+            .await
+            .status,
+        200
+    );
+    assert_eq!(
+        app.approver()
+            .get(&format!("/resume/{}", damaged.request))
+            .await
+            .status,
+        500
+    );
+    app.stop().await;
+}
 
-    async fn page_of_items_ends_at_4_mib_and_has_at_least_one_entry(on: On) {
-        let app = TestApp::start(on).await;
-        // The first message makes every prompt too large for the fake model, so the task fails
-        // after each message. Each message adds three items: the status Running, the message, the
-        // status Failed.
-        let patient = app.owner().header("prefer", "wait=300");
-        let first = patient.post("/v1/tasks", &json!({"input": "x".repeat(5 << 20)})).await;
-        let path = format!("/v1/tasks/{}", first.str("/task_id"));
-        for _ in 0..4 {
-            patient.post(&format!("{path}/messages"), &json!({"input": "x".repeat(3 << 19)})).await;
-        }
-        let (count, items) = pages(&app, &format!("{path}/items"), "items").await;
-        let seqs: Vec<_> = items.iter().map(|item| item["seq"].as_i64().unwrap()).collect();
-        assert_eq!(seqs, (1..=i64::try_from(items.len()).unwrap()).collect::<Vec<_>>(), "none twice, none left out");
-        // The four pages contain: the items before the first message; the first message; the next
-        // two messages; the last two messages.
-        assert_eq!((count, items.len()), (4, 3 + 4 * 3));
-        app.stop().await;
+#[apply(on_both)]
+async fn page_of_items_ends_at_4_mib_and_has_at_least_one_entry(on: On) {
+    let app = TestApp::start(on).await;
+    // The first message makes every prompt too large for the fake model, so the task fails
+    // after each message. Each message adds three items: the status Running, the message, the
+    // status Failed.
+    let patient = app.owner().header("prefer", "wait=300");
+    let first = patient
+        .post("/v1/tasks", &json!({"input": "x".repeat(5 << 20)}))
+        .await;
+    let path = format!("/v1/tasks/{}", first.str("/task_id"));
+    for _ in 0..4 {
+        patient
+            .post(
+                &format!("{path}/messages"),
+                &json!({"input": "x".repeat(3 << 19)}),
+            )
+            .await;
     }
+    let (count, items) = pages(&app, &format!("{path}/items"), "items").await;
+    let seqs: Vec<_> = items
+        .iter()
+        .map(|item| item["seq"].as_i64().unwrap())
+        .collect();
+    assert_eq!(
+        seqs,
+        (1..=i64::try_from(items.len()).unwrap()).collect::<Vec<_>>(),
+        "none twice, none left out"
+    );
+    // The four pages contain: the items before the first message; the first message; the next
+    // two messages; the last two messages.
+    assert_eq!((count, items.len()), (4, 3 + 4 * 3));
+    app.stop().await;
+}
 
-    async fn page_of_tasks_or_requests_ends_at_4_mib_of_data_read_for_it(on: On) {
-        let app = noting(on).await;
-        let mut expected = Vec::new();
-        for _ in 0..4 {
-            expected.push(held(&app, 8, 200_000).await.str("/pending/0/request_id"));
-        }
-        let (count, requests) = pages(&app, "/v1/requests", "requests").await;
-        let seen: Vec<_> = requests.iter().map(|request| request["request_id"].as_str().unwrap()).collect();
-        assert_eq!((count, seen), (2, expected.iter().map(String::as_str).collect()), "oldest first");
-        let (count, tasks) = pages(&app, "/v1/tasks", "tasks").await;
-        let seen: Vec<_> = tasks.iter().rev().map(|task| task["pending"][0]["request_id"].as_str().unwrap()).collect();
-        assert_eq!((count, seen), (2, expected.iter().map(String::as_str).collect()), "newest first");
-        app.stop().await;
+#[apply(on_both)]
+async fn page_of_tasks_or_requests_ends_at_4_mib_of_data_read_for_it(on: On) {
+    let app = noting(on).await;
+    let mut expected = Vec::new();
+    for _ in 0..4 {
+        expected.push(held(&app, 8, 200_000).await.str("/pending/0/request_id"));
     }
+    let (count, requests) = pages(&app, "/v1/requests", "requests").await;
+    let seen: Vec<_> = requests
+        .iter()
+        .map(|request| request["request_id"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        (count, seen),
+        (2, expected.iter().map(String::as_str).collect()),
+        "oldest first"
+    );
+    let (count, tasks) = pages(&app, "/v1/tasks", "tasks").await;
+    let seen: Vec<_> = tasks
+        .iter()
+        .rev()
+        .map(|task| task["pending"][0]["request_id"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        (count, seen),
+        (2, expected.iter().map(String::as_str).collect()),
+        "newest first"
+    );
+    app.stop().await;
+}
 
-    async fn large_requests_of_trees_are_counted_a_few_at_a_time(on: On) {
-        let app = TestApp::unswept(on, &refunds("{ owner: true }")).await;
-        let mut trees = Vec::new();
-        for _ in 0..16 {
-            trees.push(format!("task_id={}", stored(&app, 4_000_000).await));
-        }
-        let path = format!("/v1/requests?limit=1&{}", trees.join("&"));
-        // All requests together have 64 MB of arguments, so the count must not hold all of them at
-        // once.
-        limit_further_bytes(48_000_000);
-        let list = app.owner().get(&path).await;
-        limit_further_bytes(usize::MAX);
-        assert_eq!((&list.body["open"], &list.body["open_more"]), (&json!(16), &json!(false)), "{}", list.text);
-        app.stop().await;
+#[apply(on_both)]
+async fn large_requests_of_trees_are_counted_a_few_at_a_time(on: On) {
+    let app = TestApp::unswept(on, &refunds("{ owner: true }")).await;
+    let mut trees = Vec::new();
+    for _ in 0..16 {
+        trees.push(format!("task_id={}", stored(&app, 4_000_000).await));
     }
+    let path = format!("/v1/requests?limit=1&{}", trees.join("&"));
+    // All requests together have 64 MB of arguments, so the count must not hold all of them at
+    // once.
+    limit_further_bytes(48_000_000);
+    let list = app.owner().get(&path).await;
+    limit_further_bytes(usize::MAX);
+    assert_eq!(
+        (&list.body["open"], &list.body["open_more"]),
+        (&json!(16), &json!(false)),
+        "{}",
+        list.text
+    );
+    app.stop().await;
+}
 
-    async fn long_arguments_are_cut_in_lists_and_whole_where_they_are_decided(on: On) {
-        let app = noting(on).await;
-        let (long, edge) = (long(20_000), long(16 * 1024 - 40));
-        assert_eq!(edge.len(), 16 * 1024);
-        app.model.then(calls(&[("refund", &long), ("refund", &edge)]));
-        let task = app.owner().post("/v1/tasks", &json!({"input": "please"})).await;
-        let (id, request) = (task.str("/task_id"), task.str("/pending/0/request_id"));
-        let inbox = app.owner().get("/v1/requests").await;
-        let listed = app.owner().get("/v1/tasks").await;
-        let shown = app.owner().get(&format!("/v1/tasks/{id}")).await;
-        let refused = app.owner().post(&format!("/v1/tasks/{id}/messages"), &json!({"input": "x"})).await;
-        for (place, request) in [
-            ("the answer to a POST", &task.body["pending"][0]),
-            ("the inbox", &inbox.body["requests"][0]),
-            ("a list of tasks", &listed.body["tasks"][0]["pending"][0]),
-            ("a task", &shown.body["pending"][0]),
-            ("a conflict", &refused.body["pending"][0]),
-        ] {
-            let (cut, fits) = (&request["tool_calls"][0], &request["tool_calls"][1]);
-            assert_eq!((&cut["truncated"], &cut["arguments"]), (&json!(true), &Value::Null), "{place}");
-            assert_eq!(cut["arguments_text"].as_str().unwrap(), &long[..16 * 1024], "{place}");
-            assert_eq!((&fits["truncated"], fits["arguments_text"].as_str().unwrap()), (&json!(false), edge.as_str()), "{place}");
-            assert!(fits["arguments"].is_object(), "{place}");
-        }
-        let whole = app.owner().get(&format!("/resume/{request}")).await;
-        let items = app.owner().get(&format!("/v1/tasks/{id}/items")).await;
-        let items = items.body["items"].as_array().unwrap();
-        let asked = items.iter().find(|item| item["type"] == "intervention_requested").unwrap();
-        let event = app.owner().watch(&id, None).await.until("request.created").await.pop().unwrap();
-        for (place, call) in [
-            ("the request", &whole.body["tool_calls"][0]),
-            ("its item", &asked["pending_tool_calls"][0]),
-            ("its event", &event.data["request"]["tool_calls"][0]),
-        ] {
-            assert_eq!(call["arguments_text"].as_str().unwrap(), long, "{place}");
-            assert_eq!((&call["truncated"], call["arguments"].is_object()), (&json!(false), true), "{place}");
-        }
-        app.stop().await;
+#[apply(on_both)]
+async fn long_arguments_are_cut_in_lists_and_whole_where_they_are_decided(on: On) {
+    let app = noting(on).await;
+    let (long, edge) = (long(20_000), long(16 * 1024 - 40));
+    assert_eq!(edge.len(), 16 * 1024);
+    app.model
+        .then(calls(&[("refund", &long), ("refund", &edge)]));
+    let task = app
+        .owner()
+        .post("/v1/tasks", &json!({"input": "please"}))
+        .await;
+    let (id, request) = (task.str("/task_id"), task.str("/pending/0/request_id"));
+    let inbox = app.owner().get("/v1/requests").await;
+    let listed = app.owner().get("/v1/tasks").await;
+    let shown = app.owner().get(&format!("/v1/tasks/{id}")).await;
+    let refused = app
+        .owner()
+        .post(&format!("/v1/tasks/{id}/messages"), &json!({"input": "x"}))
+        .await;
+    for (place, request) in [
+        ("the answer to a POST", &task.body["pending"][0]),
+        ("the inbox", &inbox.body["requests"][0]),
+        ("a list of tasks", &listed.body["tasks"][0]["pending"][0]),
+        ("a task", &shown.body["pending"][0]),
+        ("a conflict", &refused.body["pending"][0]),
+    ] {
+        let (cut, fits) = (&request["tool_calls"][0], &request["tool_calls"][1]);
+        assert_eq!(
+            (&cut["truncated"], &cut["arguments"]),
+            (&json!(true), &Value::Null),
+            "{place}"
+        );
+        assert_eq!(
+            cut["arguments_text"].as_str().unwrap(),
+            &long[..16 * 1024],
+            "{place}"
+        );
+        assert_eq!(
+            (&fits["truncated"], fits["arguments_text"].as_str().unwrap()),
+            (&json!(false), edge.as_str()),
+            "{place}"
+        );
+        assert!(fits["arguments"].is_object(), "{place}");
     }
+    let whole = app.owner().get(&format!("/resume/{request}")).await;
+    let items = app.owner().get(&format!("/v1/tasks/{id}/items")).await;
+    let items = items.body["items"].as_array().unwrap();
+    let asked = items
+        .iter()
+        .find(|item| item["type"] == "intervention_requested")
+        .unwrap();
+    let event = app
+        .owner()
+        .watch(&id, None)
+        .await
+        .until("request.created")
+        .await
+        .pop()
+        .unwrap();
+    for (place, call) in [
+        ("the request", &whole.body["tool_calls"][0]),
+        ("its item", &asked["pending_tool_calls"][0]),
+        ("its event", &event.data["request"]["tool_calls"][0]),
+    ] {
+        assert_eq!(call["arguments_text"].as_str().unwrap(), long, "{place}");
+        assert_eq!(
+            (&call["truncated"], call["arguments"].is_object()),
+            (&json!(false), true),
+            "{place}"
+        );
+    }
+    app.stop().await;
+}
 
-    async fn overdue_request_is_pending_and_in_no_inbox_until_it_is_closed(on: On) {
-        let app = TestApp::unswept(on, &(ASKING.replace("{more}", &short("3s", "")) + ACCOUNTS)).await;
-        let question = ask(&app, "guidance").await;
-        let path = format!("/resume/{}", question.id);
-        let is_overdue = async || app.owner().get(&path).await.body["can_decide"] != true;
-        crate::support::until("the request is overdue", is_overdue).await;
-        let late = app.owner().post(&path, &json!({"action": "respond", "response": {"answer": "x"}})).await;
-        late.assert_code(410, "request_expired");
-        let shown = app.owner().get(&path).await;
-        let task = app.owner().get(&format!("/v1/tasks/{}", question.task)).await;
-        let tasks = app.owner().get("/v1/tasks").await;
-        let tree = app.owner().get(&format!("/v1/requests?task_id={}&status=pending", question.task)).await;
-        for (place, request) in [
-            ("the request", &shown.body),
-            ("the 410", &late.body["request"]),
-            ("its task", &task.body["pending"][0]),
-            ("a list of tasks", &tasks.body["tasks"][0]["pending"][0]),
-            ("its tree", &tree.body["requests"][0]),
-        ] {
-            let found = (&request["request_id"], &request["status"], &request["can_decide"], &request["allowed_actions"]);
-            assert_eq!(found, (&json!(question.id), &json!("pending"), &json!(false), &json!([])), "{place}");
-        }
-        for path in ["/v1/requests", "/v1/requests?status=pending", "/v1/requests?status=expired"] {
-            assert_eq!(app.owner().get(path).await.body["requests"], json!([]), "{path}");
-        }
-        app.stop().await;
+#[apply(on_both)]
+async fn overdue_request_is_pending_and_in_no_inbox_until_it_is_closed(on: On) {
+    let app = TestApp::unswept(on, &(ASKING.replace("{more}", &short("3s", "")) + ACCOUNTS)).await;
+    let question = ask(&app, "guidance").await;
+    let path = format!("/resume/{}", question.id);
+    let is_overdue = async || app.owner().get(&path).await.body["can_decide"] != true;
+    crate::support::until("the request is overdue", is_overdue).await;
+    let late = app
+        .owner()
+        .post(
+            &path,
+            &json!({"action": "respond", "response": {"answer": "x"}}),
+        )
+        .await;
+    late.assert_code(410, "request_expired");
+    let shown = app.owner().get(&path).await;
+    let task = app
+        .owner()
+        .get(&format!("/v1/tasks/{}", question.task))
+        .await;
+    let tasks = app.owner().get("/v1/tasks").await;
+    let tree = app
+        .owner()
+        .get(&format!(
+            "/v1/requests?task_id={}&status=pending",
+            question.task
+        ))
+        .await;
+    for (place, request) in [
+        ("the request", &shown.body),
+        ("the 410", &late.body["request"]),
+        ("its task", &task.body["pending"][0]),
+        ("a list of tasks", &tasks.body["tasks"][0]["pending"][0]),
+        ("its tree", &tree.body["requests"][0]),
+    ] {
+        let found = (
+            &request["request_id"],
+            &request["status"],
+            &request["can_decide"],
+            &request["allowed_actions"],
+        );
+        assert_eq!(
+            found,
+            (
+                &json!(question.id),
+                &json!("pending"),
+                &json!(false),
+                &json!([])
+            ),
+            "{place}"
+        );
     }
+    for path in [
+        "/v1/requests",
+        "/v1/requests?status=pending",
+        "/v1/requests?status=expired",
+    ] {
+        assert_eq!(
+            app.owner().get(path).await.body["requests"],
+            json!([]),
+            "{path}"
+        );
+    }
+    app.stop().await;
+}
 
-    async fn inbox_page_has_an_entry_or_no_next_page(on: On) {
-        let two = "{ owner: true, users: [bob], required: 2 }";
-        let app = TestApp::with(on, &refunds(two)).await;
-        let mut last = String::new();
-        for approved in [true, true, true, false] {
-            last = app.held().await.request;
-            if approved {
-                assert_eq!(app.owner().hit(&format!("/resume/{last}/approve")).await.status, 200);
-            }
+#[apply(on_both)]
+async fn inbox_page_has_an_entry_or_no_next_page(on: On) {
+    let two = "{ owner: true, users: [bob], required: 2 }";
+    let app = TestApp::with(on, &refunds(two)).await;
+    let mut last = String::new();
+    for approved in [true, true, true, false] {
+        last = app.held().await.request;
+        if approved {
+            assert_eq!(
+                app.owner()
+                    .hit(&format!("/resume/{last}/approve"))
+                    .await
+                    .status,
+                200
+            );
         }
-        let page = app.owner().get("/v1/requests?limit=1").await;
-        assert_eq!(page.str("/requests/0/request_id"), last, "answered requests fill no page");
-        assert_eq!(page.body["next_cursor"], Value::Null);
-        app.stop().await;
     }
+    let page = app.owner().get("/v1/requests?limit=1").await;
+    assert_eq!(
+        page.str("/requests/0/request_id"),
+        last,
+        "answered requests fill no page"
+    );
+    assert_eq!(page.body["next_cursor"], Value::Null);
+    app.stop().await;
 }
 
 async fn lengths(actor: &Actor<'_>, path: &str, member: &str) -> Vec<usize> {

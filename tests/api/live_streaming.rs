@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
 use super::approval_cycle::on_both;
@@ -96,88 +97,166 @@ async fn watched(app: &TestApp, answer: Stream) -> Watch {
 
 const REFUND: (&str, &str) = ("refund", r#"{"order": 17, "amount": 120}"#);
 
-on_both! {
-    async fn tool_call_is_named_while_its_arguments_are_still_streaming(on: On) {
-        let app = TestApp::start(on).await;
-        let call = Stream::of(&calls(&[REFUND])).unwrap();
-        // The first chunk has the role, and the second has the call with its name.
-        let mut watch = watched(&app, call.hold_after(2)).await;
-        app.model.holds().await;
-        let mut events = watch.until("tool_call.named").await;
-        let named = &events.last().unwrap().data;
-        assert_eq!((&named["name"], &named["turn"]), (&json!("refund"), &json!(1)));
-        assert!(!names(&events).contains(&"tool_call.arguments.delta"), "the model has not written them yet");
-        app.model.go_on();
-        events.extend(watch.until("task.paused").await);
-        assert_eq!(put_together(&events), stored(&events));
-        let request = &events.iter().find(|event| event.name == "request.created").unwrap().data["request"];
-        let asked = &request["tool_calls"][0]["tool_call_id"];
-        let first = events.iter().find(|event| event.name == "tool_call.named").unwrap();
-        assert_eq!(first.data["tool_call_id"], *asked, "the request is for the call that was named");
+#[apply(on_both)]
+async fn tool_call_is_named_while_its_arguments_are_still_streaming(on: On) {
+    let app = TestApp::start(on).await;
+    let call = Stream::of(&calls(&[REFUND])).unwrap();
+    // The first chunk has the role, and the second has the call with its name.
+    let mut watch = watched(&app, call.hold_after(2)).await;
+    app.model.holds().await;
+    let mut events = watch.until("tool_call.named").await;
+    let named = &events.last().unwrap().data;
+    assert_eq!(
+        (&named["name"], &named["turn"]),
+        (&json!("refund"), &json!(1))
+    );
+    assert!(
+        !names(&events).contains(&"tool_call.arguments.delta"),
+        "the model has not written them yet"
+    );
+    app.model.go_on();
+    events.extend(watch.until("task.paused").await);
+    assert_eq!(put_together(&events), stored(&events));
+    let request = &events
+        .iter()
+        .find(|event| event.name == "request.created")
+        .unwrap()
+        .data["request"];
+    let asked = &request["tool_calls"][0]["tool_call_id"];
+    let first = events
+        .iter()
+        .find(|event| event.name == "tool_call.named")
+        .unwrap();
+    assert_eq!(
+        first.data["tool_call_id"], *asked,
+        "the request is for the call that was named"
+    );
 
-        app.model.then(text_answer("All is paid."));
-        app.owner().hit(&format!("/resume/{}/approve", request["request_id"].as_str().unwrap())).await;
-        let rest = watch.rest().await;
-        assert_eq!(put_together(&rest), stored(&rest));
-        assert!(names(&rest).contains(&"output_text.delta"));
-        app.stop().await;
-    }
+    app.model.then(text_answer("All is paid."));
+    app.owner()
+        .hit(&format!(
+            "/resume/{}/approve",
+            request["request_id"].as_str().unwrap()
+        ))
+        .await;
+    let rest = watch.rest().await;
+    assert_eq!(put_together(&rest), stored(&rest));
+    assert!(names(&rest).contains(&"output_text.delta"));
+    app.stop().await;
+}
 
-    async fn argument_of_50_kib_streamed_letter_by_letter_equals_the_final_argument(on: On) {
-        let app = TestApp::start(on).await;
-        let arguments = format!(r#"{{"text":"{}"}}"#, "aé\\n😀\\u00fc\\\" ".repeat(3_600));
-        assert!(arguments.len() > 50 * 1024);
-        let chunk = |delta: Value, finish: Value| json!({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]});
-        let fragment = |function: Value| json!({"tool_calls": [{"index": 0, "id": "call_0", "type": "function", "function": function}]});
-        let letters = arguments.chars().map(|letter| fragment(json!({"arguments": letter})));
-        let deltas = [fragment(json!({"name": "tag", "arguments": ""}))].into_iter().chain(letters);
-        let events = deltas.map(|delta| chunk(delta, Value::Null)).chain([chunk(json!({}), json!("tool_calls"))]);
-        let mut watch = watched(&app, Stream::of_events(events)).await;
-        let events = watch.rest().await;
-        assert_eq!(put_together(&events), stored(&events));
-        assert!(stored(&events)[&1].1.values().any(|call| call.1 == arguments));
-        assert!(events.iter().filter(|event| event.name == "tool_call.arguments.delta").count() > 1);
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn argument_of_50_kib_streamed_letter_by_letter_equals_the_final_argument(on: On) {
+    let app = TestApp::start(on).await;
+    let arguments = format!(r#"{{"text":"{}"}}"#, "aé\\n😀\\u00fc\\\" ".repeat(3_600));
+    assert!(arguments.len() > 50 * 1024);
+    let chunk = |delta: Value, finish: Value| json!({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]});
+    let fragment = |function: Value| json!({"tool_calls": [{"index": 0, "id": "call_0", "type": "function", "function": function}]});
+    let letters = arguments
+        .chars()
+        .map(|letter| fragment(json!({"arguments": letter})));
+    let deltas = [fragment(json!({"name": "tag", "arguments": ""}))]
+        .into_iter()
+        .chain(letters);
+    let events = deltas
+        .map(|delta| chunk(delta, Value::Null))
+        .chain([chunk(json!({}), json!("tool_calls"))]);
+    let mut watch = watched(&app, Stream::of_events(events)).await;
+    let events = watch.rest().await;
+    assert_eq!(put_together(&events), stored(&events));
+    assert!(
+        stored(&events)[&1]
+            .1
+            .values()
+            .any(|call| call.1 == arguments)
+    );
+    assert!(
+        events
+            .iter()
+            .filter(|event| event.name == "tool_call.arguments.delta")
+            .count()
+            > 1
+    );
+    app.stop().await;
+}
 
-    async fn model_answer_that_breaks_off_is_reset_and_asked_for_again(on: On) {
-        let app = TestApp::start(on).await;
-        let broken = Stream::of(&calls(&[("forbidden", "{}"), ("refund", r#"{"order": 1}"#)])).unwrap();
-        app.model.then_streams(broken.hold_after(2).lost_after(3));
-        app.model.then(text_answer("On second thought, no."));
-        let body = json!({"input": "Refund 120 for order 17"});
-        let mut watch = app.owner().post_and_watch("/v1/tasks", &body).await;
-        let mut events = watch.until("tool_call.named").await;
-        app.model.go_on();
-        events.extend(watch.rest().await);
-        let reset = names(&events).iter().position(|name| *name == "message.reset").expect("the text was reset");
-        assert_eq!(events[reset].data["turn"], 1);
-        assert_eq!(put_together(&events), stored(&events));
-        assert!(!names(&events).contains(&"tool_call.judged"), "half an answer is no answer");
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn model_answer_that_breaks_off_is_reset_and_asked_for_again(on: On) {
+    let app = TestApp::start(on).await;
+    let broken = Stream::of(&calls(&[
+        ("forbidden", "{}"),
+        ("refund", r#"{"order": 1}"#),
+    ]))
+    .unwrap();
+    app.model.then_streams(broken.hold_after(2).lost_after(3));
+    app.model.then(text_answer("On second thought, no."));
+    let body = json!({"input": "Refund 120 for order 17"});
+    let mut watch = app.owner().post_and_watch("/v1/tasks", &body).await;
+    let mut events = watch.until("tool_call.named").await;
+    app.model.go_on();
+    events.extend(watch.rest().await);
+    let reset = names(&events)
+        .iter()
+        .position(|name| *name == "message.reset")
+        .expect("the text was reset");
+    assert_eq!(events[reset].data["turn"], 1);
+    assert_eq!(put_together(&events), stored(&events));
+    assert!(
+        !names(&events).contains(&"tool_call.judged"),
+        "half an answer is no answer"
+    );
+    app.stop().await;
+}
 
-    async fn delta_never_shows_a_secret(on: On) {
-        let app = TestApp::start(on).await;
-        let mut watch = watched(&app, Stream::of(&text_answer("The key is sk-model-key-0123456789, is it not?")).unwrap().byte_by_byte()).await;
-        let events = watch.rest().await;
-        assert_eq!(put_together(&events)[&1].0, "The key is [secret MODEL_KEY], is it not?");
-        assert!(events.iter().all(|event| !event.data.to_string().contains("model-key")));
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn delta_never_shows_a_secret(on: On) {
+    let app = TestApp::start(on).await;
+    let mut watch = watched(
+        &app,
+        Stream::of(&text_answer(
+            "The key is sk-model-key-0123456789, is it not?",
+        ))
+        .unwrap()
+        .byte_by_byte(),
+    )
+    .await;
+    let events = watch.rest().await;
+    assert_eq!(
+        put_together(&events)[&1].0,
+        "The key is [secret MODEL_KEY], is it not?"
+    );
+    assert!(
+        events
+            .iter()
+            .all(|event| !event.data.to_string().contains("model-key"))
+    );
+    app.stop().await;
+}
 
-    async fn answer_without_streaming_is_taken_as_an_answer(on: On) {
-        let app = TestApp::start(on).await;
-        app.model.streaming(false).then(calls(&[REFUND])).then(text_answer("All is paid."));
-        let mut watch = app.owner().post_and_watch("/v1/tasks", &json!({"input": "Refund 120 for order 17"})).await;
-        let events = watch.until("task.paused").await;
-        let request = events.iter().find(|event| event.name == "request.created").unwrap();
-        let request = request.data["request_id"].as_str().unwrap();
-        let done = app.owner().hit(&format!("/resume/{request}/approve")).await;
-        assert_eq!(done.str("/output"), "All is paid.");
-        assert!(app.model.sent().iter().all(|body| body["stream"] == true), "a stream was asked for");
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn answer_without_streaming_is_taken_as_an_answer(on: On) {
+    let app = TestApp::start(on).await;
+    app.model
+        .streaming(false)
+        .then(calls(&[REFUND]))
+        .then(text_answer("All is paid."));
+    let mut watch = app
+        .owner()
+        .post_and_watch("/v1/tasks", &json!({"input": "Refund 120 for order 17"}))
+        .await;
+    let events = watch.until("task.paused").await;
+    let request = events
+        .iter()
+        .find(|event| event.name == "request.created")
+        .unwrap();
+    let request = request.data["request_id"].as_str().unwrap();
+    let done = app.owner().hit(&format!("/resume/{request}/approve")).await;
+    assert_eq!(done.str("/output"), "All is paid.");
+    assert!(
+        app.model.sent().iter().all(|body| body["stream"] == true),
+        "a stream was asked for"
+    );
+    app.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,6 +1,7 @@
 //! Tests that every message and every retry checks whether the agent is open to the caller under
 //! the current configuration.
 
+use macro_rules_attribute::apply;
 use serde_json::json;
 
 use super::approval_cycle::on_both;
@@ -41,108 +42,283 @@ async fn command_statuses(actor: &Actor<'_>, path: &str) -> Vec<u16> {
     ]
 }
 
-on_both! {
-    async fn owner_who_lost_the_agent_can_neither_message_nor_retry(on: On) {
-        let mut app = app(on).await;
-        app.model.then_fails(400);
-        let failed = app.owner().post("/v1/tasks", &json!({"input": "go"})).await.str("/task_id");
-        let held = app.held().await.task;
-        app.restart_with(|yaml| yaml.replace("groups: [support], users: [Zoe]", "users: [Zoe]")).await;
-        for task in [&failed, &held] {
-            let path = format!("/v1/tasks/{task}");
-            assert_eq!(command_statuses(&app.owner(), &path).await, [403, 403], "{task}");
-            let words = app.owner().post(&format!("{path}/messages"), &json!({"input": "more"})).await;
-            assert!(words.str("/detail").contains("no longer use the task"), "{}", words.text);
-            // The service checks the caller's right before it reads the body.
-            assert_eq!(app.owner().post(&format!("{path}/messages"), &json!({"zzz": 1})).await.status, 403);
-            assert_eq!(app.owner().get(&path).await.status, 200, "it stays readable");
-        }
-        assert_eq!(app.model.sent().len(), 2);
-        assert_eq!(app.owner().hit(&format!("/v1/tasks/{held}/cancel")).await.str("/status"), "Canceled");
-        app.model.then(text_answer("done"));
-        let retried = app.actor(ADMIN).hit(&format!("/v1/tasks/{failed}/retry")).await;
-        assert_eq!((retried.status, retried.str("/status").as_str()), (200, "Completed"), "an admin may retry: {}", retried.text);
-        let path = format!("/v1/tasks/{failed}/messages");
-        assert_eq!(app.actor(ADMIN).post(&path, &json!({"input": "more"})).await.status, 403, "an admin sends no messages");
-    }
-
-    async fn groups_of_the_message_decide_not_those_of_the_first_one(on: On) {
-        let app = app(on).await;
-        let named = |user: &str, groups: &str| app.actor(WEB).header("holdpoint-user", user).header("holdpoint-groups", groups);
-        app.model.then(text_answer("one")).then(text_answer("two")).then(text_answer("three"));
-        let task = named("max", "support").post("/v1/tasks", &json!({"input": "go"})).await.str("/task_id");
+#[apply(on_both)]
+async fn owner_who_lost_the_agent_can_neither_message_nor_retry(on: On) {
+    let mut app = app(on).await;
+    app.model.then_fails(400);
+    let failed = app
+        .owner()
+        .post("/v1/tasks", &json!({"input": "go"}))
+        .await
+        .str("/task_id");
+    let held = app.held().await.task;
+    app.restart_with(|yaml| yaml.replace("groups: [support], users: [Zoe]", "users: [Zoe]"))
+        .await;
+    for task in [&failed, &held] {
         let path = format!("/v1/tasks/{task}");
-        assert_eq!(command_statuses(&named("max", "sales"), &path).await, [403, 403]);
-        assert_eq!(command_statuses(&app.actor(WEB).header("holdpoint-user", "max"), &path).await, [403, 403]);
-        assert_eq!(named("max", "support").post(&format!("{path}/messages"), &json!({"input": "more"})).await.status, 200);
-        // `open_to` names the user Zoe. The comparison of user names ignores case.
-        let zoe = app.actor(WEB).header("holdpoint-user", "zOE").post("/v1/tasks", &json!({"input": "go"})).await;
-        assert_eq!(zoe.status, 201, "{}", zoe.text);
-        let agents = app.actor(WEB).header("holdpoint-user", "ZOE").get("/v1/agents").await;
-        assert_eq!(agents.body["agents"].as_array().unwrap().len(), 2, "{}", agents.text);
-        assert_eq!(named("max", "sales").post("/v1/tasks", &json!({"input": "go"})).await.status, 422);
+        assert_eq!(
+            command_statuses(&app.owner(), &path).await,
+            [403, 403],
+            "{task}"
+        );
+        let words = app
+            .owner()
+            .post(&format!("{path}/messages"), &json!({"input": "more"}))
+            .await;
+        assert!(
+            words.str("/detail").contains("no longer use the task"),
+            "{}",
+            words.text
+        );
+        // The service checks the caller's right before it reads the body.
+        assert_eq!(
+            app.owner()
+                .post(&format!("{path}/messages"), &json!({"zzz": 1}))
+                .await
+                .status,
+            403
+        );
+        assert_eq!(
+            app.owner().get(&path).await.status,
+            200,
+            "it stays readable"
+        );
     }
+    assert_eq!(app.model.sent().len(), 2);
+    assert_eq!(
+        app.owner()
+            .hit(&format!("/v1/tasks/{held}/cancel"))
+            .await
+            .str("/status"),
+        "Canceled"
+    );
+    app.model.then(text_answer("done"));
+    let retried = app
+        .actor(ADMIN)
+        .hit(&format!("/v1/tasks/{failed}/retry"))
+        .await;
+    assert_eq!(
+        (retried.status, retried.str("/status").as_str()),
+        (200, "Completed"),
+        "an admin may retry: {}",
+        retried.text
+    );
+    let path = format!("/v1/tasks/{failed}/messages");
+    assert_eq!(
+        app.actor(ADMIN)
+            .post(&path, &json!({"input": "more"}))
+            .await
+            .status,
+        403,
+        "an admin sends no messages"
+    );
+}
 
-    async fn removed_agent_takes_no_message_of_its_owner(on: On) {
-        let mut app = app(on).await;
-        app.model.then_fails(400).then(text_answer("done"));
-        let failed = app.owner().post("/v1/tasks", &json!({"input": "go"})).await.str("/task_id");
-        let done = app.owner().post("/v1/tasks", &json!({"input": "go"})).await.str("/task_id");
-        app.restart_with(|yaml| yaml.replace("  billing:", "  invoicing:").replace("default_agent: billing", "default_agent: desk")).await;
-        for task in [&failed, &done] {
-            assert_eq!(command_statuses(&app.owner(), &format!("/v1/tasks/{task}")).await, [403, 403], "{task}");
-        }
-        let retried = app.actor(ADMIN).hit(&format!("/v1/tasks/{failed}/retry")).await;
-        assert_eq!((retried.status, retried.str("/error/code").as_str()), (200, "configuration"), "{}", retried.text);
+#[apply(on_both)]
+async fn groups_of_the_message_decide_not_those_of_the_first_one(on: On) {
+    let app = app(on).await;
+    let named = |user: &str, groups: &str| {
+        app.actor(WEB)
+            .header("holdpoint-user", user)
+            .header("holdpoint-groups", groups)
+    };
+    app.model
+        .then(text_answer("one"))
+        .then(text_answer("two"))
+        .then(text_answer("three"));
+    let task = named("max", "support")
+        .post("/v1/tasks", &json!({"input": "go"}))
+        .await
+        .str("/task_id");
+    let path = format!("/v1/tasks/{task}");
+    assert_eq!(
+        command_statuses(&named("max", "sales"), &path).await,
+        [403, 403]
+    );
+    assert_eq!(
+        command_statuses(&app.actor(WEB).header("holdpoint-user", "max"), &path).await,
+        [403, 403]
+    );
+    assert_eq!(
+        named("max", "support")
+            .post(&format!("{path}/messages"), &json!({"input": "more"}))
+            .await
+            .status,
+        200
+    );
+    // `open_to` names the user Zoe. The comparison of user names ignores case.
+    let zoe = app
+        .actor(WEB)
+        .header("holdpoint-user", "zOE")
+        .post("/v1/tasks", &json!({"input": "go"}))
+        .await;
+    assert_eq!(zoe.status, 201, "{}", zoe.text);
+    let agents = app
+        .actor(WEB)
+        .header("holdpoint-user", "ZOE")
+        .get("/v1/agents")
+        .await;
+    assert_eq!(
+        agents.body["agents"].as_array().unwrap().len(),
+        2,
+        "{}",
+        agents.text
+    );
+    assert_eq!(
+        named("max", "sales")
+            .post("/v1/tasks", &json!({"input": "go"}))
+            .await
+            .status,
+        422
+    );
+}
+
+#[apply(on_both)]
+async fn removed_agent_takes_no_message_of_its_owner(on: On) {
+    let mut app = app(on).await;
+    app.model.then_fails(400).then(text_answer("done"));
+    let failed = app
+        .owner()
+        .post("/v1/tasks", &json!({"input": "go"}))
+        .await
+        .str("/task_id");
+    let done = app
+        .owner()
+        .post("/v1/tasks", &json!({"input": "go"}))
+        .await
+        .str("/task_id");
+    app.restart_with(|yaml| {
+        yaml.replace("  billing:", "  invoicing:")
+            .replace("default_agent: billing", "default_agent: desk")
+    })
+    .await;
+    for task in [&failed, &done] {
+        assert_eq!(
+            command_statuses(&app.owner(), &format!("/v1/tasks/{task}")).await,
+            [403, 403],
+            "{task}"
+        );
     }
+    let retried = app
+        .actor(ADMIN)
+        .hit(&format!("/v1/tasks/{failed}/retry"))
+        .await;
+    assert_eq!(
+        (retried.status, retried.str("/error/code").as_str()),
+        (200, "configuration"),
+        "{}",
+        retried.text
+    );
+}
 
-    async fn replay_is_403_after_the_agent_was_closed(on: On) {
-        let mut app = app(on).await;
-        app.model.then(text_answer("one")).then(text_answer("two"));
-        let task = app.owner().header("idempotency-key", "k").post("/v1/tasks", &json!({"input": "go"})).await.str("/task_id");
-        let path = format!("/v1/tasks/{task}/messages");
-        assert_eq!(app.owner().header("idempotency-key", "k").post(&path, &json!({"input": "more"})).await.status, 200);
-        app.restart_with(|yaml| yaml.replace("groups: [support], users: [Zoe]", "users: [Zoe]")).await;
-        assert_eq!(app.owner().header("idempotency-key", "k").post(&path, &json!({"input": "more"})).await.status, 403);
-        assert_eq!(app.owner().header("idempotency-key", "k").post("/v1/tasks", &json!({"input": "go"})).await.status, 403);
-    }
+#[apply(on_both)]
+async fn replay_is_403_after_the_agent_was_closed(on: On) {
+    let mut app = app(on).await;
+    app.model.then(text_answer("one")).then(text_answer("two"));
+    let task = app
+        .owner()
+        .header("idempotency-key", "k")
+        .post("/v1/tasks", &json!({"input": "go"}))
+        .await
+        .str("/task_id");
+    let path = format!("/v1/tasks/{task}/messages");
+    assert_eq!(
+        app.owner()
+            .header("idempotency-key", "k")
+            .post(&path, &json!({"input": "more"}))
+            .await
+            .status,
+        200
+    );
+    app.restart_with(|yaml| yaml.replace("groups: [support], users: [Zoe]", "users: [Zoe]"))
+        .await;
+    assert_eq!(
+        app.owner()
+            .header("idempotency-key", "k")
+            .post(&path, &json!({"input": "more"}))
+            .await
+            .status,
+        403
+    );
+    assert_eq!(
+        app.owner()
+            .header("idempotency-key", "k")
+            .post("/v1/tasks", &json!({"input": "go"}))
+            .await
+            .status,
+        403
+    );
+}
 
-    async fn open_to_of_a_sub_agent_leaves_its_task_409(on: On) {
-        let yaml = REFUNDS
+#[apply(on_both)]
+async fn open_to_of_a_sub_agent_leaves_its_task_409(on: On) {
+    let yaml = REFUNDS
             .replace("{approvers}", "{ owner: true }")
             .replace("tools: [lookup, tag, refund, forbidden] }", "tools: [lookup, tag, refund, forbidden], sub_agents: [closed] }\n  closed: { description: Closed., model: main, tools: [refund], open_to: { users: [somebody] } }");
-        let app = TestApp::with(on, &format!("{yaml}default_agent: billing\n{ACCOUNTS}")).await;
-        app.model.then(calls(&[("closed", r#"{"task":"go"}"#)])).then(calls(&[("refund", r#"{"order":1,"amount":50}"#)]));
-        let held = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
-        let child = held.str("/pending/0/task_id");
-        assert_ne!(child, held.str("/task_id"));
-        assert_eq!(command_statuses(&app.owner(), &format!("/v1/tasks/{child}")).await, [409, 409]);
-    }
+    let app = TestApp::with(on, &format!("{yaml}default_agent: billing\n{ACCOUNTS}")).await;
+    app.model
+        .then(calls(&[("closed", r#"{"task":"go"}"#)]))
+        .then(calls(&[("refund", r#"{"order":1,"amount":50}"#)]));
+    let held = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+    let child = held.str("/pending/0/task_id");
+    assert_ne!(child, held.str("/task_id"));
+    assert_eq!(
+        command_statuses(&app.owner(), &format!("/v1/tasks/{child}")).await,
+        [409, 409]
+    );
+}
 
-    async fn caller_sees_the_gates_that_are_open_to_them_if_the_key_may_propose_calls(on: On) {
-        let gates = "gates:\n  all: { tools: [lookup] }\n  desk: { tools: [lookup], open_to: { groups: [support] } }\n";
-        let keys = r#"
+#[apply(on_both)]
+async fn caller_sees_the_gates_that_are_open_to_them_if_the_key_may_propose_calls(on: On) {
+    let gates = "gates:\n  all: { tools: [lookup] }\n  desk: { tools: [lookup], open_to: { groups: [support] } }\n";
+    let keys = r#"
     - { user: alice, tenant: acme, groups: [support], key: "alice-gate-012345678", may: [read, gate] }
     - { user: carol, tenant: acme, key: "carol-create-0123456", may: [read, create] }
     - { user: edge, tenant: acme, key: "edge-gate-0123456789", act_as: true, may: [read, gate] }
 "#;
-        let yaml = REFUNDS.replace("{approvers}", "{ groups: [finance] }");
-        let app = TestApp::with(on, &format!("{yaml}{gates}{}{keys}", ACCOUNTS.trim_end())).await;
-        let sees = async |actor: Actor<'_>| {
-            let me = actor.get("/v1/me").await;
-            (me.body["may"].clone(), me.body["gates"].clone())
-        };
-        assert_eq!(sees(app.owner()).await, (json!(["create", "read", "decide", "gate"]), json!([])), "a key that may decide");
-        assert_eq!(sees(app.actor("alice-gate-012345678")).await, (json!(["read", "gate"]), json!(["all", "desk"])));
-        assert_eq!(sees(app.actor("carol-create-0123456")).await, (json!(["create", "read", "gate"]), json!(["all"])));
-        let edge = || app.actor("edge-gate-0123456789").header("holdpoint-user", "zoe");
-        assert_eq!(sees(edge()).await, (json!(["read", "gate"]), json!(["all"])));
-        assert_eq!(sees(edge().header("holdpoint-groups", "support")).await.1, json!(["all", "desk"]));
-        let agents = app.owner().get("/v1/agents").await;
-        let names: Vec<_> = agents.body["agents"].as_array().unwrap().iter().map(|agent| agent["name"].clone()).collect();
-        assert_eq!(names, ["billing"], "a gate is no agent of the list");
-        let task = app.owner().post("/v1/tasks", &json!({"input": "go", "agent": "all"})).await;
-        assert_eq!(task.status, 422, "{}", task.text);
-        app.stop().await;
-    }
+    let yaml = REFUNDS.replace("{approvers}", "{ groups: [finance] }");
+    let app = TestApp::with(on, &format!("{yaml}{gates}{}{keys}", ACCOUNTS.trim_end())).await;
+    let sees = async |actor: Actor<'_>| {
+        let me = actor.get("/v1/me").await;
+        (me.body["may"].clone(), me.body["gates"].clone())
+    };
+    assert_eq!(
+        sees(app.owner()).await,
+        (json!(["create", "read", "decide", "gate"]), json!([])),
+        "a key that may decide"
+    );
+    assert_eq!(
+        sees(app.actor("alice-gate-012345678")).await,
+        (json!(["read", "gate"]), json!(["all", "desk"]))
+    );
+    assert_eq!(
+        sees(app.actor("carol-create-0123456")).await,
+        (json!(["create", "read", "gate"]), json!(["all"]))
+    );
+    let edge = || {
+        app.actor("edge-gate-0123456789")
+            .header("holdpoint-user", "zoe")
+    };
+    assert_eq!(
+        sees(edge()).await,
+        (json!(["read", "gate"]), json!(["all"]))
+    );
+    assert_eq!(
+        sees(edge().header("holdpoint-groups", "support")).await.1,
+        json!(["all", "desk"])
+    );
+    let agents = app.owner().get("/v1/agents").await;
+    let names: Vec<_> = agents.body["agents"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|agent| agent["name"].clone())
+        .collect();
+    assert_eq!(names, ["billing"], "a gate is no agent of the list");
+    let task = app
+        .owner()
+        .post("/v1/tasks", &json!({"input": "go", "agent": "all"}))
+        .await;
+    assert_eq!(task.status, 422, "{}", task.text);
+    app.stop().await;
 }

@@ -1,6 +1,7 @@
 //! Tests of a conversation whose model changes its provider and changes back, for every pair of
 //! providers.
 
+use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
 use super::approval_cycle::on_both;
@@ -240,22 +241,23 @@ async fn changes(on: On, first: Provider, then: Provider) {
     fixture.app.stop().await;
 }
 
-on_both! {
-    async fn conversation_begun_over_chat_completions_goes_on_with_each_provider(on: On) {
-        for then in [Chat, Responses, Messages] {
-            changes(on, Chat, then).await;
-        }
+#[apply(on_both)]
+async fn conversation_begun_over_chat_completions_goes_on_with_each_provider(on: On) {
+    for then in [Chat, Responses, Messages] {
+        changes(on, Chat, then).await;
     }
+}
 
-    async fn conversation_begun_over_the_responses_api_goes_on_with_each_provider(on: On) {
-        for then in [Chat, Responses, Messages] {
-            changes(on, Responses, then).await;
-        }
+#[apply(on_both)]
+async fn conversation_begun_over_the_responses_api_goes_on_with_each_provider(on: On) {
+    for then in [Chat, Responses, Messages] {
+        changes(on, Responses, then).await;
     }
+}
 
-    async fn conversation_begun_over_the_messages_api_goes_on_with_each_provider(on: On) {
-        for then in [Chat, Responses, Messages] {
-            changes(on, Messages, then).await;
-        }
+#[apply(on_both)]
+async fn conversation_begun_over_the_messages_api_goes_on_with_each_provider(on: On) {
+    for then in [Chat, Responses, Messages] {
+        changes(on, Messages, then).await;
     }
 }

@@ -1,6 +1,7 @@
 //! Tests of model providers: a task that was held goes on with the same provider, or with another
 //! provider.
 
+use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
 use super::approval_cycle::on_both;
@@ -54,91 +55,154 @@ async fn held(app: &TestApp, fake: &FakeMessages) -> (String, String) {
     (reply.str("/task_id"), reply.str("/pending/0/request_id"))
 }
 
-on_both! {
-    async fn model_thinking_before_a_pause_is_sent_back_byte_for_byte(on: On) {
-        let fake = FakeMessages::start().await;
-        let mut app = TestApp::with(on, &yaml(&fake)).await;
-        let (_, request) = held(&app, &fake).await;
-        app.restart().await;
-        fake.then(&[fake_messages::text_block("Paid.")], "end_turn");
-        let done = app.owner().hit(&format!("/resume/{request}/approve")).await;
-        assert_eq!((done.str("/status").as_str(), done.str("/output").as_str()), ("Completed", "Paid."), "{}", done.text);
-        assert_eq!(done.body["usage"]["prompt_tokens"], 20);
-        assert_eq!(app.tool.ledger()[0].body, ARGUMENTS, "the bytes the model wrote are the bytes run");
+#[apply(on_both)]
+async fn model_thinking_before_a_pause_is_sent_back_byte_for_byte(on: On) {
+    let fake = FakeMessages::start().await;
+    let mut app = TestApp::with(on, &yaml(&fake)).await;
+    let (_, request) = held(&app, &fake).await;
+    app.restart().await;
+    fake.then(&[fake_messages::text_block("Paid.")], "end_turn");
+    let done = app.owner().hit(&format!("/resume/{request}/approve")).await;
+    assert_eq!(
+        (done.str("/status").as_str(), done.str("/output").as_str()),
+        ("Completed", "Paid."),
+        "{}",
+        done.text
+    );
+    assert_eq!(done.body["usage"]["prompt_tokens"], 20);
+    assert_eq!(
+        app.tool.ledger()[0].body,
+        ARGUMENTS,
+        "the bytes the model wrote are the bytes run"
+    );
 
-        let [first, second] = &fake.sent()[..] else { panic!("two requests") };
-        assert_eq!(first.headers["x-api-key"], "sk-model-key-0123456789");
-        assert_eq!(first.headers["anthropic-version"], "2023-06-01");
-        assert_eq!(first.body()["system"], "You handle refunds.");
-        assert_eq!(first.body()["max_tokens"], 16384);
-        assert_eq!(first.body()["messages"], json!([{"role": "user", "content": [{"type": "text", "text": "Pay it back."}]}]));
-        assert_eq!(first.body()["tools"].as_array().unwrap().len(), 4);
-        assert!(second.text.contains(&format!("\"input\":{ARGUMENTS}")), "{}", second.text);
-        let said = second.body()["messages"].clone();
-        assert_eq!(said[1]["content"], json!([
+    let [first, second] = &fake.sent()[..] else {
+        panic!("two requests")
+    };
+    assert_eq!(first.headers["x-api-key"], "sk-model-key-0123456789");
+    assert_eq!(first.headers["anthropic-version"], "2023-06-01");
+    assert_eq!(first.body()["system"], "You handle refunds.");
+    assert_eq!(first.body()["max_tokens"], 16384);
+    assert_eq!(
+        first.body()["messages"],
+        json!([{"role": "user", "content": [{"type": "text", "text": "Pay it back."}]}])
+    );
+    assert_eq!(first.body()["tools"].as_array().unwrap().len(), 4);
+    assert!(
+        second.text.contains(&format!("\"input\":{ARGUMENTS}")),
+        "{}",
+        second.text
+    );
+    let said = second.body()["messages"].clone();
+    assert_eq!(
+        said[1]["content"],
+        json!([
             {"type": "thinking", "thinking": THOUGHT, "signature": SIGNATURE},
             {"type": "redacted_thinking", "data": REDACTED},
             {"type": "text", "text": "On it."},
             {"type": "tool_use", "id": "toolu_01", "name": "refund", "input": {"order": 17, "amount": 120.5}},
-        ]));
-        assert_eq!(said[2]["content"][0]["tool_use_id"], "toolu_01");
-        assert_eq!(said[2]["content"][0].get("is_error"), None);
-        app.stop().await;
-    }
+        ])
+    );
+    assert_eq!(said[2]["content"][0]["tool_use_id"], "toolu_01");
+    assert_eq!(said[2]["content"][0].get("is_error"), None);
+    app.stop().await;
+}
 
-    async fn rejected_call_is_sent_to_the_provider_as_an_error_with_the_reason(on: On) {
-        let fake = FakeMessages::start().await;
-        let app = TestApp::with(on, &yaml(&fake)).await;
-        let (_, request) = held(&app, &fake).await;
-        fake.then(&[fake_messages::text_block("Then not.")], "end_turn");
-        let body = json!({"action": "reject", "then": "continue", "reason": "too much"});
-        let done = app.owner().post(&format!("/resume/{request}"), &body).await;
-        assert_eq!(done.str("/output"), "Then not.", "{}", done.text);
-        let told = fake.sent()[1].body()["messages"][2]["content"][0].clone();
-        assert_eq!((&told["type"], &told["is_error"]), (&json!("tool_result"), &json!(true)));
-        assert!(told["content"].as_str().unwrap().contains("too much"), "{told}");
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn rejected_call_is_sent_to_the_provider_as_an_error_with_the_reason(on: On) {
+    let fake = FakeMessages::start().await;
+    let app = TestApp::with(on, &yaml(&fake)).await;
+    let (_, request) = held(&app, &fake).await;
+    fake.then(&[fake_messages::text_block("Then not.")], "end_turn");
+    let body = json!({"action": "reject", "then": "continue", "reason": "too much"});
+    let done = app.owner().post(&format!("/resume/{request}"), &body).await;
+    assert_eq!(done.str("/output"), "Then not.", "{}", done.text);
+    let told = fake.sent()[1].body()["messages"][2]["content"][0].clone();
+    assert_eq!(
+        (&told["type"], &told["is_error"]),
+        (&json!("tool_result"), &json!(true))
+    );
+    assert!(
+        told["content"].as_str().unwrap().contains("too much"),
+        "{told}"
+    );
+    app.stop().await;
+}
 
-    async fn conversation_goes_on_with_a_model_of_another_provider(on: On) {
-        let fake = FakeMessages::start().await;
-        let mut app = TestApp::with(on, &yaml(&fake)).await;
-        let (task, request) = held(&app, &fake).await;
-        fake.then(&[fake_messages::text_block("Paid.")], "end_turn");
-        app.owner().hit(&format!("/resume/{request}/approve")).await;
-        let url = app.model.base_url.clone();
-        app.restart_with(|yaml| {
-            let anthropic = format!(r#"provider: anthropic, base_url: "{}""#, fake.base_url);
-            yaml.replace(&anthropic, &format!(r#"provider: openai, base_url: "{url}""#))
-        }).await;
-        app.model.then(fake_chat_completions::calls(&[("lookup", r#"{"order":17}"#)])).then(fake_chat_completions::text_answer("It is paid."));
-        let path = format!("/v1/tasks/{task}/messages");
-        let reply = app.owner().post(&path, &json!({"input": "Is it?"})).await;
-        assert_eq!(reply.str("/output"), "It is paid.", "{}", reply.text);
-        let sent = app.model.sent()[0]["messages"].clone();
-        let call = json!({"id": "toolu_01", "type": "function", "function": {"name": "refund", "arguments": ARGUMENTS}});
-        assert_eq!(sent[2], json!({"role": "assistant", "content": "On it.", "tool_calls": [call]}));
-        assert_eq!((&sent[3]["role"], &sent[3]["tool_call_id"]), (&json!("tool"), &json!("toolu_01")));
-        assert_eq!(sent[4], json!({"role": "assistant", "content": "Paid."}));
+#[apply(on_both)]
+async fn conversation_goes_on_with_a_model_of_another_provider(on: On) {
+    let fake = FakeMessages::start().await;
+    let mut app = TestApp::with(on, &yaml(&fake)).await;
+    let (task, request) = held(&app, &fake).await;
+    fake.then(&[fake_messages::text_block("Paid.")], "end_turn");
+    app.owner().hit(&format!("/resume/{request}/approve")).await;
+    let url = app.model.base_url.clone();
+    app.restart_with(|yaml| {
+        let anthropic = format!(r#"provider: anthropic, base_url: "{}""#, fake.base_url);
+        yaml.replace(
+            &anthropic,
+            &format!(r#"provider: openai, base_url: "{url}""#),
+        )
+    })
+    .await;
+    app.model
+        .then(fake_chat_completions::calls(&[(
+            "lookup",
+            r#"{"order":17}"#,
+        )]))
+        .then(fake_chat_completions::text_answer("It is paid."));
+    let path = format!("/v1/tasks/{task}/messages");
+    let reply = app.owner().post(&path, &json!({"input": "Is it?"})).await;
+    assert_eq!(reply.str("/output"), "It is paid.", "{}", reply.text);
+    let sent = app.model.sent()[0]["messages"].clone();
+    let call = json!({"id": "toolu_01", "type": "function", "function": {"name": "refund", "arguments": ARGUMENTS}});
+    assert_eq!(
+        sent[2],
+        json!({"role": "assistant", "content": "On it.", "tool_calls": [call]})
+    );
+    assert_eq!(
+        (&sent[3]["role"], &sent[3]["tool_call_id"]),
+        (&json!("tool"), &json!("toolu_01"))
+    );
+    assert_eq!(sent[4], json!({"role": "assistant", "content": "Paid."}));
 
-        app.restart_with(|yaml| {
-            let openai = format!(r#"provider: openai, base_url: "{url}""#);
-            yaml.replace(&openai, &format!(r#"provider: anthropic, base_url: "{}""#, fake.base_url))
-        }).await;
-        fake.then(&[fake_messages::text_block("Yes.")], "end_turn");
-        let reply = app.owner().post(&path, &json!({"input": "Sure?"})).await;
-        assert_eq!(reply.str("/output"), "Yes.", "{}", reply.text);
-        let said = fake.sent().last().unwrap().body()["messages"].clone();
-        let kinds: Vec<_> = said.as_array().unwrap().iter().map(|message| kinds(&message["content"])).collect();
-        let expected: [&[&str]; 7] = [
-            &["text"], &["thinking", "redacted_thinking", "text", "tool_use"], &["tool_result"], &["text"], &["text"],
-            &["tool_use"], &["tool_result"],
-        ];
-        assert_eq!(kinds[..7], expected);
-        assert_eq!(said[1]["content"][0], json!({"type": "thinking", "thinking": THOUGHT, "signature": SIGNATURE}));
-        assert_eq!(said[5]["content"][0]["id"], said[6]["content"][0]["tool_use_id"]);
-        app.stop().await;
-    }
+    app.restart_with(|yaml| {
+        let openai = format!(r#"provider: openai, base_url: "{url}""#);
+        yaml.replace(
+            &openai,
+            &format!(r#"provider: anthropic, base_url: "{}""#, fake.base_url),
+        )
+    })
+    .await;
+    fake.then(&[fake_messages::text_block("Yes.")], "end_turn");
+    let reply = app.owner().post(&path, &json!({"input": "Sure?"})).await;
+    assert_eq!(reply.str("/output"), "Yes.", "{}", reply.text);
+    let said = fake.sent().last().unwrap().body()["messages"].clone();
+    let kinds: Vec<_> = said
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|message| kinds(&message["content"]))
+        .collect();
+    let expected: [&[&str]; 7] = [
+        &["text"],
+        &["thinking", "redacted_thinking", "text", "tool_use"],
+        &["tool_result"],
+        &["text"],
+        &["text"],
+        &["tool_use"],
+        &["tool_result"],
+    ];
+    assert_eq!(kinds[..7], expected);
+    assert_eq!(
+        said[1]["content"][0],
+        json!({"type": "thinking", "thinking": THOUGHT, "signature": SIGNATURE})
+    );
+    assert_eq!(
+        said[5]["content"][0]["id"],
+        said[6]["content"][0]["tool_use_id"]
+    );
+    app.stop().await;
 }
 
 fn kinds(content: &Value) -> Vec<&str> {

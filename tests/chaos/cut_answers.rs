@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use macro_rules_attribute::apply;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -58,82 +59,110 @@ fn permit(answer: &Value) -> Value {
     ])
 }
 
-on_both! {
-    async fn runner_whose_answer_is_cut_at_any_byte_gets_the_same_permit_again(on: On) {
-        let app = TestApp::with(on, &yaml("")).await;
-        let line = Forwarder::to_service(&app.url()).await;
-        let (mut made, body) = (0, bash("ls"));
-        for cut in (0..).step_by(step()) {
-            let agent = || app.actor(AGENT).header("idempotency-key", &format!("cut-{cut}"));
-            let runner = || agent().header("holdpoint-runner", "r1");
-            let lost = ask_through(&line, runner(), CALLS, &body, cut).await;
-            made += 1;
-            let again = runner().post(CALLS, &body).await;
-            assert_eq!((again.status, &again.body["permit"]["attempt"]), (200, &json!(1)), "{cut}: {}", again.text);
-            assert_eq!(again.header("idempotency-replayed"), "true", "{cut}");
-            let third = runner().post(CALLS, &body).await;
-            assert_eq!(permit(&third.body), permit(&again.body), "{cut}");
-            let unnamed = agent().post(CALLS, &body).await;
-            assert_eq!((unnamed.status, unnamed.str("/code").as_str()), (409, "call_in_hand"), "{cut}: {}", unnamed.text);
-            if let Some(whole) = lost {
-                assert_eq!(permit(&whole), permit(&again.body), "{cut}");
-                assert!(cut > SHORTEST, "{cut}");
-                break;
-            }
+#[apply(on_both)]
+async fn runner_whose_answer_is_cut_at_any_byte_gets_the_same_permit_again(on: On) {
+    let app = TestApp::with(on, &yaml("")).await;
+    let line = Forwarder::to_service(&app.url()).await;
+    let (mut made, body) = (0, bash("ls"));
+    for cut in (0..).step_by(step()) {
+        let agent = || {
+            app.actor(AGENT)
+                .header("idempotency-key", &format!("cut-{cut}"))
+        };
+        let runner = || agent().header("holdpoint-runner", "r1");
+        let lost = ask_through(&line, runner(), CALLS, &body, cut).await;
+        made += 1;
+        let again = runner().post(CALLS, &body).await;
+        assert_eq!(
+            (again.status, &again.body["permit"]["attempt"]),
+            (200, &json!(1)),
+            "{cut}: {}",
+            again.text
+        );
+        assert_eq!(again.header("idempotency-replayed"), "true", "{cut}");
+        let third = runner().post(CALLS, &body).await;
+        assert_eq!(permit(&third.body), permit(&again.body), "{cut}");
+        let unnamed = agent().post(CALLS, &body).await;
+        assert_eq!(
+            (unnamed.status, unnamed.str("/code").as_str()),
+            (409, "call_in_hand"),
+            "{cut}: {}",
+            unnamed.text
+        );
+        if let Some(whole) = lost {
+            assert_eq!(permit(&whole), permit(&again.body), "{cut}");
+            assert!(cut > SHORTEST, "{cut}");
+            break;
         }
-        assert_eq!(stored(&app).await, (made, made), "one permit of each call");
-        app.stop().await;
     }
+    assert_eq!(stored(&app).await, (made, made), "one permit of each call");
+    app.stop().await;
+}
 
-    async fn client_whose_answer_is_cut_at_any_byte_gets_the_same_result_and_its_call_ran_once(on: On) {
-        let app = TestApp::with(on, &yaml("")).await;
-        let line = Forwarder::to_service(&app.url()).await;
-        let (mut made, body) = (0, refund(5));
-        for cut in (0..).step_by(step()) {
-            let agent = || app.actor(AGENT).header("idempotency-key", &format!("cut-{cut}"));
-            let lost = ask_through(&line, agent(), CALLS, &body, cut).await;
-            made += 1;
-            let again = agent().post(CALLS, &body).await;
-            assert_eq!((again.status, again.str("/outcome").as_str()), (200, "succeeded"), "{cut}: {}", again.text);
-            assert_eq!(again.body["result"]["content"], "{\"ok\":true}", "{cut}");
-            let third = agent().post(CALLS, &body).await;
-            assert_eq!(third.body, again.body, "{cut}");
-            assert_eq!(app.tool.count(), made, "{cut}: each call runs once");
-            if let Some(whole) = lost {
-                assert_eq!(whole, again.body, "{cut}");
-                assert!(cut > SHORTEST, "{cut}");
-                break;
-            }
+#[apply(on_both)]
+async fn client_whose_answer_is_cut_at_any_byte_gets_the_same_result_and_its_call_ran_once(on: On) {
+    let app = TestApp::with(on, &yaml("")).await;
+    let line = Forwarder::to_service(&app.url()).await;
+    let (mut made, body) = (0, refund(5));
+    for cut in (0..).step_by(step()) {
+        let agent = || {
+            app.actor(AGENT)
+                .header("idempotency-key", &format!("cut-{cut}"))
+        };
+        let lost = ask_through(&line, agent(), CALLS, &body, cut).await;
+        made += 1;
+        let again = agent().post(CALLS, &body).await;
+        assert_eq!(
+            (again.status, again.str("/outcome").as_str()),
+            (200, "succeeded"),
+            "{cut}: {}",
+            again.text
+        );
+        assert_eq!(again.body["result"]["content"], "{\"ok\":true}", "{cut}");
+        let third = agent().post(CALLS, &body).await;
+        assert_eq!(third.body, again.body, "{cut}");
+        assert_eq!(app.tool.count(), made, "{cut}: each call runs once");
+        if let Some(whole) = lost {
+            assert_eq!(whole, again.body, "{cut}");
+            assert!(cut > SHORTEST, "{cut}");
+            break;
         }
-        assert_eq!(stored(&app).await, (made, made));
-        app.stop().await;
     }
+    assert_eq!(stored(&app).await, (made, made));
+    app.stop().await;
+}
 
-    async fn mcp_client_whose_answer_is_cut_at_any_byte_gets_the_same_result_and_its_call_ran_once(on: On) {
-        // An answer that takes a second becomes an event stream. With this clock, the second never
-        // ends.
-        let clock = EndlessSleep::new(|time| time == Duration::from_secs(1));
-        let app = TestApp::timed(on, &yaml(""), clock).await;
-        let line = Forwarder::to_service(&app.url()).await;
-        let mut made = 0;
-        for cut in (0..).step_by(step()) {
-            let mut params = json!({"name": "refund", "arguments": {"order": 17, "amount": 5}});
-            params["_meta"]["holdpoint/key"] = json!(format!("cut-{cut}"));
-            let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
-            let agent = || app.actor(AGENT);
-            let lost = ask_through(&line, agent(), "/mcp/refunds", &body, cut).await;
-            made += 1;
-            let again = agent().post("/mcp/refunds", &body).await;
-            let result = &again.body["result"];
-            assert_eq!(result["content"][0]["text"], "{\"ok\":true}", "{cut}: {}", again.text);
-            assert_eq!(app.tool.count(), made, "{cut}: each call runs once");
-            if let Some(whole) = lost {
-                assert_eq!(whole["result"], *result, "{cut}");
-                break;
-            }
+#[apply(on_both)]
+async fn mcp_client_whose_answer_is_cut_at_any_byte_gets_the_same_result_and_its_call_ran_once(
+    on: On,
+) {
+    // An answer that takes a second becomes an event stream. With this clock, the second never
+    // ends.
+    let clock = EndlessSleep::new(|time| time == Duration::from_secs(1));
+    let app = TestApp::timed(on, &yaml(""), clock).await;
+    let line = Forwarder::to_service(&app.url()).await;
+    let mut made = 0;
+    for cut in (0..).step_by(step()) {
+        let mut params = json!({"name": "refund", "arguments": {"order": 17, "amount": 5}});
+        params["_meta"]["holdpoint/key"] = json!(format!("cut-{cut}"));
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+        let agent = || app.actor(AGENT);
+        let lost = ask_through(&line, agent(), "/mcp/refunds", &body, cut).await;
+        made += 1;
+        let again = agent().post("/mcp/refunds", &body).await;
+        let result = &again.body["result"];
+        assert_eq!(
+            result["content"][0]["text"], "{\"ok\":true}",
+            "{cut}: {}",
+            again.text
+        );
+        assert_eq!(app.tool.count(), made, "{cut}: each call runs once");
+        if let Some(whole) = lost {
+            assert_eq!(whole["result"], *result, "{cut}");
+            break;
         }
-        assert!(made > 3, "{made}");
-        assert_eq!(stored(&app).await, (made, made));
-        app.stop().await;
     }
+    assert!(made > 3, "{made}");
+    assert_eq!(stored(&app).await, (made, made));
+    app.stop().await;
 }

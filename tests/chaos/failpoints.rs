@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
+use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
 use super::chaos_run::{configure, journals, statuses};
@@ -73,30 +74,34 @@ fn second() -> Vec<String> {
         .collect()
 }
 
-with_failpoints! {
-    async fn process_killed_at_any_failpoint_loses_and_repeats_nothing_on_sqlite() {
-        killed_at_each(On::Sqlite, first()).await;
-    }
+#[apply(with_failpoints)]
+async fn process_killed_at_any_failpoint_loses_and_repeats_nothing_on_sqlite() {
+    killed_at_each(On::Sqlite, first()).await;
+}
 
-    async fn process_killed_at_any_failpoint_loses_and_repeats_nothing_on_postgres() {
-        killed_at_each(On::Postgres, first()).await;
-    }
+#[apply(with_failpoints)]
+async fn process_killed_at_any_failpoint_loses_and_repeats_nothing_on_postgres() {
+    killed_at_each(On::Postgres, first()).await;
+}
 
-    async fn process_killed_at_a_failpoints_second_pass_loses_and_repeats_nothing_on_sqlite() {
-        killed_at_each(On::Sqlite, second()).await;
-    }
+#[apply(with_failpoints)]
+async fn process_killed_at_a_failpoints_second_pass_loses_and_repeats_nothing_on_sqlite() {
+    killed_at_each(On::Sqlite, second()).await;
+}
 
-    async fn process_killed_at_a_failpoints_second_pass_loses_and_repeats_nothing_on_postgres() {
-        killed_at_each(On::Postgres, second()).await;
-    }
+#[apply(with_failpoints)]
+async fn process_killed_at_a_failpoints_second_pass_loses_and_repeats_nothing_on_postgres() {
+    killed_at_each(On::Postgres, second()).await;
+}
 
-    async fn process_killed_at_each_prompt_has_sent_only_what_is_stored_on_sqlite() {
-        killed_by_each_prompt(On::Sqlite).await;
-    }
+#[apply(with_failpoints)]
+async fn process_killed_at_each_prompt_has_sent_only_what_is_stored_on_sqlite() {
+    killed_by_each_prompt(On::Sqlite).await;
+}
 
-    async fn process_killed_at_each_prompt_has_sent_only_what_is_stored_on_postgres() {
-        killed_by_each_prompt(On::Postgres).await;
-    }
+#[apply(with_failpoints)]
+async fn process_killed_at_each_prompt_has_sent_only_what_is_stored_on_postgres() {
+    killed_by_each_prompt(On::Postgres).await;
 }
 
 /// Runs a task. The model kills the process each time it receives a prompt that it has not received
@@ -139,14 +144,14 @@ async fn killed_by_each_prompt(on: On) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-with_failpoints! {
-    async fn twenty_processes_that_die_right_after_their_claim_fail_no_task_on_sqlite() {
-        dies_after_its_claims(On::Sqlite).await;
-    }
+#[apply(with_failpoints)]
+async fn twenty_processes_that_die_right_after_their_claim_fail_no_task_on_sqlite() {
+    dies_after_its_claims(On::Sqlite).await;
+}
 
-    async fn twenty_processes_that_die_right_after_their_claim_fail_no_task_on_postgres() {
-        dies_after_its_claims(On::Postgres).await;
-    }
+#[apply(with_failpoints)]
+async fn twenty_processes_that_die_right_after_their_claim_fail_no_task_on_postgres() {
+    dies_after_its_claims(On::Postgres).await;
 }
 
 async fn dies_after_its_claims(on: On) {

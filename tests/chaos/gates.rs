@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
+use macro_rules_attribute::apply;
 
 use super::failpoints::Kill;
 use super::gate_askers::Kind;
@@ -101,12 +102,12 @@ async fn asked_until_it_died(people: &People, deaths: &AtomicU32, kinds: &[Kind]
     people.end_gate_calls(1).await
 }
 
-with_failpoints! {
-    async fn process_killed_at_any_moment_of_a_gate_call_loses_and_repeats_nothing_on_sqlite() {
-        killed_at_each(On::Sqlite).await;
-    }
+#[apply(with_failpoints)]
+async fn process_killed_at_any_moment_of_a_gate_call_loses_and_repeats_nothing_on_sqlite() {
+    killed_at_each(On::Sqlite).await;
+}
 
-    async fn process_killed_at_any_moment_of_a_gate_call_loses_and_repeats_nothing_on_postgres() {
-        killed_at_each(On::Postgres).await;
-    }
+#[apply(with_failpoints)]
+async fn process_killed_at_any_moment_of_a_gate_call_loses_and_repeats_nothing_on_postgres() {
+    killed_at_each(On::Postgres).await;
 }

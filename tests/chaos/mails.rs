@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use macro_rules_attribute::apply;
 use serde_json::Value;
 
 use super::messages::KilledReplica;
@@ -88,14 +89,14 @@ async fn killed_at_each_point(on: On, gather: &str) {
     process.kill().await;
 }
 
-with_failpoints! {
-    async fn killed_sender_loses_no_mail_on_sqlite() {
-        killed_at_each_point(On::Sqlite, "0s").await;
-    }
+#[apply(with_failpoints)]
+async fn killed_sender_loses_no_mail_on_sqlite() {
+    killed_at_each_point(On::Sqlite, "0s").await;
+}
 
-    /// Gathered mails wait until the leases of the killed process have run out. The test runs on
-    /// Postgres, whose clock the test can set ahead past these leases.
-    async fn killed_sender_loses_no_gathered_mail_on_postgres() {
-        killed_at_each_point(On::Postgres, "500ms").await;
-    }
+/// Gathered mails wait until the leases of the killed process have run out. The test runs on
+/// Postgres, whose clock the test can set ahead past these leases.
+#[apply(with_failpoints)]
+async fn killed_sender_loses_no_gathered_mail_on_postgres() {
+    killed_at_each_point(On::Postgres, "500ms").await;
 }

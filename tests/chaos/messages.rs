@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 
+use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
 use super::process::{Process, Replica};
@@ -206,12 +207,12 @@ fn ids_by_event(hook: &FakeReceiver) -> BTreeMap<(String, String), BTreeSet<Stri
     told
 }
 
-with_failpoints! {
-    async fn killed_sender_loses_no_message_on_sqlite() {
-        killed_at_each_point(On::Sqlite).await;
-    }
+#[apply(with_failpoints)]
+async fn killed_sender_loses_no_message_on_sqlite() {
+    killed_at_each_point(On::Sqlite).await;
+}
 
-    async fn killed_sender_loses_no_message_on_postgres() {
-        killed_at_each_point(On::Postgres).await;
-    }
+#[apply(with_failpoints)]
+async fn killed_sender_loses_no_message_on_postgres() {
+    killed_at_each_point(On::Postgres).await;
 }

@@ -40,13 +40,13 @@ use crate::support::test_app::{ALICE, On, VARIABLES, refunds};
 /// The arguments of a refund that is held.
 const LARGE: &str = r#"{"order":1,"amount":50}"#;
 
-/// Makes tests that need failpoints. A build without failpoints ignores these tests.
+/// Makes a test that needs failpoints. A build without failpoints ignores the test.
 macro_rules! with_failpoints {
-    ($($(#[$doc:meta])* async fn $name:ident() { $($body:tt)* })*) => {
-        $($(#[$doc])*
+    ($(#[$meta:meta])* async fn $name:ident() $body:block) => {
+        $(#[$meta])*
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         #[cfg_attr(not(any(debug_assertions, feature = "failpoints")), ignore = "needs failpoints")]
-        async fn $name() { $($body)* })*
+        async fn $name() $body
     };
 }
 pub(crate) use with_failpoints;

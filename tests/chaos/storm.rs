@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use macro_rules_attribute::apply;
 use rustix::process::Signal;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -93,14 +94,14 @@ const TREES: Plan = Plan {
     ..SHORT
 };
 
-with_failpoints! {
-    async fn random_kills_lose_nothing_of_a_tree_and_start_no_sub_agent_twice() {
-        storm(&TREES.scaled()).await;
-    }
+#[apply(with_failpoints)]
+async fn random_kills_lose_nothing_of_a_tree_and_start_no_sub_agent_twice() {
+    storm(&TREES.scaled()).await;
+}
 
-    async fn random_kills_lose_nothing_and_repeat_nothing() {
-        storm(&SHORT.scaled()).await;
-    }
+#[apply(with_failpoints)]
+async fn random_kills_lose_nothing_and_repeat_nothing() {
+    storm(&SHORT.scaled()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -12,6 +12,7 @@ use holdpoint::task::id::{CallId, RequestId, TaskId};
 use holdpoint::task::item::Outcome;
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
+use macro_rules_attribute::apply;
 
 use super::call_decisions::{
     approve, became, bodies, each, edit, last_open_request, message, question, refused, respond,
@@ -124,242 +125,501 @@ async fn ran(harness: &EngineHarness, task: TaskId) {
     );
 }
 
-both! {
-    async fn stranger_moves_no_task_whatever_the_operation_asked_before(fixture) {
-        let harness = EngineHarness::new(fixture, LARGE).await;
-        let (task, api) = (harness.held().await, harness.engine(4));
-        for said in [
-            api.message(&person("bob"), task, message(), None).await,
-            api.retry(&person("bob"), task, None).await,
-            api.cancel(&person("bob"), task, None).await,
-        ] {
-            assert!(matches!(said, Err(Refusal::Forbidden(_))), "{said:?}");
-        }
-        assert_eq!(harness.status(task).await, TaskStatus::Paused);
+#[apply(both)]
+async fn stranger_moves_no_task_whatever_the_operation_asked_before(fixture: StoreFixture) {
+    let harness = EngineHarness::new(fixture, LARGE).await;
+    let (task, api) = (harness.held().await, harness.engine(4));
+    for said in [
+        api.message(&person("bob"), task, message(), None).await,
+        api.retry(&person("bob"), task, None).await,
+        api.cancel(&person("bob"), task, None).await,
+    ] {
+        assert!(matches!(said, Err(Refusal::Forbidden(_))), "{said:?}");
     }
+    assert_eq!(harness.status(task).await, TaskStatus::Paused);
+}
 
-    async fn approval_of_a_person_who_lost_the_right_since_does_not_count(fixture) {
-        let bob = || account("bob", &["finance"]);
-        let table = [
-            ("his key is gone", vec![]),
-            ("his group is", vec![account("bob", &["support"])]),
-            ("he may not decide any more", vec![Account { permissions: Permissions { decide: false, ..Permissions::ALL }, ..bob() }]),
-            ("he is of another tenant", vec![Account { tenant: "other".to_owned(), ..bob() }]),
-        ];
-        let harness = harness(fixture, "{ groups: [finance] }").await;
-        let carol = account("carol", &["finance"]);
-        let before = known([bob(), carol.clone()]);
-        for (why, mut accounts) in table {
-            let (task, request, _) = held_call(&harness).await;
-            let yes = whole(Action::Approve, None);
-            process(&harness, &before, 0).decide(&keyed("bob", &["finance"]), request, yes.clone(), None).await.unwrap();
-            accounts.push(carol.clone());
-            let now = Roster::new(Some(directory(accounts.into_iter())));
-            driven(&harness, &now).await;
-            let anew = asked_again(&harness, task, request).await;
-            let reason = last_open_request(&harness, task).await.pending_tool_calls[0].reason.clone();
-            assert!(reason.is_some_and(|reason| reason.contains("has lost the right")), "{why}");
-            process(&harness, &now, 0).decide(&keyed("carol", &["finance"]), anew, yes, None).await.unwrap();
-            driven(&harness, &now).await;
-            ran(&harness, task).await;
-        }
+#[apply(both)]
+async fn approval_of_a_person_who_lost_the_right_since_does_not_count(fixture: StoreFixture) {
+    let bob = || account("bob", &["finance"]);
+    let table = [
+        ("his key is gone", vec![]),
+        ("his group is", vec![account("bob", &["support"])]),
+        (
+            "he may not decide any more",
+            vec![Account {
+                permissions: Permissions {
+                    decide: false,
+                    ..Permissions::ALL
+                },
+                ..bob()
+            }],
+        ),
+        (
+            "he is of another tenant",
+            vec![Account {
+                tenant: "other".to_owned(),
+                ..bob()
+            }],
+        ),
+    ];
+    let harness = harness(fixture, "{ groups: [finance] }").await;
+    let carol = account("carol", &["finance"]);
+    let before = known([bob(), carol.clone()]);
+    for (why, mut accounts) in table {
         let (task, request, _) = held_call(&harness).await;
-        process(&harness, &before, 0).decide(&keyed("bob", &["finance"]), request, whole(Action::Approve, None), None).await.unwrap();
-        driven(&harness, &known([account("bob", &["finance", "more"])])).await;
-        ran(&harness, task).await;
-    }
-
-    async fn retry_by_a_person_who_lost_the_right_since_asks_again_about_the_unknown_outcome(fixture) {
-        let harness = harness(fixture, "{ groups: [finance] }").await;
-        let (bob, carol) = (account("bob", &["finance"]), account("carol", &["finance"]));
-        let (before, now) = (known([bob, carol.clone()]), known([carol]));
-        let (task, request, _) = held_call(&harness).await;
-        harness.tool.answers(502, "");
-        process(&harness, &before, 0).decide(&keyed("bob", &["finance"]), request, whole(Action::Approve, None), None).await.unwrap();
-        driven(&harness, &before).await;
-        let unknown = last_open_request(&harness, task).await;
-        process(&harness, &before, 0).decide(&keyed("bob", &["finance"]), unknown.request_id, whole(Action::Retry, None), None).await.unwrap();
-        driven(&harness, &now).await;
-        let anew = last_open_request(&harness, task).await;
-        assert_eq!((anew.kind, &anew.details), (RequestKind::Reconcile, &unknown.details));
-        assert!(anew.request_id != unknown.request_id && harness.executions(task, "/refund") == 1);
-        let reason = anew.pending_tool_calls[0].reason.clone().unwrap_or_default();
-        for part in ["has lost the right", "may have taken effect"] {
-            assert!(reason.contains(part), "{reason}");
-        }
-        harness.tool.answers(200, "paid");
-        process(&harness, &now, 0).decide(&keyed("carol", &["finance"]), anew.request_id, whole(Action::Retry, None), None).await.unwrap();
-        driven(&harness, &now).await;
-        assert_eq!((harness.executions(task, "/refund"), harness.status(task).await), (2, TaskStatus::Completed));
-    }
-
-    async fn approval_through_a_key_counts_only_while_that_key_may_speak_for_people(fixture) {
-        let harness = harness(fixture, "{ groups: [finance] }").await;
-        let table = [
-            (vec![web()], true),
-            (vec![], false),
-            (vec![Account { act_as: false, ..web() }], false),
-            (vec![Account { permissions: Permissions { decide: false, ..Permissions::ALL }, ..web() }], false),
-            (vec![Account { tenant: "other".to_owned(), ..web() }], false),
-            // Bob approved through the key `web`. Bob's own key alone does not keep this approval
-            // valid.
-            (vec![account("bob", &["finance"])], false),
-        ];
-        for (accounts, counts) in table {
-            let (task, request, _) = held_call(&harness).await;
-            harness.engine(0).decide(&vouched("bob"), request, whole(Action::Approve, None), None).await.unwrap();
-            let what = format!("{accounts:?}");
-            driven(&harness, &Roster::new(Some(directory(accounts.into_iter())))).await;
-            if counts {
-                ran(&harness, task).await;
-            } else {
-                asked_again(&harness, task, request).await;
-                assert_eq!(harness.executions(task, "/refund"), 0, "{what}");
-            }
-        }
-    }
-
-    async fn two_required_approvals_are_asked_anew_when_one_approver_is_gone(fixture) {
-        let harness = harness(fixture, "{ groups: [finance], required: 2 }").await;
-        let (bob, carol) = (account("bob", &["finance"]), account("carol", &["finance"]));
-        let before = known([bob.clone(), carol.clone(), account("dave", &["finance"])]);
-        for (now, stands) in [(known([bob.clone(), carol.clone()]), true), (known([bob, account("dave", &["finance"])]), false)] {
-            let (task, request, _) = held_call(&harness).await;
-            for user in ["bob", "carol"] {
-                process(&harness, &before, 0).decide(&keyed(user, &["finance"]), request, whole(Action::Approve, None), None).await.unwrap();
-            }
-            driven(&harness, &now).await;
-            if stands {
-                ran(&harness, task).await;
-                continue;
-            }
-            // The new request begins without approvals.
-            let anew = asked_again(&harness, task, request).await;
-            process(&harness, &now, 0).decide(&keyed("bob", &["finance"]), anew, whole(Action::Approve, None), None).await.unwrap();
-            assert!(process(&harness, &now, 1).claim().await.unwrap().is_empty());
-            process(&harness, &now, 0).decide(&keyed("dave", &["finance"]), anew, whole(Action::Approve, None), None).await.unwrap();
-            driven(&harness, &now).await;
-            ran(&harness, task).await;
-        }
-    }
-
-    async fn edit_of_a_person_who_is_gone_is_held_with_its_bytes(fixture) {
-        let harness = harness(fixture, "{ groups: [finance] }").await;
-        let carol = account("carol", &["finance"]);
-        let (task, request, call) = held_call(&harness).await;
-        let before = known([account("bob", &["finance"]), carol.clone()]);
-        process(&harness, &before, 0).decide(&keyed("bob", &["finance"]), request, each([(call, edit(EDITED))]), None).await.unwrap();
-        let now = known([carol]);
+        let yes = whole(Action::Approve, None);
+        process(&harness, &before, 0)
+            .decide(&keyed("bob", &["finance"]), request, yes.clone(), None)
+            .await
+            .unwrap();
+        accounts.push(carol.clone());
+        let now = Roster::new(Some(directory(accounts.into_iter())));
         driven(&harness, &now).await;
         let anew = asked_again(&harness, task, request).await;
-        assert_eq!(last_open_request(&harness, task).await.pending_tool_calls[0].arguments_text, EDITED);
-        process(&harness, &now, 0).decide(&keyed("carol", &["finance"]), anew, whole(Action::Approve, None), None).await.unwrap();
+        let reason = last_open_request(&harness, task).await.pending_tool_calls[0]
+            .reason
+            .clone();
+        assert!(
+            reason.is_some_and(|reason| reason.contains("has lost the right")),
+            "{why}"
+        );
+        process(&harness, &now, 0)
+            .decide(&keyed("carol", &["finance"]), anew, yes, None)
+            .await
+            .unwrap();
         driven(&harness, &now).await;
-        assert_eq!(bodies(&harness, task, "/refund"), [(call.to_string(), EDITED.to_owned())]);
+        ran(&harness, task).await;
     }
+    let (task, request, _) = held_call(&harness).await;
+    process(&harness, &before, 0)
+        .decide(
+            &keyed("bob", &["finance"]),
+            request,
+            whole(Action::Approve, None),
+            None,
+        )
+        .await
+        .unwrap();
+    driven(&harness, &known([account("bob", &["finance", "more"])])).await;
+    ran(&harness, task).await;
+}
 
-    async fn changed_rule_asks_again_unless_those_who_approved_are_among_its_approvers(fixture) {
-        let table = [
-            ("{ users: [bob] }", true),
-            ("{ users: [carol], groups: [finance] }", true),
-            ("{ users: [carol] }", false),
-            ("{ groups: [audit] }", false),
-            ("{ groups: [finance], required: 2 }", false),
-            ("{ owner: true }", false),
-        ];
-        for (approvers, stands) in table {
-            let mut harness = harness(StoreFixture::like(&fixture).await, "{ groups: [finance] }").await;
-            let (task, request, _) = held_call(&harness).await;
-            harness.engine(0).decide(&vouched("bob"), request, whole(Action::Approve, None), None).await.unwrap();
-            harness.configure(|yaml| yaml.replace("{ groups: [finance] }", approvers));
-            harness.run().await;
-            if stands {
-                ran(&harness, task).await;
-            } else {
-                asked_again(&harness, task, request).await;
-                let terms = last_open_request(&harness, task).await.terms.approvers;
-                assert!(!terms.groups.contains(&"finance".to_owned()) || terms.required == 2, "the terms of today: {terms:?}");
-            }
+#[apply(both)]
+async fn retry_by_a_person_who_lost_the_right_since_asks_again_about_the_unknown_outcome(
+    fixture: StoreFixture,
+) {
+    let harness = harness(fixture, "{ groups: [finance] }").await;
+    let (bob, carol) = (account("bob", &["finance"]), account("carol", &["finance"]));
+    let (before, now) = (known([bob, carol.clone()]), known([carol]));
+    let (task, request, _) = held_call(&harness).await;
+    harness.tool.answers(502, "");
+    process(&harness, &before, 0)
+        .decide(
+            &keyed("bob", &["finance"]),
+            request,
+            whole(Action::Approve, None),
+            None,
+        )
+        .await
+        .unwrap();
+    driven(&harness, &before).await;
+    let unknown = last_open_request(&harness, task).await;
+    process(&harness, &before, 0)
+        .decide(
+            &keyed("bob", &["finance"]),
+            unknown.request_id,
+            whole(Action::Retry, None),
+            None,
+        )
+        .await
+        .unwrap();
+    driven(&harness, &now).await;
+    let anew = last_open_request(&harness, task).await;
+    assert_eq!(
+        (anew.kind, &anew.details),
+        (RequestKind::Reconcile, &unknown.details)
+    );
+    assert!(anew.request_id != unknown.request_id && harness.executions(task, "/refund") == 1);
+    let reason = anew.pending_tool_calls[0]
+        .reason
+        .clone()
+        .unwrap_or_default();
+    for part in ["has lost the right", "may have taken effect"] {
+        assert!(reason.contains(part), "{reason}");
+    }
+    harness.tool.answers(200, "paid");
+    process(&harness, &now, 0)
+        .decide(
+            &keyed("carol", &["finance"]),
+            anew.request_id,
+            whole(Action::Retry, None),
+            None,
+        )
+        .await
+        .unwrap();
+    driven(&harness, &now).await;
+    assert_eq!(
+        (
+            harness.executions(task, "/refund"),
+            harness.status(task).await
+        ),
+        (2, TaskStatus::Completed)
+    );
+}
+
+#[apply(both)]
+async fn approval_through_a_key_counts_only_while_that_key_may_speak_for_people(
+    fixture: StoreFixture,
+) {
+    let harness = harness(fixture, "{ groups: [finance] }").await;
+    let table = [
+        (vec![web()], true),
+        (vec![], false),
+        (
+            vec![Account {
+                act_as: false,
+                ..web()
+            }],
+            false,
+        ),
+        (
+            vec![Account {
+                permissions: Permissions {
+                    decide: false,
+                    ..Permissions::ALL
+                },
+                ..web()
+            }],
+            false,
+        ),
+        (
+            vec![Account {
+                tenant: "other".to_owned(),
+                ..web()
+            }],
+            false,
+        ),
+        // Bob approved through the key `web`. Bob's own key alone does not keep this approval
+        // valid.
+        (vec![account("bob", &["finance"])], false),
+    ];
+    for (accounts, counts) in table {
+        let (task, request, _) = held_call(&harness).await;
+        harness
+            .engine(0)
+            .decide(&vouched("bob"), request, whole(Action::Approve, None), None)
+            .await
+            .unwrap();
+        let what = format!("{accounts:?}");
+        driven(
+            &harness,
+            &Roster::new(Some(directory(accounts.into_iter()))),
+        )
+        .await;
+        if counts {
+            ran(&harness, task).await;
+        } else {
+            asked_again(&harness, task, request).await;
+            assert_eq!(harness.executions(task, "/refund"), 0, "{what}");
         }
     }
+}
 
-    async fn rule_that_denies_since_the_approval_denies_the_call(fixture) {
-        let mut harness = harness(fixture, "{ owner: true }").await;
-        let (task, request, call) = held_call(&harness).await;
-        harness.configure(|yaml| yaml.replace("policy:\n", "policy:\n  - { name: stop, tools: [refund], decide: deny, reason: Not today. }\n"));
-        harness.engine(0).decide(&alice(), request, whole(Action::Approve, None), None).await.unwrap();
-        harness.run().await;
-        assert_eq!((harness.executions(task, "/refund"), became(&harness, task, [call]).await), (0, [Some(Outcome::Denied)]));
-        assert!(super::call_decisions::shown(&harness)[0].contains("Not today"));
-    }
-
-    async fn owner_does_not_count_as_a_member_of_a_group(fixture) {
-        let harness = harness(fixture, "{ groups: [finance], users: [alice] }").await;
-        let (task, ..) = held_call(&harness).await;
-        let api = harness.engine(0);
-        for action in [Action::Approve, Action::Reject] {
-            assert!(matches!(refused(&harness, &api, &vouched("alice"), task, whole(action, None)).await, Refusal::Forbidden(_)));
-        }
-        // A vote of the owner that is already in the journal does not count either.
-        let roster = known([web()]);
-        let approvers = last_open_request(&harness, task).await.terms.approvers;
-        let vote = |by: &str| holdpoint::task::decision::Vote { by: by.to_owned(), via: Some("web".to_owned()), groups: vec!["finance".to_owned()], door: None };
-        assert!(roster.still_counts("acme", "alice", &approvers, &vote("bob")));
-        assert!(!roster.still_counts("acme", "alice", &approvers, &vote("alice")));
-    }
-
-    async fn second_answer_of_one_person_is_refused_and_one_rejection_decides(fixture) {
-        let harness = harness(fixture, "{ groups: [finance], required: 3 }").await;
-        let (task, request, call) = held_call(&harness).await;
-        let api = harness.engine(0);
-        api.decide(&vouched("bob"), request, whole(Action::Approve, None), None).await.unwrap();
-        for again in [whole(Action::Approve, None), whole(Action::Reject, None), each([(call, approve())]), each([(call, edit(EDITED))])] {
-            // Bob's answers through the key `web` and through Bob's own key count as answers of one
-            // person.
-            for caller in [vouched("bob"), keyed("bob", &["finance"])] {
-                let lost = Refusal::AlreadyDecided { request, call: Some(call) };
-                assert_eq!(refused(&harness, &api, &caller, task, again.clone()).await, lost);
-            }
-        }
-        api.decide(&vouched("carol"), request, whole(Action::Approve, None), None).await.unwrap();
-        assert!(harness.engine(1).claim().await.unwrap().is_empty(), "two of three");
-        api.decide(&vouched("dave"), request, whole(Action::Reject, None), None).await.unwrap();
-        assert_eq!((harness.status(task).await, harness.executions(task, "/refund")), (TaskStatus::Canceled, 0));
-        let late = api.decide(&vouched("erin"), request, whole(Action::Approve, None), None).await;
-        assert!(too_late(&late, request));
-    }
-
-    async fn single_approval_suffices_without_accounts_where_two_are_required(fixture) {
-        let harness = harness(fixture, "{ groups: [finance], required: 2 }").await;
-        let nobody = Roster::default();
-        let by_hand = "\"by hand\"";
-        for (reply, outcome, ran_with) in [
-            (approve(), Outcome::Succeeded, vec![LARGE[0].1.to_owned()]),
-            (edit(EDITED), Outcome::Succeeded, vec![EDITED.to_owned()]),
-            (respond(by_hand), Outcome::Responded, vec![]),
-        ] {
-            let task = process(&harness, &nobody, 0).create(&local(), go(), None).await.unwrap().task_id;
-            driven(&harness, &nobody).await;
-            let (request, calls) = question(&harness, task).await;
-            process(&harness, &nobody, 0).decide(&local(), request, each([(calls[0], reply)]), None).await.unwrap();
-            driven(&harness, &nobody).await;
-            assert_eq!((harness.status(task).await, became(&harness, task, [calls[0]]).await), (TaskStatus::Completed, [Some(outcome)]));
-            let bodies: Vec<_> = bodies(&harness, task, "/refund").into_iter().map(|(_, body)| body).collect();
-            assert_eq!(bodies, ran_with);
-        }
-        // Approvals given in a service with accounts do not count in a service without accounts,
-        // and vice versa.
+#[apply(both)]
+async fn two_required_approvals_are_asked_anew_when_one_approver_is_gone(fixture: StoreFixture) {
+    let harness = harness(fixture, "{ groups: [finance], required: 2 }").await;
+    let (bob, carol) = (account("bob", &["finance"]), account("carol", &["finance"]));
+    let before = known([bob.clone(), carol.clone(), account("dave", &["finance"])]);
+    for (now, stands) in [
+        (known([bob.clone(), carol.clone()]), true),
+        (known([bob, account("dave", &["finance"])]), false),
+    ] {
         let (task, request, _) = held_call(&harness).await;
         for user in ["bob", "carol"] {
-            harness.engine(0).decide(&vouched(user), request, whole(Action::Approve, None), None).await.unwrap();
+            process(&harness, &before, 0)
+                .decide(
+                    &keyed(user, &["finance"]),
+                    request,
+                    whole(Action::Approve, None),
+                    None,
+                )
+                .await
+                .unwrap();
         }
-        driven(&harness, &nobody).await;
-        asked_again(&harness, task, request).await;
-        let task = process(&harness, &nobody, 0).create(&local(), go(), None).await.unwrap().task_id;
-        driven(&harness, &nobody).await;
-        let (request, _) = question(&harness, task).await;
-        process(&harness, &nobody, 0).decide(&local(), request, whole(Action::Approve, None), None).await.unwrap();
-        harness.run().await;
-        asked_again(&harness, task, request).await;
+        driven(&harness, &now).await;
+        if stands {
+            ran(&harness, task).await;
+            continue;
+        }
+        // The new request begins without approvals.
+        let anew = asked_again(&harness, task, request).await;
+        process(&harness, &now, 0)
+            .decide(
+                &keyed("bob", &["finance"]),
+                anew,
+                whole(Action::Approve, None),
+                None,
+            )
+            .await
+            .unwrap();
+        assert!(process(&harness, &now, 1).claim().await.unwrap().is_empty());
+        process(&harness, &now, 0)
+            .decide(
+                &keyed("dave", &["finance"]),
+                anew,
+                whole(Action::Approve, None),
+                None,
+            )
+            .await
+            .unwrap();
+        driven(&harness, &now).await;
+        ran(&harness, task).await;
     }
+}
+
+#[apply(both)]
+async fn edit_of_a_person_who_is_gone_is_held_with_its_bytes(fixture: StoreFixture) {
+    let harness = harness(fixture, "{ groups: [finance] }").await;
+    let carol = account("carol", &["finance"]);
+    let (task, request, call) = held_call(&harness).await;
+    let before = known([account("bob", &["finance"]), carol.clone()]);
+    process(&harness, &before, 0)
+        .decide(
+            &keyed("bob", &["finance"]),
+            request,
+            each([(call, edit(EDITED))]),
+            None,
+        )
+        .await
+        .unwrap();
+    let now = known([carol]);
+    driven(&harness, &now).await;
+    let anew = asked_again(&harness, task, request).await;
+    assert_eq!(
+        last_open_request(&harness, task).await.pending_tool_calls[0].arguments_text,
+        EDITED
+    );
+    process(&harness, &now, 0)
+        .decide(
+            &keyed("carol", &["finance"]),
+            anew,
+            whole(Action::Approve, None),
+            None,
+        )
+        .await
+        .unwrap();
+    driven(&harness, &now).await;
+    assert_eq!(
+        bodies(&harness, task, "/refund"),
+        [(call.to_string(), EDITED.to_owned())]
+    );
+}
+
+#[apply(both)]
+async fn changed_rule_asks_again_unless_those_who_approved_are_among_its_approvers(
+    fixture: StoreFixture,
+) {
+    let table = [
+        ("{ users: [bob] }", true),
+        ("{ users: [carol], groups: [finance] }", true),
+        ("{ users: [carol] }", false),
+        ("{ groups: [audit] }", false),
+        ("{ groups: [finance], required: 2 }", false),
+        ("{ owner: true }", false),
+    ];
+    for (approvers, stands) in table {
+        let mut harness =
+            harness(StoreFixture::like(&fixture).await, "{ groups: [finance] }").await;
+        let (task, request, _) = held_call(&harness).await;
+        harness
+            .engine(0)
+            .decide(&vouched("bob"), request, whole(Action::Approve, None), None)
+            .await
+            .unwrap();
+        harness.configure(|yaml| yaml.replace("{ groups: [finance] }", approvers));
+        harness.run().await;
+        if stands {
+            ran(&harness, task).await;
+        } else {
+            asked_again(&harness, task, request).await;
+            let terms = last_open_request(&harness, task).await.terms.approvers;
+            assert!(
+                !terms.groups.contains(&"finance".to_owned()) || terms.required == 2,
+                "the terms of today: {terms:?}"
+            );
+        }
+    }
+}
+
+#[apply(both)]
+async fn rule_that_denies_since_the_approval_denies_the_call(fixture: StoreFixture) {
+    let mut harness = harness(fixture, "{ owner: true }").await;
+    let (task, request, call) = held_call(&harness).await;
+    harness.configure(|yaml| {
+        yaml.replace(
+            "policy:\n",
+            "policy:\n  - { name: stop, tools: [refund], decide: deny, reason: Not today. }\n",
+        )
+    });
+    harness
+        .engine(0)
+        .decide(&alice(), request, whole(Action::Approve, None), None)
+        .await
+        .unwrap();
+    harness.run().await;
+    assert_eq!(
+        (
+            harness.executions(task, "/refund"),
+            became(&harness, task, [call]).await
+        ),
+        (0, [Some(Outcome::Denied)])
+    );
+    assert!(super::call_decisions::shown(&harness)[0].contains("Not today"));
+}
+
+#[apply(both)]
+async fn owner_does_not_count_as_a_member_of_a_group(fixture: StoreFixture) {
+    let harness = harness(fixture, "{ groups: [finance], users: [alice] }").await;
+    let (task, ..) = held_call(&harness).await;
+    let api = harness.engine(0);
+    for action in [Action::Approve, Action::Reject] {
+        assert!(matches!(
+            refused(&harness, &api, &vouched("alice"), task, whole(action, None)).await,
+            Refusal::Forbidden(_)
+        ));
+    }
+    // A vote of the owner that is already in the journal does not count either.
+    let roster = known([web()]);
+    let approvers = last_open_request(&harness, task).await.terms.approvers;
+    let vote = |by: &str| holdpoint::task::decision::Vote {
+        by: by.to_owned(),
+        via: Some("web".to_owned()),
+        groups: vec!["finance".to_owned()],
+        door: None,
+    };
+    assert!(roster.still_counts("acme", "alice", &approvers, &vote("bob")));
+    assert!(!roster.still_counts("acme", "alice", &approvers, &vote("alice")));
+}
+
+#[apply(both)]
+async fn second_answer_of_one_person_is_refused_and_one_rejection_decides(fixture: StoreFixture) {
+    let harness = harness(fixture, "{ groups: [finance], required: 3 }").await;
+    let (task, request, call) = held_call(&harness).await;
+    let api = harness.engine(0);
+    api.decide(&vouched("bob"), request, whole(Action::Approve, None), None)
+        .await
+        .unwrap();
+    for again in [
+        whole(Action::Approve, None),
+        whole(Action::Reject, None),
+        each([(call, approve())]),
+        each([(call, edit(EDITED))]),
+    ] {
+        // Bob's answers through the key `web` and through Bob's own key count as answers of one
+        // person.
+        for caller in [vouched("bob"), keyed("bob", &["finance"])] {
+            let lost = Refusal::AlreadyDecided {
+                request,
+                call: Some(call),
+            };
+            assert_eq!(
+                refused(&harness, &api, &caller, task, again.clone()).await,
+                lost
+            );
+        }
+    }
+    api.decide(
+        &vouched("carol"),
+        request,
+        whole(Action::Approve, None),
+        None,
+    )
+    .await
+    .unwrap();
+    assert!(
+        harness.engine(1).claim().await.unwrap().is_empty(),
+        "two of three"
+    );
+    api.decide(&vouched("dave"), request, whole(Action::Reject, None), None)
+        .await
+        .unwrap();
+    assert_eq!(
+        (
+            harness.status(task).await,
+            harness.executions(task, "/refund")
+        ),
+        (TaskStatus::Canceled, 0)
+    );
+    let late = api
+        .decide(
+            &vouched("erin"),
+            request,
+            whole(Action::Approve, None),
+            None,
+        )
+        .await;
+    assert!(too_late(&late, request));
+}
+
+#[apply(both)]
+async fn single_approval_suffices_without_accounts_where_two_are_required(fixture: StoreFixture) {
+    let harness = harness(fixture, "{ groups: [finance], required: 2 }").await;
+    let nobody = Roster::default();
+    let by_hand = "\"by hand\"";
+    for (reply, outcome, ran_with) in [
+        (approve(), Outcome::Succeeded, vec![LARGE[0].1.to_owned()]),
+        (edit(EDITED), Outcome::Succeeded, vec![EDITED.to_owned()]),
+        (respond(by_hand), Outcome::Responded, vec![]),
+    ] {
+        let task = process(&harness, &nobody, 0)
+            .create(&local(), go(), None)
+            .await
+            .unwrap()
+            .task_id;
+        driven(&harness, &nobody).await;
+        let (request, calls) = question(&harness, task).await;
+        process(&harness, &nobody, 0)
+            .decide(&local(), request, each([(calls[0], reply)]), None)
+            .await
+            .unwrap();
+        driven(&harness, &nobody).await;
+        assert_eq!(
+            (
+                harness.status(task).await,
+                became(&harness, task, [calls[0]]).await
+            ),
+            (TaskStatus::Completed, [Some(outcome)])
+        );
+        let bodies: Vec<_> = bodies(&harness, task, "/refund")
+            .into_iter()
+            .map(|(_, body)| body)
+            .collect();
+        assert_eq!(bodies, ran_with);
+    }
+    // Approvals given in a service with accounts do not count in a service without accounts,
+    // and vice versa.
+    let (task, request, _) = held_call(&harness).await;
+    for user in ["bob", "carol"] {
+        harness
+            .engine(0)
+            .decide(&vouched(user), request, whole(Action::Approve, None), None)
+            .await
+            .unwrap();
+    }
+    driven(&harness, &nobody).await;
+    asked_again(&harness, task, request).await;
+    let task = process(&harness, &nobody, 0)
+        .create(&local(), go(), None)
+        .await
+        .unwrap()
+        .task_id;
+    driven(&harness, &nobody).await;
+    let (request, _) = question(&harness, task).await;
+    process(&harness, &nobody, 0)
+        .decide(&local(), request, whole(Action::Approve, None), None)
+        .await
+        .unwrap();
+    harness.run().await;
+    asked_again(&harness, task, request).await;
 }

@@ -15,6 +15,7 @@ use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::time::Time;
 use holdpoint::world::{Clock, SystemClock};
+use macro_rules_attribute::apply;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
@@ -221,34 +222,43 @@ async fn full_backlog() -> (TcpListener, Vec<TcpStream>) {
     (listener, queue)
 }
 
-both! {
-    async fn answered_cancel_lets_no_call_start_in_this_process(fixture) {
-        canceled_around_their_start(fixture, false).await;
-    }
+#[apply(both)]
+async fn answered_cancel_lets_no_call_start_in_this_process(fixture: StoreFixture) {
+    canceled_around_their_start(fixture, false).await;
+}
 
-    async fn call_still_connecting_when_cancel_answers_is_not_sent(fixture) {
-        let mut harness = EngineHarness::new(fixture, SMALL).await;
-        let (listener, queue) = full_backlog().await;
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        harness.configure(|yaml| yaml.replace("{tool}", &url));
-        let engine = Engine::new(EngineParts { clock: Arc::new(SystemClock), ..harness.parts(4) });
-        let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
-        around_its_start(&harness.fixture.store, task, 1).await;
-        engine.cancel(&alice(), task, None).await.unwrap();
-        for _ in &queue {
-            listener.accept().await.unwrap();
-        }
-        let (mut connection, _) = listener.accept().await.unwrap();
-        let mut sent = Vec::new();
-        connection.read_to_end(&mut sent).await.unwrap();
-        assert_eq!(String::from_utf8(sent).unwrap(), "");
-        engine.shut_down(Duration::from_mins(1)).await;
-        let journal = harness.journal(task).await;
-        assert_eq!(outcomes(&journal), [Outcome::Unknown]);
-        let Fact::LateResult(late) = &journal.items.last().unwrap().fact else { panic!("{journal:#?}") };
-        assert_eq!(late.outcome, Outcome::Failed);
-        assert!(late.content.contains("before anything was sent"), "{}", late.content);
+#[apply(both)]
+async fn call_still_connecting_when_cancel_answers_is_not_sent(fixture: StoreFixture) {
+    let mut harness = EngineHarness::new(fixture, SMALL).await;
+    let (listener, queue) = full_backlog().await;
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    harness.configure(|yaml| yaml.replace("{tool}", &url));
+    let engine = Engine::new(EngineParts {
+        clock: Arc::new(SystemClock),
+        ..harness.parts(4)
+    });
+    let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
+    around_its_start(&harness.fixture.store, task, 1).await;
+    engine.cancel(&alice(), task, None).await.unwrap();
+    for _ in &queue {
+        listener.accept().await.unwrap();
     }
+    let (mut connection, _) = listener.accept().await.unwrap();
+    let mut sent = Vec::new();
+    connection.read_to_end(&mut sent).await.unwrap();
+    assert_eq!(String::from_utf8(sent).unwrap(), "");
+    engine.shut_down(Duration::from_mins(1)).await;
+    let journal = harness.journal(task).await;
+    assert_eq!(outcomes(&journal), [Outcome::Unknown]);
+    let Fact::LateResult(late) = &journal.items.last().unwrap().fact else {
+        panic!("{journal:#?}")
+    };
+    assert_eq!(late.outcome, Outcome::Failed);
+    assert!(
+        late.content.contains("before anything was sent"),
+        "{}",
+        late.content
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]

@@ -9,6 +9,7 @@ use holdpoint::task::decision::Action;
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::status::{RequestStatus, TaskStatus};
+use macro_rules_attribute::apply;
 
 use super::engine_harness::{EngineHarness, alice, whole};
 use super::unread;
@@ -60,137 +61,204 @@ async fn ended(harness: &EngineHarness, task: TaskId) -> Option<FailureCode> {
     (status == TaskStatus::Failed).then(|| error.unwrap())
 }
 
-both! {
-    async fn unreadable_running_task_fails_and_the_others_go_on(fixture) {
-        for (what, which) in [(CUT, "seq = 2"), (GONE, "seq = 2"), (GONE, "seq > 0")] {
-            let harness = EngineHarness::new(StoreFixture::like(&fixture).await, SMALL).await;
-            let (broken, other) = (harness.queued().await, harness.queued().await);
-            damage(&harness.fixture, broken, what, which).await;
-            harness.run().await;
-            harness.engine(4).round().await.unwrap();
-            assert_eq!(ended(&harness, broken).await, Some(FailureCode::Integrity), "{what} {which}");
-            assert_eq!(harness.executions(broken, "/refund"), 0);
-            assert_eq!((harness.status(other).await, harness.executions(other, "/refund")), (TaskStatus::Completed, 1));
-            harness.later();
-            assert!(harness.engine(4).claim().await.unwrap().is_empty(), "the task is not claimed again");
-        }
-    }
-
-    async fn journal_that_lost_the_start_of_a_call_does_not_send_it_again(fixture) {
-        let harness = EngineHarness::new(fixture, SMALL).await;
-        let task = harness.lost_call().await;
-        damage(&harness.fixture, task, GONE, "type = 'tool_started'").await;
+#[apply(both)]
+async fn unreadable_running_task_fails_and_the_others_go_on(fixture: StoreFixture) {
+    for (what, which) in [(CUT, "seq = 2"), (GONE, "seq = 2"), (GONE, "seq > 0")] {
+        let harness = EngineHarness::new(StoreFixture::like(&fixture).await, SMALL).await;
+        let (broken, other) = (harness.queued().await, harness.queued().await);
+        damage(&harness.fixture, broken, what, which).await;
+        harness.run().await;
+        harness.engine(4).round().await.unwrap();
+        assert_eq!(
+            ended(&harness, broken).await,
+            Some(FailureCode::Integrity),
+            "{what} {which}"
+        );
+        assert_eq!(harness.executions(broken, "/refund"), 0);
+        assert_eq!(
+            (
+                harness.status(other).await,
+                harness.executions(other, "/refund")
+            ),
+            (TaskStatus::Completed, 1)
+        );
         harness.later();
-        harness.run().await;
-        harness.engine(4).round().await.unwrap();
-        assert_eq!(ended(&harness, task).await, Some(FailureCode::Integrity));
-        assert_eq!(harness.executions(task, "/refund"), 1);
+        assert!(
+            harness.engine(4).claim().await.unwrap().is_empty(),
+            "the task is not claimed again"
+        );
     }
+}
 
-    async fn unreadable_request_stops_neither_the_sweep_nor_takeovers(fixture) {
-        let harness = EngineHarness::new(fixture, LARGE).await;
-        let (broken, overdue) = (harness.held().await, harness.held().await);
-        damage(&harness.fixture, broken, CUT, "type = 'intervention_requested'").await;
-        harness.fixture.forward(Duration::from_hours(25));
-        let waiting = harness.queued().await;
-        let engine = harness.engine(4);
-        assert_eq!(engine.round().await.unwrap(), 1, "the task that waits is claimed");
-        engine.round().await.unwrap();
-        harness.until_stopped(waiting).await;
-        assert_eq!(ended(&harness, broken).await, Some(FailureCode::Integrity));
-        assert_ne!(harness.status(overdue).await, TaskStatus::Paused);
-        assert_eq!(harness.status(waiting).await, TaskStatus::Paused);
+#[apply(both)]
+async fn journal_that_lost_the_start_of_a_call_does_not_send_it_again(fixture: StoreFixture) {
+    let harness = EngineHarness::new(fixture, SMALL).await;
+    let task = harness.lost_call().await;
+    damage(&harness.fixture, task, GONE, "type = 'tool_started'").await;
+    harness.later();
+    harness.run().await;
+    harness.engine(4).round().await.unwrap();
+    assert_eq!(ended(&harness, task).await, Some(FailureCode::Integrity));
+    assert_eq!(harness.executions(task, "/refund"), 1);
+}
+
+#[apply(both)]
+async fn unreadable_request_stops_neither_the_sweep_nor_takeovers(fixture: StoreFixture) {
+    let harness = EngineHarness::new(fixture, LARGE).await;
+    let (broken, overdue) = (harness.held().await, harness.held().await);
+    damage(
+        &harness.fixture,
+        broken,
+        CUT,
+        "type = 'intervention_requested'",
+    )
+    .await;
+    harness.fixture.forward(Duration::from_hours(25));
+    let waiting = harness.queued().await;
+    let engine = harness.engine(4);
+    assert_eq!(
+        engine.round().await.unwrap(),
+        1,
+        "the task that waits is claimed"
+    );
+    engine.round().await.unwrap();
+    harness.until_stopped(waiting).await;
+    assert_eq!(ended(&harness, broken).await, Some(FailureCode::Integrity));
+    assert_ne!(harness.status(overdue).await, TaskStatus::Paused);
+    assert_eq!(harness.status(waiting).await, TaskStatus::Paused);
+}
+
+#[apply(both)]
+async fn requests_of_a_newer_version_do_not_keep_later_ones_from_expiring(fixture: StoreFixture) {
+    let harness = EngineHarness::new(fixture, LARGE).await;
+    let (broken, overdue) = (harness.held().await, harness.held().await);
+    copy_request(&harness, broken, 200).await;
+    damage(&harness.fixture, broken, NEWER, "seq = 2").await;
+    harness.fixture.forward(Duration::from_hours(25));
+    let engine = harness.engine(4);
+    // Each of the first two rounds passes over a hundred requests that the replica cannot
+    // close. The third round reaches the request that the replica can close.
+    for closed in [0, 0, 1] {
+        assert_eq!(engine.worker().expire().await.unwrap(), closed);
     }
+    assert_eq!(harness.row(broken).await.status, TaskStatus::Paused);
+    assert_ne!(harness.status(overdue).await, TaskStatus::Paused);
+}
 
-    async fn requests_of_a_newer_version_do_not_keep_later_ones_from_expiring(fixture) {
-        let harness = EngineHarness::new(fixture, LARGE).await;
-        let (broken, overdue) = (harness.held().await, harness.held().await);
-        copy_request(&harness, broken, 200).await;
-        damage(&harness.fixture, broken, NEWER, "seq = 2").await;
-        harness.fixture.forward(Duration::from_hours(25));
-        let engine = harness.engine(4);
-        // Each of the first two rounds passes over a hundred requests that the replica cannot
-        // close. The third round reaches the request that the replica can close.
-        for closed in [0, 0, 1] {
-            assert_eq!(engine.worker().expire().await.unwrap(), closed);
-        }
-        assert_eq!(harness.row(broken).await.status, TaskStatus::Paused);
-        assert_ne!(harness.status(overdue).await, TaskStatus::Paused);
-    }
+#[apply(both)]
+async fn unreadable_request_found_by_an_inbox_is_removed_in_the_next_round(fixture: StoreFixture) {
+    let harness = EngineHarness::new(fixture, LARGE).await;
+    let (broken, _) = (harness.held().await, harness.held().await);
+    damage(
+        &harness.fixture,
+        broken,
+        CUT,
+        "type = 'intervention_requested'",
+    )
+    .await;
+    let statuses = vec![RequestStatus::Pending];
+    let all = RequestFilter {
+        tenant: "acme".to_owned(),
+        statuses,
+        limit: 9,
+        ..RequestFilter::default()
+    };
+    assert_eq!(
+        harness.fixture.store.requests(&all).await.unwrap().len(),
+        1,
+        "the other one"
+    );
+    harness.engine(4).round().await.unwrap();
+    assert_eq!(harness.fixture.store.requests(&all).await.unwrap().len(), 1);
+    assert_eq!(ended(&harness, broken).await, Some(FailureCode::Integrity));
+}
 
-    async fn unreadable_request_found_by_an_inbox_is_removed_in_the_next_round(fixture) {
-        let harness = EngineHarness::new(fixture, LARGE).await;
-        let (broken, _) = (harness.held().await, harness.held().await);
-        damage(&harness.fixture, broken, CUT, "type = 'intervention_requested'").await;
-        let statuses = vec![RequestStatus::Pending];
-        let all = RequestFilter { tenant: "acme".to_owned(), statuses, limit: 9, ..RequestFilter::default() };
-        assert_eq!(harness.fixture.store.requests(&all).await.unwrap().len(), 1, "the other one");
-        harness.engine(4).round().await.unwrap();
-        assert_eq!(harness.fixture.store.requests(&all).await.unwrap().len(), 1);
-        assert_eq!(ended(&harness, broken).await, Some(FailureCode::Integrity));
-    }
+#[apply(both)]
+async fn unreadable_task_found_by_a_decision_fails_and_runs_nothing(fixture: StoreFixture) {
+    let harness = EngineHarness::new(fixture, LARGE).await;
+    let task = harness.held().await;
+    let [(request, _)] = harness.open(task).await[..] else {
+        panic!("one is open")
+    };
+    damage(&harness.fixture, task, CUT, "type = 'judged'").await;
+    let engine = harness.engine(4);
+    let answered = engine
+        .decide(&alice(), request, whole(Action::Approve, None), None)
+        .await;
+    assert_eq!(answered.err(), Some(Refusal::Internal));
+    engine.round().await.unwrap();
+    assert_eq!(ended(&harness, task).await, Some(FailureCode::Integrity));
+    let answered = engine
+        .decide(&alice(), request, whole(Action::Approve, None), None)
+        .await;
+    assert_eq!(answered.err(), Some(Refusal::Withdrawn(request)));
+    assert_eq!(harness.tool.ledger().len(), 0);
+}
 
-    async fn unreadable_task_found_by_a_decision_fails_and_runs_nothing(fixture) {
-        let harness = EngineHarness::new(fixture, LARGE).await;
-        let task = harness.held().await;
-        let [(request, _)] = harness.open(task).await[..] else { panic!("one is open") };
-        damage(&harness.fixture, task, CUT, "type = 'judged'").await;
-        let engine = harness.engine(4);
-        let answered = engine.decide(&alice(), request, whole(Action::Approve, None), None).await;
-        assert_eq!(answered.err(), Some(Refusal::Internal));
-        engine.round().await.unwrap();
-        assert_eq!(ended(&harness, task).await, Some(FailureCode::Integrity));
-        let answered = engine.decide(&alice(), request, whole(Action::Approve, None), None).await;
-        assert_eq!(answered.err(), Some(Refusal::Withdrawn(request)));
-        assert_eq!(harness.tool.ledger().len(), 0);
-    }
+#[apply(both)]
+async fn result_in_hand_is_written_beside_an_unreadable_journal(fixture: StoreFixture) {
+    let harness = EngineHarness::new(fixture, SMALL).await;
+    let task = harness.queued().await;
+    harness.tool.close();
+    let engine = harness.engine(4);
+    let driver = engine.claim().await.unwrap().pop().unwrap();
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the driver goes on while the test damages its task"
+    )]
+    let driver = tokio::spawn(driver);
+    harness.tool.reached(1).await;
+    damage(&harness.fixture, task, CUT, "seq = 2").await;
+    let id = harness.fixture.literal(task.0);
+    let sql = format!("update agent_task set version = version + 1 where task_id = {id}");
+    harness.fixture.numbers(&sql).await.unwrap();
+    harness.tool.open();
+    driver.await.unwrap();
+    let late = format!(
+        "select count(*) from agent_task_item where type = 'late_result' and task_id = {id}"
+    );
+    assert_eq!(harness.fixture.number(&late).await, 1);
+    assert_eq!(ended(&harness, task).await, Some(FailureCode::Integrity));
+}
 
-    async fn result_in_hand_is_written_beside_an_unreadable_journal(fixture) {
-        let harness = EngineHarness::new(fixture, SMALL).await;
-        let task = harness.queued().await;
-        harness.tool.close();
-        let engine = harness.engine(4);
-        let driver = engine.claim().await.unwrap().pop().unwrap();
-        #[expect(clippy::disallowed_methods, reason = "the driver goes on while the test damages its task")]
-        let driver = tokio::spawn(driver);
-        harness.tool.reached(1).await;
-        damage(&harness.fixture, task, CUT, "seq = 2").await;
-        let id = harness.fixture.literal(task.0);
-        let sql = format!("update agent_task set version = version + 1 where task_id = {id}");
-        harness.fixture.numbers(&sql).await.unwrap();
-        harness.tool.open();
-        driver.await.unwrap();
-        let late = format!("select count(*) from agent_task_item where type = 'late_result' and task_id = {id}");
-        assert_eq!(harness.fixture.number(&late).await, 1);
-        assert_eq!(ended(&harness, task).await, Some(FailureCode::Integrity));
-    }
-
-    async fn item_of_a_newer_version_is_left_to_newer_replicas_for_five_takeovers(fixture) {
-        let harness = EngineHarness::new(fixture, SMALL).await;
-        let task = harness.queued().await;
-        damage(&harness.fixture, task, NEWER, "seq = 2").await;
-        let takeovers = format!("select takeovers from agent_task where task_id = {}", harness.fixture.literal(task.0));
-        for taken in 0..5 {
-            harness.run().await;
-            harness.engine(0).round().await.unwrap();
-            let row = harness.row(task).await;
-            assert_eq!(row.status, TaskStatus::Running);
-            assert_eq!(harness.fixture.number(&takeovers).await, taken);
-            harness.later();
-        }
+#[apply(both)]
+async fn item_of_a_newer_version_is_left_to_newer_replicas_for_five_takeovers(
+    fixture: StoreFixture,
+) {
+    let harness = EngineHarness::new(fixture, SMALL).await;
+    let task = harness.queued().await;
+    damage(&harness.fixture, task, NEWER, "seq = 2").await;
+    let takeovers = format!(
+        "select takeovers from agent_task where task_id = {}",
+        harness.fixture.literal(task.0)
+    );
+    for taken in 0..5 {
         harness.run().await;
         harness.engine(0).round().await.unwrap();
-        assert_eq!(ended(&harness, task).await, Some(FailureCode::Integrity));
+        let row = harness.row(task).await;
+        assert_eq!(row.status, TaskStatus::Running);
+        assert_eq!(harness.fixture.number(&takeovers).await, taken);
+        harness.later();
     }
+    harness.run().await;
+    harness.engine(0).round().await.unwrap();
+    assert_eq!(ended(&harness, task).await, Some(FailureCode::Integrity));
+}
 
-    async fn paused_task_of_a_newer_version_is_read_in_one_round_only(fixture) {
-        let harness = EngineHarness::new(fixture, LARGE).await;
-        let task = harness.held().await;
-        damage(&harness.fixture, task, NEWER, "seq = 2").await;
-        let store = &harness.fixture.store;
-        store.report_unreadable(task);
-        harness.engine(0).round().await.unwrap();
-        assert!(store.take_unreadable().is_empty(), "the next round does not read it again");
-        assert_eq!(store.task(task).await.unwrap().unwrap().status, TaskStatus::Paused);
-    }
+#[apply(both)]
+async fn paused_task_of_a_newer_version_is_read_in_one_round_only(fixture: StoreFixture) {
+    let harness = EngineHarness::new(fixture, LARGE).await;
+    let task = harness.held().await;
+    damage(&harness.fixture, task, NEWER, "seq = 2").await;
+    let store = &harness.fixture.store;
+    store.report_unreadable(task);
+    harness.engine(0).round().await.unwrap();
+    assert!(
+        store.take_unreadable().is_empty(),
+        "the next round does not read it again"
+    );
+    assert_eq!(
+        store.task(task).await.unwrap().unwrap().status,
+        TaskStatus::Paused
+    );
 }

@@ -11,6 +11,7 @@ use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::item::{CloseReason, Fact, Outcome};
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::{RequestStatus, TaskStatus};
+use macro_rules_attribute::apply;
 use serde_json::Value;
 
 use super::engine_harness::{EngineHarness, alice, go, outcomes, person, rejects, whole};
@@ -149,150 +150,264 @@ async fn asked_first(harness: &EngineHarness, task: TaskId) {
     );
 }
 
-both! {
-    async fn answer_at_the_deadline_is_taken_or_told_that_it_came_too_late(fixture) {
-        let mut harness = EngineHarness::new(fixture, LARGE).await;
-        harness.configure(|yaml| yaml.replace("{ owner: true }", "{ groups: [finance] }"));
-        let pair = Pair::of(harness).await;
-        let (mut seen, mut before) = ([0; 2], 4096_u64);
-        for round in 0..100 {
-            let (task, requests) = pair.held().await;
-            let request = requests[0];
-            let row = pair.other.request(request).await.unwrap().unwrap();
-            let left = row.expires_at.unwrap().since(pair.other.now().await.unwrap());
-            pair.forward(left.saturating_sub(Duration::from_micros(before)));
-            let (here, there) = pair.turned(round);
-            let (bob, carol) = (finance("bob"), finance("carol"));
-            let sweep = async {
-                while pair.other.request(request).await.unwrap().unwrap().status == RequestStatus::Pending {
-                    there.worker().expire().await.unwrap();
-                }
-            };
-            let (one, other, ()) = tokio::join!(
-                here.decide(&bob, request, whole(Action::Approve, None), None),
-                there.decide(&carol, request, rejects(Then::Continue), None),
-                sweep,
+#[apply(both)]
+async fn answer_at_the_deadline_is_taken_or_told_that_it_came_too_late(fixture: StoreFixture) {
+    let mut harness = EngineHarness::new(fixture, LARGE).await;
+    harness.configure(|yaml| yaml.replace("{ owner: true }", "{ groups: [finance] }"));
+    let pair = Pair::of(harness).await;
+    let (mut seen, mut before) = ([0; 2], 4096_u64);
+    for round in 0..100 {
+        let (task, requests) = pair.held().await;
+        let request = requests[0];
+        let row = pair.other.request(request).await.unwrap().unwrap();
+        let left = row
+            .expires_at
+            .unwrap()
+            .since(pair.other.now().await.unwrap());
+        pair.forward(left.saturating_sub(Duration::from_micros(before)));
+        let (here, there) = pair.turned(round);
+        let (bob, carol) = (finance("bob"), finance("carol"));
+        let sweep = async {
+            while pair.other.request(request).await.unwrap().unwrap().status
+                == RequestStatus::Pending
+            {
+                there.worker().expire().await.unwrap();
+            }
+        };
+        let (one, other, ()) = tokio::join!(
+            here.decide(&bob, request, whole(Action::Approve, None), None),
+            there.decide(&carol, request, rejects(Then::Continue), None),
+            sweep,
+        );
+        let journal = pair.checked_journal(task).await;
+        assert_eq!(journal.row.status, TaskStatus::Completed);
+        let ran = pair.harness.executions(task, "/refund");
+        let (outcome, text) = only_result(&pair.harness, task).await;
+        let refusals: Vec<_> = [one.as_ref().err(), other.as_ref().err()]
+            .into_iter()
+            .flatten()
+            .cloned()
+            .collect();
+        if refusals.len() == 2 {
+            assert_eq!(refusals, vec![Refusal::Expired(request); 2]);
+            assert_eq!(
+                (outcome, ran, closed(&journal, request)),
+                (Outcome::Expired, 0, Some(CloseReason::Expired))
             );
-            let journal = pair.checked_journal(task).await;
-            assert_eq!(journal.row.status, TaskStatus::Completed);
-            let ran = pair.harness.executions(task, "/refund");
-            let (outcome, text) = only_result(&pair.harness, task).await;
-            let refusals: Vec<_> = [one.as_ref().err(), other.as_ref().err()].into_iter().flatten().cloned().collect();
-            if refusals.len() == 2 {
-                assert_eq!(refusals, vec![Refusal::Expired(request); 2]);
-                assert_eq!((outcome, ran, closed(&journal, request)), (Outcome::Expired, 0, Some(CloseReason::Expired)));
-                assert!(text.contains("No human has said no"), "{text}");
-                (seen[0], before) = (seen[0] + 1, before * 2);
+            assert!(text.contains("No human has said no"), "{text}");
+            (seen[0], before) = (seen[0] + 1, before * 2);
+        } else {
+            // One of the two answers won. The other answer came after the winning answer or
+            // after the deadline.
+            let [refusal] = &refusals[..] else {
+                panic!("both have won")
+            };
+            let late = matches!(refusal, Refusal::AlreadyDecided { .. });
+            assert!(late || *refusal == Refusal::Expired(request), "{refusal}");
+            let expected = if one.is_ok() {
+                (Outcome::Succeeded, 1)
             } else {
-                // One of the two answers won. The other answer came after the winning answer or
-                // after the deadline.
-                let [refusal] = &refusals[..] else { panic!("both have won") };
-                let late = matches!(refusal, Refusal::AlreadyDecided { .. });
-                assert!(late || *refusal == Refusal::Expired(request), "{refusal}");
-                let expected = if one.is_ok() { (Outcome::Succeeded, 1) } else { (Outcome::Rejected, 0) };
-                assert_eq!(((outcome, ran), closed(&journal, request)), (expected, None));
-                (seen[1], before) = (seen[1] + 1, (before / 2).max(1));
-            }
-        }
-        assert!(seen[0] > 0 && seen[1] > 0, "on both sides of the deadline: {seen:?}");
-    }
-
-    async fn expired_approval_is_told_to_the_model_differently_from_a_rejection(fixture) {
-        let mut harness = EngineHarness::new(fixture, LARGE).await;
-        for cancels in [false, true] {
-            if cancels {
-                harness.configure(|yaml| yaml.replace("decide: hold,", "decide: hold, on_expiry: cancel,"));
-            }
-            let (task, request) = task_with_request(&harness, RequestKind::Approval).await;
-            let (refused, no) = task_with_request(&harness, RequestKind::Approval).await;
-            let api = harness.engine(4);
-            api.decide(&alice(), no, rejects(Then::Continue), None).await.unwrap();
-            harness.fixture.forward(Duration::from_hours(25));
-            let late = api.decide(&alice(), request, whole(Action::Approve, None), None).await;
-            assert_eq!(late.err(), Some(Refusal::Expired(request)), "not swept");
-            assert_eq!(harness.status(task).await, TaskStatus::Paused, "and it changed nothing");
-            assert_eq!(api.worker().expire().await.unwrap(), 1);
-            assert_eq!(api.worker().expire().await.unwrap(), 0);
-            let late = api.decide(&alice(), request, rejects(Then::Cancel), None).await;
-            assert_eq!(late.err(), Some(Refusal::Expired(request)), "swept");
-            harness.finish(task).await;
-            harness.finish(refused).await;
-            let (outcome, text) = only_result(&harness, task).await;
-            let (rejected, otherwise) = only_result(&harness, refused).await;
-            let (end, expected) = if cancels { (TaskStatus::Canceled, Outcome::Canceled) } else { (TaskStatus::Completed, Outcome::Expired) };
-            assert_eq!((harness.status(task).await, outcome, rejected), (end, expected, Outcome::Rejected));
-            assert_ne!(text, otherwise);
-        }
-        assert!(harness.tool.ledger().is_empty());
-    }
-
-    async fn expired_reconcile_request_leaves_the_outcome_unknown(fixture) {
-        let mut harness = EngineHarness::new(fixture, LARGE).await;
-        for cancels in [false, true] {
-            if cancels {
-                harness.configure(|yaml| yaml.replace("decide: hold,", "decide: hold, on_expiry: cancel,"));
-            }
-            let (task, request) = task_with_request(&harness, RequestKind::Reconcile).await;
-            harness.fixture.forward(Duration::from_hours(25));
-            let api = harness.engine(4);
-            let late = api.decide(&alice(), request, whole(Action::Retry, None), None).await;
-            assert_eq!(late.err(), Some(Refusal::Expired(request)), "not swept");
-            assert_eq!(api.worker().expire().await.unwrap(), 1);
-            let late = api.decide(&alice(), request, whole(Action::Retry, None), None).await;
-            assert_eq!(late.err(), Some(Refusal::Expired(request)), "swept");
-            harness.finish(task).await;
-            let (outcome, text) = only_result(&harness, task).await;
-            assert_eq!(outcome, Outcome::Unknown);
-            assert!(text.contains("the request expired without an answer"), "{text}");
-            let end = if cancels { TaskStatus::Canceled } else { TaskStatus::Completed };
-            assert_eq!((harness.status(task).await, harness.executions(task, "/refund")), (end, 1));
+                (Outcome::Rejected, 0)
+            };
+            assert_eq!(
+                ((outcome, ran), closed(&journal, request)),
+                (expected, None)
+            );
+            (seen[1], before) = (seen[1] + 1, (before / 2).max(1));
         }
     }
+    assert!(
+        seen[0] > 0 && seen[1] > 0,
+        "on both sides of the deadline: {seen:?}"
+    );
+}
 
-    async fn rejected_reconcile_request_makes_the_call_failed(fixture) {
-        let harness = EngineHarness::new(fixture, LARGE).await;
-        for then in [Then::Continue, Then::Cancel] {
-            let (task, request) = task_with_request(&harness, RequestKind::Reconcile).await;
-            harness.engine(4).decide(&alice(), request, rejects(then), None).await.unwrap();
-            harness.finish(task).await;
-            assert_eq!(only_result(&harness, task).await.0, Outcome::Failed, "{then:?}");
-            let end = if then == Then::Continue { TaskStatus::Completed } else { TaskStatus::Canceled };
-            assert_eq!((harness.status(task).await, harness.executions(task, "/refund")), (end, 1));
+#[apply(both)]
+async fn expired_approval_is_told_to_the_model_differently_from_a_rejection(fixture: StoreFixture) {
+    let mut harness = EngineHarness::new(fixture, LARGE).await;
+    for cancels in [false, true] {
+        if cancels {
+            harness.configure(|yaml| {
+                yaml.replace("decide: hold,", "decide: hold, on_expiry: cancel,")
+            });
         }
-    }
-
-    async fn two_deadlines_of_one_turn_pass_one_after_the_other(fixture) {
-        let mut harness = EngineHarness::new(fixture, BOTH).await;
-        let rule = "decide: hold, approvers: { users: [bob] }, expires_in: 1h";
-        harness.configure(|yaml| yaml.replace("decide: deny, reason: Not this one.", rule));
-        let task = harness.held().await;
-        let [(first, _), (second, _)] = harness.open(task).await[..] else { panic!("two are open") };
+        let (task, request) = task_with_request(&harness, RequestKind::Approval).await;
+        let (refused, no) = task_with_request(&harness, RequestKind::Approval).await;
         let api = harness.engine(4);
-        harness.fixture.forward(Duration::from_mins(61));
-        let late = api.decide(&person("bob"), second, whole(Action::Approve, None), None).await;
-        assert_eq!(late.err(), Some(Refusal::Expired(second)));
+        api.decide(&alice(), no, rejects(Then::Continue), None)
+            .await
+            .unwrap();
+        harness.fixture.forward(Duration::from_hours(25));
+        let late = api
+            .decide(&alice(), request, whole(Action::Approve, None), None)
+            .await;
+        assert_eq!(late.err(), Some(Refusal::Expired(request)), "not swept");
+        assert_eq!(
+            harness.status(task).await,
+            TaskStatus::Paused,
+            "and it changed nothing"
+        );
         assert_eq!(api.worker().expire().await.unwrap(), 1);
-        assert_eq!((harness.status(task).await, harness.open(task).await), (TaskStatus::Paused, vec![(first, RequestKind::Approval)]));
-        harness.fixture.forward(Duration::from_hours(24));
-        assert_eq!(api.worker().expire().await.unwrap(), 1);
+        assert_eq!(api.worker().expire().await.unwrap(), 0);
+        let late = api
+            .decide(&alice(), request, rejects(Then::Cancel), None)
+            .await;
+        assert_eq!(late.err(), Some(Refusal::Expired(request)), "swept");
         harness.finish(task).await;
-        let journal = harness.journal(task).await;
-        assert_eq!((journal.row.status, outcomes(&journal)), (TaskStatus::Completed, vec![Outcome::Expired; 2]));
-        assert!(harness.tool.ledger().is_empty());
-        let went_on = place(&journal, |fact| matches!(fact, Fact::RequestClosed { request_id, .. } if *request_id == first));
-        assert_eq!(journal.items[went_on.unwrap() + 1].fact.type_name(), "task_status", "it goes on with the last of them only");
+        harness.finish(refused).await;
+        let (outcome, text) = only_result(&harness, task).await;
+        let (rejected, otherwise) = only_result(&harness, refused).await;
+        let (end, expected) = if cancels {
+            (TaskStatus::Canceled, Outcome::Canceled)
+        } else {
+            (TaskStatus::Completed, Outcome::Expired)
+        };
+        assert_eq!(
+            (harness.status(task).await, outcome, rejected),
+            (end, expected, Outcome::Rejected)
+        );
+        assert_ne!(text, otherwise);
     }
+    assert!(harness.tool.ledger().is_empty());
+}
 
-    async fn retry_after_five_takeovers_without_progress_asks_about_the_started_calls(fixture) {
-        let (harness, task) = taken_over_in_vain(fixture).await;
-        harness.engine(0).retry(&alice(), task, None).await.unwrap();
-        asked_first(&harness, task).await;
+#[apply(both)]
+async fn expired_reconcile_request_leaves_the_outcome_unknown(fixture: StoreFixture) {
+    let mut harness = EngineHarness::new(fixture, LARGE).await;
+    for cancels in [false, true] {
+        if cancels {
+            harness.configure(|yaml| {
+                yaml.replace("decide: hold,", "decide: hold, on_expiry: cancel,")
+            });
+        }
+        let (task, request) = task_with_request(&harness, RequestKind::Reconcile).await;
+        harness.fixture.forward(Duration::from_hours(25));
+        let api = harness.engine(4);
+        let late = api
+            .decide(&alice(), request, whole(Action::Retry, None), None)
+            .await;
+        assert_eq!(late.err(), Some(Refusal::Expired(request)), "not swept");
+        assert_eq!(api.worker().expire().await.unwrap(), 1);
+        let late = api
+            .decide(&alice(), request, whole(Action::Retry, None), None)
+            .await;
+        assert_eq!(late.err(), Some(Refusal::Expired(request)), "swept");
+        harness.finish(task).await;
+        let (outcome, text) = only_result(&harness, task).await;
+        assert_eq!(outcome, Outcome::Unknown);
+        assert!(
+            text.contains("the request expired without an answer"),
+            "{text}"
+        );
+        let end = if cancels {
+            TaskStatus::Canceled
+        } else {
+            TaskStatus::Completed
+        };
+        assert_eq!(
+            (
+                harness.status(task).await,
+                harness.executions(task, "/refund")
+            ),
+            (end, 1)
+        );
     }
+}
 
-    async fn message_after_five_takeovers_without_progress_asks_about_the_started_calls(fixture) {
-        let (harness, task) = taken_over_in_vain(fixture).await;
-        let message = MessageInput { items: go().items, user_context: None, supersede: false };
-        harness.engine(0).message(&alice(), task, message, None).await.unwrap();
-        asked_first(&harness, task).await;
+#[apply(both)]
+async fn rejected_reconcile_request_makes_the_call_failed(fixture: StoreFixture) {
+    let harness = EngineHarness::new(fixture, LARGE).await;
+    for then in [Then::Continue, Then::Cancel] {
+        let (task, request) = task_with_request(&harness, RequestKind::Reconcile).await;
+        harness
+            .engine(4)
+            .decide(&alice(), request, rejects(then), None)
+            .await
+            .unwrap();
+        harness.finish(task).await;
+        assert_eq!(
+            only_result(&harness, task).await.0,
+            Outcome::Failed,
+            "{then:?}"
+        );
+        let end = if then == Then::Continue {
+            TaskStatus::Completed
+        } else {
+            TaskStatus::Canceled
+        };
+        assert_eq!(
+            (
+                harness.status(task).await,
+                harness.executions(task, "/refund")
+            ),
+            (end, 1)
+        );
     }
+}
+
+#[apply(both)]
+async fn two_deadlines_of_one_turn_pass_one_after_the_other(fixture: StoreFixture) {
+    let mut harness = EngineHarness::new(fixture, BOTH).await;
+    let rule = "decide: hold, approvers: { users: [bob] }, expires_in: 1h";
+    harness.configure(|yaml| yaml.replace("decide: deny, reason: Not this one.", rule));
+    let task = harness.held().await;
+    let [(first, _), (second, _)] = harness.open(task).await[..] else {
+        panic!("two are open")
+    };
+    let api = harness.engine(4);
+    harness.fixture.forward(Duration::from_mins(61));
+    let late = api
+        .decide(&person("bob"), second, whole(Action::Approve, None), None)
+        .await;
+    assert_eq!(late.err(), Some(Refusal::Expired(second)));
+    assert_eq!(api.worker().expire().await.unwrap(), 1);
+    assert_eq!(
+        (harness.status(task).await, harness.open(task).await),
+        (TaskStatus::Paused, vec![(first, RequestKind::Approval)])
+    );
+    harness.fixture.forward(Duration::from_hours(24));
+    assert_eq!(api.worker().expire().await.unwrap(), 1);
+    harness.finish(task).await;
+    let journal = harness.journal(task).await;
+    assert_eq!(
+        (journal.row.status, outcomes(&journal)),
+        (TaskStatus::Completed, vec![Outcome::Expired; 2])
+    );
+    assert!(harness.tool.ledger().is_empty());
+    let went_on = place(
+        &journal,
+        |fact| matches!(fact, Fact::RequestClosed { request_id, .. } if *request_id == first),
+    );
+    assert_eq!(
+        journal.items[went_on.unwrap() + 1].fact.type_name(),
+        "task_status",
+        "it goes on with the last of them only"
+    );
+}
+
+#[apply(both)]
+async fn retry_after_five_takeovers_without_progress_asks_about_the_started_calls(
+    fixture: StoreFixture,
+) {
+    let (harness, task) = taken_over_in_vain(fixture).await;
+    harness.engine(0).retry(&alice(), task, None).await.unwrap();
+    asked_first(&harness, task).await;
+}
+
+#[apply(both)]
+async fn message_after_five_takeovers_without_progress_asks_about_the_started_calls(
+    fixture: StoreFixture,
+) {
+    let (harness, task) = taken_over_in_vain(fixture).await;
+    let message = MessageInput {
+        items: go().items,
+        user_context: None,
+        supersede: false,
+    };
+    harness
+        .engine(0)
+        .message(&alice(), task, message, None)
+        .await
+        .unwrap();
+    asked_first(&harness, task).await;
 }

@@ -13,6 +13,7 @@ use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{CloseReason, Fact, Outcome};
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::{RequestStatus, TaskStatus};
+use macro_rules_attribute::apply;
 use serde_json::Value;
 
 use super::engine_harness::{
@@ -159,164 +160,216 @@ async fn requests_with_sixty_four_deciders_have_one_winner_each_through_the_gene
     many_decided_at_once(&pair, repetitions(30, 1000), 64).await;
 }
 
-both! {
-    async fn approval_racing_a_rejection_has_one_winner_whose_outcome_happens(fixture) {
-        many_decided_at_once(&of_finance(fixture).await, repetitions(80, 500), 2).await;
-    }
+#[apply(both)]
+async fn approval_racing_a_rejection_has_one_winner_whose_outcome_happens(fixture: StoreFixture) {
+    many_decided_at_once(&of_finance(fixture).await, repetitions(80, 500), 2).await;
+}
 
-    async fn approval_racing_a_cancel_has_one_outcome_and_both_are_told(fixture) {
-        let pair = of_finance(fixture).await;
-        let mut seen = [0; 3];
-        for round in 0..150 {
-            let (task, requests) = pair.held().await;
-            let (here, there) = pair.turned(round);
-            let (bob, owner) = (finance("bob"), alice());
-            let approve = here.decide(&bob, requests[0], answer(Action::Approve), None);
-            let cancel = there.cancel(&owner, task, None);
-            let (approved, canceled) = if round % 4 > 1 {
-                let (canceled, approved) = tokio::join!(cancel, approve);
-                (approved, canceled)
-            } else {
-                tokio::join!(approve, cancel)
-            };
-            let (status, results, ran) = ended(&pair, task).await;
-            match (approved, canceled) {
-                (Ok(_), Ok(_)) => {
-                    assert_eq!(status, TaskStatus::Canceled);
-                    // If a result was stored before the cancel, that result is kept. Otherwise the
-                    // outcome is unknown for a started call, and canceled for a call that had not
-                    // started.
-                    let [result] = results[..] else { panic!("{results:?}") };
-                    let may = match result {
-                        Outcome::Succeeded => ran == 1,
-                        Outcome::Canceled => ran == 0,
-                        Outcome::Unknown => ran <= 1,
-                        Outcome::Failed
-                        | Outcome::Invalid
-                        | Outcome::Denied
-                        | Outcome::Rejected
-                        | Outcome::Responded
-                        | Outcome::Expired
-                        | Outcome::Withdrawn
-                        | Outcome::Released => false,
-                    };
-                    assert!(may, "{result:?}, and it ran {ran} times");
-                    seen[0] += 1;
-                }
-                (Ok(_), Err(refusal)) => {
-                    let code = ConflictCode::TaskFinal;
-                    assert_eq!(refusal, Refusal::Conflict { code, task_id: task, status: TaskStatus::Completed });
-                    assert_eq!((status, results, ran), (TaskStatus::Completed, vec![Outcome::Succeeded], 1));
-                    seen[1] += 1;
-                }
-                (Err(refusal), Ok(_)) => {
-                    assert_eq!(refusal, Refusal::Withdrawn(requests[0]));
-                    assert_eq!((status, results, ran), (TaskStatus::Canceled, vec![Outcome::Canceled], 0));
-                    seen[2] += 1;
-                }
-                (Err(one), Err(other)) => panic!("nobody won: {one} {other}"),
+#[apply(both)]
+async fn approval_racing_a_cancel_has_one_outcome_and_both_are_told(fixture: StoreFixture) {
+    let pair = of_finance(fixture).await;
+    let mut seen = [0; 3];
+    for round in 0..150 {
+        let (task, requests) = pair.held().await;
+        let (here, there) = pair.turned(round);
+        let (bob, owner) = (finance("bob"), alice());
+        let approve = here.decide(&bob, requests[0], answer(Action::Approve), None);
+        let cancel = there.cancel(&owner, task, None);
+        let (approved, canceled) = if round % 4 > 1 {
+            let (canceled, approved) = tokio::join!(cancel, approve);
+            (approved, canceled)
+        } else {
+            tokio::join!(approve, cancel)
+        };
+        let (status, results, ran) = ended(&pair, task).await;
+        match (approved, canceled) {
+            (Ok(_), Ok(_)) => {
+                assert_eq!(status, TaskStatus::Canceled);
+                // If a result was stored before the cancel, that result is kept. Otherwise the
+                // outcome is unknown for a started call, and canceled for a call that had not
+                // started.
+                let [result] = results[..] else {
+                    panic!("{results:?}")
+                };
+                let may = match result {
+                    Outcome::Succeeded => ran == 1,
+                    Outcome::Canceled => ran == 0,
+                    Outcome::Unknown => ran <= 1,
+                    Outcome::Failed
+                    | Outcome::Invalid
+                    | Outcome::Denied
+                    | Outcome::Rejected
+                    | Outcome::Responded
+                    | Outcome::Expired
+                    | Outcome::Withdrawn
+                    | Outcome::Released => false,
+                };
+                assert!(may, "{result:?}, and it ran {ran} times");
+                seen[0] += 1;
             }
-        }
-        assert!(seen[0] + seen[1] > 0 && seen[2] > 0, "both ways of winning were seen: {seen:?}");
-    }
-
-    async fn rejection_racing_a_cancel_never_runs_and_stays_a_rejection(fixture) {
-        let pair = of_finance(fixture).await;
-        for round in 0..150 {
-            let (task, requests) = pair.held().await;
-            let (here, there) = pair.turned(round);
-            let (bob, owner) = (finance("bob"), alice());
-            let then = if round % 3 == 0 { Then::Continue } else { Then::Cancel };
-            let reject = here.decide(&bob, requests[0], rejects(then), None);
-            let cancel = there.cancel(&owner, task, None);
-            let (rejected, canceled) = tokio::join!(reject, cancel);
-            let (status, results, ran) = ended(&pair, task).await;
-            assert_eq!(ran, 0);
-            match rejected {
-                Ok(_) => assert_eq!(results, [Outcome::Rejected]),
-                Err(refusal) => {
-                    assert_eq!(refusal, Refusal::Withdrawn(requests[0]));
-                    assert_eq!((results, canceled.is_ok()), (vec![Outcome::Canceled], true));
-                }
-            }
-            let went_on = status == TaskStatus::Completed;
-            assert!(went_on || status == TaskStatus::Canceled, "{status:?}");
-            assert_eq!((canceled.is_err(), went_on && then == Then::Continue), (went_on, went_on), "the canceling caller was told");
-        }
-    }
-
-    async fn approval_racing_a_superseding_message_has_one_outcome(fixture) {
-        let pair = of_finance(fixture).await;
-        let mut seen = [0; 2];
-        for round in 0..150 {
-            let (task, requests) = pair.held().await;
-            let (here, there) = pair.turned(round);
-            let (bob, owner) = (finance("bob"), alice());
-            let approve = here.decide(&bob, requests[0], answer(Action::Approve), None);
-            let message = MessageInput { items: go().items, user_context: None, supersede: true };
-            let message = there.message(&owner, task, message, None);
-            let (approved, said) = if round % 4 > 1 {
-                let (said, approved) = tokio::join!(message, approve);
-                (approved, said)
-            } else {
-                tokio::join!(approve, message)
-            };
-            let (status, results, ran) = ended(&pair, task).await;
-            assert_eq!(status, TaskStatus::Completed);
-            let journal = pair.harness.journal(task).await;
-            match approved {
-                Ok(_) => {
-                    assert_eq!((results, ran), (vec![Outcome::Succeeded], 1));
-                    assert_eq!(closed(&journal, requests[0]), None);
-                    if let Err(refusal) = said {
-                        let code = ConflictCode::TaskRunning;
-                        assert_eq!(refusal, Refusal::Conflict { code, task_id: task, status: TaskStatus::Running });
-                    } else {
-                        // The message came after the task had ended, so the service accepted it
-                        // like any message to an ended task.
-                        let result = place(&journal, |fact| matches!(fact, Fact::ToolResult(_))).unwrap();
-                        let last = journal.items.iter().rposition(|item| matches!(item.fact, Fact::UserMessage { .. }));
-                        assert!(result < last.unwrap());
+            (Ok(_), Err(refusal)) => {
+                let code = ConflictCode::TaskFinal;
+                assert_eq!(
+                    refusal,
+                    Refusal::Conflict {
+                        code,
+                        task_id: task,
+                        status: TaskStatus::Completed
                     }
-                    seen[0] += 1;
-                }
-                Err(refusal) => {
-                    assert_eq!(refusal, Refusal::Withdrawn(requests[0]));
-                    assert!(said.is_ok());
-                    assert_eq!((results, ran), (vec![Outcome::Withdrawn], 0));
-                    assert_eq!(closed(&journal, requests[0]), Some(CloseReason::Superseded));
-                    seen[1] += 1;
-                }
+                );
+                assert_eq!(
+                    (status, results, ran),
+                    (TaskStatus::Completed, vec![Outcome::Succeeded], 1)
+                );
+                seen[1] += 1;
+            }
+            (Err(refusal), Ok(_)) => {
+                assert_eq!(refusal, Refusal::Withdrawn(requests[0]));
+                assert_eq!(
+                    (status, results, ran),
+                    (TaskStatus::Canceled, vec![Outcome::Canceled], 0)
+                );
+                seen[2] += 1;
+            }
+            (Err(one), Err(other)) => panic!("nobody won: {one} {other}"),
+        }
+    }
+    assert!(
+        seen[0] + seen[1] > 0 && seen[2] > 0,
+        "both ways of winning were seen: {seen:?}"
+    );
+}
+
+#[apply(both)]
+async fn rejection_racing_a_cancel_never_runs_and_stays_a_rejection(fixture: StoreFixture) {
+    let pair = of_finance(fixture).await;
+    for round in 0..150 {
+        let (task, requests) = pair.held().await;
+        let (here, there) = pair.turned(round);
+        let (bob, owner) = (finance("bob"), alice());
+        let then = if round % 3 == 0 {
+            Then::Continue
+        } else {
+            Then::Cancel
+        };
+        let reject = here.decide(&bob, requests[0], rejects(then), None);
+        let cancel = there.cancel(&owner, task, None);
+        let (rejected, canceled) = tokio::join!(reject, cancel);
+        let (status, results, ran) = ended(&pair, task).await;
+        assert_eq!(ran, 0);
+        match rejected {
+            Ok(_) => assert_eq!(results, [Outcome::Rejected]),
+            Err(refusal) => {
+                assert_eq!(refusal, Refusal::Withdrawn(requests[0]));
+                assert_eq!((results, canceled.is_ok()), (vec![Outcome::Canceled], true));
             }
         }
-        assert!(seen[0] > 0 && seen[1] > 0, "both ways of winning were seen: {seen:?}");
+        let went_on = status == TaskStatus::Completed;
+        assert!(went_on || status == TaskStatus::Canceled, "{status:?}");
+        assert_eq!(
+            (canceled.is_err(), went_on && then == Then::Continue),
+            (went_on, went_on),
+            "the canceling caller was told"
+        );
     }
+}
 
-    async fn decision_of_one_request_never_loses_to_that_of_another_request(fixture) {
-        let mut harness = EngineHarness::new(fixture, BOTH).await;
-        let rule = "decide: hold, approvers: { users: [bob] }, expires_in: 24h";
-        harness.configure(|yaml| yaml.replace("decide: deny, reason: Not this one.", rule));
-        let pair = Pair::of(harness).await;
-        for round in 0..150 {
-            let (task, requests) = pair.held().await;
-            let [first, second] = requests[..] else { panic!("two are open") };
-            let (here, there) = pair.turned(round);
-            let (owner, bob) = (alice(), person("bob"));
-            // Alice's approval is sent twice and accepted once. Bob's rejection is always accepted.
-            let (one, other, again) = tokio::join!(
-                here.decide(&owner, first, answer(Action::Approve), None),
-                there.decide(&bob, second, answer(Action::Reject), None),
-                there.decide(&owner, first, answer(Action::Approve), None),
-            );
-            assert!(other.is_ok(), "{other:?}");
-            assert_eq!(usize::from(one.is_ok()) + usize::from(again.is_ok()), 1);
-            assert!(too_late(&one, first) || too_late(&again, first));
-            let (status, results, ran) = ended(&pair, task).await;
-            let mut results: Vec<_> = results.into_iter().map(Outcome::as_str).collect();
-            results.sort_unstable();
-            assert_eq!((status, results, ran), (TaskStatus::Completed, vec!["rejected", "succeeded"], 1));
-            assert_eq!(pair.harness.executions(task, "/forbidden"), 0);
+#[apply(both)]
+async fn approval_racing_a_superseding_message_has_one_outcome(fixture: StoreFixture) {
+    let pair = of_finance(fixture).await;
+    let mut seen = [0; 2];
+    for round in 0..150 {
+        let (task, requests) = pair.held().await;
+        let (here, there) = pair.turned(round);
+        let (bob, owner) = (finance("bob"), alice());
+        let approve = here.decide(&bob, requests[0], answer(Action::Approve), None);
+        let message = MessageInput {
+            items: go().items,
+            user_context: None,
+            supersede: true,
+        };
+        let message = there.message(&owner, task, message, None);
+        let (approved, said) = if round % 4 > 1 {
+            let (said, approved) = tokio::join!(message, approve);
+            (approved, said)
+        } else {
+            tokio::join!(approve, message)
+        };
+        let (status, results, ran) = ended(&pair, task).await;
+        assert_eq!(status, TaskStatus::Completed);
+        let journal = pair.harness.journal(task).await;
+        match approved {
+            Ok(_) => {
+                assert_eq!((results, ran), (vec![Outcome::Succeeded], 1));
+                assert_eq!(closed(&journal, requests[0]), None);
+                if let Err(refusal) = said {
+                    let code = ConflictCode::TaskRunning;
+                    assert_eq!(
+                        refusal,
+                        Refusal::Conflict {
+                            code,
+                            task_id: task,
+                            status: TaskStatus::Running
+                        }
+                    );
+                } else {
+                    // The message came after the task had ended, so the service accepted it
+                    // like any message to an ended task.
+                    let result =
+                        place(&journal, |fact| matches!(fact, Fact::ToolResult(_))).unwrap();
+                    let last = journal
+                        .items
+                        .iter()
+                        .rposition(|item| matches!(item.fact, Fact::UserMessage { .. }));
+                    assert!(result < last.unwrap());
+                }
+                seen[0] += 1;
+            }
+            Err(refusal) => {
+                assert_eq!(refusal, Refusal::Withdrawn(requests[0]));
+                assert!(said.is_ok());
+                assert_eq!((results, ran), (vec![Outcome::Withdrawn], 0));
+                assert_eq!(closed(&journal, requests[0]), Some(CloseReason::Superseded));
+                seen[1] += 1;
+            }
         }
+    }
+    assert!(
+        seen[0] > 0 && seen[1] > 0,
+        "both ways of winning were seen: {seen:?}"
+    );
+}
+
+#[apply(both)]
+async fn decision_of_one_request_never_loses_to_that_of_another_request(fixture: StoreFixture) {
+    let mut harness = EngineHarness::new(fixture, BOTH).await;
+    let rule = "decide: hold, approvers: { users: [bob] }, expires_in: 24h";
+    harness.configure(|yaml| yaml.replace("decide: deny, reason: Not this one.", rule));
+    let pair = Pair::of(harness).await;
+    for round in 0..150 {
+        let (task, requests) = pair.held().await;
+        let [first, second] = requests[..] else {
+            panic!("two are open")
+        };
+        let (here, there) = pair.turned(round);
+        let (owner, bob) = (alice(), person("bob"));
+        // Alice's approval is sent twice and accepted once. Bob's rejection is always accepted.
+        let (one, other, again) = tokio::join!(
+            here.decide(&owner, first, answer(Action::Approve), None),
+            there.decide(&bob, second, answer(Action::Reject), None),
+            there.decide(&owner, first, answer(Action::Approve), None),
+        );
+        assert!(other.is_ok(), "{other:?}");
+        assert_eq!(usize::from(one.is_ok()) + usize::from(again.is_ok()), 1);
+        assert!(too_late(&one, first) || too_late(&again, first));
+        let (status, results, ran) = ended(&pair, task).await;
+        let mut results: Vec<_> = results.into_iter().map(Outcome::as_str).collect();
+        results.sort_unstable();
+        assert_eq!(
+            (status, results, ran),
+            (TaskStatus::Completed, vec!["rejected", "succeeded"], 1)
+        );
+        assert_eq!(pair.harness.executions(task, "/forbidden"), 0);
     }
 }
 

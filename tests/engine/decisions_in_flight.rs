@@ -10,6 +10,7 @@ use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
+use macro_rules_attribute::apply;
 use serde_json::Value;
 
 use super::call_decisions::{each, edit, last_open_request, shown};
@@ -189,53 +190,88 @@ async fn is_not_denied(harness: &EngineHarness, task: TaskId, outcome: Outcome) 
     assert!(told.contains("may have taken effect"), "{told}");
 }
 
-both! {
-    async fn answers_do_not_repeat_a_call_in_flight(fixture) {
-        answered_while_one_is_out(fixture, BESIDE_A_READ, "/lookup").await;
-    }
+#[apply(both)]
+async fn answers_do_not_repeat_a_call_in_flight(fixture: StoreFixture) {
+    answered_while_one_is_out(fixture, BESIDE_A_READ, "/lookup").await;
+}
 
-    async fn answers_do_not_disturb_a_non_repeatable_call_in_flight(fixture) {
-        answered_while_one_is_out(fixture, BESIDE_A_REFUND, "/refund").await;
-    }
+#[apply(both)]
+async fn answers_do_not_disturb_a_non_repeatable_call_in_flight(fixture: StoreFixture) {
+    answered_while_one_is_out(fixture, BESIDE_A_REFUND, "/refund").await;
+}
 
-    async fn decision_that_ends_the_task_does_not_wait_for_a_call_in_flight(fixture) {
-        let harness = with_outside(fixture, BESIDE_A_READ).await;
-        let here = harness.engine(8);
-        harness.tool.close();
-        let task = here.create(&alice(), go(), None).await.unwrap().task_id;
-        harness.tool.reached(1).await;
-        let (request, _) = harness.open(task).await[0];
-        here.decide(&alice(), request, rejects(Then::Cancel), None).await.unwrap();
-        let journal = harness.journal(task).await;
-        assert_eq!((journal.row.status, journal.row.busy, journal.row.open_requests), (TaskStatus::Canceled, 0, 0));
-        harness.tool.open();
-    }
+#[apply(both)]
+async fn decision_that_ends_the_task_does_not_wait_for_a_call_in_flight(fixture: StoreFixture) {
+    let harness = with_outside(fixture, BESIDE_A_READ).await;
+    let here = harness.engine(8);
+    harness.tool.close();
+    let task = here.create(&alice(), go(), None).await.unwrap().task_id;
+    harness.tool.reached(1).await;
+    let (request, _) = harness.open(task).await[0];
+    here.decide(&alice(), request, rejects(Then::Cancel), None)
+        .await
+        .unwrap();
+    let journal = harness.journal(task).await;
+    assert_eq!(
+        (
+            journal.row.status,
+            journal.row.busy,
+            journal.row.open_requests
+        ),
+        (TaskStatus::Canceled, 0, 0)
+    );
+    harness.tool.open();
+}
 
-    async fn rejected_call_that_had_started_is_not_reported_as_not_run(fixture) {
-        let (harness, task, request) = held_after_its_start(fixture).await;
-        harness.engine(0).decide(&alice(), request, rejects(Then::Continue), None).await.unwrap();
-        is_not_denied(&harness, task, Outcome::Rejected).await;
-    }
+#[apply(both)]
+async fn rejected_call_that_had_started_is_not_reported_as_not_run(fixture: StoreFixture) {
+    let (harness, task, request) = held_after_its_start(fixture).await;
+    harness
+        .engine(0)
+        .decide(&alice(), request, rejects(Then::Continue), None)
+        .await
+        .unwrap();
+    is_not_denied(&harness, task, Outcome::Rejected).await;
+}
 
-    async fn arguments_of_a_call_that_was_sent_cannot_be_edited(fixture) {
-        let (harness, task, request) = held_after_its_start(fixture).await;
-        let call = last_open_request(&harness, task).await.pending_tool_calls[0].tool_call_id;
-        let before = harness.journal(task).await.items.len();
-        let other = each([(call, edit(r#"{"order":2}"#))]);
-        let said = harness.engine(0).decide(&alice(), request, other, None).await;
-        let Err(Refusal::Invalid(errors)) = said else { panic!("{said:?}") };
-        assert_eq!(errors[0].pointer, format!("/decisions/{call}/action"));
-        assert_eq!(harness.journal(task).await.items.len(), before, "and nothing has changed");
-        harness.engine(0).decide(&alice(), request, whole(Action::Approve, None), None).await.unwrap();
-        harness.run().await;
-        let sent: Vec<_> = harness.tool.ledger().iter().map(|call| (call.uri.clone(), call.body.clone())).collect();
-        assert!(sent.len() == 2 && sent[0] == sent[1], "{sent:?}");
-    }
+#[apply(both)]
+async fn arguments_of_a_call_that_was_sent_cannot_be_edited(fixture: StoreFixture) {
+    let (harness, task, request) = held_after_its_start(fixture).await;
+    let call = last_open_request(&harness, task).await.pending_tool_calls[0].tool_call_id;
+    let before = harness.journal(task).await.items.len();
+    let other = each([(call, edit(r#"{"order":2}"#))]);
+    let said = harness
+        .engine(0)
+        .decide(&alice(), request, other, None)
+        .await;
+    let Err(Refusal::Invalid(errors)) = said else {
+        panic!("{said:?}")
+    };
+    assert_eq!(errors[0].pointer, format!("/decisions/{call}/action"));
+    assert_eq!(
+        harness.journal(task).await.items.len(),
+        before,
+        "and nothing has changed"
+    );
+    harness
+        .engine(0)
+        .decide(&alice(), request, whole(Action::Approve, None), None)
+        .await
+        .unwrap();
+    harness.run().await;
+    let sent: Vec<_> = harness
+        .tool
+        .ledger()
+        .iter()
+        .map(|call| (call.uri.clone(), call.body.clone()))
+        .collect();
+    assert!(sent.len() == 2 && sent[0] == sent[1], "{sent:?}");
+}
 
-    async fn expired_call_that_had_started_is_not_reported_as_not_run(fixture) {
-        let (harness, task, _) = held_after_its_start(fixture).await;
-        harness.fixture.forward(Duration::from_hours(25));
-        harness.engine(0).worker().expire().await.unwrap();
-        is_not_denied(&harness, task, Outcome::Expired).await;
-    }
+#[apply(both)]
+async fn expired_call_that_had_started_is_not_reported_as_not_run(fixture: StoreFixture) {
+    let (harness, task, _) = held_after_its_start(fixture).await;
+    harness.fixture.forward(Duration::from_hours(25));
+    harness.engine(0).worker().expire().await.unwrap();
+    is_not_denied(&harness, task, Outcome::Expired).await;
 }

@@ -5,6 +5,7 @@
 use holdpoint::engine::Refusal;
 use holdpoint::task::decision::Action;
 use holdpoint::task::status::TaskStatus;
+use macro_rules_attribute::apply;
 
 use super::call_decisions::{
     approve, bodies, each, edit, last_open_request, places, question, refused,
@@ -28,47 +29,86 @@ async fn two_or_one(fixture: StoreFixture) -> EngineHarness {
     harness
 }
 
-both! {
-    async fn editor_may_not_approve_where_the_new_rule_needs_one_approval(fixture) {
-        let harness = two_or_one(fixture).await;
-        let (task, request, call, api) = rewritten(&harness, SINGLE).await;
-        let shown = last_open_request(&harness, task).await;
-        assert_eq!((shown.terms.approvers.required, shown.own_calls().count()), (1, 1));
-        let bob = offered(&harness, task, &person("bob")).await;
-        assert!(!bob.contains(&Action::Approve) && bob.contains(&Action::Reject) && bob.contains(&Action::Edit), "{bob:?}");
-        for own in [whole(Action::Approve, None), each([(call, approve())])] {
-            assert!(matches!(refused(&harness, &api, &person("bob"), task, own).await, Refusal::Forbidden(_)));
-        }
-        // Bob's next edit does not count as an approval either.
-        let again = r#"{"order":777,"amount":121}"#;
-        api.decide(&person("bob"), request, each([(call, edit(again))]), None).await.unwrap();
-        harness.run().await;
-        let (third, _) = question(&harness, task).await;
-        assert!(third != request && harness.executions(task, "/refund") == 0);
-        assert!(matches!(refused(&harness, &api, &person("bob"), task, whole(Action::Approve, None)).await, Refusal::Forbidden(_)));
-        api.decide(&person("carol"), third, whole(Action::Approve, None), None).await.unwrap();
-        harness.run().await;
-        assert_eq!(bodies(&harness, task, "/refund"), [(call.to_string(), again.to_owned())]);
-        assert_eq!(harness.status(task).await, TaskStatus::Completed);
+#[apply(both)]
+async fn editor_may_not_approve_where_the_new_rule_needs_one_approval(fixture: StoreFixture) {
+    let harness = two_or_one(fixture).await;
+    let (task, request, call, api) = rewritten(&harness, SINGLE).await;
+    let shown = last_open_request(&harness, task).await;
+    assert_eq!(
+        (shown.terms.approvers.required, shown.own_calls().count()),
+        (1, 1)
+    );
+    let bob = offered(&harness, task, &person("bob")).await;
+    assert!(
+        !bob.contains(&Action::Approve)
+            && bob.contains(&Action::Reject)
+            && bob.contains(&Action::Edit),
+        "{bob:?}"
+    );
+    for own in [whole(Action::Approve, None), each([(call, approve())])] {
+        assert!(matches!(
+            refused(&harness, &api, &person("bob"), task, own).await,
+            Refusal::Forbidden(_)
+        ));
     }
+    // Bob's next edit does not count as an approval either.
+    let again = r#"{"order":777,"amount":121}"#;
+    api.decide(&person("bob"), request, each([(call, edit(again))]), None)
+        .await
+        .unwrap();
+    harness.run().await;
+    let (third, _) = question(&harness, task).await;
+    assert!(third != request && harness.executions(task, "/refund") == 0);
+    assert!(matches!(
+        refused(
+            &harness,
+            &api,
+            &person("bob"),
+            task,
+            whole(Action::Approve, None)
+        )
+        .await,
+        Refusal::Forbidden(_)
+    ));
+    api.decide(&person("carol"), third, whole(Action::Approve, None), None)
+        .await
+        .unwrap();
+    harness.run().await;
+    assert_eq!(
+        bodies(&harness, task, "/refund"),
+        [(call.to_string(), again.to_owned())]
+    );
+    assert_eq!(harness.status(task).await, TaskStatus::Completed);
+}
 
-    async fn edit_by_another_person_approves_where_one_approval_is_needed(fixture) {
-        let harness = two_or_one(fixture).await;
-        let (task, request, call, api) = rewritten(&harness, SINGLE).await;
-        let by_carol = r#"{"order":777,"amount":122}"#;
-        api.decide(&person("carol"), request, each([(call, edit(by_carol))]), None).await.unwrap();
-        harness.run().await;
-        assert_eq!(bodies(&harness, task, "/refund"), [(call.to_string(), by_carol.to_owned())]);
-    }
+#[apply(both)]
+async fn edit_by_another_person_approves_where_one_approval_is_needed(fixture: StoreFixture) {
+    let harness = two_or_one(fixture).await;
+    let (task, request, call, api) = rewritten(&harness, SINGLE).await;
+    let by_carol = r#"{"order":777,"amount":122}"#;
+    api.decide(
+        &person("carol"),
+        request,
+        each([(call, edit(by_carol))]),
+        None,
+    )
+    .await
+    .unwrap();
+    harness.run().await;
+    assert_eq!(
+        bodies(&harness, task, "/refund"),
+        [(call.to_string(), by_carol.to_owned())]
+    );
+}
 
-    async fn edit_that_too_few_others_could_approve_is_refused(fixture) {
-        let harness = harness(fixture, TWO).await;
-        let (task, _, call, api) = held_call(&harness).await;
-        // Only Carol may approve refunds over 1000, but no person may approve their own arguments.
-        let huge = each([(call, edit(r#"{"order":1,"amount":2000}"#))]);
-        let no = refused(&harness, &api, &person("carol"), task, huge.clone()).await;
-        assert_eq!(places(&no), [format!("/decisions/{call}/arguments")]);
-        let (request, _) = question(&harness, task).await;
-        api.decide(&alice(), request, huge, None).await.unwrap();
-    }
+#[apply(both)]
+async fn edit_that_too_few_others_could_approve_is_refused(fixture: StoreFixture) {
+    let harness = harness(fixture, TWO).await;
+    let (task, _, call, api) = held_call(&harness).await;
+    // Only Carol may approve refunds over 1000, but no person may approve their own arguments.
+    let huge = each([(call, edit(r#"{"order":1,"amount":2000}"#))]);
+    let no = refused(&harness, &api, &person("carol"), task, huge.clone()).await;
+    assert_eq!(places(&no), [format!("/decisions/{call}/arguments")]);
+    let (request, _) = question(&harness, task).await;
+    api.decide(&alice(), request, huge, None).await.unwrap();
 }

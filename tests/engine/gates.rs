@@ -27,6 +27,7 @@ use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::time::Time;
+use macro_rules_attribute::apply;
 use tokio::task::JoinHandle;
 
 use super::engine_harness::{EngineHarness, alice, claimed, join, outcomes, whole};
@@ -298,136 +299,159 @@ async fn asker_on_one_replica_gets_the_result_of_an_approval_on_another() {
     );
 }
 
-both! {
-    async fn approved_call_without_its_asker_waits_and_expires_after_use_within(fixture) {
-        let harness = harness(fixture).await;
-        let engine = harness.engine(8);
-        let task = approved(&harness, &engine, &refund(1, Duration::ZERO)).await;
-        // The task must be parked before the clock advances, because its wake-up time is computed
-        // when it is parked.
-        until_at_rest(&harness, task).await;
-        driven(&engine).await;
-        assert_eq!(harness.status(task).await, TaskStatus::Running);
-        harness.fixture.forward(Duration::from_mins(50));
-        driven(&engine).await;
-        assert_eq!(harness.status(task).await, TaskStatus::Running);
-        harness.fixture.forward(Duration::from_mins(11));
-        driven_until(&harness, &engine, task, TaskStatus::Completed).await;
-        let journal = harness.journal(task).await;
-        assert_eq!(
-            (journal.row.status, outcomes(&journal)),
-            (TaskStatus::Completed, vec![Outcome::Expired])
-        );
-        assert_eq!(harness.executions(task, "/refund"), 0);
-    }
+#[apply(both)]
+async fn approved_call_without_its_asker_waits_and_expires_after_use_within(fixture: StoreFixture) {
+    let harness = harness(fixture).await;
+    let engine = harness.engine(8);
+    let task = approved(&harness, &engine, &refund(1, Duration::ZERO)).await;
+    // The task must be parked before the clock advances, because its wake-up time is computed
+    // when it is parked.
+    until_at_rest(&harness, task).await;
+    driven(&engine).await;
+    assert_eq!(harness.status(task).await, TaskStatus::Running);
+    harness.fixture.forward(Duration::from_mins(50));
+    driven(&engine).await;
+    assert_eq!(harness.status(task).await, TaskStatus::Running);
+    harness.fixture.forward(Duration::from_mins(11));
+    driven_until(&harness, &engine, task, TaskStatus::Completed).await;
+    let journal = harness.journal(task).await;
+    assert_eq!(
+        (journal.row.status, outcomes(&journal)),
+        (TaskStatus::Completed, vec![Outcome::Expired])
+    );
+    assert_eq!(harness.executions(task, "/refund"), 0);
+}
 
-    async fn result_whose_delivery_was_lost_is_answered_by_the_next_ask_and_runs_nothing(fixture) {
-        let harness = harness(fixture).await;
-        let engine = harness.engine(8);
-        let task = approved(&harness, &engine, &refund(1, Duration::ZERO)).await;
-        let lost = ask(&engine, 1, LONG).await;
-        assert_eq!(lost.call.outcome, Some(Outcome::Succeeded));
-        // Simulates a process that ends before it has delivered the body of the answer.
-        drop(lost);
-        let restarted = harness.engine(8);
-        let again = ask(&restarted, 1, LONG).await;
-        assert_eq!(
-            (again.call.task_id, again.call.outcome),
-            (task, Some(Outcome::Succeeded))
-        );
-        again.delivery.unwrap().delivered();
-        until_present(&harness, task, |until| until == ASKER_UNTIL_DELIVERED).await;
-        let third = ask(&restarted, 1, Duration::ZERO).await;
-        assert_ne!(third.call.task_id, task);
-        assert_eq!(
-            (third.call.decision, harness.executions(task, "/refund")),
-            (GateDecision::Pending, 1)
-        );
-    }
+#[apply(both)]
+async fn result_whose_delivery_was_lost_is_answered_by_the_next_ask_and_runs_nothing(
+    fixture: StoreFixture,
+) {
+    let harness = harness(fixture).await;
+    let engine = harness.engine(8);
+    let task = approved(&harness, &engine, &refund(1, Duration::ZERO)).await;
+    let lost = ask(&engine, 1, LONG).await;
+    assert_eq!(lost.call.outcome, Some(Outcome::Succeeded));
+    // Simulates a process that ends before it has delivered the body of the answer.
+    drop(lost);
+    let restarted = harness.engine(8);
+    let again = ask(&restarted, 1, LONG).await;
+    assert_eq!(
+        (again.call.task_id, again.call.outcome),
+        (task, Some(Outcome::Succeeded))
+    );
+    again.delivery.unwrap().delivered();
+    until_present(&harness, task, |until| until == ASKER_UNTIL_DELIVERED).await;
+    let third = ask(&restarted, 1, Duration::ZERO).await;
+    assert_ne!(third.call.task_id, task);
+    assert_eq!(
+        (third.call.decision, harness.executions(task, "/refund")),
+        (GateDecision::Pending, 1)
+    );
+}
 
-    async fn gate_that_was_removed_fails_its_open_calls(fixture) {
-        let mut harness = harness(fixture).await;
-        let engine = harness.engine(8);
-        let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
-        harness.configure(|yaml| yaml.replace(GATE, ""));
-        let without = harness.engine(8);
-        let [(request, _)] = harness.open(task).await[..] else {
-            panic!("one request")
-        };
-        let decided = without
-            .decide(&alice(), request, whole(Action::Approve, None), None)
-            .await;
-        assert_eq!(decided.unwrap_err(), Refusal::Withdrawn(request));
-        driven_until(&harness, &without, task, TaskStatus::Failed).await;
-        let error = harness.journal(task).await.row.error;
-        assert_eq!(error.map(|error| error.code), Some(FailureCode::Configuration));
-        let call = without.gates().read_call(&agent(), task, Duration::ZERO).await.unwrap();
-        assert_eq!(
-            (call.state, call.decision, call.outcome),
-            (GateState::Settled, GateDecision::Deny, Some(Outcome::Withdrawn))
-        );
-        let message = "The call was not run (withdrawn): The configuration has no agent or gate coding.";
-        assert_eq!(call.message(), message);
-        let refused = without.gates().ask(&agent(), &refund(1, Duration::ZERO), None).await;
-        assert!(matches!(
-            refused,
-            Err(GateRefusal::Command(Refusal::Invalid(_)))
-        ));
-        assert_eq!(harness.executions(task, "/refund"), 0);
-    }
+#[apply(both)]
+async fn gate_that_was_removed_fails_its_open_calls(fixture: StoreFixture) {
+    let mut harness = harness(fixture).await;
+    let engine = harness.engine(8);
+    let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
+    harness.configure(|yaml| yaml.replace(GATE, ""));
+    let without = harness.engine(8);
+    let [(request, _)] = harness.open(task).await[..] else {
+        panic!("one request")
+    };
+    let decided = without
+        .decide(&alice(), request, whole(Action::Approve, None), None)
+        .await;
+    assert_eq!(decided.unwrap_err(), Refusal::Withdrawn(request));
+    driven_until(&harness, &without, task, TaskStatus::Failed).await;
+    let error = harness.journal(task).await.row.error;
+    assert_eq!(
+        error.map(|error| error.code),
+        Some(FailureCode::Configuration)
+    );
+    let call = without
+        .gates()
+        .read_call(&agent(), task, Duration::ZERO)
+        .await
+        .unwrap();
+    assert_eq!(
+        (call.state, call.decision, call.outcome),
+        (
+            GateState::Settled,
+            GateDecision::Deny,
+            Some(Outcome::Withdrawn)
+        )
+    );
+    let message =
+        "The call was not run (withdrawn): The configuration has no agent or gate coding.";
+    assert_eq!(call.message(), message);
+    let refused = without
+        .gates()
+        .ask(&agent(), &refund(1, Duration::ZERO), None)
+        .await;
+    assert!(matches!(
+        refused,
+        Err(GateRefusal::Command(Refusal::Invalid(_)))
+    ));
+    assert_eq!(harness.executions(task, "/refund"), 0);
+}
 
-    async fn future_of_an_ask_takes_at_most_four_kibibytes(fixture) {
-        let harness = harness(fixture).await;
-        let engine = harness.engine(8);
-        let (caller, proposal) = (agent(), refund(1, LONG));
-        let bytes = size_of_val(&engine.gates().ask(&caller, &proposal, None));
-        assert!(bytes <= 4 * 1024, "{bytes} bytes");
-    }
+#[apply(both)]
+async fn future_of_an_ask_takes_at_most_four_kibibytes(fixture: StoreFixture) {
+    let harness = harness(fixture).await;
+    let engine = harness.engine(8);
+    let (caller, proposal) = (agent(), refund(1, LONG));
+    let bytes = size_of_val(&engine.gates().ask(&caller, &proposal, None));
+    assert!(bytes <= 4 * 1024, "{bytes} bytes");
+}
 
-    async fn parked_call_keeps_the_terms_of_its_making_and_todays_rules_tighten_them(fixture) {
-        let mut harness = harness(fixture).await;
-        let engine = harness.engine(8);
-        let task = approved(&harness, &engine, &refund(1, Duration::ZERO)).await;
-        let denied = approved(&harness, &engine, &refund(2, Duration::ZERO)).await;
-        for parked in [task, denied] {
-            until_at_rest(&harness, parked).await;
-        }
-        harness.configure(|yaml| yaml.replace("use_within: 1h", "use_within: 1m"));
-        let shorter = harness.engine(8);
-        harness.fixture.forward(Duration::from_mins(30));
-        let answer = ask(&shorter, 1, LONG).await;
-        assert_eq!(answer.call.outcome, Some(Outcome::Succeeded));
-        harness.configure(|yaml| {
-            yaml.replace(
-                "name: large, tools: [refund], decide: hold",
-                "name: large, tools: [refund], decide: deny",
-            )
-        });
-        let stricter = harness.engine(8);
-        let key = Proposal {
-            identity: Identity::Call(denied),
-            ..refund(2, LONG)
-        };
-        let call = asks(&stricter, &key).await;
-        assert_eq!(
-            (call.state, call.outcome),
-            (GateState::Settled, Some(Outcome::Denied))
-        );
-        assert_eq!(harness.executions(denied, "/refund"), 0);
+#[apply(both)]
+async fn parked_call_keeps_the_terms_of_its_making_and_todays_rules_tighten_them(
+    fixture: StoreFixture,
+) {
+    let mut harness = harness(fixture).await;
+    let engine = harness.engine(8);
+    let task = approved(&harness, &engine, &refund(1, Duration::ZERO)).await;
+    let denied = approved(&harness, &engine, &refund(2, Duration::ZERO)).await;
+    for parked in [task, denied] {
+        until_at_rest(&harness, parked).await;
     }
+    harness.configure(|yaml| yaml.replace("use_within: 1h", "use_within: 1m"));
+    let shorter = harness.engine(8);
+    harness.fixture.forward(Duration::from_mins(30));
+    let answer = ask(&shorter, 1, LONG).await;
+    assert_eq!(answer.call.outcome, Some(Outcome::Succeeded));
+    harness.configure(|yaml| {
+        yaml.replace(
+            "name: large, tools: [refund], decide: hold",
+            "name: large, tools: [refund], decide: deny",
+        )
+    });
+    let stricter = harness.engine(8);
+    let key = Proposal {
+        identity: Identity::Call(denied),
+        ..refund(2, LONG)
+    };
+    let call = asks(&stricter, &key).await;
+    assert_eq!(
+        (call.state, call.outcome),
+        (GateState::Settled, Some(Outcome::Denied))
+    );
+    assert_eq!(harness.executions(denied, "/refund"), 0);
+}
 
-    async fn permit_whose_runner_dies_ends_in_a_question_after_run_within(fixture) {
-        let harness = harness(fixture).await;
-        let engine = harness.engine(8);
-        let task = approved(&harness, &engine, &bash(Duration::ZERO)).await;
-        let call = asks(&engine, &bash(LONG)).await;
-        assert!(call.permit.is_some());
-        until_at_rest(&harness, task).await;
-        harness.fixture.forward(Duration::from_mins(5));
-        driven(&engine).await;
-        assert_eq!(harness.open(task).await, []);
-        harness.fixture.forward(Duration::from_mins(6));
-        driven_until(&harness, &engine, task, TaskStatus::Paused).await;
-        assert_eq!(harness.open(task).await.len(), 1);
-    }
+#[apply(both)]
+async fn permit_whose_runner_dies_ends_in_a_question_after_run_within(fixture: StoreFixture) {
+    let harness = harness(fixture).await;
+    let engine = harness.engine(8);
+    let task = approved(&harness, &engine, &bash(Duration::ZERO)).await;
+    let call = asks(&engine, &bash(LONG)).await;
+    assert!(call.permit.is_some());
+    until_at_rest(&harness, task).await;
+    harness.fixture.forward(Duration::from_mins(5));
+    driven(&engine).await;
+    assert_eq!(harness.open(task).await, []);
+    harness.fixture.forward(Duration::from_mins(6));
+    driven_until(&harness, &engine, task, TaskStatus::Paused).await;
+    assert_eq!(harness.open(task).await.len(), 1);
 }

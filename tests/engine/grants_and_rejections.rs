@@ -6,49 +6,67 @@ use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::grant::{GrantRequest, GrantScope};
 use holdpoint::task::id::TaskId;
 use holdpoint::task::verdict::Verdict;
+use macro_rules_attribute::apply;
 
 use super::call_decisions::{approve, each, message, plain, question};
 use super::engine_harness::{EngineHarness, alice, person, rejects};
 use super::grants::{LARGE, OTHER, answered, grant, harness, hours, judgements, ran, remembered};
-use crate::store::store_fixture::both;
+use crate::store::store_fixture::{StoreFixture, both};
 
 async fn verdicts(harness: &EngineHarness, task: TaskId) -> Vec<Verdict> {
     let judged = judgements(harness, task).await.into_iter();
     judged.map(|judgement| judgement.verdict).collect()
 }
 
-both! {
-    async fn later_rejection_in_another_task_beats_a_standing_decision_until_the_next_message(fixture) {
-        let mut harness = harness(fixture, &[&[LARGE], &[LARGE], &[OTHER], &[], &[LARGE]]).await;
-        harness.configure(|yaml| yaml.replace("uses: 3", "uses: 9"));
-        // Both tasks ask before there is a standing decision.
-        let (first, second) = (harness.stopped().await, harness.stopped().await);
-        answered(&harness, first, remembered(GrantScope::Owner, hours(1))).await;
-        ran(&harness, first, "/refund", 3).await;
-        answered(&harness, second, rejects(Then::Continue)).await;
-        ran(&harness, second, "/refund", 1).await;
-        let expected = [Verdict::Hold, Verdict::Deny, Verdict::Allow];
-        assert_eq!(verdicts(&harness, second).await, expected);
-        harness.engine(0).message(&alice(), second, message(), None).await.unwrap();
-        harness.run().await;
-        ran(&harness, second, "/refund", 2).await;
-        assert_eq!(verdicts(&harness, second).await.last(), Some(&Verdict::Allow));
-        assert_eq!(grant(&harness).await.used, 4);
-    }
+#[apply(both)]
+async fn later_rejection_in_another_task_beats_a_standing_decision_until_the_next_message(
+    fixture: StoreFixture,
+) {
+    let mut harness = harness(fixture, &[&[LARGE], &[LARGE], &[OTHER], &[], &[LARGE]]).await;
+    harness.configure(|yaml| yaml.replace("uses: 3", "uses: 9"));
+    // Both tasks ask before there is a standing decision.
+    let (first, second) = (harness.stopped().await, harness.stopped().await);
+    answered(&harness, first, remembered(GrantScope::Owner, hours(1))).await;
+    ran(&harness, first, "/refund", 3).await;
+    answered(&harness, second, rejects(Then::Continue)).await;
+    ran(&harness, second, "/refund", 1).await;
+    let expected = [Verdict::Hold, Verdict::Deny, Verdict::Allow];
+    assert_eq!(verdicts(&harness, second).await, expected);
+    harness
+        .engine(0)
+        .message(&alice(), second, message(), None)
+        .await
+        .unwrap();
+    harness.run().await;
+    ran(&harness, second, "/refund", 2).await;
+    assert_eq!(
+        verdicts(&harness, second).await.last(),
+        Some(&Verdict::Allow)
+    );
+    assert_eq!(grant(&harness).await.used, 4);
+}
 
-    async fn later_rejection_in_the_same_request_beats_a_standing_decision(fixture) {
-        let harness = harness(fixture, &[&[LARGE, OTHER], &[OTHER], &[LARGE]]).await;
-        let task = harness.stopped().await;
-        let (request, calls) = question(&harness, task).await;
-        let wish = GrantRequest { scope: GrantScope::Task, expires_in: hours(1) };
-        let yes = CallReply { remember: Some(wish), ..approve() };
-        let api = harness.engine(0);
-        for (call, reply) in [(calls[0], yes), (calls[1], plain(Action::Reject))] {
-            api.decide(&person("bob"), request, each([(call, reply)]), None).await.unwrap();
-        }
-        harness.run().await;
-        ran(&harness, task, "/refund", 2).await;
-        let expected = [Verdict::Hold, Verdict::Hold, Verdict::Deny, Verdict::Allow];
-        assert_eq!(verdicts(&harness, task).await, expected);
+#[apply(both)]
+async fn later_rejection_in_the_same_request_beats_a_standing_decision(fixture: StoreFixture) {
+    let harness = harness(fixture, &[&[LARGE, OTHER], &[OTHER], &[LARGE]]).await;
+    let task = harness.stopped().await;
+    let (request, calls) = question(&harness, task).await;
+    let wish = GrantRequest {
+        scope: GrantScope::Task,
+        expires_in: hours(1),
+    };
+    let yes = CallReply {
+        remember: Some(wish),
+        ..approve()
+    };
+    let api = harness.engine(0);
+    for (call, reply) in [(calls[0], yes), (calls[1], plain(Action::Reject))] {
+        api.decide(&person("bob"), request, each([(call, reply)]), None)
+            .await
+            .unwrap();
     }
+    harness.run().await;
+    ran(&harness, task, "/refund", 2).await;
+    let expected = [Verdict::Hold, Verdict::Hold, Verdict::Deny, Verdict::Allow];
+    assert_eq!(verdicts(&harness, task).await, expected);
 }

@@ -20,6 +20,7 @@ use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::time::Time;
 use holdpoint::world::{Clock, SystemClock};
+use macro_rules_attribute::apply;
 
 use super::engine_harness::{EngineHarness, alice, drive, go, outcomes, spawn, turn};
 use super::invariants::{check, check_ended};
@@ -228,123 +229,180 @@ impl Clock for PanickingClock {
     async fn sleep(&self, _: Duration) {}
 }
 
-both! {
-    async fn driver_interrupted_by_a_cancel_at_any_line_loses_and_repeats_nothing(fixture) {
-        interrupted_everywhere(fixture, Meanwhile::Cancel).await;
-    }
+#[apply(both)]
+async fn driver_interrupted_by_a_cancel_at_any_line_loses_and_repeats_nothing(
+    fixture: StoreFixture,
+) {
+    interrupted_everywhere(fixture, Meanwhile::Cancel).await;
+}
 
-    async fn driver_interrupted_by_a_takeover_at_any_line_loses_and_repeats_nothing(fixture) {
-        interrupted_everywhere(fixture, Meanwhile::Takeover).await;
-    }
+#[apply(both)]
+async fn driver_interrupted_by_a_takeover_at_any_line_loses_and_repeats_nothing(
+    fixture: StoreFixture,
+) {
+    interrupted_everywhere(fixture, Meanwhile::Takeover).await;
+}
 
-    async fn driver_interrupted_by_an_unrelated_append_at_any_line_loses_and_repeats_nothing(fixture) {
-        interrupted_everywhere(fixture, Meanwhile::Append).await;
-    }
+#[apply(both)]
+async fn driver_interrupted_by_an_unrelated_append_at_any_line_loses_and_repeats_nothing(
+    fixture: StoreFixture,
+) {
+    interrupted_everywhere(fixture, Meanwhile::Append).await;
+}
 
-    async fn panic_anywhere_around_a_call_loses_neither_the_task_nor_the_call(fixture) {
-        let harness = EngineHarness::new(fixture, MIXED).await;
-        let (mut broken, mut at) = (0, 0);
-        loop {
-            let task = harness.queued().await;
-            let clock = Arc::new(PanickingClock(AtomicI64::new(-1)));
-            let engine = Engine::new(EngineParts { clock: clock.clone(), ..harness.parts(1) });
-            let drivers = engine.claim().await.unwrap();
-            clock.0.store(at, Ordering::SeqCst);
-            let mut panicked = false;
-            for driver in drivers {
-                panicked |= spawn(driver).await.is_err();
-            }
-            drop(engine);
-            harness.finish(task).await;
-            let journal = harness.journal(task).await;
-            check_ended(&journal.items);
-            assert_eq!(journal.row.status, TaskStatus::Completed);
-            assert!(harness.executions(task, "/refund") <= 1 && harness.executions(task, "/lookup") <= 3);
-            if !panicked {
-                break;
-            }
-            (broken, at) = (broken + 1, at + 1);
-        }
-        assert!(broken > 6, "only {broken} places");
-    }
-
-    async fn late_result_of_a_canceled_turn_does_not_disturb_the_next_turn(fixture) {
-        let mut harness = EngineHarness::new(fixture, &[]).await;
-        harness.configure(|yaml| {
-            let yaml = yaml.replace("  forbidden: {", "  note: { http: { method: POST, url: \"{tool}/note\" } }\n  forbidden: {");
-            let yaml = yaml.replace("tag, refund, forbidden]", "tag, refund, forbidden, note]");
-            yaml.replace("  - { name: small,", "  - { name: notes, tools: [note], decide: allow }\n  - { name: small,")
+#[apply(both)]
+async fn panic_anywhere_around_a_call_loses_neither_the_task_nor_the_call(fixture: StoreFixture) {
+    let harness = EngineHarness::new(fixture, MIXED).await;
+    let (mut broken, mut at) = (0, 0);
+    loop {
+        let task = harness.queued().await;
+        let clock = Arc::new(PanickingClock(AtomicI64::new(-1)));
+        let engine = Engine::new(EngineParts {
+            clock: clock.clone(),
+            ..harness.parts(1)
         });
-        harness.script(|asked| match asked {
-            1 => Ok(turn(&[("refund", r#"{"order":1,"amount":5}"#)])),
-            2 => Ok(turn(&[("note", "{}")])),
-            _ => Ok(turn(&[])),
-        });
-        let engine = harness.engine(8);
-        for round in 0..40 {
-            harness.tool.close();
-            let called = harness.tool.ledger().len();
-            let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
-            harness.tool.reached(called + 1).await;
-            engine.cancel(&alice(), task, None).await.unwrap();
-            let next = vec![Part { content_type: PartType::Text, content: "and on".to_owned() }];
-            let next = MessageInput { items: next, user_context: None, supersede: false };
-            engine.message(&alice(), task, next, None).await.unwrap();
-            for _ in 0..round * 3 {
-                tokio::task::yield_now().await;
-            }
-            harness.tool.open();
-            let is_late = |item: &Item| matches!(item.fact, Fact::LateResult(_));
-            let mut polls = 0;
-            let journal = loop {
-                let journal = harness.journal(task).await;
-                if journal.row.status != TaskStatus::Running && journal.items.iter().any(is_late) {
-                    break journal;
-                }
-                polls += 1;
-                assert!(polls < 5000, "{round} {journal:#?}");
-                engine.round().await.unwrap();
-                // The late result comes over HTTP, which may take longer than thousands of polls.
-                if polls > 1000 { crate::support::pause().await } else { tokio::task::yield_now().await }
-            };
-            let late = journal.items.iter().filter(|item| is_late(item)).count();
-            assert_eq!(outcomes(&journal), [Outcome::Unknown, Outcome::Succeeded], "{round} {:#?}", journal.items);
-            assert_eq!((journal.row.status, late), (TaskStatus::Completed, 1), "{round} {:#?}", journal.items);
-            assert_eq!(harness.executions(task, "/note"), 1);
+        let drivers = engine.claim().await.unwrap();
+        clock.0.store(at, Ordering::SeqCst);
+        let mut panicked = false;
+        for driver in drivers {
+            panicked |= spawn(driver).await.is_err();
         }
-    }
-
-    async fn agent_removed_during_a_call_fails_the_task_until_it_is_back(fixture) {
-        let mut harness = EngineHarness::new(fixture, SMALL).await;
-        let whole_yaml = harness.yaml();
-        let task = harness.lost_call().await;
-        harness.configure(|yaml| yaml.replace("  billing:", "  other:"));
-        harness.later();
-        harness.run().await;
-        let journal = harness.journal(task).await;
-        assert_eq!(journal.row.error.as_ref().map(|error| error.code), Some(FailureCode::Configuration));
-        assert_eq!(outcomes(&journal), [], "the outcome is unknown");
-        harness.configure(|_| whole_yaml.clone());
-        asked_about_first(&harness, task).await;
-    }
-
-    async fn model_removed_during_a_call_still_asks_for_its_outcome(fixture) {
-        let harness = EngineHarness::new(fixture, SMALL).await;
-        let task = harness.lost_call().await;
-        let without = Engine::new(EngineParts { models: BTreeMap::new(), ..harness.parts(4) });
-        harness.later();
-        drive(&without).await;
-        let [(_, RequestKind::Reconcile)] = harness.open(task).await[..] else { panic!("it is asked about") };
-        harness.answer_all(&without, task).await;
-        harness.until_stopped(task).await;
-        let row = harness.journal(task).await.row;
-        assert_eq!(row.error.map(|error| error.code), Some(FailureCode::Configuration));
-        harness.engine(0).retry(&alice(), task, None).await.unwrap();
+        drop(engine);
         harness.finish(task).await;
         let journal = harness.journal(task).await;
-        assert_eq!((journal.row.status, outcomes(&journal)), (TaskStatus::Completed, vec![Outcome::Responded]));
-        assert_eq!(harness.executions(task, "/refund"), 1);
+        check_ended(&journal.items);
+        assert_eq!(journal.row.status, TaskStatus::Completed);
+        assert!(
+            harness.executions(task, "/refund") <= 1 && harness.executions(task, "/lookup") <= 3
+        );
+        if !panicked {
+            break;
+        }
+        (broken, at) = (broken + 1, at + 1);
     }
+    assert!(broken > 6, "only {broken} places");
+}
+
+#[apply(both)]
+async fn late_result_of_a_canceled_turn_does_not_disturb_the_next_turn(fixture: StoreFixture) {
+    let mut harness = EngineHarness::new(fixture, &[]).await;
+    harness.configure(|yaml| {
+        let yaml = yaml.replace(
+            "  forbidden: {",
+            "  note: { http: { method: POST, url: \"{tool}/note\" } }\n  forbidden: {",
+        );
+        let yaml = yaml.replace("tag, refund, forbidden]", "tag, refund, forbidden, note]");
+        yaml.replace(
+            "  - { name: small,",
+            "  - { name: notes, tools: [note], decide: allow }\n  - { name: small,",
+        )
+    });
+    harness.script(|asked| match asked {
+        1 => Ok(turn(&[("refund", r#"{"order":1,"amount":5}"#)])),
+        2 => Ok(turn(&[("note", "{}")])),
+        _ => Ok(turn(&[])),
+    });
+    let engine = harness.engine(8);
+    for round in 0..40 {
+        harness.tool.close();
+        let called = harness.tool.ledger().len();
+        let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
+        harness.tool.reached(called + 1).await;
+        engine.cancel(&alice(), task, None).await.unwrap();
+        let next = vec![Part {
+            content_type: PartType::Text,
+            content: "and on".to_owned(),
+        }];
+        let next = MessageInput {
+            items: next,
+            user_context: None,
+            supersede: false,
+        };
+        engine.message(&alice(), task, next, None).await.unwrap();
+        for _ in 0..round * 3 {
+            tokio::task::yield_now().await;
+        }
+        harness.tool.open();
+        let is_late = |item: &Item| matches!(item.fact, Fact::LateResult(_));
+        let mut polls = 0;
+        let journal = loop {
+            let journal = harness.journal(task).await;
+            if journal.row.status != TaskStatus::Running && journal.items.iter().any(is_late) {
+                break journal;
+            }
+            polls += 1;
+            assert!(polls < 5000, "{round} {journal:#?}");
+            engine.round().await.unwrap();
+            // The late result comes over HTTP, which may take longer than thousands of polls.
+            if polls > 1000 {
+                crate::support::pause().await
+            } else {
+                tokio::task::yield_now().await;
+            }
+        };
+        let late = journal.items.iter().filter(|item| is_late(item)).count();
+        assert_eq!(
+            outcomes(&journal),
+            [Outcome::Unknown, Outcome::Succeeded],
+            "{round} {:#?}",
+            journal.items
+        );
+        assert_eq!(
+            (journal.row.status, late),
+            (TaskStatus::Completed, 1),
+            "{round} {:#?}",
+            journal.items
+        );
+        assert_eq!(harness.executions(task, "/note"), 1);
+    }
+}
+
+#[apply(both)]
+async fn agent_removed_during_a_call_fails_the_task_until_it_is_back(fixture: StoreFixture) {
+    let mut harness = EngineHarness::new(fixture, SMALL).await;
+    let whole_yaml = harness.yaml();
+    let task = harness.lost_call().await;
+    harness.configure(|yaml| yaml.replace("  billing:", "  other:"));
+    harness.later();
+    harness.run().await;
+    let journal = harness.journal(task).await;
+    assert_eq!(
+        journal.row.error.as_ref().map(|error| error.code),
+        Some(FailureCode::Configuration)
+    );
+    assert_eq!(outcomes(&journal), [], "the outcome is unknown");
+    harness.configure(|_| whole_yaml.clone());
+    asked_about_first(&harness, task).await;
+}
+
+#[apply(both)]
+async fn model_removed_during_a_call_still_asks_for_its_outcome(fixture: StoreFixture) {
+    let harness = EngineHarness::new(fixture, SMALL).await;
+    let task = harness.lost_call().await;
+    let without = Engine::new(EngineParts {
+        models: BTreeMap::new(),
+        ..harness.parts(4)
+    });
+    harness.later();
+    drive(&without).await;
+    let [(_, RequestKind::Reconcile)] = harness.open(task).await[..] else {
+        panic!("it is asked about")
+    };
+    harness.answer_all(&without, task).await;
+    harness.until_stopped(task).await;
+    let row = harness.journal(task).await.row;
+    assert_eq!(
+        row.error.map(|error| error.code),
+        Some(FailureCode::Configuration)
+    );
+    harness.engine(0).retry(&alice(), task, None).await.unwrap();
+    harness.finish(task).await;
+    let journal = harness.journal(task).await;
+    assert_eq!(
+        (journal.row.status, outcomes(&journal)),
+        (TaskStatus::Completed, vec![Outcome::Responded])
+    );
+    assert_eq!(harness.executions(task, "/refund"), 1);
 }
 
 /// Retries a failed task and drives it on. Asserts that a reconcile request is opened about the

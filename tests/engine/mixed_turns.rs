@@ -14,6 +14,7 @@ use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
+use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
 use super::call_decisions::{edit, named};
@@ -174,98 +175,163 @@ async fn assert_not_in_journal(harness: &EngineHarness, task: TaskId) {
     }
 }
 
-both! {
-    async fn edit_credential_and_result_survive_a_driver_dropped_at_any_await(fixture) {
-        let harness = set(fixture, ALL).await;
-        script_leaking_model(&harness, ALL);
-        let (mut whole_rounds, mut polls) = (0, 0);
-        // On a fast disk, the first task may complete after few polls, so the loop goes on with
-        // further tasks.
-        while whole_rounds < 1 || polls <= 20 {
-            let (task, by_itself) = drive_and_drop(&harness, polls).await;
-            polls += 1;
-            whole_rounds += usize::from(by_itself);
-            let journal = harness.journal(task).await;
-            let said = || format!("dropped after {polls} polls: {:#?}", journal.items);
-            check_ended(&journal.items);
-            assert_eq!(
-                (journal.row.status, journal.row.busy, journal.row.open_requests), (TaskStatus::Completed, 0, 0), "{}", said()
-            );
-            let (paid, comments) = (sent(&harness, task, "/refund"), sent(&harness, task, "/comment"));
-            assert!(paid.len() <= 1 && paid.iter().all(|(body, _)| body == EDITED), "{}", said());
-            assert!(comments.len() <= 1, "{}", said());
-            assert!(comments.iter().all(|(_, key)| *key == format!("Bearer {TOKEN}")), "{comments:?}");
-            if by_itself {
-                assert_eq!((paid.len(), comments.len()), (1, 1), "{}", said());
-            }
-            assert_not_in_journal(&harness, task).await;
-        }
-        assert!(polls - whole_rounds > 8, "only {} await points", polls - whole_rounds);
-    }
-
-    async fn credential_that_is_sent_is_the_one_of_the_answer_that_counts(fixture) {
-        const CALLS: &[(&str, &str)] = &[COMMENT];
-        let harness = set(fixture, CALLS).await;
-        let mut whole_answers = 0;
-        for polls in 1.. {
-            let task = harness.held().await;
-            let [(request, RequestKind::Credentials)] = harness.open(task).await[..] else { panic!("one is open") };
-            let api = harness.engine(0);
-            let mut left = polls;
-            let first = polled(api.decide(&alice(), request, filled_in("first-first"), None), &mut left).await;
-            let second = harness.engine(0).decide(&alice(), request, filled_in("second-second"), None).await;
-            let counts = match &second {
-                Ok(_) => "second-second",
-                Err(Refusal::AlreadyDecided { .. }) => "first-first",
-                Err(other) => panic!("{other}"),
-            };
-            assert!(first.is_none_or(|said| said.is_ok() == second.is_err()));
-            whole_answers += usize::from(left > 0);
-            finish(&harness, task).await;
-            let journal = harness.journal(task).await;
-            assert_eq!(outcomes(&journal), [Outcome::Succeeded], "{:#?}", journal.items);
-            assert_eq!(sent(&harness, task, "/comment"), [(String::from("{}"), format!("Bearer {counts}"))]);
-            if whole_answers > 1 {
-                break;
-            }
-        }
-    }
-
-    async fn model_error_does_not_show_a_filled_in_credential(fixture) {
-        const CALLS: &[(&str, &str)] = &[COMMENT];
-        let harness = set(fixture, CALLS).await;
-        harness.script(|asked| match asked {
-            1 => Ok(turn(CALLS)),
-            _ => Err(ModelError::new(format!("it reported an error: no such word as {TOKEN}"))),
-        });
-        let task = harness.held().await;
-        finish(&harness, task).await;
-        assert_eq!(harness.status(task).await, TaskStatus::Failed);
-        assert_not_in_journal(&harness, task).await;
-        let error = harness.journal(task).await.row.error.unwrap();
-        assert!(error.detail.ends_with("no such word as [secret jira.token]"), "{error:?}");
-    }
-
-    async fn task_opens_at_most_twenty_requests_at_once(fixture) {
-        const CALLS: &[(&str, &str)] = &[
-            OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE,
-            OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, COMMENT,
-        ];
-        let harness = set(fixture, CALLS).await;
-        let task = harness.held().await;
-        let api = harness.engine(0);
-        let mut seen = 0;
-        while harness.status(task).await == TaskStatus::Paused {
-            let open = harness.open(task).await;
-            assert!(open.len() <= 20, "{open:?}");
-            assert_eq!(usize::try_from(harness.journal(task).await.row.open_requests).unwrap(), open.len());
-            let (request, kind) = *open.last().unwrap();
-            seen += 1;
-            api.decide(&alice(), request, answer_to(&harness, request, kind).await, None).await.unwrap();
-            harness.run().await;
-        }
+#[apply(both)]
+async fn edit_credential_and_result_survive_a_driver_dropped_at_any_await(fixture: StoreFixture) {
+    let harness = set(fixture, ALL).await;
+    script_leaking_model(&harness, ALL);
+    let (mut whole_rounds, mut polls) = (0, 0);
+    // On a fast disk, the first task may complete after few polls, so the loop goes on with
+    // further tasks.
+    while whole_rounds < 1 || polls <= 20 {
+        let (task, by_itself) = drive_and_drop(&harness, polls).await;
+        polls += 1;
+        whole_rounds += usize::from(by_itself);
         let journal = harness.journal(task).await;
-        assert_eq!((seen, journal.row.status), (22, TaskStatus::Completed), "{:#?}", journal.items);
-        assert_eq!(sent(&harness, task, "/comment").len(), 1);
+        let said = || format!("dropped after {polls} polls: {:#?}", journal.items);
+        check_ended(&journal.items);
+        assert_eq!(
+            (
+                journal.row.status,
+                journal.row.busy,
+                journal.row.open_requests
+            ),
+            (TaskStatus::Completed, 0, 0),
+            "{}",
+            said()
+        );
+        let (paid, comments) = (
+            sent(&harness, task, "/refund"),
+            sent(&harness, task, "/comment"),
+        );
+        assert!(
+            paid.len() <= 1 && paid.iter().all(|(body, _)| body == EDITED),
+            "{}",
+            said()
+        );
+        assert!(comments.len() <= 1, "{}", said());
+        assert!(
+            comments
+                .iter()
+                .all(|(_, key)| *key == format!("Bearer {TOKEN}")),
+            "{comments:?}"
+        );
+        if by_itself {
+            assert_eq!((paid.len(), comments.len()), (1, 1), "{}", said());
+        }
+        assert_not_in_journal(&harness, task).await;
     }
+    assert!(
+        polls - whole_rounds > 8,
+        "only {} await points",
+        polls - whole_rounds
+    );
+}
+
+#[apply(both)]
+async fn credential_that_is_sent_is_the_one_of_the_answer_that_counts(fixture: StoreFixture) {
+    const CALLS: &[(&str, &str)] = &[COMMENT];
+    let harness = set(fixture, CALLS).await;
+    let mut whole_answers = 0;
+    for polls in 1.. {
+        let task = harness.held().await;
+        let [(request, RequestKind::Credentials)] = harness.open(task).await[..] else {
+            panic!("one is open")
+        };
+        let api = harness.engine(0);
+        let mut left = polls;
+        let first = polled(
+            api.decide(&alice(), request, filled_in("first-first"), None),
+            &mut left,
+        )
+        .await;
+        let second = harness
+            .engine(0)
+            .decide(&alice(), request, filled_in("second-second"), None)
+            .await;
+        let counts = match &second {
+            Ok(_) => "second-second",
+            Err(Refusal::AlreadyDecided { .. }) => "first-first",
+            Err(other) => panic!("{other}"),
+        };
+        assert!(first.is_none_or(|said| said.is_ok() == second.is_err()));
+        whole_answers += usize::from(left > 0);
+        finish(&harness, task).await;
+        let journal = harness.journal(task).await;
+        assert_eq!(
+            outcomes(&journal),
+            [Outcome::Succeeded],
+            "{:#?}",
+            journal.items
+        );
+        assert_eq!(
+            sent(&harness, task, "/comment"),
+            [(String::from("{}"), format!("Bearer {counts}"))]
+        );
+        if whole_answers > 1 {
+            break;
+        }
+    }
+}
+
+#[apply(both)]
+async fn model_error_does_not_show_a_filled_in_credential(fixture: StoreFixture) {
+    const CALLS: &[(&str, &str)] = &[COMMENT];
+    let harness = set(fixture, CALLS).await;
+    harness.script(|asked| match asked {
+        1 => Ok(turn(CALLS)),
+        _ => Err(ModelError::new(format!(
+            "it reported an error: no such word as {TOKEN}"
+        ))),
+    });
+    let task = harness.held().await;
+    finish(&harness, task).await;
+    assert_eq!(harness.status(task).await, TaskStatus::Failed);
+    assert_not_in_journal(&harness, task).await;
+    let error = harness.journal(task).await.row.error.unwrap();
+    assert!(
+        error
+            .detail
+            .ends_with("no such word as [secret jira.token]"),
+        "{error:?}"
+    );
+}
+
+#[apply(both)]
+async fn task_opens_at_most_twenty_requests_at_once(fixture: StoreFixture) {
+    const CALLS: &[(&str, &str)] = &[
+        OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE,
+        OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE,
+        OUTSIDE, COMMENT,
+    ];
+    let harness = set(fixture, CALLS).await;
+    let task = harness.held().await;
+    let api = harness.engine(0);
+    let mut seen = 0;
+    while harness.status(task).await == TaskStatus::Paused {
+        let open = harness.open(task).await;
+        assert!(open.len() <= 20, "{open:?}");
+        assert_eq!(
+            usize::try_from(harness.journal(task).await.row.open_requests).unwrap(),
+            open.len()
+        );
+        let (request, kind) = *open.last().unwrap();
+        seen += 1;
+        api.decide(
+            &alice(),
+            request,
+            answer_to(&harness, request, kind).await,
+            None,
+        )
+        .await
+        .unwrap();
+        harness.run().await;
+    }
+    let journal = harness.journal(task).await;
+    assert_eq!(
+        (seen, journal.row.status),
+        (22, TaskStatus::Completed),
+        "{:#?}",
+        journal.items
+    );
+    assert_eq!(sent(&harness, task, "/comment").len(), 1);
 }

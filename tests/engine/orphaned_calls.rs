@@ -21,6 +21,7 @@ use holdpoint::task::status::TaskStatus;
 use holdpoint::task::time::Time;
 use holdpoint::task::transcript::Message;
 use holdpoint::task::verdict::{Terms, Verdict};
+use macro_rules_attribute::apply;
 use serde_json::Value;
 
 use self::past_calls::{PastCall, asks, history, large, lookup, refund};
@@ -247,197 +248,367 @@ fn id() -> TaskId {
     TaskId(fresh())
 }
 
-both! {
-    async fn calls_never_judged_or_started_are_judged_and_run(fixture) {
-        let orphans = OrphanHarness::new(fixture).await;
-        for judged in [false, true] {
-            let (task, one, other) = (id(), refund(), lookup());
-            let mut facts = vec![asks(TURNS + 1, &[&one, &other])];
-            if judged {
-                facts.extend([one.judged(Verdict::Allow), other.judged(Verdict::Allow)]);
-            }
-            orphans.imported(task, &[history(), facts]).await;
-            assert_eq!(orphans.driven(task).await, TaskStatus::Completed);
-            assert_eq!(orphans.outcomes_at_end(task, &[&one, &other]).await, [Some(Outcome::Succeeded); 2]);
-            assert_eq!(orphans.ran(task), (1, 1));
+#[apply(both)]
+async fn calls_never_judged_or_started_are_judged_and_run(fixture: StoreFixture) {
+    let orphans = OrphanHarness::new(fixture).await;
+    for judged in [false, true] {
+        let (task, one, other) = (id(), refund(), lookup());
+        let mut facts = vec![asks(TURNS + 1, &[&one, &other])];
+        if judged {
+            facts.extend([one.judged(Verdict::Allow), other.judged(Verdict::Allow)]);
         }
-    }
-
-    async fn unjudged_call_is_held_where_the_rules_hold_it(fixture) {
-        let orphans = OrphanHarness::new(fixture).await;
-        let (task, one) = (id(), large());
-        // The journal shows this call as allowed. The service judges the call again before the
-        // call starts.
-        orphans.imported(task, &[history(), vec![asks(TURNS + 1, &[&one]), one.judged(Verdict::Allow)]]).await;
-        assert_eq!(orphans.driven(task).await, TaskStatus::Paused);
-        assert_eq!(orphans.ran(task), (0, 0));
-        orphans.harness.answer_all(&orphans.harness.engine(0), task).await;
-        assert_eq!(orphans.driven(task).await, TaskStatus::Completed);
-        assert_eq!((orphans.outcomes_at_end(task, &[&one]).await, orphans.ran(task)), (vec![Some(Outcome::Succeeded)], (1, 0)));
-    }
-
-    async fn started_calls_are_asked_about_or_repeated_by_their_effect(fixture) {
-        let orphans = OrphanHarness::new(fixture).await;
-        let (task, once, read, spent) = (id(), refund(), lookup(), lookup());
-        let mut facts = vec![asks(TURNS + 1, &[&once, &read, &spent])];
-        facts.extend([&once, &read, &spent].map(|call| call.judged(Verdict::Allow)));
-        facts.extend([once.started(1), read.started(1), spent.started(3)]);
-        orphans.imported(task, &[history(), facts]).await;
-        assert_eq!(orphans.driven(task).await, TaskStatus::Paused);
-        let [(request, RequestKind::Reconcile)] = orphans.harness.open(task).await[..] else { panic!("it is asked about") };
-        assert_eq!(orphans.ran(task), (0, 0), "nothing runs past an unknown outcome");
-        let paid = whole(Action::Respond, Some(Value::from("it was paid")));
-        orphans.harness.engine(0).decide(&alice(), request, paid, None).await.unwrap();
-        assert_eq!(orphans.driven(task).await, TaskStatus::Completed);
-        let ended = orphans.outcomes_at_end(task, &[&once, &read, &spent]).await;
-        assert_eq!(ended, [Some(Outcome::Responded), Some(Outcome::Succeeded), Some(Outcome::Failed)]);
-        assert_eq!((orphans.ran(task), orphans.shown(&once)), ((0, 1), "it was paid".to_owned()));
-    }
-
-    async fn open_request_is_still_decided_and_a_decided_one_takes_effect(fixture) {
-        let orphans = OrphanHarness::new(fixture).await;
-        for approved in [false, true] {
-            let (task, one) = (id(), large());
-            let question = orphans.request_about(task, RequestKind::Approval, &one);
-            let mut groups = vec![history(), vec![
-                asks(TURNS + 1, &[&one]), one.judged(Verdict::Hold), Fact::InterventionRequested(question.clone()), status(TaskStatus::Paused),
-            ]];
-            if approved {
-                groups.push(vec![approved_by(&question, &alice()), status(TaskStatus::Running)]);
-            }
-            orphans.imported(task, &groups).await;
-            if !approved {
-                assert_eq!(orphans.driven(task).await, TaskStatus::Paused);
-                assert_eq!(orphans.ran(task), (0, 0));
-                orphans.harness.answer_all(&orphans.harness.engine(0), task).await;
-            }
-            assert_eq!(orphans.driven(task).await, TaskStatus::Completed, "{approved}");
-            assert_eq!((orphans.outcomes_at_end(task, &[&one]).await, orphans.ran(task)), (vec![Some(Outcome::Succeeded)], (1, 0)));
-        }
-    }
-
-    async fn rejection_without_a_following_item_still_takes_effect(fixture) {
-        let orphans = OrphanHarness::new(fixture).await;
-        for then in [Then::Continue, Then::Cancel] {
-            let (task, one, beside) = (id(), large(), refund());
-            let question = orphans.request_about(task, RequestKind::Approval, &one);
-            let mut no = decided(&question, "alice", Action::Reject, true);
-            if let Fact::Decision { decision, .. } = &mut no {
-                decision.then = Some(then);
-            }
-            let asked = vec![
-                asks(TURNS + 1, &[&one, &beside]), one.judged(Verdict::Hold), beside.judged(Verdict::Allow),
-                Fact::InterventionRequested(question), status(TaskStatus::Paused),
-            ];
-            orphans.imported(task, &[history(), asked, vec![no, status(TaskStatus::Running)]]).await;
-            let (end, second) = match then {
-                Then::Continue => (TaskStatus::Completed, Outcome::Succeeded),
-                Then::Cancel | Then::CancelRoot => (TaskStatus::Canceled, Outcome::Canceled),
-            };
-            assert_eq!(orphans.driven(task).await, end);
-            assert_eq!(orphans.outcomes_at_end(task, &[&one, &beside]).await, [Some(Outcome::Rejected), Some(second)]);
-            assert_eq!(orphans.ran(task).0, usize::from(then == Then::Continue));
-        }
-    }
-
-    async fn call_not_started_before_the_users_next_message_is_withdrawn(fixture) {
-        let orphans = OrphanHarness::new(fixture).await;
-        let (task, new, allowed, read) = (id(), refund(), refund(), lookup());
-        let facts = vec![
-            asks(TURNS + 1, &[&new, &allowed, &read]), allowed.judged(Verdict::Allow), read.judged(Verdict::Allow), said("never mind"),
-        ];
         orphans.imported(task, &[history(), facts]).await;
         assert_eq!(orphans.driven(task).await, TaskStatus::Completed);
-        assert_eq!(orphans.outcomes_at_end(task, &[&new, &allowed, &read]).await, [Some(Outcome::Withdrawn); 3]);
-        assert_eq!(orphans.ran(task), (0, 0));
-    }
-
-    async fn call_approved_or_asked_before_the_users_next_message_does_not_run(fixture) {
-        let orphans = OrphanHarness::new(fixture).await;
-        for approved in [true, false] {
-            let (task, one) = (id(), large());
-            let question = orphans.request_about(task, RequestKind::Approval, &one);
-            let mut groups = vec![history(), vec![
-                asks(TURNS + 1, &[&one]), one.judged(Verdict::Hold), Fact::InterventionRequested(question.clone()), status(TaskStatus::Paused),
-            ]];
-            if approved {
-                groups.push(vec![decided(&question, "alice", Action::Approve, true), status(TaskStatus::Running), said("never mind")]);
-            } else {
-                groups.push(vec![status(TaskStatus::Running), said("never mind")]);
-            }
-            orphans.imported(task, &groups).await;
-            if orphans.driven(task).await == TaskStatus::Paused {
-                // The request is still open, but the call's turn is over, so no decision can start
-                // the call.
-                orphans.harness.answer_all(&orphans.harness.engine(0), task).await;
-                orphans.driven(task).await;
-            }
-            assert_eq!((orphans.outcomes_at_end(task, &[&one]).await, orphans.ran(task)), (vec![Some(Outcome::Withdrawn)], (0, 0)), "{approved}");
-        }
-    }
-
-    async fn call_started_before_the_users_next_message_is_asked_about_first(fixture) {
-        let orphans = OrphanHarness::new(fixture).await;
-        let (task, one) = (id(), refund());
-        let facts = vec![asks(TURNS + 1, &[&one]), one.judged(Verdict::Allow), one.started(1), said("and?")];
-        orphans.imported(task, &[history(), facts]).await;
-        assert_eq!(orphans.driven(task).await, TaskStatus::Paused);
-        let [(_, RequestKind::Reconcile)] = orphans.harness.open(task).await[..] else { panic!("it is asked about") };
-        assert!(orphans.recorder.0.lock().unwrap().is_empty(), "before the model is asked");
-        orphans.harness.answer_all(&orphans.harness.engine(0), task).await;
-        assert_eq!(orphans.driven(task).await, TaskStatus::Completed);
-        assert_eq!((orphans.outcomes_at_end(task, &[&one]).await, orphans.ran(task)), (vec![Some(Outcome::Responded)], (0, 0)));
-    }
-
-    async fn orphaned_calls_of_several_turns_are_all_repaired(fixture) {
-        let orphans = OrphanHarness::new(fixture).await;
-        let (task, doubtful, read, last) = (id(), refund(), lookup(), refund());
-        let facts = vec![
-            asks(TURNS + 1, &[&doubtful]), doubtful.judged(Verdict::Allow), doubtful.started(1),
-            asks(TURNS + 2, &[&read]), read.judged(Verdict::Allow), read.started(1),
-            asks(TURNS + 3, &[&last]),
-        ];
-        orphans.imported(task, &[history(), facts]).await;
-        assert_eq!(orphans.driven(task).await, TaskStatus::Paused);
-        assert_eq!(orphans.ran(task), (0, 0));
-        orphans.harness.answer_all(&orphans.harness.engine(0), task).await;
-        assert_eq!(orphans.driven(task).await, TaskStatus::Completed);
-        let ended = orphans.outcomes_at_end(task, &[&doubtful, &read, &last]).await;
-        assert_eq!(ended, [Some(Outcome::Responded), Some(Outcome::Succeeded), Some(Outcome::Succeeded)]);
+        assert_eq!(
+            orphans.outcomes_at_end(task, &[&one, &other]).await,
+            [Some(Outcome::Succeeded); 2]
+        );
         assert_eq!(orphans.ran(task), (1, 1));
     }
+}
 
-    async fn late_result_before_or_after_an_unknown_one_is_shown_to_the_model(fixture) {
-        let orphans = OrphanHarness::new(fixture).await;
-        for early in [true, false] {
-            let (task, one) = (id(), refund());
-            let late = Fact::LateResult(one.result(Outcome::Succeeded, "paid after all"));
-            let unknown = Fact::ToolResult(one.result(Outcome::Unknown, "nobody knows"));
-            let mut facts = vec![asks(TURNS + 1, &[&one]), one.judged(Verdict::Allow), one.started(1)];
-            facts.extend(if early { [late, unknown] } else { [unknown, late] });
-            orphans.imported(task, &[history(), facts]).await;
-            assert_eq!(orphans.driven(task).await, TaskStatus::Completed);
-            assert_eq!((orphans.outcomes_at_end(task, &[&one]).await, orphans.ran(task)), (vec![Some(Outcome::Unknown)], (0, 0)));
-            assert_eq!(orphans.shown(&one), "paid after all", "{early}");
+#[apply(both)]
+async fn unjudged_call_is_held_where_the_rules_hold_it(fixture: StoreFixture) {
+    let orphans = OrphanHarness::new(fixture).await;
+    let (task, one) = (id(), large());
+    // The journal shows this call as allowed. The service judges the call again before the
+    // call starts.
+    orphans
+        .imported(
+            task,
+            &[
+                history(),
+                vec![asks(TURNS + 1, &[&one]), one.judged(Verdict::Allow)],
+            ],
+        )
+        .await;
+    assert_eq!(orphans.driven(task).await, TaskStatus::Paused);
+    assert_eq!(orphans.ran(task), (0, 0));
+    orphans
+        .harness
+        .answer_all(&orphans.harness.engine(0), task)
+        .await;
+    assert_eq!(orphans.driven(task).await, TaskStatus::Completed);
+    assert_eq!(
+        (
+            orphans.outcomes_at_end(task, &[&one]).await,
+            orphans.ran(task)
+        ),
+        (vec![Some(Outcome::Succeeded)], (1, 0))
+    );
+}
+
+#[apply(both)]
+async fn started_calls_are_asked_about_or_repeated_by_their_effect(fixture: StoreFixture) {
+    let orphans = OrphanHarness::new(fixture).await;
+    let (task, once, read, spent) = (id(), refund(), lookup(), lookup());
+    let mut facts = vec![asks(TURNS + 1, &[&once, &read, &spent])];
+    facts.extend([&once, &read, &spent].map(|call| call.judged(Verdict::Allow)));
+    facts.extend([once.started(1), read.started(1), spent.started(3)]);
+    orphans.imported(task, &[history(), facts]).await;
+    assert_eq!(orphans.driven(task).await, TaskStatus::Paused);
+    let [(request, RequestKind::Reconcile)] = orphans.harness.open(task).await[..] else {
+        panic!("it is asked about")
+    };
+    assert_eq!(
+        orphans.ran(task),
+        (0, 0),
+        "nothing runs past an unknown outcome"
+    );
+    let paid = whole(Action::Respond, Some(Value::from("it was paid")));
+    orphans
+        .harness
+        .engine(0)
+        .decide(&alice(), request, paid, None)
+        .await
+        .unwrap();
+    assert_eq!(orphans.driven(task).await, TaskStatus::Completed);
+    let ended = orphans.outcomes_at_end(task, &[&once, &read, &spent]).await;
+    assert_eq!(
+        ended,
+        [
+            Some(Outcome::Responded),
+            Some(Outcome::Succeeded),
+            Some(Outcome::Failed)
+        ]
+    );
+    assert_eq!(
+        (orphans.ran(task), orphans.shown(&once)),
+        ((0, 1), "it was paid".to_owned())
+    );
+}
+
+#[apply(both)]
+async fn open_request_is_still_decided_and_a_decided_one_takes_effect(fixture: StoreFixture) {
+    let orphans = OrphanHarness::new(fixture).await;
+    for approved in [false, true] {
+        let (task, one) = (id(), large());
+        let question = orphans.request_about(task, RequestKind::Approval, &one);
+        let mut groups = vec![
+            history(),
+            vec![
+                asks(TURNS + 1, &[&one]),
+                one.judged(Verdict::Hold),
+                Fact::InterventionRequested(question.clone()),
+                status(TaskStatus::Paused),
+            ],
+        ];
+        if approved {
+            groups.push(vec![
+                approved_by(&question, &alice()),
+                status(TaskStatus::Running),
+            ]);
         }
+        orphans.imported(task, &groups).await;
+        if !approved {
+            assert_eq!(orphans.driven(task).await, TaskStatus::Paused);
+            assert_eq!(orphans.ran(task), (0, 0));
+            orphans
+                .harness
+                .answer_all(&orphans.harness.engine(0), task)
+                .await;
+        }
+        assert_eq!(
+            orphans.driven(task).await,
+            TaskStatus::Completed,
+            "{approved}"
+        );
+        assert_eq!(
+            (
+                orphans.outcomes_at_end(task, &[&one]).await,
+                orphans.ran(task)
+            ),
+            (vec![Some(Outcome::Succeeded)], (1, 0))
+        );
     }
+}
 
-    async fn provider_call_ids_that_repeat_or_are_missing_are_told_apart(fixture) {
-        let orphans = OrphanHarness::new(fixture).await;
-        let task = id();
-        let calls = ["call_0", "call_0", "", ""].map(|known| lookup().known_as(known));
-        let again = lookup().known_as("call_0");
-        let mut facts = vec![asks(TURNS + 1, &calls.each_ref())];
-        for call in &calls {
-            facts.extend([call.judged(Verdict::Allow), call.started(1)]);
+#[apply(both)]
+async fn rejection_without_a_following_item_still_takes_effect(fixture: StoreFixture) {
+    let orphans = OrphanHarness::new(fixture).await;
+    for then in [Then::Continue, Then::Cancel] {
+        let (task, one, beside) = (id(), large(), refund());
+        let question = orphans.request_about(task, RequestKind::Approval, &one);
+        let mut no = decided(&question, "alice", Action::Reject, true);
+        if let Fact::Decision { decision, .. } = &mut no {
+            decision.then = Some(then);
         }
-        facts.extend([calls[1].succeeded(), asks(TURNS + 2, &[&again])]);
+        let asked = vec![
+            asks(TURNS + 1, &[&one, &beside]),
+            one.judged(Verdict::Hold),
+            beside.judged(Verdict::Allow),
+            Fact::InterventionRequested(question),
+            status(TaskStatus::Paused),
+        ];
+        orphans
+            .imported(
+                task,
+                &[history(), asked, vec![no, status(TaskStatus::Running)]],
+            )
+            .await;
+        let (end, second) = match then {
+            Then::Continue => (TaskStatus::Completed, Outcome::Succeeded),
+            Then::Cancel | Then::CancelRoot => (TaskStatus::Canceled, Outcome::Canceled),
+        };
+        assert_eq!(orphans.driven(task).await, end);
+        assert_eq!(
+            orphans.outcomes_at_end(task, &[&one, &beside]).await,
+            [Some(Outcome::Rejected), Some(second)]
+        );
+        assert_eq!(orphans.ran(task).0, usize::from(then == Then::Continue));
+    }
+}
+
+#[apply(both)]
+async fn call_not_started_before_the_users_next_message_is_withdrawn(fixture: StoreFixture) {
+    let orphans = OrphanHarness::new(fixture).await;
+    let (task, new, allowed, read) = (id(), refund(), refund(), lookup());
+    let facts = vec![
+        asks(TURNS + 1, &[&new, &allowed, &read]),
+        allowed.judged(Verdict::Allow),
+        read.judged(Verdict::Allow),
+        said("never mind"),
+    ];
+    orphans.imported(task, &[history(), facts]).await;
+    assert_eq!(orphans.driven(task).await, TaskStatus::Completed);
+    assert_eq!(
+        orphans
+            .outcomes_at_end(task, &[&new, &allowed, &read])
+            .await,
+        [Some(Outcome::Withdrawn); 3]
+    );
+    assert_eq!(orphans.ran(task), (0, 0));
+}
+
+#[apply(both)]
+async fn call_approved_or_asked_before_the_users_next_message_does_not_run(fixture: StoreFixture) {
+    let orphans = OrphanHarness::new(fixture).await;
+    for approved in [true, false] {
+        let (task, one) = (id(), large());
+        let question = orphans.request_about(task, RequestKind::Approval, &one);
+        let mut groups = vec![
+            history(),
+            vec![
+                asks(TURNS + 1, &[&one]),
+                one.judged(Verdict::Hold),
+                Fact::InterventionRequested(question.clone()),
+                status(TaskStatus::Paused),
+            ],
+        ];
+        if approved {
+            groups.push(vec![
+                decided(&question, "alice", Action::Approve, true),
+                status(TaskStatus::Running),
+                said("never mind"),
+            ]);
+        } else {
+            groups.push(vec![status(TaskStatus::Running), said("never mind")]);
+        }
+        orphans.imported(task, &groups).await;
+        if orphans.driven(task).await == TaskStatus::Paused {
+            // The request is still open, but the call's turn is over, so no decision can start
+            // the call.
+            orphans
+                .harness
+                .answer_all(&orphans.harness.engine(0), task)
+                .await;
+            orphans.driven(task).await;
+        }
+        assert_eq!(
+            (
+                orphans.outcomes_at_end(task, &[&one]).await,
+                orphans.ran(task)
+            ),
+            (vec![Some(Outcome::Withdrawn)], (0, 0)),
+            "{approved}"
+        );
+    }
+}
+
+#[apply(both)]
+async fn call_started_before_the_users_next_message_is_asked_about_first(fixture: StoreFixture) {
+    let orphans = OrphanHarness::new(fixture).await;
+    let (task, one) = (id(), refund());
+    let facts = vec![
+        asks(TURNS + 1, &[&one]),
+        one.judged(Verdict::Allow),
+        one.started(1),
+        said("and?"),
+    ];
+    orphans.imported(task, &[history(), facts]).await;
+    assert_eq!(orphans.driven(task).await, TaskStatus::Paused);
+    let [(_, RequestKind::Reconcile)] = orphans.harness.open(task).await[..] else {
+        panic!("it is asked about")
+    };
+    assert!(
+        orphans.recorder.0.lock().unwrap().is_empty(),
+        "before the model is asked"
+    );
+    orphans
+        .harness
+        .answer_all(&orphans.harness.engine(0), task)
+        .await;
+    assert_eq!(orphans.driven(task).await, TaskStatus::Completed);
+    assert_eq!(
+        (
+            orphans.outcomes_at_end(task, &[&one]).await,
+            orphans.ran(task)
+        ),
+        (vec![Some(Outcome::Responded)], (0, 0))
+    );
+}
+
+#[apply(both)]
+async fn orphaned_calls_of_several_turns_are_all_repaired(fixture: StoreFixture) {
+    let orphans = OrphanHarness::new(fixture).await;
+    let (task, doubtful, read, last) = (id(), refund(), lookup(), refund());
+    let facts = vec![
+        asks(TURNS + 1, &[&doubtful]),
+        doubtful.judged(Verdict::Allow),
+        doubtful.started(1),
+        asks(TURNS + 2, &[&read]),
+        read.judged(Verdict::Allow),
+        read.started(1),
+        asks(TURNS + 3, &[&last]),
+    ];
+    orphans.imported(task, &[history(), facts]).await;
+    assert_eq!(orphans.driven(task).await, TaskStatus::Paused);
+    assert_eq!(orphans.ran(task), (0, 0));
+    orphans
+        .harness
+        .answer_all(&orphans.harness.engine(0), task)
+        .await;
+    assert_eq!(orphans.driven(task).await, TaskStatus::Completed);
+    let ended = orphans
+        .outcomes_at_end(task, &[&doubtful, &read, &last])
+        .await;
+    assert_eq!(
+        ended,
+        [
+            Some(Outcome::Responded),
+            Some(Outcome::Succeeded),
+            Some(Outcome::Succeeded)
+        ]
+    );
+    assert_eq!(orphans.ran(task), (1, 1));
+}
+
+#[apply(both)]
+async fn late_result_before_or_after_an_unknown_one_is_shown_to_the_model(fixture: StoreFixture) {
+    let orphans = OrphanHarness::new(fixture).await;
+    for early in [true, false] {
+        let (task, one) = (id(), refund());
+        let late = Fact::LateResult(one.result(Outcome::Succeeded, "paid after all"));
+        let unknown = Fact::ToolResult(one.result(Outcome::Unknown, "nobody knows"));
+        let mut facts = vec![
+            asks(TURNS + 1, &[&one]),
+            one.judged(Verdict::Allow),
+            one.started(1),
+        ];
+        facts.extend(if early {
+            [late, unknown]
+        } else {
+            [unknown, late]
+        });
         orphans.imported(task, &[history(), facts]).await;
         assert_eq!(orphans.driven(task).await, TaskStatus::Completed);
-        assert_eq!(orphans.outcomes_at_end(task, &calls.each_ref()).await, [Some(Outcome::Succeeded); 4]);
-        assert_eq!(orphans.outcomes_at_end(task, &[&again]).await, [Some(Outcome::Succeeded)]);
-        assert_eq!(orphans.ran(task), (0, 4), "what had its result is not repeated");
-        let journal = orphans.harness.journal(task).await;
-        assert_eq!(outcomes(&journal).len(), 205);
+        assert_eq!(
+            (
+                orphans.outcomes_at_end(task, &[&one]).await,
+                orphans.ran(task)
+            ),
+            (vec![Some(Outcome::Unknown)], (0, 0))
+        );
+        assert_eq!(orphans.shown(&one), "paid after all", "{early}");
     }
+}
+
+#[apply(both)]
+async fn provider_call_ids_that_repeat_or_are_missing_are_told_apart(fixture: StoreFixture) {
+    let orphans = OrphanHarness::new(fixture).await;
+    let task = id();
+    let calls = ["call_0", "call_0", "", ""].map(|known| lookup().known_as(known));
+    let again = lookup().known_as("call_0");
+    let mut facts = vec![asks(TURNS + 1, &calls.each_ref())];
+    for call in &calls {
+        facts.extend([call.judged(Verdict::Allow), call.started(1)]);
+    }
+    facts.extend([calls[1].succeeded(), asks(TURNS + 2, &[&again])]);
+    orphans.imported(task, &[history(), facts]).await;
+    assert_eq!(orphans.driven(task).await, TaskStatus::Completed);
+    assert_eq!(
+        orphans.outcomes_at_end(task, &calls.each_ref()).await,
+        [Some(Outcome::Succeeded); 4]
+    );
+    assert_eq!(
+        orphans.outcomes_at_end(task, &[&again]).await,
+        [Some(Outcome::Succeeded)]
+    );
+    assert_eq!(
+        orphans.ran(task),
+        (0, 4),
+        "what had its result is not repeated"
+    );
+    let journal = orphans.harness.journal(task).await;
+    assert_eq!(outcomes(&journal).len(), 205);
 }

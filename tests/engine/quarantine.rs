@@ -10,6 +10,7 @@ use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::item::{Fact, Item, Part, PartType};
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
+use macro_rules_attribute::apply;
 
 use super::call_decisions::{each, edit, question};
 use super::edits::TWO;
@@ -81,180 +82,284 @@ async fn is_held(harness: &EngineHarness, task: TaskId, paid: usize) {
     assert_eq!(harness.status(task).await, TaskStatus::Paused);
 }
 
-both! {
-    async fn tool_that_failed_with_5xx_is_held_until_one_call_of_it_is_approved(fixture) {
-        let harness = harness(fixture, 3, 500).await;
+#[apply(both)]
+async fn tool_that_failed_with_5xx_is_held_until_one_call_of_it_is_approved(fixture: StoreFixture) {
+    let harness = harness(fixture, 3, 500).await;
+    let task = harness.stopped().await;
+    is_held(&harness, task, 1).await;
+    let reason = reason(&harness, task).await;
+    let items = harness.journal(task).await.items;
+    let first = items.iter().find_map(|item| {
+        let Fact::ToolStarted { tool_call_id, .. } = &item.fact else {
+            return None;
+        };
+        Some(tool_call_id.to_string())
+    });
+    assert!(
+        reason.contains(&first.unwrap()) && reason.contains("500"),
+        "{reason}"
+    );
+    harness.tool.answers(200, "paid");
+    answered(&harness, task, Action::Approve).await;
+    assert_eq!(harness.status(task).await, TaskStatus::Completed);
+    assert_eq!(harness.executions(task, "/refund"), 3);
+}
+
+#[apply(both)]
+async fn call_that_a_rule_holds_says_also_why_its_tool_is_in_quarantine(fixture: StoreFixture) {
+    let harness = harness(fixture, 2, 500).await;
+    harness.script(|asked| match asked {
+        1 => Ok(turn(&[SMALL])),
+        2 => Ok(turn(&[("refund", r#"{"order":1,"amount":120}"#)])),
+        _ => Ok(turn(&[])),
+    });
+    let task = harness.stopped().await;
+    is_held(&harness, task, 1).await;
+    let reason = reason(&harness, task).await;
+    let (rule, doubt) = reason
+        .split_once(". An earlier call of this tool (")
+        .unwrap();
+    assert_eq!(rule, "Refunds above 20 need a look");
+    assert!(doubt.contains("500"), "{reason}");
+}
+
+#[apply(both)]
+async fn edit_that_approves_nothing_keeps_the_judgement_with_the_reason_of_the_quarantine(
+    fixture: StoreFixture,
+) {
+    let mut harness = harness(fixture, 2, 500).await;
+    harness.configure(|yaml| yaml.replace("{ owner: true }", TWO));
+    harness.script(|asked| match asked {
+        1 => Ok(turn(&[SMALL])),
+        2 => Ok(turn(&[("refund", r#"{"order":1,"amount":120}"#)])),
+        _ => Ok(turn(&[])),
+    });
+    let task = harness.stopped().await;
+    is_held(&harness, task, 1).await;
+    let (request, call) = question(&harness, task).await;
+    let smaller = edit(r#"{"order":1,"amount":110}"#);
+    harness
+        .engine(0)
+        .decide(&person("bob"), request, each([(call[0], smaller)]), None)
+        .await
+        .unwrap();
+    harness.run().await;
+    assert_ne!(
+        only_open_request(&harness, task).await.0,
+        request,
+        "others are asked about the edited call"
+    );
+    assert!(
+        reason(&harness, task)
+            .await
+            .contains("An earlier call of this tool (")
+    );
+    let items = harness.journal(task).await.items;
+    let decided = items
+        .iter()
+        .position(|item| matches!(item.fact, Fact::Decision { .. }))
+        .unwrap();
+    assert!(
+        !items[decided..]
+            .iter()
+            .any(|item| matches!(item.fact, Fact::Judged { .. }))
+    );
+}
+
+#[apply(both)]
+async fn tool_that_failed_with_4xx_or_is_repeatable_is_not_quarantined(fixture: StoreFixture) {
+    let harness = harness(fixture, 3, 422).await;
+    let task = harness.stopped().await;
+    assert_eq!(
+        (
+            harness.status(task).await,
+            harness.executions(task, "/refund")
+        ),
+        (TaskStatus::Completed, 3)
+    );
+    harness.tool.answers(500, "");
+    harness.script(|asked| {
+        Ok(turn(if asked <= 2 {
+            &[("tag", r#"{"text":"paid"}"#)]
+        } else {
+            &[]
+        }))
+    });
+    let task = harness.stopped().await;
+    assert_eq!(
+        (harness.status(task).await, harness.executions(task, "/tag")),
+        (TaskStatus::Completed, 2)
+    );
+}
+
+#[apply(both)]
+async fn second_call_of_the_same_turn_is_held_after_a_5xx(fixture: StoreFixture) {
+    let harness = harness(fixture, 1, 503).await;
+    harness.script(|asked| Ok(turn(if asked == 1 { &[SMALL, SMALL] } else { &[] })));
+    let task = harness.stopped().await;
+    is_held(&harness, task, 1).await;
+}
+
+#[apply(both)]
+async fn decision_about_an_unknown_call_lifts_the_quarantine(fixture: StoreFixture) {
+    for action in [Action::Respond, Action::Reject] {
+        let harness = &harness(StoreFixture::like(&fixture).await, 2, 502).await;
         let task = harness.stopped().await;
-        is_held(&harness, task, 1).await;
-        let reason = reason(&harness, task).await;
-        let items = harness.journal(task).await.items;
-        let first = items.iter().find_map(|item| {
-            let Fact::ToolStarted { tool_call_id, .. } = &item.fact else { return None };
-            Some(tool_call_id.to_string())
-        });
-        assert!(reason.contains(&first.unwrap()) && reason.contains("500"), "{reason}");
+        assert_eq!(
+            only_open_request(harness, task).await.1,
+            RequestKind::Reconcile
+        );
         harness.tool.answers(200, "paid");
-        answered(&harness, task, Action::Approve).await;
-        assert_eq!(harness.status(task).await, TaskStatus::Completed);
-        assert_eq!(harness.executions(task, "/refund"), 3);
+        answered(harness, task, action).await;
+        assert_eq!(
+            (
+                harness.status(task).await,
+                harness.executions(task, "/refund")
+            ),
+            (TaskStatus::Completed, 2)
+        );
     }
+}
 
-    async fn call_that_a_rule_holds_says_also_why_its_tool_is_in_quarantine(fixture) {
-        let harness = harness(fixture, 2, 500).await;
-        harness.script(|asked| match asked {
-            1 => Ok(turn(&[SMALL])),
-            2 => Ok(turn(&[("refund", r#"{"order":1,"amount":120}"#)])),
-            _ => Ok(turn(&[])),
-        });
-        let task = harness.stopped().await;
-        is_held(&harness, task, 1).await;
-        let reason = reason(&harness, task).await;
-        let (rule, doubt) = reason.split_once(". An earlier call of this tool (").unwrap();
-        assert_eq!(rule, "Refunds above 20 need a look");
-        assert!(doubt.contains("500"), "{reason}");
-    }
+#[apply(both)]
+async fn expired_reconcile_request_does_not_lift_the_quarantine(fixture: StoreFixture) {
+    let harness = harness(fixture, 2, 502).await;
+    let task = harness.stopped().await;
+    harness.tool.answers(200, "paid");
+    harness.fixture.forward(Duration::from_hours(25));
+    harness.engine(0).worker().expire().await.unwrap();
+    harness.run().await;
+    is_held(&harness, task, 1).await;
+}
 
-    async fn edit_that_approves_nothing_keeps_the_judgement_with_the_reason_of_the_quarantine(fixture) {
-        let mut harness = harness(fixture, 2, 500).await;
-        harness.configure(|yaml| yaml.replace("{ owner: true }", TWO));
-        harness.script(|asked| match asked {
-            1 => Ok(turn(&[SMALL])),
-            2 => Ok(turn(&[("refund", r#"{"order":1,"amount":120}"#)])),
-            _ => Ok(turn(&[])),
-        });
-        let task = harness.stopped().await;
-        is_held(&harness, task, 1).await;
-        let (request, call) = question(&harness, task).await;
-        let smaller = edit(r#"{"order":1,"amount":110}"#);
-        harness.engine(0).decide(&person("bob"), request, each([(call[0], smaller)]), None).await.unwrap();
-        harness.run().await;
-        assert_ne!(only_open_request(&harness, task).await.0, request, "others are asked about the edited call");
-        assert!(reason(&harness, task).await.contains("An earlier call of this tool ("));
-        let items = harness.journal(task).await.items;
-        let decided = items.iter().position(|item| matches!(item.fact, Fact::Decision { .. })).unwrap();
-        assert!(!items[decided..].iter().any(|item| matches!(item.fact, Fact::Judged { .. })));
-    }
+#[apply(both)]
+async fn quarantine_outlives_a_cancel_and_a_message(fixture: StoreFixture) {
+    let harness = harness(fixture, 2, 502).await;
+    let task = harness.stopped().await;
+    harness.tool.answers(200, "paid");
+    let api = harness.engine(0);
+    api.cancel(&alice(), task, None).await.unwrap();
+    api.message(&alice(), task, message(false), None)
+        .await
+        .unwrap();
+    harness.run().await;
+    is_held(&harness, task, 1).await;
+    api.message(&alice(), task, message(true), None)
+        .await
+        .unwrap();
+    harness.script(|asked| Ok(turn(if asked <= 3 { &[SMALL] } else { &[] })));
+    harness.run().await;
+    is_held(&harness, task, 1).await;
+    // A person's rejection ends the quarantine, as an approval does.
+    let (request, _) = only_open_request(&harness, task).await;
+    api.decide(
+        &alice(),
+        request,
+        rejects(holdpoint::task::decision::Then::Continue),
+        None,
+    )
+    .await
+    .unwrap();
+    // The call that was just rejected stays rejected, so the model proposes a different call.
+    harness.script(|asked| {
+        Ok(turn(if asked <= 4 {
+            &[("refund", r#"{"order":1,"amount":6}"#)]
+        } else {
+            &[]
+        }))
+    });
+    harness.run().await;
+    assert_eq!(
+        (
+            harness.status(task).await,
+            harness.executions(task, "/refund")
+        ),
+        (TaskStatus::Completed, 2)
+    );
+}
 
-    async fn tool_that_failed_with_4xx_or_is_repeatable_is_not_quarantined(fixture) {
-        let harness = harness(fixture, 3, 422).await;
-        let task = harness.stopped().await;
-        assert_eq!((harness.status(task).await, harness.executions(task, "/refund")), (TaskStatus::Completed, 3));
-        harness.tool.answers(500, "");
-        harness.script(|asked| Ok(turn(if asked <= 2 { &[("tag", r#"{"text":"paid"}"#)] } else { &[] })));
-        let task = harness.stopped().await;
-        assert_eq!((harness.status(task).await, harness.executions(task, "/tag")), (TaskStatus::Completed, 2));
-    }
-
-    async fn second_call_of_the_same_turn_is_held_after_a_5xx(fixture) {
-        let harness = harness(fixture, 1, 503).await;
-        harness.script(|asked| Ok(turn(if asked == 1 { &[SMALL, SMALL] } else { &[] })));
-        let task = harness.stopped().await;
-        is_held(&harness, task, 1).await;
-    }
-
-    async fn decision_about_an_unknown_call_lifts_the_quarantine(fixture) {
-        for action in [Action::Respond, Action::Reject] {
-            let harness = &harness(StoreFixture::like(&fixture).await, 2, 502).await;
-            let task = harness.stopped().await;
-            assert_eq!(only_open_request(harness, task).await.1, RequestKind::Reconcile);
-            harness.tool.answers(200, "paid");
-            answered(harness, task, action).await;
-            assert_eq!((harness.status(task).await, harness.executions(task, "/refund")), (TaskStatus::Completed, 2));
-        }
-    }
-
-    async fn expired_reconcile_request_does_not_lift_the_quarantine(fixture) {
-        let harness = harness(fixture, 2, 502).await;
-        let task = harness.stopped().await;
-        harness.tool.answers(200, "paid");
-        harness.fixture.forward(Duration::from_hours(25));
-        harness.engine(0).worker().expire().await.unwrap();
-        harness.run().await;
-        is_held(&harness, task, 1).await;
-    }
-
-    async fn quarantine_outlives_a_cancel_and_a_message(fixture) {
-        let harness = harness(fixture, 2, 502).await;
-        let task = harness.stopped().await;
-        harness.tool.answers(200, "paid");
-        let api = harness.engine(0);
-        api.cancel(&alice(), task, None).await.unwrap();
-        api.message(&alice(), task, message(false), None).await.unwrap();
-        harness.run().await;
-        is_held(&harness, task, 1).await;
-        api.message(&alice(), task, message(true), None).await.unwrap();
-        harness.script(|asked| Ok(turn(if asked <= 3 { &[SMALL] } else { &[] })));
-        harness.run().await;
-        is_held(&harness, task, 1).await;
-        // A person's rejection ends the quarantine, as an approval does.
-        let (request, _) = only_open_request(&harness, task).await;
-        api.decide(&alice(), request, rejects(holdpoint::task::decision::Then::Continue), None).await.unwrap();
-        // The call that was just rejected stays rejected, so the model proposes a different call.
-        harness.script(|asked| Ok(turn(if asked <= 4 { &[("refund", r#"{"order":1,"amount":6}"#)] } else { &[] })));
-        harness.run().await;
-        assert_eq!((harness.status(task).await, harness.executions(task, "/refund")), (TaskStatus::Completed, 2));
-    }
-
-    async fn changed_effect_in_the_configuration_does_not_lift_the_quarantine(fixture) {
-        for effect in ["idempotent", "read_only"] {
-            let mut harness = harness(StoreFixture::like(&fixture).await, 2, 500).await;
-            harness.script(|asked| match asked {
-                1 => Ok(turn(&[SMALL])),
-                _ => Err(holdpoint::model::ModelError::new("no")),
-            });
-            let task = harness.stopped().await;
-            let now = format!("refund:\n    effect: {effect}\n");
-            harness.configure(|yaml| yaml.replace("refund:\n", &now));
-            harness.script(|asked| Ok(turn(if asked <= 2 { &[SMALL] } else { &[] })));
-            harness.engine(0).message(&alice(), task, message(false), None).await.unwrap();
-            harness.run().await;
-            is_held(&harness, task, 1).await;
-        }
-    }
-
-    async fn late_5xx_after_a_cancel_does_not_lift_the_quarantine(fixture) {
-        let harness = harness(fixture, 2, 500).await;
-        let engine = harness.engine(4);
-        harness.tool.close();
-        let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
-        harness.tool.reached(1).await;
-        engine.cancel(&alice(), task, None).await.unwrap();
-        harness.tool.open();
-        let is_late = |item: &Item| matches!(item.fact, Fact::LateResult(_));
-        let is_kept = async || harness.journal(task).await.items.iter().any(is_late);
-        crate::support::until("the late result is kept", is_kept).await;
-        harness.tool.answers(200, "paid");
-        engine.message(&alice(), task, message(false), None).await.unwrap();
-        harness.until_stopped(task).await;
-        is_held(&harness, task, 1).await;
-    }
-
-    async fn quarantine_outlives_a_retry_after_a_model_failure(fixture) {
-        let harness = harness(fixture, 1, 500).await;
+#[apply(both)]
+async fn changed_effect_in_the_configuration_does_not_lift_the_quarantine(fixture: StoreFixture) {
+    for effect in ["idempotent", "read_only"] {
+        let mut harness = harness(StoreFixture::like(&fixture).await, 2, 500).await;
         harness.script(|asked| match asked {
             1 => Ok(turn(&[SMALL])),
             _ => Err(holdpoint::model::ModelError::new("no")),
         });
         let task = harness.stopped().await;
-        assert_eq!(harness.status(task).await, TaskStatus::Failed);
-        harness.script(|asked| Ok(turn(if asked == 2 { &[SMALL] } else { &[] })));
-        harness.engine(0).retry(&alice(), task, None).await.unwrap();
+        let now = format!("refund:\n    effect: {effect}\n");
+        harness.configure(|yaml| yaml.replace("refund:\n", &now));
+        harness.script(|asked| Ok(turn(if asked <= 2 { &[SMALL] } else { &[] })));
+        harness
+            .engine(0)
+            .message(&alice(), task, message(false), None)
+            .await
+            .unwrap();
         harness.run().await;
         is_held(&harness, task, 1).await;
     }
+}
 
-    async fn edit_that_other_people_must_approve_leaves_the_tool_in_quarantine(fixture) {
-        let mut harness = harness(fixture, 3, 500).await;
-        harness.configure(|yaml| yaml.replace("{ owner: true }", "{ users: [bob] }"));
-        let task = harness.stopped().await;
-        is_held(&harness, task, 1).await;
-        let (request, call) = question(&harness, task).await;
-        let large = edit(r#"{"order":1,"amount":120}"#);
-        harness.engine(0).decide(&alice(), request, each([(call[0], large)]), None).await.unwrap();
-        harness.run().await;
-        assert_ne!(only_open_request(&harness, task).await.0, request, "the rule of large refunds asks Bob");
-        harness.engine(0).message(&alice(), task, message(true), None).await.unwrap();
-        harness.run().await;
-        is_held(&harness, task, 1).await;
-    }
+#[apply(both)]
+async fn late_5xx_after_a_cancel_does_not_lift_the_quarantine(fixture: StoreFixture) {
+    let harness = harness(fixture, 2, 500).await;
+    let engine = harness.engine(4);
+    harness.tool.close();
+    let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
+    harness.tool.reached(1).await;
+    engine.cancel(&alice(), task, None).await.unwrap();
+    harness.tool.open();
+    let is_late = |item: &Item| matches!(item.fact, Fact::LateResult(_));
+    let is_kept = async || harness.journal(task).await.items.iter().any(is_late);
+    crate::support::until("the late result is kept", is_kept).await;
+    harness.tool.answers(200, "paid");
+    engine
+        .message(&alice(), task, message(false), None)
+        .await
+        .unwrap();
+    harness.until_stopped(task).await;
+    is_held(&harness, task, 1).await;
+}
+
+#[apply(both)]
+async fn quarantine_outlives_a_retry_after_a_model_failure(fixture: StoreFixture) {
+    let harness = harness(fixture, 1, 500).await;
+    harness.script(|asked| match asked {
+        1 => Ok(turn(&[SMALL])),
+        _ => Err(holdpoint::model::ModelError::new("no")),
+    });
+    let task = harness.stopped().await;
+    assert_eq!(harness.status(task).await, TaskStatus::Failed);
+    harness.script(|asked| Ok(turn(if asked == 2 { &[SMALL] } else { &[] })));
+    harness.engine(0).retry(&alice(), task, None).await.unwrap();
+    harness.run().await;
+    is_held(&harness, task, 1).await;
+}
+
+#[apply(both)]
+async fn edit_that_other_people_must_approve_leaves_the_tool_in_quarantine(fixture: StoreFixture) {
+    let mut harness = harness(fixture, 3, 500).await;
+    harness.configure(|yaml| yaml.replace("{ owner: true }", "{ users: [bob] }"));
+    let task = harness.stopped().await;
+    is_held(&harness, task, 1).await;
+    let (request, call) = question(&harness, task).await;
+    let large = edit(r#"{"order":1,"amount":120}"#);
+    harness
+        .engine(0)
+        .decide(&alice(), request, each([(call[0], large)]), None)
+        .await
+        .unwrap();
+    harness.run().await;
+    assert_ne!(
+        only_open_request(&harness, task).await.0,
+        request,
+        "the rule of large refunds asks Bob"
+    );
+    harness
+        .engine(0)
+        .message(&alice(), task, message(true), None)
+        .await
+        .unwrap();
+    harness.run().await;
+    is_held(&harness, task, 1).await;
 }

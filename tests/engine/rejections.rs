@@ -11,6 +11,7 @@ use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::verdict::Verdict;
+use macro_rules_attribute::apply;
 
 use super::call_decisions::{
     approve, bodies, each, edit, last_open_request, message, question, reject, reject_because,
@@ -108,227 +109,409 @@ async fn asked_again(harness: &EngineHarness, task: TaskId, asked: usize) {
     );
 }
 
-both! {
-    async fn rejected_call_is_refused_with_the_same_reason_however_it_is_written(fixture) {
-        let harness = harness(fixture, &[
+#[apply(both)]
+async fn rejected_call_is_refused_with_the_same_reason_however_it_is_written(
+    fixture: StoreFixture,
+) {
+    let harness = harness(
+        fixture,
+        &[
             &[LARGE],
             &[("refund", r#" { "amount" : 1.2e2 , "order" : 1 } "#)],
             &[("refund", r#"{"\u006frder":1,"amount":120.00}"#), LARGE],
-        ]).await;
-        let task = harness.stopped().await;
+        ],
+    )
+    .await;
+    let task = harness.stopped().await;
+    no(&harness, task).await;
+    refused_unasked(&harness, task, 1).await;
+    assert_eq!(
+        outcomes(&harness.journal(task).await),
+        [Outcome::Rejected; 4]
+    );
+    assert_eq!(
+        verdicts(&harness, task).await,
+        [Verdict::Hold, Verdict::Deny, Verdict::Deny, Verdict::Deny]
+    );
+    assert!(
+        shown(&harness)
+            .iter()
+            .all(|told| told.contains("wrong customer")),
+        "{:?}",
+        shown(&harness)
+    );
+    assert_eq!(harness.tool.ledger().len(), 0);
+}
+
+#[apply(both)]
+async fn rejection_does_not_cover_other_arguments_or_other_tools(fixture: StoreFixture) {
+    const ORDER: (&str, &str) = ("forbidden", r#"{"order":1,"amount":120}"#);
+    let mut harness = harness(fixture, &[&[LARGE], &[OTHER], &[ORDER], &[LARGE]]).await;
+    harness.configure(|yaml| {
+        yaml.replace("decide: deny", "decide: hold").replace(
+            "forbidden: { http",
+            "forbidden: { parameters: { type: object }, http",
+        )
+    });
+    let task = harness.stopped().await;
+    for asked in 1..4 {
+        asked_again(&harness, task, asked).await;
         no(&harness, task).await;
-        refused_unasked(&harness, task, 1).await;
-        assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Rejected; 4]);
-        assert_eq!(verdicts(&harness, task).await, [Verdict::Hold, Verdict::Deny, Verdict::Deny, Verdict::Deny]);
-        assert!(shown(&harness).iter().all(|told| told.contains("wrong customer")), "{:?}", shown(&harness));
-        assert_eq!(harness.tool.ledger().len(), 0);
     }
+    refused_unasked(&harness, task, 3).await;
+}
 
-    async fn rejection_does_not_cover_other_arguments_or_other_tools(fixture) {
-        const ORDER: (&str, &str) = ("forbidden", r#"{"order":1,"amount":120}"#);
-        let mut harness = harness(fixture, &[&[LARGE], &[OTHER], &[ORDER], &[LARGE]]).await;
-        harness.configure(|yaml| {
-            yaml.replace("decide: deny", "decide: hold").replace("forbidden: { http", "forbidden: { parameters: { type: object }, http")
-        });
-        let task = harness.stopped().await;
-        for asked in 1..4 {
-            asked_again(&harness, task, asked).await;
-            no(&harness, task).await;
-        }
-        refused_unasked(&harness, task, 3).await;
-    }
+#[apply(both)]
+async fn call_without_arguments_equals_one_with_an_empty_object(fixture: StoreFixture) {
+    let mut harness = harness(
+        fixture,
+        &[
+            &[("forbidden", "")],
+            &[("forbidden", "")],
+            &[("forbidden", " {} ")],
+            &[("forbidden", " \n")],
+        ],
+    )
+    .await;
+    harness.configure(|yaml| yaml.replace("decide: deny", "decide: hold"));
+    let task = harness.stopped().await;
+    no(&harness, task).await;
+    refused_unasked(&harness, task, 1).await;
+    assert_eq!(
+        outcomes(&harness.journal(task).await),
+        [Outcome::Rejected; 4]
+    );
+}
 
-    async fn call_without_arguments_equals_one_with_an_empty_object(fixture) {
-        let mut harness = harness(fixture, &[&[("forbidden", "")], &[("forbidden", "")], &[("forbidden", " {} ")], &[("forbidden", " \n")]]).await;
-        harness.configure(|yaml| yaml.replace("decide: deny", "decide: hold"));
-        let task = harness.stopped().await;
-        no(&harness, task).await;
-        refused_unasked(&harness, task, 1).await;
-        assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Rejected; 4]);
-    }
+#[apply(both)]
+async fn rejected_call_is_refused_even_where_a_rule_allows_it_now(fixture: StoreFixture) {
+    let mut harness = harness(fixture, &[&[LARGE], &[LARGE], &[OTHER]]).await;
+    let task = harness.stopped().await;
+    let (request, _) = question(&harness, task).await;
+    harness
+        .engine(0)
+        .decide(&alice(), request, rejects(Then::Continue), None)
+        .await
+        .unwrap();
+    harness.configure(|yaml| yaml.replace("args.amount <= 20.0", "args.amount <= 2000.0"));
+    harness.run().await;
+    assert_eq!(
+        outcomes(&harness.journal(task).await),
+        [Outcome::Rejected, Outcome::Rejected, Outcome::Succeeded]
+    );
+    assert_eq!(bodies(&harness, task, "/refund").len(), 1);
+}
 
-    async fn rejected_call_is_refused_even_where_a_rule_allows_it_now(fixture) {
-        let mut harness = harness(fixture, &[&[LARGE], &[LARGE], &[OTHER]]).await;
-        let task = harness.stopped().await;
-        let (request, _) = question(&harness, task).await;
-        harness.engine(0).decide(&alice(), request, rejects(Then::Continue), None).await.unwrap();
-        harness.configure(|yaml| yaml.replace("args.amount <= 20.0", "args.amount <= 2000.0"));
-        harness.run().await;
-        assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Rejected, Outcome::Rejected, Outcome::Succeeded]);
-        assert_eq!(bodies(&harness, task, "/refund").len(), 1);
-    }
+#[apply(both)]
+async fn later_approval_of_such_a_call_lifts_its_rejection(fixture: StoreFixture) {
+    let harness = harness(fixture, &[&[LARGE], &[OTHER], &[LARGE]]).await;
+    let task = harness.stopped().await;
+    no(&harness, task).await;
+    // A person edits a call so that it equals the rejected call. The edit lets the edited call
+    // run.
+    let (request, calls) = question(&harness, task).await;
+    let written = each([(calls[0], edit(r#"{"amount":120,"order":1}"#))]);
+    harness
+        .engine(0)
+        .decide(&person("alice"), request, written, None)
+        .await
+        .unwrap();
+    harness.run().await;
+    asked_again(&harness, task, 3).await;
+    assert_eq!(harness.executions(task, "/refund"), 1);
+}
 
-    async fn later_approval_of_such_a_call_lifts_its_rejection(fixture) {
-        let harness = harness(fixture, &[&[LARGE], &[OTHER], &[LARGE]]).await;
-        let task = harness.stopped().await;
-        no(&harness, task).await;
-        // A person edits a call so that it equals the rejected call. The edit lets the edited call
-        // run.
-        let (request, calls) = question(&harness, task).await;
-        let written = each([(calls[0], edit(r#"{"amount":120,"order":1}"#))]);
-        harness.engine(0).decide(&person("alice"), request, written, None).await.unwrap();
-        harness.run().await;
-        asked_again(&harness, task, 3).await;
-        assert_eq!(harness.executions(task, "/refund"), 1);
-    }
-
-    async fn last_decision_of_two_equal_calls_in_one_request_stands(fixture) {
-        let harness = harness(fixture, &[&[LARGE, LARGE], &[LARGE]]).await;
-        for first_no in [true, false] {
-            let task = harness.stopped().await;
-            let (request, calls) = question(&harness, task).await;
-            let api = harness.engine(0);
-            for (call, yes) in [(calls[0], !first_no), (calls[1], first_no)] {
-                let reply = if yes { approve() } else { reject() };
-                api.decide(&alice(), request, each([(call, reply)]), None).await.unwrap();
-            }
-            harness.run().await;
-            assert_eq!(harness.executions(task, "/refund"), 1, "the one that was approved runs");
-            if first_no { asked_again(&harness, task, 2).await } else { refused_unasked(&harness, task, 1).await }
-        }
-        // The answers to both calls are in one body, so neither answer is later, and the rejection
-        // takes precedence.
-        for first_no in [true, false] {
-            let task = harness.stopped().await;
-            let (request, calls) = question(&harness, task).await;
-            let (no, yes) = if first_no { (calls[0], calls[1]) } else { (calls[1], calls[0]) };
-            harness.engine(0).decide(&alice(), request, each([(no, reject()), (yes, approve())]), None).await.unwrap();
-            harness.run().await;
-            assert_eq!(harness.executions(task, "/refund"), 1);
-            refused_unasked(&harness, task, 1).await;
-        }
-    }
-
-    async fn incomplete_approval_does_not_lift_a_rejection(fixture) {
-        let mut harness = harness(fixture, &[&[LARGE, LARGE], &[LARGE]]).await;
-        harness.configure(|yaml| yaml.replace("{ owner: true }", "{ owner: true, users: [bob], required: 2 }"));
+#[apply(both)]
+async fn last_decision_of_two_equal_calls_in_one_request_stands(fixture: StoreFixture) {
+    let harness = harness(fixture, &[&[LARGE, LARGE], &[LARGE]]).await;
+    for first_no in [true, false] {
         let task = harness.stopped().await;
         let (request, calls) = question(&harness, task).await;
         let api = harness.engine(0);
-        api.decide(&alice(), request, each([(calls[0], reject())]), None).await.unwrap();
-        api.decide(&alice(), request, each([(calls[1], approve())]), None).await.unwrap();
-        harness.fixture.forward(Duration::from_hours(25));
-        api.worker().expire().await.unwrap();
+        for (call, yes) in [(calls[0], !first_no), (calls[1], first_no)] {
+            let reply = if yes { approve() } else { reject() };
+            api.decide(&alice(), request, each([(call, reply)]), None)
+                .await
+                .unwrap();
+        }
         harness.run().await;
-        refused_unasked(&harness, task, 1).await;
-        assert_eq!(harness.tool.ledger().len(), 0);
-    }
-
-    async fn next_message_of_the_user_lifts_a_rejection(fixture) {
-        let harness = harness(fixture, &[&[LARGE], &[LARGE], &[], &[LARGE]]).await;
-        let task = harness.stopped().await;
-        no(&harness, task).await;
-        refused_unasked(&harness, task, 1).await;
-        harness.engine(0).message(&alice(), task, message(), None).await.unwrap();
-        harness.run().await;
-        asked_again(&harness, task, 2).await;
-    }
-
-    async fn expired_request_does_not_count_as_a_rejection(fixture) {
-        let harness = harness(fixture, &[&[LARGE], &[LARGE]]).await;
-        let task = harness.stopped().await;
-        harness.fixture.forward(Duration::from_hours(25));
-        harness.engine(0).worker().expire().await.unwrap();
-        harness.run().await;
-        asked_again(&harness, task, 2).await;
-    }
-
-    async fn withdrawn_request_does_not_count_as_a_rejection(fixture) {
-        let mut harness = harness(fixture, &[&[LARGE]]).await;
-        let task = harness.stopped().await;
-        harness.configure(|yaml| yaml.replace("exclusiveMinimum: 0", "minimum: 1"));
-        let (request, _) = question(&harness, task).await;
-        harness.engine(0).decide(&alice(), request, rejects(Then::Continue), None).await.unwrap_err();
-        harness.run().await;
-        asked_again(&harness, task, 2).await;
-    }
-
-    async fn declined_request_that_is_no_approval_does_not_count_as_a_rejection(fixture) {
-        const GUIDANCE: (&str, &str) = ("request_human_guidance", r#"{"question":"which one?"}"#);
-        let table: [(Calls, Change, RequestKind); 3] = [
-            (&[("refund", r#"{"order":1,"amount":5}"#)], str::to_owned, RequestKind::Reconcile),
-            (&[GUIDANCE], |yaml| yaml.replace("tools: [lookup, tag, refund, forbidden]", "tools: [lookup, tag, refund, forbidden], human: [guidance]"), RequestKind::Guidance),
-            (&[("forbidden", "{}")], |yaml| {
-                let yaml = yaml.replace("forbidden: { http: { method: POST, url: \"{tool}/forbidden\" } }", "forbidden: { external: {}, parameters: { type: object } }");
-                yaml.replace("decide: deny, reason: Not this one.", "decide: allow")
-            }, RequestKind::ExternalResult),
-        ];
-        for (calls, change, kind) in table {
-            let mut harness = EngineHarness::new(StoreFixture::like(&fixture).await, &[]).await;
-            harness.script(move |asked| Ok(turn(if asked <= 2 { calls } else { &[] })));
-            harness.configure(change);
-            harness.tool.answers(502, "");
-            let task = harness.stopped().await;
-            for asked_before in [1, 2] {
-                assert_eq!((last_open_request(&harness, task).await.kind, questions(&harness, task).await), (kind, asked_before));
-                answered(&harness, task, whole(Action::Reject, None)).await;
-            }
-            assert_eq!(harness.status(task).await, TaskStatus::Completed);
-            assert!(!verdicts(&harness, task).await.contains(&Verdict::Deny));
+        assert_eq!(
+            harness.executions(task, "/refund"),
+            1,
+            "the one that was approved runs"
+        );
+        if first_no {
+            asked_again(&harness, task, 2).await
+        } else {
+            refused_unasked(&harness, task, 1).await;
         }
     }
-
-    async fn rejection_of_an_edited_call_covers_the_edited_arguments_only(fixture) {
-        const WRITTEN: (&str, &str) = ("refund", r#"{"order":9,"amount":130}"#);
-        let mut harness = harness(fixture, &[&[LARGE], &[WRITTEN], &[LARGE]]).await;
-        harness.configure(|yaml| yaml.replace("{ owner: true }", "{ owner: true, users: [bob, carol], required: 2 }"));
+    // The answers to both calls are in one body, so neither answer is later, and the rejection
+    // takes precedence.
+    for first_no in [true, false] {
         let task = harness.stopped().await;
         let (request, calls) = question(&harness, task).await;
-        harness.engine(0).decide(&person("bob"), request, each([(calls[0], edit(r#"{"amount":130.0,"order":9}"#))]), None).await.unwrap();
-        harness.run().await;
-        no(&harness, task).await;
-        // The rejection covers the edited arguments, which `WRITTEN` equals. So the call `WRITTEN`
-        // was refused without a request. The rejection does not cover the arguments of `LARGE`.
-        assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Rejected; 2]);
-        asked_again(&harness, task, 3).await;
-        assert_eq!(last_open_request(&harness, task).await.pending_tool_calls[0].arguments_text, LARGE.1);
-    }
-
-    async fn too_many_rejections_fail_the_task(fixture) {
-        let mut harness = EngineHarness::new(fixture, &[]).await;
-        harness.script(|_| Ok(turn(&[LARGE])));
-        harness.configure(|yaml| yaml.replace("tools: [lookup, tag, refund, forbidden] }", "tools: [lookup, tag, refund, forbidden], limits: { max_rejections: 2 } }"));
-        let task = harness.stopped().await;
-        no(&harness, task).await;
-        let limited = async |refusals: usize| {
-            let journal = harness.journal(task).await;
-            let error = journal.row.error.clone().unwrap();
-            assert_eq!((journal.row.status, error.code, error.limit.as_deref()), (TaskStatus::Failed, FailureCode::LimitReached, Some("max_rejections")));
-            assert_eq!(outcomes(&journal), vec![Outcome::Rejected; 1 + refusals], "that many go on, one more ends it");
+        let (no, yes) = if first_no {
+            (calls[0], calls[1])
+        } else {
+            (calls[1], calls[0])
         };
-        limited(3).await;
-        harness.engine(0).retry(&alice(), task, None).await.unwrap();
+        harness
+            .engine(0)
+            .decide(
+                &alice(),
+                request,
+                each([(no, reject()), (yes, approve())]),
+                None,
+            )
+            .await
+            .unwrap();
         harness.run().await;
-        limited(3).await;
-        harness.engine(0).message(&alice(), task, message(), None).await.unwrap();
-        harness.run().await;
-        asked_again(&harness, task, 2).await;
-        answered(&harness, task, whole(Action::Approve, None)).await;
         assert_eq!(harness.executions(task, "/refund"), 1);
-    }
-
-    async fn repeated_calls_within_max_rejections_do_not_fail_the_task(fixture) {
-        let harness = harness(fixture, &[&[LARGE], &[LARGE], &[LARGE], &[LARGE]]).await;
-        let task = harness.stopped().await;
-        no(&harness, task).await;
         refused_unasked(&harness, task, 1).await;
-        assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Rejected; 4]);
     }
+}
 
-    async fn single_rejection_among_several_calls_goes_on_and_is_kept(fixture) {
-        let harness = harness(fixture, &[&[LARGE, OTHER], &[OTHER, LARGE]]).await;
+#[apply(both)]
+async fn incomplete_approval_does_not_lift_a_rejection(fixture: StoreFixture) {
+    let mut harness = harness(fixture, &[&[LARGE, LARGE], &[LARGE]]).await;
+    harness.configure(|yaml| {
+        yaml.replace(
+            "{ owner: true }",
+            "{ owner: true, users: [bob], required: 2 }",
+        )
+    });
+    let task = harness.stopped().await;
+    let (request, calls) = question(&harness, task).await;
+    let api = harness.engine(0);
+    api.decide(&alice(), request, each([(calls[0], reject())]), None)
+        .await
+        .unwrap();
+    api.decide(&alice(), request, each([(calls[1], approve())]), None)
+        .await
+        .unwrap();
+    harness.fixture.forward(Duration::from_hours(25));
+    api.worker().expire().await.unwrap();
+    harness.run().await;
+    refused_unasked(&harness, task, 1).await;
+    assert_eq!(harness.tool.ledger().len(), 0);
+}
+
+#[apply(both)]
+async fn next_message_of_the_user_lifts_a_rejection(fixture: StoreFixture) {
+    let harness = harness(fixture, &[&[LARGE], &[LARGE], &[], &[LARGE]]).await;
+    let task = harness.stopped().await;
+    no(&harness, task).await;
+    refused_unasked(&harness, task, 1).await;
+    harness
+        .engine(0)
+        .message(&alice(), task, message(), None)
+        .await
+        .unwrap();
+    harness.run().await;
+    asked_again(&harness, task, 2).await;
+}
+
+#[apply(both)]
+async fn expired_request_does_not_count_as_a_rejection(fixture: StoreFixture) {
+    let harness = harness(fixture, &[&[LARGE], &[LARGE]]).await;
+    let task = harness.stopped().await;
+    harness.fixture.forward(Duration::from_hours(25));
+    harness.engine(0).worker().expire().await.unwrap();
+    harness.run().await;
+    asked_again(&harness, task, 2).await;
+}
+
+#[apply(both)]
+async fn withdrawn_request_does_not_count_as_a_rejection(fixture: StoreFixture) {
+    let mut harness = harness(fixture, &[&[LARGE]]).await;
+    let task = harness.stopped().await;
+    harness.configure(|yaml| yaml.replace("exclusiveMinimum: 0", "minimum: 1"));
+    let (request, _) = question(&harness, task).await;
+    harness
+        .engine(0)
+        .decide(&alice(), request, rejects(Then::Continue), None)
+        .await
+        .unwrap_err();
+    harness.run().await;
+    asked_again(&harness, task, 2).await;
+}
+
+#[apply(both)]
+async fn declined_request_that_is_no_approval_does_not_count_as_a_rejection(fixture: StoreFixture) {
+    const GUIDANCE: (&str, &str) = ("request_human_guidance", r#"{"question":"which one?"}"#);
+    let table: [(Calls, Change, RequestKind); 3] = [
+        (
+            &[("refund", r#"{"order":1,"amount":5}"#)],
+            str::to_owned,
+            RequestKind::Reconcile,
+        ),
+        (
+            &[GUIDANCE],
+            |yaml| {
+                yaml.replace(
+                    "tools: [lookup, tag, refund, forbidden]",
+                    "tools: [lookup, tag, refund, forbidden], human: [guidance]",
+                )
+            },
+            RequestKind::Guidance,
+        ),
+        (
+            &[("forbidden", "{}")],
+            |yaml| {
+                let yaml = yaml.replace(
+                    "forbidden: { http: { method: POST, url: \"{tool}/forbidden\" } }",
+                    "forbidden: { external: {}, parameters: { type: object } }",
+                );
+                yaml.replace("decide: deny, reason: Not this one.", "decide: allow")
+            },
+            RequestKind::ExternalResult,
+        ),
+    ];
+    for (calls, change, kind) in table {
+        let mut harness = EngineHarness::new(StoreFixture::like(&fixture).await, &[]).await;
+        harness.script(move |asked| Ok(turn(if asked <= 2 { calls } else { &[] })));
+        harness.configure(change);
+        harness.tool.answers(502, "");
         let task = harness.stopped().await;
-        let (request, calls) = question(&harness, task).await;
-        let some = each([(calls[0], approve()), (calls[1], reject_because("too much"))]);
-        harness.engine(0).decide(&alice(), request, some, None).await.unwrap();
-        harness.run().await;
-        // The model repeats both calls. A person is asked about the call that was approved before.
-        // The call that was rejected before is refused at once.
-        let (_, again) = question(&harness, task).await;
-        assert_eq!(again.len(), 1);
-        answered(&harness, task, whole(Action::Approve, None)).await;
-        let expected = [Outcome::Rejected, Outcome::Succeeded, Outcome::Rejected, Outcome::Succeeded];
-        assert_eq!(outcomes(&harness.journal(task).await), expected);
-        assert!(shown(&harness)[2].contains("too much"), "{:?}", shown(&harness));
+        for asked_before in [1, 2] {
+            assert_eq!(
+                (
+                    last_open_request(&harness, task).await.kind,
+                    questions(&harness, task).await
+                ),
+                (kind, asked_before)
+            );
+            answered(&harness, task, whole(Action::Reject, None)).await;
+        }
+        assert_eq!(harness.status(task).await, TaskStatus::Completed);
+        assert!(!verdicts(&harness, task).await.contains(&Verdict::Deny));
     }
+}
+
+#[apply(both)]
+async fn rejection_of_an_edited_call_covers_the_edited_arguments_only(fixture: StoreFixture) {
+    const WRITTEN: (&str, &str) = ("refund", r#"{"order":9,"amount":130}"#);
+    let mut harness = harness(fixture, &[&[LARGE], &[WRITTEN], &[LARGE]]).await;
+    harness.configure(|yaml| {
+        yaml.replace(
+            "{ owner: true }",
+            "{ owner: true, users: [bob, carol], required: 2 }",
+        )
+    });
+    let task = harness.stopped().await;
+    let (request, calls) = question(&harness, task).await;
+    harness
+        .engine(0)
+        .decide(
+            &person("bob"),
+            request,
+            each([(calls[0], edit(r#"{"amount":130.0,"order":9}"#))]),
+            None,
+        )
+        .await
+        .unwrap();
+    harness.run().await;
+    no(&harness, task).await;
+    // The rejection covers the edited arguments, which `WRITTEN` equals. So the call `WRITTEN`
+    // was refused without a request. The rejection does not cover the arguments of `LARGE`.
+    assert_eq!(
+        outcomes(&harness.journal(task).await),
+        [Outcome::Rejected; 2]
+    );
+    asked_again(&harness, task, 3).await;
+    assert_eq!(
+        last_open_request(&harness, task).await.pending_tool_calls[0].arguments_text,
+        LARGE.1
+    );
+}
+
+#[apply(both)]
+async fn too_many_rejections_fail_the_task(fixture: StoreFixture) {
+    let mut harness = EngineHarness::new(fixture, &[]).await;
+    harness.script(|_| Ok(turn(&[LARGE])));
+    harness.configure(|yaml| {
+        yaml.replace(
+            "tools: [lookup, tag, refund, forbidden] }",
+            "tools: [lookup, tag, refund, forbidden], limits: { max_rejections: 2 } }",
+        )
+    });
+    let task = harness.stopped().await;
+    no(&harness, task).await;
+    let limited = async |refusals: usize| {
+        let journal = harness.journal(task).await;
+        let error = journal.row.error.clone().unwrap();
+        assert_eq!(
+            (journal.row.status, error.code, error.limit.as_deref()),
+            (
+                TaskStatus::Failed,
+                FailureCode::LimitReached,
+                Some("max_rejections")
+            )
+        );
+        assert_eq!(
+            outcomes(&journal),
+            vec![Outcome::Rejected; 1 + refusals],
+            "that many go on, one more ends it"
+        );
+    };
+    limited(3).await;
+    harness.engine(0).retry(&alice(), task, None).await.unwrap();
+    harness.run().await;
+    limited(3).await;
+    harness
+        .engine(0)
+        .message(&alice(), task, message(), None)
+        .await
+        .unwrap();
+    harness.run().await;
+    asked_again(&harness, task, 2).await;
+    answered(&harness, task, whole(Action::Approve, None)).await;
+    assert_eq!(harness.executions(task, "/refund"), 1);
+}
+
+#[apply(both)]
+async fn repeated_calls_within_max_rejections_do_not_fail_the_task(fixture: StoreFixture) {
+    let harness = harness(fixture, &[&[LARGE], &[LARGE], &[LARGE], &[LARGE]]).await;
+    let task = harness.stopped().await;
+    no(&harness, task).await;
+    refused_unasked(&harness, task, 1).await;
+    assert_eq!(
+        outcomes(&harness.journal(task).await),
+        [Outcome::Rejected; 4]
+    );
+}
+
+#[apply(both)]
+async fn single_rejection_among_several_calls_goes_on_and_is_kept(fixture: StoreFixture) {
+    let harness = harness(fixture, &[&[LARGE, OTHER], &[OTHER, LARGE]]).await;
+    let task = harness.stopped().await;
+    let (request, calls) = question(&harness, task).await;
+    let some = each([
+        (calls[0], approve()),
+        (calls[1], reject_because("too much")),
+    ]);
+    harness
+        .engine(0)
+        .decide(&alice(), request, some, None)
+        .await
+        .unwrap();
+    harness.run().await;
+    // The model repeats both calls. A person is asked about the call that was approved before.
+    // The call that was rejected before is refused at once.
+    let (_, again) = question(&harness, task).await;
+    assert_eq!(again.len(), 1);
+    answered(&harness, task, whole(Action::Approve, None)).await;
+    let expected = [
+        Outcome::Rejected,
+        Outcome::Succeeded,
+        Outcome::Rejected,
+        Outcome::Succeeded,
+    ];
+    assert_eq!(outcomes(&harness.journal(task).await), expected);
+    assert!(
+        shown(&harness)[2].contains("too much"),
+        "{:?}",
+        shown(&harness)
+    );
 }

@@ -9,6 +9,7 @@ use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::{RequestStatus, TaskStatus};
+use macro_rules_attribute::apply;
 use serde_json::Value;
 
 use super::engine_harness::{EngineHarness, alice, outcomes, person, rejects, too_late, whole};
@@ -83,151 +84,335 @@ async fn doubtful(fixture: StoreFixture, approvers: &str) -> (EngineHarness, Tas
     (harness, task, doubt)
 }
 
-both! {
-    async fn approver_is_warned_only_about_the_calls_to_decide(fixture) {
-        const STRANGE: &[(&str, &str)] =
-            &[("refund", "{\"order\":1,\"amount\":120         }"), ("forbidden", "         {}")];
-        let mut harness = EngineHarness::new(fixture, STRANGE).await;
-        harness.configure(|yaml| yaml.replace("decide: deny", "decide: hold, approvers: { users: [bob] }"));
-        let task = harness.held().await;
-        for (request, _) in harness.open(task).await {
-            let asked = harness.fixture.request(request).await.spec;
-            for call in asked.pending_tool_calls {
-                let codes: Vec<_> = call.warnings.iter().map(|warning| warning.code.as_str()).collect();
-                let expected: &[&str] = if call.needs_decision { &["long_blanks"] } else { &[] };
-                assert_eq!(codes, expected, "{}", call.name);
-            }
+#[apply(both)]
+async fn approver_is_warned_only_about_the_calls_to_decide(fixture: StoreFixture) {
+    const STRANGE: &[(&str, &str)] = &[
+        ("refund", "{\"order\":1,\"amount\":120         }"),
+        ("forbidden", "         {}"),
+    ];
+    let mut harness = EngineHarness::new(fixture, STRANGE).await;
+    harness.configure(|yaml| {
+        yaml.replace("decide: deny", "decide: hold, approvers: { users: [bob] }")
+    });
+    let task = harness.held().await;
+    for (request, _) in harness.open(task).await {
+        let asked = harness.fixture.request(request).await.spec;
+        for call in asked.pending_tool_calls {
+            let codes: Vec<_> = call
+                .warnings
+                .iter()
+                .map(|warning| warning.code.as_str())
+                .collect();
+            let expected: &[&str] = if call.needs_decision {
+                &["long_blanks"]
+            } else {
+                &[]
+            };
+            assert_eq!(codes, expected, "{}", call.name);
         }
     }
+}
 
-    async fn two_requests_approved_and_rejected_with_continue_run_one_call(fixture) {
-        let (harness, task, first, second) = two_questions(fixture, "expires_in: 24h").await;
-        let api = harness.engine(0);
-        api.decide(&person("bob"), second, rejects(Then::Continue), None).await.unwrap();
-        assert_eq!(harness.status(task).await, TaskStatus::Paused, "the other request is open");
-        assert_eq!(since_asked(&harness, task).await, ["decision", "tool_result"]);
-        assert_eq!(statuses(&harness, [first, second]).await, [RequestStatus::Pending, RequestStatus::Responded]);
-        api.decide(&alice(), first, whole(Action::Approve, None), None).await.unwrap();
-        assert_eq!(statuses(&harness, [first, second]).await, [RequestStatus::Resumed; 2]);
-        harness.run().await;
-        assert_eq!(since_asked(&harness, task).await, [
-            "decision", "tool_result", "decision", "task_status", "tool_started", "tool_result", "assistant_message", "task_status",
-        ]);
-        assert_eq!(harness.executions(task, "/refund") + harness.executions(task, "/forbidden"), 1);
-    }
+#[apply(both)]
+async fn two_requests_approved_and_rejected_with_continue_run_one_call(fixture: StoreFixture) {
+    let (harness, task, first, second) = two_questions(fixture, "expires_in: 24h").await;
+    let api = harness.engine(0);
+    api.decide(&person("bob"), second, rejects(Then::Continue), None)
+        .await
+        .unwrap();
+    assert_eq!(
+        harness.status(task).await,
+        TaskStatus::Paused,
+        "the other request is open"
+    );
+    assert_eq!(
+        since_asked(&harness, task).await,
+        ["decision", "tool_result"]
+    );
+    assert_eq!(
+        statuses(&harness, [first, second]).await,
+        [RequestStatus::Pending, RequestStatus::Responded]
+    );
+    api.decide(&alice(), first, whole(Action::Approve, None), None)
+        .await
+        .unwrap();
+    assert_eq!(
+        statuses(&harness, [first, second]).await,
+        [RequestStatus::Resumed; 2]
+    );
+    harness.run().await;
+    assert_eq!(
+        since_asked(&harness, task).await,
+        [
+            "decision",
+            "tool_result",
+            "decision",
+            "task_status",
+            "tool_started",
+            "tool_result",
+            "assistant_message",
+            "task_status",
+        ]
+    );
+    assert_eq!(
+        harness.executions(task, "/refund") + harness.executions(task, "/forbidden"),
+        1
+    );
+}
 
-    async fn two_requests_approved_and_rejected_with_cancel_run_nothing(fixture) {
-        let (harness, task, first, second) = two_questions(fixture, "expires_in: 24h").await;
-        let api = harness.engine(0);
-        api.decide(&alice(), first, whole(Action::Approve, None), None).await.unwrap();
-        assert!(harness.engine(1).claim().await.unwrap().is_empty(), "nothing of a turn runs while a question is open");
-        api.decide(&person("bob"), second, rejects(Then::Cancel), None).await.unwrap();
-        assert_eq!(since_asked(&harness, task).await, ["decision", "decision", "tool_result", "tool_result", "task_status"]);
-        let journal = harness.journal(task).await;
-        assert_eq!(outcomes(&journal), [Outcome::Canceled, Outcome::Rejected]);
-        assert_eq!((journal.row.status, journal.row.open_requests), (TaskStatus::Canceled, 0));
-        assert_eq!(statuses(&harness, [first, second]).await, [RequestStatus::Resumed; 2]);
-        assert_eq!(harness.tool.ledger().len(), 0);
-    }
+#[apply(both)]
+async fn two_requests_approved_and_rejected_with_cancel_run_nothing(fixture: StoreFixture) {
+    let (harness, task, first, second) = two_questions(fixture, "expires_in: 24h").await;
+    let api = harness.engine(0);
+    api.decide(&alice(), first, whole(Action::Approve, None), None)
+        .await
+        .unwrap();
+    assert!(
+        harness.engine(1).claim().await.unwrap().is_empty(),
+        "nothing of a turn runs while a question is open"
+    );
+    api.decide(&person("bob"), second, rejects(Then::Cancel), None)
+        .await
+        .unwrap();
+    assert_eq!(
+        since_asked(&harness, task).await,
+        [
+            "decision",
+            "decision",
+            "tool_result",
+            "tool_result",
+            "task_status"
+        ]
+    );
+    let journal = harness.journal(task).await;
+    assert_eq!(outcomes(&journal), [Outcome::Canceled, Outcome::Rejected]);
+    assert_eq!(
+        (journal.row.status, journal.row.open_requests),
+        (TaskStatus::Canceled, 0)
+    );
+    assert_eq!(
+        statuses(&harness, [first, second]).await,
+        [RequestStatus::Resumed; 2]
+    );
+    assert_eq!(harness.tool.ledger().len(), 0);
+}
 
-    async fn answered_request_is_resumed_when_its_task_is_canceled(fixture) {
-        let (harness, task, first, second) = two_questions(fixture, "expires_in: 24h").await;
-        let api = harness.engine(0);
-        api.decide(&alice(), first, whole(Action::Approve, None), None).await.unwrap();
-        api.cancel(&alice(), task, None).await.unwrap();
-        assert_eq!(statuses(&harness, [first, second]).await, [RequestStatus::Resumed, RequestStatus::Withdrawn]);
-        assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Canceled; 2]);
-    }
+#[apply(both)]
+async fn answered_request_is_resumed_when_its_task_is_canceled(fixture: StoreFixture) {
+    let (harness, task, first, second) = two_questions(fixture, "expires_in: 24h").await;
+    let api = harness.engine(0);
+    api.decide(&alice(), first, whole(Action::Approve, None), None)
+        .await
+        .unwrap();
+    api.cancel(&alice(), task, None).await.unwrap();
+    assert_eq!(
+        statuses(&harness, [first, second]).await,
+        [RequestStatus::Resumed, RequestStatus::Withdrawn]
+    );
+    assert_eq!(
+        outcomes(&harness.journal(task).await),
+        [Outcome::Canceled; 2]
+    );
+}
 
-    async fn request_that_expires_leaves_the_other_request_open(fixture) {
-        let (harness, task, first, second) = two_questions(fixture, "expires_in: 1h").await;
-        let api = harness.engine(0);
-        harness.fixture.forward(Duration::from_hours(2));
-        let late = api.decide(&person("bob"), second, whole(Action::Approve, None), None).await;
-        assert_eq!(late.err(), Some(Refusal::Expired(second)), "swept or not");
-        api.worker().expire().await.unwrap();
-        assert_eq!(since_asked(&harness, task).await, ["request_closed", "tool_result"]);
-        assert_eq!(harness.status(task).await, TaskStatus::Paused);
-        api.decide(&alice(), first, whole(Action::Approve, None), None).await.unwrap();
-        harness.finish(task).await;
-        assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Expired, Outcome::Succeeded]);
-        assert_eq!((harness.executions(task, "/refund"), harness.executions(task, "/forbidden")), (1, 0));
-    }
+#[apply(both)]
+async fn request_that_expires_leaves_the_other_request_open(fixture: StoreFixture) {
+    let (harness, task, first, second) = two_questions(fixture, "expires_in: 1h").await;
+    let api = harness.engine(0);
+    harness.fixture.forward(Duration::from_hours(2));
+    let late = api
+        .decide(&person("bob"), second, whole(Action::Approve, None), None)
+        .await;
+    assert_eq!(late.err(), Some(Refusal::Expired(second)), "swept or not");
+    api.worker().expire().await.unwrap();
+    assert_eq!(
+        since_asked(&harness, task).await,
+        ["request_closed", "tool_result"]
+    );
+    assert_eq!(harness.status(task).await, TaskStatus::Paused);
+    api.decide(&alice(), first, whole(Action::Approve, None), None)
+        .await
+        .unwrap();
+    harness.finish(task).await;
+    assert_eq!(
+        outcomes(&harness.journal(task).await),
+        [Outcome::Expired, Outcome::Succeeded]
+    );
+    assert_eq!(
+        (
+            harness.executions(task, "/refund"),
+            harness.executions(task, "/forbidden")
+        ),
+        (1, 0)
+    );
+}
 
-    async fn request_whose_expiry_cancels_withdraws_the_other_request(fixture) {
-        let (harness, task, first, second) = two_questions(fixture, "expires_in: 1h, on_expiry: cancel").await;
-        let api = harness.engine(0);
-        harness.fixture.forward(Duration::from_hours(2));
-        api.worker().expire().await.unwrap();
-        assert_eq!(harness.status(task).await, TaskStatus::Canceled);
-        assert_eq!(statuses(&harness, [first, second]).await, [RequestStatus::Withdrawn, RequestStatus::Expired]);
-        assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Canceled; 2]);
-        let late = api.decide(&alice(), first, whole(Action::Approve, None), None).await;
-        assert_eq!(late.err(), Some(Refusal::Withdrawn(first)));
-    }
+#[apply(both)]
+async fn request_whose_expiry_cancels_withdraws_the_other_request(fixture: StoreFixture) {
+    let (harness, task, first, second) =
+        two_questions(fixture, "expires_in: 1h, on_expiry: cancel").await;
+    let api = harness.engine(0);
+    harness.fixture.forward(Duration::from_hours(2));
+    api.worker().expire().await.unwrap();
+    assert_eq!(harness.status(task).await, TaskStatus::Canceled);
+    assert_eq!(
+        statuses(&harness, [first, second]).await,
+        [RequestStatus::Withdrawn, RequestStatus::Expired]
+    );
+    assert_eq!(
+        outcomes(&harness.journal(task).await),
+        [Outcome::Canceled; 2]
+    );
+    let late = api
+        .decide(&alice(), first, whole(Action::Approve, None), None)
+        .await;
+    assert_eq!(late.err(), Some(Refusal::Withdrawn(first)));
+}
 
-    async fn two_required_approvals_must_come_from_two_people(fixture) {
-        let mut harness = EngineHarness::new(fixture, LARGE).await;
-        harness.configure(|yaml| yaml.replace("{ owner: true }", "{ owner: true, users: [bob], required: 2 }"));
-        let task = harness.held().await;
-        let [(request, _)] = harness.open(task).await[..] else { panic!("one is open") };
-        let api = harness.engine(0);
-        api.decide(&alice(), request, whole(Action::Approve, None), None).await.unwrap();
-        for again in [Action::Approve, Action::Reject] {
-            let twice = api.decide(&alice(), request, whole(again, None), None).await;
-            assert!(too_late(&twice, request));
-        }
-        assert!(harness.engine(1).claim().await.unwrap().is_empty(), "one is not enough");
-        api.decide(&person("bob"), request, whole(Action::Approve, None), None).await.unwrap();
-        harness.run().await;
-        assert_eq!((harness.status(task).await, harness.executions(task, "/refund")), (TaskStatus::Completed, 1));
-        assert_eq!(harness.tool.ledger()[0].header("holdpoint-decided-by"), "alice,bob");
+#[apply(both)]
+async fn two_required_approvals_must_come_from_two_people(fixture: StoreFixture) {
+    let mut harness = EngineHarness::new(fixture, LARGE).await;
+    harness.configure(|yaml| {
+        yaml.replace(
+            "{ owner: true }",
+            "{ owner: true, users: [bob], required: 2 }",
+        )
+    });
+    let task = harness.held().await;
+    let [(request, _)] = harness.open(task).await[..] else {
+        panic!("one is open")
+    };
+    let api = harness.engine(0);
+    api.decide(&alice(), request, whole(Action::Approve, None), None)
+        .await
+        .unwrap();
+    for again in [Action::Approve, Action::Reject] {
+        let twice = api
+            .decide(&alice(), request, whole(again, None), None)
+            .await;
+        assert!(too_late(&twice, request));
     }
+    assert!(
+        harness.engine(1).claim().await.unwrap().is_empty(),
+        "one is not enough"
+    );
+    api.decide(&person("bob"), request, whole(Action::Approve, None), None)
+        .await
+        .unwrap();
+    harness.run().await;
+    assert_eq!(
+        (
+            harness.status(task).await,
+            harness.executions(task, "/refund")
+        ),
+        (TaskStatus::Completed, 1)
+    );
+    assert_eq!(
+        harness.tool.ledger()[0].header("holdpoint-decided-by"),
+        "alice,bob"
+    );
+}
 
-    async fn retry_of_a_call_that_required_two_approvals_requires_two(fixture) {
-        let (harness, task, doubt) = doubtful(fixture, "{ owner: true, users: [bob], required: 2 }").await;
-        let api = harness.engine(0);
-        api.decide(&alice(), doubt, whole(Action::Retry, None), None).await.unwrap();
-        assert!(harness.engine(1).claim().await.unwrap().is_empty(), "one is not enough");
-        let twice = api.decide(&alice(), doubt, whole(Action::Retry, None), None).await;
-        assert!(too_late(&twice, doubt));
-        api.decide(&person("bob"), doubt, whole(Action::Retry, None), None).await.unwrap();
-        harness.run().await;
-        assert_eq!((harness.status(task).await, harness.executions(task, "/refund")), (TaskStatus::Completed, 2));
-        let keys: Vec<_> = harness.tool.ledger().iter().map(|call| call.header("idempotency-key").to_owned()).collect();
-        assert_eq!(keys[0], keys[1], "the same key");
-    }
+#[apply(both)]
+async fn retry_of_a_call_that_required_two_approvals_requires_two(fixture: StoreFixture) {
+    let (harness, task, doubt) =
+        doubtful(fixture, "{ owner: true, users: [bob], required: 2 }").await;
+    let api = harness.engine(0);
+    api.decide(&alice(), doubt, whole(Action::Retry, None), None)
+        .await
+        .unwrap();
+    assert!(
+        harness.engine(1).claim().await.unwrap().is_empty(),
+        "one is not enough"
+    );
+    let twice = api
+        .decide(&alice(), doubt, whole(Action::Retry, None), None)
+        .await;
+    assert!(too_late(&twice, doubt));
+    api.decide(&person("bob"), doubt, whole(Action::Retry, None), None)
+        .await
+        .unwrap();
+    harness.run().await;
+    assert_eq!(
+        (
+            harness.status(task).await,
+            harness.executions(task, "/refund")
+        ),
+        (TaskStatus::Completed, 2)
+    );
+    let keys: Vec<_> = harness
+        .tool
+        .ledger()
+        .iter()
+        .map(|call| call.header("idempotency-key").to_owned())
+        .collect();
+    assert_eq!(keys[0], keys[1], "the same key");
+}
 
-    async fn outcome_of_a_call_may_be_told_by_one_person(fixture) {
-        let (harness, task, doubt) = doubtful(fixture, "{ owner: true, users: [bob], required: 2 }").await;
-        let api = harness.engine(0);
-        api.decide(&alice(), doubt, whole(Action::Retry, None), None).await.unwrap();
-        let paid = whole(Action::Respond, Some(Value::from("it was paid")));
-        api.decide(&person("bob"), doubt, paid, None).await.unwrap();
-        harness.run().await;
-        assert_eq!((harness.status(task).await, harness.executions(task, "/refund")), (TaskStatus::Completed, 1));
-        assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Responded]);
-    }
+#[apply(both)]
+async fn outcome_of_a_call_may_be_told_by_one_person(fixture: StoreFixture) {
+    let (harness, task, doubt) =
+        doubtful(fixture, "{ owner: true, users: [bob], required: 2 }").await;
+    let api = harness.engine(0);
+    api.decide(&alice(), doubt, whole(Action::Retry, None), None)
+        .await
+        .unwrap();
+    let paid = whole(Action::Respond, Some(Value::from("it was paid")));
+    api.decide(&person("bob"), doubt, paid, None).await.unwrap();
+    harness.run().await;
+    assert_eq!(
+        (
+            harness.status(task).await,
+            harness.executions(task, "/refund")
+        ),
+        (TaskStatus::Completed, 1)
+    );
+    assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Responded]);
+}
 
-    async fn later_calls_wait_after_an_unknown_outcome(fixture) {
-        let harness = EngineHarness::new(fixture, &[("refund", r#"{"order":1,"amount":5}"#), ("lookup", r#"{"order":1}"#)]).await;
-        harness.tool.answers(504, "");
-        let task = harness.stopped().await;
-        assert_eq!((harness.executions(task, "/refund"), harness.executions(task, "/lookup")), (1, 0));
-        harness.tool.answers(200, "found");
-        harness.answer_all(&harness.engine(0), task).await;
-        harness.run().await;
-        assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Responded, Outcome::Succeeded]);
-    }
+#[apply(both)]
+async fn later_calls_wait_after_an_unknown_outcome(fixture: StoreFixture) {
+    let harness = EngineHarness::new(
+        fixture,
+        &[
+            ("refund", r#"{"order":1,"amount":5}"#),
+            ("lookup", r#"{"order":1}"#),
+        ],
+    )
+    .await;
+    harness.tool.answers(504, "");
+    let task = harness.stopped().await;
+    assert_eq!(
+        (
+            harness.executions(task, "/refund"),
+            harness.executions(task, "/lookup")
+        ),
+        (1, 0)
+    );
+    harness.tool.answers(200, "found");
+    harness.answer_all(&harness.engine(0), task).await;
+    harness.run().await;
+    assert_eq!(
+        outcomes(&harness.journal(task).await),
+        [Outcome::Responded, Outcome::Succeeded]
+    );
+}
 
-    async fn repeatable_call_fails_after_three_attempts(fixture) {
-        let harness = EngineHarness::new(fixture, &[("tag", r#"{"text":"x"}"#)]).await;
-        harness.tool.answers(502, "");
-        let task = harness.stopped().await;
-        let journal = harness.journal(task).await;
-        assert_eq!((journal.row.status, outcomes(&journal)), (TaskStatus::Completed, vec![Outcome::Failed]));
-        let keys: std::collections::BTreeSet<_> =
-            harness.tool.ledger().iter().map(|call| call.header("idempotency-key").to_owned()).collect();
-        assert_eq!((harness.executions(task, "/tag"), keys.len()), (3, 1));
-    }
+#[apply(both)]
+async fn repeatable_call_fails_after_three_attempts(fixture: StoreFixture) {
+    let harness = EngineHarness::new(fixture, &[("tag", r#"{"text":"x"}"#)]).await;
+    harness.tool.answers(502, "");
+    let task = harness.stopped().await;
+    let journal = harness.journal(task).await;
+    assert_eq!(
+        (journal.row.status, outcomes(&journal)),
+        (TaskStatus::Completed, vec![Outcome::Failed])
+    );
+    let keys: std::collections::BTreeSet<_> = harness
+        .tool
+        .ledger()
+        .iter()
+        .map(|call| call.header("idempotency-key").to_owned())
+        .collect();
+    assert_eq!((harness.executions(task, "/tag"), keys.len()), (3, 1));
 }

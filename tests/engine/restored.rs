@@ -8,6 +8,7 @@ use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::progress::Progress;
 use holdpoint::task::request::{RequestKind, RequestSpec};
 use holdpoint::task::status::TaskStatus;
+use macro_rules_attribute::apply;
 use serde_json::Value;
 
 use super::engine_harness::{EngineHarness, alice, go, outcomes, rejects, turn, whole};
@@ -49,111 +50,239 @@ async fn only_open_request(harness: &EngineHarness, task: TaskId) -> (RequestId,
     (open.spec.request_id, open.spec.clone())
 }
 
-both! {
-    async fn approved_but_unstarted_call_after_a_restore_is_asked_about_and_runs_on_retry(fixture) {
-        let (harness, task) = approved(fixture).await;
-        mark_restored(&harness).await;
-        harness.run().await;
-        assert_eq!((harness.status(task).await, harness.tool.ledger().len()), (TaskStatus::Paused, 0));
-        let (request, asked) = only_open_request(&harness, task).await;
-        assert_eq!(asked.kind, RequestKind::Reconcile);
-        let details = asked.details.clone().unwrap();
-        assert_eq!((&details["sent_at"], &details["attempt"], &details["replica"]), (&Value::Null, &Value::Null, &Value::Null));
-        assert!(details["problem"].as_str().unwrap().contains("restored"), "{details}");
-        assert_eq!(asked.pending_tool_calls[0].warnings[0].code, "may_already_have_run");
-        harness.engine(0).decide(&alice(), request, whole(Action::Retry, None), None).await.unwrap();
-        harness.run().await;
-        assert_eq!((harness.status(task).await, harness.tool.ledger().len()), (TaskStatus::Completed, 1));
-    }
+#[apply(both)]
+async fn approved_but_unstarted_call_after_a_restore_is_asked_about_and_runs_on_retry(
+    fixture: StoreFixture,
+) {
+    let (harness, task) = approved(fixture).await;
+    mark_restored(&harness).await;
+    harness.run().await;
+    assert_eq!(
+        (harness.status(task).await, harness.tool.ledger().len()),
+        (TaskStatus::Paused, 0)
+    );
+    let (request, asked) = only_open_request(&harness, task).await;
+    assert_eq!(asked.kind, RequestKind::Reconcile);
+    let details = asked.details.clone().unwrap();
+    assert_eq!(
+        (
+            &details["sent_at"],
+            &details["attempt"],
+            &details["replica"]
+        ),
+        (&Value::Null, &Value::Null, &Value::Null)
+    );
+    assert!(
+        details["problem"].as_str().unwrap().contains("restored"),
+        "{details}"
+    );
+    assert_eq!(
+        asked.pending_tool_calls[0].warnings[0].code,
+        "may_already_have_run"
+    );
+    harness
+        .engine(0)
+        .decide(&alice(), request, whole(Action::Retry, None), None)
+        .await
+        .unwrap();
+    harness.run().await;
+    assert_eq!(
+        (harness.status(task).await, harness.tool.ledger().len()),
+        (TaskStatus::Completed, 1)
+    );
+}
 
-    async fn unused_permit_to_retry_is_uncertain_again_after_the_next_restore(fixture) {
-        let (harness, task) = approved(fixture).await;
-        mark_restored(&harness).await;
-        harness.run().await;
-        let (first, _) = only_open_request(&harness, task).await;
-        harness.engine(0).decide(&alice(), first, whole(Action::Retry, None), None).await.unwrap();
-        mark_restored(&harness).await;
-        harness.run().await;
-        let (second, _) = only_open_request(&harness, task).await;
-        assert!(first != second && harness.tool.ledger().is_empty());
-        harness.engine(0).decide(&alice(), second, rejects(Then::Continue), None).await.unwrap();
-        harness.run().await;
-        assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Failed]);
-        assert_eq!((harness.status(task).await, harness.tool.ledger().len()), (TaskStatus::Completed, 0));
-    }
+#[apply(both)]
+async fn unused_permit_to_retry_is_uncertain_again_after_the_next_restore(fixture: StoreFixture) {
+    let (harness, task) = approved(fixture).await;
+    mark_restored(&harness).await;
+    harness.run().await;
+    let (first, _) = only_open_request(&harness, task).await;
+    harness
+        .engine(0)
+        .decide(&alice(), first, whole(Action::Retry, None), None)
+        .await
+        .unwrap();
+    mark_restored(&harness).await;
+    harness.run().await;
+    let (second, _) = only_open_request(&harness, task).await;
+    assert!(first != second && harness.tool.ledger().is_empty());
+    harness
+        .engine(0)
+        .decide(&alice(), second, rejects(Then::Continue), None)
+        .await
+        .unwrap();
+    harness.run().await;
+    assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Failed]);
+    assert_eq!(
+        (harness.status(task).await, harness.tool.ledger().len()),
+        (TaskStatus::Completed, 0)
+    );
+}
 
-    async fn canceled_call_after_a_restore_ends_as_unknown_asked_about_or_not(fixture) {
-        let (harness, task) = approved(fixture).await;
-        mark_restored(&harness).await;
-        harness.engine(0).cancel(&alice(), task, None).await.unwrap();
-        assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Unknown]);
-        let message = MessageInput { items: go().items, user_context: None, supersede: false };
-        harness.script(|_| Ok(turn(&[])));
-        harness.engine(4).message(&alice(), task, message, None).await.unwrap();
-        harness.finish(task).await;
-        let second = harness.queued().await;
-        harness.script(|asked| Ok(turn(if asked == 1 { LARGE } else { &[] })));
-        harness.run().await;
-        harness.answer_all(&harness.engine(0), second).await;
-        mark_restored(&harness).await;
-        harness.run().await;
-        assert_eq!(only_open_request(&harness, second).await.1.kind, RequestKind::Reconcile);
-        let message = MessageInput { items: go().items, user_context: None, supersede: true };
-        harness.engine(0).message(&alice(), second, message, None).await.unwrap();
-        assert_eq!(outcomes(&harness.journal(second).await), [Outcome::Unknown]);
-        assert!(harness.tool.ledger().is_empty());
-    }
+#[apply(both)]
+async fn canceled_call_after_a_restore_ends_as_unknown_asked_about_or_not(fixture: StoreFixture) {
+    let (harness, task) = approved(fixture).await;
+    mark_restored(&harness).await;
+    harness
+        .engine(0)
+        .cancel(&alice(), task, None)
+        .await
+        .unwrap();
+    assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Unknown]);
+    let message = MessageInput {
+        items: go().items,
+        user_context: None,
+        supersede: false,
+    };
+    harness.script(|_| Ok(turn(&[])));
+    harness
+        .engine(4)
+        .message(&alice(), task, message, None)
+        .await
+        .unwrap();
+    harness.finish(task).await;
+    let second = harness.queued().await;
+    harness.script(|asked| Ok(turn(if asked == 1 { LARGE } else { &[] })));
+    harness.run().await;
+    harness.answer_all(&harness.engine(0), second).await;
+    mark_restored(&harness).await;
+    harness.run().await;
+    assert_eq!(
+        only_open_request(&harness, second).await.1.kind,
+        RequestKind::Reconcile
+    );
+    let message = MessageInput {
+        items: go().items,
+        user_context: None,
+        supersede: true,
+    };
+    harness
+        .engine(0)
+        .message(&alice(), second, message, None)
+        .await
+        .unwrap();
+    assert_eq!(outcomes(&harness.journal(second).await), [Outcome::Unknown]);
+    assert!(harness.tool.ledger().is_empty());
+}
 
-    async fn open_request_is_marked_uncertain_after_a_restore_and_its_approval_runs_the_call(fixture) {
-        let harness = EngineHarness::new(fixture, LARGE).await;
-        let task = harness.held().await;
-        let (request, before) = only_open_request(&harness, task).await;
-        mark_restored(&harness).await;
-        let row = harness.fixture.request(request).await;
-        assert!(row.history_uncertain && row.spec == before, "the request's content does not change");
-        harness.answer_all(&harness.engine(0), task).await;
-        harness.run().await;
-        assert_eq!((harness.status(task).await, harness.tool.ledger().len()), (TaskStatus::Completed, 1));
-    }
+#[apply(both)]
+async fn open_request_is_marked_uncertain_after_a_restore_and_its_approval_runs_the_call(
+    fixture: StoreFixture,
+) {
+    let harness = EngineHarness::new(fixture, LARGE).await;
+    let task = harness.held().await;
+    let (request, before) = only_open_request(&harness, task).await;
+    mark_restored(&harness).await;
+    let row = harness.fixture.request(request).await;
+    assert!(
+        row.history_uncertain && row.spec == before,
+        "the request's content does not change"
+    );
+    harness.answer_all(&harness.engine(0), task).await;
+    harness.run().await;
+    assert_eq!(
+        (harness.status(task).await, harness.tool.ledger().len()),
+        (TaskStatus::Completed, 1)
+    );
+}
 
-    async fn rejected_call_after_a_restore_is_not_reported_as_not_run(fixture) {
-        let harness = EngineHarness::new(fixture, LARGE).await;
-        let task = harness.held().await;
-        let (request, _) = only_open_request(&harness, task).await;
-        mark_restored(&harness).await;
-        harness.engine(0).decide(&alice(), request, rejects(Then::Continue), None).await.unwrap();
-        let items = harness.journal(task).await.items;
-        let result = items.iter().find_map(|item| if let Fact::ToolResult(result) = &item.fact { Some(result) } else { None });
-        let result = result.unwrap();
-        assert_eq!(result.outcome, Outcome::Rejected);
-        assert!(result.content.contains("not known") && !result.content.contains("was not run"), "{}", result.content);
-    }
+#[apply(both)]
+async fn rejected_call_after_a_restore_is_not_reported_as_not_run(fixture: StoreFixture) {
+    let harness = EngineHarness::new(fixture, LARGE).await;
+    let task = harness.held().await;
+    let (request, _) = only_open_request(&harness, task).await;
+    mark_restored(&harness).await;
+    harness
+        .engine(0)
+        .decide(&alice(), request, rejects(Then::Continue), None)
+        .await
+        .unwrap();
+    let items = harness.journal(task).await.items;
+    let result = items.iter().find_map(|item| {
+        if let Fact::ToolResult(result) = &item.fact {
+            Some(result)
+        } else {
+            None
+        }
+    });
+    let result = result.unwrap();
+    assert_eq!(result.outcome, Outcome::Rejected);
+    assert!(
+        result.content.contains("not known") && !result.content.contains("was not run"),
+        "{}",
+        result.content
+    );
+}
 
-    async fn once_call_after_a_restore_is_held_until_the_users_next_message(fixture) {
-        let harness = EngineHarness::new(fixture, &[]).await;
-        harness.script(|asked| Ok(turn(match asked { 1 => LOOKUP, 2 | 3 => SMALL, _ => &[] })));
-        let task = harness.queued().await;
-        mark_restored(&harness).await;
-        harness.run().await;
-        assert_eq!((harness.executions(task, "/lookup"), harness.executions(task, "/refund")), (1, 0));
-        let (_, held) = only_open_request(&harness, task).await;
-        assert_eq!((held.kind, held.terms.clone()), (RequestKind::Approval, holdpoint::task::verdict::Terms::default()));
-        let call = &held.pending_tool_calls[0];
-        assert!(call.reason.as_ref().unwrap().contains("restored"), "{:?}", call.reason);
-        assert!(call.warnings.is_empty(), "this very call has not run");
-        let message = MessageInput { items: go().items, user_context: None, supersede: true };
-        harness.engine(0).message(&alice(), task, message, None).await.unwrap();
-        harness.run().await;
-        assert_eq!((harness.status(task).await, harness.executions(task, "/refund")), (TaskStatus::Completed, 1));
-    }
+#[apply(both)]
+async fn once_call_after_a_restore_is_held_until_the_users_next_message(fixture: StoreFixture) {
+    let harness = EngineHarness::new(fixture, &[]).await;
+    harness.script(|asked| {
+        Ok(turn(match asked {
+            1 => LOOKUP,
+            2 | 3 => SMALL,
+            _ => &[],
+        }))
+    });
+    let task = harness.queued().await;
+    mark_restored(&harness).await;
+    harness.run().await;
+    assert_eq!(
+        (
+            harness.executions(task, "/lookup"),
+            harness.executions(task, "/refund")
+        ),
+        (1, 0)
+    );
+    let (_, held) = only_open_request(&harness, task).await;
+    assert_eq!(
+        (held.kind, held.terms.clone()),
+        (
+            RequestKind::Approval,
+            holdpoint::task::verdict::Terms::default()
+        )
+    );
+    let call = &held.pending_tool_calls[0];
+    assert!(
+        call.reason.as_ref().unwrap().contains("restored"),
+        "{:?}",
+        call.reason
+    );
+    assert!(call.warnings.is_empty(), "this very call has not run");
+    let message = MessageInput {
+        items: go().items,
+        user_context: None,
+        supersede: true,
+    };
+    harness
+        .engine(0)
+        .message(&alice(), task, message, None)
+        .await
+        .unwrap();
+    harness.run().await;
+    assert_eq!(
+        (
+            harness.status(task).await,
+            harness.executions(task, "/refund")
+        ),
+        (TaskStatus::Completed, 1)
+    );
+}
 
-    async fn repeatable_call_after_a_restore_is_repeated(fixture) {
-        let harness = EngineHarness::new(fixture, LOOKUP).await;
-        let task = harness.queued().await;
-        mark_restored(&harness).await;
-        harness.run().await;
-        assert_eq!((harness.status(task).await, harness.executions(task, "/lookup")), (TaskStatus::Completed, 1));
-    }
+#[apply(both)]
+async fn repeatable_call_after_a_restore_is_repeated(fixture: StoreFixture) {
+    let harness = EngineHarness::new(fixture, LOOKUP).await;
+    let task = harness.queued().await;
+    mark_restored(&harness).await;
+    harness.run().await;
+    assert_eq!(
+        (
+            harness.status(task).await,
+            harness.executions(task, "/lookup")
+        ),
+        (TaskStatus::Completed, 1)
+    );
 }
 
 /// The driver loaded the journal before the restore. Another process may have driven the task since

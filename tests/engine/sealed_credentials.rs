@@ -8,6 +8,7 @@ use holdpoint::model::{Answer, AnswerCall, ModelError};
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::status::TaskStatus;
+use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
 use super::credentials::{
@@ -16,7 +17,7 @@ use super::credentials::{
 use super::engine_harness::{EngineHarness, alice, fills, turn};
 use super::invariants::check;
 use super::takeover::{Drop, drive_and_drop};
-use crate::store::store_fixture::both;
+use crate::store::store_fixture::{StoreFixture, both};
 
 const FIRST_KEY: &str = r#"{ id: k1, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=" }"#;
 const NEXT_KEY: &str = r#"{ id: k2, key: "YWJjZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXoxMjM0NTY=" }"#;
@@ -66,141 +67,222 @@ fn texts(value: &Value) -> Vec<String> {
     }
 }
 
-both! {
-    async fn crash_after_a_credential_answer_loses_nothing_and_asks_nothing_twice(fixture) {
-        let harness = clerk(fixture, &[&[("comment", "{}")]]).await;
-        let task = harness.stopped().await;
-        let request = only_open_request(&harness, task).await.request_id;
-        // This process has no slot to drive the task. It only stores the answer, and then ends.
-        let api = harness.engine(0);
-        api.decide(&alice(), request, fills(&jira(TOKEN)), None).await.unwrap();
-        drop(api);
-        assert_eq!((harness.status(task).await, harness.tool.ledger().len()), (TaskStatus::Running, 0));
-        harness.later();
-        harness.run().await;
-        ran(&harness, task, "/comment", ("authorization", &format!("Bearer {TOKEN}")), 1).await;
-        assert_eq!(times_asked(&harness, task).await, 1);
-    }
+#[apply(both)]
+async fn crash_after_a_credential_answer_loses_nothing_and_asks_nothing_twice(
+    fixture: StoreFixture,
+) {
+    let harness = clerk(fixture, &[&[("comment", "{}")]]).await;
+    let task = harness.stopped().await;
+    let request = only_open_request(&harness, task).await.request_id;
+    // This process has no slot to drive the task. It only stores the answer, and then ends.
+    let api = harness.engine(0);
+    api.decide(&alice(), request, fills(&jira(TOKEN)), None)
+        .await
+        .unwrap();
+    drop(api);
+    assert_eq!(
+        (harness.status(task).await, harness.tool.ledger().len()),
+        (TaskStatus::Running, 0)
+    );
+    harness.later();
+    harness.run().await;
+    ran(
+        &harness,
+        task,
+        "/comment",
+        ("authorization", &format!("Bearer {TOKEN}")),
+        1,
+    )
+    .await;
+    assert_eq!(times_asked(&harness, task).await, 1);
+}
 
-    async fn credential_is_asked_for_once_wherever_its_driver_is_dropped(fixture) {
-        let harness = clerk(fixture, &[&[("comment", "{}")]]).await;
-        for when in [Drop::AtOnce, Drop::Woken] {
-            let (mut polls, mut whole) = (0, 0);
-            // On a fast disk, the first task may complete after few polls, so the loop goes on with
-            // further tasks.
-            while whole < 1 || polls <= 12 {
-                let (task, by_itself) = drive_and_drop(&harness, when, polls).await;
-                polls += 1;
-                whole += usize::from(by_itself);
-                let journal = harness.journal(task).await;
-                let said = || format!("dropped {when:?} after {polls} polls: {:#?}", journal.items);
-                assert_eq!(journal.row.status, TaskStatus::Completed, "{}", said());
-                check(&journal.items);
-                assert_eq!(times_asked(&harness, task).await, 1, "{}", said());
-                assert!(harness.executions(task, "/comment") <= 1, "{}", said());
-            }
-            assert!(polls - whole > 5, "only {} await points", polls - whole);
+#[apply(both)]
+async fn credential_is_asked_for_once_wherever_its_driver_is_dropped(fixture: StoreFixture) {
+    let harness = clerk(fixture, &[&[("comment", "{}")]]).await;
+    for when in [Drop::AtOnce, Drop::Woken] {
+        let (mut polls, mut whole) = (0, 0);
+        // On a fast disk, the first task may complete after few polls, so the loop goes on with
+        // further tasks.
+        while whole < 1 || polls <= 12 {
+            let (task, by_itself) = drive_and_drop(&harness, when, polls).await;
+            polls += 1;
+            whole += usize::from(by_itself);
+            let journal = harness.journal(task).await;
+            let said = || format!("dropped {when:?} after {polls} polls: {:#?}", journal.items);
+            assert_eq!(journal.row.status, TaskStatus::Completed, "{}", said());
+            check(&journal.items);
+            assert_eq!(times_asked(&harness, task).await, 1, "{}", said());
+            assert!(harness.executions(task, "/comment") <= 1, "{}", said());
         }
-        let sent = harness.tool.ledger();
-        let headers = |path: &str, name: &str| {
-            let calls = sent.iter().filter(|call| call.uri == path);
-            calls.map(|call| call.header(name).to_owned()).collect::<std::collections::BTreeSet<_>>()
-        };
-        assert_eq!(headers("/comment", "authorization").into_iter().collect::<Vec<_>>(), ["Bearer of-token@acme.com"]);
-        assert_eq!(harness.fixture.number("select count(*) from credential").await, 0);
+        assert!(polls - whole > 5, "only {} await points", polls - whole);
     }
+    let sent = harness.tool.ledger();
+    let headers = |path: &str, name: &str| {
+        let calls = sent.iter().filter(|call| call.uri == path);
+        calls
+            .map(|call| call.header(name).to_owned())
+            .collect::<std::collections::BTreeSet<_>>()
+    };
+    assert_eq!(
+        headers("/comment", "authorization")
+            .into_iter()
+            .collect::<Vec<_>>(),
+        ["Bearer of-token@acme.com"]
+    );
+    assert_eq!(
+        harness
+            .fixture
+            .number("select count(*) from credential")
+            .await,
+        0
+    );
+}
 
-    async fn old_sealing_key_still_opens_what_it_sealed(fixture) {
-        let mut harness = clerk(fixture, ASKS_THEN_PAYS).await;
-        let task = given(&harness, TOKEN).await;
-        harness.configure(|yaml| yaml.replace(FIRST_KEY, &format!("{NEXT_KEY}, {FIRST_KEY}")));
-        approve(&harness, task).await;
-        ran(&harness, task, "/pay", ("x-token", TOKEN), 1).await;
-        assert_eq!(times_asked(&harness, task).await, 1);
-    }
+#[apply(both)]
+async fn old_sealing_key_still_opens_what_it_sealed(fixture: StoreFixture) {
+    let mut harness = clerk(fixture, ASKS_THEN_PAYS).await;
+    let task = given(&harness, TOKEN).await;
+    harness.configure(|yaml| yaml.replace(FIRST_KEY, &format!("{NEXT_KEY}, {FIRST_KEY}")));
+    approve(&harness, task).await;
+    ran(&harness, task, "/pay", ("x-token", TOKEN), 1).await;
+    assert_eq!(times_asked(&harness, task).await, 1);
+}
 
-    async fn credential_without_its_key_is_asked_for_again(fixture) {
-        let mut harness = clerk(fixture, ASKS_THEN_PAYS).await;
-        let task = given(&harness, "old-0123456789").await;
-        harness.configure(|yaml| yaml.replace(FIRST_KEY, NEXT_KEY));
-        asks_again(&harness, task).await;
-    }
+#[apply(both)]
+async fn credential_without_its_key_is_asked_for_again(fixture: StoreFixture) {
+    let mut harness = clerk(fixture, ASKS_THEN_PAYS).await;
+    let task = given(&harness, "old-0123456789").await;
+    harness.configure(|yaml| yaml.replace(FIRST_KEY, NEXT_KEY));
+    asks_again(&harness, task).await;
+}
 
-    async fn other_key_under_the_same_id_opens_nothing(fixture) {
-        let mut harness = clerk(fixture, ASKS_THEN_PAYS).await;
-        let task = given(&harness, "old-0123456789").await;
-        harness.configure(|yaml| yaml.replace(FIRST_KEY, &NEXT_KEY.replace("k2", "k1")));
-        asks_again(&harness, task).await;
-    }
+#[apply(both)]
+async fn other_key_under_the_same_id_opens_nothing(fixture: StoreFixture) {
+    let mut harness = clerk(fixture, ASKS_THEN_PAYS).await;
+    let task = given(&harness, "old-0123456789").await;
+    harness.configure(|yaml| yaml.replace(FIRST_KEY, &NEXT_KEY.replace("k2", "k1")));
+    asks_again(&harness, task).await;
+}
 
-    async fn new_credential_field_is_asked_for_before_the_call(fixture) {
-        let mut harness = clerk(fixture, ASKS_THEN_PAYS).await;
-        let task = given(&harness, "old-0123456789").await;
-        harness.configure(|yaml| yaml.replace("email: { format: email },", "email: { format: email }, site: {},"));
-        approve(&harness, task).await;
-        assert_eq!(harness.executions(task, "/pay"), 0);
-        fill(&harness, task, &json!({"email": "a@acme.com", "token": "new-0123456789", "site": "here"})).await;
-        ran(&harness, task, "/pay", ("x-token", "new-0123456789"), 1).await;
-    }
+#[apply(both)]
+async fn new_credential_field_is_asked_for_before_the_call(fixture: StoreFixture) {
+    let mut harness = clerk(fixture, ASKS_THEN_PAYS).await;
+    let task = given(&harness, "old-0123456789").await;
+    harness.configure(|yaml| {
+        yaml.replace(
+            "email: { format: email },",
+            "email: { format: email }, site: {},",
+        )
+    });
+    approve(&harness, task).await;
+    assert_eq!(harness.executions(task, "/pay"), 0);
+    fill(
+        &harness,
+        task,
+        &json!({"email": "a@acme.com", "token": "new-0123456789", "site": "here"}),
+    )
+    .await;
+    ran(&harness, task, "/pay", ("x-token", "new-0123456789"), 1).await;
+}
 
-    async fn credential_row_swapped_with_another_tasks_does_not_open(fixture) {
-        let harness = clerk(fixture, ASKS_THEN_PAYS).await;
-        let (mine, theirs) = (given(&harness, "mine-0123456789").await, given(&harness, "theirs-0123456789").await);
-        let (one, other) = (harness.fixture.literal(mine.0), harness.fixture.literal(theirs.0));
-        for column in ["sealed", "request_id"] {
-            let sql = format!(
+#[apply(both)]
+async fn credential_row_swapped_with_another_tasks_does_not_open(fixture: StoreFixture) {
+    let harness = clerk(fixture, ASKS_THEN_PAYS).await;
+    let (mine, theirs) = (
+        given(&harness, "mine-0123456789").await,
+        given(&harness, "theirs-0123456789").await,
+    );
+    let (one, other) = (
+        harness.fixture.literal(mine.0),
+        harness.fixture.literal(theirs.0),
+    );
+    for column in ["sealed", "request_id"] {
+        let sql = format!(
                 "update credential set {column} = (select c.{column} from credential c where c.task_id = {other})
                  where task_id = {one}"
             );
-            harness.fixture.numbers(&sql).await.unwrap();
-        }
-        asks_again(&harness, mine).await;
-        approve(&harness, theirs).await;
-        ran(&harness, theirs, "/pay", ("x-token", "theirs-0123456789"), 1).await;
+        harness.fixture.numbers(&sql).await.unwrap();
     }
+    asks_again(&harness, mine).await;
+    approve(&harness, theirs).await;
+    ran(
+        &harness,
+        theirs,
+        "/pay",
+        ("x-token", "theirs-0123456789"),
+        1,
+    )
+    .await;
+}
 
-    async fn damaged_credential_row_does_not_open_and_is_asked_for_again(fixture) {
-        let harness = clerk(fixture, ASKS_THEN_PAYS).await;
-        for sealed in ["''", "'x'", "'AAAA'", "substr(sealed, 2)", "sealed || 'AAAA'"] {
-            let task = given(&harness, "old-0123456789").await;
-            let one = harness.fixture.literal(task.0);
-            harness.fixture.numbers(&format!("update credential set sealed = {sealed} where task_id = {one}")).await.unwrap();
-            asks_again(&harness, task).await;
+#[apply(both)]
+async fn damaged_credential_row_does_not_open_and_is_asked_for_again(fixture: StoreFixture) {
+    let harness = clerk(fixture, ASKS_THEN_PAYS).await;
+    for sealed in [
+        "''",
+        "'x'",
+        "'AAAA'",
+        "substr(sealed, 2)",
+        "sealed || 'AAAA'",
+    ] {
+        let task = given(&harness, "old-0123456789").await;
+        let one = harness.fixture.literal(task.0);
+        harness
+            .fixture
+            .numbers(&format!(
+                "update credential set sealed = {sealed} where task_id = {one}"
+            ))
+            .await
+            .unwrap();
+        asks_again(&harness, task).await;
+    }
+}
+
+#[apply(both)]
+async fn credential_echoed_by_a_tool_is_redacted_in_every_spelling(fixture: StoreFixture) {
+    let harness = clerk(fixture, &[&[("comment", "{}")]]).await;
+    let percent = TOKEN
+        .bytes()
+        .fold(String::new(), |text, byte| text + &format!("%{byte:02X}"));
+    let json = serde_json::to_string(TOKEN).unwrap();
+    let ascii = TOKEN.chars().fold(String::new(), |text, c| {
+        text + &format!("\\u{:04x}", c as u32)
+    });
+    let spellings = [
+        TOKEN.to_owned(),
+        url::form_urlencoded::byte_serialize(TOKEN.as_bytes()).collect(),
+        percent,
+        json.trim_matches('"').to_owned(),
+        ascii,
+        BASE64_STANDARD.encode(TOKEN),
+        BASE64_URL_SAFE_NO_PAD.encode(TOKEN),
+    ];
+    for status in [200, 400] {
+        for spelled in &spellings {
+            harness.tool.answers(status, format!("<{spelled}>"));
+            let task = harness.stopped().await;
+            fill(&harness, task, &jira(TOKEN)).await;
+            let results = results(&harness, task).await;
+            assert!(
+                results[0].2.contains("<[secret jira.token]>"),
+                "{spelled}: {results:?}"
+            );
+            let seen = seen(&harness, task).await;
+            assert!(
+                !seen.contains(spelled) && seen.contains("[secret jira.token]"),
+                "{spelled}: {seen}"
+            );
         }
     }
+}
 
-    async fn credential_echoed_by_a_tool_is_redacted_in_every_spelling(fixture) {
-        let harness = clerk(fixture, &[&[("comment", "{}")]]).await;
-        let percent = TOKEN.bytes().fold(String::new(), |text, byte| text + &format!("%{byte:02X}"));
-        let json = serde_json::to_string(TOKEN).unwrap();
-        let ascii = TOKEN.chars().fold(String::new(), |text, c| text + &format!("\\u{:04x}", c as u32));
-        let spellings = [
-            TOKEN.to_owned(),
-            url::form_urlencoded::byte_serialize(TOKEN.as_bytes()).collect(),
-            percent,
-            json.trim_matches('"').to_owned(),
-            ascii,
-            BASE64_STANDARD.encode(TOKEN),
-            BASE64_URL_SAFE_NO_PAD.encode(TOKEN),
-        ];
-        for status in [200, 400] {
-            for spelled in &spellings {
-                harness.tool.answers(status, format!("<{spelled}>"));
-                let task = harness.stopped().await;
-                fill(&harness, task, &jira(TOKEN)).await;
-                let results = results(&harness, task).await;
-                assert!(results[0].2.contains("<[secret jira.token]>"), "{spelled}: {results:?}");
-                let seen = seen(&harness, task).await;
-                assert!(!seen.contains(spelled) && seen.contains("[secret jira.token]"), "{spelled}: {seen}");
-            }
-        }
-    }
-
-    async fn credential_repeated_by_the_model_is_redacted(fixture) {
-        let harness = clerk(fixture, &[]).await;
-        let digits = "1234567890123";
-        for token in [TOKEN, digits, "ends-in-a-quote\"", "ends-in-a-backslash\\"] {
-            harness.script(move |asked| {
+#[apply(both)]
+async fn credential_repeated_by_the_model_is_redacted(fixture: StoreFixture) {
+    let harness = clerk(fixture, &[]).await;
+    let digits = "1234567890123";
+    for token in [TOKEN, digits, "ends-in-a-quote\"", "ends-in-a-backslash\\"] {
+        harness.script(move |asked| {
                 let mut answer = turn(if asked == 1 { &[("comment", "{}")] } else { &[] });
                 if asked > 1 {
                     let number: Value = token.parse::<u64>().map_or_else(|_| json!(token), Value::from);
@@ -224,50 +306,82 @@ both! {
                 }
                 Ok(answer)
             });
-            let task = harness.stopped().await;
-            fill(&harness, task, &jira(token)).await;
-            let journal = harness.journal(task).await;
-            assert_eq!(journal.row.status, TaskStatus::Completed, "{:#?}", journal.items);
-            for item in journal.items {
-                let texts = texts(&serde_json::to_value(&item.fact).unwrap());
-                let json = json!(token).to_string();
-                for text in [token, &json[1..json.len() - 1], &BASE64_STANDARD.encode(token)] {
-                    assert!(!texts.iter().any(|one| one.contains(text)), "{token}: {texts:?}");
-                }
-                if let Fact::AssistantMessage(turn) = &item.fact {
-                    assert_eq!(turn.text.as_deref().is_some_and(|text| text.contains("[secret jira.token]")), turn.turn > 1);
-                }
-            }
-            assert_eq!(harness.executions(task, "/plain"), 0, "no call is rewritten and run");
-        }
-    }
-
-    async fn credential_in_a_model_error_is_redacted(fixture) {
-        let harness = clerk(fixture, &[]).await;
-        harness.script(|asked| match asked {
-            1 => Ok(turn(&[("comment", "{}")])),
-            _ => Err(ModelError::new(format!("Model `main` gave no usable answer: {TOKEN} is odd"))),
-        });
         let task = harness.stopped().await;
-        fill(&harness, task, &jira(TOKEN)).await;
+        fill(&harness, task, &jira(token)).await;
         let journal = harness.journal(task).await;
-        assert_eq!(journal.row.status, TaskStatus::Failed);
-        let detail = journal.row.error.as_ref().unwrap().detail.clone();
-        assert_eq!(detail, "Model `main` gave no usable answer: [secret jira.token] is odd");
-        assert!(!format!("{journal:?}").contains(TOKEN), "{journal:?}");
+        assert_eq!(
+            journal.row.status,
+            TaskStatus::Completed,
+            "{:#?}",
+            journal.items
+        );
+        for item in journal.items {
+            let texts = texts(&serde_json::to_value(&item.fact).unwrap());
+            let json = json!(token).to_string();
+            for text in [
+                token,
+                &json[1..json.len() - 1],
+                &BASE64_STANDARD.encode(token),
+            ] {
+                assert!(
+                    !texts.iter().any(|one| one.contains(text)),
+                    "{token}: {texts:?}"
+                );
+            }
+            if let Fact::AssistantMessage(turn) = &item.fact {
+                assert_eq!(
+                    turn.text
+                        .as_deref()
+                        .is_some_and(|text| text.contains("[secret jira.token]")),
+                    turn.turn > 1
+                );
+            }
+        }
+        assert_eq!(
+            harness.executions(task, "/plain"),
+            0,
+            "no call is rewritten and run"
+        );
     }
+}
 
-    async fn credential_shorter_than_twelve_characters_is_used_but_not_redacted(fixture) {
-        let harness = clerk(fixture, &[&[("look", "{}"), ("plain", "{}")]]).await;
-        harness.tool.answers(200, "abc12345678");
-        let task = harness.stopped().await;
-        fill(&harness, task, &json!({"key": "abc12345678"})).await;
-        ran(&harness, task, "/look", ("x-key", "abc12345678"), 1).await;
-        assert!(results(&harness, task).await.iter().all(|(_, outcome, text)| *outcome == Outcome::Succeeded && text == "abc12345678"));
-        harness.tool.answers(200, "abc123456789");
-        harness.script_turns(&[&[("look", "{}")]]);
-        let task = harness.stopped().await;
-        fill(&harness, task, &json!({"key": "abc123456789"})).await;
-        assert_eq!(results(&harness, task).await[0].2, "[secret crm.key]");
-    }
+#[apply(both)]
+async fn credential_in_a_model_error_is_redacted(fixture: StoreFixture) {
+    let harness = clerk(fixture, &[]).await;
+    harness.script(|asked| match asked {
+        1 => Ok(turn(&[("comment", "{}")])),
+        _ => Err(ModelError::new(format!(
+            "Model `main` gave no usable answer: {TOKEN} is odd"
+        ))),
+    });
+    let task = harness.stopped().await;
+    fill(&harness, task, &jira(TOKEN)).await;
+    let journal = harness.journal(task).await;
+    assert_eq!(journal.row.status, TaskStatus::Failed);
+    let detail = journal.row.error.as_ref().unwrap().detail.clone();
+    assert_eq!(
+        detail,
+        "Model `main` gave no usable answer: [secret jira.token] is odd"
+    );
+    assert!(!format!("{journal:?}").contains(TOKEN), "{journal:?}");
+}
+
+#[apply(both)]
+async fn credential_shorter_than_twelve_characters_is_used_but_not_redacted(fixture: StoreFixture) {
+    let harness = clerk(fixture, &[&[("look", "{}"), ("plain", "{}")]]).await;
+    harness.tool.answers(200, "abc12345678");
+    let task = harness.stopped().await;
+    fill(&harness, task, &json!({"key": "abc12345678"})).await;
+    ran(&harness, task, "/look", ("x-key", "abc12345678"), 1).await;
+    assert!(
+        results(&harness, task)
+            .await
+            .iter()
+            .all(|(_, outcome, text)| *outcome == Outcome::Succeeded && text == "abc12345678")
+    );
+    harness.tool.answers(200, "abc123456789");
+    harness.script_turns(&[&[("look", "{}")]]);
+    let task = harness.stopped().await;
+    fill(&harness, task, &json!({"key": "abc123456789"})).await;
+    assert_eq!(results(&harness, task).await[0].2, "[secret crm.key]");
 }

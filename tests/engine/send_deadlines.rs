@@ -16,6 +16,7 @@ use holdpoint::task::time::Time;
 use holdpoint::task::tool_spec::ToolSpec;
 use holdpoint::tool::{Invocation, Tool, ToolAnswer};
 use holdpoint::world::{Clock, SystemClock};
+use macro_rules_attribute::apply;
 
 use super::engine_harness::{EngineHarness, alice, claimed, drive, join, outcomes, turn};
 use super::invariants::{check, check_ended};
@@ -164,82 +165,143 @@ impl Tool for SlowToConnect {
     }
 }
 
-both! {
-    async fn call_that_is_late_after_the_commit_of_its_start_is_failed_and_not_sent(fixture) {
-        unsent(fixture, Duration::from_secs(30), Duration::from_secs(3), Some(Outcome::Failed)).await;
-    }
+#[apply(both)]
+async fn call_that_is_late_after_the_commit_of_its_start_is_failed_and_not_sent(
+    fixture: StoreFixture,
+) {
+    unsent(
+        fixture,
+        Duration::from_secs(30),
+        Duration::from_secs(3),
+        Some(Outcome::Failed),
+    )
+    .await;
+}
 
-    async fn repeatable_call_that_is_late_after_the_commit_of_its_start_is_started_again_and_sent_once(fixture) {
-        let harness = EngineHarness::new(fixture, &[("tag", r#"{"text":"a"}"#)]).await;
-        let (mut at, mut started_twice) = (0, 0);
-        loop {
-            let (task, over) = paused(&harness, Duration::from_secs(30), at, Duration::from_secs(3)).await;
-            at += 1;
-            harness.finish(task).await;
-            let journal = harness.journal(task).await;
-            check(&journal.items);
-            assert_eq!(
-                (harness.executions(task, "/tag"), outcomes(&journal)),
-                (1, vec![Outcome::Succeeded]),
-                "{:#?}",
-                journal.items
-            );
-            started_twice += usize::from(starts(&journal) == 2);
-            if over {
-                break;
-            }
-        }
-        assert!(started_twice > 0, "in none of {at} drives");
-    }
-
-    async fn repeatable_call_that_is_late_three_times_is_failed_and_not_sent(fixture) {
-        let harness = EngineHarness::new(fixture, &[("tag", r#"{"text":"a"}"#)]).await;
-        let clock = Arc::new(AdvancingClock(Mutex::default(), Duration::from_secs(3)));
-        let parts = harness.parts(4);
-        let settings = Settings { lease: Duration::from_hours(1), ..parts.settings };
-        let engine = Engine::new(EngineParts { settings, clock, ..parts });
-        let task = harness.queued().await;
-        drive(&engine).await;
-        let journal = harness.journal(task).await;
-        assert_eq!((harness.executions(task, "/tag"), starts(&journal)), (0, 3), "{:#?}", journal.items);
-        assert_eq!(outcomes(&journal), [Outcome::Failed]);
-    }
-
-    async fn tool_whose_connection_came_too_late_connects_before_its_next_start_is_committed(fixture) {
-        let mut harness = EngineHarness::new(fixture, SMALL).await;
-        harness.script(|number| Ok(turn(if number <= 2 { SMALL } else { &[] })));
-        let clock = Arc::new(AdvancingClock(Mutex::default(), Duration::ZERO));
-        let shared = Arc::clone(&clock);
-        harness.refund = Some(Arc::new(move |spec| {
-            Arc::new(SlowToConnect(spec.clone(), Arc::clone(&shared), AtomicI64::new(0)))
-        }));
-        let engine = Engine::new(EngineParts { clock, ..harness.parts(4) });
-        let task = harness.queued().await;
-        drive(&engine).await;
-        let journal = harness.journal(task).await;
-        assert_eq!(outcomes(&journal), [Outcome::Failed, Outcome::Succeeded], "{:#?}", journal.items);
-    }
-
-    async fn call_whose_lease_ran_out_before_it_was_sent_is_not_sent(fixture) {
-        unsent(fixture, Duration::from_secs(1), Duration::from_secs(1), None).await;
-    }
-
-    async fn call_in_flight_is_never_asked_about_by_its_own_process(fixture) {
-        let mut harness = EngineHarness::new(fixture, SMALL).await;
-        harness.configure(|yaml| yaml.replace("timeout: 5s", "timeout: 60s"));
-        harness.tool.close();
-        let task = harness.queued().await;
-        let engine = harness.engine(2);
-        let slow = claimed(&engine).await;
-        harness.tool.reached(1).await;
-        harness.later();
-        drive(&engine).await;
-        assert_eq!((harness.status(task).await, harness.open(task).await.len()), (TaskStatus::Running, 0));
-        harness.tool.open();
-        join(slow).await;
+#[apply(both)]
+async fn repeatable_call_that_is_late_after_the_commit_of_its_start_is_started_again_and_sent_once(
+    fixture: StoreFixture,
+) {
+    let harness = EngineHarness::new(fixture, &[("tag", r#"{"text":"a"}"#)]).await;
+    let (mut at, mut started_twice) = (0, 0);
+    loop {
+        let (task, over) = paused(
+            &harness,
+            Duration::from_secs(30),
+            at,
+            Duration::from_secs(3),
+        )
+        .await;
+        at += 1;
         harness.finish(task).await;
-        assert_eq!((harness.executions(task, "/refund"), outcomes(&harness.journal(task).await)), (1, vec![Outcome::Succeeded]));
+        let journal = harness.journal(task).await;
+        check(&journal.items);
+        assert_eq!(
+            (harness.executions(task, "/tag"), outcomes(&journal)),
+            (1, vec![Outcome::Succeeded]),
+            "{:#?}",
+            journal.items
+        );
+        started_twice += usize::from(starts(&journal) == 2);
+        if over {
+            break;
+        }
     }
+    assert!(started_twice > 0, "in none of {at} drives");
+}
+
+#[apply(both)]
+async fn repeatable_call_that_is_late_three_times_is_failed_and_not_sent(fixture: StoreFixture) {
+    let harness = EngineHarness::new(fixture, &[("tag", r#"{"text":"a"}"#)]).await;
+    let clock = Arc::new(AdvancingClock(Mutex::default(), Duration::from_secs(3)));
+    let parts = harness.parts(4);
+    let settings = Settings {
+        lease: Duration::from_hours(1),
+        ..parts.settings
+    };
+    let engine = Engine::new(EngineParts {
+        settings,
+        clock,
+        ..parts
+    });
+    let task = harness.queued().await;
+    drive(&engine).await;
+    let journal = harness.journal(task).await;
+    assert_eq!(
+        (harness.executions(task, "/tag"), starts(&journal)),
+        (0, 3),
+        "{:#?}",
+        journal.items
+    );
+    assert_eq!(outcomes(&journal), [Outcome::Failed]);
+}
+
+#[apply(both)]
+async fn tool_whose_connection_came_too_late_connects_before_its_next_start_is_committed(
+    fixture: StoreFixture,
+) {
+    let mut harness = EngineHarness::new(fixture, SMALL).await;
+    harness.script(|number| Ok(turn(if number <= 2 { SMALL } else { &[] })));
+    let clock = Arc::new(AdvancingClock(Mutex::default(), Duration::ZERO));
+    let shared = Arc::clone(&clock);
+    harness.refund = Some(Arc::new(move |spec| {
+        Arc::new(SlowToConnect(
+            spec.clone(),
+            Arc::clone(&shared),
+            AtomicI64::new(0),
+        ))
+    }));
+    let engine = Engine::new(EngineParts {
+        clock,
+        ..harness.parts(4)
+    });
+    let task = harness.queued().await;
+    drive(&engine).await;
+    let journal = harness.journal(task).await;
+    assert_eq!(
+        outcomes(&journal),
+        [Outcome::Failed, Outcome::Succeeded],
+        "{:#?}",
+        journal.items
+    );
+}
+
+#[apply(both)]
+async fn call_whose_lease_ran_out_before_it_was_sent_is_not_sent(fixture: StoreFixture) {
+    unsent(
+        fixture,
+        Duration::from_secs(1),
+        Duration::from_secs(1),
+        None,
+    )
+    .await;
+}
+
+#[apply(both)]
+async fn call_in_flight_is_never_asked_about_by_its_own_process(fixture: StoreFixture) {
+    let mut harness = EngineHarness::new(fixture, SMALL).await;
+    harness.configure(|yaml| yaml.replace("timeout: 5s", "timeout: 60s"));
+    harness.tool.close();
+    let task = harness.queued().await;
+    let engine = harness.engine(2);
+    let slow = claimed(&engine).await;
+    harness.tool.reached(1).await;
+    harness.later();
+    drive(&engine).await;
+    assert_eq!(
+        (harness.status(task).await, harness.open(task).await.len()),
+        (TaskStatus::Running, 0)
+    );
+    harness.tool.open();
+    join(slow).await;
+    harness.finish(task).await;
+    assert_eq!(
+        (
+            harness.executions(task, "/refund"),
+            outcomes(&harness.journal(task).await)
+        ),
+        (1, vec![Outcome::Succeeded])
+    );
 }
 
 /// A replica takes the task over while the call's timeout or the other replica's lease still lasts.

@@ -19,6 +19,7 @@ use holdpoint::task::item::{Fact, Item, Part, PartType};
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::transcript::{Message, conversation};
+use macro_rules_attribute::apply;
 use serde_json::json;
 
 use super::call_decisions::{each, respond};
@@ -272,66 +273,118 @@ pub async fn thinks(harness: &EngineHarness, driver: &mut (impl Future<Output = 
     .await;
 }
 
-both! {
-    async fn dropped_driver_has_shown_its_model_only_what_is_stored(fixture) {
-        let mut harness = EngineHarness::new(fixture, &[("refund", r#"{"order":1,"amount":120}"#)]).await;
-        let checker = harness.prompt_checker();
-        let (mut whole, mut polls) = (0, 0);
-        // On a fast disk, the first task may complete after few polls, so the loop goes on with
-        // further tasks.
-        while whole < 1 || polls <= 12 {
-            let before = harness.prompt_count();
-            let (task, over) = drive_and_drop(&harness, Drop::AtOnce, polls).await;
-            polls += 1;
-            whole += usize::from(over);
-            let journal = harness.journal(task).await;
-            let (asked, stored) = (harness.prompt_count() - before, answers(&journal.items));
-            // If the driver was dropped, the answer to its last prompt may not be stored.
-            let thrown_away = usize::from(!over);
-            assert!(stored <= asked && asked <= stored + thrown_away, "{polls}: {asked} asks, {stored} answers");
-        }
-        assert!(polls - whole > 5, "only {} await points", polls - whole);
-        assert_eq!(checker.missing(), Vec::<String>::new());
-    }
-
-    async fn tree_shows_its_models_only_what_is_stored_and_asks_once_for_each_answer(fixture) {
-        let mut harness = EngineHarness::of_trees(fixture, Shape { depth: 2, children: 3, wide: 1 }, one_large).await;
-        let checker = harness.prompt_checker();
-        let parts = harness.parts(0);
-        let root = harness.grown(&parts).await;
-        harness.finish_tree(&parts, root, super::trees::harness::People::Approve).await;
-        let journals = harness.checked_journals(root).await;
-        let stored: usize = journals.values().map(|journal| answers(&journal.items)).sum();
-        assert_eq!(checker.missing(), Vec::<String>::new());
-        assert_eq!(harness.prompt_count(), stored, "{}", harness.description(root).await);
-    }
-
-    async fn failed_model_call_is_not_repeated_when_a_relative_commits_first(fixture) {
-        let shape = Shape::flat(3);
-        let harness = EngineHarness::of_trees(fixture, shape, one_large).await;
-        harness.script_by_name(move |name, prompt| {
-            if name == super::trees::harness::LEAF { Err(holdpoint::model::ModelError::new("Model `leaf` is gone.")) } else { Ok(shape.answer(one_large, name, prompt)) }
-        });
-        let root = harness.grown(&harness.parts(0)).await;
-        assert_eq!(harness.checked_journals(root).await[&root].row.status, TaskStatus::Completed);
-        assert_eq!(harness.prompt_count(), 2 + 3, "two answers of the boss, and one failure of each leaf: {}", harness.description(root).await);
-    }
-
-    async fn canceled_and_reopened_task_is_asked_by_its_new_driver_alone(fixture) {
-        let harness = EngineHarness::new(fixture, &[]).await;
-        let (api, engine) = (harness.engine(0), harness.engine(4));
-        let task = api.create(&alice(), go(), None).await.unwrap().task_id;
-        let mut first = engine.claim().await.unwrap().remove(0);
-        thinks(&harness, &mut first).await;
-        api.cancel(&alice(), task, None).await.unwrap();
-        let message = MessageInput { items: go().items, user_context: None, supersede: false };
-        api.message(&alice(), task, message, None).await.unwrap();
-        let mut second = engine.claim().await.unwrap().remove(0);
-        thinks(&harness, &mut second).await;
-        first.await;
-        second.await;
+#[apply(both)]
+async fn dropped_driver_has_shown_its_model_only_what_is_stored(fixture: StoreFixture) {
+    let mut harness =
+        EngineHarness::new(fixture, &[("refund", r#"{"order":1,"amount":120}"#)]).await;
+    let checker = harness.prompt_checker();
+    let (mut whole, mut polls) = (0, 0);
+    // On a fast disk, the first task may complete after few polls, so the loop goes on with
+    // further tasks.
+    while whole < 1 || polls <= 12 {
+        let before = harness.prompt_count();
+        let (task, over) = drive_and_drop(&harness, Drop::AtOnce, polls).await;
+        polls += 1;
+        whole += usize::from(over);
         let journal = harness.journal(task).await;
-        assert_eq!((journal.row.status, answers(&journal.items)), (TaskStatus::Completed, 1), "{:#?}", journal.items);
-        assert_eq!(harness.prompt_count(), 2, "only the canceled task's answer is discarded");
+        let (asked, stored) = (harness.prompt_count() - before, answers(&journal.items));
+        // If the driver was dropped, the answer to its last prompt may not be stored.
+        let thrown_away = usize::from(!over);
+        assert!(
+            stored <= asked && asked <= stored + thrown_away,
+            "{polls}: {asked} asks, {stored} answers"
+        );
     }
+    assert!(polls - whole > 5, "only {} await points", polls - whole);
+    assert_eq!(checker.missing(), Vec::<String>::new());
+}
+
+#[apply(both)]
+async fn tree_shows_its_models_only_what_is_stored_and_asks_once_for_each_answer(
+    fixture: StoreFixture,
+) {
+    let mut harness = EngineHarness::of_trees(
+        fixture,
+        Shape {
+            depth: 2,
+            children: 3,
+            wide: 1,
+        },
+        one_large,
+    )
+    .await;
+    let checker = harness.prompt_checker();
+    let parts = harness.parts(0);
+    let root = harness.grown(&parts).await;
+    harness
+        .finish_tree(&parts, root, super::trees::harness::People::Approve)
+        .await;
+    let journals = harness.checked_journals(root).await;
+    let stored: usize = journals
+        .values()
+        .map(|journal| answers(&journal.items))
+        .sum();
+    assert_eq!(checker.missing(), Vec::<String>::new());
+    assert_eq!(
+        harness.prompt_count(),
+        stored,
+        "{}",
+        harness.description(root).await
+    );
+}
+
+#[apply(both)]
+async fn failed_model_call_is_not_repeated_when_a_relative_commits_first(fixture: StoreFixture) {
+    let shape = Shape::flat(3);
+    let harness = EngineHarness::of_trees(fixture, shape, one_large).await;
+    harness.script_by_name(move |name, prompt| {
+        if name == super::trees::harness::LEAF {
+            Err(holdpoint::model::ModelError::new("Model `leaf` is gone."))
+        } else {
+            Ok(shape.answer(one_large, name, prompt))
+        }
+    });
+    let root = harness.grown(&harness.parts(0)).await;
+    assert_eq!(
+        harness.checked_journals(root).await[&root].row.status,
+        TaskStatus::Completed
+    );
+    assert_eq!(
+        harness.prompt_count(),
+        2 + 3,
+        "two answers of the boss, and one failure of each leaf: {}",
+        harness.description(root).await
+    );
+}
+
+#[apply(both)]
+async fn canceled_and_reopened_task_is_asked_by_its_new_driver_alone(fixture: StoreFixture) {
+    let harness = EngineHarness::new(fixture, &[]).await;
+    let (api, engine) = (harness.engine(0), harness.engine(4));
+    let task = api.create(&alice(), go(), None).await.unwrap().task_id;
+    let mut first = engine.claim().await.unwrap().remove(0);
+    thinks(&harness, &mut first).await;
+    api.cancel(&alice(), task, None).await.unwrap();
+    let message = MessageInput {
+        items: go().items,
+        user_context: None,
+        supersede: false,
+    };
+    api.message(&alice(), task, message, None).await.unwrap();
+    let mut second = engine.claim().await.unwrap().remove(0);
+    thinks(&harness, &mut second).await;
+    first.await;
+    second.await;
+    let journal = harness.journal(task).await;
+    assert_eq!(
+        (journal.row.status, answers(&journal.items)),
+        (TaskStatus::Completed, 1),
+        "{:#?}",
+        journal.items
+    );
+    assert_eq!(
+        harness.prompt_count(),
+        2,
+        "only the canceled task's answer is discarded"
+    );
 }

@@ -7,6 +7,7 @@ use std::task::Poll;
 
 use holdpoint::task::id::TaskId;
 use holdpoint::task::status::TaskStatus;
+use macro_rules_attribute::apply;
 
 use super::engine_harness::{Calls, EngineHarness, alice, go};
 use super::invariants::{check_ended, events_have_no_gaps, inbox_has_the_open_requests};
@@ -86,18 +87,20 @@ async fn dropped_everywhere(fixture: StoreFixture, calls: Calls) {
     inbox_has_the_open_requests(&harness.fixture).await;
 }
 
-both! {
-    async fn held_call_runs_at_most_once_wherever_its_driver_is_dropped(fixture) {
-        dropped_everywhere(fixture, &[("refund", r#"{"order":1,"amount":120}"#)]).await;
-    }
+#[apply(both)]
+async fn held_call_runs_at_most_once_wherever_its_driver_is_dropped(fixture: StoreFixture) {
+    dropped_everywhere(fixture, &[("refund", r#"{"order":1,"amount":120}"#)]).await;
+}
 
-    async fn calls_of_every_effect_run_within_their_limit_wherever_the_driver_is_dropped(fixture) {
-        let calls = &[
-            ("refund", r#"{"order":1,"amount":5}"#),
-            ("lookup", r#"{"order":1}"#),
-            ("tag", r#"{"text":"paid"}"#),
-            ("refund", r#"{"order":2,"amount":5}"#),
-        ];
-        dropped_everywhere(fixture, calls).await;
-    }
+#[apply(both)]
+async fn calls_of_every_effect_run_within_their_limit_wherever_the_driver_is_dropped(
+    fixture: StoreFixture,
+) {
+    let calls = &[
+        ("refund", r#"{"order":1,"amount":5}"#),
+        ("lookup", r#"{"order":1}"#),
+        ("tag", r#"{"text":"paid"}"#),
+        ("refund", r#"{"order":2,"amount":5}"#),
+    ];
+    dropped_everywhere(fixture, calls).await;
 }

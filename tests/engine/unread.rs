@@ -7,12 +7,13 @@ use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::Outcome;
 use holdpoint::task::status::TaskStatus;
+use macro_rules_attribute::apply;
 
 use super::damaged_journals::{CUT, damage};
 use super::engine_harness::{EngineHarness, outcomes};
 use super::trees::harness::{People, Shape, TreeDriver, one_large};
 use super::worker_steps::WorkerSteps as _;
-use crate::store::store_fixture::both;
+use crate::store::store_fixture::{StoreFixture, both};
 
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":500}"#)];
@@ -64,85 +65,156 @@ pub async fn ended(harness: &EngineHarness, task: TaskId) -> (TaskStatus, Option
 const UNREAD: (TaskStatus, Option<FailureCode>) =
     (TaskStatus::Failed, Some(FailureCode::NoProgress));
 
-both! {
-    async fn task_of_whose_reading_processes_die_fails_and_the_others_go_on(fixture) {
-        let harness = EngineHarness::new(fixture, SMALL).await;
-        let task = harness.queued().await;
-        for fruitless in 0..=DEATHS {
-            let engine = harness.engine(1);
-            let mut drivers = engine.claim().await.unwrap();
-            if drivers.is_empty() {
-                // The claim has put the task to sleep. The next claim drives the task alone.
-                harness.later();
-                drivers = engine.claim().await.unwrap();
-            }
-            let row = harness.row(task).await;
-            assert_eq!((drivers.len(), row.fruitless, row.status), (1, fruitless, TaskStatus::Running));
-            if fruitless == DEATHS {
-                damage(&harness.fixture, task, CUT, "seq = 2").await;
-                let other = harness.queued().await;
-                drivers.pop().unwrap().await;
-                assert_eq!(ended(&harness, task).await, UNREAD);
-                harness.run().await;
-                assert_eq!((harness.status(other).await, harness.executions(other, "/refund")), (TaskStatus::Completed, 1));
-            } else {
-                assert!(harness.fixture.store.set_begun(row.lease_owner.as_ref().unwrap(), task, true).await.unwrap());
-            }
+#[apply(both)]
+async fn task_of_whose_reading_processes_die_fails_and_the_others_go_on(fixture: StoreFixture) {
+    let harness = EngineHarness::new(fixture, SMALL).await;
+    let task = harness.queued().await;
+    for fruitless in 0..=DEATHS {
+        let engine = harness.engine(1);
+        let mut drivers = engine.claim().await.unwrap();
+        if drivers.is_empty() {
+            // The claim has put the task to sleep. The next claim drives the task alone.
             harness.later();
+            drivers = engine.claim().await.unwrap();
         }
-        harness.engine(4).round().await.unwrap();
-        assert!(harness.engine(4).claim().await.unwrap().is_empty(), "the task is not claimed again");
-        assert_eq!((ended(&harness, task).await, harness.executions(task, "/refund")), (UNREAD, 0));
-    }
-
-    async fn open_request_of_a_task_that_ends_unread_is_withdrawn(fixture) {
-        let harness = EngineHarness::new(fixture, LARGE).await;
-        let task = harness.held().await;
-        damage(&harness.fixture, task, CUT, "seq = 2").await;
-        died(&harness, task, DEATHS).await;
-        harness.run().await;
-        assert_eq!(ended(&harness, task).await, UNREAD);
-        assert!(harness.tool.ledger().is_empty());
-    }
-
-    async fn sub_agent_that_ends_unread_has_failed_and_its_caller_goes_on(fixture) {
-        let harness = EngineHarness::of_trees(fixture, Shape { depth: 2, children: 2, wide: 0 }, one_large).await;
-        let parts = harness.parts(0);
-        let root = harness.grown(&parts).await;
-        let [first, second] = &harness.asked_by_tree(root).await[..] else { panic!("two are open") };
-        let mid = harness.row(first.task_id).await.parent.unwrap().0;
-        died(&harness, first.task_id, DEATHS).await;
-        let engine = EngineHarness::like(&parts, 4);
-        let mut drivers = engine.claim().await.unwrap();
-        assert_eq!(drivers.len(), 1);
-        drivers.pop().unwrap().await;
-        assert_eq!(ended(&harness, first.task_id).await, UNREAD);
-        let (above, top) = (harness.row(mid).await, harness.row(root).await);
-        assert_eq!((above.status, above.busy, top.status, top.busy), (TaskStatus::Running, 1, TaskStatus::Running, 1));
-        TreeDriver::of(&harness, &parts, root).drive(usize::MAX).await;
-        assert_eq!(harness.row(mid).await.status, TaskStatus::Completed);
-        harness.answer_one(&EngineHarness::like(&parts, 0), second, People::Approve).await;
-        harness.finish_tree(&parts, root, People::Approve).await;
-        assert_eq!(outcomes(&harness.journal(mid).await), [Outcome::Failed]);
-        assert_eq!(ended(&harness, root).await, (TaskStatus::Completed, None), "{}", harness.description(root).await);
-    }
-
-    async fn sub_agents_of_a_task_that_ends_unread_are_canceled(fixture) {
-        let harness = EngineHarness::of_trees(fixture, Shape { depth: 2, children: 2, wide: 0 }, one_large).await;
-        let parts = harness.parts(0);
-        let root = harness.grown(&parts).await;
-        died(&harness, root, DEATHS).await;
-        damage(&harness.fixture, root, CUT, "seq = 2").await;
-        let engine = EngineHarness::like(&parts, 4);
-        let mut drivers = engine.claim().await.unwrap();
-        drivers.pop().unwrap().await;
-        let row = harness.row(root).await;
-        assert_eq!((row.status, row.error.map(|error| error.code)), UNREAD);
-        TreeDriver::of(&harness, &parts, root).drive(usize::MAX).await;
-        for row in harness.tree(root).await.into_iter().filter(|row| row.task_id != root) {
-            assert_eq!(ended(&harness, row.task_id).await.0, TaskStatus::Canceled, "{:?}", row.agent_path);
+        let row = harness.row(task).await;
+        assert_eq!(
+            (drivers.len(), row.fruitless, row.status),
+            (1, fruitless, TaskStatus::Running)
+        );
+        if fruitless == DEATHS {
+            damage(&harness.fixture, task, CUT, "seq = 2").await;
+            let other = harness.queued().await;
+            drivers.pop().unwrap().await;
+            assert_eq!(ended(&harness, task).await, UNREAD);
+            harness.run().await;
+            assert_eq!(
+                (
+                    harness.status(other).await,
+                    harness.executions(other, "/refund")
+                ),
+                (TaskStatus::Completed, 1)
+            );
+        } else {
+            assert!(
+                harness
+                    .fixture
+                    .store
+                    .set_begun(row.lease_owner.as_ref().unwrap(), task, true)
+                    .await
+                    .unwrap()
+            );
         }
-        assert_eq!(ended(&harness, root).await, UNREAD);
-        assert!(harness.tool.ledger().is_empty());
+        harness.later();
     }
+    harness.engine(4).round().await.unwrap();
+    assert!(
+        harness.engine(4).claim().await.unwrap().is_empty(),
+        "the task is not claimed again"
+    );
+    assert_eq!(
+        (
+            ended(&harness, task).await,
+            harness.executions(task, "/refund")
+        ),
+        (UNREAD, 0)
+    );
+}
+
+#[apply(both)]
+async fn open_request_of_a_task_that_ends_unread_is_withdrawn(fixture: StoreFixture) {
+    let harness = EngineHarness::new(fixture, LARGE).await;
+    let task = harness.held().await;
+    damage(&harness.fixture, task, CUT, "seq = 2").await;
+    died(&harness, task, DEATHS).await;
+    harness.run().await;
+    assert_eq!(ended(&harness, task).await, UNREAD);
+    assert!(harness.tool.ledger().is_empty());
+}
+
+#[apply(both)]
+async fn sub_agent_that_ends_unread_has_failed_and_its_caller_goes_on(fixture: StoreFixture) {
+    let harness = EngineHarness::of_trees(
+        fixture,
+        Shape {
+            depth: 2,
+            children: 2,
+            wide: 0,
+        },
+        one_large,
+    )
+    .await;
+    let parts = harness.parts(0);
+    let root = harness.grown(&parts).await;
+    let [first, second] = &harness.asked_by_tree(root).await[..] else {
+        panic!("two are open")
+    };
+    let mid = harness.row(first.task_id).await.parent.unwrap().0;
+    died(&harness, first.task_id, DEATHS).await;
+    let engine = EngineHarness::like(&parts, 4);
+    let mut drivers = engine.claim().await.unwrap();
+    assert_eq!(drivers.len(), 1);
+    drivers.pop().unwrap().await;
+    assert_eq!(ended(&harness, first.task_id).await, UNREAD);
+    let (above, top) = (harness.row(mid).await, harness.row(root).await);
+    assert_eq!(
+        (above.status, above.busy, top.status, top.busy),
+        (TaskStatus::Running, 1, TaskStatus::Running, 1)
+    );
+    TreeDriver::of(&harness, &parts, root)
+        .drive(usize::MAX)
+        .await;
+    assert_eq!(harness.row(mid).await.status, TaskStatus::Completed);
+    harness
+        .answer_one(&EngineHarness::like(&parts, 0), second, People::Approve)
+        .await;
+    harness.finish_tree(&parts, root, People::Approve).await;
+    assert_eq!(outcomes(&harness.journal(mid).await), [Outcome::Failed]);
+    assert_eq!(
+        ended(&harness, root).await,
+        (TaskStatus::Completed, None),
+        "{}",
+        harness.description(root).await
+    );
+}
+
+#[apply(both)]
+async fn sub_agents_of_a_task_that_ends_unread_are_canceled(fixture: StoreFixture) {
+    let harness = EngineHarness::of_trees(
+        fixture,
+        Shape {
+            depth: 2,
+            children: 2,
+            wide: 0,
+        },
+        one_large,
+    )
+    .await;
+    let parts = harness.parts(0);
+    let root = harness.grown(&parts).await;
+    died(&harness, root, DEATHS).await;
+    damage(&harness.fixture, root, CUT, "seq = 2").await;
+    let engine = EngineHarness::like(&parts, 4);
+    let mut drivers = engine.claim().await.unwrap();
+    drivers.pop().unwrap().await;
+    let row = harness.row(root).await;
+    assert_eq!((row.status, row.error.map(|error| error.code)), UNREAD);
+    TreeDriver::of(&harness, &parts, root)
+        .drive(usize::MAX)
+        .await;
+    for row in harness
+        .tree(root)
+        .await
+        .into_iter()
+        .filter(|row| row.task_id != root)
+    {
+        assert_eq!(
+            ended(&harness, row.task_id).await.0,
+            TaskStatus::Canceled,
+            "{:?}",
+            row.agent_path
+        );
+    }
+    assert_eq!(ended(&harness, root).await, UNREAD);
+    assert!(harness.tool.ledger().is_empty());
 }

@@ -1,9 +1,11 @@
 //! Tests that no message contains a name or a summary that an agent has made up.
 
+use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
 use super::rooms::{HOOK, TEAMS};
-use super::{BACKEND, NotifyFixture, on_both, yaml};
+use super::{BACKEND, NotifyFixture, yaml};
+use crate::api::approval_cycle::on_both;
 use crate::api::gate::AGENT;
 use crate::support::fake_chat_completions::calls;
 use crate::support::fake_mail_server::FakeMailServer;
@@ -66,47 +68,92 @@ fn brief(fixture: &NotifyFixture) -> Value {
     message.body["data"]["request"].clone()
 }
 
-on_both! {
-    async fn tool_name_that_an_agent_makes_up_at_a_gate_is_in_no_message(on) {
-        let (fixture, mail) = every_channel(on).await;
-        let request = propose(&fixture, MADE_UP).await;
-        fixture.counted(&[("sent", 4), ("due", 0)]).await;
-        let told = &mail.all()[0];
-        assert_eq!(told.subject, "Waits for you: a tool that the configuration does not name (coding)");
-        for text in [&told.text, &told.html] {
-            assert!(!text.contains("evil") && !text.contains("Summary"), "{text}");
-        }
-        let messages = fixture.hook.all();
-        assert!(messages.iter().all(|message| !message.text.contains("evil")), "{messages:?}");
-        let rooms = messages.iter().filter(|message| message.path != "/backend");
-        let words = "A question waits: a tool that the configuration does not name (coding)";
-        assert_eq!(rooms.filter(|message| message.text.contains(words)).count(), 2);
-        let brief = brief(&fixture);
-        assert_eq!((&brief["tools"], &brief["calls"], &brief["summaries"]), (&json!([]), &json!(1), &json!([])));
-        let page = fixture.app.approver().get(&format!("/resume/{request}")).await;
-        assert_eq!(page.str("/tool_calls/0/name"), MADE_UP, "{}", page.text);
+#[apply(on_both)]
+async fn tool_name_that_an_agent_makes_up_at_a_gate_is_in_no_message(on: On) {
+    let (fixture, mail) = every_channel(on).await;
+    let request = propose(&fixture, MADE_UP).await;
+    fixture.counted(&[("sent", 4), ("due", 0)]).await;
+    let told = &mail.all()[0];
+    assert_eq!(
+        told.subject,
+        "Waits for you: a tool that the configuration does not name (coding)"
+    );
+    for text in [&told.text, &told.html] {
+        assert!(
+            !text.contains("evil") && !text.contains("Summary"),
+            "{text}"
+        );
     }
+    let messages = fixture.hook.all();
+    assert!(
+        messages
+            .iter()
+            .all(|message| !message.text.contains("evil")),
+        "{messages:?}"
+    );
+    let rooms = messages.iter().filter(|message| message.path != "/backend");
+    let words = "A question waits: a tool that the configuration does not name (coding)";
+    assert_eq!(
+        rooms.filter(|message| message.text.contains(words)).count(),
+        2
+    );
+    let brief = brief(&fixture);
+    assert_eq!(
+        (&brief["tools"], &brief["calls"], &brief["summaries"]),
+        (&json!([]), &json!(1), &json!([]))
+    );
+    let page = fixture
+        .app
+        .approver()
+        .get(&format!("/resume/{request}"))
+        .await;
+    assert_eq!(page.str("/tool_calls/0/name"), MADE_UP, "{}", page.text);
+}
 
-    async fn tool_at_a_gate_that_a_rule_lists_is_named_in_messages(on) {
-        let (fixture, mail) = every_channel(on).await;
-        propose(&fixture, "Write").await;
-        fixture.counted(&[("sent", 4), ("due", 0)]).await;
-        assert_eq!(mail.all()[0].subject, "Waits for you: Write (coding)");
-        assert_eq!((&brief(&fixture)["tools"], &brief(&fixture)["summaries"]), (&json!(["Write"]), &json!(["Write"])));
-    }
+#[apply(on_both)]
+async fn tool_at_a_gate_that_a_rule_lists_is_named_in_messages(on: On) {
+    let (fixture, mail) = every_channel(on).await;
+    propose(&fixture, "Write").await;
+    fixture.counted(&[("sent", 4), ("due", 0)]).await;
+    assert_eq!(mail.all()[0].subject, "Waits for you: Write (coding)");
+    assert_eq!(
+        (&brief(&fixture)["tools"], &brief(&fixture)["summaries"]),
+        (&json!(["Write"]), &json!(["Write"]))
+    );
+}
 
-    async fn task_of_a_sub_agent_is_in_no_message(on) {
-        let (fixture, mail) = every_channel(on).await;
-        fixture.app.model.then(calls(&[("clerk", r#"{"task":"canary task"}"#)]));
-        let reply = fixture.app.actor(ALICE).post("/v1/tasks", &json!({"input": "please"})).await;
-        assert_eq!(reply.str("/status"), "Paused", "{}", reply.text);
-        fixture.counted(&[("sent", 4), ("due", 0)]).await;
-        let told = &mail.all()[0];
-        assert_eq!(told.subject, "Waits for you: clerk (billing)");
-        assert!(told.text.contains("Summary, not the whole call: clerk\r\n"), "{}", told.text);
-        assert!(!told.text.contains("canary") && !told.html.contains("canary"));
-        assert!(fixture.hook.all().iter().all(|message| !message.text.contains("canary")));
-        assert_eq!(brief(&fixture)["summaries"], json!(["clerk"]));
-        assert_eq!(reply.str("/pending/0/tool_calls/0/summary"), "clerk: canary task");
-    }
+#[apply(on_both)]
+async fn task_of_a_sub_agent_is_in_no_message(on: On) {
+    let (fixture, mail) = every_channel(on).await;
+    fixture
+        .app
+        .model
+        .then(calls(&[("clerk", r#"{"task":"canary task"}"#)]));
+    let reply = fixture
+        .app
+        .actor(ALICE)
+        .post("/v1/tasks", &json!({"input": "please"}))
+        .await;
+    assert_eq!(reply.str("/status"), "Paused", "{}", reply.text);
+    fixture.counted(&[("sent", 4), ("due", 0)]).await;
+    let told = &mail.all()[0];
+    assert_eq!(told.subject, "Waits for you: clerk (billing)");
+    assert!(
+        told.text.contains("Summary, not the whole call: clerk\r\n"),
+        "{}",
+        told.text
+    );
+    assert!(!told.text.contains("canary") && !told.html.contains("canary"));
+    assert!(
+        fixture
+            .hook
+            .all()
+            .iter()
+            .all(|message| !message.text.contains("canary"))
+    );
+    assert_eq!(brief(&fixture)["summaries"], json!(["clerk"]));
+    assert_eq!(
+        reply.str("/pending/0/tool_calls/0/summary"),
+        "clerk: canary task"
+    );
 }

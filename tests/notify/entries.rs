@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use macro_rules_attribute::apply;
 use serde_json::json;
 
-use super::{BACKEND, NotifyFixture, on_both};
+use super::{BACKEND, NotifyFixture};
+use crate::api::approval_cycle::on_both;
 use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::fake_receiver::{FakeReceiver, Received};
-use crate::support::test_app::{BOB, OPS, OTHER, TestApp};
+use crate::support::test_app::{BOB, OPS, OTHER, On, TestApp};
 
 fn kinds(fixture: &NotifyFixture, path: &str) -> BTreeSet<String> {
     let all = fixture.hook.all();
@@ -15,115 +17,189 @@ fn kinds(fixture: &NotifyFixture, path: &str) -> BTreeSet<String> {
     own.map(|message| message.kind().to_owned()).collect()
 }
 
-on_both! {
-    async fn counters_of_an_entry_begin_at_zero(on) {
-        let fixture = NotifyFixture::start(on, BACKEND).await;
-        let metrics = fixture.app.actor(OPS).get("/metrics").await.text;
-        for series in [
-            "holdpoint_deliveries_total{outcome=\"dead\",target=\"backend\"} 0",
-            "holdpoint_requests_unreachable_total{target=\"backend\"} 0",
-        ] {
-            assert!(metrics.contains(series), "{series}: {metrics}");
-        }
+#[apply(on_both)]
+async fn counters_of_an_entry_begin_at_zero(on: On) {
+    let fixture = NotifyFixture::start(on, BACKEND).await;
+    let metrics = fixture.app.actor(OPS).get("/metrics").await.text;
+    for series in [
+        "holdpoint_deliveries_total{outcome=\"dead\",target=\"backend\"} 0",
+        "holdpoint_requests_unreachable_total{target=\"backend\"} 0",
+    ] {
+        assert!(metrics.contains(series), "{series}: {metrics}");
     }
+}
 
-    async fn nothing_is_written_where_no_entry_wants_it(on) {
-        let failed = BACKEND.replace("tenants: [acme]", "tenants: [acme], events: [task.failed]");
-        let fixture = NotifyFixture::start(on, &failed).await;
-        fixture.cycle().await;
-        let texts = async |table: &str| {
-            let sql = format!("select cast(count(*) as text) from {table}");
-            fixture.app.database.texts(&sql).await
-        };
-        assert_eq!((texts("notice").await, texts("delivery").await), (vec!["0".to_owned()], vec!["0".to_owned()]));
-        assert_eq!(fixture.hook.count(), 0);
-    }
+#[apply(on_both)]
+async fn nothing_is_written_where_no_entry_wants_it(on: On) {
+    let failed = BACKEND.replace("tenants: [acme]", "tenants: [acme], events: [task.failed]");
+    let fixture = NotifyFixture::start(on, &failed).await;
+    fixture.cycle().await;
+    let texts = async |table: &str| {
+        let sql = format!("select cast(count(*) as text) from {table}");
+        fixture.app.database.texts(&sql).await
+    };
+    assert_eq!(
+        (texts("notice").await, texts("delivery").await),
+        (vec!["0".to_owned()], vec!["0".to_owned()])
+    );
+    assert_eq!(fixture.hook.count(), 0);
+}
 
-    async fn entry_gets_the_events_of_its_tenants_only(on) {
-        let fixture = NotifyFixture::start(on, BACKEND).await;
-        fixture.app.model.then(text_answer("done"));
-        let reply = fixture.app.actor(OTHER).post("/v1/tasks", &json!({"input": "hello"})).await;
-        assert_eq!(reply.str("/status"), "Completed");
-        let own = fixture.short().await;
-        fixture.hook.reached(1).await;
-        fixture.counted(&[("sent", 1)]).await;
-        let all = fixture.hook.all();
-        let of: Vec<_> = all.iter().map(|one| one.body["data"]["root_task_id"].clone()).collect();
-        assert_eq!(of, [json!(own)]);
-    }
+#[apply(on_both)]
+async fn entry_gets_the_events_of_its_tenants_only(on: On) {
+    let fixture = NotifyFixture::start(on, BACKEND).await;
+    fixture.app.model.then(text_answer("done"));
+    let reply = fixture
+        .app
+        .actor(OTHER)
+        .post("/v1/tasks", &json!({"input": "hello"}))
+        .await;
+    assert_eq!(reply.str("/status"), "Completed");
+    let own = fixture.short().await;
+    fixture.hook.reached(1).await;
+    fixture.counted(&[("sent", 1)]).await;
+    let all = fixture.hook.all();
+    let of: Vec<_> = all
+        .iter()
+        .map(|one| one.body["data"]["root_task_id"].clone())
+        .collect();
+    assert_eq!(of, [json!(own)]);
+}
 
-    async fn entry_gets_the_events_that_it_names_and_no_others(on) {
-        let named = "tenants: [acme], events: [task.created, task.resumed, request.decided]";
-        let fixture = NotifyFixture::start(on, &BACKEND.replace("tenants: [acme]", named)).await;
-        fixture.cycle().await;
-        fixture.counted(&[("sent", 3), ("due", 0)]).await;
-        let found = kinds(&fixture, "/backend");
-        assert_eq!(found, ["request.decided", "task.created", "task.resumed"].map(str::to_owned).into());
-    }
+#[apply(on_both)]
+async fn entry_gets_the_events_that_it_names_and_no_others(on: On) {
+    let named = "tenants: [acme], events: [task.created, task.resumed, request.decided]";
+    let fixture = NotifyFixture::start(on, &BACKEND.replace("tenants: [acme]", named)).await;
+    fixture.cycle().await;
+    fixture.counted(&[("sent", 3), ("due", 0)]).await;
+    let found = kinds(&fixture, "/backend");
+    assert_eq!(
+        found,
+        ["request.decided", "task.created", "task.resumed"]
+            .map(str::to_owned)
+            .into()
+    );
+}
 
-    async fn entry_with_groups_or_users_gets_only_requests_that_they_may_decide(on) {
-        let entry = |name: &str, who: &str| {
-            BACKEND.replace("backend", name).replace("tenants: [acme]", &format!("tenants: [acme], {who}"))
-        };
-        let entries = [
-            entry("finance", "groups: [finance]"),
-            entry("support", "groups: [support]"),
-            entry("bob", "users: [bob]"),
-            entry("alice", "users: [alice]"),
-            entry("carol", "users: [carol]"),
-        ];
-        let fixture = NotifyFixture::start(on, &entries.join("\n")).await;
-        fixture.app.held().await;
-        fixture.counted(&[("sent", 3), ("due", 0)]).await;
-        for (path, told) in [("/finance", true), ("/support", false), ("/bob", true), ("/alice", true), ("/carol", false)] {
-            let expected: BTreeSet<String> = told.then(|| "request.created".to_owned()).into_iter().collect();
-            assert_eq!(kinds(&fixture, path), expected, "{path}");
-        }
+#[apply(on_both)]
+async fn entry_with_groups_or_users_gets_only_requests_that_they_may_decide(on: On) {
+    let entry = |name: &str, who: &str| {
+        BACKEND
+            .replace("backend", name)
+            .replace("tenants: [acme]", &format!("tenants: [acme], {who}"))
+    };
+    let entries = [
+        entry("finance", "groups: [finance]"),
+        entry("support", "groups: [support]"),
+        entry("bob", "users: [bob]"),
+        entry("alice", "users: [alice]"),
+        entry("carol", "users: [carol]"),
+    ];
+    let fixture = NotifyFixture::start(on, &entries.join("\n")).await;
+    fixture.app.held().await;
+    fixture.counted(&[("sent", 3), ("due", 0)]).await;
+    for (path, told) in [
+        ("/finance", true),
+        ("/support", false),
+        ("/bob", true),
+        ("/alice", true),
+        ("/carol", false),
+    ] {
+        let expected: BTreeSet<String> = told
+            .then(|| "request.created".to_owned())
+            .into_iter()
+            .collect();
+        assert_eq!(kinds(&fixture, path), expected, "{path}");
     }
+}
 
-    async fn end_of_a_question_is_told_however_it_ends(on) {
-        let fixture = NotifyFixture::start(on, BACKEND).await;
-        let held = fixture.app.held().await;
-        let reply = fixture.app.owner().hit(&format!("/v1/tasks/{}/cancel", held.task)).await;
-        assert_eq!(reply.status, 200);
-        fixture.counted(&[("sent", 4), ("due", 0)]).await;
-        let expected = ["request.created", "request.withdrawn", "task.canceled", "task.paused"];
-        assert_eq!(kinds(&fixture, "/backend"), expected.map(str::to_owned).into());
-        let [withdrawn] = &fixture.hook.of("request.withdrawn")[..] else { panic!("one") };
-        assert_eq!(withdrawn.body["data"]["request"]["status"], "withdrawn");
-    }
+#[apply(on_both)]
+async fn end_of_a_question_is_told_however_it_ends(on: On) {
+    let fixture = NotifyFixture::start(on, BACKEND).await;
+    let held = fixture.app.held().await;
+    let reply = fixture
+        .app
+        .owner()
+        .hit(&format!("/v1/tasks/{}/cancel", held.task))
+        .await;
+    assert_eq!(reply.status, 200);
+    fixture.counted(&[("sent", 4), ("due", 0)]).await;
+    let expected = [
+        "request.created",
+        "request.withdrawn",
+        "task.canceled",
+        "task.paused",
+    ];
+    assert_eq!(
+        kinds(&fixture, "/backend"),
+        expected.map(str::to_owned).into()
+    );
+    let [withdrawn] = &fixture.hook.of("request.withdrawn")[..] else {
+        panic!("one")
+    };
+    assert_eq!(withdrawn.body["data"]["request"]["status"], "withdrawn");
+}
 
-    async fn start_of_a_sub_agent_is_told_to_the_entry_that_names_it(on) {
-        let hook = FakeReceiver::start().await;
-        let named = BACKEND.replace("tenants: [acme]", "tenants: [acme], events: [sub_agent.started]");
-        let clerk = "clerk: { description: Looks orders up., model: main, tools: [lookup] }\ndefault_agent: billing";
-        let yaml = super::yaml(&named, &hook).replace("forbidden] }", &format!("forbidden], sub_agents: [clerk] }}\n  {clerk}"));
-        let app = TestApp::with(on, &yaml).await;
-        app.model.then(calls(&[("clerk", r#"{"task":"look"}"#)])).then(text_answer("looked")).then(text_answer("done"));
-        let done = app.owner().post("/v1/tasks", &json!({"input": "please"})).await;
-        assert_eq!(done.str("/status"), "Completed", "{}", done.text);
-        hook.reached(1).await;
-        let [message] = &hook.all()[..] else { panic!("one start") };
-        let data = &message.body["data"];
-        assert_eq!((message.kind(), &data["task_id"]), ("sub_agent.started", &done.body["task_id"]));
-        assert_eq!((&data["agent_path"], &data["request"]), (&json!(["billing"]), &json!(null)));
-    }
+#[apply(on_both)]
+async fn start_of_a_sub_agent_is_told_to_the_entry_that_names_it(on: On) {
+    let hook = FakeReceiver::start().await;
+    let named = BACKEND.replace(
+        "tenants: [acme]",
+        "tenants: [acme], events: [sub_agent.started]",
+    );
+    let clerk = "clerk: { description: Looks orders up., model: main, tools: [lookup] }\ndefault_agent: billing";
+    let yaml = super::yaml(&named, &hook).replace(
+        "forbidden] }",
+        &format!("forbidden], sub_agents: [clerk] }}\n  {clerk}"),
+    );
+    let app = TestApp::with(on, &yaml).await;
+    app.model
+        .then(calls(&[("clerk", r#"{"task":"look"}"#)]))
+        .then(text_answer("looked"))
+        .then(text_answer("done"));
+    let done = app
+        .owner()
+        .post("/v1/tasks", &json!({"input": "please"}))
+        .await;
+    assert_eq!(done.str("/status"), "Completed", "{}", done.text);
+    hook.reached(1).await;
+    let [message] = &hook.all()[..] else {
+        panic!("one start")
+    };
+    let data = &message.body["data"];
+    assert_eq!(
+        (message.kind(), &data["task_id"]),
+        ("sub_agent.started", &done.body["task_id"])
+    );
+    assert_eq!(
+        (&data["agent_path"], &data["request"]),
+        (&json!(["billing"]), &json!(null))
+    );
+}
 
-    async fn every_question_of_many_tasks_is_told_once(on) {
-        let named = "tenants: [acme], events: [request.created]";
-        let fixture = NotifyFixture::start(on, &BACKEND.replace("tenants: [acme]", named)).await;
-        let mut requests = BTreeSet::new();
-        for _ in 0..25 {
-            requests.insert(fixture.app.held().await.request);
-        }
-        fixture.counted(&[("sent", 25), ("due", 0)]).await;
-        let all = fixture.hook.all();
-        let told: Vec<_> = all.iter().map(|one| one.body["data"]["request"]["request_id"].as_str().unwrap().to_owned()).collect();
-        assert_eq!(told.len(), 25);
-        assert_eq!(told.into_iter().collect::<BTreeSet<_>>(), requests);
-        let ids: BTreeSet<_> = all.iter().map(Received::id).collect();
-        assert_eq!(ids.len(), 25);
+#[apply(on_both)]
+async fn every_question_of_many_tasks_is_told_once(on: On) {
+    let named = "tenants: [acme], events: [request.created]";
+    let fixture = NotifyFixture::start(on, &BACKEND.replace("tenants: [acme]", named)).await;
+    let mut requests = BTreeSet::new();
+    for _ in 0..25 {
+        requests.insert(fixture.app.held().await.request);
     }
+    fixture.counted(&[("sent", 25), ("due", 0)]).await;
+    let all = fixture.hook.all();
+    let told: Vec<_> = all
+        .iter()
+        .map(|one| {
+            one.body["data"]["request"]["request_id"]
+                .as_str()
+                .unwrap()
+                .to_owned()
+        })
+        .collect();
+    assert_eq!(told.len(), 25);
+    assert_eq!(told.into_iter().collect::<BTreeSet<_>>(), requests);
+    let ids: BTreeSet<_> = all.iter().map(Received::id).collect();
+    assert_eq!(ids.len(), 25);
 }
 
 #[tokio::test]
@@ -131,7 +207,7 @@ async fn two_answers_to_one_request_are_two_messages() {
     let two = "{ groups: [finance], owner: true, required: 2 }";
     let hook = FakeReceiver::start().await;
     let yaml = super::yaml(BACKEND, &hook).replace("{ owner: true, groups: [finance] }", two);
-    let app = TestApp::with(crate::support::test_app::On::Sqlite, &yaml).await;
+    let app = TestApp::with(On::Sqlite, &yaml).await;
     app.model
         .then(calls(&[("refund", r#"{"order": 17, "amount": 120}"#)]));
     let held = app

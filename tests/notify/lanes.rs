@@ -3,8 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use super::{BACKEND, NotifyFixture, on_both};
+use macro_rules_attribute::apply;
+
+use super::{BACKEND, NotifyFixture};
+use crate::api::approval_cycle::on_both;
 use crate::support::fake_receiver::{FakeReceiver, Received};
+use crate::support::test_app::On;
 
 /// The time limit of an attempt. After this time, a receiver that does not answer loses its slot to
 /// the next message.
@@ -26,95 +30,121 @@ fn arrivals(hook: &FakeReceiver, path: &str) -> BTreeMap<String, usize> {
     counts
 }
 
-on_both! {
-    async fn dead_receiver_delays_no_other(on) {
-        let dead = FakeReceiver::start().await;
-        dead.close();
-        let slow = ends("slow").replace("{hook}", &dead.url);
-        let fixture = NotifyFixture::start(on, &format!("{slow}\n{}", ends("backend"))).await;
-        let began = Instant::now();
-        for _ in 0..12 {
-            fixture.short().await;
-        }
-        fixture.until(|found| {
-            let sent = |one: &&serde_json::Value| one["target"] == "backend" && one["state"] == "sent";
+#[apply(on_both)]
+async fn dead_receiver_delays_no_other(on: On) {
+    let dead = FakeReceiver::start().await;
+    dead.close();
+    let slow = ends("slow").replace("{hook}", &dead.url);
+    let fixture = NotifyFixture::start(on, &format!("{slow}\n{}", ends("backend"))).await;
+    let began = Instant::now();
+    for _ in 0..12 {
+        fixture.short().await;
+    }
+    fixture
+        .until(|found| {
+            let sent =
+                |one: &&serde_json::Value| one["target"] == "backend" && one["state"] == "sent";
             found.iter().filter(sent).count() == 12
-        }).await;
-        dead.reached(4).await;
-        assert_eq!(fixture.hook.count(), 12);
-        assert!(dead.count() == 4 || began.elapsed() >= ATTEMPT, "the dead one holds its own four slots");
-    }
+        })
+        .await;
+    dead.reached(4).await;
+    assert_eq!(fixture.hook.count(), 12);
+    assert!(
+        dead.count() == 4 || began.elapsed() >= ATTEMPT,
+        "the dead one holds its own four slots"
+    );
+}
 
-    async fn eight_slow_receivers_that_take_every_slot_delay_no_other(on) {
-        let slow = FakeReceiver::start().await;
-        slow.close();
-        let slow_entries: Vec<String> = (0..8).map(|number| ends(&format!("slow{number}"))).collect();
-        let slow_entries = slow_entries.join("\n").replace("{hook}", &slow.url);
-        let fixture = NotifyFixture::start(on, &format!("{slow_entries}\n{}", ends("backend"))).await;
-        let began = Instant::now();
-        for _ in 0..4 {
-            fixture.short().await;
-        }
-        slow.reached(32).await;
-        for _ in 0..4 {
-            fixture.short().await;
-        }
-        fixture.until(|found| {
-            let sent = |one: &&serde_json::Value| one["target"] == "backend" && one["state"] == "sent";
+#[apply(on_both)]
+async fn eight_slow_receivers_that_take_every_slot_delay_no_other(on: On) {
+    let slow = FakeReceiver::start().await;
+    slow.close();
+    let slow_entries: Vec<String> = (0..8)
+        .map(|number| ends(&format!("slow{number}")))
+        .collect();
+    let slow_entries = slow_entries.join("\n").replace("{hook}", &slow.url);
+    let fixture = NotifyFixture::start(on, &format!("{slow_entries}\n{}", ends("backend"))).await;
+    let began = Instant::now();
+    for _ in 0..4 {
+        fixture.short().await;
+    }
+    slow.reached(32).await;
+    for _ in 0..4 {
+        fixture.short().await;
+    }
+    fixture
+        .until(|found| {
+            let sent =
+                |one: &&serde_json::Value| one["target"] == "backend" && one["state"] == "sent";
             found.iter().filter(sent).count() == 8
-        }).await;
-        assert_eq!(fixture.hook.count(), 8);
-        assert!(slow.count() == 32 || began.elapsed() >= ATTEMPT, "no slow receiver has given up a slot");
-    }
+        })
+        .await;
+    assert_eq!(fixture.hook.count(), 8);
+    assert!(
+        slow.count() == 32 || began.elapsed() >= ATTEMPT,
+        "no slow receiver has given up a slot"
+    );
+}
 
-    async fn lease_covers_one_message_so_a_slow_receiver_gets_none_twice(on) {
-        let fixture = NotifyFixture::start(on, &ends("backend")).await;
-        fixture.hook.close();
-        for _ in 0..10 {
-            fixture.short().await;
-        }
-        fixture.hook.reached(4).await;
-        // The advance is far shorter than the time limit of an attempt, so no attempt fails. The
-        // advance ends the sender's sleep, so the sender looks for due messages again.
-        fixture.advance(Duration::from_secs(5));
-        fixture.hook.open();
-        fixture.counted(&[("sent", 10), ("due", 0)]).await;
-        let counts = arrivals(&fixture.hook, "/backend");
-        assert_eq!((counts.len(), counts.values().max()), (10, Some(&1)));
+#[apply(on_both)]
+async fn lease_covers_one_message_so_a_slow_receiver_gets_none_twice(on: On) {
+    let fixture = NotifyFixture::start(on, &ends("backend")).await;
+    fixture.hook.close();
+    for _ in 0..10 {
+        fixture.short().await;
     }
+    fixture.hook.reached(4).await;
+    // The advance is far shorter than the time limit of an attempt, so no attempt fails. The
+    // advance ends the sender's sleep, so the sender looks for due messages again.
+    fixture.advance(Duration::from_secs(5));
+    fixture.hook.open();
+    fixture.counted(&[("sent", 10), ("due", 0)]).await;
+    let counts = arrivals(&fixture.hook, "/backend");
+    assert_eq!((counts.len(), counts.values().max()), (10, Some(&1)));
+}
 
-    async fn two_replicas_send_each_message_once(on) {
-        if on == crate::support::test_app::On::Sqlite {
-            return;
-        }
-        let fixture = NotifyFixture::start(on, &ends("backend")).await;
-        let other = fixture.app.replica().await;
-        for _ in 0..20 {
-            fixture.short().await;
-        }
-        fixture.counted(&[("sent", 20), ("due", 0)]).await;
-        let counts = arrivals(&fixture.hook, "/backend");
-        assert_eq!((counts.len(), counts.values().max()), (20, Some(&1)));
-        other.stop().await;
+#[apply(on_both)]
+async fn two_replicas_send_each_message_once(on: On) {
+    if on == On::Sqlite {
+        return;
     }
+    let fixture = NotifyFixture::start(on, &ends("backend")).await;
+    let other = fixture.app.replica().await;
+    for _ in 0..20 {
+        fixture.short().await;
+    }
+    fixture.counted(&[("sent", 20), ("due", 0)]).await;
+    let counts = arrivals(&fixture.hook, "/backend");
+    assert_eq!((counts.len(), counts.values().max()), (20, Some(&1)));
+    other.stop().await;
+}
 
-    async fn shutdown_waits_for_the_messages_in_flight_and_begins_no_other(on) {
-        let mut fixture = NotifyFixture::start(on, &ends("backend")).await;
-        fixture.hook.close();
-        for _ in 0..6 {
-            fixture.short().await;
-        }
-        fixture.hook.reached(4).await;
-        let hook = fixture.hook.clone();
-        let (restarted, ()) = tokio::join!(fixture.app.restart(), async {
-            // `join!` polls the restart first, so the sender stops before these messages are
-            // answered.
-            hook.open();
-        });
-        let () = restarted;
-        fixture.counted(&[("sent", 6), ("due", 0)]).await;
-        let counts = arrivals(&fixture.hook, "/backend");
-        assert_eq!((counts.len(), counts.values().max()), (6, Some(&1)));
-        assert_eq!(fixture.hook.all().iter().map(Received::id).collect::<BTreeSet<_>>().len(), 6);
+#[apply(on_both)]
+async fn shutdown_waits_for_the_messages_in_flight_and_begins_no_other(on: On) {
+    let mut fixture = NotifyFixture::start(on, &ends("backend")).await;
+    fixture.hook.close();
+    for _ in 0..6 {
+        fixture.short().await;
     }
+    fixture.hook.reached(4).await;
+    let hook = fixture.hook.clone();
+    let (restarted, ()) = tokio::join!(fixture.app.restart(), async {
+        // `join!` polls the restart first, so the sender stops before these messages are
+        // answered.
+        hook.open();
+    });
+    let () = restarted;
+    fixture.counted(&[("sent", 6), ("due", 0)]).await;
+    let counts = arrivals(&fixture.hook, "/backend");
+    assert_eq!((counts.len(), counts.values().max()), (6, Some(&1)));
+    assert_eq!(
+        fixture
+            .hook
+            .all()
+            .iter()
+            .map(Received::id)
+            .collect::<BTreeSet<_>>()
+            .len(),
+        6
+    );
 }

@@ -40,22 +40,6 @@ pub fn was_tried(delivery: &Value) -> bool {
     delivery["attempts"].as_i64() >= Some(1)
 }
 
-/// Makes two tests of each body: one per database engine.
-macro_rules! on_both {
-    ($($(#[$doc:meta])* async fn $name:ident($on:ident) $body:block)*) => {
-        $($(#[$doc])* async fn $name($on: $crate::support::test_app::On) $body)*
-        mod sqlite {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() { super::$name($crate::support::test_app::On::Sqlite).await })*
-        }
-        mod postgres {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() { super::$name($crate::support::test_app::On::Postgres).await })*
-        }
-    };
-}
-pub(crate) use on_both;
-
 /// The refund agent, a receiver, and a clock that a test advances.
 pub struct NotifyFixture {
     pub app: TestApp,

@@ -4,9 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
+use macro_rules_attribute::apply;
+
 use super::mail::HOUR;
-use super::{BACKEND, NotifyFixture, on_both, was_tried};
+use super::{BACKEND, NotifyFixture, was_tried};
+use crate::api::approval_cycle::on_both;
 use crate::support::fake_receiver::Received;
+use crate::support::test_app::On;
 
 /// The state of a receiver that drops each message whose id it knows, and takes a tree's status
 /// from the message with the highest event number.
@@ -52,40 +56,48 @@ fn is_early(message: &Received) -> bool {
     matches!(message.kind(), "request.created" | "task.paused")
 }
 
-on_both! {
-    async fn receiver_of_repeated_and_reordered_messages_ends_with_the_right_state(on) {
-        let fixture = NotifyFixture::start(on, BACKEND).await;
-        let state = Arc::new(Mutex::new(ReceiverState::default()));
-        let take = |answer: fn(&Received) -> u16| {
-            let state = Arc::clone(&state);
-            fixture.hook.answers_by(move |message| {
-                let status = answer(message);
-                if status != 503 {
-                    state.lock().unwrap().take(message);
-                }
-                (status, Vec::new())
-            });
-        };
-        // The receiver takes the late messages, but its answers are lost. It takes no early one.
-        take(|message| if is_early(message) { 503 } else { 500 });
-        let tasks = [fixture.cycle().await, fixture.cycle().await];
-        fixture.until(|found| found.len() == 8 && found.iter().all(was_tried)).await;
-        // The late messages arrive again, and the early ones after them.
-        take(|message| if is_early(message) { 503 } else { 204 });
-        fixture.advance(3 * HOUR);
-        fixture.counted(&[("sent", 4), ("due", 4)]).await;
-        take(|_| 204);
-        fixture.advance(20 * HOUR);
-        fixture.counted(&[("sent", 8)]).await;
-        let state = std::mem::take(&mut *state.lock().unwrap());
-        assert!(state.repeated >= 4, "{} repeated", state.repeated);
-        assert_eq!((state.trees.len(), state.decisions.len()), (2, 2));
-        assert!(state.decisions.values().all(|count| *count == 1), "{:?}", state.decisions);
-        for task in tasks {
-            let shown = fixture.app.owner().get(&format!("/v1/tasks/{task}")).await;
-            assert_eq!(state.trees[&task].1, shown.str("/status"));
-            assert_eq!(state.trees[&task].1, "Completed");
-            assert_eq!(state.last_statuses[&task], "Paused", "the early messages came last");
-        }
+#[apply(on_both)]
+async fn receiver_of_repeated_and_reordered_messages_ends_with_the_right_state(on: On) {
+    let fixture = NotifyFixture::start(on, BACKEND).await;
+    let state = Arc::new(Mutex::new(ReceiverState::default()));
+    let take = |answer: fn(&Received) -> u16| {
+        let state = Arc::clone(&state);
+        fixture.hook.answers_by(move |message| {
+            let status = answer(message);
+            if status != 503 {
+                state.lock().unwrap().take(message);
+            }
+            (status, Vec::new())
+        });
+    };
+    // The receiver takes the late messages, but its answers are lost. It takes no early one.
+    take(|message| if is_early(message) { 503 } else { 500 });
+    let tasks = [fixture.cycle().await, fixture.cycle().await];
+    fixture
+        .until(|found| found.len() == 8 && found.iter().all(was_tried))
+        .await;
+    // The late messages arrive again, and the early ones after them.
+    take(|message| if is_early(message) { 503 } else { 204 });
+    fixture.advance(3 * HOUR);
+    fixture.counted(&[("sent", 4), ("due", 4)]).await;
+    take(|_| 204);
+    fixture.advance(20 * HOUR);
+    fixture.counted(&[("sent", 8)]).await;
+    let state = std::mem::take(&mut *state.lock().unwrap());
+    assert!(state.repeated >= 4, "{} repeated", state.repeated);
+    assert_eq!((state.trees.len(), state.decisions.len()), (2, 2));
+    assert!(
+        state.decisions.values().all(|count| *count == 1),
+        "{:?}",
+        state.decisions
+    );
+    for task in tasks {
+        let shown = fixture.app.owner().get(&format!("/v1/tasks/{task}")).await;
+        assert_eq!(state.trees[&task].1, shown.str("/status"));
+        assert_eq!(state.trees[&task].1, "Completed");
+        assert_eq!(
+            state.last_statuses[&task], "Paused",
+            "the early messages came last"
+        );
     }
 }

@@ -1,6 +1,7 @@
 //! Tests a database that an older version of the program wrote. The current version opens it, shows
 //! the same tasks, and finishes the open tasks.
 
+use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
 use super::served_binary::{Folder, Served};
@@ -83,23 +84,21 @@ async fn serve(older: &OlderDatabase) -> Upgraded {
     }
 }
 
-/// Makes two tests of one body: one per database engine. Each test begins with a database that the
+/// Makes two tests of a function: one per database engine. Each test begins with a database that the
 /// older version wrote.
 macro_rules! on_both {
-    ($test:ident($older:ident) $body:block) => {
-        mod $test {
-            use super::*;
+    (async fn $name:ident($older:ident: &OlderDatabase $(,)?) $body:block) => {
+        async fn $name($older: &OlderDatabase) $body
 
-            async fn test($older: &OlderDatabase) $body
-
+        mod $name {
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn on_sqlite() {
-                test(&SQLITE).await;
+                super::$name(&super::SQLITE).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn on_postgres() {
-                test(&POSTGRES).await;
+                super::$name(&super::POSTGRES).await;
             }
         }
     };
@@ -117,111 +116,117 @@ async fn items(served: &Served, task: &str, of_type: &str) -> Vec<Value> {
         .collect()
 }
 
-on_both! {
-    database_of_an_older_version_is_opened_with_its_tasks_and_requests(older) {
-        let upgraded = serve(older).await;
-        let served = &upgraded.served;
-        let listed = read(served, "/v1/tasks").await;
-        let statuses: Vec<_> = listed["tasks"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|task| {
-                (
-                    task["task_id"].as_str().unwrap(),
-                    task["status"].as_str().unwrap(),
-                )
-            })
-            .collect();
-        assert_eq!(
-            statuses,
-            [
-                (older.rejected, "Canceled"),
-                (older.asking, "Paused"),
-                (older.held, "Paused"),
-                (older.finished, "Completed")
-            ]
-        );
-        let rejected = items(served, older.rejected, "tool_result").await;
-        assert_eq!(rejected.len(), 1, "{rejected:?}");
-        assert_eq!(rejected[0]["outcome"], "rejected", "{rejected:?}");
-        for (task, request, kind) in [(older.held, older.approval, "approval"), (older.asking, older.question, "guidance")] {
-            let task = read(served, &format!("/v1/tasks/{task}")).await;
-            let pending = &task["pending"][0];
-            assert_eq!(
-                (&pending["request_id"], &pending["kind"], &pending["status"]),
-                (&json!(request), &json!(kind), &json!("pending")),
-                "{task}"
-            );
-        }
-    }
-}
-
-on_both! {
-    requests_opened_by_an_older_version_are_decided_and_the_call_runs_once(older) {
-        let upgraded = serve(older).await;
-        let served = &upgraded.served;
-        let path = format!("/resume/{}", older.approval);
-        let paid = served.post(&path, &json!({"action": "approve"})).await;
-        assert_eq!(
-            (&paid["task_id"], &paid["status"]),
-            (&json!(older.held), &json!("Completed")),
-            "{paid}"
-        );
-        let again = served.post(&path, &json!({"action": "approve"})).await;
-        assert_eq!(again["status"], 409, "{again}");
-        let (starts, results) = (
-            items(served, older.held, "tool_started").await,
-            items(served, older.held, "tool_result").await,
-        );
-        assert_eq!(
-            (starts.len(), results.len()),
-            (1, 1),
-            "{starts:?} {results:?}"
-        );
-        assert_eq!(results[0]["outcome"], "succeeded", "{results:?}");
-
-        let answer = json!({"action": "respond", "response": {"answer": "order 17"}});
-        let answered = served.post(&format!("/resume/{}", older.question), &answer).await;
-        assert_eq!(
-            (&answered["task_id"], &answered["status"]),
-            (&json!(older.asking), &json!("Completed")),
-            "{answered}"
-        );
-    }
-}
-
-on_both! {
-    post_repeated_under_a_key_of_an_older_version_gets_the_task_it_created(older) {
-        let upgraded = serve(older).await;
-        let served = &upgraded.served;
-        let bearer = format!("Bearer {ALICE}");
-        let headers = [
-            ("authorization", bearer.as_str()),
-            ("content-type", "application/json"),
-            ("idempotency-key", "once-only"),
-        ];
-        let repeated = served
-            .exchange(
-                "POST",
-                "/v1/tasks",
-                &headers,
-                r#"{"input":"refund the order"}"#,
-            )
-            .await;
-        assert_eq!(
+#[apply(on_both)]
+async fn database_of_an_older_version_is_opened_with_its_tasks_and_requests(older: &OlderDatabase) {
+    let upgraded = serve(older).await;
+    let served = &upgraded.served;
+    let listed = read(served, "/v1/tasks").await;
+    let statuses: Vec<_> = listed["tasks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|task| {
             (
-                repeated.status,
-                repeated.header("idempotency-replayed"),
-                repeated.str("/task_id")
-            ),
-            (201, "true", older.held.to_owned()),
-            "{}",
-            repeated.text
+                task["task_id"].as_str().unwrap(),
+                task["status"].as_str().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        statuses,
+        [
+            (older.rejected, "Canceled"),
+            (older.asking, "Paused"),
+            (older.held, "Paused"),
+            (older.finished, "Completed")
+        ]
+    );
+    let rejected = items(served, older.rejected, "tool_result").await;
+    assert_eq!(rejected.len(), 1, "{rejected:?}");
+    assert_eq!(rejected[0]["outcome"], "rejected", "{rejected:?}");
+    for (task, request, kind) in [
+        (older.held, older.approval, "approval"),
+        (older.asking, older.question, "guidance"),
+    ] {
+        let task = read(served, &format!("/v1/tasks/{task}")).await;
+        let pending = &task["pending"][0];
+        assert_eq!(
+            (&pending["request_id"], &pending["kind"], &pending["status"]),
+            (&json!(request), &json!(kind), &json!("pending")),
+            "{task}"
         );
-        let other = served
-            .exchange("POST", "/v1/tasks", &headers, r#"{"input":"another"}"#)
-            .await;
-        assert_eq!(other.status, 422, "{}", other.text);
     }
+}
+
+#[apply(on_both)]
+async fn requests_opened_by_an_older_version_are_decided_and_the_call_runs_once(
+    older: &OlderDatabase,
+) {
+    let upgraded = serve(older).await;
+    let served = &upgraded.served;
+    let path = format!("/resume/{}", older.approval);
+    let paid = served.post(&path, &json!({"action": "approve"})).await;
+    assert_eq!(
+        (&paid["task_id"], &paid["status"]),
+        (&json!(older.held), &json!("Completed")),
+        "{paid}"
+    );
+    let again = served.post(&path, &json!({"action": "approve"})).await;
+    assert_eq!(again["status"], 409, "{again}");
+    let (starts, results) = (
+        items(served, older.held, "tool_started").await,
+        items(served, older.held, "tool_result").await,
+    );
+    assert_eq!(
+        (starts.len(), results.len()),
+        (1, 1),
+        "{starts:?} {results:?}"
+    );
+    assert_eq!(results[0]["outcome"], "succeeded", "{results:?}");
+
+    let answer = json!({"action": "respond", "response": {"answer": "order 17"}});
+    let answered = served
+        .post(&format!("/resume/{}", older.question), &answer)
+        .await;
+    assert_eq!(
+        (&answered["task_id"], &answered["status"]),
+        (&json!(older.asking), &json!("Completed")),
+        "{answered}"
+    );
+}
+
+#[apply(on_both)]
+async fn post_repeated_under_a_key_of_an_older_version_gets_the_task_it_created(
+    older: &OlderDatabase,
+) {
+    let upgraded = serve(older).await;
+    let served = &upgraded.served;
+    let bearer = format!("Bearer {ALICE}");
+    let headers = [
+        ("authorization", bearer.as_str()),
+        ("content-type", "application/json"),
+        ("idempotency-key", "once-only"),
+    ];
+    let repeated = served
+        .exchange(
+            "POST",
+            "/v1/tasks",
+            &headers,
+            r#"{"input":"refund the order"}"#,
+        )
+        .await;
+    assert_eq!(
+        (
+            repeated.status,
+            repeated.header("idempotency-replayed"),
+            repeated.str("/task_id")
+        ),
+        (201, "true", older.held.to_owned()),
+        "{}",
+        repeated.text
+    );
+    let other = served
+        .exchange("POST", "/v1/tasks", &headers, r#"{"input":"another"}"#)
+        .await;
+    assert_eq!(other.status, 422, "{}", other.text);
 }

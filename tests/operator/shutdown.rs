@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::time::{Duration, Instant};
 
+use macro_rules_attribute::apply;
 use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -82,35 +83,47 @@ async fn ended(served: &Served, task: &Value) -> Value {
     }
 }
 
-on_both! {
-    async fn sigterm_answers_waiting_clients_lets_a_call_end_and_takes_no_work(on: On) {
-        let (model, tool, folder) = fakes().await;
-        let database = Database::of(on).await;
-        let yaml = paying(&model, &tool, &database, "once");
-        let mut served = Served::start(folder.path(), &yaml, &[]);
-        model.then(calls(&[("pay", "{}")]));
-        tool.close();
-        let answer = stopped_during_a_call(&served, &tool, 1).await;
-        assert_eq!(answer["status"], "Running", "the waiting client is answered: {answer}");
-        not_ready(&served).await;
-        assert_eq!(served.status("/healthz").await, 200, "it lives");
-        let path = format!("/v1/tasks/{}", answer["task_id"].as_str().unwrap());
-        let seen: Value = serde_json::from_str(&served.get(&path).await).unwrap();
-        assert_eq!(seen["status"], "Running", "a new request is still answered: {seen}");
-        let refused = served.task("more").await;
-        assert_eq!((&refused["status"], &refused["code"]), (&json!(503), &json!("unavailable")), "{refused}");
-        let began = Instant::now();
-        tool.open();
-        assert_eq!(served.process.wait().unwrap().code(), Some(0));
-        assert!(began.elapsed() < Duration::from_secs(20), "it ended before its time limit");
-        assert_eq!(model.sent().len(), 1, "no new effect began");
+#[apply(on_both)]
+async fn sigterm_answers_waiting_clients_lets_a_call_end_and_takes_no_work(on: On) {
+    let (model, tool, folder) = fakes().await;
+    let database = Database::of(on).await;
+    let yaml = paying(&model, &tool, &database, "once");
+    let mut served = Served::start(folder.path(), &yaml, &[]);
+    model.then(calls(&[("pay", "{}")]));
+    tool.close();
+    let answer = stopped_during_a_call(&served, &tool, 1).await;
+    assert_eq!(
+        answer["status"], "Running",
+        "the waiting client is answered: {answer}"
+    );
+    not_ready(&served).await;
+    assert_eq!(served.status("/healthz").await, 200, "it lives");
+    let path = format!("/v1/tasks/{}", answer["task_id"].as_str().unwrap());
+    let seen: Value = serde_json::from_str(&served.get(&path).await).unwrap();
+    assert_eq!(
+        seen["status"], "Running",
+        "a new request is still answered: {seen}"
+    );
+    let refused = served.task("more").await;
+    assert_eq!(
+        (&refused["status"], &refused["code"]),
+        (&json!(503), &json!("unavailable")),
+        "{refused}"
+    );
+    let began = Instant::now();
+    tool.open();
+    assert_eq!(served.process.wait().unwrap().code(), Some(0));
+    assert!(
+        began.elapsed() < Duration::from_secs(20),
+        "it ended before its time limit"
+    );
+    assert_eq!(model.sent().len(), 1, "no new effect began");
 
-        let again = Served::start(folder.path(), &yaml, &[]);
-        model.otherwise(|_| text_answer("done"));
-        let task = ended(&again, &answer).await;
-        assert_eq!(task["status"], "Completed", "the result was kept: {task}");
-        assert_eq!(tool.ledger().len(), 1, "the call did not run again");
-    }
+    let again = Served::start(folder.path(), &yaml, &[]);
+    model.otherwise(|_| text_answer("done"));
+    let task = ended(&again, &answer).await;
+    assert_eq!(task["status"], "Completed", "the result was kept: {task}");
+    assert_eq!(tool.ledger().len(), 1, "the call did not run again");
 }
 
 #[tokio::test(flavor = "multi_thread")]

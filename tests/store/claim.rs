@@ -6,6 +6,7 @@ use holdpoint::store::{ClaimedTask, CommitError, Drive, Store, UpgradeCursor};
 use holdpoint::task::change::LeaseChange;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::time::Time;
+use macro_rules_attribute::apply;
 
 use super::store_fixture::{LEASE, StoreFixture, both, claim, fresh, new_task, said};
 
@@ -30,300 +31,453 @@ async fn stale(fixture: &StoreFixture) -> i64 {
         .await
 }
 
-both! {
-    async fn claim_takes_queued_tasks_and_fences_off_the_old_driver(fixture) {
-        let id = fixture.task().await;
-        let mut old = fixture.next(id).await;
-        old.facts = vec![said("from the old driver")];
-        assert_eq!(claim(&fixture.store, "me", 10).await, [id]);
+#[apply(both)]
+async fn claim_takes_queued_tasks_and_fences_off_the_old_driver(fixture: StoreFixture) {
+    let id = fixture.task().await;
+    let mut old = fixture.next(id).await;
+    old.facts = vec![said("from the old driver")];
+    assert_eq!(claim(&fixture.store, "me", 10).await, [id]);
+    let row = fixture.row(id).await;
+    assert_eq!(
+        (row.lease_owner.as_deref(), row.takeovers, row.version),
+        (Some("me"), 0, 2)
+    );
+    assert!(row.lease_until.unwrap() > fixture.store.now().await.unwrap());
+    assert_eq!(fixture.write(old).await, Err(CommitError::Stale));
+    assert!(claim(&fixture.store, "other", 10).await.is_empty());
+}
+
+#[apply(both)]
+async fn lease_that_runs_out_before_work_begins_is_taken_over_and_held_against_no_task(
+    fixture: StoreFixture,
+) {
+    let id = fixture.task().await;
+    for takeovers in 0..20 {
+        assert_eq!(claim(&fixture.store, "me", 1).await, [id]);
         let row = fixture.row(id).await;
-        assert_eq!((row.lease_owner.as_deref(), row.takeovers, row.version), (Some("me"), 0, 2));
-        assert!(row.lease_until.unwrap() > fixture.store.now().await.unwrap());
-        assert_eq!(fixture.write(old).await, Err(CommitError::Stale));
-        assert!(claim(&fixture.store, "other", 10).await.is_empty());
-    }
-
-    async fn lease_that_runs_out_before_work_begins_is_taken_over_and_held_against_no_task(fixture) {
-        let id = fixture.task().await;
-        for takeovers in 0..20 {
-            assert_eq!(claim(&fixture.store, "me", 1).await, [id]);
-            let row = fixture.row(id).await;
-            assert_eq!((row.takeovers, row.fruitless), (takeovers, 0));
-            fixture.forward(LEASE);
-        }
-    }
-
-    async fn second_lease_lost_after_work_began_puts_the_task_to_sleep_until_driven_alone(fixture) {
-        let id = fixture.task().await;
-        let one = |drive, fruitless| vec![ClaimedTask { task: id, drive, fruitless }];
-        let claims = async |alone| fixture.store.claim("me", LEASE, 9, alone).await.unwrap();
-        let fruitless = async || fixture.row(id).await.fruitless;
-        assert_eq!(claims(true).await, one(Drive::Fresh, 0));
-        for known in [0, 1] {
-            assert!(fixture.store.set_begun("me", id, true).await.unwrap());
-            assert_eq!(fruitless().await, known);
-            fixture.forward(LEASE);
-            if known == 0 {
-                assert_eq!(claims(true).await, one(Drive::Takeover, 1));
-            }
-        }
-        for (count, seconds) in (2..).zip([1, 2, 4, 8, 16, 32, 60, 60]) {
-            let before = fixture.store.now().await.unwrap();
-            assert_eq!(claims(true).await, one(Drive::Asleep, count));
-            assert_eq!(fruitless().await, count);
-            let slept = Duration::from_secs(seconds);
-            let wakes = Time(fixture.number("select wake_at from agent_task").await);
-            assert!(before + slept <= wakes && wakes <= fixture.store.now().await.unwrap() + slept, "{seconds} s");
-            fixture.forward(slept);
-            assert!(claims(false).await.is_empty(), "no process has room for it alone");
-            assert_eq!(claims(true).await, one(Drive::Alone, count));
-            assert!(fixture.store.set_begun("me", id, true).await.unwrap());
-            fixture.forward(LEASE);
-        }
-        let mut next = fixture.next(id).await;
-        next.facts = vec![said("progress")];
-        next.lease = LeaseChange::Queue;
-        fixture.write(next).await.unwrap();
-        assert_eq!(fruitless().await, 0);
-        assert_eq!(claims(false).await, one(Drive::Fresh, 0));
-    }
-
-    async fn lease_of_a_commit_counts_as_begun_and_that_of_a_claim_only_for_its_owner(fixture) {
-        let id = fixture.task().await;
-        lease(&fixture, id, LeaseChange::Take { owner: "api".to_owned(), time: LEASE }).await;
+        assert_eq!((row.takeovers, row.fruitless), (takeovers, 0));
         fixture.forward(LEASE);
-        assert_eq!(claim(&fixture.store, "me", 1).await, [id]);
-        assert_eq!(fixture.row(id).await.fruitless, 1);
-        assert!(!fixture.store.set_begun("api", id, true).await.unwrap());
-        fixture.forward(LEASE);
-        assert_eq!(claim(&fixture.store, "me", 1).await, [id]);
-        assert_eq!(fixture.row(id).await.fruitless, 1, "no work had begun");
-        let born = TaskId(fresh());
-        let mut new = new_task(born, "acme", "alice");
-        new.lease = LeaseChange::Take { owner: "api".to_owned(), time: LEASE };
-        fixture.write(new).await.unwrap();
-        fixture.forward(LEASE);
-        claim(&fixture.store, "me", 2).await;
-        assert_eq!(fixture.row(born).await.fruitless, 1);
     }
+}
 
-    async fn claim_takes_one_task_that_is_to_be_driven_alone_and_takes_it_first(fixture) {
-        let ordinary = [fixture.task_of("acme", "alice").await, fixture.task_of("beta", "bob").await];
-        for (tenant, user) in [("acme", "alice"), ("acme", "carol"), ("beta", "bob")] {
-            let id = fixture.literal(fixture.task_of(tenant, user).await.0);
-            fixture.suspect(&format!("task_id = {id}")).await;
+#[apply(both)]
+async fn second_lease_lost_after_work_began_puts_the_task_to_sleep_until_driven_alone(
+    fixture: StoreFixture,
+) {
+    let id = fixture.task().await;
+    let one = |drive, fruitless| {
+        vec![ClaimedTask {
+            task: id,
+            drive,
+            fruitless,
+        }]
+    };
+    let claims = async |alone| fixture.store.claim("me", LEASE, 9, alone).await.unwrap();
+    let fruitless = async || fixture.row(id).await.fruitless;
+    assert_eq!(claims(true).await, one(Drive::Fresh, 0));
+    for known in [0, 1] {
+        assert!(fixture.store.set_begun("me", id, true).await.unwrap());
+        assert_eq!(fruitless().await, known);
+        fixture.forward(LEASE);
+        if known == 0 {
+            assert_eq!(claims(true).await, one(Drive::Takeover, 1));
         }
-        for (limit, others) in [(1, 0), (9, 2), (9, 0)] {
-            let mut claimed = fixture.store.claim("me", LEASE, limit, true).await.unwrap();
-            claimed.sort_by_key(|claimed| (claimed.drive != Drive::Alone, claimed.task));
-            assert_eq!(claimed.remove(0).drive, Drive::Alone);
-            let fresh: Vec<_> = claimed.iter().map(|claimed| (claimed.task, claimed.drive)).collect();
-            assert_eq!(fresh, ordinary.map(|id| (id, Drive::Fresh))[..others], "with at most {limit}");
-        }
-        assert_eq!(fixture.store.claim("me", LEASE, 9, true).await.unwrap(), []);
     }
-
-    async fn lease_is_renewed_only_by_its_owner(fixture) {
-        let id = fixture.task().await;
-        claim(&fixture.store, "me", 1).await;
-        fixture.forward(LEASE / 2);
-        assert!(fixture.store.renew("other", LEASE, &[id]).await.unwrap().is_empty());
-        assert_eq!(fixture.store.renew("me", LEASE, &[id]).await.unwrap(), [id]);
-        fixture.forward(LEASE * 3 / 4);
-        assert!(claim(&fixture.store, "other", 1).await.is_empty(), "it was renewed");
+    for (count, seconds) in (2..).zip([1, 2, 4, 8, 16, 32, 60, 60]) {
+        let before = fixture.store.now().await.unwrap();
+        assert_eq!(claims(true).await, one(Drive::Asleep, count));
+        assert_eq!(fruitless().await, count);
+        let slept = Duration::from_secs(seconds);
+        let wakes = Time(fixture.number("select wake_at from agent_task").await);
+        assert!(
+            before + slept <= wakes && wakes <= fixture.store.now().await.unwrap() + slept,
+            "{seconds} s"
+        );
+        fixture.forward(slept);
+        assert!(
+            claims(false).await.is_empty(),
+            "no process has room for it alone"
+        );
+        assert_eq!(claims(true).await, one(Drive::Alone, count));
+        assert!(fixture.store.set_begun("me", id, true).await.unwrap());
         fixture.forward(LEASE);
-        assert_eq!(claim(&fixture.store, "other", 1).await, [id]);
-        assert!(fixture.store.renew("me", LEASE, &[id]).await.unwrap().is_empty(), "another owner holds it");
     }
+    let mut next = fixture.next(id).await;
+    next.facts = vec![said("progress")];
+    next.lease = LeaseChange::Queue;
+    fixture.write(next).await.unwrap();
+    assert_eq!(fruitless().await, 0);
+    assert_eq!(claims(false).await, one(Drive::Fresh, 0));
+}
 
-    async fn parked_task_sleeps_until_its_time_or_until_it_is_queued(fixture) {
-        let id = fixture.task().await;
-        lease(&fixture, id, LeaseChange::Park { wake_in: None }).await;
-        fixture.forward(Duration::from_hours(1000));
-        assert!(claim(&fixture.store, "me", 1).await.is_empty());
-        lease(&fixture, id, LeaseChange::Park { wake_in: Some(Duration::from_mins(5)) }).await;
-        assert!(claim(&fixture.store, "me", 1).await.is_empty());
-        fixture.forward(Duration::from_mins(5));
-        assert_eq!(claim(&fixture.store, "me", 1).await, [id]);
-        lease(&fixture, id, LeaseChange::Park { wake_in: None }).await;
-        lease(&fixture, id, LeaseChange::Queue).await;
-        assert_eq!(claim(&fixture.store, "me", 1).await, [id]);
+#[apply(both)]
+async fn lease_of_a_commit_counts_as_begun_and_that_of_a_claim_only_for_its_owner(
+    fixture: StoreFixture,
+) {
+    let id = fixture.task().await;
+    lease(
+        &fixture,
+        id,
+        LeaseChange::Take {
+            owner: "api".to_owned(),
+            time: LEASE,
+        },
+    )
+    .await;
+    fixture.forward(LEASE);
+    assert_eq!(claim(&fixture.store, "me", 1).await, [id]);
+    assert_eq!(fixture.row(id).await.fruitless, 1);
+    assert!(!fixture.store.set_begun("api", id, true).await.unwrap());
+    fixture.forward(LEASE);
+    assert_eq!(claim(&fixture.store, "me", 1).await, [id]);
+    assert_eq!(fixture.row(id).await.fruitless, 1, "no work had begun");
+    let born = TaskId(fresh());
+    let mut new = new_task(born, "acme", "alice");
+    new.lease = LeaseChange::Take {
+        owner: "api".to_owned(),
+        time: LEASE,
+    };
+    fixture.write(new).await.unwrap();
+    fixture.forward(LEASE);
+    claim(&fixture.store, "me", 2).await;
+    assert_eq!(fixture.row(born).await.fruitless, 1);
+}
+
+#[apply(both)]
+async fn claim_takes_one_task_that_is_to_be_driven_alone_and_takes_it_first(fixture: StoreFixture) {
+    let ordinary = [
+        fixture.task_of("acme", "alice").await,
+        fixture.task_of("beta", "bob").await,
+    ];
+    for (tenant, user) in [("acme", "alice"), ("acme", "carol"), ("beta", "bob")] {
+        let id = fixture.literal(fixture.task_of(tenant, user).await.0);
+        fixture.suspect(&format!("task_id = {id}")).await;
     }
+    for (limit, others) in [(1, 0), (9, 2), (9, 0)] {
+        let mut claimed = fixture.store.claim("me", LEASE, limit, true).await.unwrap();
+        claimed.sort_by_key(|claimed| (claimed.drive != Drive::Alone, claimed.task));
+        assert_eq!(claimed.remove(0).drive, Drive::Alone);
+        let fresh: Vec<_> = claimed
+            .iter()
+            .map(|claimed| (claimed.task, claimed.drive))
+            .collect();
+        assert_eq!(
+            fresh,
+            ordinary.map(|id| (id, Drive::Fresh))[..others],
+            "with at most {limit}"
+        );
+    }
+    assert_eq!(fixture.store.claim("me", LEASE, 9, true).await.unwrap(), []);
+}
 
-    async fn commit_can_take_the_lease(fixture) {
-        let id = fixture.task().await;
-        lease(&fixture, id, LeaseChange::Take { owner: "me".to_owned(), time: LEASE }).await;
+#[apply(both)]
+async fn lease_is_renewed_only_by_its_owner(fixture: StoreFixture) {
+    let id = fixture.task().await;
+    claim(&fixture.store, "me", 1).await;
+    fixture.forward(LEASE / 2);
+    assert!(
+        fixture
+            .store
+            .renew("other", LEASE, &[id])
+            .await
+            .unwrap()
+            .is_empty()
+    );
+    assert_eq!(fixture.store.renew("me", LEASE, &[id]).await.unwrap(), [id]);
+    fixture.forward(LEASE * 3 / 4);
+    assert!(
+        claim(&fixture.store, "other", 1).await.is_empty(),
+        "it was renewed"
+    );
+    fixture.forward(LEASE);
+    assert_eq!(claim(&fixture.store, "other", 1).await, [id]);
+    assert!(
+        fixture
+            .store
+            .renew("me", LEASE, &[id])
+            .await
+            .unwrap()
+            .is_empty(),
+        "another owner holds it"
+    );
+}
+
+#[apply(both)]
+async fn parked_task_sleeps_until_its_time_or_until_it_is_queued(fixture: StoreFixture) {
+    let id = fixture.task().await;
+    lease(&fixture, id, LeaseChange::Park { wake_in: None }).await;
+    fixture.forward(Duration::from_hours(1000));
+    assert!(claim(&fixture.store, "me", 1).await.is_empty());
+    lease(
+        &fixture,
+        id,
+        LeaseChange::Park {
+            wake_in: Some(Duration::from_mins(5)),
+        },
+    )
+    .await;
+    assert!(claim(&fixture.store, "me", 1).await.is_empty());
+    fixture.forward(Duration::from_mins(5));
+    assert_eq!(claim(&fixture.store, "me", 1).await, [id]);
+    lease(&fixture, id, LeaseChange::Park { wake_in: None }).await;
+    lease(&fixture, id, LeaseChange::Queue).await;
+    assert_eq!(claim(&fixture.store, "me", 1).await, [id]);
+}
+
+#[apply(both)]
+async fn commit_can_take_the_lease(fixture: StoreFixture) {
+    let id = fixture.task().await;
+    lease(
+        &fixture,
+        id,
+        LeaseChange::Take {
+            owner: "me".to_owned(),
+            time: LEASE,
+        },
+    )
+    .await;
+    let row = fixture.row(id).await;
+    assert_eq!(row.lease_owner.as_deref(), Some("me"));
+    assert!(claim(&fixture.store, "other", 1).await.is_empty());
+    lease(&fixture, id, LeaseChange::Keep).await;
+    assert_eq!(fixture.row(id).await.lease_owner.as_deref(), Some("me"));
+}
+
+#[apply(both)]
+async fn claims_are_fair_by_tenant(fixture: StoreFixture) {
+    for _ in 0..6 {
+        fixture.task_of("loud", "alice").await;
+    }
+    let quiet = fixture.task_of("quiet", "bob").await;
+    assert!(claim(&fixture.store, "me", 2).await.contains(&quiet));
+}
+
+#[apply(both)]
+async fn claims_are_fair_by_user_inside_a_tenant(fixture: StoreFixture) {
+    for _ in 0..6 {
+        fixture.task_of("acme", "alice").await;
+    }
+    let quiet = fixture.task_of("acme", "bob").await;
+    assert!(claim(&fixture.store, "me", 2).await.contains(&quiet));
+}
+
+#[apply(both)]
+async fn claims_of_one_task_each_go_round_the_tenants_and_the_users_of_each(fixture: StoreFixture) {
+    for (tenant, users) in [
+        ("acme", ["alice", "bob"]),
+        ("beta", ["carol", "dora"]),
+        ("core", ["eve", "fay"]),
+    ] {
+        for user in users {
+            fixture.task_of(tenant, user).await;
+            fixture.task_of(tenant, user).await;
+        }
+    }
+    let mut served = Vec::new();
+    while let [id] = claim(&fixture.store, "me", 1).await[..] {
         let row = fixture.row(id).await;
-        assert_eq!(row.lease_owner.as_deref(), Some("me"));
-        assert!(claim(&fixture.store, "other", 1).await.is_empty());
-        lease(&fixture, id, LeaseChange::Keep).await;
-        assert_eq!(fixture.row(id).await.lease_owner.as_deref(), Some("me"));
+        served.push(row.user_id);
     }
+    let round = ["alice", "carol", "eve", "bob", "dora", "fay"];
+    assert_eq!(served, [round, round].concat());
+}
 
-    async fn claims_are_fair_by_tenant(fixture) {
-        for _ in 0..6 {
-            fixture.task_of("loud", "alice").await;
+#[apply(both)]
+async fn claim_of_several_tasks_takes_as_many_of_each_tenant_and_the_oldest_of_each_user(
+    fixture: StoreFixture,
+) {
+    let mut oldest = Vec::new();
+    for (tenant, user) in [("acme", "alice"), ("acme", "bob"), ("beta", "carol")] {
+        oldest.push(fixture.task_of(tenant, user).await);
+        for _ in 0..9 {
+            fixture.task_of(tenant, user).await;
         }
-        let quiet = fixture.task_of("quiet", "bob").await;
-        assert!(claim(&fixture.store, "me", 2).await.contains(&quiet));
     }
-
-    async fn claims_are_fair_by_user_inside_a_tenant(fixture) {
-        for _ in 0..6 {
-            fixture.task_of("acme", "alice").await;
-        }
-        let quiet = fixture.task_of("acme", "bob").await;
-        assert!(claim(&fixture.store, "me", 2).await.contains(&quiet));
+    let mut claimed = claim(&fixture.store, "me", 4).await;
+    claimed.sort();
+    assert!(oldest.iter().all(|id| claimed.contains(id)), "{claimed:?}");
+    let mut tenants = Vec::new();
+    for id in claimed {
+        tenants.push(fixture.row(id).await.tenant);
     }
+    assert_eq!(tenants, ["acme", "acme", "beta", "beta"]);
+}
 
-    async fn claims_of_one_task_each_go_round_the_tenants_and_the_users_of_each(fixture) {
-        for (tenant, users) in [("acme", ["alice", "bob"]), ("beta", ["carol", "dora"]), ("core", ["eve", "fay"])] {
-            for user in users {
-                fixture.task_of(tenant, user).await;
-                fixture.task_of(tenant, user).await;
-            }
-        }
-        let mut served = Vec::new();
-        while let [id] = claim(&fixture.store, "me", 1).await[..] {
-            let row = fixture.row(id).await;
-            served.push(row.user_id);
-        }
-        let round = ["alice", "carol", "eve", "bob", "dora", "fay"];
-        assert_eq!(served, [round, round].concat());
+#[apply(both)]
+async fn woken_task_and_task_with_a_lost_lease_take_their_turns_among_queued_ones(
+    fixture: StoreFixture,
+) {
+    let (woken, lost) = (
+        fixture.task_of("acme", "alice").await,
+        fixture.task_of("beta", "bob").await,
+    );
+    lease(
+        &fixture,
+        woken,
+        LeaseChange::Park {
+            wake_in: Some(LEASE),
+        },
+    )
+    .await;
+    lease(
+        &fixture,
+        lost,
+        LeaseChange::Take {
+            owner: "gone".to_owned(),
+            time: LEASE,
+        },
+    )
+    .await;
+    let queued = [
+        fixture.task_of("acme", "alice").await,
+        fixture.task_of("beta", "bob").await,
+    ];
+    fixture.forward(LEASE);
+    let mut first = claim(&fixture.store, "me", 2).await;
+    first.sort();
+    assert_eq!(first, [woken, lost]);
+    let mut second = claim(&fixture.store, "me", 2).await;
+    second.sort();
+    assert_eq!(second, queued);
+}
+
+#[apply(both)]
+async fn renewed_lease_does_not_keep_a_claim_from_the_next_task(fixture: StoreFixture) {
+    let running = fixture.task().await;
+    assert_eq!(claim(&fixture.store, "me", 1).await, [running]);
+    fixture.forward(LEASE * 3 / 4);
+    assert_eq!(
+        fixture.store.renew("me", LEASE, &[running]).await.unwrap(),
+        [running]
+    );
+    let queued = fixture.task().await;
+    fixture.forward(LEASE / 2);
+    assert_eq!(claim(&fixture.store, "other", 1).await, [queued]);
+    fixture.forward(LEASE);
+    let mut over = claim(&fixture.store, "other", 9).await;
+    over.sort();
+    assert_eq!(over, [running, queued], "both leases are over");
+}
+
+#[apply(both)]
+async fn many_renewed_leases_do_not_keep_a_claim_from_the_next_task(fixture: StoreFixture) {
+    let mut running = Vec::new();
+    for _ in 0..20 {
+        running.push(fixture.task_of("acme", "alice").await);
     }
-
-    async fn claim_of_several_tasks_takes_as_many_of_each_tenant_and_the_oldest_of_each_user(fixture) {
-        let mut oldest = Vec::new();
-        for (tenant, user) in [("acme", "alice"), ("acme", "bob"), ("beta", "carol")] {
-            oldest.push(fixture.task_of(tenant, user).await);
-            for _ in 0..9 {
-                fixture.task_of(tenant, user).await;
-            }
-        }
-        let mut claimed = claim(&fixture.store, "me", 4).await;
-        claimed.sort();
-        assert!(oldest.iter().all(|id| claimed.contains(id)), "{claimed:?}");
-        let mut tenants = Vec::new();
-        for id in claimed {
-            tenants.push(fixture.row(id).await.tenant);
-        }
-        assert_eq!(tenants, ["acme", "acme", "beta", "beta"]);
+    assert_eq!(claim(&fixture.store, "me", 20).await.len(), 20);
+    for _ in 0..4 {
+        fixture.forward(LEASE / 3);
+        assert_eq!(
+            fixture
+                .store
+                .renew("me", LEASE, &running)
+                .await
+                .unwrap()
+                .len(),
+            20
+        );
     }
+    let queued = fixture.task_of("beta", "bob").await;
+    let claimed = fixture.store.claim("me", LEASE, 1, true).await.unwrap();
+    assert_eq!(
+        claimed
+            .iter()
+            .map(|claimed| claimed.task)
+            .collect::<Vec<_>>(),
+        [queued]
+    );
+    assert_eq!(stale(&fixture).await, 0);
+}
 
-    async fn woken_task_and_task_with_a_lost_lease_take_their_turns_among_queued_ones(fixture) {
-        let (woken, lost) = (fixture.task_of("acme", "alice").await, fixture.task_of("beta", "bob").await);
-        lease(&fixture, woken, LeaseChange::Park { wake_in: Some(LEASE) }).await;
-        lease(&fixture, lost, LeaseChange::Take { owner: "gone".to_owned(), time: LEASE }).await;
-        let queued = [fixture.task_of("acme", "alice").await, fixture.task_of("beta", "bob").await];
-        fixture.forward(LEASE);
-        let mut first = claim(&fixture.store, "me", 2).await;
-        first.sort();
-        assert_eq!(first, [woken, lost]);
-        let mut second = claim(&fixture.store, "me", 2).await;
-        second.sort();
-        assert_eq!(second, queued);
-    }
-
-    async fn renewed_lease_does_not_keep_a_claim_from_the_next_task(fixture) {
-        let running = fixture.task().await;
-        assert_eq!(claim(&fixture.store, "me", 1).await, [running]);
-        fixture.forward(LEASE * 3 / 4);
-        assert_eq!(fixture.store.renew("me", LEASE, &[running]).await.unwrap(), [running]);
-        let queued = fixture.task().await;
-        fixture.forward(LEASE / 2);
-        assert_eq!(claim(&fixture.store, "other", 1).await, [queued]);
-        fixture.forward(LEASE);
-        let mut over = claim(&fixture.store, "other", 9).await;
-        over.sort();
-        assert_eq!(over, [running, queued], "both leases are over");
-    }
-
-    async fn many_renewed_leases_do_not_keep_a_claim_from_the_next_task(fixture) {
-        let mut running = Vec::new();
-        for _ in 0..20 {
-            running.push(fixture.task_of("acme", "alice").await);
-        }
-        assert_eq!(claim(&fixture.store, "me", 20).await.len(), 20);
-        for _ in 0..4 {
-            fixture.forward(LEASE / 3);
-            assert_eq!(fixture.store.renew("me", LEASE, &running).await.unwrap().len(), 20);
-        }
-        let queued = fixture.task_of("beta", "bob").await;
-        let claimed = fixture.store.claim("me", LEASE, 1, true).await.unwrap();
-        assert_eq!(claimed.iter().map(|claimed| claimed.task).collect::<Vec<_>>(), [queued]);
-        assert_eq!(stale(&fixture).await, 0);
-    }
-
-    async fn commit_under_a_lease_writes_its_due_time_only_in_the_second_half_of_the_lease(fixture) {
-        let id = fixture.task().await;
-        let commit = async || {
-            let mut change = fixture.next(id).await;
-            change.facts = vec![said("under the lease")];
-            change.lease = LeaseChange::Take { owner: "me".to_owned(), time: LEASE };
-            fixture.write(change).await.unwrap();
+#[apply(both)]
+async fn commit_under_a_lease_writes_its_due_time_only_in_the_second_half_of_the_lease(
+    fixture: StoreFixture,
+) {
+    let id = fixture.task().await;
+    let commit = async || {
+        let mut change = fixture.next(id).await;
+        change.facts = vec![said("under the lease")];
+        change.lease = LeaseChange::Take {
+            owner: "me".to_owned(),
+            time: LEASE,
         };
-        let due = async || {
-            let sql = "select due_at from claimable_task";
-            if fixture.is_postgres() { fixture.number(sql).await } else { 0 }
-        };
-        commit().await;
-        for is_written in [false, true, false] {
-            fixture.forward(LEASE / 3);
-            let before = due().await;
-            commit().await;
-            assert_eq!(due().await != before, is_written && fixture.is_postgres());
-        }
-        fixture.forward(LEASE * 3 / 4);
-        assert!(claim(&fixture.store, "other", 1).await.is_empty(), "it is due before its lease ends");
-        fixture.forward(LEASE / 2);
-        assert_eq!(claim(&fixture.store, "other", 1).await, [id]);
-    }
-
-    async fn task_that_is_no_longer_to_be_driven_alone_is_claimed_beside_others(fixture) {
-        let id = fixture.task().await;
-        fixture.suspect("true").await;
-        assert_eq!(claim(&fixture.store, "me", 1).await, [id]);
-        lease(&fixture, id, LeaseChange::Keep).await;
-        let mut next = fixture.next(id).await;
-        next.facts = vec![said("progress")];
-        fixture.write(next).await.unwrap();
-        fixture.forward(LEASE);
-        let claimed = fixture.store.claim("other", LEASE, 1, false).await.unwrap();
-        assert_eq!(claimed.len(), 1, "{claimed:?}");
-        assert_ne!(claimed[0].drive, Drive::Alone);
-    }
-
-    async fn released_task_is_claimed_at_once(fixture) {
-        let id = fixture.task().await;
-        assert_eq!(claim(&fixture.store, "me", 1).await, [id]);
+        fixture.write(change).await.unwrap();
+    };
+    let due = async || {
+        let sql = "select due_at from claimable_task";
         if fixture.is_postgres() {
-            fixture.numbers("delete from claimable_task returning due_at").await.unwrap();
+            fixture.number(sql).await
+        } else {
+            0
         }
-        assert_eq!(fixture.store.release("me", &[id]).await.unwrap(), [id]);
-        assert_eq!(claim(&fixture.store, "other", 1).await, [id]);
+    };
+    commit().await;
+    for is_written in [false, true, false] {
+        fixture.forward(LEASE / 3);
+        let before = due().await;
+        commit().await;
+        assert_eq!(due().await != before, is_written && fixture.is_postgres());
     }
+    fixture.forward(LEASE * 3 / 4);
+    assert!(
+        claim(&fixture.store, "other", 1).await.is_empty(),
+        "it is due before its lease ends"
+    );
+    fixture.forward(LEASE / 2);
+    assert_eq!(claim(&fixture.store, "other", 1).await, [id]);
+}
 
-    async fn simultaneous_claimers_share_the_tasks_and_none_is_taken_twice(fixture) {
-        for _ in 0..24 {
-            fixture.task().await;
-        }
-        let mut claimers = tokio::task::JoinSet::new();
-        for number in 0..8 {
-            let store = fixture.store.clone();
-            claimers.spawn(async move {
-                let mut mine = Vec::new();
-                for _ in 0..24 {
-                    mine.extend(claim(&store, &format!("claimer{number}"), 2).await);
-                }
-                mine
-            });
-        }
-        let mut taken: Vec<TaskId> = claimers.join_all().await.into_iter().flatten().collect();
-        let all = taken.len();
-        taken.sort();
-        taken.dedup();
-        assert_eq!((all, taken.len()), (24, 24));
+#[apply(both)]
+async fn task_that_is_no_longer_to_be_driven_alone_is_claimed_beside_others(fixture: StoreFixture) {
+    let id = fixture.task().await;
+    fixture.suspect("true").await;
+    assert_eq!(claim(&fixture.store, "me", 1).await, [id]);
+    lease(&fixture, id, LeaseChange::Keep).await;
+    let mut next = fixture.next(id).await;
+    next.facts = vec![said("progress")];
+    fixture.write(next).await.unwrap();
+    fixture.forward(LEASE);
+    let claimed = fixture.store.claim("other", LEASE, 1, false).await.unwrap();
+    assert_eq!(claimed.len(), 1, "{claimed:?}");
+    assert_ne!(claimed[0].drive, Drive::Alone);
+}
+
+#[apply(both)]
+async fn released_task_is_claimed_at_once(fixture: StoreFixture) {
+    let id = fixture.task().await;
+    assert_eq!(claim(&fixture.store, "me", 1).await, [id]);
+    if fixture.is_postgres() {
+        fixture
+            .numbers("delete from claimable_task returning due_at")
+            .await
+            .unwrap();
     }
+    assert_eq!(fixture.store.release("me", &[id]).await.unwrap(), [id]);
+    assert_eq!(claim(&fixture.store, "other", 1).await, [id]);
+}
+
+#[apply(both)]
+async fn simultaneous_claimers_share_the_tasks_and_none_is_taken_twice(fixture: StoreFixture) {
+    for _ in 0..24 {
+        fixture.task().await;
+    }
+    let mut claimers = tokio::task::JoinSet::new();
+    for number in 0..8 {
+        let store = fixture.store.clone();
+        claimers.spawn(async move {
+            let mut mine = Vec::new();
+            for _ in 0..24 {
+                mine.extend(claim(&store, &format!("claimer{number}"), 2).await);
+            }
+            mine
+        });
+    }
+    let mut taken: Vec<TaskId> = claimers.join_all().await.into_iter().flatten().collect();
+    let all = taken.len();
+    taken.sort();
+    taken.dedup();
+    assert_eq!((all, taken.len()), (24, 24));
 }
 
 #[tokio::test]

@@ -4,19 +4,21 @@
 use holdpoint::store::{CommitError, Store};
 use holdpoint::task::change::{Counters, Guard, TaskChange};
 use holdpoint::task::id::TaskId;
+use macro_rules_attribute::apply;
 
-use super::store_fixture::{StoreFixture, both, change, child_task, fresh, said};
+use super::store_fixture::{StoreFixture, change, child_task, fresh, said, store_tests};
 
-/// Like `both`, and makes a third test of each body: on Postgres with two writers. The default
-/// number of writers depends on the machine.
+/// Makes three tests of a function: those of `both`, and a test on Postgres with two writers. The
+/// default number of writers depends on the machine.
 macro_rules! every_number_of_writers {
-    ($($(#[$doc:meta])* async fn $name:ident($fixture:ident) $body:block)*) => {
-        both! {
-            $($(#[$doc])* async fn $name($fixture) $body)*
-        }
-        mod two_writers {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() { super::$name(super::StoreFixture::with_writers(2).await).await })*
+    (async fn $name:ident($fixture:ident: StoreFixture $(,)?) $body:block) => {
+        async fn $name($fixture: StoreFixture) $body
+
+        store_tests! {
+            $name:
+            on_sqlite(StoreFixture::sqlite().await)
+            on_postgres(StoreFixture::postgres().await)
+            with_two_writers(StoreFixture::with_writers(2).await)
         }
     };
 }
@@ -64,92 +66,126 @@ async fn write_on(
     written
 }
 
-every_number_of_writers! {
-    async fn contended_batches_leave_no_gap_no_partial_change_and_no_deadlock(fixture) {
-        let mut trees = Vec::new();
-        for _ in 0..6 {
-            let root = fixture.task().await;
-            let children: Vec<TaskId> = (0..3).map(|_| TaskId(fresh())).collect();
-            for child in &children {
-                fixture.store.commit(change(root, vec![child_task(*child, root)])).await.unwrap();
-            }
-            trees.push((root, children));
+#[apply(every_number_of_writers)]
+async fn contended_batches_leave_no_gap_no_partial_change_and_no_deadlock(fixture: StoreFixture) {
+    let mut trees = Vec::new();
+    for _ in 0..6 {
+        let root = fixture.task().await;
+        let children: Vec<TaskId> = (0..3).map(|_| TaskId(fresh())).collect();
+        for child in &children {
+            fixture
+                .store
+                .commit(change(root, vec![child_task(*child, root)]))
+                .await
+                .unwrap();
         }
-        // On Postgres the second replica also writes. It has a queue of commits of its own.
-        let other = if fixture.is_postgres() {
-            Store::open(&fixture.settings, fixture.clock.clone()).await.unwrap()
-        } else {
+        trees.push((root, children));
+    }
+    // On Postgres the second replica also writes. It has a queue of commits of its own.
+    let other = if fixture.is_postgres() {
+        Store::open(&fixture.settings, fixture.clock.clone())
+            .await
+            .unwrap()
+    } else {
+        fixture.store.clone()
+    };
+    let mut writers = tokio::task::JoinSet::new();
+    for salt in 0..16_usize {
+        let store = if salt.is_multiple_of(2) {
             fixture.store.clone()
+        } else {
+            other.clone()
         };
-        let mut writers = tokio::task::JoinSet::new();
-        for salt in 0..16_usize {
-            let store = if salt.is_multiple_of(2) { fixture.store.clone() } else { other.clone() };
-            writers.spawn(write_on(store, trees.clone(), 20, salt));
+        writers.spawn(write_on(store, trees.clone(), 20, salt));
+    }
+    let beside = (
+        fixture.store.clone(),
+        trees
+            .iter()
+            .flat_map(|(_, children)| children.clone())
+            .collect::<Vec<_>>(),
+    );
+    let mut renewer = tokio::task::JoinSet::new();
+    renewer.spawn(async move {
+        for _ in 0..40 {
+            beside
+                .0
+                .renew("me", std::time::Duration::from_mins(1), &beside.1)
+                .await
+                .unwrap();
         }
-        let beside = (fixture.store.clone(), trees.iter().flat_map(|(_, children)| children.clone()).collect::<Vec<_>>());
-        let mut renewer = tokio::task::JoinSet::new();
-        renewer.spawn(async move {
-            for _ in 0..40 {
-                beside.0.renew("me", std::time::Duration::from_mins(1), &beside.1).await.unwrap();
-            }
-        });
-        let written: usize = writers.join_all().await.into_iter().sum();
-        renewer.join_all().await;
-        assert!(written >= 6, "some commits get through");
+    });
+    let written: usize = writers.join_all().await.into_iter().sum();
+    renewer.join_all().await;
+    assert!(written >= 6, "some commits get through");
 
-        for (root, children) in &trees {
-            let gaps = fixture
+    for (root, children) in &trees {
+        let gaps = fixture
                 .number("select count(*) from (select root_task_id from agent_task_item group by root_task_id
                     having max(event_number) <> count(*) or min(event_number) <> 1) as gaps")
                 .await;
-            assert_eq!(gaps, 0, "the numbers of each tree's events are 1, 2, 3 …");
-            let row = fixture.row(*root).await;
-            let mut calls = 0;
-            for child in children {
-                let journal = fixture.store.journal(*child).await.unwrap().unwrap();
-                let items = i64::try_from(journal.items.len()).unwrap();
-                assert_eq!(items, 2 + 2 * journal.row.model_calls, "no partial change");
-                assert_eq!(journal.row.last_seq, items);
-                calls += journal.row.model_calls;
-            }
-            assert_eq!(row.model_calls, calls, "the root counted what its children did");
+        assert_eq!(gaps, 0, "the numbers of each tree's events are 1, 2, 3 …");
+        let row = fixture.row(*root).await;
+        let mut calls = 0;
+        for child in children {
+            let journal = fixture.store.journal(*child).await.unwrap().unwrap();
+            let items = i64::try_from(journal.items.len()).unwrap();
+            assert_eq!(items, 2 + 2 * journal.row.model_calls, "no partial change");
+            assert_eq!(journal.row.last_seq, items);
+            calls += journal.row.model_calls;
         }
-        if fixture.is_postgres() {
-            // A Postgres backend reports its number of deadlocks when it ends.
-            fixture.store.close().await;
-            other.close().await;
-            let counted = "select deadlocks + 0 from pg_stat_database where datname = current_database()";
-            assert_eq!(fixture.number(counted).await, 0, "no deadlock, not even one that was retried");
-        }
+        assert_eq!(
+            row.model_calls, calls,
+            "the root counted what its children did"
+        );
     }
+    if fixture.is_postgres() {
+        // A Postgres backend reports its number of deadlocks when it ends.
+        fixture.store.close().await;
+        other.close().await;
+        let counted =
+            "select deadlocks + 0 from pg_stat_database where datname = current_database()";
+        assert_eq!(
+            fixture.number(counted).await,
+            0,
+            "no deadlock, not even one that was retried"
+        );
+    }
+}
 
-    async fn independent_changes_of_many_trees_all_succeed_at_once(fixture) {
-        let mut writers = tokio::task::JoinSet::new();
-        for _ in 0..200 {
-            let store = fixture.store.clone();
-            writers.spawn(async move {
-                let id = TaskId(fresh());
-                store.commit(change(id, vec![super::store_fixture::new_task(id, "acme", "alice")])).await
-            });
-        }
-        assert!(writers.join_all().await.iter().all(Result::is_ok));
+#[apply(every_number_of_writers)]
+async fn independent_changes_of_many_trees_all_succeed_at_once(fixture: StoreFixture) {
+    let mut writers = tokio::task::JoinSet::new();
+    for _ in 0..200 {
+        let store = fixture.store.clone();
+        writers.spawn(async move {
+            let id = TaskId(fresh());
+            store
+                .commit(change(
+                    id,
+                    vec![super::store_fixture::new_task(id, "acme", "alice")],
+                ))
+                .await
+        });
     }
+    assert!(writers.join_all().await.iter().all(Result::is_ok));
+}
 
-    async fn changes_of_one_root_wait_for_each_other_and_keep_their_order(fixture) {
-        let id = fixture.task().await;
-        let row = fixture.row(id).await;
-        let mut commits = Vec::new();
-        for number in 0..20 {
-            let guard = Guard::Version(row.version + number);
-            let next = TaskChange {
-                facts: vec![said(&number.to_string())],
-                ..TaskChange::empty(id, guard, row.last_seq + number)
-            };
-            commits.push(fixture.store.commit(change(id, vec![next])));
-        }
-        // The commits are submitted together, in order. Each is fenced by the version that the
-        // previous one writes.
-        let results = futures_util::future::join_all(commits).await;
-        assert!(results.iter().all(Result::is_ok), "{results:?}");
+#[apply(every_number_of_writers)]
+async fn changes_of_one_root_wait_for_each_other_and_keep_their_order(fixture: StoreFixture) {
+    let id = fixture.task().await;
+    let row = fixture.row(id).await;
+    let mut commits = Vec::new();
+    for number in 0..20 {
+        let guard = Guard::Version(row.version + number);
+        let next = TaskChange {
+            facts: vec![said(&number.to_string())],
+            ..TaskChange::empty(id, guard, row.last_seq + number)
+        };
+        commits.push(fixture.store.commit(change(id, vec![next])));
     }
+    // The commits are submitted together, in order. Each is fenced by the version that the
+    // previous one writes.
+    let results = futures_util::future::join_all(commits).await;
+    assert!(results.iter().all(Result::is_ok), "{results:?}");
 }

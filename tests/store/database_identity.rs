@@ -10,6 +10,7 @@ use holdpoint::secret::Secret;
 use holdpoint::store::{OpenError, Settings, Store};
 use holdpoint::task::time::Time;
 use holdpoint::world::SystemClock;
+use macro_rules_attribute::apply;
 use tokio::time::timeout;
 
 use super::store_fixture::{StoreFixture, both, finance};
@@ -24,44 +25,93 @@ async fn again(fixture: &StoreFixture, restored: bool) -> Store {
     Store::open(&settings, fixture.clock.clone()).await.unwrap()
 }
 
-both! {
-    async fn reopened_database_is_not_uncertain(fixture) {
-        let (task, question) = fixture.paused(finance(1)).await;
-        fixture.store.close().await;
-        let store = again(&fixture, false).await;
-        assert_eq!(store.journal(task).await.unwrap().unwrap().history_uncertain_until, None);
-        assert!(!store.request(question.request_id).await.unwrap().unwrap().history_uncertain);
-        assert_eq!(store.history_uncertain_until(), None);
-    }
+#[apply(both)]
+async fn reopened_database_is_not_uncertain(fixture: StoreFixture) {
+    let (task, question) = fixture.paused(finance(1)).await;
+    fixture.store.close().await;
+    let store = again(&fixture, false).await;
+    assert_eq!(
+        store
+            .journal(task)
+            .await
+            .unwrap()
+            .unwrap()
+            .history_uncertain_until,
+        None
+    );
+    assert!(
+        !store
+            .request(question.request_id)
+            .await
+            .unwrap()
+            .unwrap()
+            .history_uncertain
+    );
+    assert_eq!(store.history_uncertain_until(), None);
+}
 
-    async fn restored_database_is_uncertain_up_to_now_but_not_for_later_items(fixture) {
-        let (task, question) = fixture.paused(finance(1)).await;
-        fixture.store.close().await;
-        let store = again(&fixture, true).await;
-        let journal = store.journal(task).await.unwrap().unwrap();
-        let history_uncertain_until = journal.history_uncertain_until.unwrap();
-        assert!(journal.items.iter().all(|item| item.at <= history_uncertain_until));
-        assert_eq!(store.history_uncertain_until(), Some(history_uncertain_until));
-        let row = store.request(question.request_id).await.unwrap().unwrap();
-        assert!(row.history_uncertain);
-        assert_eq!(store.pending(task, task).await.unwrap(), [row]);
-        let fixture = StoreFixture { store, ..fixture };
-        let (later, question) = fixture.paused(finance(1)).await;
-        assert!(!fixture.request(question.request_id).await.history_uncertain);
-        let journal = fixture.store.journal(later).await.unwrap().unwrap();
-        assert!(journal.items.iter().all(|item| item.at > history_uncertain_until), "a new history is complete");
-        fixture.store.close().await;
-        assert_eq!(again(&fixture, false).await.history_uncertain_until(), Some(history_uncertain_until), "once set, it stays");
-    }
+#[apply(both)]
+async fn restored_database_is_uncertain_up_to_now_but_not_for_later_items(fixture: StoreFixture) {
+    let (task, question) = fixture.paused(finance(1)).await;
+    fixture.store.close().await;
+    let store = again(&fixture, true).await;
+    let journal = store.journal(task).await.unwrap().unwrap();
+    let history_uncertain_until = journal.history_uncertain_until.unwrap();
+    assert!(
+        journal
+            .items
+            .iter()
+            .all(|item| item.at <= history_uncertain_until)
+    );
+    assert_eq!(
+        store.history_uncertain_until(),
+        Some(history_uncertain_until)
+    );
+    let row = store.request(question.request_id).await.unwrap().unwrap();
+    assert!(row.history_uncertain);
+    assert_eq!(store.pending(task, task).await.unwrap(), [row]);
+    let fixture = StoreFixture { store, ..fixture };
+    let (later, question) = fixture.paused(finance(1)).await;
+    assert!(!fixture.request(question.request_id).await.history_uncertain);
+    let journal = fixture.store.journal(later).await.unwrap().unwrap();
+    assert!(
+        journal
+            .items
+            .iter()
+            .all(|item| item.at > history_uncertain_until),
+        "a new history is complete"
+    );
+    fixture.store.close().await;
+    assert_eq!(
+        again(&fixture, false).await.history_uncertain_until(),
+        Some(history_uncertain_until),
+        "once set, it stays"
+    );
+}
 
-    async fn restore_with_a_clock_that_is_behind_covers_every_item(fixture) {
-        let task = fixture.task().await;
-        let ahead = fixture.number("select max(updated_at) + 3600000000 from agent_task").await;
-        fixture.numbers(&format!("update agent_task set updated_at = {ahead} returning updated_at")).await.unwrap();
-        fixture.store.close().await;
-        let store = again(&fixture, true).await;
-        assert_eq!(store.journal(task).await.unwrap().unwrap().history_uncertain_until, Some(Time(ahead)));
-    }
+#[apply(both)]
+async fn restore_with_a_clock_that_is_behind_covers_every_item(fixture: StoreFixture) {
+    let task = fixture.task().await;
+    let ahead = fixture
+        .number("select max(updated_at) + 3600000000 from agent_task")
+        .await;
+    fixture
+        .numbers(&format!(
+            "update agent_task set updated_at = {ahead} returning updated_at"
+        ))
+        .await
+        .unwrap();
+    fixture.store.close().await;
+    let store = again(&fixture, true).await;
+    assert_eq!(
+        store
+            .journal(task)
+            .await
+            .unwrap()
+            .unwrap()
+            .history_uncertain_until,
+        Some(Time(ahead))
+    );
 }
 
 const OTHER: &str = "update database_identity set identity = '17/00000009/1' where identity is not null returning id";

@@ -3,6 +3,7 @@
 use holdpoint::task::change::TaskChange;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::time::Time;
+use macro_rules_attribute::apply;
 
 use super::gate_calls::{CALL, Call, found, new_call, propose};
 use super::store_fixture::{StoreFixture, every_statement, fresh, said};
@@ -39,29 +40,44 @@ async fn write(fixture: &StoreFixture, id: TaskId, in_quarantine: Option<bool>) 
     fixture.write(change).await.unwrap();
 }
 
-every_statement! {
-    async fn newest_change_of_a_quarantine_in_a_session_counts_however_old_it_is(fixture) {
-        for other in ELSEWHERE {
-            let id = propose(&fixture, other).await;
-            write(&fixture, id, Some(true)).await;
-        }
-        let decided = propose(&fixture, Call { user: "ALICE", key: "b:2", ..CALL }).await;
-        let by = async || found(&fixture, Time(i64::MAX)).await.quarantined_by;
-        assert_eq!(by().await, None);
-        let failed = TaskId(fresh());
-        let new = new_call(&Call { key: "b:3", ..CALL }, failed);
-        fixture.write(TaskChange { in_quarantine: Some(true), ..new }).await.unwrap();
-        assert_eq!(by().await, Some(failed));
-        for (id, change, expected) in [
-            (decided, Some(false), None),
-            (failed, None, None),
-            (failed, Some(true), Some(failed)),
-            (decided, None, Some(failed)),
-            (failed, Some(false), None),
-            (decided, Some(true), Some(decided)),
-        ] {
-            write(&fixture, id, change).await;
-            assert_eq!(by().await, expected, "{change:?}");
-        }
+#[apply(every_statement)]
+async fn newest_change_of_a_quarantine_in_a_session_counts_however_old_it_is(
+    fixture: StoreFixture,
+) {
+    for other in ELSEWHERE {
+        let id = propose(&fixture, other).await;
+        write(&fixture, id, Some(true)).await;
+    }
+    let decided = propose(
+        &fixture,
+        Call {
+            user: "ALICE",
+            key: "b:2",
+            ..CALL
+        },
+    )
+    .await;
+    let by = async || found(&fixture, Time(i64::MAX)).await.quarantined_by;
+    assert_eq!(by().await, None);
+    let failed = TaskId(fresh());
+    let new = new_call(&Call { key: "b:3", ..CALL }, failed);
+    fixture
+        .write(TaskChange {
+            in_quarantine: Some(true),
+            ..new
+        })
+        .await
+        .unwrap();
+    assert_eq!(by().await, Some(failed));
+    for (id, change, expected) in [
+        (decided, Some(false), None),
+        (failed, None, None),
+        (failed, Some(true), Some(failed)),
+        (decided, None, Some(failed)),
+        (failed, Some(false), None),
+        (decided, Some(true), Some(decided)),
+    ] {
+        write(&fixture, id, change).await;
+        assert_eq!(by().await, expected, "{change:?}");
     }
 }

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use holdpoint::store::{Attempt, ClaimedDelivery, DeliveryChannel, NextState, Store};
+use macro_rules_attribute::apply;
 
 use super::notices::{deliveries, notices, want};
 use super::store_fixture::{StoreFixture, both, finance};
@@ -56,104 +57,183 @@ async fn sent(fixture: &StoreFixture, message: &[ClaimedDelivery]) -> usize {
     recorded.unwrap().len()
 }
 
-both! {
-    async fn due_deliveries_of_a_person_are_one_message_and_the_next_waits(fixture) {
-        want(&fixture, &["request.created"]);
-        for _ in 0..3 {
-            question(&fixture, &["alice", "bob"]).await;
-        }
-        let messages = claim(&fixture).await;
-        let people: Vec<_> = messages.iter().map(|one| (one[0].person.as_str(), one.len())).collect();
-        assert_eq!(people, [("alice", 3), ("bob", 3)]);
-        assert!(fixture.store.allow_next_message("by-mail", &messages[0][0], INTERVAL).await.unwrap());
-        assert_eq!(sent(&fixture, &messages[0]).await, 3);
-        question(&fixture, &["alice"]).await;
-        assert_eq!(claim(&fixture).await, Vec::<Vec<_>>::new(), "one is in flight, one has to wait");
-        fixture.forward(LEASE + SECOND);
-        let again = claim(&fixture).await;
-        assert_eq!((again.len(), again[0][0].person.as_str(), again[0].len()), (1, "bob", 3), "its lease is over");
-        fixture.forward(INTERVAL);
-        let found = claim(&fixture).await;
-        let people: Vec<_> = found.iter().map(|one| (one[0].person.as_str(), one.len())).collect();
-        assert_eq!(people, [("alice", 1), ("bob", 3)]);
+#[apply(both)]
+async fn due_deliveries_of_a_person_are_one_message_and_the_next_waits(fixture: StoreFixture) {
+    want(&fixture, &["request.created"]);
+    for _ in 0..3 {
+        question(&fixture, &["alice", "bob"]).await;
     }
+    let messages = claim(&fixture).await;
+    let people: Vec<_> = messages
+        .iter()
+        .map(|one| (one[0].person.as_str(), one.len()))
+        .collect();
+    assert_eq!(people, [("alice", 3), ("bob", 3)]);
+    assert!(
+        fixture
+            .store
+            .allow_next_message("by-mail", &messages[0][0], INTERVAL)
+            .await
+            .unwrap()
+    );
+    assert_eq!(sent(&fixture, &messages[0]).await, 3);
+    question(&fixture, &["alice"]).await;
+    assert_eq!(
+        claim(&fixture).await,
+        Vec::<Vec<_>>::new(),
+        "one is in flight, one has to wait"
+    );
+    fixture.forward(LEASE + SECOND);
+    let again = claim(&fixture).await;
+    assert_eq!(
+        (again.len(), again[0][0].person.as_str(), again[0].len()),
+        (1, "bob", 3),
+        "its lease is over"
+    );
+    fixture.forward(INTERVAL);
+    let found = claim(&fixture).await;
+    let people: Vec<_> = found
+        .iter()
+        .map(|one| (one[0].person.as_str(), one.len()))
+        .collect();
+    assert_eq!(people, [("alice", 1), ("bob", 3)]);
+}
 
-    async fn sender_that_is_slower_than_its_lease_changes_nothing(fixture) {
-        want(&fixture, &["request.created"]);
-        question(&fixture, &["bob"]).await;
-        let first = claim(&fixture).await.remove(0);
-        fixture.forward(LEASE + SECOND);
-        let second = claim(&fixture).await.remove(0);
-        assert!(!fixture.store.allow_next_message("by-mail", &first[0], INTERVAL).await.unwrap());
-        assert_eq!(sent(&fixture, &first).await, 0);
-        assert!(fixture.store.allow_next_message("by-mail", &second[0], INTERVAL).await.unwrap());
-        assert_eq!(sent(&fixture, &second).await, 1);
-    }
+#[apply(both)]
+async fn sender_that_is_slower_than_its_lease_changes_nothing(fixture: StoreFixture) {
+    want(&fixture, &["request.created"]);
+    question(&fixture, &["bob"]).await;
+    let first = claim(&fixture).await.remove(0);
+    fixture.forward(LEASE + SECOND);
+    let second = claim(&fixture).await.remove(0);
+    assert!(
+        !fixture
+            .store
+            .allow_next_message("by-mail", &first[0], INTERVAL)
+            .await
+            .unwrap()
+    );
+    assert_eq!(sent(&fixture, &first).await, 0);
+    assert!(
+        fixture
+            .store
+            .allow_next_message("by-mail", &second[0], INTERVAL)
+            .await
+            .unwrap()
+    );
+    assert_eq!(sent(&fixture, &second).await, 1);
+}
 
-    async fn question_that_comes_during_a_send_waits_for_the_pause_and_not_for_the_lease(fixture) {
-        want(&fixture, &["request.created"]);
-        let pause = 3 * SECOND;
+#[apply(both)]
+async fn question_that_comes_during_a_send_waits_for_the_pause_and_not_for_the_lease(
+    fixture: StoreFixture,
+) {
+    want(&fixture, &["request.created"]);
+    let pause = 3 * SECOND;
+    question(&fixture, &["bob"]).await;
+    let first = claim_with_pause(&fixture, pause).await.remove(0);
+    for _ in 0..2 {
         question(&fixture, &["bob"]).await;
-        let first = claim_with_pause(&fixture, pause).await.remove(0);
-        for _ in 0..2 {
-            question(&fixture, &["bob"]).await;
-            assert_eq!(claim_with_pause(&fixture, pause).await.len(), 0, "the first is in flight");
-            fixture.forward(pause);
-        }
-        assert!(fixture.store.allow_next_message("by-mail", &first[0], pause).await.unwrap());
-        assert_eq!(sent(&fixture, &first).await, 1);
-        assert_eq!(claim_with_pause(&fixture, pause).await.len(), 0, "the pause begins");
+        assert_eq!(
+            claim_with_pause(&fixture, pause).await.len(),
+            0,
+            "the first is in flight"
+        );
         fixture.forward(pause);
-        let next = claim_with_pause(&fixture, pause).await;
-        assert_eq!((next.len(), next[0].len()), (1, 2));
     }
+    assert!(
+        fixture
+            .store
+            .allow_next_message("by-mail", &first[0], pause)
+            .await
+            .unwrap()
+    );
+    assert_eq!(sent(&fixture, &first).await, 1);
+    assert_eq!(
+        claim_with_pause(&fixture, pause).await.len(),
+        0,
+        "the pause begins"
+    );
+    fixture.forward(pause);
+    let next = claim_with_pause(&fixture, pause).await;
+    assert_eq!((next.len(), next[0].len()), (1, 2));
+}
 
-    async fn person_gets_every_due_delivery_however_many_wait_for_other_people(fixture) {
-        want(&fixture, &["request.created"]);
-        let names: Vec<String> = (10..40).map(|number| format!("user-{number}")).collect();
-        let people: Vec<&str> = names.iter().map(String::as_str).collect();
-        for _ in 0..35 {
-            question(&fixture, &people).await;
+#[apply(both)]
+async fn person_gets_every_due_delivery_however_many_wait_for_other_people(fixture: StoreFixture) {
+    want(&fixture, &["request.created"]);
+    let names: Vec<String> = (10..40).map(|number| format!("user-{number}")).collect();
+    let people: Vec<&str> = names.iter().map(String::as_str).collect();
+    for _ in 0..35 {
+        question(&fixture, &people).await;
+    }
+    let mut seen = Vec::new();
+    for _ in 0..8 {
+        for message in claim(&fixture).await {
+            assert_eq!(message.len(), 35, "{}", message[0].person);
+            assert_eq!(sent(&fixture, &message).await, 35);
+            seen.push(message[0].person.clone());
         }
-        let mut seen = Vec::new();
-        for _ in 0..8 {
-            for message in claim(&fixture).await {
-                assert_eq!(message.len(), 35, "{}", message[0].person);
-                assert_eq!(sent(&fixture, &message).await, 35);
-                seen.push(message[0].person.clone());
-            }
-        }
-        seen.sort_unstable();
-        assert_eq!(seen, names);
     }
+    seen.sort_unstable();
+    assert_eq!(seen, names);
+}
 
-    async fn question_that_waits_to_be_gathered_is_no_backlog_before_its_time(fixture) {
-        want(&fixture, &["request.created"]);
-        question(&fixture, &["bob"]).await;
-        let message = claim(&fixture).await.remove(0);
-        assert!(fixture.store.allow_next_message("by-mail", &message[0], INTERVAL).await.unwrap());
-        assert_eq!(sent(&fixture, &message).await, 1);
-        question(&fixture, &["bob"]).await;
-        assert_eq!(claim(&fixture).await.len(), 0, "it has to wait");
-        let backlogs = async || fixture.store.delivery_backlogs(&["by-mail".to_owned()], &[]).await.unwrap();
-        assert_eq!(backlogs().await, []);
-        fixture.forward(INTERVAL + SECOND);
-        let [backlog] = &backlogs().await[..] else { panic!("one entry") };
-        assert!(backlog.waiting == 1 && backlog.oldest < INTERVAL, "{backlog:?}");
-    }
+#[apply(both)]
+async fn question_that_waits_to_be_gathered_is_no_backlog_before_its_time(fixture: StoreFixture) {
+    want(&fixture, &["request.created"]);
+    question(&fixture, &["bob"]).await;
+    let message = claim(&fixture).await.remove(0);
+    assert!(
+        fixture
+            .store
+            .allow_next_message("by-mail", &message[0], INTERVAL)
+            .await
+            .unwrap()
+    );
+    assert_eq!(sent(&fixture, &message).await, 1);
+    question(&fixture, &["bob"]).await;
+    assert_eq!(claim(&fixture).await.len(), 0, "it has to wait");
+    let backlogs = async || {
+        fixture
+            .store
+            .delivery_backlogs(&["by-mail".to_owned()], &[])
+            .await
+            .unwrap()
+    };
+    assert_eq!(backlogs().await, []);
+    fixture.forward(INTERVAL + SECOND);
+    let [backlog] = &backlogs().await[..] else {
+        panic!("one entry")
+    };
+    assert!(
+        backlog.waiting == 1 && backlog.oldest < INTERVAL,
+        "{backlog:?}"
+    );
+}
 
-    async fn time_of_a_message_is_forgotten_an_hour_after_it(fixture) {
-        want(&fixture, &["request.created"]);
-        question(&fixture, &["bob"]).await;
-        let message = claim(&fixture).await.remove(0);
-        assert!(fixture.store.allow_next_message("by-mail", &message[0], INTERVAL).await.unwrap());
-        fixture.store.remove_spent_gathered().await.unwrap();
-        question(&fixture, &["bob"]).await;
-        assert_eq!(claim(&fixture).await.len(), 0, "it is kept as long as it counts");
-        fixture.forward(INTERVAL + Duration::from_mins(61));
-        fixture.store.remove_spent_gathered().await.unwrap();
-        assert_eq!(claim(&fixture).await.len(), 1);
-    }
+#[apply(both)]
+async fn time_of_a_message_is_forgotten_an_hour_after_it(fixture: StoreFixture) {
+    want(&fixture, &["request.created"]);
+    question(&fixture, &["bob"]).await;
+    let message = claim(&fixture).await.remove(0);
+    assert!(
+        fixture
+            .store
+            .allow_next_message("by-mail", &message[0], INTERVAL)
+            .await
+            .unwrap()
+    );
+    fixture.store.remove_spent_gathered().await.unwrap();
+    question(&fixture, &["bob"]).await;
+    assert_eq!(
+        claim(&fixture).await.len(),
+        0,
+        "it is kept as long as it counts"
+    );
+    fixture.forward(INTERVAL + Duration::from_mins(61));
+    fixture.store.remove_spent_gathered().await.unwrap();
+    assert_eq!(claim(&fixture).await.len(), 1);
 }
 
 /// Runs on `SQLite` alone: on Postgres, another process may still hold the claim.

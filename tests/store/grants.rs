@@ -11,6 +11,7 @@ use holdpoint::task::decision::Action;
 use holdpoint::task::grant::{Grant, GrantEnd, GrantScope, GrantUse};
 use holdpoint::task::id::{CallId, GrantId, TaskId};
 use holdpoint::task::item::Fact;
+use macro_rules_attribute::apply;
 
 use super::store_fixture::{StoreFixture, both, finance, fresh};
 
@@ -80,94 +81,202 @@ async fn start(fixture: &StoreFixture, task: TaskId, grant_id: GrantId, again: b
     change
 }
 
-both! {
-    async fn decision_writes_its_standing_decision_in_its_own_commit(fixture) {
-        let id = given(&fixture, 3).await;
-        let row = row(&fixture, id).await;
-        assert_eq!((row.owner.as_str(), row.agent.as_str(), row.by.by.as_str()), ("alice", "billing", "bob"));
-        assert_eq!((row.expires_at.since(row.created_at), row.uses, row.used), (HOUR, 3, 0));
-        assert_eq!(row.ended(), None);
-        assert_eq!(covering(&fixture, &call()).await, [id]);
-        for other in [
-            CoverableCall { tenant: "other", ..call() },
-            CoverableCall { owner: "bob".into(), ..call() },
-            CoverableCall { basis: "sha256:c", ..call() },
-            CoverableCall { root_agent: "clerk", ..call() },
-        ] {
-            assert_eq!(covering(&fixture, &other).await, []);
-        }
-        fixture.forward(HOUR);
-        assert_eq!(covering(&fixture, &call()).await, []);
+#[apply(both)]
+async fn decision_writes_its_standing_decision_in_its_own_commit(fixture: StoreFixture) {
+    let id = given(&fixture, 3).await;
+    let row = row(&fixture, id).await;
+    assert_eq!(
+        (row.owner.as_str(), row.agent.as_str(), row.by.by.as_str()),
+        ("alice", "billing", "bob")
+    );
+    assert_eq!(
+        (row.expires_at.since(row.created_at), row.uses, row.used),
+        (HOUR, 3, 0)
+    );
+    assert_eq!(row.ended(), None);
+    assert_eq!(covering(&fixture, &call()).await, [id]);
+    for other in [
+        CoverableCall {
+            tenant: "other",
+            ..call()
+        },
+        CoverableCall {
+            owner: "bob".into(),
+            ..call()
+        },
+        CoverableCall {
+            basis: "sha256:c",
+            ..call()
+        },
+        CoverableCall {
+            root_agent: "clerk",
+            ..call()
+        },
+    ] {
+        assert_eq!(covering(&fixture, &other).await, []);
     }
+    fixture.forward(HOUR);
+    assert_eq!(covering(&fixture, &call()).await, []);
+}
 
-    async fn newer_standing_decisions_that_cannot_cover_a_call_do_not_hide_an_older(fixture) {
-        let (live, task_scoped) = (given(&fixture, 3).await, given_for(&fixture, GrantScope::Task, 3).await);
-        let root_task_id = row(&fixture, task_scoped).await.root_task_id;
-        for _ in 0..33 {
-            given_for(&fixture, GrantScope::Task, 3).await;
-            given(&fixture, 1).await;
-        }
-        fixture.numbers("update standing_grant set used = uses where uses = 1").await.unwrap();
-        assert_eq!(covering(&fixture, &call()).await, [live]);
-        assert_eq!(covering(&fixture, &CoverableCall { root_task_id, ..call() }).await, [task_scoped, live]);
-        fixture.numbers("update standing_grant set used = uses").await.unwrap();
-        assert_eq!(covering(&fixture, &call()).await, []);
-        assert_eq!(covering(&fixture, &CoverableCall { used_grant: Some(live), ..call() }).await, [live]);
+#[apply(both)]
+async fn newer_standing_decisions_that_cannot_cover_a_call_do_not_hide_an_older(
+    fixture: StoreFixture,
+) {
+    let (live, task_scoped) = (
+        given(&fixture, 3).await,
+        given_for(&fixture, GrantScope::Task, 3).await,
+    );
+    let root_task_id = row(&fixture, task_scoped).await.root_task_id;
+    for _ in 0..33 {
+        given_for(&fixture, GrantScope::Task, 3).await;
+        given(&fixture, 1).await;
     }
+    fixture
+        .numbers("update standing_grant set used = uses where uses = 1")
+        .await
+        .unwrap();
+    assert_eq!(covering(&fixture, &call()).await, [live]);
+    assert_eq!(
+        covering(
+            &fixture,
+            &CoverableCall {
+                root_task_id,
+                ..call()
+            }
+        )
+        .await,
+        [task_scoped, live]
+    );
+    fixture
+        .numbers("update standing_grant set used = uses")
+        .await
+        .unwrap();
+    assert_eq!(covering(&fixture, &call()).await, []);
+    assert_eq!(
+        covering(
+            &fixture,
+            &CoverableCall {
+                used_grant: Some(live),
+                ..call()
+            }
+        )
+        .await,
+        [live]
+    );
+}
 
-    async fn start_counts_one_use_and_a_later_attempt_none(fixture) {
-        let id = given(&fixture, 2).await;
+#[apply(both)]
+async fn start_counts_one_use_and_a_later_attempt_none(fixture: StoreFixture) {
+    let id = given(&fixture, 2).await;
+    let task = fixture.task().await;
+    for (again, used) in [(false, 1), (true, 1), (false, 2), (true, 2)] {
+        fixture
+            .write(start(&fixture, task, id, again).await)
+            .await
+            .unwrap();
+        assert_eq!(row(&fixture, id).await.used, used);
+    }
+    let third = fixture.write(start(&fixture, task, id, false).await).await;
+    assert_eq!(third, Err(CommitError::Stale));
+    assert_eq!(row(&fixture, id).await.ended(), Some(GrantEnd::UsedUp));
+}
+
+#[apply(both)]
+async fn start_is_refused_once_its_standing_decision_counts_no_more(fixture: StoreFixture) {
+    let (revoked, expired) = (given(&fixture, 9).await, given(&fixture, 9).await);
+    let task = fixture.task().await;
+    assert!(
+        fixture
+            .store
+            .revoke_grant("acme", revoked, "bob")
+            .await
+            .unwrap()
+    );
+    assert!(
+        !fixture
+            .store
+            .revoke_grant("acme", revoked, "carol")
+            .await
+            .unwrap(),
+        "once"
+    );
+    assert!(
+        !fixture
+            .store
+            .revoke_grant("other", expired, "mallory")
+            .await
+            .unwrap()
+    );
+    let unknown = GrantId(fresh());
+    for (id, again) in [
+        (revoked, false),
+        (revoked, true),
+        (unknown, false),
+        (unknown, true),
+    ] {
+        assert_eq!(
+            fixture.write(start(&fixture, task, id, again).await).await,
+            Err(CommitError::Stale)
+        );
+    }
+    fixture
+        .write(start(&fixture, task, expired, false).await)
+        .await
+        .unwrap();
+    fixture.forward(HOUR);
+    for again in [false, true] {
+        assert_eq!(
+            fixture
+                .write(start(&fixture, task, expired, again).await)
+                .await,
+            Err(CommitError::Stale)
+        );
+    }
+    assert_eq!(
+        (
+            row(&fixture, revoked).await.used,
+            row(&fixture, expired).await.used
+        ),
+        (0, 1)
+    );
+    assert_eq!(
+        row(&fixture, revoked).await.revoked_by.as_deref(),
+        Some("bob")
+    );
+}
+
+#[apply(both)]
+async fn starts_of_one_batch_use_no_more_than_is_left(fixture: StoreFixture) {
+    let id = given(&fixture, 3).await;
+    let mut starts = Vec::new();
+    for _ in 0..16 {
         let task = fixture.task().await;
-        for (again, used) in [(false, 1), (true, 1), (false, 2), (true, 2)] {
-            fixture.write(start(&fixture, task, id, again).await).await.unwrap();
-            assert_eq!(row(&fixture, id).await.used, used);
-        }
-        let third = fixture.write(start(&fixture, task, id, false).await).await;
-        assert_eq!(third, Err(CommitError::Stale));
-        assert_eq!(row(&fixture, id).await.ended(), Some(GrantEnd::UsedUp));
+        starts.push(start(&fixture, task, id, false).await);
     }
+    let written = join_all(starts.into_iter().map(|change| fixture.write(change))).await;
+    let taken = written.iter().filter(|answer| answer.is_ok()).count();
+    assert_eq!((taken, row(&fixture, id).await.used), (3, 3));
+    assert!(
+        written
+            .iter()
+            .all(|answer| matches!(answer, Ok(_) | Err(CommitError::Stale)))
+    );
+}
 
-    async fn start_is_refused_once_its_standing_decision_counts_no_more(fixture) {
-        let (revoked, expired) = (given(&fixture, 9).await, given(&fixture, 9).await);
-        let task = fixture.task().await;
-        assert!(fixture.store.revoke_grant("acme", revoked, "bob").await.unwrap());
-        assert!(!fixture.store.revoke_grant("acme", revoked, "carol").await.unwrap(), "once");
-        assert!(!fixture.store.revoke_grant("other", expired, "mallory").await.unwrap());
-        let unknown = GrantId(fresh());
-        for (id, again) in [(revoked, false), (revoked, true), (unknown, false), (unknown, true)] {
-            assert_eq!(fixture.write(start(&fixture, task, id, again).await).await, Err(CommitError::Stale));
-        }
-        fixture.write(start(&fixture, task, expired, false).await).await.unwrap();
-        fixture.forward(HOUR);
-        for again in [false, true] {
-            assert_eq!(fixture.write(start(&fixture, task, expired, again).await).await, Err(CommitError::Stale));
-        }
-        assert_eq!((row(&fixture, revoked).await.used, row(&fixture, expired).await.used), (0, 1));
-        assert_eq!(row(&fixture, revoked).await.revoked_by.as_deref(), Some("bob"));
-    }
-
-    async fn starts_of_one_batch_use_no_more_than_is_left(fixture) {
-        let id = given(&fixture, 3).await;
-        let mut starts = Vec::new();
-        for _ in 0..16 {
-            let task = fixture.task().await;
-            starts.push(start(&fixture, task, id, false).await);
-        }
-        let written = join_all(starts.into_iter().map(|change| fixture.write(change))).await;
-        let taken = written.iter().filter(|answer| answer.is_ok()).count();
-        assert_eq!((taken, row(&fixture, id).await.used), (3, 3));
-        assert!(written.iter().all(|answer| matches!(answer, Ok(_) | Err(CommitError::Stale))));
-    }
-
-    async fn standing_decision_is_removed_a_month_after_its_time(fixture) {
-        let id = given(&fixture, 3).await;
-        fixture.forward(Duration::from_hours(24 * 30));
-        assert!(!fixture.store.remove_spent_grants().await.unwrap());
-        assert!(fixture.store.grant(id).await.unwrap().is_some());
-        fixture.forward(2 * HOUR);
-        fixture.store.remove_spent_grants().await.unwrap();
-        assert_eq!(fixture.store.grant(id).await.unwrap(), None);
-        let all = GrantFilter { tenant: "acme".to_owned(), limit: 9, ..GrantFilter::default() };
-        assert_eq!(fixture.store.grants(&all).await.unwrap().rows, []);
-    }
+#[apply(both)]
+async fn standing_decision_is_removed_a_month_after_its_time(fixture: StoreFixture) {
+    let id = given(&fixture, 3).await;
+    fixture.forward(Duration::from_hours(24 * 30));
+    assert!(!fixture.store.remove_spent_grants().await.unwrap());
+    assert!(fixture.store.grant(id).await.unwrap().is_some());
+    fixture.forward(2 * HOUR);
+    fixture.store.remove_spent_grants().await.unwrap();
+    assert_eq!(fixture.store.grant(id).await.unwrap(), None);
+    let all = GrantFilter {
+        tenant: "acme".to_owned(),
+        limit: 9,
+        ..GrantFilter::default()
+    };
+    assert_eq!(fixture.store.grants(&all).await.unwrap().rows, []);
 }

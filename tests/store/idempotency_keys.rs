@@ -10,6 +10,7 @@ use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::{RequestStatus, TaskStatus};
 use holdpoint::task::user::{UserId, UserIds};
 use holdpoint::task::verdict::Terms;
+use macro_rules_attribute::apply;
 
 use super::store_fixture::{StoreFixture, both, change, fresh, new_task, request_spec, status};
 
@@ -77,142 +78,225 @@ async fn only_winner(fixture: &StoreFixture, attempts: Vec<(TaskId, Change)>) ->
     ids[results.iter().position(Result::is_ok).unwrap()]
 }
 
-both! {
-    async fn key_lasts_a_day_and_then_counts_as_never_used(fixture) {
-        let (first, one) = create("k", None);
-        fixture.store.commit(one).await.unwrap();
-        fixture.forward(DAY.checked_sub(Duration::from_secs(30)).unwrap());
-        assert_eq!(known(&fixture, "alice", "k").await, Some(first));
-        assert_eq!(fixture.store.commit(create("k", None).1).await, Err(CommitError::Refused));
-        fixture.forward(Duration::from_secs(30));
-        assert_eq!(known(&fixture, "alice", "k").await, None);
-        // Several commits use the expired key at once: exactly one succeeds.
-        let attempts: Vec<_> = (0..8).map(|_| create("k", None)).collect();
-        let winner = only_winner(&fixture, attempts).await;
-        assert_eq!(stored(&fixture, "alice", "k").await, Some(row("k", winner, None)));
-        assert_eq!(fixture.number("select count(*) from agent_task").await, 2, "nothing is left of the others");
-    }
+#[apply(both)]
+async fn key_lasts_a_day_and_then_counts_as_never_used(fixture: StoreFixture) {
+    let (first, one) = create("k", None);
+    fixture.store.commit(one).await.unwrap();
+    fixture.forward(DAY.checked_sub(Duration::from_secs(30)).unwrap());
+    assert_eq!(known(&fixture, "alice", "k").await, Some(first));
+    assert_eq!(
+        fixture.store.commit(create("k", None).1).await,
+        Err(CommitError::Refused)
+    );
+    fixture.forward(Duration::from_secs(30));
+    assert_eq!(known(&fixture, "alice", "k").await, None);
+    // Several commits use the expired key at once: exactly one succeeds.
+    let attempts: Vec<_> = (0..8).map(|_| create("k", None)).collect();
+    let winner = only_winner(&fixture, attempts).await;
+    assert_eq!(
+        stored(&fixture, "alice", "k").await,
+        Some(row("k", winner, None))
+    );
+    assert_eq!(
+        fixture.number("select count(*) from agent_task").await,
+        2,
+        "nothing is left of the others"
+    );
+}
 
-    async fn spent_key_is_used_anew_in_another_spelling_of_its_user(fixture) {
-        // `alice` stores a row while ids are compared byte by byte. Later `Alice` stores a second
-        // row.
-        let (_, exact) = create_as("alice", UserIds::Exact, "k");
-        fixture.store.commit(exact).await.unwrap();
-        fixture.forward(DAY);
-        let (first, one) = create_as("Alice", UserIds::Folded, "k");
-        fixture.store.commit(one).await.unwrap();
-        assert_eq!(fixture.number("select count(*) from idempotency").await, 2);
-        assert_eq!(fixture.store.commit(create_as("ALICE", UserIds::Folded, "k").1).await, Err(CommitError::Refused));
-        assert_eq!(known(&fixture, "alice", "k").await, Some(first));
-        fixture.forward(DAY);
-        assert_eq!(known(&fixture, "alice", "k").await, None);
-        // Several spellings use the expired key at once: exactly one commit succeeds.
-        let attempts: Vec<_> = ["alice", "Alice", "ALICE", "alice", "aLICE", "Alice"]
-            .map(|spelling| create_as(spelling, UserIds::Folded, "k"))
-            .into();
-        let winner = only_winner(&fixture, attempts).await;
-        for spelling in ["alice", "Alice", "ALICE", "aLICE", "alICE"] {
-            assert_eq!(known(&fixture, spelling, "k").await, Some(winner), "{spelling}");
-        }
-        assert_eq!(fixture.number("select count(*) from agent_task").await, 3, "nothing is left of the others");
+#[apply(both)]
+async fn spent_key_is_used_anew_in_another_spelling_of_its_user(fixture: StoreFixture) {
+    // `alice` stores a row while ids are compared byte by byte. Later `Alice` stores a second
+    // row.
+    let (_, exact) = create_as("alice", UserIds::Exact, "k");
+    fixture.store.commit(exact).await.unwrap();
+    fixture.forward(DAY);
+    let (first, one) = create_as("Alice", UserIds::Folded, "k");
+    fixture.store.commit(one).await.unwrap();
+    assert_eq!(fixture.number("select count(*) from idempotency").await, 2);
+    assert_eq!(
+        fixture
+            .store
+            .commit(create_as("ALICE", UserIds::Folded, "k").1)
+            .await,
+        Err(CommitError::Refused)
+    );
+    assert_eq!(known(&fixture, "alice", "k").await, Some(first));
+    fixture.forward(DAY);
+    assert_eq!(known(&fixture, "alice", "k").await, None);
+    // Several spellings use the expired key at once: exactly one commit succeeds.
+    let attempts: Vec<_> = ["alice", "Alice", "ALICE", "alice", "aLICE", "Alice"]
+        .map(|spelling| create_as(spelling, UserIds::Folded, "k"))
+        .into();
+    let winner = only_winner(&fixture, attempts).await;
+    for spelling in ["alice", "Alice", "ALICE", "aLICE", "alICE"] {
+        assert_eq!(
+            known(&fixture, spelling, "k").await,
+            Some(winner),
+            "{spelling}"
+        );
     }
+    assert_eq!(
+        fixture.number("select count(*) from agent_task").await,
+        3,
+        "nothing is left of the others"
+    );
+}
 
-    async fn spent_keys_of_two_spellings_give_way_to_the_first_use_of_either(fixture) {
-        fixture.store.commit(create_as("alice", UserIds::Exact, "k").1).await.unwrap();
-        fixture.forward(DAY);
-        fixture.store.commit(create_as("Alice", UserIds::Folded, "k").1).await.unwrap();
-        fixture.forward(DAY);
-        assert_eq!(fixture.number("select count(*) from idempotency").await, 2);
-        let (id, anew) = create_as("alice", UserIds::Folded, "k");
-        fixture.store.commit(anew).await.unwrap();
-        assert_eq!(known(&fixture, "ALICE", "k").await, Some(id));
-        assert_eq!(fixture.number("select count(*) from idempotency").await, 1);
+#[apply(both)]
+async fn spent_keys_of_two_spellings_give_way_to_the_first_use_of_either(fixture: StoreFixture) {
+    fixture
+        .store
+        .commit(create_as("alice", UserIds::Exact, "k").1)
+        .await
+        .unwrap();
+    fixture.forward(DAY);
+    fixture
+        .store
+        .commit(create_as("Alice", UserIds::Folded, "k").1)
+        .await
+        .unwrap();
+    fixture.forward(DAY);
+    assert_eq!(fixture.number("select count(*) from idempotency").await, 2);
+    let (id, anew) = create_as("alice", UserIds::Folded, "k");
+    fixture.store.commit(anew).await.unwrap();
+    assert_eq!(known(&fixture, "ALICE", "k").await, Some(id));
+    assert_eq!(fixture.number("select count(*) from idempotency").await, 1);
+}
+
+#[apply(both)]
+async fn key_of_an_answer_is_kept_from_every_spelling_of_its_user(fixture: StoreFixture) {
+    let (_, mut answer) = create_as("Alice", UserIds::Folded, "k");
+    answer.idempotency.as_mut().unwrap().request_id = Some(RequestId(fresh()));
+    fixture.store.commit(answer).await.unwrap();
+    fixture.forward(DAY * 400);
+    assert_eq!(
+        fixture
+            .store
+            .commit(create_as("alice", UserIds::Folded, "k").1)
+            .await,
+        Err(CommitError::Refused)
+    );
+    // The kept row of Alice's key `k` affects neither Bob's key `k` nor Alice's key `l`.
+    for (user, key) in [("Bob", "k"), ("Alice", "l")] {
+        fixture
+            .store
+            .commit(create_as(user, UserIds::Folded, key).1)
+            .await
+            .unwrap();
     }
+    fixture.forward(DAY);
+    fixture
+        .store
+        .commit(create_as("alice", UserIds::Folded, "l").1)
+        .await
+        .unwrap();
+    assert_eq!(
+        fixture
+            .number("select count(*) from idempotency where user_id in ('Alice', 'Bob')")
+            .await,
+        2
+    );
+}
 
-    async fn key_of_an_answer_is_kept_from_every_spelling_of_its_user(fixture) {
-        let (_, mut answer) = create_as("Alice", UserIds::Folded, "k");
-        answer.idempotency.as_mut().unwrap().request_id = Some(RequestId(fresh()));
-        fixture.store.commit(answer).await.unwrap();
-        fixture.forward(DAY * 400);
-        assert_eq!(fixture.store.commit(create_as("alice", UserIds::Folded, "k").1).await, Err(CommitError::Refused));
-        // The kept row of Alice's key `k` affects neither Bob's key `k` nor Alice's key `l`.
-        for (user, key) in [("Bob", "k"), ("Alice", "l")] {
-            fixture.store.commit(create_as(user, UserIds::Folded, key).1).await.unwrap();
-        }
-        fixture.forward(DAY);
-        fixture.store.commit(create_as("alice", UserIds::Folded, "l").1).await.unwrap();
-        assert_eq!(fixture.number("select count(*) from idempotency where user_id in ('Alice', 'Bob')").await, 2);
-    }
+#[apply(both)]
+async fn idempotency_key_of_a_decision_lasts_as_long_as_its_request(fixture: StoreFixture) {
+    let request = RequestId(fresh());
+    let (id, answer) = create("k", Some(request));
+    fixture.store.commit(answer).await.unwrap();
+    fixture.forward(DAY * 400);
+    let found = fixture
+        .store
+        .idempotency("acme", &"alice".into(), "POST /v1/tasks", "k")
+        .await
+        .unwrap();
+    assert_eq!(found, Some(row("k", id, Some(request))));
+    assert_eq!(
+        fixture.store.commit(create("k", None).1).await,
+        Err(CommitError::Refused)
+    );
+    fixture.store.remove_spent_keys().await.unwrap();
+    assert_eq!(fixture.number("select count(*) from idempotency").await, 1);
+}
 
-    async fn idempotency_key_of_a_decision_lasts_as_long_as_its_request(fixture) {
-        let request = RequestId(fresh());
-        let (id, answer) = create("k", Some(request));
-        fixture.store.commit(answer).await.unwrap();
-        fixture.forward(DAY * 400);
-        let found = fixture.store.idempotency("acme", &"alice".into(), "POST /v1/tasks", "k").await.unwrap();
-        assert_eq!(found, Some(row("k", id, Some(request))));
-        assert_eq!(fixture.store.commit(create("k", None).1).await, Err(CommitError::Refused));
+#[apply(both)]
+async fn key_of_a_call_at_a_gate_lasts_until_a_day_after_its_task_has_ended(fixture: StoreFixture) {
+    let key_of = async |path: &str, key: &str| {
+        fixture
+            .store
+            .idempotency("acme", &"alice".into(), path, key)
+            .await
+            .unwrap()
+            .map(|row| row.task_id)
+    };
+    let removed = async || {
         fixture.store.remove_spent_keys().await.unwrap();
-        assert_eq!(fixture.number("select count(*) from idempotency").await, 1);
-    }
-
-    async fn key_of_a_call_at_a_gate_lasts_until_a_day_after_its_task_has_ended(fixture) {
-        let key_of = async |path: &str, key: &str| {
-            fixture.store.idempotency("acme", &"alice".into(), path, key).await.unwrap().map(|row| row.task_id)
+        fixture.number("select count(*) from idempotency").await
+    };
+    for path in ["/v1/gate/calls", "POST /v1/gate/calls"] {
+        let (id, mut call) = create("k", None);
+        path.clone_into(&mut call.idempotency.as_mut().unwrap().path);
+        fixture.store.commit(call).await.unwrap();
+        let (_, other) = create(path, None);
+        fixture.store.commit(other).await.unwrap();
+        fixture.forward(DAY * 3);
+        assert_eq!(key_of(path, "k").await, Some(id), "running");
+        assert_eq!(removed().await, 1, "the key of another path is removed");
+        let asked = request_spec(RequestKind::Approval, Terms::default(), 1);
+        fixture.pause(id, &asked).await;
+        fixture.forward(DAY * 3);
+        assert_eq!(key_of(path, "k").await, Some(id), "paused");
+        assert_eq!(removed().await, 1);
+        let mut end = fixture.next(id).await;
+        let withdrawn = Fact::RequestClosed {
+            request_id: asked.request_id,
+            status: RequestStatus::Withdrawn,
+            reason: CloseReason::Canceled,
         };
-        let removed = async || {
-            fixture.store.remove_spent_keys().await.unwrap();
-            fixture.number("select count(*) from idempotency").await
-        };
-        for path in ["/v1/gate/calls", "POST /v1/gate/calls"] {
-            let (id, mut call) = create("k", None);
-            path.clone_into(&mut call.idempotency.as_mut().unwrap().path);
-            fixture.store.commit(call).await.unwrap();
-            let (_, other) = create(path, None);
-            fixture.store.commit(other).await.unwrap();
-            fixture.forward(DAY * 3);
-            assert_eq!(key_of(path, "k").await, Some(id), "running");
-            assert_eq!(removed().await, 1, "the key of another path is removed");
-            let asked = request_spec(RequestKind::Approval, Terms::default(), 1);
-            fixture.pause(id, &asked).await;
-            fixture.forward(DAY * 3);
-            assert_eq!(key_of(path, "k").await, Some(id), "paused");
-            assert_eq!(removed().await, 1);
-            let mut end = fixture.next(id).await;
-            let withdrawn = Fact::RequestClosed {
-                request_id: asked.request_id,
-                status: RequestStatus::Withdrawn,
-                reason: CloseReason::Canceled,
-            };
-            end.facts = vec![withdrawn, status(TaskStatus::Canceled)];
-            end.counters.open_requests = -1;
-            fixture.write(end).await.unwrap();
-            fixture.forward(DAY.checked_sub(Duration::from_secs(30)).unwrap());
-            assert_eq!(key_of(path, "k").await, Some(id), "ended less than a day ago");
-            assert_eq!(removed().await, 1);
-            // The call ended earlier. The later delivery of its result does not prolong the key.
-            let mut delivered = fixture.next(id).await;
-            delivered.asker = Some(AskerPresence::Delivered);
-            fixture.write(delivered).await.unwrap();
-            fixture.forward(Duration::from_secs(30));
-            assert_eq!(key_of(path, "k").await, None);
-            assert_eq!(removed().await, 0);
-        }
+        end.facts = vec![withdrawn, status(TaskStatus::Canceled)];
+        end.counters.open_requests = -1;
+        fixture.write(end).await.unwrap();
+        fixture.forward(DAY.checked_sub(Duration::from_secs(30)).unwrap());
+        assert_eq!(
+            key_of(path, "k").await,
+            Some(id),
+            "ended less than a day ago"
+        );
+        assert_eq!(removed().await, 1);
+        // The call ended earlier. The later delivery of its result does not prolong the key.
+        let mut delivered = fixture.next(id).await;
+        delivered.asker = Some(AskerPresence::Delivered);
+        fixture.write(delivered).await.unwrap();
+        fixture.forward(Duration::from_secs(30));
+        assert_eq!(key_of(path, "k").await, None);
+        assert_eq!(removed().await, 0);
     }
+}
 
-    async fn only_spent_keys_are_removed(fixture) {
-        for number in 0..3 {
-            fixture.store.commit(create(&format!("old{number}"), None).1).await.unwrap();
-        }
-        fixture.forward(DAY);
-        fixture.store.commit(create("young", None).1).await.unwrap();
-        // An expired key begins a new lifetime when it is used again.
-        fixture.store.commit(create("old1", None).1).await.unwrap();
-        assert!(!fixture.store.remove_spent_keys().await.unwrap(), "there are no more");
-        assert_eq!(fixture.number("select count(*) from idempotency").await, 2);
-        let old = fixture.store.idempotency("acme", &"alice".into(), "POST /v1/tasks", "old1").await.unwrap();
-        assert!(old.is_some());
+#[apply(both)]
+async fn only_spent_keys_are_removed(fixture: StoreFixture) {
+    for number in 0..3 {
+        fixture
+            .store
+            .commit(create(&format!("old{number}"), None).1)
+            .await
+            .unwrap();
     }
+    fixture.forward(DAY);
+    fixture.store.commit(create("young", None).1).await.unwrap();
+    // An expired key begins a new lifetime when it is used again.
+    fixture.store.commit(create("old1", None).1).await.unwrap();
+    assert!(
+        !fixture.store.remove_spent_keys().await.unwrap(),
+        "there are no more"
+    );
+    assert_eq!(fixture.number("select count(*) from idempotency").await, 2);
+    let old = fixture
+        .store
+        .idempotency("acme", &"alice".into(), "POST /v1/tasks", "old1")
+        .await
+        .unwrap();
+    assert!(old.is_some());
 }
 
 /// The test runs in one thread, whose log it reads.

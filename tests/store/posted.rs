@@ -8,6 +8,7 @@ use holdpoint::store::{
 };
 use holdpoint::task::decision::Action;
 use holdpoint::task::id::RequestId;
+use macro_rules_attribute::apply;
 
 use super::notices::{deliveries, notices, want};
 use super::store_fixture::{StoreFixture, both, finance};
@@ -74,71 +75,130 @@ async fn listed(fixture: &StoreFixture, target: &str, limit: i64) -> ListedReque
         .unwrap()
 }
 
-both! {
-    async fn message_is_being_sent_under_its_lease_and_known_once_it_is_recorded(fixture) {
-        let asked = question(&fixture).await;
-        assert_eq!(posted(&fixture, "room", asked).await, MessageState::NotSent, "it waits");
-        claim(&fixture, "room").await;
-        assert_eq!(posted(&fixture, "room", asked).await, MessageState::Sending);
-        assert_eq!(posted(&fixture, "other", asked).await, MessageState::NotSent, "another entry's");
-        fixture.forward(LEASE);
-        assert_eq!(posted(&fixture, "room", asked).await, MessageState::NotSent, "its lease is over");
-        let claimed = claim(&fixture, "room").await;
-        record(&fixture, &claimed, Some(TS)).await;
-        assert_eq!(posted(&fixture, "room", asked).await, MessageState::SentAs(TS.to_owned()));
-        for (target, request) in [("other", asked), ("none", asked), ("room", question(&fixture).await)] {
-            assert_eq!(posted(&fixture, target, request).await, MessageState::NotSent);
-        }
+#[apply(both)]
+async fn message_is_being_sent_under_its_lease_and_known_once_it_is_recorded(
+    fixture: StoreFixture,
+) {
+    let asked = question(&fixture).await;
+    assert_eq!(
+        posted(&fixture, "room", asked).await,
+        MessageState::NotSent,
+        "it waits"
+    );
+    claim(&fixture, "room").await;
+    assert_eq!(posted(&fixture, "room", asked).await, MessageState::Sending);
+    assert_eq!(
+        posted(&fixture, "other", asked).await,
+        MessageState::NotSent,
+        "another entry's"
+    );
+    fixture.forward(LEASE);
+    assert_eq!(
+        posted(&fixture, "room", asked).await,
+        MessageState::NotSent,
+        "its lease is over"
+    );
+    let claimed = claim(&fixture, "room").await;
+    record(&fixture, &claimed, Some(TS)).await;
+    assert_eq!(
+        posted(&fixture, "room", asked).await,
+        MessageState::SentAs(TS.to_owned())
+    );
+    for (target, request) in [
+        ("other", asked),
+        ("none", asked),
+        ("room", question(&fixture).await),
+    ] {
+        assert_eq!(
+            posted(&fixture, target, request).await,
+            MessageState::NotSent
+        );
     }
+}
 
-    async fn message_that_is_being_sent_again_is_known_once_that_is_recorded(fixture) {
-        let asked = question(&fixture).await;
-        let claimed = claim(&fixture, "room").await;
-        record(&fixture, &claimed, Some(TS)).await;
-        assert!(fixture.store.resend("acme", claimed[0].id).await.unwrap());
-        assert_eq!(posted(&fixture, "room", asked).await, MessageState::SentAs(TS.to_owned()), "it waits");
-        let again = claim(&fixture, "room").await;
-        assert_eq!(posted(&fixture, "room", asked).await, MessageState::Sending);
-        let later = "1503435957.000300";
-        record(&fixture, &again, Some(later)).await;
-        assert_eq!(posted(&fixture, "room", asked).await, MessageState::SentAs(later.to_owned()));
-    }
+#[apply(both)]
+async fn message_that_is_being_sent_again_is_known_once_that_is_recorded(fixture: StoreFixture) {
+    let asked = question(&fixture).await;
+    let claimed = claim(&fixture, "room").await;
+    record(&fixture, &claimed, Some(TS)).await;
+    assert!(fixture.store.resend("acme", claimed[0].id).await.unwrap());
+    assert_eq!(
+        posted(&fixture, "room", asked).await,
+        MessageState::SentAs(TS.to_owned()),
+        "it waits"
+    );
+    let again = claim(&fixture, "room").await;
+    assert_eq!(posted(&fixture, "room", asked).await, MessageState::Sending);
+    let later = "1503435957.000300";
+    record(&fixture, &again, Some(later)).await;
+    assert_eq!(
+        posted(&fixture, "room", asked).await,
+        MessageState::SentAs(later.to_owned())
+    );
+}
 
-    async fn message_without_an_id_cannot_be_changed(fixture) {
-        let asked = question(&fixture).await;
-        let claimed = claim(&fixture, "room").await;
-        record(&fixture, &claimed, None).await;
-        assert_eq!(posted(&fixture, "room", asked).await, MessageState::NotSent);
-    }
+#[apply(both)]
+async fn message_without_an_id_cannot_be_changed(fixture: StoreFixture) {
+    let asked = question(&fixture).await;
+    let claimed = claim(&fixture, "room").await;
+    record(&fixture, &claimed, None).await;
+    assert_eq!(posted(&fixture, "room", asked).await, MessageState::NotSent);
+}
 
-    async fn message_that_told_of_the_beginning_is_found_and_no_change_of_it(fixture) {
-        want(&fixture, &["request.created", "request.decided"]);
-        let (task, asked) = fixture.paused(finance(1)).await;
-        let answer = fixture.deciding(task, &asked, "carol", Action::Approve).await;
-        fixture.write(answer).await.unwrap();
-        spread(&fixture, &["room"]).await;
-        let claimed = claim(&fixture, "room").await;
-        let change: Vec<_> = claimed.iter().filter(|one| one.kind == "request.decided").cloned().collect();
-        assert_eq!((claimed.len(), change.len()), (2, 1));
-        record(&fixture, &change, Some(TS)).await;
-        assert_eq!(posted(&fixture, "room", asked.request_id).await, MessageState::Sending, "the beginning is not recorded");
-    }
+#[apply(both)]
+async fn message_that_told_of_the_beginning_is_found_and_no_change_of_it(fixture: StoreFixture) {
+    want(&fixture, &["request.created", "request.decided"]);
+    let (task, asked) = fixture.paused(finance(1)).await;
+    let answer = fixture
+        .deciding(task, &asked, "carol", Action::Approve)
+        .await;
+    fixture.write(answer).await.unwrap();
+    spread(&fixture, &["room"]).await;
+    let claimed = claim(&fixture, "room").await;
+    let change: Vec<_> = claimed
+        .iter()
+        .filter(|one| one.kind == "request.decided")
+        .cloned()
+        .collect();
+    assert_eq!((claimed.len(), change.len()), (2, 1));
+    record(&fixture, &change, Some(TS)).await;
+    assert_eq!(
+        posted(&fixture, "room", asked.request_id).await,
+        MessageState::Sending,
+        "the beginning is not recorded"
+    );
+}
 
-    async fn oldest_requests_of_a_message_are_listed_with_the_number_of_all(fixture) {
-        let mut asked = Vec::new();
-        for _ in 0..3 {
-            asked.push(question(&fixture).await);
-        }
-        let claimed = claim(&fixture, "room").await;
-        record(&fixture, &claimed, Some(TS)).await;
-        question(&fixture).await;
-        let all = ListedRequests { requests: asked.clone(), total: 3, kind: "request.created".to_owned() };
-        assert_eq!(listed(&fixture, "room", 20).await, all);
-        let two = ListedRequests { requests: asked[..2].to_vec(), ..all };
-        assert_eq!(listed(&fixture, "room", 2).await, two);
-        assert_eq!(listed(&fixture, "other", 20).await, ListedRequests::default(), "another entry's");
-        let claimed = claim(&fixture, "other").await;
-        record(&fixture, &claimed, Some(TS)).await;
-        assert_eq!(listed(&fixture, "room", 20).await.total, 3, "the same id of another receiver");
+#[apply(both)]
+async fn oldest_requests_of_a_message_are_listed_with_the_number_of_all(fixture: StoreFixture) {
+    let mut asked = Vec::new();
+    for _ in 0..3 {
+        asked.push(question(&fixture).await);
     }
+    let claimed = claim(&fixture, "room").await;
+    record(&fixture, &claimed, Some(TS)).await;
+    question(&fixture).await;
+    let all = ListedRequests {
+        requests: asked.clone(),
+        total: 3,
+        kind: "request.created".to_owned(),
+    };
+    assert_eq!(listed(&fixture, "room", 20).await, all);
+    let two = ListedRequests {
+        requests: asked[..2].to_vec(),
+        ..all
+    };
+    assert_eq!(listed(&fixture, "room", 2).await, two);
+    assert_eq!(
+        listed(&fixture, "other", 20).await,
+        ListedRequests::default(),
+        "another entry's"
+    );
+    let claimed = claim(&fixture, "other").await;
+    record(&fixture, &claimed, Some(TS)).await;
+    assert_eq!(
+        listed(&fixture, "room", 20).await.total,
+        3,
+        "the same id of another receiver"
+    );
 }

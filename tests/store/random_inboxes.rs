@@ -11,6 +11,7 @@ use holdpoint::task::request::{RequestKind, RequestSpec};
 use holdpoint::task::status::RequestStatus;
 use holdpoint::task::user::Viewer;
 use holdpoint::task::verdict::{Approvers, Terms};
+use macro_rules_attribute::apply;
 
 use super::store_fixture::{StoreFixture, decided, every_statement, request_spec};
 use crate::support::repetitions;
@@ -135,41 +136,51 @@ fn ids<'a>(open: impl Iterator<Item = &'a Open>) -> Vec<RequestId> {
     ids
 }
 
-every_statement! {
-    async fn lists_hold_exactly_the_open_requests_of_a_person_after_each_commit(fixture) {
-        let mut rng = SeededRng(if fixture.is_postgres() { 1 } else { 2 });
-        let mut open: Vec<Open> = Vec::new();
-        let (steps, mut listed) = (repetitions(300, 10_000), 0);
-        for step in 0..steps {
-            if open.len() < 12 && !rng.one_in(3) {
-                open.push(open_one(&fixture, &mut rng).await);
-            } else if !open.is_empty() {
-                let drawn = usize::try_from(rng.below(open.len() as u64)).unwrap();
-                approve_partly(&fixture, &mut rng, &mut open[drawn]).await;
-                if rng.one_in(2) {
-                    close(&fixture, &mut rng, open.swap_remove(drawn)).await;
-                }
+#[apply(every_statement)]
+async fn lists_hold_exactly_the_open_requests_of_a_person_after_each_commit(fixture: StoreFixture) {
+    let mut rng = SeededRng(if fixture.is_postgres() { 1 } else { 2 });
+    let mut open: Vec<Open> = Vec::new();
+    let (steps, mut listed) = (repetitions(300, 10_000), 0);
+    for step in 0..steps {
+        if open.len() < 12 && !rng.one_in(3) {
+            open.push(open_one(&fixture, &mut rng).await);
+        } else if !open.is_empty() {
+            let drawn = usize::try_from(rng.below(open.len() as u64)).unwrap();
+            approve_partly(&fixture, &mut rng, &mut open[drawn]).await;
+            if rng.one_in(2) {
+                close(&fixture, &mut rng, open.swap_remove(drawn)).await;
             }
-            let person = Viewer {
-                user_id: rng.pick(&USERS).into(),
-                groups: some(&mut rng, &GROUPS),
-                decides_everything: rng.one_in(5),
-            };
-            let filter = RequestFilter {
-                tenant: "acme".to_owned(),
-                person: Some(person.clone()),
-                statuses: vec![RequestStatus::Pending],
-                limit: 50,
-                ..RequestFilter::default()
-            };
-            let page = fixture.store.requests(&filter).await.unwrap();
-            let found: Vec<_> = page.iter().map(|row| row.spec.request_id).collect();
-            assert_eq!(found, ids(open.iter().filter(|open| open.names(&person))), "step {step}, {person:?}");
-            let inbox = fixture.store.open_requests(&filter).await.unwrap();
-            let found: Vec<_> = inbox.iter().map(|request| request.id).collect();
-            assert_eq!(found, ids(open.iter().filter(|open| open.is_open_to(&person))), "step {step}, {person:?}");
-            listed += found.len();
         }
-        assert!(listed > steps, "{listed} entries were compared in {steps} steps");
+        let person = Viewer {
+            user_id: rng.pick(&USERS).into(),
+            groups: some(&mut rng, &GROUPS),
+            decides_everything: rng.one_in(5),
+        };
+        let filter = RequestFilter {
+            tenant: "acme".to_owned(),
+            person: Some(person.clone()),
+            statuses: vec![RequestStatus::Pending],
+            limit: 50,
+            ..RequestFilter::default()
+        };
+        let page = fixture.store.requests(&filter).await.unwrap();
+        let found: Vec<_> = page.iter().map(|row| row.spec.request_id).collect();
+        assert_eq!(
+            found,
+            ids(open.iter().filter(|open| open.names(&person))),
+            "step {step}, {person:?}"
+        );
+        let inbox = fixture.store.open_requests(&filter).await.unwrap();
+        let found: Vec<_> = inbox.iter().map(|request| request.id).collect();
+        assert_eq!(
+            found,
+            ids(open.iter().filter(|open| open.is_open_to(&person))),
+            "step {step}, {person:?}"
+        );
+        listed += found.len();
     }
+    assert!(
+        listed > steps,
+        "{listed} entries were compared in {steps} steps"
+    );
 }

@@ -4,6 +4,7 @@ use futures_util::future::join_all;
 use holdpoint::store::RequestRow;
 use holdpoint::task::change::Journal;
 use holdpoint::task::id::RequestId;
+use macro_rules_attribute::apply;
 use sqlx::Executor as _;
 
 use super::store_fixture::{StoreFixture, both, finance, fresh};
@@ -26,37 +27,45 @@ async fn paused(fixture: &StoreFixture, count: usize) -> Vec<RequestId> {
     ids
 }
 
-both! {
-    async fn requests_that_are_read_at_once_have_their_own_rows_and_journals(fixture) {
-        let ids = paused(&fixture, 40).await;
-        // Some requests are read by several callers, and some do not exist.
-        let missing = [RequestId(fresh()), RequestId(fresh())];
-        let asked = [&ids[..], &missing, &ids[..20], &ids[..3], &missing[..1]].concat();
-        for _ in 0..5 {
-            let read = read_at_once(&fixture, &asked).await;
-            for (id, read) in asked.iter().zip(read) {
-                let expected = fixture.store.request(*id).await.unwrap();
-                let Some((row, journal)) = read else {
-                    assert!(expected.is_none() && missing.contains(id));
-                    continue;
-                };
-                let (expected, journal) = (expected.unwrap(), journal.unwrap());
-                let whole = fixture.store.journal(row.task_id).await.unwrap().unwrap();
-                assert_eq!((row.spec.request_id, &row), (*id, &expected));
-                assert_eq!((journal.row, journal.items), (whole.row, whole.items));
-            }
+#[apply(both)]
+async fn requests_that_are_read_at_once_have_their_own_rows_and_journals(fixture: StoreFixture) {
+    let ids = paused(&fixture, 40).await;
+    // Some requests are read by several callers, and some do not exist.
+    let missing = [RequestId(fresh()), RequestId(fresh())];
+    let asked = [&ids[..], &missing, &ids[..20], &ids[..3], &missing[..1]].concat();
+    for _ in 0..5 {
+        let read = read_at_once(&fixture, &asked).await;
+        for (id, read) in asked.iter().zip(read) {
+            let expected = fixture.store.request(*id).await.unwrap();
+            let Some((row, journal)) = read else {
+                assert!(expected.is_none() && missing.contains(id));
+                continue;
+            };
+            let (expected, journal) = (expected.unwrap(), journal.unwrap());
+            let whole = fixture.store.journal(row.task_id).await.unwrap().unwrap();
+            assert_eq!((row.spec.request_id, &row), (*id, &expected));
+            assert_eq!((journal.row, journal.items), (whole.row, whole.items));
         }
     }
+}
 
-    async fn damaged_journal_hides_no_request_that_is_read_beside_it(fixture) {
-        let ids = paused(&fixture, 12).await;
-        let damaged = fixture.request(ids[5]).await.task_id;
-        let key = fixture.literal(damaged.0);
-        fixture.numbers(&format!("update agent_task_item set body = '{{' where task_id = {key} and seq = 1")).await.unwrap();
-        for (id, read) in ids.iter().zip(read_at_once(&fixture, &ids).await) {
-            let (row, journal) = read.unwrap();
-            assert_eq!((row.spec.request_id, journal.is_none()), (*id, *id == ids[5]));
-        }
+#[apply(both)]
+async fn damaged_journal_hides_no_request_that_is_read_beside_it(fixture: StoreFixture) {
+    let ids = paused(&fixture, 12).await;
+    let damaged = fixture.request(ids[5]).await.task_id;
+    let key = fixture.literal(damaged.0);
+    fixture
+        .numbers(&format!(
+            "update agent_task_item set body = '{{' where task_id = {key} and seq = 1"
+        ))
+        .await
+        .unwrap();
+    for (id, read) in ids.iter().zip(read_at_once(&fixture, &ids).await) {
+        let (row, journal) = read.unwrap();
+        assert_eq!(
+            (row.spec.request_id, journal.is_none()),
+            (*id, *id == ids[5])
+        );
     }
 }
 

@@ -27,36 +27,50 @@ use crate::support::database::Database;
 use crate::support::postgres::{TestDatabase, database};
 use crate::support::{sqlite_file, until};
 
-/// Makes two tests of each body: one per database engine.
-macro_rules! both {
-    ($($(#[$doc:meta])* async fn $name:ident($fixture:ident) $body:block)*) => {
-        $($(#[$doc])* async fn $name($fixture: $crate::store::store_fixture::StoreFixture) $body)*
-        mod sqlite {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() { super::$name($crate::store::store_fixture::StoreFixture::sqlite().await).await })*
+/// Declares tests in a module of the function's name. Each test calls the function with its fixture.
+macro_rules! store_tests {
+    ($function:ident: $($test:ident($fixture:expr))+) => {
+        mod $function {
+            use $crate::store::store_fixture::StoreFixture;
+
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $test() {
+                    super::$function($fixture).await;
+                }
+            )+
         }
-        mod postgres {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() { super::$name($crate::store::store_fixture::StoreFixture::postgres().await).await })*
+    };
+}
+pub(crate) use store_tests;
+
+/// Makes two tests of a function: one per database engine.
+macro_rules! both {
+    ($(#[$meta:meta])* async fn $name:ident($fixture:ident: StoreFixture $(,)?) $body:block) => {
+        $(#[$meta])*
+        async fn $name($fixture: StoreFixture) $body
+
+        $crate::store::store_fixture::store_tests! {
+            $name:
+            on_sqlite(StoreFixture::sqlite().await)
+            on_postgres(StoreFixture::postgres().await)
         }
     };
 }
 pub(crate) use both;
 
-/// Like `both`, and makes a third test of each body. The third test runs on Postgres, and commits
-/// even the changes of single tasks by the general statement.
+/// Makes three tests of a function: those of `both`, and a test on Postgres in which the general
+/// statement commits even the changes of single tasks.
 macro_rules! every_statement {
-    ($($(#[$doc:meta])* async fn $name:ident($fixture:ident) $body:block)*) => {
-        $crate::store::store_fixture::both! {
-            $($(#[$doc])* async fn $name($fixture) $body)*
-        }
-        mod general_statement {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() {
-                let fixture = $crate::store::store_fixture::StoreFixture::postgres().await;
-                fixture.store.use_general_statement();
-                super::$name(fixture).await;
-            })*
+    ($(#[$meta:meta])* async fn $name:ident($fixture:ident: StoreFixture $(,)?) $body:block) => {
+        $(#[$meta])*
+        async fn $name($fixture: StoreFixture) $body
+
+        $crate::store::store_fixture::store_tests! {
+            $name:
+            on_sqlite(StoreFixture::sqlite().await)
+            on_postgres(StoreFixture::postgres().await)
+            by_general_statement(StoreFixture::with_general_statement().await)
         }
     };
 }
@@ -134,6 +148,13 @@ impl StoreFixture {
 
     pub async fn postgres() -> Self {
         Self::with_writers(Settings::default().writers).await
+    }
+
+    /// Returns a fixture on Postgres whose general statement commits every change.
+    pub async fn with_general_statement() -> Self {
+        let fixture = Self::postgres().await;
+        fixture.store.use_general_statement();
+        fixture
     }
 
     /// Returns a fixture on Postgres whose store has this number of writers.

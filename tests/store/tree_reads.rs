@@ -10,6 +10,7 @@ use holdpoint::task::change::{Counters, Guard, LeaseChange, TaskChange, TaskRow}
 use holdpoint::task::id::{CallId, TaskId};
 use holdpoint::task::item::{Fact, Usage};
 use holdpoint::task::request::{RequestKind, RequestSpec};
+use macro_rules_attribute::apply;
 
 use super::store_fixture::{
     StoreFixture, both, change, child_task, finance, fresh, new_task, request_spec, said,
@@ -206,183 +207,361 @@ pub async fn write_on(store: Store, grown: StoredTree, salt: usize, commits: usi
     }
 }
 
-both! {
-    async fn tree_is_read_whole_with_its_items_in_event_order(fixture) {
-        let (grown, other) = (grown(&fixture).await, grown(&fixture).await);
-        let tree = read(&fixture, grown.root).await;
-        let ids: Vec<TaskId> = tree.rows.iter().map(|row| row.task_id).collect();
-        assert_eq!(ids, grown.all().collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>());
-        assert_eq!(ids.len(), 40);
-        agrees(&grown, &tree, 0);
-        for row in &tree.rows {
-            let journal = fixture.store.journal(row.task_id).await.unwrap().unwrap();
-            assert_eq!(journal.row, *row);
-            let items = tree.items.iter().filter(|item| item.task_id == row.task_id).map(|item| item.item.clone());
-            assert_eq!(items.collect::<Vec<_>>(), journal.items);
-            assert_eq!(row.next_event, if row.task_id == grown.root { tree.last_event } else { 0 });
-            assert_eq!(usize::try_from(row.busy).unwrap(), grown.below(row.task_id).len());
-        }
-        assert!(tree.items.iter().all(|item| item.item.at <= tree.now));
-        assert_eq!(tree.history_uncertain_until, None);
-        for after in [1, 70, tree.last_event, tree.last_event + 5] {
-            let rest = fixture.store.tree(grown.root, after).await.unwrap().unwrap();
-            assert_eq!((&rest.rows, rest.last_event), (&tree.rows, tree.last_event));
-            assert_eq!(rest.items, tree.items.iter().filter(|item| item.event > after).cloned().collect::<Vec<_>>());
-        }
-        for none in [grown.leaf(0), grown.levels[1][0], TaskId(fresh())] {
-            assert!(fixture.store.tree(none, 0).await.unwrap().is_none(), "only roots have a tree");
-        }
-        let filter = |roots| TaskFilter { tenant: "acme".to_owned(), limit: 99, roots, ..TaskFilter::default() };
-        let of_both = fixture.store.tasks(&filter(vec![grown.root, other.root])).await.unwrap().rows;
-        assert_eq!(of_both.len(), 80);
-        let mut of_one = fixture.store.tasks(&filter(vec![grown.root])).await.unwrap().rows;
-        of_one.reverse();
-        assert_eq!(of_one, tree.rows);
-    }
-
-    async fn task_is_parked_only_without_queueing_lease_or_wake_time(fixture) {
-        let root = fixture.task().await;
-        let time = Duration::from_mins(1);
-        let mut expected = BTreeMap::from([(root, false)]);
-        for (lease, parked) in [
-            (LeaseChange::Queue, false),
-            (LeaseChange::Take { owner: "me".to_owned(), time }, false),
-            (LeaseChange::Park { wake_in: Some(time) }, false),
-            (LeaseChange::Park { wake_in: None }, true),
-        ] {
-            let child = TaskId(fresh());
-            let begins = TaskChange { lease: lease.clone(), ..child_task(child, root) };
-            fixture.store.commit(change(root, vec![begins])).await.unwrap();
-            assert_eq!(fixture.row(child).await.parked, parked, "{lease:?}");
-            let becomes = TaskChange { lease, ..fixture.next(child).await };
-            fixture.store.commit(change(root, vec![becomes])).await.unwrap();
-            expected.insert(child, parked);
-        }
-        let tree = read(&fixture, root).await;
-        assert_eq!(tree.rows.iter().map(|row| (row.task_id, row.parked)).collect::<BTreeMap<_, _>>(), expected);
-    }
-
-    async fn open_requests_of_every_subtree_are_found_in_the_order_they_were_asked(fixture) {
-        let (grown, other) = (grown(&fixture).await, grown(&fixture).await);
-        let mut questions: Vec<(TaskId, RequestSpec)> = Vec::new();
-        for tree in [&other, &grown] {
-            questions = tree.all().map(|task| (task, request_spec(RequestKind::Approval, finance(1), 1))).collect();
-            // This order differs from the order of the task ids and from the order of the request
-            // ids.
-            questions.sort_by_key(|(task, _)| task.0.as_u128().swap_bytes());
-            let mut asks = Vec::new();
-            for (task, asked) in &questions {
-                let facts = vec![Fact::InterventionRequested(asked.clone())];
-                let open_requests = i32::try_from(tree.below(*task).len()).unwrap();
-                asks.push(TaskChange { facts, counters: Counters { busy: 0, open_requests, ..BUSY }, ..fixture.next(*task).await });
+#[apply(both)]
+async fn tree_is_read_whole_with_its_items_in_event_order(fixture: StoreFixture) {
+    let (grown, other) = (grown(&fixture).await, grown(&fixture).await);
+    let tree = read(&fixture, grown.root).await;
+    let ids: Vec<TaskId> = tree.rows.iter().map(|row| row.task_id).collect();
+    assert_eq!(
+        ids,
+        grown
+            .all()
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect::<Vec<_>>()
+    );
+    assert_eq!(ids.len(), 40);
+    agrees(&grown, &tree, 0);
+    for row in &tree.rows {
+        let journal = fixture.store.journal(row.task_id).await.unwrap().unwrap();
+        assert_eq!(journal.row, *row);
+        let items = tree
+            .items
+            .iter()
+            .filter(|item| item.task_id == row.task_id)
+            .map(|item| item.item.clone());
+        assert_eq!(items.collect::<Vec<_>>(), journal.items);
+        assert_eq!(
+            row.next_event,
+            if row.task_id == grown.root {
+                tree.last_event
+            } else {
+                0
             }
-            fixture.store.commit(change(tree.root, asks)).await.unwrap();
-        }
-        for task in grown.all() {
-            let below = grown.below(task);
-            let expected: Vec<_> =
-                questions.iter().filter(|(task, _)| below.contains(task)).map(|(task, asked)| (*task, asked.clone())).collect();
-            let found = fixture.store.pending(grown.root, task).await.unwrap();
-            assert!(found.iter().all(|found| found.root_task_id == grown.root));
-            assert_eq!(found.into_iter().map(|found| (found.task_id, found.spec)).collect::<Vec<_>>(), expected);
-            assert_eq!(usize::try_from(fixture.row(task).await.open_requests).unwrap(), expected.len());
-        }
-        assert!(fixture.store.pending(other.root, grown.leaf(0)).await.unwrap().is_empty(), "of another tree");
+        );
+        assert_eq!(
+            usize::try_from(row.busy).unwrap(),
+            grown.below(row.task_id).len()
+        );
     }
+    assert!(tree.items.iter().all(|item| item.item.at <= tree.now));
+    assert_eq!(tree.history_uncertain_until, None);
+    for after in [1, 70, tree.last_event, tree.last_event + 5] {
+        let rest = fixture
+            .store
+            .tree(grown.root, after)
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!((&rest.rows, rest.last_event), (&tree.rows, tree.last_event));
+        assert_eq!(
+            rest.items,
+            tree.items
+                .iter()
+                .filter(|item| item.event > after)
+                .cloned()
+                .collect::<Vec<_>>()
+        );
+    }
+    for none in [grown.leaf(0), grown.levels[1][0], TaskId(fresh())] {
+        assert!(
+            fixture.store.tree(none, 0).await.unwrap().is_none(),
+            "only roots have a tree"
+        );
+    }
+    let filter = |roots| TaskFilter {
+        tenant: "acme".to_owned(),
+        limit: 99,
+        roots,
+        ..TaskFilter::default()
+    };
+    let of_both = fixture
+        .store
+        .tasks(&filter(vec![grown.root, other.root]))
+        .await
+        .unwrap()
+        .rows;
+    assert_eq!(of_both.len(), 80);
+    let mut of_one = fixture
+        .store
+        .tasks(&filter(vec![grown.root]))
+        .await
+        .unwrap()
+        .rows;
+    of_one.reverse();
+    assert_eq!(of_one, tree.rows);
+}
 
-    async fn rows_and_items_agree_while_four_write_to_the_tree(fixture) {
-        let grown = grown(&fixture).await;
-        // On Postgres, a second store writes to the same database, as another replica would. Its
-        // commits go through a queue of its own.
-        let other = if fixture.is_postgres() {
-            Store::open(&fixture.settings, fixture.clock.clone()).await.unwrap()
-        } else {
-            fixture.store.clone()
+#[apply(both)]
+async fn task_is_parked_only_without_queueing_lease_or_wake_time(fixture: StoreFixture) {
+    let root = fixture.task().await;
+    let time = Duration::from_mins(1);
+    let mut expected = BTreeMap::from([(root, false)]);
+    for (lease, parked) in [
+        (LeaseChange::Queue, false),
+        (
+            LeaseChange::Take {
+                owner: "me".to_owned(),
+                time,
+            },
+            false,
+        ),
+        (
+            LeaseChange::Park {
+                wake_in: Some(time),
+            },
+            false,
+        ),
+        (LeaseChange::Park { wake_in: None }, true),
+    ] {
+        let child = TaskId(fresh());
+        let begins = TaskChange {
+            lease: lease.clone(),
+            ..child_task(child, root)
         };
-        let over = Arc::new(AtomicBool::new(false));
-        let reads = [0; 2].map(|_| Arc::new(AtomicUsize::new(0)));
-        let mut readers = tokio::task::JoinSet::new();
-        for (salt, reads) in reads.iter().enumerate() {
-            let (store, grown) = (fixture.store.clone(), grown.clone());
-            let (over, reads) = (Arc::clone(&over), Arc::clone(reads));
-            readers.spawn(async move {
-                let mut after = 0;
-                while !over.load(Ordering::Relaxed) {
-                    let tree = store.tree(grown.root, after).await.unwrap().unwrap();
-                    agrees(&grown, &tree, after);
-                    reads.fetch_add(1, Ordering::Relaxed);
-                    // The first reader reads the whole tree each time; the other reader reads the
-                    // new items.
-                    after = if salt == 0 { 0 } else { tree.last_event };
-                }
+        fixture
+            .store
+            .commit(change(root, vec![begins]))
+            .await
+            .unwrap();
+        assert_eq!(fixture.row(child).await.parked, parked, "{lease:?}");
+        let becomes = TaskChange {
+            lease,
+            ..fixture.next(child).await
+        };
+        fixture
+            .store
+            .commit(change(root, vec![becomes]))
+            .await
+            .unwrap();
+        expected.insert(child, parked);
+    }
+    let tree = read(&fixture, root).await;
+    assert_eq!(
+        tree.rows
+            .iter()
+            .map(|row| (row.task_id, row.parked))
+            .collect::<BTreeMap<_, _>>(),
+        expected
+    );
+}
+
+#[apply(both)]
+async fn open_requests_of_every_subtree_are_found_in_the_order_they_were_asked(
+    fixture: StoreFixture,
+) {
+    let (grown, other) = (grown(&fixture).await, grown(&fixture).await);
+    let mut questions: Vec<(TaskId, RequestSpec)> = Vec::new();
+    for tree in [&other, &grown] {
+        questions = tree
+            .all()
+            .map(|task| (task, request_spec(RequestKind::Approval, finance(1), 1)))
+            .collect();
+        // This order differs from the order of the task ids and from the order of the request
+        // ids.
+        questions.sort_by_key(|(task, _)| task.0.as_u128().swap_bytes());
+        let mut asks = Vec::new();
+        for (task, asked) in &questions {
+            let facts = vec![Fact::InterventionRequested(asked.clone())];
+            let open_requests = i32::try_from(tree.below(*task).len()).unwrap();
+            asks.push(TaskChange {
+                facts,
+                counters: Counters {
+                    busy: 0,
+                    open_requests,
+                    ..BUSY
+                },
+                ..fixture.next(*task).await
             });
         }
-        let have_read = || reads.iter().all(|reads| reads.load(Ordering::Relaxed) > 10);
-        // The writers go on until each reader has read often enough, at most for ten rounds.
-        let mut rounds = 0;
-        while rounds == 0 || (rounds < 10 && !have_read()) {
-            let mut writers = tokio::task::JoinSet::new();
-            for salt in 0..4_usize {
-                let store = if salt.is_multiple_of(2) { fixture.store.clone() } else { other.clone() };
-                writers.spawn(write_on(store, grown.clone(), salt, 80));
+        fixture.store.commit(change(tree.root, asks)).await.unwrap();
+    }
+    for task in grown.all() {
+        let below = grown.below(task);
+        let expected: Vec<_> = questions
+            .iter()
+            .filter(|(task, _)| below.contains(task))
+            .map(|(task, asked)| (*task, asked.clone()))
+            .collect();
+        let found = fixture.store.pending(grown.root, task).await.unwrap();
+        assert!(found.iter().all(|found| found.root_task_id == grown.root));
+        assert_eq!(
+            found
+                .into_iter()
+                .map(|found| (found.task_id, found.spec))
+                .collect::<Vec<_>>(),
+            expected
+        );
+        assert_eq!(
+            usize::try_from(fixture.row(task).await.open_requests).unwrap(),
+            expected.len()
+        );
+    }
+    assert!(
+        fixture
+            .store
+            .pending(other.root, grown.leaf(0))
+            .await
+            .unwrap()
+            .is_empty(),
+        "of another tree"
+    );
+}
+
+#[apply(both)]
+async fn rows_and_items_agree_while_four_write_to_the_tree(fixture: StoreFixture) {
+    let grown = grown(&fixture).await;
+    // On Postgres, a second store writes to the same database, as another replica would. Its
+    // commits go through a queue of its own.
+    let other = if fixture.is_postgres() {
+        Store::open(&fixture.settings, fixture.clock.clone())
+            .await
+            .unwrap()
+    } else {
+        fixture.store.clone()
+    };
+    let over = Arc::new(AtomicBool::new(false));
+    let reads = [0; 2].map(|_| Arc::new(AtomicUsize::new(0)));
+    let mut readers = tokio::task::JoinSet::new();
+    for (salt, reads) in reads.iter().enumerate() {
+        let (store, grown) = (fixture.store.clone(), grown.clone());
+        let (over, reads) = (Arc::clone(&over), Arc::clone(reads));
+        readers.spawn(async move {
+            let mut after = 0;
+            while !over.load(Ordering::Relaxed) {
+                let tree = store.tree(grown.root, after).await.unwrap().unwrap();
+                agrees(&grown, &tree, after);
+                reads.fetch_add(1, Ordering::Relaxed);
+                // The first reader reads the whole tree each time; the other reader reads the
+                // new items.
+                after = if salt == 0 { 0 } else { tree.last_event };
             }
-            writers.join_all().await;
-            rounds += 1;
-        }
-        over.store(true, Ordering::Relaxed);
-        readers.join_all().await;
-        assert!(have_read(), "{reads:?}");
-        let tree = read(&fixture, grown.root).await;
-        agrees(&grown, &tree, 0);
-        assert_eq!(tree.rows[0].model_calls, rounds * 4 * 80);
-        other.close().await;
+        });
     }
-
-    async fn unreadable_task_of_a_tree_is_reported(fixture) {
-        let damages = [
-            "update agent_task_item set body = '{' where seq = 2 and task_id = ",
-            "delete from agent_task_item where seq = 1 and task_id = ",
-            "delete from agent_task_item where seq = 2 and task_id = ",
-            "update agent_task set agent_path = '[' where task_id = ",
-            "update agent_task set last_seq = 7 where task_id = ",
-        ];
-        for damage in damages {
-            let (grown, sound) = (grown(&fixture).await, fixture.task().await);
-            let leaf = grown.leaf(7);
-            fixture.numbers(&format!("{damage}{}", fixture.literal(leaf.0))).await.unwrap();
-            let tree = fixture.store.tree(grown.root, 0).await.unwrap().unwrap();
-            assert_eq!(tree.unreadable, BTreeSet::from([leaf]), "{damage}");
-            assert_eq!((tree.rows.len(), tree.items.iter().any(|line| line.task_id == grown.root)), (40, true));
-            assert_eq!(fixture.store.take_unreadable(), [leaf], "{damage}");
-            assert!(fixture.store.tree(sound, 0).await.unwrap().is_some());
+    let have_read = || reads.iter().all(|reads| reads.load(Ordering::Relaxed) > 10);
+    // The writers go on until each reader has read often enough, at most for ten rounds.
+    let mut rounds = 0;
+    while rounds == 0 || (rounds < 10 && !have_read()) {
+        let mut writers = tokio::task::JoinSet::new();
+        for salt in 0..4_usize {
+            let store = if salt.is_multiple_of(2) {
+                fixture.store.clone()
+            } else {
+                other.clone()
+            };
+            writers.spawn(write_on(store, grown.clone(), salt, 80));
         }
-        assert!(fixture.store.take_unreadable().is_empty());
+        writers.join_all().await;
+        rounds += 1;
     }
+    over.store(true, Ordering::Relaxed);
+    readers.join_all().await;
+    assert!(have_read(), "{reads:?}");
+    let tree = read(&fixture, grown.root).await;
+    agrees(&grown, &tree, 0);
+    assert_eq!(tree.rows[0].model_calls, rounds * 4 * 80);
+    other.close().await;
+}
 
-    async fn gap_in_a_journal_is_found_and_only_a_damaged_task_stays_reported(fixture) {
-        let grown = grown(&fixture).await;
+#[apply(both)]
+async fn unreadable_task_of_a_tree_is_reported(fixture: StoreFixture) {
+    let damages = [
+        "update agent_task_item set body = '{' where seq = 2 and task_id = ",
+        "delete from agent_task_item where seq = 1 and task_id = ",
+        "delete from agent_task_item where seq = 2 and task_id = ",
+        "update agent_task set agent_path = '[' where task_id = ",
+        "update agent_task set last_seq = 7 where task_id = ",
+    ];
+    for damage in damages {
+        let (grown, sound) = (grown(&fixture).await, fixture.task().await);
         let leaf = grown.leaf(7);
-        let tree = read(&fixture, grown.root).await;
-        let place = |seq| tree.items.iter().find(|item| (item.task_id, item.item.seq) == (leaf, seq)).unwrap().event;
-        let id = fixture.literal(leaf.0);
-        fixture.numbers(&format!("delete from agent_task_item where seq = 1 and task_id = {id}")).await.unwrap();
-        // A read that begins after the missing item does not notice the gap.
-        assert!(fixture.store.tree(grown.root, place(1)).await.unwrap().is_some());
-        assert!(fixture.store.tree(grown.root, place(1) - 1).await.unwrap().is_some());
-        let reported = fixture.store.take_unreadable();
-        assert!(reported.contains(&leaf));
-        for task in reported {
-            assert_eq!(fixture.store.damaged_task(task).await.unwrap().is_some(), task == leaf);
-        }
-        fixture.numbers(&format!("delete from agent_task_item where seq = 2 and task_id = {id}")).await.unwrap();
-        assert!(fixture.store.tree(grown.root, place(2) - 1).await.unwrap().is_some());
-        assert!(fixture.store.take_unreadable().contains(&leaf));
+        fixture
+            .numbers(&format!("{damage}{}", fixture.literal(leaf.0)))
+            .await
+            .unwrap();
+        let tree = fixture.store.tree(grown.root, 0).await.unwrap().unwrap();
+        assert_eq!(tree.unreadable, BTreeSet::from([leaf]), "{damage}");
+        assert_eq!(
+            (
+                tree.rows.len(),
+                tree.items.iter().any(|line| line.task_id == grown.root)
+            ),
+            (40, true)
+        );
+        assert_eq!(fixture.store.take_unreadable(), [leaf], "{damage}");
+        assert!(fixture.store.tree(sound, 0).await.unwrap().is_some());
     }
+    assert!(fixture.store.take_unreadable().is_empty());
+}
 
-    async fn new_root_has_a_tree_of_its_own(fixture) {
-        let id = TaskId(fresh());
-        fixture.write(new_task(id, "acme", "alice")).await.unwrap();
-        let tree = read(&fixture, id).await;
-        assert_eq!((tree.rows.len(), tree.last_event, order(&tree, 0)), (1, 2, vec![(id, 1), (id, 2)]));
+#[apply(both)]
+async fn gap_in_a_journal_is_found_and_only_a_damaged_task_stays_reported(fixture: StoreFixture) {
+    let grown = grown(&fixture).await;
+    let leaf = grown.leaf(7);
+    let tree = read(&fixture, grown.root).await;
+    let place = |seq| {
+        tree.items
+            .iter()
+            .find(|item| (item.task_id, item.item.seq) == (leaf, seq))
+            .unwrap()
+            .event
+    };
+    let id = fixture.literal(leaf.0);
+    fixture
+        .numbers(&format!(
+            "delete from agent_task_item where seq = 1 and task_id = {id}"
+        ))
+        .await
+        .unwrap();
+    // A read that begins after the missing item does not notice the gap.
+    assert!(
+        fixture
+            .store
+            .tree(grown.root, place(1))
+            .await
+            .unwrap()
+            .is_some()
+    );
+    assert!(
+        fixture
+            .store
+            .tree(grown.root, place(1) - 1)
+            .await
+            .unwrap()
+            .is_some()
+    );
+    let reported = fixture.store.take_unreadable();
+    assert!(reported.contains(&leaf));
+    for task in reported {
+        assert_eq!(
+            fixture.store.damaged_task(task).await.unwrap().is_some(),
+            task == leaf
+        );
     }
+    fixture
+        .numbers(&format!(
+            "delete from agent_task_item where seq = 2 and task_id = {id}"
+        ))
+        .await
+        .unwrap();
+    assert!(
+        fixture
+            .store
+            .tree(grown.root, place(2) - 1)
+            .await
+            .unwrap()
+            .is_some()
+    );
+    assert!(fixture.store.take_unreadable().contains(&leaf));
+}
+
+#[apply(both)]
+async fn new_root_has_a_tree_of_its_own(fixture: StoreFixture) {
+    let id = TaskId(fresh());
+    fixture.write(new_task(id, "acme", "alice")).await.unwrap();
+    let tree = read(&fixture, id).await;
+    assert_eq!(
+        (tree.rows.len(), tree.last_event, order(&tree, 0)),
+        (1, 2, vec![(id, 1), (id, 2)])
+    );
 }

@@ -10,6 +10,7 @@ use holdpoint::task::id::TaskId;
 use holdpoint::task::status::RequestStatus;
 use holdpoint::task::user::{UserId, UserIds, Viewer};
 use holdpoint::task::verdict::{Approvers, Terms};
+use macro_rules_attribute::apply;
 
 use super::store_fixture::{StoreFixture, both, change, fresh, new_task};
 
@@ -159,22 +160,41 @@ async fn is_found(store: &Store, ids: [TaskId; 2]) {
     );
 }
 
-both! {
-    async fn every_spelling_finds_rows_stored_under_another(fixture) {
-        let ids = stored(&fixture).await;
-        is_found(&fixture.store, ids).await;
-        assert_eq!(fixture.number("select count(*) from user_spelling where folded is null").await, 5);
-        assert!(!fixture.store.fold_spellings().await.unwrap());
-        assert_eq!(fixture.number("select count(*) from user_spelling where folded is null").await, 0);
-        is_found(&fixture.store, ids).await;
-    }
+#[apply(both)]
+async fn every_spelling_finds_rows_stored_under_another(fixture: StoreFixture) {
+    let ids = stored(&fixture).await;
+    is_found(&fixture.store, ids).await;
+    assert_eq!(
+        fixture
+            .number("select count(*) from user_spelling where folded is null")
+            .await,
+        5
+    );
+    assert!(!fixture.store.fold_spellings().await.unwrap());
+    assert_eq!(
+        fixture
+            .number("select count(*) from user_spelling where folded is null")
+            .await,
+        0
+    );
+    is_found(&fixture.store, ids).await;
+}
 
-    async fn rows_stored_before_the_migration_are_found_under_every_spelling(fixture) {
-        let postgres = fixture.is_postgres();
-        fixture.database().execute(if postgres { UNDO_POSTGRES } else { UNDO_SQLITE }).await;
-        let ids = stored(&fixture).await;
-        fixture.database().execute("drop index idempotency_person; alter table idempotency drop column person").await;
-        fixture.database().execute(if postgres {
+#[apply(both)]
+async fn rows_stored_before_the_migration_are_found_under_every_spelling(fixture: StoreFixture) {
+    let postgres = fixture.is_postgres();
+    fixture
+        .database()
+        .execute(if postgres { UNDO_POSTGRES } else { UNDO_SQLITE })
+        .await;
+    let ids = stored(&fixture).await;
+    fixture
+        .database()
+        .execute("drop index idempotency_person; alter table idempotency drop column person")
+        .await;
+    fixture
+        .database()
+        .execute(if postgres {
             concat!(
                 include_str!("../../migrations/postgres/0008_user_spelling.sql"),
                 include_str!("../../migrations/postgres/0009_stored_spellings.sql")
@@ -184,38 +204,74 @@ both! {
                 include_str!("../../migrations/sqlite/0008_user_spelling.sql"),
                 include_str!("../../migrations/sqlite/0009_stored_spellings.sql")
             )
-        }).await;
-        assert_eq!(fixture.number("select count(*) from user_spelling").await, 5);
-        is_found(&fixture.store, ids).await;
-        fixture.store.fold_spellings().await.unwrap();
-        is_found(&fixture.store, ids).await;
-    }
+        })
+        .await;
+    assert_eq!(
+        fixture.number("select count(*) from user_spelling").await,
+        5
+    );
+    is_found(&fixture.store, ids).await;
+    fixture.store.fold_spellings().await.unwrap();
+    is_found(&fixture.store, ids).await;
+}
 
-    async fn idempotency_key_is_spent_for_every_spelling_of_its_user(fixture) {
-        let known = async |user: &UserId| fixture.store.idempotency("acme", user, PATH, "k").await.unwrap().map(|row| row.task_id);
-        let (first, create) = keyed(&"Max".into(), "k");
-        fixture.store.commit(create).await.unwrap();
-        for spelling in ["max", "Max", "MAX"] {
-            assert_eq!(known(&spelling.into()).await, Some(first), "{spelling}");
-            assert_eq!(fixture.store.commit(keyed(&spelling.into(), "k").1).await, Err(CommitError::Refused), "{spelling}");
-        }
-        assert_eq!(known(&UserIds::Exact.id("max")).await, None);
-        let (exact, create) = keyed(&UserIds::Exact.id("max"), "k");
-        fixture.store.commit(create).await.unwrap();
-        // The second row was stored while ids were compared byte by byte (`UserIds::Exact`), so
-        // each of the two spellings finds its own row.
-        assert_eq!((known(&"max".into()).await, known(&"Max".into()).await), (Some(exact), Some(first)));
-        fixture.forward(Duration::from_hours(24));
-        assert_eq!(known(&"MAX".into()).await, None);
-        fixture.store.remove_spent_keys().await.unwrap();
-        fixture.store.commit(keyed(&"MAX".into(), "k").1).await.unwrap();
+#[apply(both)]
+async fn idempotency_key_is_spent_for_every_spelling_of_its_user(fixture: StoreFixture) {
+    let known = async |user: &UserId| {
+        fixture
+            .store
+            .idempotency("acme", user, PATH, "k")
+            .await
+            .unwrap()
+            .map(|row| row.task_id)
+    };
+    let (first, create) = keyed(&"Max".into(), "k");
+    fixture.store.commit(create).await.unwrap();
+    for spelling in ["max", "Max", "MAX"] {
+        assert_eq!(known(&spelling.into()).await, Some(first), "{spelling}");
+        assert_eq!(
+            fixture.store.commit(keyed(&spelling.into(), "k").1).await,
+            Err(CommitError::Refused),
+            "{spelling}"
+        );
     }
+    assert_eq!(known(&UserIds::Exact.id("max")).await, None);
+    let (exact, create) = keyed(&UserIds::Exact.id("max"), "k");
+    fixture.store.commit(create).await.unwrap();
+    // The second row was stored while ids were compared byte by byte (`UserIds::Exact`), so
+    // each of the two spellings finds its own row.
+    assert_eq!(
+        (known(&"max".into()).await, known(&"Max".into()).await),
+        (Some(exact), Some(first))
+    );
+    fixture.forward(Duration::from_hours(24));
+    assert_eq!(known(&"MAX".into()).await, None);
+    fixture.store.remove_spent_keys().await.unwrap();
+    fixture
+        .store
+        .commit(keyed(&"MAX".into(), "k").1)
+        .await
+        .unwrap();
+}
 
-    async fn expired_key_is_used_anew_by_its_spelling(fixture) {
-        fixture.store.commit(keyed(&"Max".into(), "k").1).await.unwrap();
-        fixture.forward(Duration::from_hours(24));
-        let (id, create) = keyed(&"Max".into(), "k");
-        fixture.store.commit(create).await.unwrap();
-        assert_eq!(fixture.store.idempotency("acme", &"max".into(), PATH, "k").await.unwrap().unwrap().task_id, id);
-    }
+#[apply(both)]
+async fn expired_key_is_used_anew_by_its_spelling(fixture: StoreFixture) {
+    fixture
+        .store
+        .commit(keyed(&"Max".into(), "k").1)
+        .await
+        .unwrap();
+    fixture.forward(Duration::from_hours(24));
+    let (id, create) = keyed(&"Max".into(), "k");
+    fixture.store.commit(create).await.unwrap();
+    assert_eq!(
+        fixture
+            .store
+            .idempotency("acme", &"max".into(), PATH, "k")
+            .await
+            .unwrap()
+            .unwrap()
+            .task_id,
+        id
+    );
 }

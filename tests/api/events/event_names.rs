@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
 use super::super::approval_cycle::on_both;
@@ -199,62 +200,106 @@ fn of<'e>(events: &'e [Event], name: &str, request: &str) -> Vec<&'e Value> {
         .collect()
 }
 
-on_both! {
-    async fn every_event_name_of_the_table_is_sent(on: On) {
-        let mut seen = BTreeSet::new();
-        for events in [a_tree(on).await, an_expiry(on).await, a_late_result(on).await, two_ends(on).await] {
-            seen.extend(events.into_iter().map(|event| event.name));
-        }
-        assert_eq!(seen.iter().map(String::as_str).collect::<BTreeSet<_>>(), BTreeSet::from(TABLE));
+#[apply(on_both)]
+async fn every_event_name_of_the_table_is_sent(on: On) {
+    let mut seen = BTreeSet::new();
+    for events in [
+        a_tree(on).await,
+        an_expiry(on).await,
+        a_late_result(on).await,
+        two_ends(on).await,
+    ] {
+        seen.extend(events.into_iter().map(|event| event.name));
     }
+    assert_eq!(
+        seen.iter().map(String::as_str).collect::<BTreeSet<_>>(),
+        BTreeSet::from(TABLE)
+    );
+}
 
-    async fn event_shows_the_request_as_the_reply_showed_it(on: On) {
-        let two = refunds("{ users: [bob, carol], required: 2 }");
-        let app = TestApp::with(on, &two).await;
-        let held = app.held().await;
-        let mut watch = app.owner().watch(&held.task, None).await;
-        let asked = watch.until("request.created").await.pop().unwrap();
-        assert_eq!(asked.data["request"], about(&held.body["pending"][0]));
-        let first = decide(app.approver(), &held.request).await;
+#[apply(on_both)]
+async fn event_shows_the_request_as_the_reply_showed_it(on: On) {
+    let two = refunds("{ users: [bob, carol], required: 2 }");
+    let app = TestApp::with(on, &two).await;
+    let held = app.held().await;
+    let mut watch = app.owner().watch(&held.task, None).await;
+    let asked = watch.until("request.created").await.pop().unwrap();
+    assert_eq!(asked.data["request"], about(&held.body["pending"][0]));
+    let first = decide(app.approver(), &held.request).await;
+    let told = watch.until("request.decided").await.pop().unwrap();
+    assert_eq!(told.data["request"], about(&first.body["pending"][0]));
+    assert_eq!(
+        told.data["request"]["tool_calls"][0]["approvals"][0]["by"],
+        "bob"
+    );
+    decide(app.stranger(), &held.request).await;
+    let told = watch.until("request.decided").await.pop().unwrap();
+    assert_eq!(told.data["request"], shown(&app, &held.request).await);
+    assert_eq!(
+        (
+            &told.data["request"]["status"],
+            &told.data["request"]["decision"]["by"]
+        ),
+        (&json!("resumed"), &json!("carol"))
+    );
+    watch.rest().await;
+    // A stream that is opened later shows the request as it was at each event.
+    let again = app.owner().events(&held.task, None).await;
+    let stands: Vec<_> = of(&again, "request.decided", &held.request)
+        .iter()
+        .map(|request| request["status"].clone())
+        .collect();
+    assert_eq!(stands, ["pending", "resumed"]);
+    assert_eq!(
+        *of(&again, "request.created", &held.request)[0],
+        asked.data["request"]
+    );
+}
+
+#[apply(on_both)]
+async fn decided_request_is_responded_until_the_other_open_request_is_decided(on: On) {
+    let yaml = ASKING.replace("{more}", "") + ACCOUNTS;
+    let app = TestApp::with(on, &yaml).await;
+    let root = begin(
+        &app,
+        &[
+            ("refund", r#"{"order":1,"amount":9}"#),
+            ("request_confirmation", r#"{"action":"Go."}"#),
+        ],
+    )
+    .await;
+    let (first, second) = (
+        root.str("/pending/0/request_id"),
+        root.str("/pending/1/request_id"),
+    );
+    let mut watch = app.owner().watch(&root.str("/task_id"), None).await;
+    for (request, stands) in [(&first, "responded"), (&second, "resumed")] {
+        decide(app.owner(), request).await;
         let told = watch.until("request.decided").await.pop().unwrap();
-        assert_eq!(told.data["request"], about(&first.body["pending"][0]));
-        assert_eq!(told.data["request"]["tool_calls"][0]["approvals"][0]["by"], "bob");
-        decide(app.stranger(), &held.request).await;
-        let told = watch.until("request.decided").await.pop().unwrap();
-        assert_eq!(told.data["request"], shown(&app, &held.request).await);
-        assert_eq!((&told.data["request"]["status"], &told.data["request"]["decision"]["by"]), (&json!("resumed"), &json!("carol")));
-        watch.rest().await;
-        // A stream that is opened later shows the request as it was at each event.
-        let again = app.owner().events(&held.task, None).await;
-        let stands: Vec<_> = of(&again, "request.decided", &held.request).iter().map(|request| request["status"].clone()).collect();
-        assert_eq!(stands, ["pending", "resumed"]);
-        assert_eq!(*of(&again, "request.created", &held.request)[0], asked.data["request"]);
+        assert_eq!(told.data["request"], shown(&app, request).await);
+        assert_eq!(told.data["request"]["status"], stands);
     }
+    watch.rest().await;
+    assert_eq!(shown(&app, &first).await["status"], "resumed");
+    let again = app.owner().events(&root.str("/task_id"), None).await;
+    assert_eq!(
+        of(&again, "request.decided", &first)[0]["status"],
+        "responded"
+    );
+}
 
-    async fn decided_request_is_responded_until_the_other_open_request_is_decided(on: On) {
-        let yaml = ASKING.replace("{more}", "") + ACCOUNTS;
-        let app = TestApp::with(on, &yaml).await;
-        let root = begin(&app, &[("refund", r#"{"order":1,"amount":9}"#), ("request_confirmation", r#"{"action":"Go."}"#)]).await;
-        let (first, second) = (root.str("/pending/0/request_id"), root.str("/pending/1/request_id"));
-        let mut watch = app.owner().watch(&root.str("/task_id"), None).await;
-        for (request, stands) in [(&first, "responded"), (&second, "resumed")] {
-            decide(app.owner(), request).await;
-            let told = watch.until("request.decided").await.pop().unwrap();
-            assert_eq!(told.data["request"], shown(&app, request).await);
-            assert_eq!(told.data["request"]["status"], stands);
-        }
-        watch.rest().await;
-        assert_eq!(shown(&app, &first).await["status"], "resumed");
-        let again = app.owner().events(&root.str("/task_id"), None).await;
-        assert_eq!(of(&again, "request.decided", &first)[0]["status"], "responded");
-    }
-
-    async fn closing_event_shows_the_final_state_of_its_request(on: On) {
-        for (events, name) in [(two_ends(on).await, "request.withdrawn"), (an_expiry(on).await, "request.expired")] {
-            let closed = events.iter().find(|event| event.name == name).unwrap();
-            let request = &closed.data["request"];
-            assert_eq!(request["status"], closed.data["status"]);
-            assert_eq!((&request["request_id"], &request["decision"]), (&closed.data["request_id"], &Value::Null));
-        }
+#[apply(on_both)]
+async fn closing_event_shows_the_final_state_of_its_request(on: On) {
+    for (events, name) in [
+        (two_ends(on).await, "request.withdrawn"),
+        (an_expiry(on).await, "request.expired"),
+    ] {
+        let closed = events.iter().find(|event| event.name == name).unwrap();
+        let request = &closed.data["request"];
+        assert_eq!(request["status"], closed.data["status"]);
+        assert_eq!(
+            (&request["request_id"], &request["decision"]),
+            (&closed.data["request_id"], &Value::Null)
+        );
     }
 }

@@ -1,5 +1,6 @@
 //! Tests of event streams that are cut and resumed, on the same replica and on another.
 
+use macro_rules_attribute::apply;
 use serde_json::json;
 
 use super::super::approval_cycle::on_both;
@@ -24,41 +25,68 @@ fn talks(app: &TestApp) {
     });
 }
 
-on_both! {
-    async fn stream_that_is_cut_a_hundred_times_delivers_every_event_once(on: On) {
-        let app = TestApp::start(on).await;
-        talks(&app);
-        let mut random = 0x2545_f491_u64;
-        let reply = app.owner().header("prefer", "respond-async").post("/v1/tasks", &json!({"input": "go"})).await;
-        let task = reply.str("/task_id");
-        let (mut seen, mut cuts, mut decided) = (Vec::<Event>::new(), 0, false);
-        loop {
-            let last = seen.last().and_then(|event| event.id);
-            let actor = last.map_or(app.owner(), |last| app.owner().header("last-event-id", &last.to_string()));
-            let mut watch = actor.watch(&task, None).await;
-            if watch.status == 204 {
-                break;
-            }
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            for _ in 0..(random >> 33) % 3 {
-                let Some(event) = watch.event().await else { break };
-                if event.id.is_some() {
-                    seen.push(event);
-                }
-                if let Some(asked) = seen.last().filter(|event| event.name == "task.paused" && !decided) {
-                    decided = true;
-                    let request = app.owner().get(&format!("/v1/tasks/{}", asked.data["task_id"].as_str().unwrap())).await;
-                    app.owner().hit(&format!("/resume/{}/approve", request.str("/pending/0/request_id"))).await;
-                }
-            }
-            cuts += 1;
+#[apply(on_both)]
+async fn stream_that_is_cut_a_hundred_times_delivers_every_event_once(on: On) {
+    let app = TestApp::start(on).await;
+    talks(&app);
+    let mut random = 0x2545_f491_u64;
+    let reply = app
+        .owner()
+        .header("prefer", "respond-async")
+        .post("/v1/tasks", &json!({"input": "go"}))
+        .await;
+    let task = reply.str("/task_id");
+    let (mut seen, mut cuts, mut decided) = (Vec::<Event>::new(), 0, false);
+    loop {
+        let last = seen.last().and_then(|event| event.id);
+        let actor = last.map_or(app.owner(), |last| {
+            app.owner().header("last-event-id", &last.to_string())
+        });
+        let mut watch = actor.watch(&task, None).await;
+        if watch.status == 204 {
+            break;
         }
-        assert!(decided && cuts >= 100, "{cuts}");
-        assert!(seen.iter().zip(1..).all(|(event, number)| event.id == Some(number)));
-        assert_eq!(seen, durable(&app.owner().events(&task, None).await));
-        assert_eq!(seen.last().unwrap().name, "task.completed");
-        app.stop().await;
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        for _ in 0..(random >> 33) % 3 {
+            let Some(event) = watch.event().await else {
+                break;
+            };
+            if event.id.is_some() {
+                seen.push(event);
+            }
+            if let Some(asked) = seen
+                .last()
+                .filter(|event| event.name == "task.paused" && !decided)
+            {
+                decided = true;
+                let request = app
+                    .owner()
+                    .get(&format!(
+                        "/v1/tasks/{}",
+                        asked.data["task_id"].as_str().unwrap()
+                    ))
+                    .await;
+                app.owner()
+                    .hit(&format!(
+                        "/resume/{}/approve",
+                        request.str("/pending/0/request_id")
+                    ))
+                    .await;
+            }
+        }
+        cuts += 1;
     }
+    assert!(decided && cuts >= 100, "{cuts}");
+    assert!(
+        seen.iter()
+            .zip(1..)
+            .all(|(event, number)| event.id == Some(number))
+    );
+    assert_eq!(seen, durable(&app.owner().events(&task, None).await));
+    assert_eq!(seen.last().unwrap().name, "task.completed");
+    app.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use macro_rules_attribute::apply;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpSocket;
@@ -77,34 +78,37 @@ async fn fifty_streams_of_a_task_read_its_new_events_as_often_as_one() {
     panic!("round trips with one stream, and with {READERS}: {measured:?}");
 }
 
-on_both! {
-    async fn stream_that_joins_in_the_middle_has_the_events_of_the_first(on: On) {
-        let app = TestApp::with_finance(on).await;
-        let held = app.held().await;
-        let mut first = app.owner().watch(&held.task, None).await;
-        let mut told = first.until("caught_up").await;
-        held_again(&app, &held.task).await;
-        told.extend(first.until("task.paused").await);
-        // The second stream's caller has other rights than the first stream's caller, but gets the
-        // same events.
-        let mut second = app.approver().watch(&held.task, None).await;
-        let mut third = app.owner().watch(&held.task, Some(4)).await;
-        let mut late = second.until("caught_up").await;
-        let mut part = third.until("caught_up").await;
-        app.model.then(text_answer("All done."));
-        let task = app.owner().get(&format!("/v1/tasks/{}", held.task)).await;
-        let path = format!("/resume/{}/approve", task.str("/pending/0/request_id"));
-        assert_eq!(app.approver().hit(&path).await.str("/status"), "Completed");
-        told.extend(first.rest().await);
-        late.extend(second.rest().await);
-        part.extend(third.rest().await);
-        let told = durable(&told);
-        assert!(told.iter().zip(1..).all(|(event, number)| event.id == Some(number)));
-        assert_eq!(told.last().unwrap().name, "task.completed");
-        assert_eq!(durable(&late), told);
-        assert_eq!(durable(&part), told[4..]);
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn stream_that_joins_in_the_middle_has_the_events_of_the_first(on: On) {
+    let app = TestApp::with_finance(on).await;
+    let held = app.held().await;
+    let mut first = app.owner().watch(&held.task, None).await;
+    let mut told = first.until("caught_up").await;
+    held_again(&app, &held.task).await;
+    told.extend(first.until("task.paused").await);
+    // The second stream's caller has other rights than the first stream's caller, but gets the
+    // same events.
+    let mut second = app.approver().watch(&held.task, None).await;
+    let mut third = app.owner().watch(&held.task, Some(4)).await;
+    let mut late = second.until("caught_up").await;
+    let mut part = third.until("caught_up").await;
+    app.model.then(text_answer("All done."));
+    let task = app.owner().get(&format!("/v1/tasks/{}", held.task)).await;
+    let path = format!("/resume/{}/approve", task.str("/pending/0/request_id"));
+    assert_eq!(app.approver().hit(&path).await.str("/status"), "Completed");
+    told.extend(first.rest().await);
+    late.extend(second.rest().await);
+    part.extend(third.rest().await);
+    let told = durable(&told);
+    assert!(
+        told.iter()
+            .zip(1..)
+            .all(|(event, number)| event.id == Some(number))
+    );
+    assert_eq!(told.last().unwrap().name, "task.completed");
+    assert_eq!(durable(&late), told);
+    assert_eq!(durable(&part), told[4..]);
+    app.stop().await;
 }
 
 /// The slow client reads its stream up to `caught_up`, and the rest after the task has completed.

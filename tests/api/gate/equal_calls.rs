@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use holdpoint::task::change::ASKER_UNTIL_DELIVERED;
+use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
 use super::{
@@ -23,220 +24,442 @@ async fn reject(app: &TestApp, call: &Reply) {
     assert_eq!(reply.str("/status"), "Canceled", "{}", reply.text);
 }
 
-on_both! {
-    async fn equal_bytes_written_differently_attach_and_the_approved_bytes_run(on: On) {
-        let app = gate(on, "").await;
-        let first = ask(&app, &json!({"tool": "refund", "arguments_text": "{\"order\":17,\"amount\":120.0}"}), 0).await;
-        let again = ask(&app, &json!({"tool": "refund", "arguments_text": "{ \"amount\": 120, \"order\": 17 }"}), 0).await;
-        assert_eq!(again.str("/task_id"), first.str("/task_id"), "{}", again.text);
-        let other = ask(&app, &refund(121), 0).await;
-        assert_ne!(other.str("/task_id"), first.str("/task_id"));
-        decide(&app, &first, "approve").await;
-        let call = ask(&app, &json!({"tool": "refund", "arguments_text": "{\"amount\": 120, \"order\": 17}"}), 10).await;
-        assert_eq!(call_summary(&call), expected(200, "allow", "settled", "succeeded"), "{}", call.text);
-        assert_eq!((app.tool.count(), app.tool.ledger()[0].body.as_str()), (1, "{\"order\":17,\"amount\":120.0}"));
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn equal_bytes_written_differently_attach_and_the_approved_bytes_run(on: On) {
+    let app = gate(on, "").await;
+    let first = ask(
+        &app,
+        &json!({"tool": "refund", "arguments_text": "{\"order\":17,\"amount\":120.0}"}),
+        0,
+    )
+    .await;
+    let again = ask(
+        &app,
+        &json!({"tool": "refund", "arguments_text": "{ \"amount\": 120, \"order\": 17 }"}),
+        0,
+    )
+    .await;
+    assert_eq!(
+        again.str("/task_id"),
+        first.str("/task_id"),
+        "{}",
+        again.text
+    );
+    let other = ask(&app, &refund(121), 0).await;
+    assert_ne!(other.str("/task_id"), first.str("/task_id"));
+    decide(&app, &first, "approve").await;
+    let call = ask(
+        &app,
+        &json!({"tool": "refund", "arguments_text": "{\"amount\": 120, \"order\": 17}"}),
+        10,
+    )
+    .await;
+    assert_eq!(
+        call_summary(&call),
+        expected(200, "allow", "settled", "succeeded"),
+        "{}",
+        call.text
+    );
+    assert_eq!(
+        (app.tool.count(), app.tool.ledger()[0].body.as_str()),
+        (1, "{\"order\":17,\"amount\":120.0}")
+    );
+    app.stop().await;
+}
 
-    async fn delivered_result_is_not_given_again_and_what_is_held_is_held_anew(on: On) {
-        let app = gate(on, "").await;
-        let held = ask(&app, &refund(120), 0).await;
-        decide(&app, &held, "approve").await;
-        let call = ask(&app, &refund(120), 10).await;
-        assert_eq!(call_summary(&call), expected(200, "allow", "settled", "succeeded"), "{}", call.text);
-        until_asker(&app, &call, |until| until == ASKER_UNTIL_DELIVERED).await;
-        let next = ask(&app, &refund(120), 0).await;
-        assert_eq!(call_summary(&next), expected(202, "pending", "pending", Value::Null), "{}", next.text);
-        assert_ne!(next.str("/task_id"), call.str("/task_id"));
-        assert!(next.str("/reason").contains("The same call ran at"), "{}", next.text);
-        assert_eq!(app.tool.count(), 1);
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn delivered_result_is_not_given_again_and_what_is_held_is_held_anew(on: On) {
+    let app = gate(on, "").await;
+    let held = ask(&app, &refund(120), 0).await;
+    decide(&app, &held, "approve").await;
+    let call = ask(&app, &refund(120), 10).await;
+    assert_eq!(
+        call_summary(&call),
+        expected(200, "allow", "settled", "succeeded"),
+        "{}",
+        call.text
+    );
+    until_asker(&app, &call, |until| until == ASKER_UNTIL_DELIVERED).await;
+    let next = ask(&app, &refund(120), 0).await;
+    assert_eq!(
+        call_summary(&next),
+        expected(202, "pending", "pending", Value::Null),
+        "{}",
+        next.text
+    );
+    assert_ne!(next.str("/task_id"), call.str("/task_id"));
+    assert!(
+        next.str("/reason").contains("The same call ran at"),
+        "{}",
+        next.text
+    );
+    assert_eq!(app.tool.count(), 1);
+    app.stop().await;
+}
 
-    async fn call_that_equal_calls_do_not_continue_says_so_while_it_runs(on: On) {
-        let app = gate(on, "").await;
-        let tag = json!({"tool": "tag", "arguments": {"text": "x"}});
-        app.tool.close();
-        let first = ask(&app, &tag, 0).await;
-        assert_eq!(call_summary(&first), expected(202, "pending", "started", Value::Null), "{}", first.text);
-        assert!(first.str("/message").contains("without its key is run again"), "{}", first.text);
-        let message = crate::api::mcp_gate::call(&app, "0", &json!({"name": "tag", "arguments": {"text": "x"}})).await;
-        assert!(message.text.contains("that would run it a second time"), "{}", message.text);
-        let named = json!({"name": "tag", "arguments": {"text": "x"}, "_meta": {"holdpoint/key": "run-8"}});
-        let message = crate::api::mcp_gate::call(&app, "0", &named).await;
-        assert!(message.text.contains("make exactly the same call again"), "{}", message.text);
-        app.tool.open();
-        let path = format!("/v1/gate/calls/{}", first.str("/task_id"));
-        let ended = app.actor(AGENT).header("prefer", "wait=10").get(&path).await;
-        assert_eq!(call_summary(&ended), expected(200, "allow", "settled", "succeeded"), "{}", ended.text);
-        let again = crate::api::mcp_gate::call(&app, "10", &named).await;
-        assert_eq!((crate::api::mcp_gate::result_text(&again).1, app.tool.count()), (false, 3), "{}", again.text);
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn call_that_equal_calls_do_not_continue_says_so_while_it_runs(on: On) {
+    let app = gate(on, "").await;
+    let tag = json!({"tool": "tag", "arguments": {"text": "x"}});
+    app.tool.close();
+    let first = ask(&app, &tag, 0).await;
+    assert_eq!(
+        call_summary(&first),
+        expected(202, "pending", "started", Value::Null),
+        "{}",
+        first.text
+    );
+    assert!(
+        first
+            .str("/message")
+            .contains("without its key is run again"),
+        "{}",
+        first.text
+    );
+    let message = crate::api::mcp_gate::call(
+        &app,
+        "0",
+        &json!({"name": "tag", "arguments": {"text": "x"}}),
+    )
+    .await;
+    assert!(
+        message.text.contains("that would run it a second time"),
+        "{}",
+        message.text
+    );
+    let named =
+        json!({"name": "tag", "arguments": {"text": "x"}, "_meta": {"holdpoint/key": "run-8"}});
+    let message = crate::api::mcp_gate::call(&app, "0", &named).await;
+    assert!(
+        message.text.contains("make exactly the same call again"),
+        "{}",
+        message.text
+    );
+    app.tool.open();
+    let path = format!("/v1/gate/calls/{}", first.str("/task_id"));
+    let ended = app
+        .actor(AGENT)
+        .header("prefer", "wait=10")
+        .get(&path)
+        .await;
+    assert_eq!(
+        call_summary(&ended),
+        expected(200, "allow", "settled", "succeeded"),
+        "{}",
+        ended.text
+    );
+    let again = crate::api::mcp_gate::call(&app, "10", &named).await;
+    assert_eq!(
+        (
+            crate::api::mcp_gate::result_text(&again).1,
+            app.tool.count()
+        ),
+        (false, 3),
+        "{}",
+        again.text
+    );
+    app.stop().await;
+}
 
-    async fn call_that_may_have_run_is_held_when_it_is_made_again(on: On) {
-        let app = gate(on, "").await;
-        let first = ask(&app, &bash("ls"), 5).await;
-        assert!(first.body["permit"].is_object(), "{}", first.text);
-        app.owner().hit(&format!("/v1/tasks/{}/cancel", first.str("/task_id"))).await;
-        let ended = ask(&app, &bash("ls"), 5).await;
-        assert_eq!((call_summary(&ended), ended.str("/task_id")), (expected(200, "allow", "settled", "unknown"), first.str("/task_id")), "{}", ended.text);
-        until_asker(&app, &first, |until| until == ASKER_UNTIL_DELIVERED).await;
-        for held in [ask_by_key(&app, "k1", &bash("ls"), 0).await, ask(&app, &bash("ls"), 0).await] {
-            assert_eq!(call_summary(&held), expected(202, "pending", "pending", Value::Null), "{}", held.text);
-            assert!(held.str("/reason").contains("was started, and its outcome is not known"), "{}", held.text);
-            decide_as(app.owner(), &held, "approve").await;
-        }
-        let allowed = ask(&app, &bash("ls"), 5).await;
-        assert!(allowed.body["permit"].is_object(), "{}", allowed.text);
-        app.stop().await;
+#[apply(on_both)]
+async fn call_that_may_have_run_is_held_when_it_is_made_again(on: On) {
+    let app = gate(on, "").await;
+    let first = ask(&app, &bash("ls"), 5).await;
+    assert!(first.body["permit"].is_object(), "{}", first.text);
+    app.owner()
+        .hit(&format!("/v1/tasks/{}/cancel", first.str("/task_id")))
+        .await;
+    let ended = ask(&app, &bash("ls"), 5).await;
+    assert_eq!(
+        (call_summary(&ended), ended.str("/task_id")),
+        (
+            expected(200, "allow", "settled", "unknown"),
+            first.str("/task_id")
+        ),
+        "{}",
+        ended.text
+    );
+    until_asker(&app, &first, |until| until == ASKER_UNTIL_DELIVERED).await;
+    for held in [
+        ask_by_key(&app, "k1", &bash("ls"), 0).await,
+        ask(&app, &bash("ls"), 0).await,
+    ] {
+        assert_eq!(
+            call_summary(&held),
+            expected(202, "pending", "pending", Value::Null),
+            "{}",
+            held.text
+        );
+        assert!(
+            held.str("/reason")
+                .contains("was started, and its outcome is not known"),
+            "{}",
+            held.text
+        );
+        decide_as(app.owner(), &held, "approve").await;
     }
+    let allowed = ask(&app, &bash("ls"), 5).await;
+    assert!(allowed.body["permit"].is_object(), "{}", allowed.text);
+    app.stop().await;
+}
 
-    async fn secrets_in_a_persons_answer_are_hidden(on: On) {
-        let app = gate(on, "").await;
-        let held = ask(&app, &refund(120), 0).await;
-        let path = format!("/resume/{}", held.str("/request/request_id"));
-        let id = held.str("/tool_call_id");
-        let result = json!({"paid": ["with tool-secret-0123456789"]});
-        let answer = json!({"action": "respond", "result": result, "reason": "See tool-secret-0123456789."});
-        let decided = app.approver().post(&path, &json!({"decisions": {(&id): answer}})).await;
-        assert_eq!(decided.status, 200, "{}", decided.text);
-        let call = ask(&app, &refund(120), 10).await;
-        assert_eq!(call.str("/result/content"), r#"{"paid":["with [secret TOOL_SECRET]"]}"#, "{}", call.text);
-        let journal = items(&app, &call).await;
-        let text = serde_json::to_string(&journal).unwrap();
-        assert!(text.contains("See [secret TOOL_SECRET].") && !text.contains("tool-secret-0123456789"), "{text}");
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn secrets_in_a_persons_answer_are_hidden(on: On) {
+    let app = gate(on, "").await;
+    let held = ask(&app, &refund(120), 0).await;
+    let path = format!("/resume/{}", held.str("/request/request_id"));
+    let id = held.str("/tool_call_id");
+    let result = json!({"paid": ["with tool-secret-0123456789"]});
+    let answer =
+        json!({"action": "respond", "result": result, "reason": "See tool-secret-0123456789."});
+    let decided = app
+        .approver()
+        .post(&path, &json!({"decisions": {(&id): answer}}))
+        .await;
+    assert_eq!(decided.status, 200, "{}", decided.text);
+    let call = ask(&app, &refund(120), 10).await;
+    assert_eq!(
+        call.str("/result/content"),
+        r#"{"paid":["with [secret TOOL_SECRET]"]}"#,
+        "{}",
+        call.text
+    );
+    let journal = items(&app, &call).await;
+    let text = serde_json::to_string(&journal).unwrap();
+    assert!(
+        text.contains("See [secret TOOL_SECRET].") && !text.contains("tool-secret-0123456789"),
+        "{text}"
+    );
+    app.stop().await;
+}
 
-    async fn answered_call_that_did_not_run_is_called_ended(on: On) {
-        let app = gate(on, "").await;
-        let held = ask(&app, &refund(120), 0).await;
-        let path = format!("/resume/{}", held.str("/request/request_id"));
-        let id = held.str("/tool_call_id");
-        app.approver().post(&path, &json!({"decisions": {(&id): {"action": "respond", "result": "Paid by hand."}}})).await;
-        let call = ask(&app, &refund(120), 10).await;
-        assert_eq!(call_summary(&call), expected(200, "deny", "settled", "responded"), "{}", call.text);
-        until_asker(&app, &call, |until| until == ASKER_UNTIL_DELIVERED).await;
-        let next = ask(&app, &refund(120), 0).await;
-        assert!(next.str("/reason").contains("The same call ended at"), "{}", next.text);
-        assert_eq!((next.status, app.tool.count()), (202, 0));
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn answered_call_that_did_not_run_is_called_ended(on: On) {
+    let app = gate(on, "").await;
+    let held = ask(&app, &refund(120), 0).await;
+    let path = format!("/resume/{}", held.str("/request/request_id"));
+    let id = held.str("/tool_call_id");
+    app.approver()
+        .post(
+            &path,
+            &json!({"decisions": {(&id): {"action": "respond", "result": "Paid by hand."}}}),
+        )
+        .await;
+    let call = ask(&app, &refund(120), 10).await;
+    assert_eq!(
+        call_summary(&call),
+        expected(200, "deny", "settled", "responded"),
+        "{}",
+        call.text
+    );
+    until_asker(&app, &call, |until| until == ASKER_UNTIL_DELIVERED).await;
+    let next = ask(&app, &refund(120), 0).await;
+    assert!(
+        next.str("/reason").contains("The same call ended at"),
+        "{}",
+        next.text
+    );
+    assert_eq!((next.status, app.tool.count()), (202, 0));
+    app.stop().await;
+}
 
-    async fn newest_decision_about_equal_calls_counts_and_not_the_last_end(on: On) {
-        let app = gate(on, "").await;
-        // A rejection still holds after an equal call is canceled.
-        let rejected = ask_by_key(&app, "a1", &refund(120), 0).await;
-        let canceled = ask_by_key(&app, "a2", &refund(120), 0).await;
-        reject(&app, &rejected).await;
-        let path = format!("/v1/tasks/{}/cancel", canceled.str("/task_id"));
-        assert_eq!(app.owner().hit(&path).await.str("/status"), "Canceled");
-        let again = ask_by_key(&app, "a3", &refund(120), 5).await;
-        assert_eq!(call_summary(&again), expected(200, "deny", "settled", "rejected"), "{}", again.text);
-        // A rejection also still holds if an equal call was approved before the rejection and runs
-        // after the rejection.
-        let approved = ask_by_key(&app, "b1", &refund(130), 0).await;
-        let rejected = ask_by_key(&app, "b2", &refund(130), 0).await;
-        decide(&app, &approved, "approve").await;
-        reject(&app, &rejected).await;
-        let ran = ask_by_key(&app, "b1", &refund(130), 10).await;
-        assert_eq!(call_summary(&ran), expected(200, "allow", "settled", "succeeded"), "{}", ran.text);
-        let again = ask_by_key(&app, "b3", &refund(130), 5).await;
-        assert_eq!(call_summary(&again), expected(200, "deny", "settled", "rejected"), "{}", again.text);
-        // A rejection no longer holds once an equal call is approved after the rejection.
-        let approved = ask_by_key(&app, "c1", &refund(140), 0).await;
-        let rejected = ask_by_key(&app, "c2", &refund(140), 0).await;
-        reject(&app, &rejected).await;
-        decide(&app, &approved, "approve").await;
-        let ran = ask_by_key(&app, "c1", &refund(140), 10).await;
-        assert_eq!(call_summary(&ran), expected(200, "allow", "settled", "succeeded"), "{}", ran.text);
-        let again = ask_by_key(&app, "c3", &refund(140), 0).await;
-        assert_eq!(call_summary(&again), expected(202, "pending", "pending", Value::Null), "{}", again.text);
-        assert_eq!(app.tool.count(), 2);
-        // An approval with edited arguments does not end the rejection of the original arguments.
-        let edited = ask_by_key(&app, "d1", &refund(150), 0).await;
-        let rejected = ask_by_key(&app, "d2", &refund(150), 0).await;
-        reject(&app, &rejected).await;
-        let call = edited.str("/request/tool_calls/0/tool_call_id");
-        let mut decisions = serde_json::Map::new();
-        decisions.insert(call, json!({"action": "edit", "arguments": {"order": 17, "amount": 20}}));
-        let path = format!("/resume/{}", edited.str("/request/request_id"));
-        let decided = app.approver().header("prefer", "wait=0").post(&path, &json!({"decisions": decisions})).await;
-        assert!(decided.status < 300, "{}", decided.text);
-        let ran = ask_by_key(&app, "d1", &refund(150), 10).await;
-        assert_eq!(call_summary(&ran), expected(200, "allow", "settled", "succeeded"), "{}", ran.text);
-        let again = ask_by_key(&app, "d3", &refund(150), 5).await;
-        assert_eq!(call_summary(&again), expected(200, "deny", "settled", "rejected"), "{}", again.text);
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn newest_decision_about_equal_calls_counts_and_not_the_last_end(on: On) {
+    let app = gate(on, "").await;
+    // A rejection still holds after an equal call is canceled.
+    let rejected = ask_by_key(&app, "a1", &refund(120), 0).await;
+    let canceled = ask_by_key(&app, "a2", &refund(120), 0).await;
+    reject(&app, &rejected).await;
+    let path = format!("/v1/tasks/{}/cancel", canceled.str("/task_id"));
+    assert_eq!(app.owner().hit(&path).await.str("/status"), "Canceled");
+    let again = ask_by_key(&app, "a3", &refund(120), 5).await;
+    assert_eq!(
+        call_summary(&again),
+        expected(200, "deny", "settled", "rejected"),
+        "{}",
+        again.text
+    );
+    // A rejection also still holds if an equal call was approved before the rejection and runs
+    // after the rejection.
+    let approved = ask_by_key(&app, "b1", &refund(130), 0).await;
+    let rejected = ask_by_key(&app, "b2", &refund(130), 0).await;
+    decide(&app, &approved, "approve").await;
+    reject(&app, &rejected).await;
+    let ran = ask_by_key(&app, "b1", &refund(130), 10).await;
+    assert_eq!(
+        call_summary(&ran),
+        expected(200, "allow", "settled", "succeeded"),
+        "{}",
+        ran.text
+    );
+    let again = ask_by_key(&app, "b3", &refund(130), 5).await;
+    assert_eq!(
+        call_summary(&again),
+        expected(200, "deny", "settled", "rejected"),
+        "{}",
+        again.text
+    );
+    // A rejection no longer holds once an equal call is approved after the rejection.
+    let approved = ask_by_key(&app, "c1", &refund(140), 0).await;
+    let rejected = ask_by_key(&app, "c2", &refund(140), 0).await;
+    reject(&app, &rejected).await;
+    decide(&app, &approved, "approve").await;
+    let ran = ask_by_key(&app, "c1", &refund(140), 10).await;
+    assert_eq!(
+        call_summary(&ran),
+        expected(200, "allow", "settled", "succeeded"),
+        "{}",
+        ran.text
+    );
+    let again = ask_by_key(&app, "c3", &refund(140), 0).await;
+    assert_eq!(
+        call_summary(&again),
+        expected(202, "pending", "pending", Value::Null),
+        "{}",
+        again.text
+    );
+    assert_eq!(app.tool.count(), 2);
+    // An approval with edited arguments does not end the rejection of the original arguments.
+    let edited = ask_by_key(&app, "d1", &refund(150), 0).await;
+    let rejected = ask_by_key(&app, "d2", &refund(150), 0).await;
+    reject(&app, &rejected).await;
+    let call = edited.str("/request/tool_calls/0/tool_call_id");
+    let mut decisions = serde_json::Map::new();
+    decisions.insert(
+        call,
+        json!({"action": "edit", "arguments": {"order": 17, "amount": 20}}),
+    );
+    let path = format!("/resume/{}", edited.str("/request/request_id"));
+    let decided = app
+        .approver()
+        .header("prefer", "wait=0")
+        .post(&path, &json!({"decisions": decisions}))
+        .await;
+    assert!(decided.status < 300, "{}", decided.text);
+    let ran = ask_by_key(&app, "d1", &refund(150), 10).await;
+    assert_eq!(
+        call_summary(&ran),
+        expected(200, "allow", "settled", "succeeded"),
+        "{}",
+        ran.text
+    );
+    let again = ask_by_key(&app, "d3", &refund(150), 5).await;
+    assert_eq!(
+        call_summary(&again),
+        expected(200, "deny", "settled", "rejected"),
+        "{}",
+        again.text
+    );
+    app.stop().await;
+}
 
-    async fn rejection_answers_no_other_call_where_no_lasts_is_zero(on: On) {
-        let app = gate(on, "no_lasts: 0s").await;
-        let rejected = ask_by_key(&app, "k1", &refund(120), 0).await;
-        reject(&app, &rejected).await;
-        let next = ask_by_key(&app, "k2", &refund(120), 0).await;
-        assert_eq!(call_summary(&next), expected(202, "pending", "pending", Value::Null), "{}", next.text);
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn rejection_answers_no_other_call_where_no_lasts_is_zero(on: On) {
+    let app = gate(on, "no_lasts: 0s").await;
+    let rejected = ask_by_key(&app, "k1", &refund(120), 0).await;
+    reject(&app, &rejected).await;
+    let next = ask_by_key(&app, "k2", &refund(120), 0).await;
+    assert_eq!(
+        call_summary(&next),
+        expected(202, "pending", "pending", Value::Null),
+        "{}",
+        next.text
+    );
+    app.stop().await;
+}
 
-    async fn equal_call_of_another_session_or_user_is_a_call_of_its_own(on: On) {
-        let app = gate(on, "").await;
-        let first = ask(&app, &refund(120), 0).await;
-        let mut elsewhere = refund(120);
-        elsewhere["session_id"] = json!("s2");
-        let second = ask(&app, &elsewhere, 0).await;
-        let third = ask_as(app.actor(CAROLS_AGENT), &refund(120), 0).await;
-        let detached = ask(&app, &json!({"tool": "refund", "arguments": {"order": 17, "amount": 120}, "attach": false}), 0).await;
-        let ids = [&first, &second, &third, &detached].map(|call| call.str("/task_id"));
-        let different: std::collections::BTreeSet<_> = ids.iter().collect();
-        assert_eq!(different.len(), 4);
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn equal_call_of_another_session_or_user_is_a_call_of_its_own(on: On) {
+    let app = gate(on, "").await;
+    let first = ask(&app, &refund(120), 0).await;
+    let mut elsewhere = refund(120);
+    elsewhere["session_id"] = json!("s2");
+    let second = ask(&app, &elsewhere, 0).await;
+    let third = ask_as(app.actor(CAROLS_AGENT), &refund(120), 0).await;
+    let detached = ask(
+        &app,
+        &json!({"tool": "refund", "arguments": {"order": 17, "amount": 120}, "attach": false}),
+        0,
+    )
+    .await;
+    let ids = [&first, &second, &third, &detached].map(|call| call.str("/task_id"));
+    let different: std::collections::BTreeSet<_> = ids.iter().collect();
+    assert_eq!(different.len(), 4);
+    app.stop().await;
+}
 
-    async fn key_names_one_call_and_refuses_another(on: On) {
-        let app = gate(on, "").await;
-        let first = ask_by_key(&app, "k1", &refund(120), 0).await;
-        for other in [refund(121), bash("ls"), json!({"tool": "refund", "session_id": "s2", "arguments": {"order": 17, "amount": 120}})] {
-            let refused = ask_by_key(&app, "k1", &other, 0).await;
-            refused.assert_code(422, "idempotency_key_reused");
-        }
-        let second = ask_by_key(&app, "k2", &refund(120), 0).await;
-        assert_ne!(first.str("/task_id"), second.str("/task_id"));
-        app.stop().await;
+#[apply(on_both)]
+async fn key_names_one_call_and_refuses_another(on: On) {
+    let app = gate(on, "").await;
+    let first = ask_by_key(&app, "k1", &refund(120), 0).await;
+    for other in [
+        refund(121),
+        bash("ls"),
+        json!({"tool": "refund", "session_id": "s2", "arguments": {"order": 17, "amount": 120}}),
+    ] {
+        let refused = ask_by_key(&app, "k1", &other, 0).await;
+        refused.assert_code(422, "idempotency_key_reused");
     }
+    let second = ask_by_key(&app, "k2", &refund(120), 0).await;
+    assert_ne!(first.str("/task_id"), second.str("/task_id"));
+    app.stop().await;
+}
 
-    async fn new_key_with_attach_continues_an_equal_call_and_names_it_from_then_on(on: On) {
-        let app = gate(on, "report: optional").await;
-        let mut body = bash("make");
-        body["attach"] = json!(true);
-        let first = ask_by_key(&app, "use-1", &body, 0).await;
-        assert_eq!(call_summary(&first), expected(202, "pending", "pending", Value::Null), "{}", first.text);
-        decide_as(app.owner(), &first, "approve").await;
-        let second = ask_by_key(&app, "use-2", &body, 5).await;
-        assert_eq!((call_summary(&second), second.str("/task_id")), (expected(200, "allow", "settled", "released"), first.str("/task_id")), "{}", second.text);
-        let report = json!({"key": "use-2", "outcome": "succeeded", "content": "built"});
-        let done = app.actor(AGENT).post("/v1/gate/outcomes", &report).await;
-        assert_eq!((done.status, done.str("/task_id")), (200, first.str("/task_id")), "{}", done.text);
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn new_key_with_attach_continues_an_equal_call_and_names_it_from_then_on(on: On) {
+    let app = gate(on, "report: optional").await;
+    let mut body = bash("make");
+    body["attach"] = json!(true);
+    let first = ask_by_key(&app, "use-1", &body, 0).await;
+    assert_eq!(
+        call_summary(&first),
+        expected(202, "pending", "pending", Value::Null),
+        "{}",
+        first.text
+    );
+    decide_as(app.owner(), &first, "approve").await;
+    let second = ask_by_key(&app, "use-2", &body, 5).await;
+    assert_eq!(
+        (call_summary(&second), second.str("/task_id")),
+        (
+            expected(200, "allow", "settled", "released"),
+            first.str("/task_id")
+        ),
+        "{}",
+        second.text
+    );
+    let report = json!({"key": "use-2", "outcome": "succeeded", "content": "built"});
+    let done = app.actor(AGENT).post("/v1/gate/outcomes", &report).await;
+    assert_eq!(
+        (done.status, done.str("/task_id")),
+        (200, first.str("/task_id")),
+        "{}",
+        done.text
+    );
+    app.stop().await;
+}
 
-    async fn sixty_four_equal_asks_attach_one(on: On) {
-        let app = gate(on, "max_open: 1000").await;
-        let first = ask(&app, &refund(120), 0).await;
-        let refund_120 = refund(120);
-        let asks = (0..64).map(|_| ask(&app, &refund_120, 0));
-        let answers = futures_util::future::join_all(asks).await;
-        let attached = answers.iter().filter(|answer| answer.str("/task_id") == first.str("/task_id"));
-        assert!(attached.count() >= 1);
-        assert!(answers.iter().all(|answer| answer.status == 202));
-        decide(&app, &first, "approve").await;
-        let asks = (0..16).map(|_| ask(&app, &refund_120, 5));
-        let answers = futures_util::future::join_all(asks).await;
-        let ran = answers.iter().filter(|answer| answer.str("/decision") == "allow").count();
-        assert_eq!((ran, app.tool.count()), (1, 1));
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn sixty_four_equal_asks_attach_one(on: On) {
+    let app = gate(on, "max_open: 1000").await;
+    let first = ask(&app, &refund(120), 0).await;
+    let refund_120 = refund(120);
+    let asks = (0..64).map(|_| ask(&app, &refund_120, 0));
+    let answers = futures_util::future::join_all(asks).await;
+    let attached = answers
+        .iter()
+        .filter(|answer| answer.str("/task_id") == first.str("/task_id"));
+    assert!(attached.count() >= 1);
+    assert!(answers.iter().all(|answer| answer.status == 202));
+    decide(&app, &first, "approve").await;
+    let asks = (0..16).map(|_| ask(&app, &refund_120, 5));
+    let answers = futures_util::future::join_all(asks).await;
+    let ran = answers
+        .iter()
+        .filter(|answer| answer.str("/decision") == "allow")
+        .count();
+    assert_eq!((ran, app.tool.count()), (1, 1));
+    app.stop().await;
 }
 
 /// No key names a call that was proposed with `attach: false` and without a key. So only an equal

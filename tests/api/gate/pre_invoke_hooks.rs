@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
 use super::outcomes::report;
@@ -14,62 +15,133 @@ use crate::api::approval_cycle::on_both;
 use crate::support::test_app::{On, TestApp};
 use crate::support::test_clock::TestClock;
 
-on_both! {
-    async fn administrator_chooses_which_tools_are_approved_automatically_and_which_by_a_reviewer(on: On) {
-        let mut app = gate(on, "").await;
-        let read = json!({"tool": "Read", "arguments": {"path": "a"}});
-        let asked = [
-            ask(&app, &read, 5).await,
-            ask(&app, &bash("make"), 0).await,
-            ask(&app, &json!({"tool": "forbidden", "arguments": {}}), 5).await,
-        ];
-        let decisions = asked.map(|call| (call.str("/decision"), call.body["permit"].is_object()));
-        assert_eq!(decisions, [("allow".to_owned(), true), ("pending".to_owned(), false), ("deny".to_owned(), false)]);
-        app.restart_with(|yaml| yaml.replace("tools: [Read], decide: allow", "tools: [Read], decide: hold")).await;
-        let held = ask(&app, &read, 0).await;
-        assert_eq!((call_summary(&held), held.str("/rule")), (expected(202, "pending", "pending", Value::Null), "files".to_owned()), "{}", held.text);
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn administrator_chooses_which_tools_are_approved_automatically_and_which_by_a_reviewer(
+    on: On,
+) {
+    let mut app = gate(on, "").await;
+    let read = json!({"tool": "Read", "arguments": {"path": "a"}});
+    let asked = [
+        ask(&app, &read, 5).await,
+        ask(&app, &bash("make"), 0).await,
+        ask(&app, &json!({"tool": "forbidden", "arguments": {}}), 5).await,
+    ];
+    let decisions = asked.map(|call| (call.str("/decision"), call.body["permit"].is_object()));
+    assert_eq!(
+        decisions,
+        [
+            ("allow".to_owned(), true),
+            ("pending".to_owned(), false),
+            ("deny".to_owned(), false)
+        ]
+    );
+    app.restart_with(|yaml| {
+        yaml.replace(
+            "tools: [Read], decide: allow",
+            "tools: [Read], decide: hold",
+        )
+    })
+    .await;
+    let held = ask(&app, &read, 0).await;
+    assert_eq!(
+        (call_summary(&held), held.str("/rule")),
+        (
+            expected(202, "pending", "pending", Value::Null),
+            "files".to_owned()
+        ),
+        "{}",
+        held.text
+    );
+    app.stop().await;
+}
 
-    async fn reviewer_sees_the_tool_and_its_parameters_before_the_tool_is_invoked(on: On) {
-        let app = gate(on, "").await;
-        let held = ask(&app, &refund(120), 0).await;
-        let shown = app.approver().get(&format!("/resume/{}", held.str("/request/request_id"))).await;
-        let call = &shown.body["tool_calls"][0];
-        assert_eq!((&call["name"], &call["arguments"]), (&json!("refund"), &json!({"order": 17, "amount": 120})), "{}", shown.text);
-        assert_eq!(call["target"], format!("POST {}/refund", app.tool.url));
-        assert_eq!((&shown.body["status"], app.tool.count()), (&json!("pending"), 0));
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn reviewer_sees_the_tool_and_its_parameters_before_the_tool_is_invoked(on: On) {
+    let app = gate(on, "").await;
+    let held = ask(&app, &refund(120), 0).await;
+    let shown = app
+        .approver()
+        .get(&format!("/resume/{}", held.str("/request/request_id")))
+        .await;
+    let call = &shown.body["tool_calls"][0];
+    assert_eq!(
+        (&call["name"], &call["arguments"]),
+        (&json!("refund"), &json!({"order": 17, "amount": 120})),
+        "{}",
+        shown.text
+    );
+    assert_eq!(call["target"], format!("POST {}/refund", app.tool.url));
+    assert_eq!(
+        (&shown.body["status"], app.tool.count()),
+        (&json!("pending"), 0)
+    );
+    app.stop().await;
+}
 
-    async fn tool_is_invoked_once_and_only_after_its_reviewer_has_approved_it(on: On) {
-        let app = gate(on, "").await;
-        let ask_again = async |seconds| ask_by_key(&app, "invocation-1", &bash("make"), seconds).await;
-        let held = ask_again(0).await;
-        let look = app.actor(AGENT).get(&format!("/v1/gate/calls/{}", held.str("/task_id"))).await;
-        for undecided in [&held, &look, &ask_again(0).await] {
-            assert_eq!((undecided.str("/decision").as_str(), &undecided.body["permit"]), ("pending", &Value::Null), "{}", undecided.text);
-        }
-        decide_as(app.owner(), &held, "approve").await;
-        let approved = ask_again(5).await;
-        assert_eq!((call_summary(&approved), &approved.body["permit"]["attempt"]), (expected(200, "allow", "started", Value::Null), &json!(1)), "{}", approved.text);
-        assert_eq!(ask_again(0).await.str("/code"), "call_in_hand");
-        let done = report(&app, &json!({"key": "invocation-1", "outcome": "succeeded"})).await;
-        assert_eq!(call_summary(&done), expected(200, "allow", "settled", "succeeded"), "{}", done.text);
-        let over = ask_again(0).await;
-        assert_eq!((call_summary(&over), &over.body["permit"]), (call_summary(&done), &Value::Null), "{}", over.text);
-        app.stop().await;
+#[apply(on_both)]
+async fn tool_is_invoked_once_and_only_after_its_reviewer_has_approved_it(on: On) {
+    let app = gate(on, "").await;
+    let ask_again = async |seconds| ask_by_key(&app, "invocation-1", &bash("make"), seconds).await;
+    let held = ask_again(0).await;
+    let look = app
+        .actor(AGENT)
+        .get(&format!("/v1/gate/calls/{}", held.str("/task_id")))
+        .await;
+    for undecided in [&held, &look, &ask_again(0).await] {
+        assert_eq!(
+            (
+                undecided.str("/decision").as_str(),
+                &undecided.body["permit"]
+            ),
+            ("pending", &Value::Null),
+            "{}",
+            undecided.text
+        );
     }
+    decide_as(app.owner(), &held, "approve").await;
+    let approved = ask_again(5).await;
+    assert_eq!(
+        (call_summary(&approved), &approved.body["permit"]["attempt"]),
+        (expected(200, "allow", "started", Value::Null), &json!(1)),
+        "{}",
+        approved.text
+    );
+    assert_eq!(ask_again(0).await.str("/code"), "call_in_hand");
+    let done = report(
+        &app,
+        &json!({"key": "invocation-1", "outcome": "succeeded"}),
+    )
+    .await;
+    assert_eq!(
+        call_summary(&done),
+        expected(200, "allow", "settled", "succeeded"),
+        "{}",
+        done.text
+    );
+    let over = ask_again(0).await;
+    assert_eq!(
+        (call_summary(&over), &over.body["permit"]),
+        (call_summary(&done), &Value::Null),
+        "{}",
+        over.text
+    );
+    app.stop().await;
+}
 
-    async fn tool_that_its_reviewer_rejects_is_not_invoked(on: On) {
-        let app = gate(on, "").await;
-        let held = ask_by_key(&app, "invocation-1", &refund(120), 0).await;
-        decide(&app, &held, "reject").await;
-        let rejected = ask_by_key(&app, "invocation-1", &refund(120), 5).await;
-        assert_eq!(call_summary(&rejected), expected(200, "deny", "settled", "rejected"), "{}", rejected.text);
-        assert_eq!(app.tool.count(), 0);
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn tool_that_its_reviewer_rejects_is_not_invoked(on: On) {
+    let app = gate(on, "").await;
+    let held = ask_by_key(&app, "invocation-1", &refund(120), 0).await;
+    decide(&app, &held, "reject").await;
+    let rejected = ask_by_key(&app, "invocation-1", &refund(120), 5).await;
+    assert_eq!(
+        call_summary(&rejected),
+        expected(200, "deny", "settled", "rejected"),
+        "{}",
+        rejected.text
+    );
+    assert_eq!(app.tool.count(), 0);
+    app.stop().await;
 }
 
 /// The test runs on `SQLite`, where the service compares the deadline with the clock that the test

@@ -2,6 +2,7 @@
 //! refused request must write nothing.
 
 use holdpoint::task::time::Time;
+use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
 use super::{AGENT, CAROLS_AGENT, NAMESAKES_AGENT, ask, bash, refund, until_asker, yaml};
@@ -135,53 +136,62 @@ async fn alice_calls(app: &TestApp) -> AliceCalls {
     calls
 }
 
-on_both! {
-    async fn every_key_is_served_at_a_gate_by_its_rights_and_a_refusal_writes_nothing(on: On) {
-        let app = TestApp::with(on, &(yaml("") + NARROW)).await;
-        let calls = alice_calls(&app).await;
-        let before = stored(&app).await;
-        // The refused requests come first. A served request may write a moment after its reply,
-        // and such a write would look like a write of the refused request that follows.
-        for refused in [true, false] {
-            for (number, Row(name, key, statuses)) in TABLE.iter().enumerate() {
-                for (operation, status) in OPERATIONS.into_iter().zip(*statuses) {
-                    if (status >= 400) != refused {
-                        continue;
-                    }
-                    let actor = key.map_or_else(|| app.anonymous(), |key| app.actor(key));
-                    let reply = send(actor, operation, &calls, number).await;
-                    assert_eq!(reply.status, status, "{name}, {operation:?}: {}", reply.text);
-                    let is_answered = operation != Operation::Mcp || reply.body["result"].is_object();
-                    assert!(refused || is_answered, "{name}, {operation:?}: {}", reply.text);
-                    if refused {
-                        assert_eq!(stored(&app).await, before, "{name}, {operation:?}");
-                    }
+#[apply(on_both)]
+async fn every_key_is_served_at_a_gate_by_its_rights_and_a_refusal_writes_nothing(on: On) {
+    let app = TestApp::with(on, &(yaml("") + NARROW)).await;
+    let calls = alice_calls(&app).await;
+    let before = stored(&app).await;
+    // The refused requests come first. A served request may write a moment after its reply,
+    // and such a write would look like a write of the refused request that follows.
+    for refused in [true, false] {
+        for (number, Row(name, key, statuses)) in TABLE.iter().enumerate() {
+            for (operation, status) in OPERATIONS.into_iter().zip(*statuses) {
+                if (status >= 400) != refused {
+                    continue;
+                }
+                let actor = key.map_or_else(|| app.anonymous(), |key| app.actor(key));
+                let reply = send(actor, operation, &calls, number).await;
+                assert_eq!(
+                    reply.status, status,
+                    "{name}, {operation:?}: {}",
+                    reply.text
+                );
+                let is_answered = operation != Operation::Mcp || reply.body["result"].is_object();
+                assert!(
+                    refused || is_answered,
+                    "{name}, {operation:?}: {}",
+                    reply.text
+                );
+                if refused {
+                    assert_eq!(stored(&app).await, before, "{name}, {operation:?}");
                 }
             }
         }
-        assert_ne!(stored(&app).await, before);
-        app.stop().await;
     }
+    assert_ne!(stored(&app).await, before);
+    app.stop().await;
 }
 
-on_both! {
-    async fn call_of_another_is_refused_without_a_read_of_its_journal(on: On) {
-        let app = TestApp::with(on, &yaml("")).await;
-        let calls = alice_calls(&app).await;
-        for task in [&calls.held, &calls.permitted] {
-            // A read of this journal fails.
-            let of_call = format!("task_id = {} and type = 'assistant_message'", app.database.id(task));
-            let damage = format!("update agent_task_item set body = '{{' where {of_call}");
-            app.database.execute(&damage).await;
-        }
-        for (key, status) in [(CAROLS_AGENT, 403), (NAMESAKES_AGENT, 404)] {
-            for operation in [Operation::Look, Operation::Report] {
-                let reply = send(app.actor(key), operation, &calls, 0).await;
-                assert_eq!(reply.status, status, "{operation:?}: {}", reply.text);
-            }
-        }
-        app.stop().await;
+#[apply(on_both)]
+async fn call_of_another_is_refused_without_a_read_of_its_journal(on: On) {
+    let app = TestApp::with(on, &yaml("")).await;
+    let calls = alice_calls(&app).await;
+    for task in [&calls.held, &calls.permitted] {
+        // A read of this journal fails.
+        let of_call = format!(
+            "task_id = {} and type = 'assistant_message'",
+            app.database.id(task)
+        );
+        let damage = format!("update agent_task_item set body = '{{' where {of_call}");
+        app.database.execute(&damage).await;
     }
+    for (key, status) in [(CAROLS_AGENT, 403), (NAMESAKES_AGENT, 404)] {
+        for operation in [Operation::Look, Operation::Report] {
+            let reply = send(app.actor(key), operation, &calls, 0).await;
+            assert_eq!(reply.status, status, "{operation:?}: {}", reply.text);
+        }
+    }
+    app.stop().await;
 }
 
 /// Returns a message of each MCP method but `tools/call`, and two notifications. None of these

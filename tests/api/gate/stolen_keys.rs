@@ -2,6 +2,7 @@
 //! use. `docs/guarantees.md` lists what a thief can try.
 
 use holdpoint::task::time::Time;
+use macro_rules_attribute::apply;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -27,169 +28,316 @@ fn key_line() -> String {
     )
 }
 
-on_both! {
-    async fn stolen_key_approves_and_rejects_nothing_not_even_calls_of_its_own_user(on: On) {
-        let app = gate(on, "").await;
-        // No rule matches this call. So Alice may decide the call, but not with the key of Alice's
-        // agent.
-        let held = ask(&app, &bash("make"), 0).await;
-        let path = format!("/resume/{}", held.str("/request/request_id"));
-        let session = app.sign_in(AGENT).await;
-        let id = held.str("/tool_call_id");
-        let approves = json!({"action": "approve"});
-        let edits = json!({"decisions": {(&id): {"action": "edit", "arguments": {"command": "rm"}}}});
-        let responds = json!({"decisions": {(&id): {"action": "respond", "result": "Made."}}});
-        for thief in [app.actor(AGENT), app.anonymous().header("cookie", &session)] {
-            let mut refused = Vec::new();
-            for verb in ["approve", "reject"] {
-                refused.push(thief.hit(&format!("{path}/{verb}")).await);
-            }
-            for body in [&approves, &edits, &responds] {
-                refused.push(thief.post(&path, body).await);
-            }
-            for reply in refused {
-                assert_eq!((reply.status, reply.str("/code").as_str()), (403, "forbidden"), "{}", reply.text);
-                assert_eq!(reply.str("/detail"), "This key may not decide requests.", "{}", reply.text);
-            }
+#[apply(on_both)]
+async fn stolen_key_approves_and_rejects_nothing_not_even_calls_of_its_own_user(on: On) {
+    let app = gate(on, "").await;
+    // No rule matches this call. So Alice may decide the call, but not with the key of Alice's
+    // agent.
+    let held = ask(&app, &bash("make"), 0).await;
+    let path = format!("/resume/{}", held.str("/request/request_id"));
+    let session = app.sign_in(AGENT).await;
+    let id = held.str("/tool_call_id");
+    let approves = json!({"action": "approve"});
+    let edits = json!({"decisions": {(&id): {"action": "edit", "arguments": {"command": "rm"}}}});
+    let responds = json!({"decisions": {(&id): {"action": "respond", "result": "Made."}}});
+    for thief in [app.actor(AGENT), app.anonymous().header("cookie", &session)] {
+        let mut refused = Vec::new();
+        for verb in ["approve", "reject"] {
+            refused.push(thief.hit(&format!("{path}/{verb}")).await);
         }
-        assert_eq!(types(&items(&app, &held).await), ["task_status", "user_message", "assistant_message", "judged", "intervention_requested", "task_status"]);
-        decide_as(app.owner(), &held, "approve").await;
-        app.stop().await;
+        for body in [&approves, &edits, &responds] {
+            refused.push(thief.post(&path, body).await);
+        }
+        for reply in refused {
+            assert_eq!(
+                (reply.status, reply.str("/code").as_str()),
+                (403, "forbidden"),
+                "{}",
+                reply.text
+            );
+            assert_eq!(
+                reply.str("/detail"),
+                "This key may not decide requests.",
+                "{}",
+                reply.text
+            );
+        }
     }
+    assert_eq!(
+        types(&items(&app, &held).await),
+        [
+            "task_status",
+            "user_message",
+            "assistant_message",
+            "judged",
+            "intervention_requested",
+            "task_status"
+        ]
+    );
+    decide_as(app.owner(), &held, "approve").await;
+    app.stop().await;
+}
 
-    async fn stolen_key_reads_and_cancels_nothing_and_speaks_for_no_other_user(on: On) {
-        let app = gate(on, "").await;
-        let own = ask(&app, &refund(120), 0).await;
-        let carols = ask_as(app.actor(CAROLS_AGENT), &refund(130), 0).await;
-        let thief = || app.actor(AGENT);
-        for call in [&own, &carols] {
-            let task = format!("/v1/tasks/{}", call.str("/task_id"));
-            let request = format!("/resume/{}", call.str("/request/request_id"));
-            for path in [&task, &format!("{task}/items"), &format!("{task}/events"), &request] {
-                assert_eq!(thief().get(path).await.status, 403, "{path}");
-            }
-            assert_eq!(thief().hit(&format!("{task}/cancel")).await.status, 403);
-        }
-        for path in ["/v1/tasks?agent=refunds", "/v1/requests", "/v1/grants", "/v1/me"] {
+#[apply(on_both)]
+async fn stolen_key_reads_and_cancels_nothing_and_speaks_for_no_other_user(on: On) {
+    let app = gate(on, "").await;
+    let own = ask(&app, &refund(120), 0).await;
+    let carols = ask_as(app.actor(CAROLS_AGENT), &refund(130), 0).await;
+    let thief = || app.actor(AGENT);
+    for call in [&own, &carols] {
+        let task = format!("/v1/tasks/{}", call.str("/task_id"));
+        let request = format!("/resume/{}", call.str("/request/request_id"));
+        for path in [
+            &task,
+            &format!("{task}/items"),
+            &format!("{task}/events"),
+            &request,
+        ] {
             assert_eq!(thief().get(path).await.status, 403, "{path}");
         }
-        let task = thief().post("/v1/tasks", &json!({"agent": "billing", "input": "x"})).await;
-        assert_eq!(task.status, 403, "{}", task.text);
-        let speaks = ask_as(thief().header("holdpoint-user", "carol"), &refund(5), 0).await;
-        assert_eq!(speaks.status, 403, "{}", speaks.text);
-        assert_eq!((app.tool.count(), app.model.sent().len()), (0, 0));
-        app.stop().await;
+        assert_eq!(thief().hit(&format!("{task}/cancel")).await.status, 403);
     }
+    for path in [
+        "/v1/tasks?agent=refunds",
+        "/v1/requests",
+        "/v1/grants",
+        "/v1/me",
+    ] {
+        assert_eq!(thief().get(path).await.status, 403, "{path}");
+    }
+    let task = thief()
+        .post("/v1/tasks", &json!({"agent": "billing", "input": "x"}))
+        .await;
+    assert_eq!(task.status, 403, "{}", task.text);
+    let speaks = ask_as(thief().header("holdpoint-user", "carol"), &refund(5), 0).await;
+    assert_eq!(speaks.status, 403, "{}", speaks.text);
+    assert_eq!((app.tool.count(), app.model.sent().len()), (0, 0));
+    app.stop().await;
+}
 
-    async fn stolen_key_that_asks_first_gets_the_one_permit_of_an_approved_call(on: On) {
-        let app = gate(on, "").await;
-        let held = ask(&app, &bash("make"), 0).await;
-        decide_as(app.owner(), &held, "approve").await;
-        let taken = ask(&app, &bash("make"), 5).await;
-        assert_eq!((call_summary(&taken), taken.str("/task_id")), (expected(200, "allow", "started", Value::Null), held.str("/task_id")), "{}", taken.text);
-        assert_eq!(taken.body["permit"]["attempt"], 1);
-        // The thief has the permit of the approved call, so the agent's equal proposal begins a new
-        // call. The new request says that the same call is being run.
-        let agents = ask(&app, &bash("make"), 0).await;
-        assert_eq!((call_summary(&agents), &agents.body["permit"]), (expected(202, "pending", "pending", Value::Null), &Value::Null), "{}", agents.text);
-        assert_ne!(agents.str("/task_id"), held.str("/task_id"));
-        assert!(agents.str("/request/tool_calls/0/reason").contains("The same call is being run."), "{}", agents.text);
-        assert_eq!((starts(&app, &held).await, starts(&app, &agents).await), (1, 0));
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn stolen_key_that_asks_first_gets_the_one_permit_of_an_approved_call(on: On) {
+    let app = gate(on, "").await;
+    let held = ask(&app, &bash("make"), 0).await;
+    decide_as(app.owner(), &held, "approve").await;
+    let taken = ask(&app, &bash("make"), 5).await;
+    assert_eq!(
+        (call_summary(&taken), taken.str("/task_id")),
+        (
+            expected(200, "allow", "started", Value::Null),
+            held.str("/task_id")
+        ),
+        "{}",
+        taken.text
+    );
+    assert_eq!(taken.body["permit"]["attempt"], 1);
+    // The thief has the permit of the approved call, so the agent's equal proposal begins a new
+    // call. The new request says that the same call is being run.
+    let agents = ask(&app, &bash("make"), 0).await;
+    assert_eq!(
+        (call_summary(&agents), &agents.body["permit"]),
+        (
+            expected(202, "pending", "pending", Value::Null),
+            &Value::Null
+        ),
+        "{}",
+        agents.text
+    );
+    assert_ne!(agents.str("/task_id"), held.str("/task_id"));
+    assert!(
+        agents
+            .str("/request/tool_calls/0/reason")
+            .contains("The same call is being run."),
+        "{}",
+        agents.text
+    );
+    assert_eq!(
+        (starts(&app, &held).await, starts(&app, &agents).await),
+        (1, 0)
+    );
+    app.stop().await;
+}
 
-    async fn approved_call_is_not_taken_over_without_its_session_its_key_or_its_user(on: On) {
-        let app = gate(on, "").await;
-        let mut in_session = bash("make");
-        in_session["session_id"] = json!("run-7-f3a9c41d");
-        let first = ask(&app, &in_session, 0).await;
-        let second = ask_by_key(&app, "run-8-5be20774", &bash("make test"), 0).await;
-        for call in [&first, &second] {
-            decide_as(app.owner(), call, "approve").await;
-        }
-        let without = [
-            ask(&app, &bash("make"), 0).await,
-            ask(&app, &bash("make test"), 0).await,
-            ask_as(app.actor(CAROLS_AGENT), &in_session, 0).await,
-            ask_as(app.actor(NAMESAKES_AGENT), &in_session, 0).await,
-        ];
-        for other in &without {
-            assert_eq!((call_summary(other), &other.body["permit"]), (expected(202, "pending", "pending", Value::Null), &Value::Null), "{}", other.text);
-        }
-        let agents = [ask(&app, &in_session, 5).await, ask_by_key(&app, "run-8-5be20774", &bash("make test"), 5).await];
-        for (permitted, held) in agents.iter().zip([&first, &second]) {
-            assert_eq!((call_summary(permitted), permitted.str("/task_id")), (expected(200, "allow", "started", Value::Null), held.str("/task_id")), "{}", permitted.text);
-            assert!(permitted.body["permit"].is_object(), "{}", permitted.text);
-        }
-        // A permit is given once. A thief who knows the idempotency key does not get the permit
-        // again.
-        let late = ask_by_key(&app, "run-8-5be20774", &bash("make test"), 0).await;
-        assert_eq!((late.status, late.str("/code").as_str()), (409, "call_in_hand"), "{}", late.text);
-        assert_eq!((starts(&app, &first).await, starts(&app, &second).await), (1, 1));
-        app.stop().await;
+#[apply(on_both)]
+async fn approved_call_is_not_taken_over_without_its_session_its_key_or_its_user(on: On) {
+    let app = gate(on, "").await;
+    let mut in_session = bash("make");
+    in_session["session_id"] = json!("run-7-f3a9c41d");
+    let first = ask(&app, &in_session, 0).await;
+    let second = ask_by_key(&app, "run-8-5be20774", &bash("make test"), 0).await;
+    for call in [&first, &second] {
+        decide_as(app.owner(), call, "approve").await;
     }
+    let without = [
+        ask(&app, &bash("make"), 0).await,
+        ask(&app, &bash("make test"), 0).await,
+        ask_as(app.actor(CAROLS_AGENT), &in_session, 0).await,
+        ask_as(app.actor(NAMESAKES_AGENT), &in_session, 0).await,
+    ];
+    for other in &without {
+        assert_eq!(
+            (call_summary(other), &other.body["permit"]),
+            (
+                expected(202, "pending", "pending", Value::Null),
+                &Value::Null
+            ),
+            "{}",
+            other.text
+        );
+    }
+    let agents = [
+        ask(&app, &in_session, 5).await,
+        ask_by_key(&app, "run-8-5be20774", &bash("make test"), 5).await,
+    ];
+    for (permitted, held) in agents.iter().zip([&first, &second]) {
+        assert_eq!(
+            (call_summary(permitted), permitted.str("/task_id")),
+            (
+                expected(200, "allow", "started", Value::Null),
+                held.str("/task_id")
+            ),
+            "{}",
+            permitted.text
+        );
+        assert!(permitted.body["permit"].is_object(), "{}", permitted.text);
+    }
+    // A permit is given once. A thief who knows the idempotency key does not get the permit
+    // again.
+    let late = ask_by_key(&app, "run-8-5be20774", &bash("make test"), 0).await;
+    assert_eq!(
+        (late.status, late.str("/code").as_str()),
+        (409, "call_in_hand"),
+        "{}",
+        late.text
+    );
+    assert_eq!(
+        (starts(&app, &first).await, starts(&app, &second).await),
+        (1, 1)
+    );
+    app.stop().await;
+}
 
-    async fn false_report_is_marked_as_a_report_and_refuses_the_true_one(on: On) {
-        let app = gate(on, "").await;
-        let call = ask_by_key(&app, "run-7", &bash("ls"), 5).await;
-        let ours = ask_by_key(&app, "run-8", &refund(5), 10).await;
-        let report_of = |call: &Reply| json!({"task_id": call.str("/task_id"), "outcome": "succeeded", "content": "All good."});
-        for (actor, status) in [(CAROLS_AGENT, 403), (NAMESAKES_AGENT, 404)] {
-            let others = app.actor(actor).post("/v1/gate/outcomes", &report_of(&call)).await;
-            assert_eq!(others.status, status, "{}", others.text);
-        }
-        let lie = report(&app, &report_of(&call)).await;
-        assert_eq!(call_summary(&lie), expected(200, "allow", "settled", "succeeded"), "{}", lie.text);
-        let truth = report(&app, &json!({"key": "run-7", "outcome": "failed", "content": "It broke."})).await;
-        assert_eq!((truth.status, truth.str("/code").as_str(), truth.str("/call/outcome").as_str()), (409, "call_settled", "succeeded"), "{}", truth.text);
-        // The service runs the call `run-8` itself, so it refuses every report about this call.
-        for outcome in ["succeeded", "failed", "unknown"] {
-            let refused = report(&app, &json!({"key": "run-8", "outcome": outcome, "content": "No."})).await;
-            assert_eq!((refused.status, refused.str("/call/outcome").as_str()), (409, "succeeded"), "{}", refused.text);
-        }
-        for (call, content, reported) in [(&call, "All good.", true), (&ours, "{\"ok\":true}", false)] {
-            let all = items(&app, call).await;
-            let mut results = all.iter().filter(|item| item["content"].is_string());
-            let result = results.next().expect("a result");
-            assert_eq!((&result["content"], &result["reported"]), (&json!(content), &json!(reported)), "{result}");
-            assert_eq!(results.next(), None, "one result");
-        }
-        app.stop().await;
+#[apply(on_both)]
+async fn false_report_is_marked_as_a_report_and_refuses_the_true_one(on: On) {
+    let app = gate(on, "").await;
+    let call = ask_by_key(&app, "run-7", &bash("ls"), 5).await;
+    let ours = ask_by_key(&app, "run-8", &refund(5), 10).await;
+    let report_of = |call: &Reply| json!({"task_id": call.str("/task_id"), "outcome": "succeeded", "content": "All good."});
+    for (actor, status) in [(CAROLS_AGENT, 403), (NAMESAKES_AGENT, 404)] {
+        let others = app
+            .actor(actor)
+            .post("/v1/gate/outcomes", &report_of(&call))
+            .await;
+        assert_eq!(others.status, status, "{}", others.text);
     }
+    let lie = report(&app, &report_of(&call)).await;
+    assert_eq!(
+        call_summary(&lie),
+        expected(200, "allow", "settled", "succeeded"),
+        "{}",
+        lie.text
+    );
+    let truth = report(
+        &app,
+        &json!({"key": "run-7", "outcome": "failed", "content": "It broke."}),
+    )
+    .await;
+    assert_eq!(
+        (
+            truth.status,
+            truth.str("/code").as_str(),
+            truth.str("/call/outcome").as_str()
+        ),
+        (409, "call_settled", "succeeded"),
+        "{}",
+        truth.text
+    );
+    // The service runs the call `run-8` itself, so it refuses every report about this call.
+    for outcome in ["succeeded", "failed", "unknown"] {
+        let refused = report(
+            &app,
+            &json!({"key": "run-8", "outcome": outcome, "content": "No."}),
+        )
+        .await;
+        assert_eq!(
+            (refused.status, refused.str("/call/outcome").as_str()),
+            (409, "succeeded"),
+            "{}",
+            refused.text
+        );
+    }
+    for (call, content, reported) in [(&call, "All good.", true), (&ours, "{\"ok\":true}", false)] {
+        let all = items(&app, call).await;
+        let mut results = all.iter().filter(|item| item["content"].is_string());
+        let result = results.next().expect("a result");
+        assert_eq!(
+            (&result["content"], &result["reported"]),
+            (&json!(content), &json!(reported)),
+            "{result}"
+        );
+        assert_eq!(results.next(), None, "one result");
+    }
+    app.stop().await;
+}
 
-    async fn removed_key_ends_the_wait_of_its_holder_and_a_later_approval_starts_nothing(on: On) {
-        let mut app = gate(on, "").await;
-        let session = app.sign_in(AGENT).await;
-        let held = ask(&app, &refund(120), 0).await;
-        let path = format!("/v1/gate/calls/{}", held.str("/task_id"));
-        assert_eq!(app.anonymous().header("cookie", &session).get(&path).await.status, 200);
-        let message = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "refund", "arguments": {"order": 17, "amount": 120}}});
-        let body = Some(("application/json", message.to_string().into_bytes()));
-        // The response is an event stream. Its head arrives while the call still waits.
-        let waiting = app.actor(AGENT).header("prefer", "wait=300").sent(Method::POST, "/mcp/refunds", body).await;
-        until_asker(&app, &held, |until| until > Time(0)).await;
-        let removes = app.restart_with(|yaml| {
-            let without = yaml.replace(&key_line(), "");
-            assert_ne!(without, yaml);
-            without
-        });
-        let (answer, ()) = tokio::join!(waiting.text(), removes);
-        assert!(answer.unwrap().contains("HELD."), "the wait has ended");
-        until_asker(&app, &held, |until| until == Time(0)).await;
-        let by_session = app.anonymous().header("cookie", &session);
-        for refused in [
-            ask(&app, &refund(120), 0).await,
-            app.actor(AGENT).post("/mcp/refunds", &message).await,
-            app.actor(AGENT).get(&path).await,
-            report(&app, &json!({"task_id": held.str("/task_id"), "outcome": "failed"})).await,
-            by_session.get(&path).await,
-        ] {
-            assert_eq!((refused.status, refused.str("/code").as_str()), (401, "unauthorized"), "{}", refused.text);
-        }
-        decide(&app, &held, "approve").await;
-        let look = app.owner().get(&path).await;
-        assert_eq!(call_summary(&look), expected(200, "pending", "approved", Value::Null), "{}", look.text);
-        assert_eq!((starts(&app, &held).await, app.tool.count()), (0, 0));
-        app.stop().await;
+#[apply(on_both)]
+async fn removed_key_ends_the_wait_of_its_holder_and_a_later_approval_starts_nothing(on: On) {
+    let mut app = gate(on, "").await;
+    let session = app.sign_in(AGENT).await;
+    let held = ask(&app, &refund(120), 0).await;
+    let path = format!("/v1/gate/calls/{}", held.str("/task_id"));
+    assert_eq!(
+        app.anonymous()
+            .header("cookie", &session)
+            .get(&path)
+            .await
+            .status,
+        200
+    );
+    let message = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "refund", "arguments": {"order": 17, "amount": 120}}});
+    let body = Some(("application/json", message.to_string().into_bytes()));
+    // The response is an event stream. Its head arrives while the call still waits.
+    let waiting = app
+        .actor(AGENT)
+        .header("prefer", "wait=300")
+        .sent(Method::POST, "/mcp/refunds", body)
+        .await;
+    until_asker(&app, &held, |until| until > Time(0)).await;
+    let removes = app.restart_with(|yaml| {
+        let without = yaml.replace(&key_line(), "");
+        assert_ne!(without, yaml);
+        without
+    });
+    let (answer, ()) = tokio::join!(waiting.text(), removes);
+    assert!(answer.unwrap().contains("HELD."), "the wait has ended");
+    until_asker(&app, &held, |until| until == Time(0)).await;
+    let by_session = app.anonymous().header("cookie", &session);
+    for refused in [
+        ask(&app, &refund(120), 0).await,
+        app.actor(AGENT).post("/mcp/refunds", &message).await,
+        app.actor(AGENT).get(&path).await,
+        report(
+            &app,
+            &json!({"task_id": held.str("/task_id"), "outcome": "failed"}),
+        )
+        .await,
+        by_session.get(&path).await,
+    ] {
+        assert_eq!(
+            (refused.status, refused.str("/code").as_str()),
+            (401, "unauthorized"),
+            "{}",
+            refused.text
+        );
     }
+    decide(&app, &held, "approve").await;
+    let look = app.owner().get(&path).await;
+    assert_eq!(
+        call_summary(&look),
+        expected(200, "pending", "approved", Value::Null),
+        "{}",
+        look.text
+    );
+    assert_eq!((starts(&app, &held).await, app.tool.count()), (0, 0));
+    app.stop().await;
 }

@@ -1,6 +1,8 @@
 //! Tests of agentgateway's guardrails: calls that pass, are held, are changed, or are refused
 //! before the gateway forwards them.
 
+use macro_rules_attribute::apply;
+
 use super::*;
 use crate::api::approval_cycle::on_both;
 
@@ -142,66 +144,112 @@ pub(super) async fn resume(app: &TestApp, request: &str, action: &str) {
     assert!(reply.status < 300, "{}", reply.text);
 }
 
-on_both! {
-    async fn call_that_a_rule_decides_passes_or_is_refused_at_once(on: On) {
-        let app = guardrails(on, REQUIRED).await;
-        let mut grpc = Grpc::to(&app).await;
-        let allowed = request(&mut grpc, LS).await;
-        assert!(allowed.passes());
-        allowed.task();
-        let denied = request(&mut grpc, r#"{"name":"Bash","arguments":{"command":"rm"}}"#).await;
-        let members = denied.members();
-        assert_eq!((&members["state"], &members["outcome"], &members["decision"]), (&json!("settled"), &json!("denied"), &json!("deny")));
-        assert!(denied.reason().contains("Not here"), "{}", denied.reason());
-        let invalid = request(&mut grpc, r#"{"name":"Bash","arguments":{"command":"ls","command":"rm"}}"#).await;
-        assert_eq!(invalid.members()["outcome"], "invalid");
-        let unlisted = request(&mut grpc, r#"{"name":"Other","arguments":{}}"#).await;
-        assert_eq!(unlisted.members()["outcome"], "invalid");
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn call_that_a_rule_decides_passes_or_is_refused_at_once(on: On) {
+    let app = guardrails(on, REQUIRED).await;
+    let mut grpc = Grpc::to(&app).await;
+    let allowed = request(&mut grpc, LS).await;
+    assert!(allowed.passes());
+    allowed.task();
+    let denied = request(&mut grpc, r#"{"name":"Bash","arguments":{"command":"rm"}}"#).await;
+    let members = denied.members();
+    assert_eq!(
+        (&members["state"], &members["outcome"], &members["decision"]),
+        (&json!("settled"), &json!("denied"), &json!("deny"))
+    );
+    assert!(denied.reason().contains("Not here"), "{}", denied.reason());
+    let invalid = request(
+        &mut grpc,
+        r#"{"name":"Bash","arguments":{"command":"ls","command":"rm"}}"#,
+    )
+    .await;
+    assert_eq!(invalid.members()["outcome"], "invalid");
+    let unlisted = request(&mut grpc, r#"{"name":"Other","arguments":{}}"#).await;
+    assert_eq!(unlisted.members()["outcome"], "invalid");
+    app.stop().await;
+}
 
-    async fn approved_call_passes_once_as_it_is(on: On) {
-        let app = guardrails(on, REQUIRED).await;
-        let mut grpc = Grpc::to(&app).await;
-        let first = held(&mut grpc, MAKE).await;
-        resume(&app, &first, r#"{"action":"approve"}"#).await;
-        let passed = request(&mut grpc, MAKE).await;
-        assert!(passed.passes());
-        passed.task();
-        let again = held(&mut grpc, MAKE).await;
-        assert_ne!(first, again);
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn approved_call_passes_once_as_it_is(on: On) {
+    let app = guardrails(on, REQUIRED).await;
+    let mut grpc = Grpc::to(&app).await;
+    let first = held(&mut grpc, MAKE).await;
+    resume(&app, &first, r#"{"action":"approve"}"#).await;
+    let passed = request(&mut grpc, MAKE).await;
+    assert!(passed.passes());
+    passed.task();
+    let again = held(&mut grpc, MAKE).await;
+    assert_ne!(first, again);
+    app.stop().await;
+}
 
-    async fn edited_call_is_mutated_and_its_other_members_stay(on: On) {
-        let app = guardrails(on, REQUIRED).await;
-        let mut grpc = Grpc::to(&app).await;
-        let first = held(&mut grpc, MAKE).await;
-        let shown = app.owner().get(&format!("/resume/{first}")).await;
-        assert!(shown.body["allowed_actions"].to_string().contains("edit"), "{}", shown.text);
-        resume(&app, &first, r#"{"action":"edit","arguments":{"command":"make x","timeout":1.0}}"#).await;
-        let changed = request(&mut grpc, MAKE).await;
-        assert_eq!(changed.mutated(), r#"{"_meta":{"n": 1.0},"arguments":{"command":"make x","timeout":1.0},"name":"Bash"}"#);
-        changed.task();
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn edited_call_is_mutated_and_its_other_members_stay(on: On) {
+    let app = guardrails(on, REQUIRED).await;
+    let mut grpc = Grpc::to(&app).await;
+    let first = held(&mut grpc, MAKE).await;
+    let shown = app.owner().get(&format!("/resume/{first}")).await;
+    assert!(
+        shown.body["allowed_actions"].to_string().contains("edit"),
+        "{}",
+        shown.text
+    );
+    resume(
+        &app,
+        &first,
+        r#"{"action":"edit","arguments":{"command":"make x","timeout":1.0}}"#,
+    )
+    .await;
+    let changed = request(&mut grpc, MAKE).await;
+    assert_eq!(
+        changed.mutated(),
+        r#"{"_meta":{"n": 1.0},"arguments":{"command":"make x","timeout":1.0},"name":"Bash"}"#
+    );
+    changed.task();
+    app.stop().await;
+}
 
-    async fn rejected_and_answered_calls_say_so_in_the_error(on: On) {
-        let app = guardrails(on, REQUIRED).await;
-        let mut grpc = Grpc::to(&app).await;
-        let first = held(&mut grpc, MAKE).await;
-        resume(&app, &first, r#"{"action":"reject","reason":"Not on a Friday."}"#).await;
-        let rejected = request(&mut grpc, MAKE).await;
-        let members = rejected.members();
-        assert_eq!((&members["state"], &members["outcome"]), (&json!("settled"), &json!("rejected")));
-        assert!(rejected.reason().contains("Not on a Friday. It has not run."), "{}", rejected.reason());
-        let other = r#"{"name":"Bash","arguments":{"command":"date"}}"#;
-        let second = held(&mut grpc, other).await;
-        resume(&app, &second, r#"{"action":"respond","result":"It is Tuesday."}"#).await;
-        let answered = request(&mut grpc, other).await;
-        assert_eq!((answered.members()["outcome"].as_str(), answered.reason().as_str()), (Some("responded"), "It is Tuesday."));
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn rejected_and_answered_calls_say_so_in_the_error(on: On) {
+    let app = guardrails(on, REQUIRED).await;
+    let mut grpc = Grpc::to(&app).await;
+    let first = held(&mut grpc, MAKE).await;
+    resume(
+        &app,
+        &first,
+        r#"{"action":"reject","reason":"Not on a Friday."}"#,
+    )
+    .await;
+    let rejected = request(&mut grpc, MAKE).await;
+    let members = rejected.members();
+    assert_eq!(
+        (&members["state"], &members["outcome"]),
+        (&json!("settled"), &json!("rejected"))
+    );
+    assert!(
+        rejected
+            .reason()
+            .contains("Not on a Friday. It has not run."),
+        "{}",
+        rejected.reason()
+    );
+    let other = r#"{"name":"Bash","arguments":{"command":"date"}}"#;
+    let second = held(&mut grpc, other).await;
+    resume(
+        &app,
+        &second,
+        r#"{"action":"respond","result":"It is Tuesday."}"#,
+    )
+    .await;
+    let answered = request(&mut grpc, other).await;
+    assert_eq!(
+        (
+            answered.members()["outcome"].as_str(),
+            answered.reason().as_str()
+        ),
+        (Some("responded"), "It is Tuesday.")
+    );
+    app.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,8 +1,11 @@
 //! Tests of the outcomes that agentgateway reports with `CheckResponse`.
 
+use macro_rules_attribute::apply;
+
 use super::ext_mcp::{LS, REQUIRED, RESPONSE, guardrails, request};
 use super::*;
 use crate::api::approval_cycle::on_both;
+use crate::support::test_app::On;
 
 const OPTIONAL: &str = "hold: 0s\n    report: optional\n    ext_authz: { user_header: x-user }";
 const DONE: &str = r#"{"content":[{"type":"text","text":"a.txt"}]}"#;
@@ -53,72 +56,98 @@ fn result(kind: &str, outcome: &str, content: &str) -> (String, String, String) 
     (kind.to_owned(), outcome.to_owned(), content.to_owned())
 }
 
-on_both! {
-    async fn reported_outcome_settles_the_call_once(on: On) {
-        let app = guardrails(on, REQUIRED).await;
-        let mut grpc = Grpc::to(&app).await;
-        let task = request(&mut grpc, LS).await.task();
-        report(&mut grpc, &task, DONE).await;
-        let stored = vec![result("tool_result", "succeeded", DONE)];
-        assert_eq!(results(&app, &task).await, stored);
-        // A repeated report, or a different report, does not change the stored results.
-        report(&mut grpc, &task, DONE).await;
-        report(&mut grpc, &task, r#"{"isError":true,"content":[]}"#).await;
-        assert_eq!(results(&app, &task).await, stored);
-        let failed = request(&mut grpc, LS).await.task();
-        assert_ne!(failed, task);
-        let error = r#"{"content":[],"isError":true}"#;
-        report(&mut grpc, &failed, error).await;
-        assert_eq!(results(&app, &failed).await, [result("tool_result", "failed", error)]);
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn reported_outcome_settles_the_call_once(on: On) {
+    let app = guardrails(on, REQUIRED).await;
+    let mut grpc = Grpc::to(&app).await;
+    let task = request(&mut grpc, LS).await.task();
+    report(&mut grpc, &task, DONE).await;
+    let stored = vec![result("tool_result", "succeeded", DONE)];
+    assert_eq!(results(&app, &task).await, stored);
+    // A repeated report, or a different report, does not change the stored results.
+    report(&mut grpc, &task, DONE).await;
+    report(&mut grpc, &task, r#"{"isError":true,"content":[]}"#).await;
+    assert_eq!(results(&app, &task).await, stored);
+    let failed = request(&mut grpc, LS).await.task();
+    assert_ne!(failed, task);
+    let error = r#"{"content":[],"isError":true}"#;
+    report(&mut grpc, &failed, error).await;
+    assert_eq!(
+        results(&app, &failed).await,
+        [result("tool_result", "failed", error)]
+    );
+    app.stop().await;
+}
 
-    async fn each_header_of_a_call_that_passes_names_it_in_a_report(on: On) {
-        let app = guardrails(on, REQUIRED).await;
-        let mut grpc = Grpc::to(&app).await;
-        for at in 0..2 {
-            let told = request(&mut grpc, LS).await;
-            let (name, value) = told.headers().swap_remove(at);
-            report(&mut grpc, &value, DONE).await;
-            let stored = results(&app, &told.task()).await;
-            assert_eq!(stored, [result("tool_result", "succeeded", DONE)], "{name}");
-        }
-        app.stop().await;
-    }
-
-    async fn header_of_a_call_is_its_id_and_names_a_later_attempt_too(on: On) {
-        let app = guardrails(on, REQUIRED).await;
-        let mut grpc = Grpc::to(&app).await;
-        let first = request(&mut grpc, LS).await;
-        let path = format!("/v1/gate/calls/{}", first.task());
-        let shown = app.actor(gate::AGENT).get(&path).await;
-        assert_eq!(shown.str("/tool_call_id"), first.headers().swap_remove(0).1, "{}", shown.text);
-        let unknown = json!({"task_id": first.task(), "outcome": "unknown"});
-        let reported = app.actor(gate::AGENT).post("/v1/gate/outcomes", &unknown).await;
-        let path = format!("/resume/{}", reported.str("/request/request_id"));
-        let retried = app.owner().header("prefer", "wait=0").post(&path, &json!({"action": "retry"})).await;
-        assert!(retried.status < 300, "{}", retried.text);
-        let second = request(&mut grpc, LS).await;
-        let (_, value) = second.headers().swap_remove(0);
-        assert_eq!((&value, &second.attempt()), (&first.task(), &format!("{value}.2")));
+#[apply(on_both)]
+async fn each_header_of_a_call_that_passes_names_it_in_a_report(on: On) {
+    let app = guardrails(on, REQUIRED).await;
+    let mut grpc = Grpc::to(&app).await;
+    for at in 0..2 {
+        let told = request(&mut grpc, LS).await;
+        let (name, value) = told.headers().swap_remove(at);
         report(&mut grpc, &value, DONE).await;
-        assert_eq!(results(&app, &value).await, [result("late_result", "unknown", ""), result("tool_result", "succeeded", DONE)]);
-        app.stop().await;
+        let stored = results(&app, &told.task()).await;
+        assert_eq!(stored, [result("tool_result", "succeeded", DONE)], "{name}");
     }
+    app.stop().await;
+}
 
-    async fn report_at_a_gate_where_it_is_optional_is_a_late_result(on: On) {
-        let app = guardrails(on, OPTIONAL).await;
-        let mut grpc = Grpc::to(&app).await;
-        let task = request(&mut grpc, LS).await.task();
-        let released = results(&app, &task).await;
-        assert_eq!((released.len(), released[0].1.as_str()), (1, "released"));
-        for _ in 0..2 {
-            report(&mut grpc, &task, DONE).await;
-        }
-        let late = results(&app, &task).await;
-        assert_eq!(late[1..], [result("late_result", "succeeded", DONE)]);
-        app.stop().await;
+#[apply(on_both)]
+async fn header_of_a_call_is_its_id_and_names_a_later_attempt_too(on: On) {
+    let app = guardrails(on, REQUIRED).await;
+    let mut grpc = Grpc::to(&app).await;
+    let first = request(&mut grpc, LS).await;
+    let path = format!("/v1/gate/calls/{}", first.task());
+    let shown = app.actor(gate::AGENT).get(&path).await;
+    assert_eq!(
+        shown.str("/tool_call_id"),
+        first.headers().swap_remove(0).1,
+        "{}",
+        shown.text
+    );
+    let unknown = json!({"task_id": first.task(), "outcome": "unknown"});
+    let reported = app
+        .actor(gate::AGENT)
+        .post("/v1/gate/outcomes", &unknown)
+        .await;
+    let path = format!("/resume/{}", reported.str("/request/request_id"));
+    let retried = app
+        .owner()
+        .header("prefer", "wait=0")
+        .post(&path, &json!({"action": "retry"}))
+        .await;
+    assert!(retried.status < 300, "{}", retried.text);
+    let second = request(&mut grpc, LS).await;
+    let (_, value) = second.headers().swap_remove(0);
+    assert_eq!(
+        (&value, &second.attempt()),
+        (&first.task(), &format!("{value}.2"))
+    );
+    report(&mut grpc, &value, DONE).await;
+    assert_eq!(
+        results(&app, &value).await,
+        [
+            result("late_result", "unknown", ""),
+            result("tool_result", "succeeded", DONE)
+        ]
+    );
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn report_at_a_gate_where_it_is_optional_is_a_late_result(on: On) {
+    let app = guardrails(on, OPTIONAL).await;
+    let mut grpc = Grpc::to(&app).await;
+    let task = request(&mut grpc, LS).await.task();
+    let released = results(&app, &task).await;
+    assert_eq!((released.len(), released[0].1.as_str()), (1, "released"));
+    for _ in 0..2 {
+        report(&mut grpc, &task, DONE).await;
     }
+    let late = results(&app, &task).await;
+    assert_eq!(late[1..], [result("late_result", "succeeded", DONE)]);
+    app.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

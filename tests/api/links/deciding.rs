@@ -2,6 +2,7 @@
 //! It counts if that person may still decide.
 
 use futures_util::future::join_all;
+use macro_rules_attribute::apply;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -18,148 +19,237 @@ async fn decisions(app: &TestApp, task: &str) -> Vec<Value> {
     decided.map(|item| item["decision"].clone()).collect()
 }
 
-on_both! {
-    async fn link_decides_as_its_person_and_says_so(on: On) {
-        let app = linked(on, "{ groups: [finance] }").await;
-        for user in ["dora", "bob"] {
-            let held = app.held().await;
-            app.model.then(text_answer("done"));
-            let path = link(user, &held.request);
-            let reply = answer(&app, &path, "approve", &[("reason", "fine")]).await;
-            assert_eq!((reply.status, reply.header("location")), (303, path.as_str()), "{}", reply.text);
-            let [decision] = &decisions(&app, &held.task).await[..] else { panic!("one") };
-            let said = ["action", "by", "via", "door", "reason"].map(|member| &decision[member]);
-            assert_eq!(said, [&json!("approve"), &json!(user), &Value::Null, &json!("link"), &json!("fine")]);
-            assert!(page(&app, &path).await.text.contains(&format!("Approved by {user}")));
-            ended(&app, &held.task, "Completed").await;
-        }
-        assert_eq!(app.tool.ledger().len(), 2);
-        app.stop().await;
-    }
-
-    async fn link_rejects_with_what_its_person_wants_to_follow(on: On) {
-        let app = linked(on, "{ groups: [finance] }").await;
-        for (then, status) in [("cancel", "Canceled"), ("continue", "Completed")] {
-            let held = app.held().await;
-            if then == "continue" {
-                app.model.then(text_answer("done"));
-            }
-            let path = link("dora", &held.request);
-            let reply = answer(&app, &path, "reject", &[("then", then)]).await;
-            assert_eq!(reply.status, 303, "{}", reply.text);
-            let task = app.owner().header("prefer", "wait=20").get(&format!("/v1/tasks/{}", held.task)).await;
-            assert_eq!(task.str("/status"), status);
-            let decision = &decisions(&app, &held.task).await[0];
-            assert_eq!((&decision["then"], &decision["door"]), (&json!(then), &json!("link")));
-        }
-        assert_eq!(app.tool.ledger().len(), 0);
-        app.stop().await;
-    }
-
-    async fn link_answers_what_the_agent_asks(on: On) {
-        let people = format!("{}{ACCOUNTS}{PEOPLE}{DECIDING}", ASKING.replace("{more}", ""));
-        let app = TestApp::with(on, &people).await;
-        for (kind, fields) in [
-            ("guidance", &[("field.answer", "north")][..]),
-            ("confirmation", &[("confirmed", "true"), ("comment", "go")]),
-        ] {
-            let question = ask(&app, kind).await;
-            app.model.then(text_answer("done"));
-            let reply = answer(&app, &link("alice", &question.id), "respond", fields).await;
-            assert_eq!(reply.status, 303, "{kind}: {}", reply.text);
-            let decision = &decisions(&app, &question.task).await[0];
-            assert_eq!((&decision["action"], &decision["door"]), (&json!("respond"), &json!("link")), "{kind}");
-            ended(&app, &question.task, "Completed").await;
-        }
-        app.stop().await;
-    }
-
-    async fn hundred_presses_of_one_link_are_one_decision(on: On) {
-        let app = linked(on, "{ groups: [finance] }").await;
+#[apply(on_both)]
+async fn link_decides_as_its_person_and_says_so(on: On) {
+    let app = linked(on, "{ groups: [finance] }").await;
+    for user in ["dora", "bob"] {
         let held = app.held().await;
         app.model.then(text_answer("done"));
+        let path = link(user, &held.request);
+        let reply = answer(&app, &path, "approve", &[("reason", "fine")]).await;
+        assert_eq!(
+            (reply.status, reply.header("location")),
+            (303, path.as_str()),
+            "{}",
+            reply.text
+        );
+        let [decision] = &decisions(&app, &held.task).await[..] else {
+            panic!("one")
+        };
+        let said = ["action", "by", "via", "door", "reason"].map(|member| &decision[member]);
+        assert_eq!(
+            said,
+            [
+                &json!("approve"),
+                &json!(user),
+                &Value::Null,
+                &json!("link"),
+                &json!("fine")
+            ]
+        );
+        assert!(
+            page(&app, &path)
+                .await
+                .text
+                .contains(&format!("Approved by {user}"))
+        );
+        ended(&app, &held.task, "Completed").await;
+    }
+    assert_eq!(app.tool.ledger().len(), 2);
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn link_rejects_with_what_its_person_wants_to_follow(on: On) {
+    let app = linked(on, "{ groups: [finance] }").await;
+    for (then, status) in [("cancel", "Canceled"), ("continue", "Completed")] {
+        let held = app.held().await;
+        if then == "continue" {
+            app.model.then(text_answer("done"));
+        }
         let path = link("dora", &held.request);
-        let digest = digest(&page(&app, &path).await);
-        let fields = [("digest", digest.as_str()), ("action", "approve")];
-        let replies = join_all((0..100).map(|_| press(&app, &path, &fields))).await;
-        let statuses: Vec<u16> = replies.iter().map(|reply| reply.status).collect();
-        assert_eq!(statuses.iter().filter(|status| **status == 303).count(), 1, "{statuses:?}");
-        assert_eq!(statuses.iter().filter(|status| **status == 409).count(), 99, "{statuses:?}");
-        ended(&app, &held.task, "Completed").await;
-        assert_eq!(decisions(&app, &held.task).await.len(), 1);
-        assert_eq!(app.tool.ledger().len(), 1);
-        app.stop().await;
+        let reply = answer(&app, &path, "reject", &[("then", then)]).await;
+        assert_eq!(reply.status, 303, "{}", reply.text);
+        let task = app
+            .owner()
+            .header("prefer", "wait=20")
+            .get(&format!("/v1/tasks/{}", held.task))
+            .await;
+        assert_eq!(task.str("/status"), status);
+        let decision = &decisions(&app, &held.task).await[0];
+        assert_eq!(
+            (&decision["then"], &decision["door"]),
+            (&json!(then), &json!("link"))
+        );
     }
+    assert_eq!(app.tool.ledger().len(), 0);
+    app.stop().await;
+}
 
-    async fn link_posted_with_an_idempotency_key_is_stored_in_no_column(on: On) {
-        let app = linked(on, "{ groups: [finance] }").await;
-        let held = app.held().await;
+#[apply(on_both)]
+async fn link_answers_what_the_agent_asks(on: On) {
+    let people = format!(
+        "{}{ACCOUNTS}{PEOPLE}{DECIDING}",
+        ASKING.replace("{more}", "")
+    );
+    let app = TestApp::with(on, &people).await;
+    for (kind, fields) in [
+        ("guidance", &[("field.answer", "north")][..]),
+        ("confirmation", &[("confirmed", "true"), ("comment", "go")]),
+    ] {
+        let question = ask(&app, kind).await;
         app.model.then(text_answer("done"));
-        let paths = [link("dora", &held.request), link("dora", &held.request)];
-        let digest = digest(&page(&app, &paths[0]).await).replace(':', "%3A");
-        for (path, replayed) in paths.iter().zip(["", "true"]) {
-            let browser = app.anonymous().header("origin", &app.url()).header("idempotency-key", "k-1");
-            let form = ("application/x-www-form-urlencoded", format!("digest={digest}&action=approve"));
-            let reply = browser.send(Method::POST, path, Some(form)).await;
-            assert_eq!((reply.status, reply.header("location")), (303, path.as_str()), "{}", reply.text);
-            assert_eq!(reply.header("idempotency-replayed"), replayed);
-        }
-        ended(&app, &held.task, "Completed").await;
-        let columns = "tenant || ' ' || user_id || ' ' || path || ' ' || key || ' ' || body_digest || ' ' || coalesce(person, '')";
-        let rows = app.database.texts(&format!("select {columns} from idempotency")).await;
-        let [row] = &rows[..] else { panic!("both links are of one request: {rows:?}") };
-        assert!(row.contains(&format!("acme dora POST /l/{} k-1 ", held.request)), "{row}");
-        for path in &paths {
-            assert!(!row.contains(path.strip_prefix("/l/").unwrap()), "{row}");
-        }
-        app.stop().await;
+        let reply = answer(&app, &link("alice", &question.id), "respond", fields).await;
+        assert_eq!(reply.status, 303, "{kind}: {}", reply.text);
+        let decision = &decisions(&app, &question.task).await[0];
+        assert_eq!(
+            (&decision["action"], &decision["door"]),
+            (&json!("respond"), &json!("link")),
+            "{kind}"
+        );
+        ended(&app, &question.task, "Completed").await;
     }
+    app.stop().await;
+}
 
-    async fn two_links_of_two_people_are_two_of_two_and_one_person_twice_is_not(on: On) {
-        let app = linked(on, "{ groups: [finance], required: 2, links: true }").await;
+#[apply(on_both)]
+async fn hundred_presses_of_one_link_are_one_decision(on: On) {
+    let app = linked(on, "{ groups: [finance] }").await;
+    let held = app.held().await;
+    app.model.then(text_answer("done"));
+    let path = link("dora", &held.request);
+    let digest = digest(&page(&app, &path).await);
+    let fields = [("digest", digest.as_str()), ("action", "approve")];
+    let replies = join_all((0..100).map(|_| press(&app, &path, &fields))).await;
+    let statuses: Vec<u16> = replies.iter().map(|reply| reply.status).collect();
+    assert_eq!(
+        statuses.iter().filter(|status| **status == 303).count(),
+        1,
+        "{statuses:?}"
+    );
+    assert_eq!(
+        statuses.iter().filter(|status| **status == 409).count(),
+        99,
+        "{statuses:?}"
+    );
+    ended(&app, &held.task, "Completed").await;
+    assert_eq!(decisions(&app, &held.task).await.len(), 1);
+    assert_eq!(app.tool.ledger().len(), 1);
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn link_posted_with_an_idempotency_key_is_stored_in_no_column(on: On) {
+    let app = linked(on, "{ groups: [finance] }").await;
+    let held = app.held().await;
+    app.model.then(text_answer("done"));
+    let paths = [link("dora", &held.request), link("dora", &held.request)];
+    let digest = digest(&page(&app, &paths[0]).await).replace(':', "%3A");
+    for (path, replayed) in paths.iter().zip(["", "true"]) {
+        let browser = app
+            .anonymous()
+            .header("origin", &app.url())
+            .header("idempotency-key", "k-1");
+        let form = (
+            "application/x-www-form-urlencoded",
+            format!("digest={digest}&action=approve"),
+        );
+        let reply = browser.send(Method::POST, path, Some(form)).await;
+        assert_eq!(
+            (reply.status, reply.header("location")),
+            (303, path.as_str()),
+            "{}",
+            reply.text
+        );
+        assert_eq!(reply.header("idempotency-replayed"), replayed);
+    }
+    ended(&app, &held.task, "Completed").await;
+    let columns = "tenant || ' ' || user_id || ' ' || path || ' ' || key || ' ' || body_digest || ' ' || coalesce(person, '')";
+    let rows = app
+        .database
+        .texts(&format!("select {columns} from idempotency"))
+        .await;
+    let [row] = &rows[..] else {
+        panic!("both links are of one request: {rows:?}")
+    };
+    assert!(
+        row.contains(&format!("acme dora POST /l/{} k-1 ", held.request)),
+        "{row}"
+    );
+    for path in &paths {
+        assert!(!row.contains(path.strip_prefix("/l/").unwrap()), "{row}");
+    }
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn two_links_of_two_people_are_two_of_two_and_one_person_twice_is_not(on: On) {
+    let app = linked(on, "{ groups: [finance], required: 2, links: true }").await;
+    let held = app.held().await;
+    let dora = link("dora", &held.request);
+    assert_eq!(answer(&app, &dora, "approve", &[]).await.status, 303);
+    let again = link("dora", &held.request);
+    let digest = held
+        .body
+        .pointer("/pending/0/digest")
+        .unwrap()
+        .as_str()
+        .unwrap();
+    let fields = [("digest", digest), ("action", "approve")];
+    for path in [&dora, &again] {
+        let reply = press(&app, path, &fields).await;
+        assert_eq!(reply.status, 409, "{}", reply.text);
+    }
+    assert_eq!(app.tool.ledger().len(), 0);
+    app.model.then(text_answer("done"));
+    assert_eq!(
+        answer(&app, &link("emil", &held.request), "approve", &[])
+            .await
+            .status,
+        303
+    );
+    let task = app
+        .owner()
+        .header("prefer", "wait=20")
+        .get(&format!("/v1/tasks/{}", held.task))
+        .await;
+    assert_eq!(
+        (task.str("/status").as_str(), app.tool.ledger().len()),
+        ("Completed", 1)
+    );
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn vote_by_link_stops_counting_when_its_person_does(on: On) {
+    let approvers = "{ groups: [finance], required: 2, links: true }";
+    let dora = "user: dora, tenant: acme, groups: [finance]";
+    for (kept, lost) in [
+        (dora, "user: dorothy, tenant: acme, groups: [finance]"),
+        (dora, "user: dora, tenant: acme, groups: [sales]"),
+        ("links: { may: decide }", "links: { may: open }"),
+        ("required: 2, links: true", "required: 2, links: false"),
+    ] {
+        let mut app = linked(on, approvers).await;
         let held = app.held().await;
-        let dora = link("dora", &held.request);
-        assert_eq!(answer(&app, &dora, "approve", &[]).await.status, 303);
-        let again = link("dora", &held.request);
-        let digest = held.body.pointer("/pending/0/digest").unwrap().as_str().unwrap();
-        let fields = [("digest", digest), ("action", "approve")];
-        for path in [&dora, &again] {
-            let reply = press(&app, path, &fields).await;
-            assert_eq!(reply.status, 409, "{}", reply.text);
-        }
-        assert_eq!(app.tool.ledger().len(), 0);
-        app.model.then(text_answer("done"));
-        assert_eq!(answer(&app, &link("emil", &held.request), "approve", &[]).await.status, 303);
-        let task = app.owner().header("prefer", "wait=20").get(&format!("/v1/tasks/{}", held.task)).await;
-        assert_eq!((task.str("/status").as_str(), app.tool.ledger().len()), ("Completed", 1));
-        app.stop().await;
-    }
-
-    async fn vote_by_link_stops_counting_when_its_person_does(on: On) {
-        let approvers = "{ groups: [finance], required: 2, links: true }";
-        let dora = "user: dora, tenant: acme, groups: [finance]";
-        for (kept, lost) in [
-            (dora, "user: dorothy, tenant: acme, groups: [finance]"),
-            (dora, "user: dora, tenant: acme, groups: [sales]"),
-            ("links: { may: decide }", "links: { may: open }"),
-            ("required: 2, links: true", "required: 2, links: false"),
-        ] {
-            let mut app = linked(on, approvers).await;
-            let held = app.held().await;
-            assert_eq!(answer(&app, &link("dora", &held.request), "approve", &[]).await.status, 303);
-            app.restart_with(|yaml| {
+        assert_eq!(
+            answer(&app, &link("dora", &held.request), "approve", &[])
+                .await
+                .status,
+            303
+        );
+        app.restart_with(|yaml| {
                 assert!(yaml.contains(kept), "{kept}");
                 let more = "    - { user: carl, tenant: acme, groups: [finance], key: \"carl-key-0123456789\" }\n    - { user: bob,";
                 yaml.replace(kept, lost).replacen("    - { user: bob,", more, 1)
             }).await;
-            let approve = format!("/resume/{}/approve", held.request);
-            let reply = app.approver().post(&approve, &json!({})).await;
-            assert_eq!(reply.status, 200, "{lost}: {}", reply.text);
-            assert_eq!(reply.str("/status"), "Paused", "{lost}: {}", reply.text);
-            assert_ne!(reply.str("/pending/0/request_id"), held.request, "{lost}");
-            assert_eq!(app.tool.ledger().len(), 0, "{lost}");
-            app.stop().await;
-        }
+        let approve = format!("/resume/{}/approve", held.request);
+        let reply = app.approver().post(&approve, &json!({})).await;
+        assert_eq!(reply.status, 200, "{lost}: {}", reply.text);
+        assert_eq!(reply.str("/status"), "Paused", "{lost}: {}", reply.text);
+        assert_ne!(reply.str("/pending/0/request_id"), held.request, "{lost}");
+        assert_eq!(app.tool.ledger().len(), 0, "{lost}");
+        app.stop().await;
     }
 }
 

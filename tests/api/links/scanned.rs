@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use macro_rules_attribute::apply;
 use reqwest::Method;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -111,38 +112,41 @@ async fn follow(actor: &Actor<'_>, method: Method, path: &str) -> u16 {
     status
 }
 
-on_both! {
-    async fn no_get_or_head_of_any_route_changes_a_row(on: On) {
-        let app = TestApp::with(on, &yaml_with_gate()).await;
-        let held = app.held().await;
-        let gate_task = ask(&app, &refund(120), 0).await.str("/task_id");
-        // A browser that loads a page in advance sends the cookie of its session.
-        let session = app.sign_in(BOB).await;
-        let scanners = || PROFILES.into_iter().flat_map(|profile| {
+#[apply(on_both)]
+async fn no_get_or_head_of_any_route_changes_a_row(on: On) {
+    let app = TestApp::with(on, &yaml_with_gate()).await;
+    let held = app.held().await;
+    let gate_task = ask(&app, &refund(120), 0).await.str("/task_id");
+    // A browser that loads a page in advance sends the cookie of its session.
+    let session = app.sign_in(BOB).await;
+    let scanners = || {
+        PROFILES.into_iter().flat_map(|profile| {
             let cookie = app.anonymous().header("cookie", &session);
             let callers = [app.anonymous(), app.actor(BOB), cookie];
             callers.map(|actor| {
-                profile.iter().fold(actor, |actor, (name, value)| actor.header(name, value))
+                profile
+                    .iter()
+                    .fold(actor, |actor, (name, value)| actor.header(name, value))
             })
-        });
-        let readers = || [ALICE, OPS, AGENT].map(|key| app.actor(key));
-        let before = rows(&app, on).await;
-        assert!(before.len() > 10, "{before:?}");
-        for path in routes(&held, &gate_task) {
-            let mut is_read = false;
-            for actor in scanners().chain(readers()) {
-                for method in [Method::GET, Method::HEAD] {
-                    is_read |= follow(&actor, method, &path).await < 400;
-                }
+        })
+    };
+    let readers = || [ALICE, OPS, AGENT].map(|key| app.actor(key));
+    let before = rows(&app, on).await;
+    assert!(before.len() > 10, "{before:?}");
+    for path in routes(&held, &gate_task) {
+        let mut is_read = false;
+        for actor in scanners().chain(readers()) {
+            for method in [Method::GET, Method::HEAD] {
+                is_read |= follow(&actor, method, &path).await < 400;
             }
-            assert!(is_read, "{path} is refused to each caller");
-            assert_eq!(rows(&app, on).await, before, "{path}");
         }
-        assert_eq!(app.tool.ledger().len(), 0);
-        app.model.then(text_answer("done"));
-        let pressed = answer(&app, &link("dora", &held.request), "approve", &[]).await;
-        assert_eq!(pressed.status, 303);
-        assert_ne!(rows(&app, on).await, before, "the hashes see a decision");
-        app.stop().await;
+        assert!(is_read, "{path} is refused to each caller");
+        assert_eq!(rows(&app, on).await, before, "{path}");
     }
+    assert_eq!(app.tool.ledger().len(), 0);
+    app.model.then(text_answer("done"));
+    let pressed = answer(&app, &link("dora", &held.request), "approve", &[]).await;
+    assert_eq!(pressed.status, 303);
+    assert_ne!(rows(&app, on).await, before, "the hashes see a decision");
+    app.stop().await;
 }

@@ -1,5 +1,7 @@
 //! Tests of each state of a link's page, in both languages.
 
+use macro_rules_attribute::apply;
+
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{answer, digest, ended, linked, page, page_in, press};
@@ -28,80 +30,137 @@ async fn says_no_end(app: &TestApp, path: &str) {
     }
 }
 
-on_both! {
-    async fn open_request_is_shown_as_the_persons_with_its_end_and_its_buttons(on: On) {
-        let app = linked(on, "{ groups: [finance] }").await;
-        let held = app.held().await;
-        let english = &[
-            "For dora (dora@acme.example).", "A decision on this page counts as dora's.", "Not you?", "Your link works until",
-            ">Approve<", "name=\"then\"", "Refund 120 for order 17", "&quot;amount&quot;: 120", "alice’s task",
-        ];
-        let chinese = &["此链接属于 dora（dora@acme.example）。", "在此页面作出的决定视为 dora 的决定。", "此链接有效至", "登录"];
-        says_in_both(&app, &link("dora", &held.request), [english, chinese], true).await;
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn open_request_is_shown_as_the_persons_with_its_end_and_its_buttons(on: On) {
+    let app = linked(on, "{ groups: [finance] }").await;
+    let held = app.held().await;
+    let english = &[
+        "For dora (dora@acme.example).",
+        "A decision on this page counts as dora's.",
+        "Not you?",
+        "Your link works until",
+        ">Approve<",
+        "name=\"then\"",
+        "Refund 120 for order 17",
+        "&quot;amount&quot;: 120",
+        "alice’s task",
+    ];
+    let chinese = &[
+        "此链接属于 dora（dora@acme.example）。",
+        "在此页面作出的决定视为 dora 的决定。",
+        "此链接有效至",
+        "登录",
+    ];
+    says_in_both(&app, &link("dora", &held.request), [english, chinese], true).await;
+    app.stop().await;
+}
 
-    async fn decided_request_says_by_whom_and_has_no_form(on: On) {
-        let app = linked(on, "{ groups: [finance] }").await;
-        let held = app.held().await;
-        let path = link("dora", &held.request);
-        let digest = digest(&page(&app, &path).await);
-        app.model.then(text_answer("done"));
-        app.approver().hit(&format!("/resume/{}/approve", held.request)).await;
-        says_in_both(&app, &path, [&["Approved by bob"], &["bob 已批准"]], false).await;
-        says_no_end(&app, &path).await;
-        let late = press(&app, &path, &[("digest", &digest), ("action", "reject")]).await;
-        assert_eq!(late.status, 409);
-        let back = format!("href=\"{path}\"");
-        for words in ["The first decision counts: bob", &back] {
-            assert!(late.text.contains(words), "{words}: {}", late.text);
-        }
-        assert!(!late.text.contains(&format!("/resume/{}", held.request)), "{}", late.text);
-        let journal = items(&app, &held.task).await;
-        assert_eq!(journal.iter().filter(|item| item["type"] == "decision").count(), 1);
-        app.stop().await;
+#[apply(on_both)]
+async fn decided_request_says_by_whom_and_has_no_form(on: On) {
+    let app = linked(on, "{ groups: [finance] }").await;
+    let held = app.held().await;
+    let path = link("dora", &held.request);
+    let digest = digest(&page(&app, &path).await);
+    app.model.then(text_answer("done"));
+    app.approver()
+        .hit(&format!("/resume/{}/approve", held.request))
+        .await;
+    says_in_both(&app, &path, [&["Approved by bob"], &["bob 已批准"]], false).await;
+    says_no_end(&app, &path).await;
+    let late = press(&app, &path, &[("digest", &digest), ("action", "reject")]).await;
+    assert_eq!(late.status, 409);
+    let back = format!("href=\"{path}\"");
+    for words in ["The first decision counts: bob", &back] {
+        assert!(late.text.contains(words), "{words}: {}", late.text);
     }
+    assert!(
+        !late.text.contains(&format!("/resume/{}", held.request)),
+        "{}",
+        late.text
+    );
+    let journal = items(&app, &held.task).await;
+    assert_eq!(
+        journal
+            .iter()
+            .filter(|item| item["type"] == "decision")
+            .count(),
+        1
+    );
+    app.stop().await;
+}
 
-    async fn expired_request_says_so_and_has_no_form(on: On) {
-        let app = linked(on, "{ groups: [finance] }").await;
-        let held = app.held().await;
-        let path = link("dora", &held.request);
-        let digest = digest(&page(&app, &path).await);
-        app.model.then(text_answer("done"));
-        app.database.execute("update intervention_request set expires_at = 1").await;
-        ended(&app, &held.task, "Completed").await;
-        says_in_both(&app, &path, [&["No answer came in time"], &["逾期无人答复"]], false).await;
-        says_no_end(&app, &path).await;
-        let late = press(&app, &path, &[("digest", &digest), ("action", "approve")]).await;
-        assert_eq!(late.status, 410);
-        assert!(late.text.contains("The request has expired"), "{}", late.text);
-        assert_eq!(app.tool.ledger().len(), 0);
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn expired_request_says_so_and_has_no_form(on: On) {
+    let app = linked(on, "{ groups: [finance] }").await;
+    let held = app.held().await;
+    let path = link("dora", &held.request);
+    let digest = digest(&page(&app, &path).await);
+    app.model.then(text_answer("done"));
+    app.database
+        .execute("update intervention_request set expires_at = 1")
+        .await;
+    ended(&app, &held.task, "Completed").await;
+    says_in_both(
+        &app,
+        &path,
+        [&["No answer came in time"], &["逾期无人答复"]],
+        false,
+    )
+    .await;
+    says_no_end(&app, &path).await;
+    let late = press(&app, &path, &[("digest", &digest), ("action", "approve")]).await;
+    assert_eq!(late.status, 410);
+    assert!(
+        late.text.contains("The request has expired"),
+        "{}",
+        late.text
+    );
+    assert_eq!(app.tool.ledger().len(), 0);
+    app.stop().await;
+}
 
-    async fn withdrawn_request_says_so_and_has_no_form(on: On) {
-        let app = linked(on, "{ groups: [finance] }").await;
-        let held = app.held().await;
-        let path = link("dora", &held.request);
-        let digest = digest(&page(&app, &path).await);
-        app.owner().hit(&format!("/v1/tasks/{}/cancel", held.task)).await;
-        says_in_both(&app, &path, [&["the task was canceled"], &["任务已取消"]], false).await;
-        says_no_end(&app, &path).await;
-        let late = press(&app, &path, &[("digest", &digest), ("action", "approve")]).await;
-        assert_eq!(late.status, 409);
-        assert!(late.text.contains("The request was withdrawn"), "{}", late.text);
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn withdrawn_request_says_so_and_has_no_form(on: On) {
+    let app = linked(on, "{ groups: [finance] }").await;
+    let held = app.held().await;
+    let path = link("dora", &held.request);
+    let digest = digest(&page(&app, &path).await);
+    app.owner()
+        .hit(&format!("/v1/tasks/{}/cancel", held.task))
+        .await;
+    says_in_both(
+        &app,
+        &path,
+        [&["the task was canceled"], &["任务已取消"]],
+        false,
+    )
+    .await;
+    says_no_end(&app, &path).await;
+    let late = press(&app, &path, &[("digest", &digest), ("action", "approve")]).await;
+    assert_eq!(late.status, 409);
+    assert!(
+        late.text.contains("The request was withdrawn"),
+        "{}",
+        late.text
+    );
+    app.stop().await;
+}
 
-    async fn person_who_has_answered_reads_that_others_have_not(on: On) {
-        let app = linked(on, "{ groups: [finance], required: 2, links: true }").await;
-        let held = app.held().await;
-        let path = link("dora", &held.request);
-        answer(&app, &path, "approve", &[]).await;
-        says_in_both(&app, &path, [&["dora"], &["dora"]], false).await;
-        says_in_both(&app, &link("emil", &held.request), [&["dora", ">Approve<"], &["dora"]], true).await;
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn person_who_has_answered_reads_that_others_have_not(on: On) {
+    let app = linked(on, "{ groups: [finance], required: 2, links: true }").await;
+    let held = app.held().await;
+    let path = link("dora", &held.request);
+    answer(&app, &path, "approve", &[]).await;
+    says_in_both(&app, &path, [&["dora"], &["dora"]], false).await;
+    says_in_both(
+        &app,
+        &link("emil", &held.request),
+        [&["dora", ">Approve<"], &["dora"]],
+        true,
+    )
+    .await;
+    app.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

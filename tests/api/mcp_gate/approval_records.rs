@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
 use super::{about, answer, call, older, post_as, post_text, refund, result_text};
@@ -21,148 +22,214 @@ fn request_path(held: &Reply) -> String {
     format!("/resume/{}", about(held)["request_id"].as_str().unwrap())
 }
 
-on_both! {
-    async fn agent_that_ignores_the_pending_response_runs_nothing(on: On) {
-        let app = gate(on, "").await;
-        let first = call(&app, "0", &refund(120)).await;
-        for _ in 0..4 {
-            let again = call(&app, "0", &refund(120)).await;
-            let (text, is_error) = result_text(&again);
-            assert!(text.starts_with("HELD.") && text.contains("It has NOT run.") && is_error, "{text}");
-            assert_eq!(about(&again)["task_id"], about(&first)["task_id"]);
-        }
-        assert_eq!(app.tool.count(), 0);
-        app.stop().await;
-    }
-
-    async fn action_is_dispatched_with_its_credential_only_after_its_approval(on: On) {
-        let app = gate(on, "").await;
-        let held = call(&app, "0", &refund(120)).await;
-        assert_eq!(app.tool.count(), 0);
-        answer(&app, &held, &json!({"action": "approve"})).await;
-        call(&app, "10", &refund(120)).await;
-        let sent = app.tool.ledger();
-        assert_eq!((sent.len(), sent[0].header("x-secret")), (1, "tool-secret-0123456789"));
-        app.stop().await;
-    }
-
-    async fn actions_of_one_canonical_form_have_one_record(on: On) {
-        let app = gate(on, "hold: 0s").await;
-        let mut records = Vec::new();
-        for arguments in [r#"{"order":17,"amount":120}"#, r#"{ "amount" : 120.0, "order" : 17 }"#, r#"{"order":17,"amount":1.2e2}"#, r#"{"order":17,"amount":121}"#] {
-            let params = format!(r#"{{"name":"refund","arguments":{arguments}}}"#);
-            let message = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#);
-            records.push(about(&post_text(&app, &message).await)["request_id"].clone());
-        }
-        assert!(records[0] == records[1] && records[0] == records[2], "{records:?}");
-        assert_ne!(records[0], records[3]);
-        app.stop().await;
-    }
-
-    async fn approval_is_bound_to_its_actor_and_its_namespace(on: On) {
-        let app = gate(on, "").await;
-        let held = call(&app, "0", &refund(120)).await;
-        answer(&app, &held, &json!({"action": "approve"})).await;
-        for other in [CAROLS_AGENT, NAMESAKES_AGENT] {
-            let actor = app.actor(other).header("prefer", "wait=0");
-            let reply = post_as(actor, &older("tools/call", &refund(120))).await;
-            assert_eq!(about(&reply)["state"], "pending", "{other}: {}", reply.text);
-            assert_ne!(about(&reply)["task_id"], about(&held)["task_id"]);
-        }
-        assert_eq!(app.tool.count(), 0);
-        app.stop().await;
-    }
-
-    async fn pending_response_is_stable_and_has_the_id_of_its_approval(on: On) {
-        let app = gate(on, "").await;
-        let held = call(&app, "0", &refund(120)).await;
+#[apply(on_both)]
+async fn agent_that_ignores_the_pending_response_runs_nothing(on: On) {
+    let app = gate(on, "").await;
+    let first = call(&app, "0", &refund(120)).await;
+    for _ in 0..4 {
         let again = call(&app, "0", &refund(120)).await;
-        assert_eq!(again.body["result"], held.body["result"]);
-        let shown = app.approver().get(&request_path(&held)).await;
-        assert_eq!((shown.status, &shown.body["request_id"]), (200, &about(&held)["request_id"]));
-        app.stop().await;
+        let (text, is_error) = result_text(&again);
+        assert!(
+            text.starts_with("HELD.") && text.contains("It has NOT run.") && is_error,
+            "{text}"
+        );
+        assert_eq!(about(&again)["task_id"], about(&first)["task_id"]);
     }
+    assert_eq!(app.tool.count(), 0);
+    app.stop().await;
+}
 
-    async fn approval_is_consumed_once_and_its_replay_is_held_anew(on: On) {
-        let app = gate(on, "").await;
-        let held = call(&app, "0", &refund(120)).await;
-        answer(&app, &held, &json!({"action": "approve"})).await;
-        let ran = call(&app, "10", &refund(120)).await;
-        assert_eq!(about(&ran)["task_id"], about(&held)["task_id"]);
-        let next = call(&app, "0", &refund(120)).await;
-        assert_eq!(about(&next)["state"], "pending", "{}", next.text);
-        assert_ne!(about(&next)["task_id"], about(&held)["task_id"]);
-        assert_eq!(app.tool.count(), 1);
-        app.stop().await;
+#[apply(on_both)]
+async fn action_is_dispatched_with_its_credential_only_after_its_approval(on: On) {
+    let app = gate(on, "").await;
+    let held = call(&app, "0", &refund(120)).await;
+    assert_eq!(app.tool.count(), 0);
+    answer(&app, &held, &json!({"action": "approve"})).await;
+    call(&app, "10", &refund(120)).await;
+    let sent = app.tool.ledger();
+    assert_eq!(
+        (sent.len(), sent[0].header("x-secret")),
+        (1, "tool-secret-0123456789")
+    );
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn actions_of_one_canonical_form_have_one_record(on: On) {
+    let app = gate(on, "hold: 0s").await;
+    let mut records = Vec::new();
+    for arguments in [
+        r#"{"order":17,"amount":120}"#,
+        r#"{ "amount" : 120.0, "order" : 17 }"#,
+        r#"{"order":17,"amount":1.2e2}"#,
+        r#"{"order":17,"amount":121}"#,
+    ] {
+        let params = format!(r#"{{"name":"refund","arguments":{arguments}}}"#);
+        let message =
+            format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#);
+        records.push(about(&post_text(&app, &message).await)["request_id"].clone());
     }
+    assert!(
+        records[0] == records[1] && records[0] == records[2],
+        "{records:?}"
+    );
+    assert_ne!(records[0], records[3]);
+    app.stop().await;
+}
 
-    async fn reviewers_list_approve_and_deny_and_only_they_may(on: On) {
-        let app = gate(on, "").await;
-        let approved = call(&app, "0", &refund(120)).await;
-        let denied = call(&app, "0", &refund(130)).await;
-        for path in [request_path(&approved), request_path(&denied)] {
-            for other in [AGENT, CAROLS_AGENT, CAROL] {
-                for verb in ["approve", "reject"] {
-                    let refused = app.actor(other).hit(&format!("{path}/{verb}")).await;
-                    assert_eq!(refused.status, 403, "{other}: {}", refused.text);
-                }
+#[apply(on_both)]
+async fn approval_is_bound_to_its_actor_and_its_namespace(on: On) {
+    let app = gate(on, "").await;
+    let held = call(&app, "0", &refund(120)).await;
+    answer(&app, &held, &json!({"action": "approve"})).await;
+    for other in [CAROLS_AGENT, NAMESAKES_AGENT] {
+        let actor = app.actor(other).header("prefer", "wait=0");
+        let reply = post_as(actor, &older("tools/call", &refund(120))).await;
+        assert_eq!(about(&reply)["state"], "pending", "{other}: {}", reply.text);
+        assert_ne!(about(&reply)["task_id"], about(&held)["task_id"]);
+    }
+    assert_eq!(app.tool.count(), 0);
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn pending_response_is_stable_and_has_the_id_of_its_approval(on: On) {
+    let app = gate(on, "").await;
+    let held = call(&app, "0", &refund(120)).await;
+    let again = call(&app, "0", &refund(120)).await;
+    assert_eq!(again.body["result"], held.body["result"]);
+    let shown = app.approver().get(&request_path(&held)).await;
+    assert_eq!(
+        (shown.status, &shown.body["request_id"]),
+        (200, &about(&held)["request_id"])
+    );
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn approval_is_consumed_once_and_its_replay_is_held_anew(on: On) {
+    let app = gate(on, "").await;
+    let held = call(&app, "0", &refund(120)).await;
+    answer(&app, &held, &json!({"action": "approve"})).await;
+    let ran = call(&app, "10", &refund(120)).await;
+    assert_eq!(about(&ran)["task_id"], about(&held)["task_id"]);
+    let next = call(&app, "0", &refund(120)).await;
+    assert_eq!(about(&next)["state"], "pending", "{}", next.text);
+    assert_ne!(about(&next)["task_id"], about(&held)["task_id"]);
+    assert_eq!(app.tool.count(), 1);
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn reviewers_list_approve_and_deny_and_only_they_may(on: On) {
+    let app = gate(on, "").await;
+    let approved = call(&app, "0", &refund(120)).await;
+    let denied = call(&app, "0", &refund(130)).await;
+    for path in [request_path(&approved), request_path(&denied)] {
+        for other in [AGENT, CAROLS_AGENT, CAROL] {
+            for verb in ["approve", "reject"] {
+                let refused = app.actor(other).hit(&format!("{path}/{verb}")).await;
+                assert_eq!(refused.status, 403, "{other}: {}", refused.text);
             }
-            let other_tenant = app.actor(NAMESAKES_AGENT).hit(&format!("{path}/approve")).await;
-            assert_eq!(other_tenant.status, 404, "{}", other_tenant.text);
         }
-        let listed = async || {
-            let list = app.approver().get("/v1/requests?status=pending").await;
-            list.body["requests"].as_array().unwrap().len()
-        };
-        assert_eq!(listed().await, 2);
-        let reviewer = || app.approver().header("prefer", "wait=0");
-        reviewer().hit(&format!("{}/approve", request_path(&approved))).await;
-        reviewer().hit(&format!("{}/reject", request_path(&denied))).await;
-        assert_eq!(listed().await, 0);
-        assert!(!result_text(&call(&app, "10", &refund(120)).await).1);
-        assert!(result_text(&call(&app, "10", &refund(130)).await).1);
-        assert_eq!(app.tool.count(), 1);
-        app.stop().await;
+        let other_tenant = app
+            .actor(NAMESAKES_AGENT)
+            .hit(&format!("{path}/approve"))
+            .await;
+        assert_eq!(other_tenant.status, 404, "{}", other_tenant.text);
     }
+    let listed = async || {
+        let list = app.approver().get("/v1/requests?status=pending").await;
+        list.body["requests"].as_array().unwrap().len()
+    };
+    assert_eq!(listed().await, 2);
+    let reviewer = || app.approver().header("prefer", "wait=0");
+    reviewer()
+        .hit(&format!("{}/approve", request_path(&approved)))
+        .await;
+    reviewer()
+        .hit(&format!("{}/reject", request_path(&denied)))
+        .await;
+    assert_eq!(listed().await, 0);
+    assert!(!result_text(&call(&app, "10", &refund(120)).await).1);
+    assert!(result_text(&call(&app, "10", &refund(130)).await).1);
+    assert_eq!(app.tool.count(), 1);
+    app.stop().await;
+}
 
-    async fn lifecycle_of_an_approval_is_in_the_journal_with_its_reviewer(on: On) {
-        let app = gate(on, "").await;
-        let held = call(&app, "0", &refund(120)).await;
-        answer(&app, &held, &json!({"action": "approve"})).await;
-        call(&app, "10", &refund(120)).await;
-        let path = format!("/v1/tasks/{}/items", about(&held)["task_id"].as_str().unwrap());
-        let items = app.owner().get(&path).await.body["items"].as_array().unwrap().clone();
-        let lifecycle = ["intervention_requested", "task_status", "decision", "task_status", "tool_started", "tool_result", "task_status"];
-        assert_eq!(types(&items)[4..], lifecycle);
-        assert_eq!((&items[6]["decision"]["by"], &items[4]["request_id"]), (&json!("bob"), &items[6]["request_id"]), "{items:?}");
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn lifecycle_of_an_approval_is_in_the_journal_with_its_reviewer(on: On) {
+    let app = gate(on, "").await;
+    let held = call(&app, "0", &refund(120)).await;
+    answer(&app, &held, &json!({"action": "approve"})).await;
+    call(&app, "10", &refund(120)).await;
+    let path = format!(
+        "/v1/tasks/{}/items",
+        about(&held)["task_id"].as_str().unwrap()
+    );
+    let items = app.owner().get(&path).await.body["items"]
+        .as_array()
+        .unwrap()
+        .clone();
+    let lifecycle = [
+        "intervention_requested",
+        "task_status",
+        "decision",
+        "task_status",
+        "tool_started",
+        "tool_result",
+        "task_status",
+    ];
+    assert_eq!(types(&items)[4..], lifecycle);
+    assert_eq!(
+        (&items[6]["decision"]["by"], &items[4]["request_id"]),
+        (&json!("bob"), &items[6]["request_id"]),
+        "{items:?}"
+    );
+    app.stop().await;
+}
 
-    async fn record_keeps_no_credential(on: On) {
-        let app = gate(on, "").await;
-        app.tool.answers(200, "Paid with tool-secret-0123456789.");
-        let held = call(&app, "0", &refund(120)).await;
-        answer(&app, &held, &json!({"action": "approve"})).await;
-        let (text, _) = result_text(&call(&app, "10", &refund(120)).await);
-        assert_eq!(text, "Paid with [secret TOOL_SECRET].");
-        let bodies = app.database.texts("select body from agent_task_item").await;
-        assert!(bodies.iter().any(|body| body.contains("[secret TOOL_SECRET]")), "{bodies:?}");
-        assert!(!bodies.iter().any(|body| body.contains("tool-secret-0123456789")), "{bodies:?}");
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn record_keeps_no_credential(on: On) {
+    let app = gate(on, "").await;
+    app.tool.answers(200, "Paid with tool-secret-0123456789.");
+    let held = call(&app, "0", &refund(120)).await;
+    answer(&app, &held, &json!({"action": "approve"})).await;
+    let (text, _) = result_text(&call(&app, "10", &refund(120)).await);
+    assert_eq!(text, "Paid with [secret TOOL_SECRET].");
+    let bodies = app.database.texts("select body from agent_task_item").await;
+    assert!(
+        bodies
+            .iter()
+            .any(|body| body.contains("[secret TOOL_SECRET]")),
+        "{bodies:?}"
+    );
+    assert!(
+        !bodies
+            .iter()
+            .any(|body| body.contains("tool-secret-0123456789")),
+        "{bodies:?}"
+    );
+    app.stop().await;
+}
 
-    async fn approval_needs_no_elicitation_by_the_client(on: On) {
-        let app = gate(on, "").await;
-        let client = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "plain", "version": "1"}});
-        let begun = post_as(app.actor(AGENT), &older("initialize", &client)).await;
-        assert_eq!(begun.body["result"]["capabilities"], json!({"tools": {}}), "{}", begun.text);
-        let held = call(&app, "0", &refund(120)).await;
-        assert!(!held.text.contains("elicitation"), "{}", held.text);
-        answer(&app, &held, &json!({"action": "approve"})).await;
-        assert!(!result_text(&call(&app, "10", &refund(120)).await).1);
-        assert_eq!(app.tool.count(), 1);
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn approval_needs_no_elicitation_by_the_client(on: On) {
+    let app = gate(on, "").await;
+    let client = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "plain", "version": "1"}});
+    let begun = post_as(app.actor(AGENT), &older("initialize", &client)).await;
+    assert_eq!(
+        begun.body["result"]["capabilities"],
+        json!({"tools": {}}),
+        "{}",
+        begun.text
+    );
+    let held = call(&app, "0", &refund(120)).await;
+    assert!(!held.text.contains("elicitation"), "{}", held.text);
+    answer(&app, &held, &json!({"action": "approve"})).await;
+    assert!(!result_text(&call(&app, "10", &refund(120)).await).1);
+    assert_eq!(app.tool.count(), 1);
+    app.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,5 +1,6 @@
 //! Tests of the result of a call that has ended, for each possible end of a call.
 
+use macro_rules_attribute::apply;
 use serde_json::json;
 
 use super::streams::until_held;
@@ -8,71 +9,104 @@ use crate::api::approval_cycle::on_both;
 use crate::api::gate::{gate, yaml};
 use crate::support::test_app::{On, TestApp};
 
-on_both! {
-    async fn call_whose_arguments_a_person_changed_is_told_with_the_changed_arguments(on: On) {
-        let app = gate(on, "").await;
-        let held = call(&app, "0", &refund(120)).await;
-        let arguments = json!({"order": 17, "amount": 50});
-        answer(&app, &held, &json!({"action": "edit", "arguments": arguments})).await;
-        let (text, is_error) = result_text(&call(&app, "10", &refund(120)).await);
-        let changed = "A person changed the arguments before it ran: ";
-        let (result, rest) = text.split_once('|').expect("two blocks");
-        assert_eq!((result, is_error), ("{\"ok\":true}", false));
-        let ran: serde_json::Value = serde_json::from_str(rest.strip_prefix(changed).unwrap()).unwrap();
-        assert_eq!(ran, arguments);
-        assert_eq!(app.tool.count(), 1);
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn call_whose_arguments_a_person_changed_is_told_with_the_changed_arguments(on: On) {
+    let app = gate(on, "").await;
+    let held = call(&app, "0", &refund(120)).await;
+    let arguments = json!({"order": 17, "amount": 50});
+    answer(
+        &app,
+        &held,
+        &json!({"action": "edit", "arguments": arguments}),
+    )
+    .await;
+    let (text, is_error) = result_text(&call(&app, "10", &refund(120)).await);
+    let changed = "A person changed the arguments before it ran: ";
+    let (result, rest) = text.split_once('|').expect("two blocks");
+    assert_eq!((result, is_error), ("{\"ok\":true}", false));
+    let ran: serde_json::Value = serde_json::from_str(rest.strip_prefix(changed).unwrap()).unwrap();
+    assert_eq!(ran, arguments);
+    assert_eq!(app.tool.count(), 1);
+    app.stop().await;
+}
 
-    async fn call_that_a_person_answered_is_told_with_that_answer(on: On) {
-        let app = gate(on, "").await;
-        let held = call(&app, "0", &refund(120)).await;
-        answer(&app, &held, &json!({"action": "respond", "result": {"by": "hand"}})).await;
-        let reply = call(&app, "10", &refund(120)).await;
-        assert_eq!(result_text(&reply), ("{\"by\":\"hand\"}".to_owned(), false));
-        assert_eq!((&about(&reply)["outcome"], app.tool.count()), (&json!("responded"), 0));
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn call_that_a_person_answered_is_told_with_that_answer(on: On) {
+    let app = gate(on, "").await;
+    let held = call(&app, "0", &refund(120)).await;
+    answer(
+        &app,
+        &held,
+        &json!({"action": "respond", "result": {"by": "hand"}}),
+    )
+    .await;
+    let reply = call(&app, "10", &refund(120)).await;
+    assert_eq!(result_text(&reply), ("{\"by\":\"hand\"}".to_owned(), false));
+    assert_eq!(
+        (&about(&reply)["outcome"], app.tool.count()),
+        (&json!("responded"), 0)
+    );
+    app.stop().await;
+}
 
-    async fn rejected_call_says_why_that_it_has_not_run_and_not_to_try_again(on: On) {
-        let app = gate(on, "").await;
-        let held = call(&app, "0", &refund(120)).await;
-        answer(&app, &held, &json!({"action": "reject", "reason": "No money."})).await;
-        for _ in 0..2 {
-            let reply = call(&app, "10", &refund(120)).await;
-            let (text, is_error) = result_text(&reply);
-            let begins = text.starts_with("The call of refund was rejected: ");
-            let says = text.ends_with("No money. It has not run. Do not try again.");
-            assert!(begins && says && is_error, "{text}");
-            assert_eq!(about(&reply)["decision"], "deny");
-        }
-        assert_eq!(app.tool.count(), 0);
-        app.stop().await;
-    }
-
-    async fn canceled_call_says_that_it_has_not_run(on: On) {
-        let app = gate(on, "").await;
-        let held = call(&app, "0", &refund(120)).await;
-        let path = format!("/v1/tasks/{}/cancel", about(&held)["task_id"].as_str().unwrap());
-        app.owner().hit(&path).await;
+#[apply(on_both)]
+async fn rejected_call_says_why_that_it_has_not_run_and_not_to_try_again(on: On) {
+    let app = gate(on, "").await;
+    let held = call(&app, "0", &refund(120)).await;
+    answer(
+        &app,
+        &held,
+        &json!({"action": "reject", "reason": "No money."}),
+    )
+    .await;
+    for _ in 0..2 {
         let reply = call(&app, "10", &refund(120)).await;
         let (text, is_error) = result_text(&reply);
-        assert!(text.starts_with("The call of refund was canceled") && is_error, "{text}");
-        assert!(text.contains("It has not run."), "{text}");
-        assert_eq!(app.tool.count(), 0);
-        app.stop().await;
+        let begins = text.starts_with("The call of refund was rejected: ");
+        let says = text.ends_with("No money. It has not run. Do not try again.");
+        assert!(begins && says && is_error, "{text}");
+        assert_eq!(about(&reply)["decision"], "deny");
     }
+    assert_eq!(app.tool.count(), 0);
+    app.stop().await;
+}
 
-    async fn call_whose_outcome_is_unknown_is_told_as_one_that_may_have_run(on: On) {
-        let app = gate(on, "").await;
-        app.tool.answers(502, "gone");
-        let reply = call(&app, "5", &refund(5)).await;
-        let (text, is_error) = result_text(&reply);
-        assert!(text.starts_with("It may have run. Do not repeat it.") && is_error, "{text}");
-        assert!(text.contains("A person is asked at http"), "{text}");
-        assert_eq!((&about(&reply)["state"], app.tool.count()), (&json!("doubtful"), 1));
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn canceled_call_says_that_it_has_not_run(on: On) {
+    let app = gate(on, "").await;
+    let held = call(&app, "0", &refund(120)).await;
+    let path = format!(
+        "/v1/tasks/{}/cancel",
+        about(&held)["task_id"].as_str().unwrap()
+    );
+    app.owner().hit(&path).await;
+    let reply = call(&app, "10", &refund(120)).await;
+    let (text, is_error) = result_text(&reply);
+    assert!(
+        text.starts_with("The call of refund was canceled") && is_error,
+        "{text}"
+    );
+    assert!(text.contains("It has not run."), "{text}");
+    assert_eq!(app.tool.count(), 0);
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn call_whose_outcome_is_unknown_is_told_as_one_that_may_have_run(on: On) {
+    let app = gate(on, "").await;
+    app.tool.answers(502, "gone");
+    let reply = call(&app, "5", &refund(5)).await;
+    let (text, is_error) = result_text(&reply);
+    assert!(
+        text.starts_with("It may have run. Do not repeat it.") && is_error,
+        "{text}"
+    );
+    assert!(text.contains("A person is asked at http"), "{text}");
+    assert_eq!(
+        (&about(&reply)["state"], app.tool.count()),
+        (&json!("doubtful"), 1)
+    );
+    app.stop().await;
 }
 
 #[tokio::test]

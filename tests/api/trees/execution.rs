@@ -1,6 +1,7 @@
 //! Tests of trees of tasks while they run: deep trees, a single slot, two replicas, cancels and
 //! superseding messages.
 
+use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
 use super::super::approval_cycle::on_both;
@@ -28,127 +29,276 @@ fn looks(order: u32) -> Value {
     turn(&[call("lookup", &json!({"order": order}))])
 }
 
-on_both! {
-    async fn request_of_the_deepest_allowed_sub_agent_is_shown_at_the_root(on: On) {
-        let app = trees(on, "").await;
-        let root = paused(&app, &[chain(5, &[turn(&[refund(1)]), json!("paid")]), json!("end")]).await;
-        let root_id = root.str("/task_id");
-        assert_eq!(root.body["pending"][0]["agent_path"], json!(["supervisor", "analyst", "clerk", "analyst", "clerk", "analyst"]));
-        assert!(tree(&app, &root_id).await.iter().all(|task| task["status"] == "Paused" && task["pending"] == root.body["pending"]));
-        let end = approve(&app.owner(), &open(&root)[0].1).await;
-        assert_eq!((end.str("/status"), end.str("/output")), ("Completed".to_owned(), "end".to_owned()), "{}", end.text);
-        assert_eq!(app.tool.ledger().len(), 1);
-        assert_invariants(&app, &root_id).await;
-        let deeper = completed(&app, &[chain(6, &[json!("too deep")]), json!("end")]).await;
-        assert_eq!(tree(&app, &deeper.str("/task_id")).await.len(), 6);
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn request_of_the_deepest_allowed_sub_agent_is_shown_at_the_root(on: On) {
+    let app = trees(on, "").await;
+    let root = paused(
+        &app,
+        &[chain(5, &[turn(&[refund(1)]), json!("paid")]), json!("end")],
+    )
+    .await;
+    let root_id = root.str("/task_id");
+    assert_eq!(
+        root.body["pending"][0]["agent_path"],
+        json!([
+            "supervisor",
+            "analyst",
+            "clerk",
+            "analyst",
+            "clerk",
+            "analyst"
+        ])
+    );
+    assert!(
+        tree(&app, &root_id)
+            .await
+            .iter()
+            .all(|task| task["status"] == "Paused" && task["pending"] == root.body["pending"])
+    );
+    let end = approve(&app.owner(), &open(&root)[0].1).await;
+    assert_eq!(
+        (end.str("/status"), end.str("/output")),
+        ("Completed".to_owned(), "end".to_owned()),
+        "{}",
+        end.text
+    );
+    assert_eq!(app.tool.ledger().len(), 1);
+    assert_invariants(&app, &root_id).await;
+    let deeper = completed(&app, &[chain(6, &[json!("too deep")]), json!("end")]).await;
+    assert_eq!(tree(&app, &deeper.str("/task_id")).await.len(), 6);
+    app.stop().await;
+}
 
-    async fn tree_works_with_one_running_task_at_a_time(on: On) {
-        let app = with(on, "", |yaml| yaml.replace("wait: 60s }", "wait: 60s, max_running: 1 }")).await;
-        let three = turn(&[give("clerk", &[looks(1)]), give("clerk", &[looks(2)]), give("scribe", &[looks(3)])]);
-        let wide = turn(&[give("analyst", &[three]), give("clerk", &[looks(4)]), give("analyst", &[turn(&[give("clerk", &[looks(5)])])])]);
-        let root = completed(&app, &[wide, json!("end")]).await;
-        let root_id = root.str("/task_id");
-        assert_eq!(root.str("/output"), "end");
-        assert_invariants(&app, &root_id).await;
-        let held = paused(&app, &[turn(&[pays("analyst", 1), pays("clerk", 2), pays("analyst", 3)]), json!("end")]).await;
-        for (_, request) in open(&held) {
-            assert_eq!(approve(&app.owner(), &request).await.status, 200);
+#[apply(on_both)]
+async fn tree_works_with_one_running_task_at_a_time(on: On) {
+    let app = with(on, "", |yaml| {
+        yaml.replace("wait: 60s }", "wait: 60s, max_running: 1 }")
+    })
+    .await;
+    let three = turn(&[
+        give("clerk", &[looks(1)]),
+        give("clerk", &[looks(2)]),
+        give("scribe", &[looks(3)]),
+    ]);
+    let wide = turn(&[
+        give("analyst", &[three]),
+        give("clerk", &[looks(4)]),
+        give("analyst", &[turn(&[give("clerk", &[looks(5)])])]),
+    ]);
+    let root = completed(&app, &[wide, json!("end")]).await;
+    let root_id = root.str("/task_id");
+    assert_eq!(root.str("/output"), "end");
+    assert_invariants(&app, &root_id).await;
+    let held = paused(
+        &app,
+        &[
+            turn(&[pays("analyst", 1), pays("clerk", 2), pays("analyst", 3)]),
+            json!("end"),
+        ],
+    )
+    .await;
+    for (_, request) in open(&held) {
+        assert_eq!(approve(&app.owner(), &request).await.status, 200);
+    }
+    assert_eq!(
+        still(&app, &held.str("/task_id")).await.str("/status"),
+        "Completed"
+    );
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn sub_agent_canceled_during_a_call_leaves_it_unknown_and_its_parent_goes_on(on: On) {
+    let app = patient(on).await;
+    app.tool.close();
+    let works = give("analyst", &[turn(&[call("lose", &json!({"order": 1}))])]);
+    let body = json!({"input": json!([turn(&[works]), "supervisor: without"]).to_string()});
+    let root = app
+        .owner()
+        .header("prefer", "wait=0")
+        .post("/v1/tasks", &body)
+        .await
+        .str("/task_id");
+    app.tool.reached(1).await;
+    let analyst = id(&only(&app, &root, "analyst").await);
+    let canceled = app
+        .owner()
+        .hit(&format!("/v1/tasks/{analyst}/cancel"))
+        .await;
+    assert_eq!(canceled.str("/status"), "Canceled", "{}", canceled.text);
+    let end = still(&app, &root).await;
+    assert_eq!(
+        (end.str("/status"), end.str("/output")),
+        ("Completed".to_owned(), "supervisor: without".to_owned()),
+        "the root does not wait for its child"
+    );
+    assert_eq!(
+        outcomes(&items(&app, &root).await),
+        [("analyst", "canceled")]
+    );
+    assert_eq!(
+        outcomes(&items(&app, &analyst).await),
+        [("lose", "unknown")]
+    );
+    app.tool.open();
+    let is_kept = async || !typed(&items(&app, &analyst).await, "late_result").is_empty();
+    until("the late result is kept", is_kept).await;
+    let shown = task(&app, &root).await;
+    assert_eq!(
+        (shown.str("/status").as_str(), &shown.body["pending"]),
+        ("Completed", &json!([])),
+        "no reconcile request is open"
+    );
+    assert_invariants(&app, &root).await;
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn sub_agents_can_be_canceled_as_they_begin(on: On) {
+    let app = trees(on, "").await;
+    for _ in 0..8 {
+        let three = [
+            give("analyst", &[looks(1)]),
+            give("clerk", &[looks(2)]),
+            give("analyst", &[looks(3)]),
+        ];
+        let body = json!({"input": json!([turn(&three), "end"]).to_string()});
+        let root = app
+            .owner()
+            .header("prefer", "wait=0")
+            .post("/v1/tasks", &body)
+            .await
+            .str("/task_id");
+        let started = async || {
+            Some(tree(&app, &root).await.split_off(1)).filter(|children| children.len() == 3)
+        };
+        let children = eventually("three children are started", started).await;
+        for child in &children {
+            let canceled = app
+                .owner()
+                .hit(&format!("/v1/tasks/{}/cancel", id(child)))
+                .await;
+            assert!([200, 409].contains(&canceled.status), "{}", canceled.text);
         }
-        assert_eq!(still(&app, &held.str("/task_id")).await.str("/status"), "Completed");
-        app.stop().await;
-    }
-
-    async fn sub_agent_canceled_during_a_call_leaves_it_unknown_and_its_parent_goes_on(on: On) {
-        let app = patient(on).await;
-        app.tool.close();
-        let works = give("analyst", &[turn(&[call("lose", &json!({"order": 1}))])]);
-        let body = json!({"input": json!([turn(&[works]), "supervisor: without"]).to_string()});
-        let root = app.owner().header("prefer", "wait=0").post("/v1/tasks", &body).await.str("/task_id");
-        app.tool.reached(1).await;
-        let analyst = id(&only(&app, &root, "analyst").await);
-        let canceled = app.owner().hit(&format!("/v1/tasks/{analyst}/cancel")).await;
-        assert_eq!(canceled.str("/status"), "Canceled", "{}", canceled.text);
         let end = still(&app, &root).await;
-        assert_eq!((end.str("/status"), end.str("/output")), ("Completed".to_owned(), "supervisor: without".to_owned()), "the root does not wait for its child");
-        assert_eq!(outcomes(&items(&app, &root).await), [("analyst", "canceled")]);
-        assert_eq!(outcomes(&items(&app, &analyst).await), [("lose", "unknown")]);
-        app.tool.open();
-        let is_kept = async || !typed(&items(&app, &analyst).await, "late_result").is_empty();
-        until("the late result is kept", is_kept).await;
-        let shown = task(&app, &root).await;
-        assert_eq!((shown.str("/status").as_str(), &shown.body["pending"]), ("Completed", &json!([])), "no reconcile request is open");
-        assert_invariants(&app, &root).await;
-        app.stop().await;
-    }
-
-    async fn sub_agents_can_be_canceled_as_they_begin(on: On) {
-        let app = trees(on, "").await;
-        for _ in 0..8 {
-            let three = [give("analyst", &[looks(1)]), give("clerk", &[looks(2)]), give("analyst", &[looks(3)])];
-            let body = json!({"input": json!([turn(&three), "end"]).to_string()});
-            let root = app.owner().header("prefer", "wait=0").post("/v1/tasks", &body).await.str("/task_id");
-            let started = async || Some(tree(&app, &root).await.split_off(1)).filter(|children| children.len() == 3);
-            let children = eventually("three children are started", started).await;
-            for child in &children {
-                let canceled = app.owner().hit(&format!("/v1/tasks/{}/cancel", id(child))).await;
-                assert!([200, 409].contains(&canceled.status), "{}", canceled.text);
-            }
-            let end = still(&app, &root).await;
-            assert_eq!((end.str("/status"), end.str("/output")), ("Completed".to_owned(), "end".to_owned()), "{}", end.text);
-            for (child, (_, outcome)) in children.iter().zip(outcomes(&items(&app, &root).await)) {
-                let found = tree(&app, &root).await.into_iter().find(|task| task["task_id"] == child["task_id"]).unwrap();
-                let expected = if found["status"] == "Canceled" { "canceled" } else { "succeeded" };
-                assert_eq!(outcome, expected, "{found}");
-            }
-            assert_invariants(&app, &root).await;
+        assert_eq!(
+            (end.str("/status"), end.str("/output")),
+            ("Completed".to_owned(), "end".to_owned()),
+            "{}",
+            end.text
+        );
+        for (child, (_, outcome)) in children.iter().zip(outcomes(&items(&app, &root).await)) {
+            let found = tree(&app, &root)
+                .await
+                .into_iter()
+                .find(|task| task["task_id"] == child["task_id"])
+                .unwrap();
+            let expected = if found["status"] == "Canceled" {
+                "canceled"
+            } else {
+                "succeeded"
+            };
+            assert_eq!(outcome, expected, "{found}");
         }
-        app.stop().await;
+        assert_invariants(&app, &root).await;
     }
+    app.stop().await;
+}
 
-    async fn sub_agent_may_return_an_empty_output(on: On) {
-        let app = trees(on, "").await;
-        let root = completed(&app, &[turn(&[give("analyst", &[json!("")])]), json!("end")]).await;
-        let journal = items(&app, &root.str("/task_id")).await;
-        assert_eq!(outcomes(&journal), [("analyst", "succeeded")]);
-        assert_eq!(typed(&journal, "tool_result")[0]["content"], "");
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn sub_agent_may_return_an_empty_output(on: On) {
+    let app = trees(on, "").await;
+    let root = completed(
+        &app,
+        &[turn(&[give("analyst", &[json!("")])]), json!("end")],
+    )
+    .await;
+    let journal = items(&app, &root.str("/task_id")).await;
+    assert_eq!(outcomes(&journal), [("analyst", "succeeded")]);
+    assert_eq!(typed(&journal, "tool_result")[0]["content"], "");
+    app.stop().await;
+}
 
-    async fn long_output_of_a_sub_agent_is_kept_whole_and_cut_for_the_model(on: On) {
-        let app = trees(on, "").await;
-        let long = "é".repeat(100_000);
-        let root = completed(&app, &[turn(&[give("analyst", &[json!(long)])]), json!("end")]).await;
-        let root_id = root.str("/task_id");
-        assert_eq!(only(&app, &root_id, "analyst").await["output"], long);
-        assert_eq!(typed(&items(&app, &root_id).await, "tool_result")[0]["content"], long);
-        let told = &results(prompts(&app, "supervisor").last().unwrap())[0];
-        assert!(told.len() < 70_000 && told.starts_with("éé"), "{}", told.len());
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn long_output_of_a_sub_agent_is_kept_whole_and_cut_for_the_model(on: On) {
+    let app = trees(on, "").await;
+    let long = "é".repeat(100_000);
+    let root = completed(
+        &app,
+        &[turn(&[give("analyst", &[json!(long)])]), json!("end")],
+    )
+    .await;
+    let root_id = root.str("/task_id");
+    assert_eq!(only(&app, &root_id, "analyst").await["output"], long);
+    assert_eq!(
+        typed(&items(&app, &root_id).await, "tool_result")[0]["content"],
+        long
+    );
+    let told = &results(prompts(&app, "supervisor").last().unwrap())[0];
+    assert!(
+        told.len() < 70_000 && told.starts_with("éé"),
+        "{}",
+        told.len()
+    );
+    app.stop().await;
+}
 
-    async fn conversation_goes_on_after_a_superseding_message(on: On) {
-        let app = trees(on, "").await;
-        let root = paused(&app, &[turn(&[pays("scribe", 1), pays("scribe", 2)]), json!("end")]).await;
-        let root_id = root.str("/task_id");
-        let next = json!([turn(&[give("scribe", &[json!("noted")])]), "end"]).to_string();
-        let body = json!({"input": next, "supersede": true});
-        let end = app.owner().post(&format!("/v1/tasks/{root_id}/messages"), &body).await;
-        assert_eq!((end.status, end.str("/status").as_str(), end.str("/output").as_str()), (200, "Completed", "end"), "{}", end.text);
-        let scribe = only(&app, &root_id, "scribe").await;
-        assert_eq!((&scribe["status"], &scribe["output"]), (&json!("Completed"), &json!("noted")));
-        let last = prompts(&app, "scribe").last().unwrap().clone();
-        let users: Vec<_> = last["messages"].as_array().unwrap().iter().filter(|message| message["role"] == "user").map(text).collect();
-        assert_eq!(users.len(), 2, "a call that had not begun never reached the scribe: {users:?}");
-        let journal = items(&app, &root_id).await;
-        let results = outcomes(&journal);
-        assert_eq!((results.len(), results[0], results[2]), (3, ("scribe", "canceled"), ("scribe", "succeeded")));
-        assert!(["canceled", "withdrawn"].contains(&results[1].1), "{results:?}");
-        assert!(app.tool.ledger().is_empty());
-        assert_invariants(&app, &root_id).await;
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn conversation_goes_on_after_a_superseding_message(on: On) {
+    let app = trees(on, "").await;
+    let root = paused(
+        &app,
+        &[turn(&[pays("scribe", 1), pays("scribe", 2)]), json!("end")],
+    )
+    .await;
+    let root_id = root.str("/task_id");
+    let next = json!([turn(&[give("scribe", &[json!("noted")])]), "end"]).to_string();
+    let body = json!({"input": next, "supersede": true});
+    let end = app
+        .owner()
+        .post(&format!("/v1/tasks/{root_id}/messages"), &body)
+        .await;
+    assert_eq!(
+        (
+            end.status,
+            end.str("/status").as_str(),
+            end.str("/output").as_str()
+        ),
+        (200, "Completed", "end"),
+        "{}",
+        end.text
+    );
+    let scribe = only(&app, &root_id, "scribe").await;
+    assert_eq!(
+        (&scribe["status"], &scribe["output"]),
+        (&json!("Completed"), &json!("noted"))
+    );
+    let last = prompts(&app, "scribe").last().unwrap().clone();
+    let users: Vec<_> = last["messages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|message| message["role"] == "user")
+        .map(text)
+        .collect();
+    assert_eq!(
+        users.len(),
+        2,
+        "a call that had not begun never reached the scribe: {users:?}"
+    );
+    let journal = items(&app, &root_id).await;
+    let results = outcomes(&journal);
+    assert_eq!(
+        (results.len(), results[0], results[2]),
+        (3, ("scribe", "canceled"), ("scribe", "succeeded"))
+    );
+    assert!(
+        ["canceled", "withdrawn"].contains(&results[1].1),
+        "{results:?}"
+    );
+    assert!(app.tool.ledger().is_empty());
+    assert_invariants(&app, &root_id).await;
+    app.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

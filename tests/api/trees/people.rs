@@ -1,6 +1,7 @@
 //! Tests of permissions in a tree. A person who may read one task of the tree may read all its
 //! tasks. A person may decide the requests whose rule names that person.
 
+use macro_rules_attribute::apply;
 use reqwest::Method;
 use serde_json::json;
 
@@ -29,60 +30,135 @@ async fn reads(actor: &Actor<'_>, task: &str, root: &str, request: &str) -> Vec<
     statuses
 }
 
-on_both! {
-    async fn approver_of_one_request_reads_the_whole_tree_and_others_nothing(on: On) {
-        let app = trees(on, "").await;
-        let program = [turn(&[give("analyst", &[turn(&[large(1)]), json!("paid")]), give("clerk", &[json!("idle")])]), json!("ok")];
-        let root = paused(&app, &program).await;
-        let root_id = root.str("/task_id");
-        let request = open(&root)[0].1.clone();
-        let (analyst, clerk) = (id(&only(&app, &root_id, "analyst").await), id(&only(&app, &root_id, "clerk").await));
-        for task in [&root_id, &analyst, &clerk] {
-            assert_eq!(reads(&app.owner(), task, &root_id, &request).await, [200; 5]);
-            assert_eq!(reads(&app.approver(), task, &root_id, &request).await, [200; 5]);
-            assert_eq!(reads(&app.actor(OPS), task, &root_id, &request).await, [200; 5]);
-            assert_eq!(reads(&app.stranger(), task, &root_id, &request).await, [403; 5]);
-            assert_eq!(reads(&app.actor(OTHER), task, &root_id, &request).await, [404; 5]);
-            assert_eq!(reads(&app.anonymous(), task, &root_id, &request).await, [401; 5]);
-            for (actor, status) in [(app.approver(), 403), (app.stranger(), 403), (app.actor(OTHER), 404)] {
-                assert_eq!(actor.hit(&format!("/v1/tasks/{task}/cancel")).await.status, status);
-            }
+#[apply(on_both)]
+async fn approver_of_one_request_reads_the_whole_tree_and_others_nothing(on: On) {
+    let app = trees(on, "").await;
+    let program = [
+        turn(&[
+            give("analyst", &[turn(&[large(1)]), json!("paid")]),
+            give("clerk", &[json!("idle")]),
+        ]),
+        json!("ok"),
+    ];
+    let root = paused(&app, &program).await;
+    let root_id = root.str("/task_id");
+    let request = open(&root)[0].1.clone();
+    let (analyst, clerk) = (
+        id(&only(&app, &root_id, "analyst").await),
+        id(&only(&app, &root_id, "clerk").await),
+    );
+    for task in [&root_id, &analyst, &clerk] {
+        assert_eq!(
+            reads(&app.owner(), task, &root_id, &request).await,
+            [200; 5]
+        );
+        assert_eq!(
+            reads(&app.approver(), task, &root_id, &request).await,
+            [200; 5]
+        );
+        assert_eq!(
+            reads(&app.actor(OPS), task, &root_id, &request).await,
+            [200; 5]
+        );
+        assert_eq!(
+            reads(&app.stranger(), task, &root_id, &request).await,
+            [403; 5]
+        );
+        assert_eq!(
+            reads(&app.actor(OTHER), task, &root_id, &request).await,
+            [404; 5]
+        );
+        assert_eq!(
+            reads(&app.anonymous(), task, &root_id, &request).await,
+            [401; 5]
+        );
+        for (actor, status) in [
+            (app.approver(), 403),
+            (app.stranger(), 403),
+            (app.actor(OTHER), 404),
+        ] {
+            assert_eq!(
+                actor.hit(&format!("/v1/tasks/{task}/cancel")).await.status,
+                status
+            );
         }
-
-        let path = format!("/resume/{request}");
-        let body = Some(("application/json", json!({"action": "approve"}).to_string()));
-        for (actor, status) in [(app.owner(), 403), (app.stranger(), 403), (app.actor(OPS), 403), (app.actor(OTHER), 404)] {
-            let refused = actor.send(Method::POST, &path, body.clone()).await;
-            assert_eq!(refused.status, status, "{}", refused.text);
-        }
-        assert_eq!((&root.body["pending"][0]["can_decide"], &root.body["pending"][0]["allowed_actions"]), (&json!(false), &json!([])));
-        assert_eq!(app.owner().get("/v1/requests").await.body["requests"], json!([]));
-        let inbox = app.approver().get("/v1/requests").await;
-        assert_eq!((inbox.body["requests"].as_array().unwrap().len(), inbox.str("/requests/0/request_id")), (1, request.clone()));
-        assert!(app.tool.ledger().is_empty());
-
-        let end = approve(&app.approver(), &request).await;
-        assert_eq!((end.status, end.str("/status").as_str(), end.str("/task_id")), (200, "Completed", root_id.clone()), "{}", end.text);
-        assert_eq!(app.tool.ledger()[0].header("holdpoint-decided-by"), "bob");
-        assert_eq!(app.tool.ledger()[0].header("holdpoint-user"), "alice");
-        assert_eq!(reads(&app.approver(), &clerk, &root_id, &request).await, [200; 5], "bob has decided one of its requests");
-        app.stop().await;
     }
 
-    async fn people_decide_only_their_own_requests_of_one_tree(on: On) {
-        let app = trees(on, "").await;
-        let program = [turn(&[give("analyst", &[turn(&[large(1)])]), give("clerk", &[turn(&[refund(2)])])])];
-        let root = paused(&app, &program).await;
-        let root_id = root.str("/task_id");
-        let (analyst, clerk) = (id(&only(&app, &root_id, "analyst").await), id(&only(&app, &root_id, "clerk").await));
-        let of = |task: &str| open(&root).into_iter().find(|(asking, _)| asking == task).unwrap().1;
-        assert_eq!(approve(&app.approver(), &of(&clerk)).await.status, 403);
-        let mine = approve(&app.owner(), &of(&clerk)).await;
-        mine.assert_status(200, "Paused");
-        let theirs = approve(&app.approver(), &of(&analyst)).await;
-        theirs.assert_status(200, "Completed");
-        app.stop().await;
+    let path = format!("/resume/{request}");
+    let body = Some(("application/json", json!({"action": "approve"}).to_string()));
+    for (actor, status) in [
+        (app.owner(), 403),
+        (app.stranger(), 403),
+        (app.actor(OPS), 403),
+        (app.actor(OTHER), 404),
+    ] {
+        let refused = actor.send(Method::POST, &path, body.clone()).await;
+        assert_eq!(refused.status, status, "{}", refused.text);
     }
+    assert_eq!(
+        (
+            &root.body["pending"][0]["can_decide"],
+            &root.body["pending"][0]["allowed_actions"]
+        ),
+        (&json!(false), &json!([]))
+    );
+    assert_eq!(
+        app.owner().get("/v1/requests").await.body["requests"],
+        json!([])
+    );
+    let inbox = app.approver().get("/v1/requests").await;
+    assert_eq!(
+        (
+            inbox.body["requests"].as_array().unwrap().len(),
+            inbox.str("/requests/0/request_id")
+        ),
+        (1, request.clone())
+    );
+    assert!(app.tool.ledger().is_empty());
+
+    let end = approve(&app.approver(), &request).await;
+    assert_eq!(
+        (end.status, end.str("/status").as_str(), end.str("/task_id")),
+        (200, "Completed", root_id.clone()),
+        "{}",
+        end.text
+    );
+    assert_eq!(app.tool.ledger()[0].header("holdpoint-decided-by"), "bob");
+    assert_eq!(app.tool.ledger()[0].header("holdpoint-user"), "alice");
+    assert_eq!(
+        reads(&app.approver(), &clerk, &root_id, &request).await,
+        [200; 5],
+        "bob has decided one of its requests"
+    );
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn people_decide_only_their_own_requests_of_one_tree(on: On) {
+    let app = trees(on, "").await;
+    let program = [turn(&[
+        give("analyst", &[turn(&[large(1)])]),
+        give("clerk", &[turn(&[refund(2)])]),
+    ])];
+    let root = paused(&app, &program).await;
+    let root_id = root.str("/task_id");
+    let (analyst, clerk) = (
+        id(&only(&app, &root_id, "analyst").await),
+        id(&only(&app, &root_id, "clerk").await),
+    );
+    let of = |task: &str| {
+        open(&root)
+            .into_iter()
+            .find(|(asking, _)| asking == task)
+            .unwrap()
+            .1
+    };
+    assert_eq!(approve(&app.approver(), &of(&clerk)).await.status, 403);
+    let mine = approve(&app.owner(), &of(&clerk)).await;
+    mine.assert_status(200, "Paused");
+    let theirs = approve(&app.approver(), &of(&analyst)).await;
+    theirs.assert_status(200, "Completed");
+    app.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

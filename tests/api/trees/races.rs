@@ -2,6 +2,7 @@
 //! and nothing happens twice.
 
 use futures_util::future::join_all;
+use macro_rules_attribute::apply;
 use serde_json::json;
 
 use super::super::approval_cycle::on_both;
@@ -37,127 +38,218 @@ async fn ran_in(app: &TestApp, root: &str) -> usize {
         .count()
 }
 
-on_both! {
-    async fn cancel_of_the_root_beside_an_approval_below_ends_the_tree(on: On) {
-        let app = trees(on, "").await;
-        for _ in 0..TIMES {
-            let root = paused(&app, &[turn(&[pays("analyst", 1), pays("clerk", 2)]), json!("end")]).await;
-            let root_id = root.str("/task_id");
-            let request = open(&root)[0].1.clone();
-            let (owner, path) = (app.owner(), format!("/v1/tasks/{root_id}/cancel"));
-            let (approved, canceled) = tokio::join!(approve(&owner, &request), owner.hit(&path));
-            canceled.assert_status(200, "Canceled");
-            assert!([200, 409].contains(&approved.status), "{}", approved.text);
-            assert!(ran_in(&app, &root_id).await <= usize::from(approved.status == 200));
-            assert_eq!(task(&app, &root_id).await.str("/status"), "Canceled");
-            all_over(&app, &root_id).await;
-        }
-        app.stop().await;
-    }
-
-    async fn cancel_of_a_sub_agent_beside_an_approval_of_its_call_has_one_outcome(on: On) {
-        let app = trees(on, "").await;
-        for _ in 0..TIMES {
-            let root = paused(&app, &[turn(&[pays("analyst", 1)]), json!("end")]).await;
-            let root_id = root.str("/task_id");
-            let analyst = id(&only(&app, &root_id, "analyst").await);
-            let request = open(&root)[0].1.clone();
-            let (owner, path) = (app.owner(), format!("/v1/tasks/{analyst}/cancel"));
-            let (approved, canceled) = tokio::join!(approve(&owner, &request), owner.hit(&path));
-            assert!([200, 409].contains(&canceled.status), "{}", canceled.text);
-            assert!([200, 409].contains(&approved.status), "{}", approved.text);
-            assert!(approved.status == 200 || canceled.status == 200, "one of the two wins");
-            let end = still(&app, &root_id).await;
-            assert_eq!((end.str("/status"), end.str("/output")), ("Completed".to_owned(), "end".to_owned()), "{}", end.text);
-            let journal = items(&app, &root_id).await;
-            let expected = if canceled.status == 200 { "canceled" } else { "succeeded" };
-            assert_eq!(outcomes(&journal), [("analyst", expected)]);
-            assert!(ran_in(&app, &root_id).await <= 1);
-            all_over(&app, &root_id).await;
-        }
-        app.stop().await;
-    }
-
-    async fn superseding_message_beside_an_approval_below_has_one_outcome(on: On) {
-        let app = trees(on, "").await;
-        for _ in 0..TIMES {
-            let root = paused(&app, &[turn(&[pays("analyst", 1), pays("clerk", 2)]), json!("end")]).await;
-            let root_id = root.str("/task_id");
-            let request = open(&root)[0].1.clone();
-            let (owner, path) = (app.owner(), format!("/v1/tasks/{root_id}/messages"));
-            let body = json!({"input": json!(["never mind"]).to_string(), "supersede": true});
-            let (approved, message) = tokio::join!(approve(&owner, &request), owner.post(&path, &body));
-            assert!([200, 409].contains(&approved.status), "{}", approved.text);
-            assert!([200, 409].contains(&message.status), "{}", message.text);
-            let shown = still(&app, &root_id).await;
-            if message.status == 200 {
-                assert_eq!((shown.str("/status"), shown.str("/output")), ("Completed".to_owned(), "never mind".to_owned()));
-                all_over(&app, &root_id).await;
-            } else {
-                assert_eq!(message.str("/code"), "task_running", "{}", message.text);
-                assert_eq!((shown.str("/status").as_str(), open(&shown).len()), ("Paused", 1), "{}", shown.text);
-                assert_eq!(owner.hit(&format!("/v1/tasks/{root_id}/cancel")).await.status, 200);
-            }
-        }
-        app.stop().await;
-    }
-
-    async fn sub_agents_that_ask_simultaneously_leave_the_root_paused(on: On) {
-        let app = trees(on, "").await;
-        for _ in 0..TIMES {
-            let eight: Vec<_> = (1..=8).map(|order| pays("analyst", order)).collect();
-            let root = paused(&app, &[turn(&eight), json!("end")]).await;
-            assert_eq!(open(&root).len(), 8);
-            assert_eq!(task(&app, &root.str("/task_id")).await.str("/status"), "Paused");
-            assert_eq!(app.owner().hit(&format!("/v1/tasks/{}/cancel", root.str("/task_id"))).await.str("/status"), "Canceled");
-            all_over(&app, &root.str("/task_id")).await;
-        }
-        app.stop().await;
-    }
-
-    async fn decision_and_cancel_in_a_tree_are_replayed_with_their_key(on: On) {
-        let app = trees(on, "").await;
-        let root = paused(&app, &[turn(&[pays("analyst", 1), pays("clerk", 2)]), json!("end")]).await;
+#[apply(on_both)]
+async fn cancel_of_the_root_beside_an_approval_below_ends_the_tree(on: On) {
+    let app = trees(on, "").await;
+    for _ in 0..TIMES {
+        let root = paused(
+            &app,
+            &[turn(&[pays("analyst", 1), pays("clerk", 2)]), json!("end")],
+        )
+        .await;
         let root_id = root.str("/task_id");
-        let (waits, request) = open(&root)[0].clone();
-        let key = |key: &str| app.owner().header("idempotency-key", key);
-        let (first, again) = (approve(&key("a"), &request).await, approve(&key("a"), &request).await);
-        assert_eq!((first.status, again.status, again.header("idempotency-replayed")), (200, 200, "true"), "{}", again.text);
-        assert_eq!((again.str("/task_id"), &again.body), (root_id.clone(), &first.body));
-        let other = open(&root).into_iter().find(|(task, _)| *task != waits).unwrap().0;
-        let path = format!("/v1/tasks/{other}/cancel");
-        let (first, again) = (key("b").hit(&path).await, key("b").hit(&path).await);
-        assert_eq!((first.str("/task_id"), again.str("/task_id"), again.header("idempotency-replayed")), (other.clone(), other.clone(), "true"));
-        assert_eq!(still(&app, &root_id).await.str("/status"), "Completed");
-        assert_eq!(app.tool.ledger().len(), 1);
-        app.stop().await;
+        let request = open(&root)[0].1.clone();
+        let (owner, path) = (app.owner(), format!("/v1/tasks/{root_id}/cancel"));
+        let (approved, canceled) = tokio::join!(approve(&owner, &request), owner.hit(&path));
+        canceled.assert_status(200, "Canceled");
+        assert!([200, 409].contains(&approved.status), "{}", approved.text);
+        assert!(ran_in(&app, &root_id).await <= usize::from(approved.status == 200));
+        assert_eq!(task(&app, &root_id).await.str("/status"), "Canceled");
+        all_over(&app, &root_id).await;
     }
+    app.stop().await;
+}
 
-    async fn tree_with_28_questions_opens_at_most_20_at_a_time_and_asks_each_once(on: On) {
-        let app = trees(on, "").await;
-        let wonders = |who: usize| {
-            let four: Vec<_> = (0..4).map(|which| call("request_human_guidance", &json!({"question": format!("{who}.{which}?")}))).collect();
-            give("analyst", &[turn(&four), json!(format!("analyst {who}"))])
+#[apply(on_both)]
+async fn cancel_of_a_sub_agent_beside_an_approval_of_its_call_has_one_outcome(on: On) {
+    let app = trees(on, "").await;
+    for _ in 0..TIMES {
+        let root = paused(&app, &[turn(&[pays("analyst", 1)]), json!("end")]).await;
+        let root_id = root.str("/task_id");
+        let analyst = id(&only(&app, &root_id, "analyst").await);
+        let request = open(&root)[0].1.clone();
+        let (owner, path) = (app.owner(), format!("/v1/tasks/{analyst}/cancel"));
+        let (approved, canceled) = tokio::join!(approve(&owner, &request), owner.hit(&path));
+        assert!([200, 409].contains(&canceled.status), "{}", canceled.text);
+        assert!([200, 409].contains(&approved.status), "{}", approved.text);
+        assert!(
+            approved.status == 200 || canceled.status == 200,
+            "one of the two wins"
+        );
+        let end = still(&app, &root_id).await;
+        assert_eq!(
+            (end.str("/status"), end.str("/output")),
+            ("Completed".to_owned(), "end".to_owned()),
+            "{}",
+            end.text
+        );
+        let journal = items(&app, &root_id).await;
+        let expected = if canceled.status == 200 {
+            "canceled"
+        } else {
+            "succeeded"
         };
-        let root = paused(&app, &[turn(&(0..7).map(wonders).collect::<Vec<_>>()), json!("end")]).await;
-        let root_id = root.str("/task_id");
-        let mut answered = 0;
-        loop {
-            let shown = still(&app, &root_id).await;
-            if shown.str("/status") == "Completed" {
-                break;
-            }
-            let waiting = open(&shown);
-            assert!((1..=20).contains(&waiting.len()), "{}", waiting.len());
-            let body = json!({"action": "respond", "response": {"answer": "yes"}});
-            let told = app.owner().post(&format!("/resume/{}", waiting[0].1), &body).await;
-            assert_eq!(told.status, 200, "{}", told.text);
-            answered += 1;
-        }
-        assert_eq!(answered, 28, "each request was asked once");
-        assert_invariants(&app, &root_id).await;
-        app.stop().await;
+        assert_eq!(outcomes(&journal), [("analyst", expected)]);
+        assert!(ran_in(&app, &root_id).await <= 1);
+        all_over(&app, &root_id).await;
     }
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn superseding_message_beside_an_approval_below_has_one_outcome(on: On) {
+    let app = trees(on, "").await;
+    for _ in 0..TIMES {
+        let root = paused(
+            &app,
+            &[turn(&[pays("analyst", 1), pays("clerk", 2)]), json!("end")],
+        )
+        .await;
+        let root_id = root.str("/task_id");
+        let request = open(&root)[0].1.clone();
+        let (owner, path) = (app.owner(), format!("/v1/tasks/{root_id}/messages"));
+        let body = json!({"input": json!(["never mind"]).to_string(), "supersede": true});
+        let (approved, message) = tokio::join!(approve(&owner, &request), owner.post(&path, &body));
+        assert!([200, 409].contains(&approved.status), "{}", approved.text);
+        assert!([200, 409].contains(&message.status), "{}", message.text);
+        let shown = still(&app, &root_id).await;
+        if message.status == 200 {
+            assert_eq!(
+                (shown.str("/status"), shown.str("/output")),
+                ("Completed".to_owned(), "never mind".to_owned())
+            );
+            all_over(&app, &root_id).await;
+        } else {
+            assert_eq!(message.str("/code"), "task_running", "{}", message.text);
+            assert_eq!(
+                (shown.str("/status").as_str(), open(&shown).len()),
+                ("Paused", 1),
+                "{}",
+                shown.text
+            );
+            assert_eq!(
+                owner
+                    .hit(&format!("/v1/tasks/{root_id}/cancel"))
+                    .await
+                    .status,
+                200
+            );
+        }
+    }
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn sub_agents_that_ask_simultaneously_leave_the_root_paused(on: On) {
+    let app = trees(on, "").await;
+    for _ in 0..TIMES {
+        let eight: Vec<_> = (1..=8).map(|order| pays("analyst", order)).collect();
+        let root = paused(&app, &[turn(&eight), json!("end")]).await;
+        assert_eq!(open(&root).len(), 8);
+        assert_eq!(
+            task(&app, &root.str("/task_id")).await.str("/status"),
+            "Paused"
+        );
+        assert_eq!(
+            app.owner()
+                .hit(&format!("/v1/tasks/{}/cancel", root.str("/task_id")))
+                .await
+                .str("/status"),
+            "Canceled"
+        );
+        all_over(&app, &root.str("/task_id")).await;
+    }
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn decision_and_cancel_in_a_tree_are_replayed_with_their_key(on: On) {
+    let app = trees(on, "").await;
+    let root = paused(
+        &app,
+        &[turn(&[pays("analyst", 1), pays("clerk", 2)]), json!("end")],
+    )
+    .await;
+    let root_id = root.str("/task_id");
+    let (waits, request) = open(&root)[0].clone();
+    let key = |key: &str| app.owner().header("idempotency-key", key);
+    let (first, again) = (
+        approve(&key("a"), &request).await,
+        approve(&key("a"), &request).await,
+    );
+    assert_eq!(
+        (
+            first.status,
+            again.status,
+            again.header("idempotency-replayed")
+        ),
+        (200, 200, "true"),
+        "{}",
+        again.text
+    );
+    assert_eq!(
+        (again.str("/task_id"), &again.body),
+        (root_id.clone(), &first.body)
+    );
+    let other = open(&root)
+        .into_iter()
+        .find(|(task, _)| *task != waits)
+        .unwrap()
+        .0;
+    let path = format!("/v1/tasks/{other}/cancel");
+    let (first, again) = (key("b").hit(&path).await, key("b").hit(&path).await);
+    assert_eq!(
+        (
+            first.str("/task_id"),
+            again.str("/task_id"),
+            again.header("idempotency-replayed")
+        ),
+        (other.clone(), other.clone(), "true")
+    );
+    assert_eq!(still(&app, &root_id).await.str("/status"), "Completed");
+    assert_eq!(app.tool.ledger().len(), 1);
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn tree_with_28_questions_opens_at_most_20_at_a_time_and_asks_each_once(on: On) {
+    let app = trees(on, "").await;
+    let wonders = |who: usize| {
+        let four: Vec<_> = (0..4)
+            .map(|which| {
+                call(
+                    "request_human_guidance",
+                    &json!({"question": format!("{who}.{which}?")}),
+                )
+            })
+            .collect();
+        give("analyst", &[turn(&four), json!(format!("analyst {who}"))])
+    };
+    let root = paused(
+        &app,
+        &[turn(&(0..7).map(wonders).collect::<Vec<_>>()), json!("end")],
+    )
+    .await;
+    let root_id = root.str("/task_id");
+    let mut answered = 0;
+    loop {
+        let shown = still(&app, &root_id).await;
+        if shown.str("/status") == "Completed" {
+            break;
+        }
+        let waiting = open(&shown);
+        assert!((1..=20).contains(&waiting.len()), "{}", waiting.len());
+        let body = json!({"action": "respond", "response": {"answer": "yes"}});
+        let told = app
+            .owner()
+            .post(&format!("/resume/{}", waiting[0].1), &body)
+            .await;
+        assert_eq!(told.status, 200, "{}", told.text);
+        answered += 1;
+    }
+    assert_eq!(answered, 28, "each request was asked once");
+    assert_invariants(&app, &root_id).await;
+    app.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

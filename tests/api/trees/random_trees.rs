@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
 use super::super::approval_cycle::on_both;
@@ -169,23 +170,34 @@ async fn sound(app: &TestApp, root: &str) {
     );
 }
 
-on_both! {
-    async fn trees_of_any_shape_end_whatever_the_answers(on: On) {
-        let wide = ["supervisor", "analyst", "clerk"].map(|agent| limited(agent, "max_model_calls: 500, max_tasks: 500, max_duration: 24h"));
-        let app = with(on, "", |yaml| wide.iter().fold(yaml, |yaml, limits| limits(yaml))).await;
-        let other = if on == On::Postgres { Some(app.replica().await) } else { None };
-        let replicas: Vec<&TestApp> = [&app].into_iter().chain(other.as_ref()).collect();
-        let mut rng = Lcg(7);
-        for _ in 0..5 {
-            let mut order = 0;
-            let turns = program(&mut rng, "supervisor", 3, &mut order);
-            let root = begin(&app, &turns).await.str("/task_id");
-            answer_until_completed(&replicas, &mut rng, &root).await;
-            sound(&app, &root).await;
-        }
-        if let Some(other) = other {
-            other.stop().await;
-        }
-        app.stop().await;
+#[apply(on_both)]
+async fn trees_of_any_shape_end_whatever_the_answers(on: On) {
+    let wide = ["supervisor", "analyst", "clerk"].map(|agent| {
+        limited(
+            agent,
+            "max_model_calls: 500, max_tasks: 500, max_duration: 24h",
+        )
+    });
+    let app = with(on, "", |yaml| {
+        wide.iter().fold(yaml, |yaml, limits| limits(yaml))
+    })
+    .await;
+    let other = if on == On::Postgres {
+        Some(app.replica().await)
+    } else {
+        None
+    };
+    let replicas: Vec<&TestApp> = [&app].into_iter().chain(other.as_ref()).collect();
+    let mut rng = Lcg(7);
+    for _ in 0..5 {
+        let mut order = 0;
+        let turns = program(&mut rng, "supervisor", 3, &mut order);
+        let root = begin(&app, &turns).await.str("/task_id");
+        answer_until_completed(&replicas, &mut rng, &root).await;
+        sound(&app, &root).await;
     }
+    if let Some(other) = other {
+        other.stop().await;
+    }
+    app.stop().await;
 }

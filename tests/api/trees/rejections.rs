@@ -1,6 +1,7 @@
 //! Tests of the rejection of a sub-agent's request: the tasks that the rejection ends, and the
 //! agents that are told about the rejection.
 
+use macro_rules_attribute::apply;
 use serde_json::json;
 
 use super::super::approval_cycle::on_both;
@@ -34,146 +35,302 @@ async fn two_held(app: &TestApp) -> (Reply, String, String) {
     (root, analyst, clerk)
 }
 
-on_both! {
-    async fn rejection_cancels_the_asking_sub_agent_and_its_parent_is_told(on: On) {
-        let app = trees(on, "").await;
-        let (root, analysts, clerks) = two_held(&app).await;
-        let root_id = root.str("/task_id");
-        let body = json!({"reason": "wrong customer"});
-        let told = app.owner().post(&format!("/resume/{analysts}/reject"), &body).await;
-        assert_eq!((told.status, told.str("/status").as_str(), told.str("/task_id")), (200, "Paused", root_id.clone()), "{}", told.text);
-        assert_eq!(open(&told).len(), 1, "the clerk still waits");
-        let analyst = only(&app, &root_id, "analyst").await;
-        assert_eq!((&analyst["status"], &analyst["pending"], &analyst["output"]), (&json!("Canceled"), &json!([]), &json!(null)));
-        assert_eq!(outcomes(&items(&app, &id(&analyst)).await), [("refund", "rejected")]);
-        assert_eq!(only(&app, &root_id, "clerk").await["status"], "Paused");
-        let decided = app.owner().get(&format!("/resume/{analysts}")).await;
-        assert_eq!((decided.str("/decision/then"), decided.str("/status")), ("cancel".to_owned(), "resumed".to_owned()));
+#[apply(on_both)]
+async fn rejection_cancels_the_asking_sub_agent_and_its_parent_is_told(on: On) {
+    let app = trees(on, "").await;
+    let (root, analysts, clerks) = two_held(&app).await;
+    let root_id = root.str("/task_id");
+    let body = json!({"reason": "wrong customer"});
+    let told = app
+        .owner()
+        .post(&format!("/resume/{analysts}/reject"), &body)
+        .await;
+    assert_eq!(
+        (
+            told.status,
+            told.str("/status").as_str(),
+            told.str("/task_id")
+        ),
+        (200, "Paused", root_id.clone()),
+        "{}",
+        told.text
+    );
+    assert_eq!(open(&told).len(), 1, "the clerk still waits");
+    let analyst = only(&app, &root_id, "analyst").await;
+    assert_eq!(
+        (&analyst["status"], &analyst["pending"], &analyst["output"]),
+        (&json!("Canceled"), &json!([]), &json!(null))
+    );
+    assert_eq!(
+        outcomes(&items(&app, &id(&analyst)).await),
+        [("refund", "rejected")]
+    );
+    assert_eq!(only(&app, &root_id, "clerk").await["status"], "Paused");
+    let decided = app.owner().get(&format!("/resume/{analysts}")).await;
+    assert_eq!(
+        (decided.str("/decision/then"), decided.str("/status")),
+        ("cancel".to_owned(), "resumed".to_owned())
+    );
 
-        let end = approve(&app.owner(), &clerks).await;
-        assert_eq!((end.str("/status"), end.str("/output")), ("Completed".to_owned(), "supervisor: goes on".to_owned()));
-        assert_eq!(outcomes(&items(&app, &root_id).await), [("analyst", "canceled"), ("clerk", "succeeded")]);
-        let told = results(prompts(&app, "supervisor").last().unwrap());
-        assert_eq!(told.len(), 2);
-        assert!(told[0].to_lowercase().contains("cancel"), "{told:?}");
-        assert_eq!(app.tool.ledger().len(), 1);
-        assert_invariants(&app, &root_id).await;
+    let end = approve(&app.owner(), &clerks).await;
+    assert_eq!(
+        (end.str("/status"), end.str("/output")),
+        ("Completed".to_owned(), "supervisor: goes on".to_owned())
+    );
+    assert_eq!(
+        outcomes(&items(&app, &root_id).await),
+        [("analyst", "canceled"), ("clerk", "succeeded")]
+    );
+    let told = results(prompts(&app, "supervisor").last().unwrap());
+    assert_eq!(told.len(), 2);
+    assert!(told[0].to_lowercase().contains("cancel"), "{told:?}");
+    assert_eq!(app.tool.ledger().len(), 1);
+    assert_invariants(&app, &root_id).await;
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn rejection_with_cancel_root_ends_the_whole_tree(on: On) {
+    let app = trees(on, "").await;
+    let (root, analysts, clerks) = two_held(&app).await;
+    let root_id = root.str("/task_id");
+    let body = json!({"action": "reject", "then": "cancel_root", "reason": "stop it all"});
+    let end = app
+        .owner()
+        .post(&format!("/resume/{analysts}"), &body)
+        .await;
+    assert_eq!(
+        (
+            end.status,
+            end.str("/status").as_str(),
+            &end.body["pending"]
+        ),
+        (200, "Canceled", &json!([])),
+        "{}",
+        end.text
+    );
+    for agent in ["analyst", "clerk"] {
+        assert_eq!(only(&app, &root_id, agent).await["status"], "Canceled");
+    }
+    let late = app.owner().hit(&format!("/resume/{clerks}/approve")).await;
+    assert_eq!(
+        (
+            late.status,
+            late.str("/code").as_str(),
+            late.str("/request/status").as_str()
+        ),
+        (409, "request_withdrawn", "withdrawn")
+    );
+    assert_eq!(late.body["pending"], json!([]));
+    assert_eq!(
+        app.owner()
+            .get(&format!("/resume/{analysts}"))
+            .await
+            .str("/decision/then"),
+        "cancel_root"
+    );
+    let journal = items(&app, &root_id).await;
+    assert!(
+        outcomes(&journal)
+            .iter()
+            .all(|(_, outcome)| *outcome == "canceled"),
+        "{journal:#?}"
+    );
+    assert!(app.tool.ledger().is_empty());
+    assert_eq!(prompts(&app, "supervisor").len(), 1);
+    assert_invariants(&app, &root_id).await;
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn rejection_with_continue_lets_the_sub_agent_go_on(on: On) {
+    let app = trees(on, "").await;
+    let (root, analysts, clerks) = two_held(&app).await;
+    let root_id = root.str("/task_id");
+    let body = json!({"action": "reject", "then": "continue", "reason": "not this one"});
+    let told = app
+        .owner()
+        .post(&format!("/resume/{analysts}"), &body)
+        .await;
+    assert_eq!(told.str("/status"), "Paused", "{}", told.text);
+    let analyst = only(&app, &root_id, "analyst").await;
+    assert_eq!(
+        (&analyst["status"], &analyst["output"]),
+        (&json!("Completed"), &json!("analyst paid 1"))
+    );
+    assert!(results(prompts(&app, "analyst").last().unwrap())[0].contains("not this one"));
+    let end = approve(&app.owner(), &clerks).await;
+    assert_eq!(end.str("/status"), "Completed", "{}", end.text);
+    assert_eq!(
+        outcomes(&items(&app, &root_id).await),
+        [("analyst", "succeeded"), ("clerk", "succeeded")]
+    );
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn rule_decides_which_tasks_a_rejection_ends(on: On) {
+    for (on_reject, root, analyst) in [
+        ("cancel", "Paused", "Canceled"),
+        ("continue", "Paused", "Completed"),
+        ("cancel_root", "Canceled", "Canceled"),
+    ] {
+        let rule = format!(
+            "  - {{ name: first, tools: [refund], when: \"args.order == 1\", decide: hold, on_reject: {on_reject} }}\n"
+        );
+        let app = trees(on, &rule).await;
+        let (held, analysts, _) = two_held(&app).await;
+        let told = app.owner().hit(&format!("/resume/{analysts}/reject")).await;
+        assert_eq!(
+            (told.status, told.str("/status").as_str()),
+            (200, root),
+            "{on_reject}: {}",
+            told.text
+        );
+        assert_eq!(
+            only(&app, &held.str("/task_id"), "analyst").await["status"],
+            analyst,
+            "{on_reject}"
+        );
+        assert_invariants(&app, &held.str("/task_id")).await;
         app.stop().await;
     }
+}
 
-    async fn rejection_with_cancel_root_ends_the_whole_tree(on: On) {
-        let app = trees(on, "").await;
-        let (root, analysts, clerks) = two_held(&app).await;
-        let root_id = root.str("/task_id");
-        let body = json!({"action": "reject", "then": "cancel_root", "reason": "stop it all"});
-        let end = app.owner().post(&format!("/resume/{analysts}"), &body).await;
-        assert_eq!((end.status, end.str("/status").as_str(), &end.body["pending"]), (200, "Canceled", &json!([])), "{}", end.text);
-        for agent in ["analyst", "clerk"] {
-            assert_eq!(only(&app, &root_id, agent).await["status"], "Canceled");
-        }
-        let late = app.owner().hit(&format!("/resume/{clerks}/approve")).await;
-        assert_eq!((late.status, late.str("/code").as_str(), late.str("/request/status").as_str()), (409, "request_withdrawn", "withdrawn"));
-        assert_eq!(late.body["pending"], json!([]));
-        assert_eq!(app.owner().get(&format!("/resume/{analysts}")).await.str("/decision/then"), "cancel_root");
-        let journal = items(&app, &root_id).await;
-        assert!(outcomes(&journal).iter().all(|(_, outcome)| *outcome == "canceled"), "{journal:#?}");
-        assert!(app.tool.ledger().is_empty());
-        assert_eq!(prompts(&app, "supervisor").len(), 1);
-        assert_invariants(&app, &root_id).await;
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn rejection_two_levels_down_is_told_one_level_up_only(on: On) {
+    let app = trees(on, "").await;
+    let middle = give(
+        "analyst",
+        &[turn(&[pays("clerk", 1)]), json!("analyst: then without")],
+    );
+    let root = paused(&app, &[turn(&[middle]), json!("ok")]).await;
+    let root_id = root.str("/task_id");
+    let end = app
+        .owner()
+        .hit(&format!("/resume/{}/reject", open(&root)[0].1))
+        .await;
+    end.assert_status(200, "Completed");
+    assert_eq!(
+        outcomes(&items(&app, &root_id).await),
+        [("analyst", "succeeded")]
+    );
+    let analyst = only(&app, &root_id, "analyst").await;
+    assert_eq!(
+        outcomes(&items(&app, &id(&analyst)).await),
+        [("clerk", "canceled")]
+    );
+    assert_eq!(only(&app, &root_id, "clerk").await["status"], "Canceled");
+    assert_invariants(&app, &root_id).await;
+    app.stop().await;
+}
 
-    async fn rejection_with_continue_lets_the_sub_agent_go_on(on: On) {
-        let app = trees(on, "").await;
-        let (root, analysts, clerks) = two_held(&app).await;
-        let root_id = root.str("/task_id");
-        let body = json!({"action": "reject", "then": "continue", "reason": "not this one"});
-        let told = app.owner().post(&format!("/resume/{analysts}"), &body).await;
-        assert_eq!(told.str("/status"), "Paused", "{}", told.text);
-        let analyst = only(&app, &root_id, "analyst").await;
-        assert_eq!((&analyst["status"], &analyst["output"]), (&json!("Completed"), &json!("analyst paid 1")));
-        assert!(results(prompts(&app, "analyst").last().unwrap())[0].contains("not this one"));
-        let end = approve(&app.owner(), &clerks).await;
-        assert_eq!(end.str("/status"), "Completed", "{}", end.text);
-        assert_eq!(outcomes(&items(&app, &root_id).await), [("analyst", "succeeded"), ("clerk", "succeeded")]);
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn rejection_in_one_sub_agent_holds_for_its_sibling(on: On) {
+    let app = trees(on, "").await;
+    let root = paused(
+        &app,
+        &[
+            turn(&[pays("analyst", 1)]),
+            turn(&[pays("clerk", 1)]),
+            json!("ok"),
+        ],
+    )
+    .await;
+    let root_id = root.str("/task_id");
+    let body = json!({"action": "reject", "then": "continue", "reason": "never order 1"});
+    let end = app
+        .owner()
+        .post(&format!("/resume/{}", open(&root)[0].1), &body)
+        .await;
+    assert_eq!(
+        (end.status, end.str("/status").as_str()),
+        (200, "Completed"),
+        "asked once only: {}",
+        end.text
+    );
+    let journal = items(&app, &id(&only(&app, &root_id, "clerk").await)).await;
+    let judged = typed(&journal, "judged");
+    assert_eq!(judged.last().unwrap()["verdict"], "deny");
+    let call = judged[0]["tool_call_id"].as_str().unwrap().to_owned();
+    let result = results_of(&journal, &call)[0];
+    assert_eq!(result["outcome"], "rejected");
+    assert!(
+        result["content"]
+            .as_str()
+            .unwrap()
+            .contains("never order 1"),
+        "{result}"
+    );
+    assert!(app.tool.ledger().is_empty());
+    app.stop().await;
+}
 
-    async fn rule_decides_which_tasks_a_rejection_ends(on: On) {
-        for (on_reject, root, analyst) in [("cancel", "Paused", "Canceled"), ("continue", "Paused", "Completed"), ("cancel_root", "Canceled", "Canceled")] {
-            let rule = format!("  - {{ name: first, tools: [refund], when: \"args.order == 1\", decide: hold, on_reject: {on_reject} }}\n");
-            let app = trees(on, &rule).await;
-            let (held, analysts, _) = two_held(&app).await;
-            let told = app.owner().hit(&format!("/resume/{analysts}/reject")).await;
-            assert_eq!((told.status, told.str("/status").as_str()), (200, root), "{on_reject}: {}", told.text);
-            assert_eq!(only(&app, &held.str("/task_id"), "analyst").await["status"], analyst, "{on_reject}");
-            assert_invariants(&app, &held.str("/task_id")).await;
-            app.stop().await;
-        }
-    }
+#[apply(on_both)]
+async fn declined_guidance_is_told_to_the_asking_sub_agent(on: On) {
+    let app = trees(on, "").await;
+    let wonders = turn(&[call(
+        "request_human_guidance",
+        &json!({"question": "Which?"}),
+    )]);
+    let root = paused(
+        &app,
+        &[
+            turn(&[give("analyst", &[wonders, json!("analyst: alone then")])]),
+            json!("ok"),
+        ],
+    )
+    .await;
+    let end = app
+        .owner()
+        .hit(&format!("/resume/{}/reject", open(&root)[0].1))
+        .await;
+    assert_eq!(end.str("/status"), "Completed", "{}", end.text);
+    let root_id = root.str("/task_id");
+    let journal = items(&app, &id(&only(&app, &root_id, "analyst").await)).await;
+    assert_eq!(outcomes(&journal), [("request_human_guidance", "rejected")]);
+    app.stop().await;
+}
 
-    async fn rejection_two_levels_down_is_told_one_level_up_only(on: On) {
-        let app = trees(on, "").await;
-        let middle = give("analyst", &[turn(&[pays("clerk", 1)]), json!("analyst: then without")]);
-        let root = paused(&app, &[turn(&[middle]), json!("ok")]).await;
-        let root_id = root.str("/task_id");
-        let end = app.owner().hit(&format!("/resume/{}/reject", open(&root)[0].1)).await;
-        end.assert_status(200, "Completed");
-        assert_eq!(outcomes(&items(&app, &root_id).await), [("analyst", "succeeded")]);
-        let analyst = only(&app, &root_id, "analyst").await;
-        assert_eq!(outcomes(&items(&app, &id(&analyst)).await), [("clerk", "canceled")]);
-        assert_eq!(only(&app, &root_id, "clerk").await["status"], "Canceled");
-        assert_invariants(&app, &root_id).await;
-        app.stop().await;
-    }
-
-    async fn rejection_in_one_sub_agent_holds_for_its_sibling(on: On) {
-        let app = trees(on, "").await;
-        let root = paused(&app, &[turn(&[pays("analyst", 1)]), turn(&[pays("clerk", 1)]), json!("ok")]).await;
-        let root_id = root.str("/task_id");
-        let body = json!({"action": "reject", "then": "continue", "reason": "never order 1"});
-        let end = app.owner().post(&format!("/resume/{}", open(&root)[0].1), &body).await;
-        assert_eq!((end.status, end.str("/status").as_str()), (200, "Completed"), "asked once only: {}", end.text);
-        let journal = items(&app, &id(&only(&app, &root_id, "clerk").await)).await;
-        let judged = typed(&journal, "judged");
-        assert_eq!(judged.last().unwrap()["verdict"], "deny");
-        let call = judged[0]["tool_call_id"].as_str().unwrap().to_owned();
-        let result = results_of(&journal, &call)[0];
-        assert_eq!(result["outcome"], "rejected");
-        assert!(result["content"].as_str().unwrap().contains("never order 1"), "{result}");
-        assert!(app.tool.ledger().is_empty());
-        app.stop().await;
-    }
-
-    async fn declined_guidance_is_told_to_the_asking_sub_agent(on: On) {
-        let app = trees(on, "").await;
-        let wonders = turn(&[call("request_human_guidance", &json!({"question": "Which?"}))]);
-        let root = paused(&app, &[turn(&[give("analyst", &[wonders, json!("analyst: alone then")])]), json!("ok")]).await;
-        let end = app.owner().hit(&format!("/resume/{}/reject", open(&root)[0].1)).await;
-        assert_eq!(end.str("/status"), "Completed", "{}", end.text);
-        let root_id = root.str("/task_id");
-        let journal = items(&app, &id(&only(&app, &root_id, "analyst").await)).await;
-        assert_eq!(outcomes(&journal), [("request_human_guidance", "rejected")]);
-        app.stop().await;
-    }
-
-    async fn cancel_of_a_sub_agent_ends_its_own_sub_agents_too(on: On) {
-        let app = trees(on, "").await;
-        let deep = give("analyst", &[turn(&[pays("clerk", 3)]), json!("deep")]);
-        let root = paused(&app, &[turn(&[deep, pays("clerk", 4)]), json!("ok")]).await;
-        let root_id = root.str("/task_id");
-        assert_eq!(open(&root).len(), 2);
-        let analyst = id(&only(&app, &root_id, "analyst").await);
-        let canceled = app.owner().hit(&format!("/v1/tasks/{analyst}/cancel")).await;
-        assert_eq!((canceled.status, canceled.str("/status").as_str(), canceled.str("/task_id")), (200, "Canceled", analyst.clone()));
-        let waits = still(&app, &root_id).await;
-        assert_eq!((waits.str("/status").as_str(), open(&waits).len()), ("Paused", 1), "{}", waits.text);
-        let below: Vec<_> = of(&app, &root_id, "clerk").await.iter().map(|clerk| clerk["status"].clone()).collect();
-        assert!(below.contains(&json!("Canceled")) && below.contains(&json!("Paused")), "{below:?}");
-        assert_eq!(task(&app, &analyst).await.body["pending"], json!([]));
-        let end = approve(&app.owner(), &open(&waits)[0].1).await;
-        assert_eq!(end.str("/status"), "Completed", "{}", end.text);
-        assert_invariants(&app, &root_id).await;
-        app.stop().await;
-    }
+#[apply(on_both)]
+async fn cancel_of_a_sub_agent_ends_its_own_sub_agents_too(on: On) {
+    let app = trees(on, "").await;
+    let deep = give("analyst", &[turn(&[pays("clerk", 3)]), json!("deep")]);
+    let root = paused(&app, &[turn(&[deep, pays("clerk", 4)]), json!("ok")]).await;
+    let root_id = root.str("/task_id");
+    assert_eq!(open(&root).len(), 2);
+    let analyst = id(&only(&app, &root_id, "analyst").await);
+    let canceled = app
+        .owner()
+        .hit(&format!("/v1/tasks/{analyst}/cancel"))
+        .await;
+    assert_eq!(
+        (
+            canceled.status,
+            canceled.str("/status").as_str(),
+            canceled.str("/task_id")
+        ),
+        (200, "Canceled", analyst.clone())
+    );
+    let waits = still(&app, &root_id).await;
+    assert_eq!(
+        (waits.str("/status").as_str(), open(&waits).len()),
+        ("Paused", 1),
+        "{}",
+        waits.text
+    );
+    let below: Vec<_> = of(&app, &root_id, "clerk")
+        .await
+        .iter()
+        .map(|clerk| clerk["status"].clone())
+        .collect();
+    assert!(
+        below.contains(&json!("Canceled")) && below.contains(&json!("Paused")),
+        "{below:?}"
+    );
+    assert_eq!(task(&app, &analyst).await.body["pending"], json!([]));
+    let end = approve(&app.owner(), &open(&waits)[0].1).await;
+    assert_eq!(end.str("/status"), "Completed", "{}", end.text);
+    assert_invariants(&app, &root_id).await;
+    app.stop().await;
 }

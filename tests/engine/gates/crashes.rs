@@ -14,6 +14,7 @@ use holdpoint::task::item::Outcome;
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::time::Time;
 use holdpoint::world::Clock as _;
+use macro_rules_attribute::apply;
 
 use super::super::engine_harness::EngineHarness;
 use super::super::random_gates::Replica;
@@ -206,36 +207,49 @@ async fn ask_gets_the_result_although_the_answer_to_its_reservation_was_lost() {
     assert_eq!(harness.tool.count(), 1);
 }
 
-both! {
-    async fn call_that_a_crashed_replica_ran_is_continued_by_the_next_equal_ask(fixture) {
-        let harness = harness(fixture).await;
-        let engine = harness.engine(8);
-        let task = crashed_on_the_way(&harness).await;
-        harness.later();
-        let until = harness.journal(task).await.row.asker_until;
-        assert!(until.is_some_and(|until| until > harness.fixture.clock.now()), "the stored presence lasts");
-        driven(&engine).await;
-        let again = ask(&engine, 1, Duration::ZERO).await.call;
-        assert_eq!((again.task_id, again.state), (task, GateState::OutcomeUnknown));
-        assert_eq!(harness.executions(task, "/refund"), 1);
-    }
+#[apply(both)]
+async fn call_that_a_crashed_replica_ran_is_continued_by_the_next_equal_ask(fixture: StoreFixture) {
+    let harness = harness(fixture).await;
+    let engine = harness.engine(8);
+    let task = crashed_on_the_way(&harness).await;
+    harness.later();
+    let until = harness.journal(task).await.row.asker_until;
+    assert!(
+        until.is_some_and(|until| until > harness.fixture.clock.now()),
+        "the stored presence lasts"
+    );
+    driven(&engine).await;
+    let again = ask(&engine, 1, Duration::ZERO).await.call;
+    assert_eq!(
+        (again.task_id, again.state),
+        (task, GateState::OutcomeUnknown)
+    );
+    assert_eq!(harness.executions(task, "/refund"), 1);
+}
 
-    async fn asker_after_a_crash_stays_present_when_another_replica_takes_the_call_over(fixture) {
-        let harness = harness(fixture).await;
-        let (here, there) = (harness.engine(8), harness.engine(8));
-        let task = crashed_on_the_way(&harness).await;
-        harness.fixture.forward(Duration::from_mins(6));
-        let waiting = asking(&here, 1);
-        let now = harness.fixture.clock.now();
-        until_present(&harness, task, |until| until > now).await;
-        driven(&there).await;
-        let is_paused = async || harness.status(task).await == TaskStatus::Paused;
-        until("the task is paused", is_paused).await;
-        until_present(&harness, task, |until| until > now).await;
-        let equal = ask(&there, 1, Duration::ZERO).await.call;
-        assert_ne!(equal.task_id, task);
-        assert!(equal.reason.unwrap().contains("The same call is being run or may have run: a person is asked"));
-        assert_eq!(harness.executions(task, "/refund"), 1);
-        waiting.abort();
-    }
+#[apply(both)]
+async fn asker_after_a_crash_stays_present_when_another_replica_takes_the_call_over(
+    fixture: StoreFixture,
+) {
+    let harness = harness(fixture).await;
+    let (here, there) = (harness.engine(8), harness.engine(8));
+    let task = crashed_on_the_way(&harness).await;
+    harness.fixture.forward(Duration::from_mins(6));
+    let waiting = asking(&here, 1);
+    let now = harness.fixture.clock.now();
+    until_present(&harness, task, |until| until > now).await;
+    driven(&there).await;
+    let is_paused = async || harness.status(task).await == TaskStatus::Paused;
+    until("the task is paused", is_paused).await;
+    until_present(&harness, task, |until| until > now).await;
+    let equal = ask(&there, 1, Duration::ZERO).await.call;
+    assert_ne!(equal.task_id, task);
+    assert!(
+        equal
+            .reason
+            .unwrap()
+            .contains("The same call is being run or may have run: a person is asked")
+    );
+    assert_eq!(harness.executions(task, "/refund"), 1);
+    waiting.abort();
 }

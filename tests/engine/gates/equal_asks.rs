@@ -10,6 +10,7 @@ use holdpoint::task::id::TaskId;
 use holdpoint::task::item::Outcome;
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::time::Time;
+use macro_rules_attribute::apply;
 use sqlx::{AssertSqlSafe, Executor as _};
 use tokio::task::JoinHandle;
 
@@ -160,119 +161,154 @@ async fn until_idle(engine: &Arc<Engine>) {
     until("the engine has nothing to do", is_idle).await;
 }
 
-both! {
-    async fn ask_that_leaves_ends_no_presence_of_a_later_ask(fixture) {
-        let harness = harness(fixture).await;
-        let engines = [(); 3].map(|()| harness.engine(8));
-        let one = |wait| by_key("k", None, refund(1, wait));
-        let (mut asks, mut task) = (Vec::new(), None);
-        for (engine, minutes) in engines.iter().zip([10, 20, 30]) {
-            asks.push(asking_by(engine, one(Duration::from_mins(minutes))));
-            let proposed = until_proposed(&harness).await;
-            let soon = harness.fixture.store.now().await.unwrap() + Duration::from_mins(minutes - 5);
-            until_present(&harness, proposed, |until| until > soon).await;
-            task = Some(proposed);
-        }
-        let task = task.unwrap();
-        let until = harness.journal(task).await.row.asker_until;
-        // The first ask ends with its connection, and the second with its process. The further ask
-        // `polled` does not wait. None of them ends the presence that the third ask has stored.
-        asks[0].abort();
-        let _ = (&mut asks[0]).await;
-        until_idle(&engines[0]).await;
-        engines[1].shut_down(LONG).await;
-        let over = (&mut asks[1]).await.unwrap().unwrap().call;
-        let polled = engines[2].gates().ask(&agent(), &one(Duration::ZERO), None).await.unwrap().call;
-        for call in [over, polled] {
-            assert_eq!((call.task_id, call.state), (task, GateState::Pending));
-        }
-        assert_eq!(harness.journal(task).await.row.asker_until, until);
-        asks[2].abort();
+#[apply(both)]
+async fn ask_that_leaves_ends_no_presence_of_a_later_ask(fixture: StoreFixture) {
+    let harness = harness(fixture).await;
+    let engines = [(); 3].map(|()| harness.engine(8));
+    let one = |wait| by_key("k", None, refund(1, wait));
+    let (mut asks, mut task) = (Vec::new(), None);
+    for (engine, minutes) in engines.iter().zip([10, 20, 30]) {
+        asks.push(asking_by(engine, one(Duration::from_mins(minutes))));
+        let proposed = until_proposed(&harness).await;
+        let soon = harness.fixture.store.now().await.unwrap() + Duration::from_mins(minutes - 5);
+        until_present(&harness, proposed, |until| until > soon).await;
+        task = Some(proposed);
     }
+    let task = task.unwrap();
+    let until = harness.journal(task).await.row.asker_until;
+    // The first ask ends with its connection, and the second with its process. The further ask
+    // `polled` does not wait. None of them ends the presence that the third ask has stored.
+    asks[0].abort();
+    let _ = (&mut asks[0]).await;
+    until_idle(&engines[0]).await;
+    engines[1].shut_down(LONG).await;
+    let over = (&mut asks[1]).await.unwrap().unwrap().call;
+    let polled = engines[2]
+        .gates()
+        .ask(&agent(), &one(Duration::ZERO), None)
+        .await
+        .unwrap()
+        .call;
+    for call in [over, polled] {
+        assert_eq!((call.task_id, call.state), (task, GateState::Pending));
+    }
+    assert_eq!(harness.journal(task).await.row.asker_until, until);
+    asks[2].abort();
+}
 
-    async fn ask_that_names_its_call_ends_a_presence_that_an_earlier_ask_left_behind(fixture) {
-        let harness = harness(fixture).await;
-        let engine = harness.engine(8);
-        let polled = by_key("k", None, refund(1, Duration::ZERO));
-        let task = asks(&engine, &polled).await.task_id;
-        until_at_rest(&harness, task).await;
-        // Simulates an earlier ask whose end was not stored. The row still shows the asker as
-        // present.
-        let until = harness.fixture.store.now().await.unwrap() + LONG;
-        let left = format!("update agent_task set asker_until = {}", until.0);
-        harness.fixture.database().execute(&left).await;
-        let again = asks(&engine, &polled).await;
-        assert_eq!((again.task_id, again.state), (task, GateState::Pending));
-        assert_eq!(harness.journal(task).await.row.asker_until, Some(Time(0)));
-    }
+#[apply(both)]
+async fn ask_that_names_its_call_ends_a_presence_that_an_earlier_ask_left_behind(
+    fixture: StoreFixture,
+) {
+    let harness = harness(fixture).await;
+    let engine = harness.engine(8);
+    let polled = by_key("k", None, refund(1, Duration::ZERO));
+    let task = asks(&engine, &polled).await.task_id;
+    until_at_rest(&harness, task).await;
+    // Simulates an earlier ask whose end was not stored. The row still shows the asker as
+    // present.
+    let until = harness.fixture.store.now().await.unwrap() + LONG;
+    let left = format!("update agent_task set asker_until = {}", until.0);
+    harness.fixture.database().execute(&left).await;
+    let again = asks(&engine, &polled).await;
+    assert_eq!((again.task_id, again.state), (task, GateState::Pending));
+    assert_eq!(harness.journal(task).await.row.asker_until, Some(Time(0)));
+}
 
-    async fn answer_that_is_not_handed_over_ends_no_reservation_of_a_later_ask(fixture) {
-        let harness = harness(fixture).await;
-        let (here, there) = (harness.engine(8), harness.engine(8));
-        let task = ask(&here, 1, Duration::ZERO).await.call.task_id;
-        approve(&harness, &here, task).await;
-        drop(ask(&here, 1, LONG).await);
-        let earlier = ask(&here, 1, Duration::ZERO).await;
-        harness.fixture.forward(Duration::from_secs(6));
-        let later = ask(&there, 1, Duration::ZERO).await;
-        for answer in [&earlier, &later] {
-            assert_eq!((answer.call.task_id, answer.call.outcome), (task, Some(Outcome::Succeeded)));
-        }
-        let until = harness.journal(task).await.row.asker_until;
-        drop(earlier);
-        until_idle(&here).await;
-        assert_eq!(harness.journal(task).await.row.asker_until, until);
-        drop(later);
+#[apply(both)]
+async fn answer_that_is_not_handed_over_ends_no_reservation_of_a_later_ask(fixture: StoreFixture) {
+    let harness = harness(fixture).await;
+    let (here, there) = (harness.engine(8), harness.engine(8));
+    let task = ask(&here, 1, Duration::ZERO).await.call.task_id;
+    approve(&harness, &here, task).await;
+    drop(ask(&here, 1, LONG).await);
+    let earlier = ask(&here, 1, Duration::ZERO).await;
+    harness.fixture.forward(Duration::from_secs(6));
+    let later = ask(&there, 1, Duration::ZERO).await;
+    for answer in [&earlier, &later] {
+        assert_eq!(
+            (answer.call.task_id, answer.call.outcome),
+            (task, Some(Outcome::Succeeded))
+        );
     }
+    let until = harness.journal(task).await.row.asker_until;
+    drop(earlier);
+    until_idle(&here).await;
+    assert_eq!(harness.journal(task).await.row.asker_until, until);
+    drop(later);
+}
 
-    async fn equal_ask_beside_a_call_of_unknown_outcome_says_so_and_the_next_one_continues_that_call(fixture) {
-        let harness = harness(fixture).await;
-        let engine = harness.engine(8);
-        harness.tool.answers(504, "late");
-        let asking = asking_by(&engine, small(1, Duration::from_mins(5)));
-        let task = until_asked(&harness, RequestKind::Reconcile).await;
-        harness.tool.answers(200, "{}");
-        let beside = asks(&engine, &small(1, Duration::ZERO)).await;
-        let says = beside.message();
-        assert_ne!(beside.task_id, task);
-        assert!(says.contains("The same call is being run or may have run: a person is asked about its outcome."), "{says}");
-        abort(asking).await;
-        until_present(&harness, task, |until| until == Time(0)).await;
-        let again = asks(&engine, &small(1, Duration::ZERO)).await;
-        assert_eq!((again.task_id, again.state), (task, GateState::OutcomeUnknown));
-        assert_eq!(harness.tool.count(), 1);
-    }
+#[apply(both)]
+async fn equal_ask_beside_a_call_of_unknown_outcome_says_so_and_the_next_one_continues_that_call(
+    fixture: StoreFixture,
+) {
+    let harness = harness(fixture).await;
+    let engine = harness.engine(8);
+    harness.tool.answers(504, "late");
+    let asking = asking_by(&engine, small(1, Duration::from_mins(5)));
+    let task = until_asked(&harness, RequestKind::Reconcile).await;
+    harness.tool.answers(200, "{}");
+    let beside = asks(&engine, &small(1, Duration::ZERO)).await;
+    let says = beside.message();
+    assert_ne!(beside.task_id, task);
+    assert!(
+        says.contains(
+            "The same call is being run or may have run: a person is asked about its outcome."
+        ),
+        "{says}"
+    );
+    abort(asking).await;
+    until_present(&harness, task, |until| until == Time(0)).await;
+    let again = asks(&engine, &small(1, Duration::ZERO)).await;
+    assert_eq!(
+        (again.task_id, again.state),
+        (task, GateState::OutcomeUnknown)
+    );
+    assert_eq!(harness.tool.count(), 1);
+}
 
-    async fn equal_ask_beside_an_approved_call_says_so_and_the_next_one_continues_that_call(fixture) {
-        let mut harness = harness(fixture).await;
-        let slots = limit_refund(&mut harness);
-        let engine = harness.engine(8);
-        let (task, asking, slot) = waiting_for_a_slot(&harness, &engine, slots).await;
-        let beside = ask(&engine, 1, Duration::ZERO).await.call;
-        let says = beside.message();
-        assert_ne!(beside.task_id, task);
-        assert!(says.contains("The same call was approved and waits for its asker."), "{says}");
-        abort(asking).await;
-        until_present(&harness, task, |until| until == Time(0)).await;
-        drop(slot);
-        until_at_rest(&harness, task).await;
-        let again = ask(&engine, 1, LONG).await.call;
-        assert_eq!((again.task_id, again.outcome), (task, Some(Outcome::Succeeded)));
-    }
+#[apply(both)]
+async fn equal_ask_beside_an_approved_call_says_so_and_the_next_one_continues_that_call(
+    fixture: StoreFixture,
+) {
+    let mut harness = harness(fixture).await;
+    let slots = limit_refund(&mut harness);
+    let engine = harness.engine(8);
+    let (task, asking, slot) = waiting_for_a_slot(&harness, &engine, slots).await;
+    let beside = ask(&engine, 1, Duration::ZERO).await.call;
+    let says = beside.message();
+    assert_ne!(beside.task_id, task);
+    assert!(
+        says.contains("The same call was approved and waits for its asker."),
+        "{says}"
+    );
+    abort(asking).await;
+    until_present(&harness, task, |until| until == Time(0)).await;
+    drop(slot);
+    until_at_rest(&harness, task).await;
+    let again = ask(&engine, 1, LONG).await.call;
+    assert_eq!(
+        (again.task_id, again.outcome),
+        (task, Some(Outcome::Succeeded))
+    );
+}
 
-    async fn call_held_beside_an_equal_one_stays_held_when_its_tool_changes(fixture) {
-        let mut harness = harness(fixture).await;
-        let engine = harness.engine(8);
-        harness.tool.close();
-        let running = asking_by(&engine, small(1, Duration::from_mins(5)));
-        harness.tool.reached(1).await;
-        let held = asks(&engine, &small(1, Duration::ZERO)).await;
-        assert_eq!(held.reason.as_deref(), Some("The same call is being run."));
-        harness.configure(|yaml| yaml.replacen("exclusiveMinimum: 0", "exclusiveMinimum: 1", 1));
-        let changed = harness.engine(8);
-        reject_in_vain(&harness, &changed, held.task_id).await;
-        harness.tool.open();
-        assert_eq!(running.await.unwrap().unwrap().call.outcome, Some(Outcome::Succeeded));
-        assert_eq!(harness.tool.count(), 1);
-    }
+#[apply(both)]
+async fn call_held_beside_an_equal_one_stays_held_when_its_tool_changes(fixture: StoreFixture) {
+    let mut harness = harness(fixture).await;
+    let engine = harness.engine(8);
+    harness.tool.close();
+    let running = asking_by(&engine, small(1, Duration::from_mins(5)));
+    harness.tool.reached(1).await;
+    let held = asks(&engine, &small(1, Duration::ZERO)).await;
+    assert_eq!(held.reason.as_deref(), Some("The same call is being run."));
+    harness.configure(|yaml| yaml.replacen("exclusiveMinimum: 0", "exclusiveMinimum: 1", 1));
+    let changed = harness.engine(8);
+    reject_in_vain(&harness, &changed, held.task_id).await;
+    harness.tool.open();
+    assert_eq!(
+        running.await.unwrap().unwrap().call.outcome,
+        Some(Outcome::Succeeded)
+    );
+    assert_eq!(harness.tool.count(), 1);
 }

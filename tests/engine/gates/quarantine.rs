@@ -11,6 +11,7 @@ use holdpoint::task::id::TaskId;
 use holdpoint::task::item::Outcome;
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::time::Time;
+use macro_rules_attribute::apply;
 
 use super::super::call_slots::limit_refund;
 use super::super::damaged_journals::{CUT, damage};
@@ -54,187 +55,282 @@ async fn unknown_call(harness: &EngineHarness, engine: &Arc<Engine>) -> TaskId {
     task
 }
 
-both! {
-    async fn tool_that_failed_with_5xx_is_held_in_its_session_until_a_person_decides_a_call(fixture) {
-        let harness = with_shell(fixture).await;
+#[apply(both)]
+async fn tool_that_failed_with_5xx_is_held_in_its_session_until_a_person_decides_a_call(
+    fixture: StoreFixture,
+) {
+    let harness = with_shell(fixture).await;
+    let engine = harness.engine(8);
+    harness.tool.answers(500, "broken");
+    let failed = asks(&engine, &small(1, LONG)).await;
+    harness.tool.answers(200, "{}");
+    // Neither `use_within` nor `no_lasts` ends the quarantine.
+    harness.fixture.forward(Duration::from_hours(3));
+    let held = asks(&engine, &small(2, Duration::ZERO)).await;
+    assert_eq!(
+        (failed.outcome, held.state, harness.tool.count()),
+        (Some(Outcome::Failed), GateState::Pending, 1)
+    );
+    let finding = format!(
+        "An earlier call of this tool ({}) failed with status 500 after it was sent.",
+        failed.task_id
+    );
+    let says =
+        format!("{finding} Each call of this tool is held until a human has decided one of them.");
+    assert_eq!(held.reason, Some(says));
+    let elsewhere = Proposal {
+        session_id: Some("other".to_owned()),
+        ..small(3, LONG)
+    };
+    let carol = Caller {
+        permissions: agent().permissions,
+        ..person("carol")
+    };
+    for (caller, proposal) in [(agent(), elsewhere), (carol, small(4, LONG))] {
+        let other = engine
+            .gates()
+            .ask(&caller, &proposal, None)
+            .await
+            .unwrap()
+            .call;
+        assert_eq!(other.outcome, Some(Outcome::Succeeded));
+    }
+    assert!(
+        asks(&engine, &bash(LONG)).await.permit.is_some(),
+        "another tool"
+    );
+    approve(&harness, &engine, held.task_id).await;
+    let after = asks(&engine, &small(5, LONG)).await;
+    assert_eq!(
+        (after.outcome, harness.tool.count()),
+        (Some(Outcome::Succeeded), 4)
+    );
+}
+
+#[apply(both)]
+async fn tool_of_unknown_outcome_is_held_after_the_question_about_it_has_expired(
+    fixture: StoreFixture,
+) {
+    let harness = with_shell(fixture).await;
+    let engine = harness.engine(8);
+    let task = unknown_call(&harness, &engine).await;
+    harness.fixture.forward(Duration::from_hours(25));
+    assert_eq!(engine.worker().expire().await.unwrap(), 1);
+    let has_ended = async || {
+        driven(&engine).await;
+        harness.status(task).await.is_terminal()
+    };
+    until("the call has ended", has_ended).await;
+    let held = asks(&engine, &shell("ls", Duration::ZERO)).await;
+    assert_eq!((held.state, held.permit), (GateState::Pending, None));
+    let reason = held.reason.unwrap();
+    assert!(
+        reason.contains(&format!(
+            "({task}) was started, and its outcome is not known."
+        )),
+        "{reason}"
+    );
+    let [(request, RequestKind::Approval)] = harness.open(held.task_id).await[..] else {
+        panic!("one approval")
+    };
+    engine
+        .decide(&alice(), request, whole(Action::Reject, None), None)
+        .await
+        .unwrap();
+    assert!(asks(&engine, &shell("pwd", LONG)).await.permit.is_some());
+    let same = asks(&engine, &by_key("k", None, bash(Duration::ZERO))).await;
+    assert_eq!(
+        same.reason.as_deref(),
+        Some("The same call may have run before, and no person has decided such a call since.")
+    );
+}
+
+#[apply(both)]
+async fn decision_before_a_call_fails_does_not_end_the_quarantine(fixture: StoreFixture) {
+    let harness = harness(fixture).await;
+    let engine = harness.engine(8);
+    harness.tool.close();
+    let running = asking_by(&engine, small(1, Duration::from_mins(5)));
+    harness.tool.reached(1).await;
+    approved(&harness, &engine, &refund(2, Duration::ZERO)).await;
+    harness.tool.answers(500, "broken").open();
+    assert_eq!(
+        running.await.unwrap().unwrap().call.outcome,
+        Some(Outcome::Failed)
+    );
+    assert_eq!(
+        asks(&engine, &small(3, Duration::ZERO)).await.state,
+        GateState::Pending
+    );
+}
+
+#[apply(both)]
+async fn repeatable_call_that_failed_with_5xx_holds_no_call(fixture: StoreFixture) {
+    let mut harness = harness(fixture).await;
+    for (order, effect) in [(1, "read_only"), (2, "idempotent")] {
+        let repeatable = format!("  refund:\n    effect: {effect}\n");
+        harness.configure(|yaml| yaml.replacen("  refund:\n", &repeatable, 1));
         let engine = harness.engine(8);
+        approved(&harness, &engine, &refund(order, Duration::ZERO)).await;
         harness.tool.answers(500, "broken");
-        let failed = asks(&engine, &small(1, LONG)).await;
+        assert_eq!(
+            asks(&engine, &refund(order, LONG)).await.outcome,
+            Some(Outcome::Failed)
+        );
         harness.tool.answers(200, "{}");
-        // Neither `use_within` nor `no_lasts` ends the quarantine.
-        harness.fixture.forward(Duration::from_hours(3));
-        let held = asks(&engine, &small(2, Duration::ZERO)).await;
-        assert_eq!((failed.outcome, held.state, harness.tool.count()), (Some(Outcome::Failed), GateState::Pending, 1));
-        let finding = format!("An earlier call of this tool ({}) failed with status 500 after it was sent.", failed.task_id);
-        let says = format!("{finding} Each call of this tool is held until a human has decided one of them.");
-        assert_eq!(held.reason, Some(says));
-        let elsewhere = Proposal { session_id: Some("other".to_owned()), ..small(3, LONG) };
-        let carol = Caller { permissions: agent().permissions, ..person("carol") };
-        for (caller, proposal) in [(agent(), elsewhere), (carol, small(4, LONG))] {
-            let other = engine.gates().ask(&caller, &proposal, None).await.unwrap().call;
-            assert_eq!(other.outcome, Some(Outcome::Succeeded));
-        }
-        assert!(asks(&engine, &bash(LONG)).await.permit.is_some(), "another tool");
-        approve(&harness, &engine, held.task_id).await;
-        let after = asks(&engine, &small(5, LONG)).await;
-        assert_eq!((after.outcome, harness.tool.count()), (Some(Outcome::Succeeded), 4));
+        harness.configure(|yaml| yaml.replacen(&repeatable, "  refund:\n", 1));
+        let once = asks(&harness.engine(8), &small(order, LONG)).await;
+        assert_eq!(once.outcome, Some(Outcome::Succeeded), "{effect}");
     }
+}
 
-    async fn tool_of_unknown_outcome_is_held_after_the_question_about_it_has_expired(fixture) {
-        let harness = with_shell(fixture).await;
-        let engine = harness.engine(8);
-        let task = unknown_call(&harness, &engine).await;
-        harness.fixture.forward(Duration::from_hours(25));
-        assert_eq!(engine.worker().expire().await.unwrap(), 1);
-        let has_ended = async || {
-            driven(&engine).await;
-            harness.status(task).await.is_terminal()
-        };
-        until("the call has ended", has_ended).await;
-        let held = asks(&engine, &shell("ls", Duration::ZERO)).await;
-        assert_eq!((held.state, held.permit), (GateState::Pending, None));
-        let reason = held.reason.unwrap();
-        assert!(reason.contains(&format!("({task}) was started, and its outcome is not known.")), "{reason}");
-        let [(request, RequestKind::Approval)] = harness.open(held.task_id).await[..] else {
-            panic!("one approval")
-        };
-        engine.decide(&alice(), request, whole(Action::Reject, None), None).await.unwrap();
-        assert!(asks(&engine, &shell("pwd", LONG)).await.permit.is_some());
-        let same = asks(&engine, &by_key("k", None, bash(Duration::ZERO))).await;
-        assert_eq!(same.reason.as_deref(), Some("The same call may have run before, and no person has decided such a call since."));
-    }
+#[apply(both)]
+async fn started_call_whose_journal_is_unreadable_holds_its_tool(fixture: StoreFixture) {
+    let harness = with_shell(fixture).await;
+    let engine = harness.engine(8);
+    let task = asks(&engine, &bash(LONG)).await.task_id;
+    damage(&harness.fixture, task, CUT, "seq = 2").await;
+    assert!(
+        engine
+            .gates()
+            .read_call(&agent(), task, Duration::ZERO)
+            .await
+            .is_err()
+    );
+    engine.round().await.unwrap();
+    let held = asks(&engine, &shell("ls", Duration::ZERO)).await;
+    assert_eq!((held.state, held.permit), (GateState::Pending, None));
+    let reason = held.reason.unwrap();
+    assert!(
+        reason.contains(&format!("({task}) may have acted.")),
+        "{reason}"
+    );
+}
 
-    async fn decision_before_a_call_fails_does_not_end_the_quarantine(fixture) {
-        let harness = harness(fixture).await;
-        let engine = harness.engine(8);
-        harness.tool.close();
-        let running = asking_by(&engine, small(1, Duration::from_mins(5)));
-        harness.tool.reached(1).await;
-        approved(&harness, &engine, &refund(2, Duration::ZERO)).await;
-        harness.tool.answers(500, "broken").open();
-        assert_eq!(running.await.unwrap().unwrap().call.outcome, Some(Outcome::Failed));
-        assert_eq!(asks(&engine, &small(3, Duration::ZERO)).await.state, GateState::Pending);
-    }
+#[apply(both)]
+async fn call_held_after_a_doubt_stays_held_when_its_tool_changes(fixture: StoreFixture) {
+    let mut harness = harness(fixture).await;
+    let engine = harness.engine(8);
+    harness.tool.answers(500, "broken");
+    let failed = asks(&engine, &small(1, LONG)).await.task_id;
+    harness.tool.answers(200, "{}");
+    let held = asks(&engine, &small(2, Duration::ZERO)).await.task_id;
+    harness.configure(|yaml| yaml.replacen("exclusiveMinimum: 0", "exclusiveMinimum: 1", 1));
+    let changed = harness.engine(8);
+    let waiting = asking_by(&changed, small(2, LONG));
+    until_present(&harness, held, |until| until > Time(0)).await;
+    reject_in_vain(&harness, &changed, held).await;
+    let open = harness.open_specs(held).await;
+    let reason = open[0].own_calls().next().unwrap().reason.clone().unwrap();
+    assert!(
+        reason.contains(&format!("({failed}) failed with status 500")),
+        "{reason}"
+    );
+    let answer = whole(Action::Reject, None);
+    changed
+        .decide(&alice(), open[0].request_id, answer, None)
+        .await
+        .unwrap();
+    let call = waiting.await.unwrap().unwrap().call;
+    assert_eq!(
+        (call.outcome, harness.tool.count()),
+        (Some(Outcome::Rejected), 1)
+    );
+}
 
-    async fn repeatable_call_that_failed_with_5xx_holds_no_call(fixture) {
-        let mut harness = harness(fixture).await;
-        for (order, effect) in [(1, "read_only"), (2, "idempotent")] {
-            let repeatable = format!("  refund:\n    effect: {effect}\n");
-            harness.configure(|yaml| yaml.replacen("  refund:\n", &repeatable, 1));
-            let engine = harness.engine(8);
-            approved(&harness, &engine, &refund(order, Duration::ZERO)).await;
-            harness.tool.answers(500, "broken");
-            assert_eq!(asks(&engine, &refund(order, LONG)).await.outcome, Some(Outcome::Failed));
-            harness.tool.answers(200, "{}");
-            harness.configure(|yaml| yaml.replacen(&repeatable, "  refund:\n", 1));
-            let once = asks(&harness.engine(8), &small(order, LONG)).await;
-            assert_eq!(once.outcome, Some(Outcome::Succeeded), "{effect}");
-        }
-    }
+#[apply(both)]
+async fn allowed_call_that_waits_for_a_slot_is_held_once_its_tool_is_in_doubt(
+    fixture: StoreFixture,
+) {
+    let mut harness = harness(fixture).await;
+    let unlimited = harness.engine(8);
+    let slots = limit_refund(&mut harness);
+    let engine = harness.engine(8);
+    let slot = slots.acquire_owned().await.unwrap();
+    let waiting = asking_by(&engine, small(1, LONG));
+    let task = until_proposed(&harness).await;
+    harness.tool.answers(500, "broken");
+    assert_eq!(
+        asks(&unlimited, &small(2, LONG)).await.outcome,
+        Some(Outcome::Failed)
+    );
+    harness.tool.answers(200, "{}");
+    drop(slot);
+    until_open(&harness, task, RequestKind::Approval).await;
+    approve(&harness, &engine, task).await;
+    let call = waiting.await.unwrap().unwrap().call;
+    assert_eq!(call.outcome, Some(Outcome::Succeeded));
+}
 
-    async fn started_call_whose_journal_is_unreadable_holds_its_tool(fixture) {
-        let harness = with_shell(fixture).await;
-        let engine = harness.engine(8);
-        let task = asks(&engine, &bash(LONG)).await.task_id;
-        damage(&harness.fixture, task, CUT, "seq = 2").await;
-        assert!(engine.gates().read_call(&agent(), task, Duration::ZERO).await.is_err());
-        engine.round().await.unwrap();
-        let held = asks(&engine, &shell("ls", Duration::ZERO)).await;
-        assert_eq!((held.state, held.permit), (GateState::Pending, None));
-        let reason = held.reason.unwrap();
-        assert!(reason.contains(&format!("({task}) may have acted.")), "{reason}");
-    }
+#[apply(both)]
+async fn approved_call_goes_on_after_its_tool_got_into_doubt(fixture: StoreFixture) {
+    let harness = harness(fixture).await;
+    let engine = harness.engine(8);
+    let task = approved(&harness, &engine, &refund(1, Duration::ZERO)).await;
+    harness.tool.answers(500, "broken");
+    assert_eq!(
+        asks(&engine, &small(2, LONG)).await.outcome,
+        Some(Outcome::Failed)
+    );
+    harness.tool.answers(200, "{}");
+    let call = asks(&engine, &refund(1, LONG)).await;
+    assert_eq!(
+        (call.task_id, call.outcome),
+        (task, Some(Outcome::Succeeded))
+    );
+}
 
-    async fn call_held_after_a_doubt_stays_held_when_its_tool_changes(fixture) {
-        let mut harness = harness(fixture).await;
-        let engine = harness.engine(8);
-        harness.tool.answers(500, "broken");
-        let failed = asks(&engine, &small(1, LONG)).await.task_id;
-        harness.tool.answers(200, "{}");
-        let held = asks(&engine, &small(2, Duration::ZERO)).await.task_id;
-        harness.configure(|yaml| yaml.replacen("exclusiveMinimum: 0", "exclusiveMinimum: 1", 1));
-        let changed = harness.engine(8);
-        let waiting = asking_by(&changed, small(2, LONG));
-        until_present(&harness, held, |until| until > Time(0)).await;
-        reject_in_vain(&harness, &changed, held).await;
-        let open = harness.open_specs(held).await;
-        let reason = open[0].own_calls().next().unwrap().reason.clone().unwrap();
-        assert!(reason.contains(&format!("({failed}) failed with status 500")), "{reason}");
-        let answer = whole(Action::Reject, None);
-        changed.decide(&alice(), open[0].request_id, answer, None).await.unwrap();
-        let call = waiting.await.unwrap().unwrap().call;
-        assert_eq!((call.outcome, harness.tool.count()), (Some(Outcome::Rejected), 1));
-    }
+#[apply(both)]
+async fn reason_of_a_call_beside_a_waiting_one_names_the_call_in_doubt(fixture: StoreFixture) {
+    let harness = with_shell(fixture).await;
+    let engine = harness.engine(8);
+    let task = unknown_call(&harness, &engine).await;
+    let named = format!("({task}) was started, and its outcome is not known.");
+    let first = asks(&engine, &shell("ls", Duration::ZERO)).await;
+    assert!(first.reason.as_ref().unwrap().contains(&named), "{first:?}");
+    let waiting = asking_by(&engine, shell("ls", LONG));
+    until_present(&harness, first.task_id, |until| until > Time(0)).await;
+    let second = asks(&engine, &shell("ls", Duration::ZERO)).await;
+    assert_ne!(second.task_id, first.task_id);
+    let reason = second.reason.unwrap();
+    assert!(
+        reason.contains("The same call waits") && reason.contains(&named),
+        "{reason}"
+    );
+    abort(waiting).await;
+}
 
-    async fn allowed_call_that_waits_for_a_slot_is_held_once_its_tool_is_in_doubt(fixture) {
-        let mut harness = harness(fixture).await;
-        let unlimited = harness.engine(8);
-        let slots = limit_refund(&mut harness);
-        let engine = harness.engine(8);
-        let slot = slots.acquire_owned().await.unwrap();
-        let waiting = asking_by(&engine, small(1, LONG));
-        let task = until_proposed(&harness).await;
-        harness.tool.answers(500, "broken");
-        assert_eq!(asks(&unlimited, &small(2, LONG)).await.outcome, Some(Outcome::Failed));
-        harness.tool.answers(200, "{}");
-        drop(slot);
-        until_open(&harness, task, RequestKind::Approval).await;
-        approve(&harness, &engine, task).await;
-        let call = waiting.await.unwrap().unwrap().call;
-        assert_eq!(call.outcome, Some(Outcome::Succeeded));
-    }
+#[apply(both)]
+async fn late_unknown_outcome_of_a_canceled_call_holds_its_tool(fixture: StoreFixture) {
+    let harness = with_shell(fixture).await;
+    let engine = harness.engine(8);
+    let task = asks(&engine, &bash(LONG)).await.task_id;
+    engine.cancel(&alice(), task, None).await.unwrap();
+    let held = asks(&engine, &shell("ls", Duration::ZERO)).await;
+    assert_eq!((held.state, held.permit), (GateState::Pending, None));
+    approve(&harness, &engine, held.task_id).await;
+    assert!(asks(&engine, &shell("pwd", LONG)).await.permit.is_some());
+    report_unknown(&engine, task).await;
+    let held = asks(&engine, &shell("du", Duration::ZERO)).await;
+    assert_eq!((held.state, held.permit), (GateState::Pending, None));
+}
 
-    async fn approved_call_goes_on_after_its_tool_got_into_doubt(fixture) {
-        let harness = harness(fixture).await;
-        let engine = harness.engine(8);
-        let task = approved(&harness, &engine, &refund(1, Duration::ZERO)).await;
-        harness.tool.answers(500, "broken");
-        assert_eq!(asks(&engine, &small(2, LONG)).await.outcome, Some(Outcome::Failed));
-        harness.tool.answers(200, "{}");
-        let call = asks(&engine, &refund(1, LONG)).await;
-        assert_eq!((call.task_id, call.outcome), (task, Some(Outcome::Succeeded)));
-    }
-
-    async fn reason_of_a_call_beside_a_waiting_one_names_the_call_in_doubt(fixture) {
-        let harness = with_shell(fixture).await;
-        let engine = harness.engine(8);
-        let task = unknown_call(&harness, &engine).await;
-        let named = format!("({task}) was started, and its outcome is not known.");
-        let first = asks(&engine, &shell("ls", Duration::ZERO)).await;
-        assert!(first.reason.as_ref().unwrap().contains(&named), "{first:?}");
-        let waiting = asking_by(&engine, shell("ls", LONG));
-        until_present(&harness, first.task_id, |until| until > Time(0)).await;
-        let second = asks(&engine, &shell("ls", Duration::ZERO)).await;
-        assert_ne!(second.task_id, first.task_id);
-        let reason = second.reason.unwrap();
-        assert!(reason.contains("The same call waits") && reason.contains(&named), "{reason}");
-        abort(waiting).await;
-    }
-
-    async fn late_unknown_outcome_of_a_canceled_call_holds_its_tool(fixture) {
-        let harness = with_shell(fixture).await;
-        let engine = harness.engine(8);
-        let task = asks(&engine, &bash(LONG)).await.task_id;
-        engine.cancel(&alice(), task, None).await.unwrap();
-        let held = asks(&engine, &shell("ls", Duration::ZERO)).await;
-        assert_eq!((held.state, held.permit), (GateState::Pending, None));
-        approve(&harness, &engine, held.task_id).await;
-        assert!(asks(&engine, &shell("pwd", LONG)).await.permit.is_some());
-        report_unknown(&engine, task).await;
-        let held = asks(&engine, &shell("du", Duration::ZERO)).await;
-        assert_eq!((held.state, held.permit), (GateState::Pending, None));
-    }
-
-    async fn equal_ask_of_a_call_whose_journal_is_unreadable_is_held(fixture) {
-        let harness = with_shell(fixture).await;
-        let engine = harness.engine(8);
-        let task = asks(&engine, &bash(LONG)).await.task_id;
-        damage(&harness.fixture, task, CUT, "seq = 2").await;
-        assert!(engine.gates().read_call(&agent(), task, Duration::ZERO).await.is_err());
-        engine.round().await.unwrap();
-        let other = asks(&engine, &shell("ls", Duration::ZERO)).await.task_id;
-        approve(&harness, &engine, other).await;
-        let equal = asks(&engine, &by_key("k", None, bash(Duration::ZERO))).await;
-        assert_eq!((equal.state, equal.permit), (GateState::Pending, None));
-    }
+#[apply(both)]
+async fn equal_ask_of_a_call_whose_journal_is_unreadable_is_held(fixture: StoreFixture) {
+    let harness = with_shell(fixture).await;
+    let engine = harness.engine(8);
+    let task = asks(&engine, &bash(LONG)).await.task_id;
+    damage(&harness.fixture, task, CUT, "seq = 2").await;
+    assert!(
+        engine
+            .gates()
+            .read_call(&agent(), task, Duration::ZERO)
+            .await
+            .is_err()
+    );
+    engine.round().await.unwrap();
+    let other = asks(&engine, &shell("ls", Duration::ZERO)).await.task_id;
+    approve(&harness, &engine, other).await;
+    let equal = asks(&engine, &by_key("k", None, bash(Duration::ZERO))).await;
+    assert_eq!((equal.state, equal.permit), (GateState::Pending, None));
 }

@@ -16,6 +16,7 @@ use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::tool_spec::ToolSpec;
 use holdpoint::tool::{Credentials, DefinitionChange, Invocation, StartReason, Tool, ToolAnswer};
+use macro_rules_attribute::apply;
 use serde_json::json;
 
 use super::super::engine_harness::{EngineHarness, alice, fills, outcomes, whole};
@@ -164,175 +165,254 @@ async fn answer_question(harness: &EngineHarness, engine: &Arc<Engine>, task: Ta
     until_at_rest(harness, task).await;
 }
 
-both! {
-    async fn answer_after_use_within_continues_the_call_whose_asker_waits(fixture) {
-        for (proposal, is_held) in [
-            (small(1, Duration::from_mins(5)), false),
-            (refund(2, Duration::from_mins(5)), true),
-        ] {
-            let (harness, server) = served(StoreFixture::like(&fixture).await, vec![question()]).await;
-            let engine = harness.engine(8);
-            let asking = asking_by(&engine, proposal);
-            if is_held {
-                let task = until_asked(&harness, RequestKind::Approval).await;
-                approve(&harness, &engine, task).await;
-            }
-            let task = until_asked(&harness, RequestKind::Elicitation).await;
-            harness.fixture.forward(Duration::from_hours(2));
-            answer(&harness, &engine, task, folder()).await;
-            let call = asking.await.unwrap().unwrap().call;
-            assert_eq!((call.outcome, server.attempts()), (Some(Outcome::Succeeded), 2));
+#[apply(both)]
+async fn answer_after_use_within_continues_the_call_whose_asker_waits(fixture: StoreFixture) {
+    for (proposal, is_held) in [
+        (small(1, Duration::from_mins(5)), false),
+        (refund(2, Duration::from_mins(5)), true),
+    ] {
+        let (harness, server) = served(StoreFixture::like(&fixture).await, vec![question()]).await;
+        let engine = harness.engine(8);
+        let asking = asking_by(&engine, proposal);
+        if is_held {
+            let task = until_asked(&harness, RequestKind::Approval).await;
+            approve(&harness, &engine, task).await;
         }
-    }
-
-    async fn answered_call_waits_for_its_asker_for_use_within_from_the_answer(fixture) {
-        let (harness, server) = served(fixture, vec![question()]).await;
-        let engine = harness.engine(8);
-        let task = questioned(&harness, &engine, &small(1, Duration::ZERO)).await;
-        harness.fixture.forward(Duration::from_mins(50));
-        answer_question(&harness, &engine, task).await;
-        let told = engine.gates().read_call(&agent(), task, Duration::ZERO).await.unwrap();
-        let items = harness.journal(task).await.items;
-        let answered = items.iter().find(|item| matches!(item.fact, Fact::Decision { .. }));
-        let end = answered.map(|item| item.at + Duration::from_hours(1));
-        assert_eq!((told.state, told.expires_at), (GateState::Approved, end));
-        harness.fixture.forward(Duration::from_mins(50));
-        driven(&engine).await;
-        let call = asks(&engine, &small(1, LONG)).await;
-        assert_eq!((call.task_id, call.outcome), (task, Some(Outcome::Succeeded)));
-        assert_eq!(server.attempts(), 2);
-    }
-
-    async fn answered_call_without_its_asker_expires_after_use_within(fixture) {
-        let (harness, server) = served(fixture, vec![question()]).await;
-        let engine = harness.engine(8);
-        let task = questioned(&harness, &engine, &small(1, Duration::ZERO)).await;
-        answer_question(&harness, &engine, task).await;
-        harness.fixture.forward(Duration::from_mins(61));
-        driven(&engine).await;
-        assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Expired]);
-        assert_eq!(server.attempts(), 1);
-    }
-
-    async fn answered_call_without_a_stored_presence_continues_only_with_its_asker(fixture) {
-        let (mut harness, server) = served(fixture, vec![question()]).await;
-        harness.configure(read_only);
-        let engine = harness.engine(8);
-        let named = |wait| by_key("k", None, small(1, wait));
-        let task = questioned(&harness, &engine, &named(Duration::ZERO)).await;
-        // An earlier version of the service stored such a call without its key and without a
-        // presence.
-        let bare = "update agent_task set call_tool = null, call_key = null, asker_until = null, asker_owner = null returning version";
-        assert!(harness.fixture.number(bare).await > 0);
-        answer_question(&harness, &engine, task).await;
-        driven(&engine).await;
-        assert_eq!((harness.status(task).await, server.attempts()), (TaskStatus::Running, 1));
-        let call = asks(&engine, &named(LONG)).await;
-        assert_eq!((call.outcome, server.attempts()), (Some(Outcome::Succeeded), 2));
-    }
-
-    async fn call_of_a_tool_with_a_credential_runs_once_a_person_has_entered_it(fixture) {
-        let mut harness = harness(fixture).await;
-        harness.configure(|yaml| yaml.replace("${TOOL_SECRET}", "{{credential:jira.token}}") + CREDENTIAL);
-        let engine = harness.engine(8);
-        let asking = asking_by(&engine, small(1, Duration::from_mins(5)));
-        let task = until_asked(&harness, RequestKind::Credentials).await;
-        let held = engine.gates().read_call(&agent(), task, Duration::ZERO).await.unwrap();
-        let says = "Held: a person must enter a credential that its tool needs. It has not run.";
-        assert_eq!(held.message(), says);
+        let task = until_asked(&harness, RequestKind::Elicitation).await;
         harness.fixture.forward(Duration::from_hours(2));
-        answer(&harness, &engine, task, token()).await;
+        answer(&harness, &engine, task, folder()).await;
         let call = asking.await.unwrap().unwrap().call;
-        assert_eq!(call.outcome, Some(Outcome::Succeeded));
-        let sent = harness.tool.ledger();
-        assert_eq!(sent.iter().map(|call| call.header("x-secret")).collect::<Vec<_>>(), ["token-0123456789"]);
+        assert_eq!(
+            (call.outcome, server.attempts()),
+            (Some(Outcome::Succeeded), 2)
+        );
     }
+}
 
-    async fn started_call_with_a_question_of_its_server_does_not_say_that_it_has_not_run(fixture) {
-        let (harness, _) = served(fixture, vec![question()]).await;
-        let engine = harness.engine(8);
-        let task = questioned(&harness, &engine, &small(1, Duration::ZERO)).await;
-        let held = engine.gates().read_call(&agent(), task, Duration::ZERO).await.unwrap();
-        let says = "The call was started and has not ended: a person must answer a question of its tool.";
-        assert_eq!((held.state, held.message()), (GateState::Pending, says.to_owned()));
-    }
+#[apply(both)]
+async fn answered_call_waits_for_its_asker_for_use_within_from_the_answer(fixture: StoreFixture) {
+    let (harness, server) = served(fixture, vec![question()]).await;
+    let engine = harness.engine(8);
+    let task = questioned(&harness, &engine, &small(1, Duration::ZERO)).await;
+    harness.fixture.forward(Duration::from_mins(50));
+    answer_question(&harness, &engine, task).await;
+    let told = engine
+        .gates()
+        .read_call(&agent(), task, Duration::ZERO)
+        .await
+        .unwrap();
+    let items = harness.journal(task).await.items;
+    let answered = items
+        .iter()
+        .find(|item| matches!(item.fact, Fact::Decision { .. }));
+    let end = answered.map(|item| item.at + Duration::from_hours(1));
+    assert_eq!((told.state, told.expires_at), (GateState::Approved, end));
+    harness.fixture.forward(Duration::from_mins(50));
+    driven(&engine).await;
+    let call = asks(&engine, &small(1, LONG)).await;
+    assert_eq!(
+        (call.task_id, call.outcome),
+        (task, Some(Outcome::Succeeded))
+    );
+    assert_eq!(server.attempts(), 2);
+}
 
-    async fn started_call_that_a_person_rejects_stays_allowed_and_says_that_it_may_have_run(fixture) {
-        let (harness, server) = served(fixture, vec![question()]).await;
-        let engine = harness.engine(8);
-        let task = questioned(&harness, &engine, &small(1, Duration::ZERO)).await;
-        // The next comparison finds the change, right before the next attempt.
-        *server.change.lock().unwrap() = (Some(changed_definition()), false);
-        answer_question(&harness, &engine, task).await;
-        let asking = asking_by(&engine, small(1, LONG));
-        assert_eq!(until_asked(&harness, RequestKind::Approval).await, task);
-        answer(&harness, &engine, task, whole(Action::Reject, None)).await;
-        let told = asking.await.unwrap().unwrap().call;
-        let read = engine.gates().read_call(&agent(), task, Duration::ZERO).await.unwrap();
-        for call in [told, read] {
-            assert_eq!((call.task_id, call.state), (task, GateState::Settled));
-            assert_eq!((call.decision, call.outcome), (GateDecision::Allow, Some(Outcome::Rejected)));
-            let says = "The call was started and ended as rejected. It may have run. Do not repeat it.";
-            assert_eq!(call.message(), says);
-        }
-        assert_eq!(server.attempts(), 1);
-    }
+#[apply(both)]
+async fn answered_call_without_its_asker_expires_after_use_within(fixture: StoreFixture) {
+    let (harness, server) = served(fixture, vec![question()]).await;
+    let engine = harness.engine(8);
+    let task = questioned(&harness, &engine, &small(1, Duration::ZERO)).await;
+    answer_question(&harness, &engine, task).await;
+    harness.fixture.forward(Duration::from_mins(61));
+    driven(&engine).await;
+    assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Expired]);
+    assert_eq!(server.attempts(), 1);
+}
 
-    async fn call_that_fails_before_its_start_says_why(fixture) {
-        let (harness, server) = served(fixture, Vec::new()).await;
-        *server.down.lock().unwrap() = true;
-        let call = asks(&harness.engine(8), &small(1, LONG)).await;
-        assert_eq!((call.decision, call.outcome), (GateDecision::Deny, Some(Outcome::Failed)));
-        let told = call.message();
-        let begins = told.starts_with("The call was not run (failed): The tool `refund` failed");
-        assert!(begins && told.ends_with("no connection."), "{told}");
-        assert_eq!(server.attempts(), 0);
-    }
+#[apply(both)]
+async fn answered_call_without_a_stored_presence_continues_only_with_its_asker(
+    fixture: StoreFixture,
+) {
+    let (mut harness, server) = served(fixture, vec![question()]).await;
+    harness.configure(read_only);
+    let engine = harness.engine(8);
+    let named = |wait| by_key("k", None, small(1, wait));
+    let task = questioned(&harness, &engine, &named(Duration::ZERO)).await;
+    // An earlier version of the service stored such a call without its key and without a
+    // presence.
+    let bare = "update agent_task set call_tool = null, call_key = null, asker_until = null, asker_owner = null returning version";
+    assert!(harness.fixture.number(bare).await > 0);
+    answer_question(&harness, &engine, task).await;
+    driven(&engine).await;
+    assert_eq!(
+        (harness.status(task).await, server.attempts()),
+        (TaskStatus::Running, 1)
+    );
+    let call = asks(&engine, &named(LONG)).await;
+    assert_eq!(
+        (call.outcome, server.attempts()),
+        (Some(Outcome::Succeeded), 2)
+    );
+}
 
-    async fn repeatable_call_that_is_held_at_its_start_is_continued_by_an_equal_ask(fixture) {
-        let (mut harness, server) = served(fixture, Vec::new()).await;
-        harness.configure(read_only);
-        let engine = harness.engine(8);
-        server.change.lock().unwrap().0 = Some(changed_definition());
-        let held = asks(&engine, &small(1, Duration::ZERO)).await;
-        let task = until_asked(&harness, RequestKind::Approval).await;
-        assert_eq!(held.task_id, task);
-        assert_eq!(asks(&engine, &small(1, Duration::ZERO)).await.task_id, task);
-        approve(&harness, &engine, task).await;
-        until_at_rest(&harness, task).await;
-        assert_eq!(server.attempts(), 0);
-        let call = asks(&engine, &small(1, LONG)).await;
-        assert_eq!((call.task_id, call.outcome), (task, Some(Outcome::Succeeded)));
-        assert_eq!(server.attempts(), 1);
-    }
+#[apply(both)]
+async fn call_of_a_tool_with_a_credential_runs_once_a_person_has_entered_it(fixture: StoreFixture) {
+    let mut harness = harness(fixture).await;
+    harness
+        .configure(|yaml| yaml.replace("${TOOL_SECRET}", "{{credential:jira.token}}") + CREDENTIAL);
+    let engine = harness.engine(8);
+    let asking = asking_by(&engine, small(1, Duration::from_mins(5)));
+    let task = until_asked(&harness, RequestKind::Credentials).await;
+    let held = engine
+        .gates()
+        .read_call(&agent(), task, Duration::ZERO)
+        .await
+        .unwrap();
+    let says = "Held: a person must enter a credential that its tool needs. It has not run.";
+    assert_eq!(held.message(), says);
+    harness.fixture.forward(Duration::from_hours(2));
+    answer(&harness, &engine, task, token()).await;
+    let call = asking.await.unwrap().unwrap().call;
+    assert_eq!(call.outcome, Some(Outcome::Succeeded));
+    let sent = harness.tool.ledger();
+    assert_eq!(
+        sent.iter()
+            .map(|call| call.header("x-secret"))
+            .collect::<Vec<_>>(),
+        ["token-0123456789"]
+    );
+}
 
-    async fn repeatable_call_whose_server_asked_is_continued_by_an_equal_ask(fixture) {
-        let (mut harness, server) = served(fixture, vec![question()]).await;
-        harness.configure(read_only);
-        let engine = harness.engine(8);
-        let task = questioned(&harness, &engine, &small(1, Duration::ZERO)).await;
-        let again = asks(&engine, &small(1, Duration::ZERO)).await;
-        assert_eq!((again.task_id, again.state), (task, GateState::Pending));
-        answer_question(&harness, &engine, task).await;
-        driven(&engine).await;
-        assert_eq!(server.attempts(), 1);
-        let call = asks(&engine, &small(1, LONG)).await;
-        assert_eq!((call.task_id, call.outcome), (task, Some(Outcome::Succeeded)));
-        assert_eq!(server.attempts(), 2);
-    }
+#[apply(both)]
+async fn started_call_with_a_question_of_its_server_does_not_say_that_it_has_not_run(
+    fixture: StoreFixture,
+) {
+    let (harness, _) = served(fixture, vec![question()]).await;
+    let engine = harness.engine(8);
+    let task = questioned(&harness, &engine, &small(1, Duration::ZERO)).await;
+    let held = engine
+        .gates()
+        .read_call(&agent(), task, Duration::ZERO)
+        .await
+        .unwrap();
+    let says =
+        "The call was started and has not ended: a person must answer a question of its tool.";
+    assert_eq!(
+        (held.state, held.message()),
+        (GateState::Pending, says.to_owned())
+    );
+}
 
-    async fn repeatable_call_that_needs_a_credential_is_continued_by_an_equal_ask(fixture) {
-        let mut harness = harness(fixture).await;
-        harness.configure(|yaml| read_only(&yaml.replace("${TOOL_SECRET}", "{{credential:jira.token}}")) + CREDENTIAL);
-        harness.configure(|yaml| yaml.replacen("  coding: {", "  coding: { max_open: 1,", 1));
-        let engine = harness.engine(8);
-        let held = asks(&engine, &small(1, Duration::ZERO)).await;
-        let task = until_asked(&harness, RequestKind::Credentials).await;
-        let other = engine.gates().ask(&agent(), &small(2, Duration::ZERO), None).await;
-        assert!(matches!(other, Err(GateRefusal::TooManyOpen)));
-        answer(&harness, &engine, task, token()).await;
-        let call = asks(&engine, &small(1, LONG)).await;
-        assert_eq!((held.task_id, call.task_id, call.outcome), (task, task, Some(Outcome::Succeeded)));
-        assert_eq!(harness.tool.ledger().len(), 1);
+#[apply(both)]
+async fn started_call_that_a_person_rejects_stays_allowed_and_says_that_it_may_have_run(
+    fixture: StoreFixture,
+) {
+    let (harness, server) = served(fixture, vec![question()]).await;
+    let engine = harness.engine(8);
+    let task = questioned(&harness, &engine, &small(1, Duration::ZERO)).await;
+    // The next comparison finds the change, right before the next attempt.
+    *server.change.lock().unwrap() = (Some(changed_definition()), false);
+    answer_question(&harness, &engine, task).await;
+    let asking = asking_by(&engine, small(1, LONG));
+    assert_eq!(until_asked(&harness, RequestKind::Approval).await, task);
+    answer(&harness, &engine, task, whole(Action::Reject, None)).await;
+    let told = asking.await.unwrap().unwrap().call;
+    let read = engine
+        .gates()
+        .read_call(&agent(), task, Duration::ZERO)
+        .await
+        .unwrap();
+    for call in [told, read] {
+        assert_eq!((call.task_id, call.state), (task, GateState::Settled));
+        assert_eq!(
+            (call.decision, call.outcome),
+            (GateDecision::Allow, Some(Outcome::Rejected))
+        );
+        let says = "The call was started and ended as rejected. It may have run. Do not repeat it.";
+        assert_eq!(call.message(), says);
     }
+    assert_eq!(server.attempts(), 1);
+}
+
+#[apply(both)]
+async fn call_that_fails_before_its_start_says_why(fixture: StoreFixture) {
+    let (harness, server) = served(fixture, Vec::new()).await;
+    *server.down.lock().unwrap() = true;
+    let call = asks(&harness.engine(8), &small(1, LONG)).await;
+    assert_eq!(
+        (call.decision, call.outcome),
+        (GateDecision::Deny, Some(Outcome::Failed))
+    );
+    let told = call.message();
+    let begins = told.starts_with("The call was not run (failed): The tool `refund` failed");
+    assert!(begins && told.ends_with("no connection."), "{told}");
+    assert_eq!(server.attempts(), 0);
+}
+
+#[apply(both)]
+async fn repeatable_call_that_is_held_at_its_start_is_continued_by_an_equal_ask(
+    fixture: StoreFixture,
+) {
+    let (mut harness, server) = served(fixture, Vec::new()).await;
+    harness.configure(read_only);
+    let engine = harness.engine(8);
+    server.change.lock().unwrap().0 = Some(changed_definition());
+    let held = asks(&engine, &small(1, Duration::ZERO)).await;
+    let task = until_asked(&harness, RequestKind::Approval).await;
+    assert_eq!(held.task_id, task);
+    assert_eq!(asks(&engine, &small(1, Duration::ZERO)).await.task_id, task);
+    approve(&harness, &engine, task).await;
+    until_at_rest(&harness, task).await;
+    assert_eq!(server.attempts(), 0);
+    let call = asks(&engine, &small(1, LONG)).await;
+    assert_eq!(
+        (call.task_id, call.outcome),
+        (task, Some(Outcome::Succeeded))
+    );
+    assert_eq!(server.attempts(), 1);
+}
+
+#[apply(both)]
+async fn repeatable_call_whose_server_asked_is_continued_by_an_equal_ask(fixture: StoreFixture) {
+    let (mut harness, server) = served(fixture, vec![question()]).await;
+    harness.configure(read_only);
+    let engine = harness.engine(8);
+    let task = questioned(&harness, &engine, &small(1, Duration::ZERO)).await;
+    let again = asks(&engine, &small(1, Duration::ZERO)).await;
+    assert_eq!((again.task_id, again.state), (task, GateState::Pending));
+    answer_question(&harness, &engine, task).await;
+    driven(&engine).await;
+    assert_eq!(server.attempts(), 1);
+    let call = asks(&engine, &small(1, LONG)).await;
+    assert_eq!(
+        (call.task_id, call.outcome),
+        (task, Some(Outcome::Succeeded))
+    );
+    assert_eq!(server.attempts(), 2);
+}
+
+#[apply(both)]
+async fn repeatable_call_that_needs_a_credential_is_continued_by_an_equal_ask(
+    fixture: StoreFixture,
+) {
+    let mut harness = harness(fixture).await;
+    harness.configure(|yaml| {
+        read_only(&yaml.replace("${TOOL_SECRET}", "{{credential:jira.token}}")) + CREDENTIAL
+    });
+    harness.configure(|yaml| yaml.replacen("  coding: {", "  coding: { max_open: 1,", 1));
+    let engine = harness.engine(8);
+    let held = asks(&engine, &small(1, Duration::ZERO)).await;
+    let task = until_asked(&harness, RequestKind::Credentials).await;
+    let other = engine
+        .gates()
+        .ask(&agent(), &small(2, Duration::ZERO), None)
+        .await;
+    assert!(matches!(other, Err(GateRefusal::TooManyOpen)));
+    answer(&harness, &engine, task, token()).await;
+    let call = asks(&engine, &small(1, LONG)).await;
+    assert_eq!(
+        (held.task_id, call.task_id, call.outcome),
+        (task, task, Some(Outcome::Succeeded))
+    );
+    assert_eq!(harness.tool.ledger().len(), 1);
 }

@@ -8,6 +8,7 @@ use holdpoint::task::id::TaskId;
 use holdpoint::task::item::Outcome;
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::transcript::Message;
+use macro_rules_attribute::apply;
 
 use super::super::engine_harness::{EngineHarness, alice};
 use super::super::invariants::{events_have_no_gaps, inbox_has_the_open_requests};
@@ -255,20 +256,24 @@ async fn dies_at_every_moment(fixture: &StoreFixture, people: People) {
     }
 }
 
-both! {
-    async fn tree_runs_an_approved_call_once_whenever_the_process_dies(fixture) {
-        dies_at_every_moment(&fixture, People::Approve).await;
-    }
+#[apply(both)]
+async fn tree_runs_an_approved_call_once_whenever_the_process_dies(fixture: StoreFixture) {
+    dies_at_every_moment(&fixture, People::Approve).await;
+}
 
-    async fn tree_never_runs_a_rejected_call_whenever_the_process_dies(fixture) {
-        dies_at_every_moment(&fixture, People::Reject).await;
-    }
+#[apply(both)]
+async fn tree_never_runs_a_rejected_call_whenever_the_process_dies(fixture: StoreFixture) {
+    dies_at_every_moment(&fixture, People::Reject).await;
+}
 
-    async fn tree_runs_an_edited_call_as_written_whenever_the_process_dies(fixture) {
-        dies_at_every_moment(&fixture, People::Edit).await;
-    }
+#[apply(both)]
+async fn tree_runs_an_edited_call_as_written_whenever_the_process_dies(fixture: StoreFixture) {
+    dies_at_every_moment(&fixture, People::Edit).await;
+}
 
-    async fn tree_delivers_guidance_to_the_asking_task_whenever_the_process_dies(fixture) {
-        dies_at_every_moment(&fixture, People::Guide).await;
-    }
+#[apply(both)]
+async fn tree_delivers_guidance_to_the_asking_task_whenever_the_process_dies(
+    fixture: StoreFixture,
+) {
+    dies_at_every_moment(&fixture, People::Guide).await;
 }

@@ -13,6 +13,7 @@ use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{CloseReason, Fact, Outcome};
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::{RequestStatus, TaskStatus};
+use macro_rules_attribute::apply;
 
 use super::super::damaged_journals::{CUT, GONE, damage};
 use super::super::engine_harness::{EngineHarness, alice, rejects, whole};
@@ -71,192 +72,384 @@ async fn outcome_of(harness: &EngineHarness, parent: TaskId, child: TaskId) -> O
 
 const DOUBT: &str = "update database_identity set doubted_at = (select max(updated_at) from agent_task) returning doubted_at";
 
-both! {
-    async fn child_canceled_alone_ends_and_its_parent_is_told(fixture) {
-        let harness = EngineHarness::of_trees(fixture, FORK, one_large).await;
+#[apply(both)]
+async fn child_canceled_alone_ends_and_its_parent_is_told(fixture: StoreFixture) {
+    let harness = EngineHarness::of_trees(fixture, FORK, one_large).await;
+    let parts = harness.parts(0);
+    let root = harness.grown(&parts).await;
+    let [first, second] = &harness.asked_by_tree(root).await[..] else {
+        panic!("two are open")
+    };
+    let mid = harness.row(first.task_id).await.parent.unwrap().0;
+    let api = EngineHarness::like(&parts, 0);
+    api.cancel(&alice(), mid, None).await.unwrap();
+    for task in [mid, first.task_id] {
+        assert_eq!(ended(&harness, task).await.0, TaskStatus::Canceled);
+    }
+    assert_eq!(
+        closed(&harness.journal(first.task_id).await, first.spec.request_id),
+        Some(CloseReason::Canceled)
+    );
+    let late = api
+        .decide(
+            &alice(),
+            first.spec.request_id,
+            whole(Action::Approve, None),
+            None,
+        )
+        .await;
+    assert_eq!(late.err(), Some(Refusal::Withdrawn(first.spec.request_id)));
+    assert_eq!(
+        harness.asked_by_tree(root).await,
+        std::slice::from_ref(second),
+        "its sibling waits on"
+    );
+    harness.finish_tree(&parts, root, People::Approve).await;
+    let journals = harness.checked_journals(root).await;
+    assert_eq!(
+        (journals[&root].row.status, ended_as(&journals, root)),
+        (
+            TaskStatus::Completed,
+            vec![Outcome::Canceled, Outcome::Succeeded]
+        )
+    );
+    assert_eq!(
+        (
+            harness.executions(first.task_id, "/refund"),
+            harness.executions(second.task_id, "/refund")
+        ),
+        (0, 1)
+    );
+}
+
+#[apply(both)]
+async fn rejection_in_a_child_cancels_that_child_or_with_cancel_root_the_tree(
+    fixture: StoreFixture,
+) {
+    let harness = EngineHarness::of_trees(fixture, FORK, one_large).await;
+    for then in [Then::Cancel, Then::CancelRoot] {
         let parts = harness.parts(0);
         let root = harness.grown(&parts).await;
-        let [first, second] = &harness.asked_by_tree(root).await[..] else { panic!("two are open") };
+        let [first, second] = &harness.asked_by_tree(root).await[..] else {
+            panic!("two are open")
+        };
+        EngineHarness::like(&parts, 0)
+            .decide(&alice(), first.spec.request_id, rejects(then), None)
+            .await
+            .unwrap();
+        assert_eq!(ended(&harness, first.task_id).await.0, TaskStatus::Canceled);
+        harness.finish_tree(&parts, root, People::Approve).await;
+        let journals = harness.checked_journals(root).await;
+        assert_eq!(ended_as(&journals, first.task_id), [Outcome::Rejected]);
+        let (ends, mine, other) = match then {
+            Then::CancelRoot => (TaskStatus::Canceled, Outcome::Canceled, Outcome::Canceled),
+            Then::Continue | Then::Cancel => {
+                (TaskStatus::Completed, Outcome::Canceled, Outcome::Succeeded)
+            }
+        };
+        assert_eq!(
+            journals[&root].row.status,
+            ends,
+            "{}",
+            harness.description(root).await
+        );
+        assert_eq!(
+            handed_back(&journals, first.task_id).unwrap().outcome,
+            mine,
+            "{}",
+            harness.description(root).await
+        );
+        assert_eq!(ended_as(&journals, second.task_id), [other]);
+    }
+}
+
+#[apply(both)]
+async fn next_message_cancels_the_working_children_and_the_tree_goes_on(fixture: StoreFixture) {
+    let harness = EngineHarness::of_trees(fixture, FORK, one_large).await;
+    let parts = harness.parts(0);
+    // After the second message, the boss starts new children in place of the canceled children.
+    harness.script_by_name(|name, prompt| {
+        let mut prompt = prompt.clone();
+        if name == "boss" && said(&prompt) != "go" {
+            prompt.turn -= 1;
+        }
+        Ok(FORK.answer(one_large, name, &prompt))
+    });
+    let root = harness.grown(&parts).await;
+    let asked = harness.asked_by_tree(root).await;
+    let api = EngineHarness::like(&parts, 0);
+    let refused = api
+        .message(&alice(), asked[0].task_id, superseding("no"), None)
+        .await;
+    assert_eq!(
+        refused.err(),
+        Some(Refusal::NotARoot {
+            root,
+            status: TaskStatus::Paused
+        })
+    );
+    api.message(&alice(), root, superseding("other.7"), None)
+        .await
+        .unwrap();
+    for row in harness
+        .tree(root)
+        .await
+        .into_iter()
+        .filter(|row| row.task_id != root)
+    {
+        assert_eq!(ended(&harness, row.task_id).await.0, TaskStatus::Canceled);
+    }
+    for request in &asked {
+        let row = harness.fixture.request(request.spec.request_id).await;
+        assert_eq!(row.status, RequestStatus::Withdrawn);
+    }
+    assert_eq!(
+        ended_as(&[(root, harness.journal(root).await)].into(), root),
+        [Outcome::Canceled; 2]
+    );
+    harness.finish_tree(&parts, root, People::Approve).await;
+    let journals = harness.checked_journals(root).await;
+    assert_eq!(
+        (journals.len(), journals[&root].row.status),
+        (9, TaskStatus::Completed),
+        "{}",
+        harness.description(root).await
+    );
+    let paid: usize = journals
+        .keys()
+        .map(|task| harness.executions(*task, "/refund"))
+        .sum();
+    assert_eq!(paid, 2, "only those of the second message");
+}
+
+#[apply(both)]
+async fn unreadable_child_fails_and_its_parent_goes_on(fixture: StoreFixture) {
+    for how in DAMAGES {
+        let harness =
+            EngineHarness::of_trees(StoreFixture::like(&fixture).await, FORK, one_large).await;
+        let parts = harness.parts(0);
+        let root = harness.grown(&parts).await;
+        let [first, second] = &harness.asked_by_tree(root).await[..] else {
+            panic!("two are open")
+        };
         let mid = harness.row(first.task_id).await.parent.unwrap().0;
         let api = EngineHarness::like(&parts, 0);
-        api.cancel(&alice(), mid, None).await.unwrap();
-        for task in [mid, first.task_id] {
-            assert_eq!(ended(&harness, task).await.0, TaskStatus::Canceled);
-        }
-        assert_eq!(closed(&harness.journal(first.task_id).await, first.spec.request_id), Some(CloseReason::Canceled));
-        let late = api.decide(&alice(), first.spec.request_id, whole(Action::Approve, None), None).await;
-        assert_eq!(late.err(), Some(Refusal::Withdrawn(first.spec.request_id)));
-        assert_eq!(harness.asked_by_tree(root).await, std::slice::from_ref(second), "its sibling waits on");
-        harness.finish_tree(&parts, root, People::Approve).await;
-        let journals = harness.checked_journals(root).await;
-        assert_eq!((journals[&root].row.status, ended_as(&journals, root)), (TaskStatus::Completed, vec![Outcome::Canceled, Outcome::Succeeded]));
-        assert_eq!((harness.executions(first.task_id, "/refund"), harness.executions(second.task_id, "/refund")), (0, 1));
+        harness.answer_one(&api, first, People::Approve).await;
+        damage(&harness.fixture, first.task_id, how.0, how.1).await;
+        looked_after(&harness, &parts, root).await;
+        assert_eq!(ended(&harness, first.task_id).await, INTEGRITY, "{how:?}");
+        assert_eq!(harness.executions(first.task_id, "/refund"), 0);
+        assert_eq!(
+            outcome_of(&harness, mid, first.task_id).await,
+            Outcome::Failed,
+            "{how:?}"
+        );
+        assert_eq!(
+            harness.row(mid).await.status,
+            TaskStatus::Completed,
+            "{how:?}"
+        );
+        let row = harness.row(root).await;
+        assert_eq!(
+            (row.status, row.busy, row.open_requests),
+            (TaskStatus::Paused, 0, 1),
+            "{how:?}: its sibling waits on"
+        );
+        harness.answer_one(&api, second, People::Approve).await;
+        looked_after(&harness, &parts, root).await;
+        assert_eq!(
+            ended(&harness, root).await.0,
+            TaskStatus::Completed,
+            "{how:?}"
+        );
+        assert_eq!(harness.executions(second.task_id, "/refund"), 1);
     }
+}
 
-    async fn rejection_in_a_child_cancels_that_child_or_with_cancel_root_the_tree(fixture) {
-        let harness = EngineHarness::of_trees(fixture, FORK, one_large).await;
-        for then in [Then::Cancel, Then::CancelRoot] {
-            let parts = harness.parts(0);
-            let root = harness.grown(&parts).await;
-            let [first, second] = &harness.asked_by_tree(root).await[..] else { panic!("two are open") };
-            EngineHarness::like(&parts, 0).decide(&alice(), first.spec.request_id, rejects(then), None).await.unwrap();
-            assert_eq!(ended(&harness, first.task_id).await.0, TaskStatus::Canceled);
-            harness.finish_tree(&parts, root, People::Approve).await;
-            let journals = harness.checked_journals(root).await;
-            assert_eq!(ended_as(&journals, first.task_id), [Outcome::Rejected]);
-            let (ends, mine, other) = match then {
-                Then::CancelRoot => (TaskStatus::Canceled, Outcome::Canceled, Outcome::Canceled),
-                Then::Continue | Then::Cancel => (TaskStatus::Completed, Outcome::Canceled, Outcome::Succeeded),
-            };
-            assert_eq!(journals[&root].row.status, ends, "{}", harness.description(root).await);
-            assert_eq!(handed_back(&journals, first.task_id).unwrap().outcome, mine, "{}", harness.description(root).await);
-            assert_eq!(ended_as(&journals, second.task_id), [other]);
-        }
-    }
-
-    async fn next_message_cancels_the_working_children_and_the_tree_goes_on(fixture) {
-        let harness = EngineHarness::of_trees(fixture, FORK, one_large).await;
+#[apply(both)]
+async fn unreadable_parent_fails_and_its_children_are_canceled(fixture: StoreFixture) {
+    for how in DAMAGES {
+        let harness =
+            EngineHarness::of_trees(StoreFixture::like(&fixture).await, FORK, one_large).await;
         let parts = harness.parts(0);
-        // After the second message, the boss starts new children in place of the canceled children.
-        harness.script_by_name(|name, prompt| {
-            let mut prompt = prompt.clone();
-            if name == "boss" && said(&prompt) != "go" {
-                prompt.turn -= 1;
-            }
-            Ok(FORK.answer(one_large, name, &prompt))
-        });
         let root = harness.grown(&parts).await;
-        let asked = harness.asked_by_tree(root).await;
+        let [first, second] = &harness.asked_by_tree(root).await[..] else {
+            panic!("two are open")
+        };
+        let mid = harness.row(first.task_id).await.parent.unwrap().0;
+        damage(&harness.fixture, mid, how.0, how.1).await;
+        // A read of the journal fails, unless the damage has removed all items (`seq > 0`).
+        assert!(harness.fixture.store.journal(mid).await.is_err() || how.1 == "seq > 0");
+        harness.fixture.store.report_unreadable(mid);
+        looked_after(&harness, &parts, root).await;
+        assert_eq!(ended(&harness, mid).await, INTEGRITY, "{how:?}");
+        assert_eq!(
+            ended(&harness, first.task_id).await.0,
+            TaskStatus::Canceled,
+            "{how:?}"
+        );
+        assert_eq!(
+            outcome_of(&harness, root, mid).await,
+            Outcome::Failed,
+            "{how:?}"
+        );
         let api = EngineHarness::like(&parts, 0);
-        let refused = api.message(&alice(), asked[0].task_id, superseding("no"), None).await;
-        assert_eq!(refused.err(), Some(Refusal::NotARoot { root, status: TaskStatus::Paused }));
-        api.message(&alice(), root, superseding("other.7"), None).await.unwrap();
-        for row in harness.tree(root).await.into_iter().filter(|row| row.task_id != root) {
-            assert_eq!(ended(&harness, row.task_id).await.0, TaskStatus::Canceled);
-        }
-        for request in &asked {
-            let row = harness.fixture.request(request.spec.request_id).await;
-            assert_eq!(row.status, RequestStatus::Withdrawn);
-        }
-        assert_eq!(ended_as(&[(root, harness.journal(root).await)].into(), root), [Outcome::Canceled; 2]);
-        harness.finish_tree(&parts, root, People::Approve).await;
-        let journals = harness.checked_journals(root).await;
-        assert_eq!((journals.len(), journals[&root].row.status), (9, TaskStatus::Completed), "{}", harness.description(root).await);
-        let paid: usize = journals.keys().map(|task| harness.executions(*task, "/refund")).sum();
-        assert_eq!(paid, 2, "only those of the second message");
+        let late = api
+            .decide(
+                &alice(),
+                first.spec.request_id,
+                whole(Action::Approve, None),
+                None,
+            )
+            .await;
+        assert_eq!(late.err(), Some(Refusal::Withdrawn(first.spec.request_id)));
+        harness.answer_one(&api, second, People::Approve).await;
+        looked_after(&harness, &parts, root).await;
+        assert_eq!(
+            ended(&harness, root).await.0,
+            TaskStatus::Completed,
+            "{how:?}"
+        );
+        assert_eq!(
+            (
+                harness.executions(first.task_id, "/refund"),
+                harness.executions(second.task_id, "/refund")
+            ),
+            (0, 1)
+        );
     }
+}
 
-    async fn unreadable_child_fails_and_its_parent_goes_on(fixture) {
-        for how in DAMAGES {
-            let harness = EngineHarness::of_trees(StoreFixture::like(&fixture).await, FORK, one_large).await;
-            let parts = harness.parts(0);
-            let root = harness.grown(&parts).await;
-            let [first, second] = &harness.asked_by_tree(root).await[..] else { panic!("two are open") };
-            let mid = harness.row(first.task_id).await.parent.unwrap().0;
-            let api = EngineHarness::like(&parts, 0);
-            harness.answer_one(&api, first, People::Approve).await;
-            damage(&harness.fixture, first.task_id, how.0, how.1).await;
-            looked_after(&harness, &parts, root).await;
-            assert_eq!(ended(&harness, first.task_id).await, INTEGRITY, "{how:?}");
-            assert_eq!(harness.executions(first.task_id, "/refund"), 0);
-            assert_eq!(outcome_of(&harness, mid, first.task_id).await, Outcome::Failed, "{how:?}");
-            assert_eq!(harness.row(mid).await.status, TaskStatus::Completed, "{how:?}");
-            let row = harness.row(root).await;
-            assert_eq!((row.status, row.busy, row.open_requests), (TaskStatus::Paused, 0, 1), "{how:?}: its sibling waits on");
-            harness.answer_one(&api, second, People::Approve).await;
-            looked_after(&harness, &parts, root).await;
-            assert_eq!(ended(&harness, root).await.0, TaskStatus::Completed, "{how:?}");
-            assert_eq!(harness.executions(second.task_id, "/refund"), 1);
-        }
-    }
-
-    async fn unreadable_parent_fails_and_its_children_are_canceled(fixture) {
-        for how in DAMAGES {
-            let harness = EngineHarness::of_trees(StoreFixture::like(&fixture).await, FORK, one_large).await;
-            let parts = harness.parts(0);
-            let root = harness.grown(&parts).await;
-            let [first, second] = &harness.asked_by_tree(root).await[..] else { panic!("two are open") };
-            let mid = harness.row(first.task_id).await.parent.unwrap().0;
-            damage(&harness.fixture, mid, how.0, how.1).await;
-            // A read of the journal fails, unless the damage has removed all items (`seq > 0`).
-            assert!(harness.fixture.store.journal(mid).await.is_err() || how.1 == "seq > 0");
-            harness.fixture.store.report_unreadable(mid);
-            looked_after(&harness, &parts, root).await;
-            assert_eq!(ended(&harness, mid).await, INTEGRITY, "{how:?}");
-            assert_eq!(ended(&harness, first.task_id).await.0, TaskStatus::Canceled, "{how:?}");
-            assert_eq!(outcome_of(&harness, root, mid).await, Outcome::Failed, "{how:?}");
-            let api = EngineHarness::like(&parts, 0);
-            let late = api.decide(&alice(), first.spec.request_id, whole(Action::Approve, None), None).await;
-            assert_eq!(late.err(), Some(Refusal::Withdrawn(first.spec.request_id)));
-            harness.answer_one(&api, second, People::Approve).await;
-            looked_after(&harness, &parts, root).await;
-            assert_eq!(ended(&harness, root).await.0, TaskStatus::Completed, "{how:?}");
-            assert_eq!((harness.executions(first.task_id, "/refund"), harness.executions(second.task_id, "/refund")), (0, 1));
-        }
-    }
-
-    async fn unreadable_root_ends_its_whole_tree(fixture) {
-        for how in DAMAGES {
-            let harness = EngineHarness::of_trees(StoreFixture::like(&fixture).await, FORK, one_large).await;
-            let parts = harness.parts(0);
-            let root = harness.grown(&parts).await;
-            let asked = harness.asked_by_tree(root).await;
-            let others: Vec<_> = harness.tree(root).await.into_iter().map(|row| row.task_id).filter(|task| *task != root).collect();
-            damage(&harness.fixture, root, how.0, how.1).await;
-            // After the decision a call may run, so a driver loads the root and finds the damage.
-            let api = EngineHarness::like(&parts, 0);
-            let _ = api.decide(&alice(), asked[0].spec.request_id, whole(Action::Approve, None), None).await;
-            looked_after(&harness, &parts, root).await;
-            assert_eq!(ended(&harness, root).await, INTEGRITY, "{how:?}");
-            for task in others {
-                assert!(ended(&harness, task).await.0.is_terminal(), "{how:?}: {:?}", harness.row(task).await);
-            }
-            let left = harness.fixture.store.pending(root, root).await.unwrap();
-            assert!(left.is_empty(), "{how:?}: {left:?}");
-            assert!(harness.executions(asked[0].task_id, "/refund") <= 1);
-            assert_eq!(harness.executions(asked[1].task_id, "/refund"), 0);
-        }
-    }
-
-    async fn approved_but_unstarted_call_of_a_child_is_asked_about_after_a_restore(fixture) {
-        let harness = EngineHarness::of_trees(fixture, FORK, one_large).await;
+#[apply(both)]
+async fn unreadable_root_ends_its_whole_tree(fixture: StoreFixture) {
+    for how in DAMAGES {
+        let harness =
+            EngineHarness::of_trees(StoreFixture::like(&fixture).await, FORK, one_large).await;
         let parts = harness.parts(0);
         let root = harness.grown(&parts).await;
-        let [first, second] = &harness.asked_by_tree(root).await[..] else { panic!("two are open") };
-        harness.answer_one(&EngineHarness::like(&parts, 0), first, People::Approve).await;
-        assert_eq!(harness.fixture.numbers(DOUBT).await.unwrap().len(), 1);
-        TreeDriver::of(&harness, &parts, root).drive(usize::MAX).await;
-        assert!(harness.tool.ledger().is_empty(), "the call may have run already");
         let asked = harness.asked_by_tree(root).await;
-        let kinds: Vec<_> = asked.iter().map(|request| (request.task_id, request.spec.kind)).collect();
-        assert_eq!(kinds, [(second.task_id, RequestKind::Approval), (first.task_id, RequestKind::Reconcile)]);
-        assert!(asked[0].history_uncertain && !asked[1].history_uncertain);
-        harness.finish_tree(&parts, root, People::Approve).await;
-        let journals = harness.checked_journals(root).await;
-        assert_eq!(journals[&root].row.status, TaskStatus::Completed);
-        assert_eq!((harness.executions(first.task_id, "/refund"), harness.executions(second.task_id, "/refund")), (1, 1));
-    }
-
-    async fn payment_of_a_sub_agent_lost_in_a_restore_is_not_repeated_by_a_rule(fixture) {
-        let harness = EngineHarness::of_trees(fixture, FORK, one_small).await;
-        let parts = harness.parts(0);
-        let driver = TreeDriver::start(&harness, &parts).await;
-        let root = driver.root;
-        drop(driver);
-        // The restored history ends with the user's message. The later work of all sub-agents is
-        // lost.
-        assert_eq!(harness.fixture.numbers(DOUBT).await.unwrap().len(), 1);
-        TreeDriver::of(&harness, &parts, root).drive(usize::MAX).await;
-        assert!(harness.tool.ledger().is_empty(), "no rule allows the call: {}", harness.description(root).await);
-        assert_eq!(harness.row(root).await.status, TaskStatus::Paused, "{}", harness.description(root).await);
-        harness.finish_tree(&parts, root, People::Approve).await;
-        let journals = harness.checked_journals(root).await;
-        assert_eq!(journals[&root].row.status, TaskStatus::Completed);
-        let paid: Vec<_> = harness.of_agent(root, LEAF).await.iter().map(|leaf| harness.executions(*leaf, "/refund")).collect();
-        assert_eq!(paid, [1, 1], "when a human has said so");
-        for leaf in harness.of_agent(root, LEAF).await {
-            let asked = place(&journals[&leaf], |fact| matches!(fact, Fact::InterventionRequested(_)));
-            assert!(asked.is_some(), "of the payment itself: {}", harness.description(root).await);
+        let others: Vec<_> = harness
+            .tree(root)
+            .await
+            .into_iter()
+            .map(|row| row.task_id)
+            .filter(|task| *task != root)
+            .collect();
+        damage(&harness.fixture, root, how.0, how.1).await;
+        // After the decision a call may run, so a driver loads the root and finds the damage.
+        let api = EngineHarness::like(&parts, 0);
+        let _ = api
+            .decide(
+                &alice(),
+                asked[0].spec.request_id,
+                whole(Action::Approve, None),
+                None,
+            )
+            .await;
+        looked_after(&harness, &parts, root).await;
+        assert_eq!(ended(&harness, root).await, INTEGRITY, "{how:?}");
+        for task in others {
+            assert!(
+                ended(&harness, task).await.0.is_terminal(),
+                "{how:?}: {:?}",
+                harness.row(task).await
+            );
         }
+        let left = harness.fixture.store.pending(root, root).await.unwrap();
+        assert!(left.is_empty(), "{how:?}: {left:?}");
+        assert!(harness.executions(asked[0].task_id, "/refund") <= 1);
+        assert_eq!(harness.executions(asked[1].task_id, "/refund"), 0);
+    }
+}
+
+#[apply(both)]
+async fn approved_but_unstarted_call_of_a_child_is_asked_about_after_a_restore(
+    fixture: StoreFixture,
+) {
+    let harness = EngineHarness::of_trees(fixture, FORK, one_large).await;
+    let parts = harness.parts(0);
+    let root = harness.grown(&parts).await;
+    let [first, second] = &harness.asked_by_tree(root).await[..] else {
+        panic!("two are open")
+    };
+    harness
+        .answer_one(&EngineHarness::like(&parts, 0), first, People::Approve)
+        .await;
+    assert_eq!(harness.fixture.numbers(DOUBT).await.unwrap().len(), 1);
+    TreeDriver::of(&harness, &parts, root)
+        .drive(usize::MAX)
+        .await;
+    assert!(
+        harness.tool.ledger().is_empty(),
+        "the call may have run already"
+    );
+    let asked = harness.asked_by_tree(root).await;
+    let kinds: Vec<_> = asked
+        .iter()
+        .map(|request| (request.task_id, request.spec.kind))
+        .collect();
+    assert_eq!(
+        kinds,
+        [
+            (second.task_id, RequestKind::Approval),
+            (first.task_id, RequestKind::Reconcile)
+        ]
+    );
+    assert!(asked[0].history_uncertain && !asked[1].history_uncertain);
+    harness.finish_tree(&parts, root, People::Approve).await;
+    let journals = harness.checked_journals(root).await;
+    assert_eq!(journals[&root].row.status, TaskStatus::Completed);
+    assert_eq!(
+        (
+            harness.executions(first.task_id, "/refund"),
+            harness.executions(second.task_id, "/refund")
+        ),
+        (1, 1)
+    );
+}
+
+#[apply(both)]
+async fn payment_of_a_sub_agent_lost_in_a_restore_is_not_repeated_by_a_rule(fixture: StoreFixture) {
+    let harness = EngineHarness::of_trees(fixture, FORK, one_small).await;
+    let parts = harness.parts(0);
+    let driver = TreeDriver::start(&harness, &parts).await;
+    let root = driver.root;
+    drop(driver);
+    // The restored history ends with the user's message. The later work of all sub-agents is
+    // lost.
+    assert_eq!(harness.fixture.numbers(DOUBT).await.unwrap().len(), 1);
+    TreeDriver::of(&harness, &parts, root)
+        .drive(usize::MAX)
+        .await;
+    assert!(
+        harness.tool.ledger().is_empty(),
+        "no rule allows the call: {}",
+        harness.description(root).await
+    );
+    assert_eq!(
+        harness.row(root).await.status,
+        TaskStatus::Paused,
+        "{}",
+        harness.description(root).await
+    );
+    harness.finish_tree(&parts, root, People::Approve).await;
+    let journals = harness.checked_journals(root).await;
+    assert_eq!(journals[&root].row.status, TaskStatus::Completed);
+    let paid: Vec<_> = harness
+        .of_agent(root, LEAF)
+        .await
+        .iter()
+        .map(|leaf| harness.executions(*leaf, "/refund"))
+        .collect();
+    assert_eq!(paid, [1, 1], "when a human has said so");
+    for leaf in harness.of_agent(root, LEAF).await {
+        let asked = place(&journals[&leaf], |fact| {
+            matches!(fact, Fact::InterventionRequested(_))
+        });
+        assert!(
+            asked.is_some(),
+            "of the payment itself: {}",
+            harness.description(root).await
+        );
     }
 }

@@ -14,6 +14,7 @@ use holdpoint::task::change::Journal;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::status::TaskStatus;
+use macro_rules_attribute::apply;
 
 use super::super::engine_harness::{EngineHarness, alice};
 use super::super::invariants::{events_have_no_gaps, inbox_has_the_open_requests};
@@ -253,16 +254,19 @@ async fn interrupted_everywhere(fixture: StoreFixture, meanwhile: Meanwhile) {
     inbox_has_the_open_requests(&harness.fixture).await;
 }
 
-both! {
-    async fn cancel_of_the_root_between_any_two_lines_ends_the_whole_tree(fixture) {
-        interrupted_everywhere(fixture, Meanwhile::CancelRoot).await;
-    }
+#[apply(both)]
+async fn cancel_of_the_root_between_any_two_lines_ends_the_whole_tree(fixture: StoreFixture) {
+    interrupted_everywhere(fixture, Meanwhile::CancelRoot).await;
+}
 
-    async fn cancel_of_one_branch_between_any_two_lines_is_told_to_its_parent_once(fixture) {
-        interrupted_everywhere(fixture, Meanwhile::CancelBranch).await;
-    }
+#[apply(both)]
+async fn cancel_of_one_branch_between_any_two_lines_is_told_to_its_parent_once(
+    fixture: StoreFixture,
+) {
+    interrupted_everywhere(fixture, Meanwhile::CancelBranch).await;
+}
 
-    async fn takeover_between_any_two_lines_of_a_tree_starts_nothing_twice(fixture) {
-        interrupted_everywhere(fixture, Meanwhile::Takeover).await;
-    }
+#[apply(both)]
+async fn takeover_between_any_two_lines_of_a_tree_starts_nothing_twice(fixture: StoreFixture) {
+    interrupted_everywhere(fixture, Meanwhile::Takeover).await;
 }

@@ -14,6 +14,7 @@ use holdpoint::task::id::TaskId;
 use holdpoint::task::item::Outcome;
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::transcript::Message;
+use macro_rules_attribute::apply;
 
 use super::super::call_decisions::edit;
 use super::super::damaged_journals::{GONE, damage};
@@ -191,156 +192,262 @@ async fn of_one_session(fixture: StoreFixture) -> EngineHarness {
     harness
 }
 
-both! {
-    async fn tool_quarantined_while_a_siblings_model_answers_is_not_run_by_a_rule(fixture) {
-        let harness = EngineHarness::of_trees(fixture, Shape::flat(2), one_small).await;
-        let parts = harness.parts(0);
-        let engine = EngineHarness::like(&parts, 4);
-        let (root, thinking, other) = one_thinks(&harness, &engine).await;
-        harness.tool.answers(500, "sorry");
-        other.await;
-        harness.tool.answers(200, "paid");
-        thinking.await;
-        assert_eq!(harness.tool.ledger().len(), 1, "{}", harness.description(root).await);
-        assert_eq!(harness.asked_by_tree(root).await.len(), 1);
-        balanced(&harness, root).await;
-        harness.finish_tree(&parts, root, People::Approve).await;
-        harness.checked_journals(root).await;
-    }
+#[apply(both)]
+async fn tool_quarantined_while_a_siblings_model_answers_is_not_run_by_a_rule(
+    fixture: StoreFixture,
+) {
+    let harness = EngineHarness::of_trees(fixture, Shape::flat(2), one_small).await;
+    let parts = harness.parts(0);
+    let engine = EngineHarness::like(&parts, 4);
+    let (root, thinking, other) = one_thinks(&harness, &engine).await;
+    harness.tool.answers(500, "sorry");
+    other.await;
+    harness.tool.answers(200, "paid");
+    thinking.await;
+    assert_eq!(
+        harness.tool.ledger().len(),
+        1,
+        "{}",
+        harness.description(root).await
+    );
+    assert_eq!(harness.asked_by_tree(root).await.len(), 1);
+    balanced(&harness, root).await;
+    harness.finish_tree(&parts, root, People::Approve).await;
+    harness.checked_journals(root).await;
+}
 
-    async fn rejection_made_while_a_siblings_model_answers_holds_for_the_sibling(fixture) {
-        let harness = EngineHarness::of_trees(fixture, Shape::flat(2), the_same).await;
-        let parts = harness.parts(0);
-        let engine = EngineHarness::like(&parts, 4);
-        let (root, thinking, other) = one_thinks(&harness, &engine).await;
-        other.await;
-        let [request] = &harness.asked_by_tree(root).await[..] else { panic!("one is open") };
-        let api = EngineHarness::like(&parts, 0);
-        api.decide(&alice(), request.spec.request_id, rejects(Then::Continue), None).await.unwrap();
-        thinking.await;
-        TreeDriver::of(&harness, &parts, root).drive(usize::MAX).await;
-        assert!(harness.asked_by_tree(root).await.is_empty(), "{}", harness.description(root).await);
-        for leaf in harness.of_agent(root, LEAF).await {
-            assert_eq!(outcomes(&harness.journal(leaf).await), [Outcome::Rejected]);
+#[apply(both)]
+async fn rejection_made_while_a_siblings_model_answers_holds_for_the_sibling(
+    fixture: StoreFixture,
+) {
+    let harness = EngineHarness::of_trees(fixture, Shape::flat(2), the_same).await;
+    let parts = harness.parts(0);
+    let engine = EngineHarness::like(&parts, 4);
+    let (root, thinking, other) = one_thinks(&harness, &engine).await;
+    other.await;
+    let [request] = &harness.asked_by_tree(root).await[..] else {
+        panic!("one is open")
+    };
+    let api = EngineHarness::like(&parts, 0);
+    api.decide(
+        &alice(),
+        request.spec.request_id,
+        rejects(Then::Continue),
+        None,
+    )
+    .await
+    .unwrap();
+    thinking.await;
+    TreeDriver::of(&harness, &parts, root)
+        .drive(usize::MAX)
+        .await;
+    assert!(
+        harness.asked_by_tree(root).await.is_empty(),
+        "{}",
+        harness.description(root).await
+    );
+    for leaf in harness.of_agent(root, LEAF).await {
+        assert_eq!(outcomes(&harness.journal(leaf).await), [Outcome::Rejected]);
+    }
+    harness.checked_journals(root).await;
+}
+
+#[apply(both)]
+async fn task_waiting_to_open_a_request_is_woken_when_one_closes_while_it_parks(
+    fixture: StoreFixture,
+) {
+    let harness = EngineHarness::of_trees(fixture, Shape::flat(3), twenty_one).await;
+    let parts = harness.parts(0);
+    let api = EngineHarness::like(&parts, 0);
+    for polls in 1.. {
+        let (root, mut last) = twenty_are_open(&harness, &parts).await;
+        let over = after_polls(&mut last, polls).await;
+        let asked = harness.asked_by_tree(root).await;
+        assert_eq!(asked.len(), 20);
+        harness.answer_one(&api, &asked[0], People::Guide).await;
+        if !over {
+            last.await;
         }
-        harness.checked_journals(root).await;
-    }
-
-    async fn task_waiting_to_open_a_request_is_woken_when_one_closes_while_it_parks(fixture) {
-        let harness = EngineHarness::of_trees(fixture, Shape::flat(3), twenty_one).await;
-        let parts = harness.parts(0);
-        let api = EngineHarness::like(&parts, 0);
-        for polls in 1.. {
-            let (root, mut last) = twenty_are_open(&harness, &parts).await;
-            let over = after_polls(&mut last, polls).await;
-            let asked = harness.asked_by_tree(root).await;
-            assert_eq!(asked.len(), 20);
-            harness.answer_one(&api, &asked[0], People::Guide).await;
-            if !over {
-                last.await;
-            }
-            TreeDriver::of(&harness, &parts, root).drive(usize::MAX).await;
-            let open = harness.asked_by_tree(root).await.len();
-            assert_eq!(open, 20, "after {polls} polls: {}", harness.description(root).await);
-            balanced(&harness, root).await;
-            if over {
-                assert!(polls > 1, "the driver was never interrupted");
-                break;
-            }
+        TreeDriver::of(&harness, &parts, root)
+            .drive(usize::MAX)
+            .await;
+        let open = harness.asked_by_tree(root).await.len();
+        assert_eq!(
+            open,
+            20,
+            "after {polls} polls: {}",
+            harness.description(root).await
+        );
+        balanced(&harness, root).await;
+        if over {
+            assert!(polls > 1, "the driver was never interrupted");
+            break;
         }
     }
+}
 
-    async fn overdue_requests_of_one_tree_are_closed_together(fixture) {
-        let harness = EngineHarness::of_trees(fixture, Shape::flat(3), twenty_one).await;
-        let parts = harness.parts(0);
-        let root = harness.grown(&parts).await;
-        harness.fixture.forward(Duration::from_hours(25));
-        let closed = EngineHarness::like(&parts, 0).worker().expire().await.unwrap();
-        assert_eq!(closed, 20, "a deadline that passes is seen within a second");
-        balanced(&harness, root).await;
-    }
+#[apply(both)]
+async fn overdue_requests_of_one_tree_are_closed_together(fixture: StoreFixture) {
+    let harness = EngineHarness::of_trees(fixture, Shape::flat(3), twenty_one).await;
+    let parts = harness.parts(0);
+    let root = harness.grown(&parts).await;
+    harness.fixture.forward(Duration::from_hours(25));
+    let closed = EngineHarness::like(&parts, 0)
+        .worker()
+        .expire()
+        .await
+        .unwrap();
+    assert_eq!(closed, 20, "a deadline that passes is seen within a second");
+    balanced(&harness, root).await;
+}
 
-    async fn model_is_told_the_edited_task_its_sub_agent_was_called_with(fixture) {
-        let mut harness = EngineHarness::of_trees(fixture, Shape::flat(1), one_small).await;
-        let held = "policy:\n  - { name: calls, tools: [leaf], decide: hold }\n";
-        harness.configure(|yaml| yaml.replace("policy:\n", held));
-        let parts = harness.parts(0);
-        let root = harness.grown(&parts).await;
-        let [request] = &harness.asked_by_tree(root).await[..] else { panic!("one is open") };
-        let call = request.spec.own_calls().next().unwrap().tool_call_id;
-        let body = DecisionBody::PerCall([(call.to_string(), edit(r#"{"task":"go.99"}"#))].into());
-        let api = EngineHarness::like(&parts, 0);
-        api.decide(&alice(), request.spec.request_id, DecisionInput { digest: None, body }, None).await.unwrap();
-        harness.finish_tree(&parts, root, People::Approve).await;
-        harness.checked_journals(root).await;
-        let (name, prompt) = harness.prompted();
-        let result = prompt.messages.iter().rev().find_map(|message| match message {
+#[apply(both)]
+async fn model_is_told_the_edited_task_its_sub_agent_was_called_with(fixture: StoreFixture) {
+    let mut harness = EngineHarness::of_trees(fixture, Shape::flat(1), one_small).await;
+    let held = "policy:\n  - { name: calls, tools: [leaf], decide: hold }\n";
+    harness.configure(|yaml| yaml.replace("policy:\n", held));
+    let parts = harness.parts(0);
+    let root = harness.grown(&parts).await;
+    let [request] = &harness.asked_by_tree(root).await[..] else {
+        panic!("one is open")
+    };
+    let call = request.spec.own_calls().next().unwrap().tool_call_id;
+    let body = DecisionBody::PerCall([(call.to_string(), edit(r#"{"task":"go.99"}"#))].into());
+    let api = EngineHarness::like(&parts, 0);
+    api.decide(
+        &alice(),
+        request.spec.request_id,
+        DecisionInput { digest: None, body },
+        None,
+    )
+    .await
+    .unwrap();
+    harness.finish_tree(&parts, root, People::Approve).await;
+    harness.checked_journals(root).await;
+    let (name, prompt) = harness.prompted();
+    let result = prompt
+        .messages
+        .iter()
+        .rev()
+        .find_map(|message| match message {
             Message::Result { content, .. } => Some(content.clone()),
             Message::User { .. } | Message::Assistant { .. } => None,
         });
-        let result = result.unwrap();
-        assert_eq!(name, "boss");
-        assert!(result.contains("leaf is done with go.99"), "the new words were given: {result}");
-        assert!(result.contains(r#"It ran with: {"task":"go.99"}"#), "{result}");
-    }
+    let result = result.unwrap();
+    assert_eq!(name, "boss");
+    assert!(
+        result.contains("leaf is done with go.99"),
+        "the new words were given: {result}"
+    );
+    assert!(
+        result.contains(r#"It ran with: {"task":"go.99"}"#),
+        "{result}"
+    );
+}
 
-    async fn unreadable_conversation_is_begun_anew_and_its_calls_are_held(fixture) {
-        for which in ["seq > 0", "seq = 2"] {
-            let harness = of_one_session(StoreFixture::like(&fixture).await).await;
-            let parts = harness.parts(0);
-            let root = harness.grown(&parts).await;
-            let [leaf] = harness.of_agent(root, LEAF).await[..] else { panic!("one leaf") };
-            assert_eq!(harness.row(root).await.status, TaskStatus::Completed);
-            damage(&harness.fixture, leaf, GONE, which).await;
-            EngineHarness::like(&parts, 0).message(&alice(), root, superseding("more"), None).await.unwrap();
-            looked_after(&harness, &parts, root).await;
-            // The refund of the next leaf is held although a rule allows it, because the effects of
-            // the damaged leaf are unknown.
-            let [asked] = &harness.asked_by_tree(root).await[..] else { panic!("{which}: {}", harness.description(root).await) };
-            let reason = asked.spec.pending_tool_calls[0].reason.as_deref().unwrap_or_default();
-            assert!(reason.contains("cannot be read"), "{reason}");
-            harness.finish_tree(&parts, root, People::Approve).await;
-            let row = harness.row(root).await;
-            assert_eq!(row.status, TaskStatus::Completed, "{which}: {}", harness.description(root).await);
-            let results = outcomes(&harness.journal(root).await);
-            assert_eq!(results, [Outcome::Succeeded, Outcome::Succeeded], "{which}: {}", harness.description(root).await);
-        }
-    }
-
-    async fn damaged_task_that_has_ended_is_no_longer_reported(fixture) {
-        let harness = EngineHarness::of_trees(fixture, Shape::flat(2), one_large).await;
+#[apply(both)]
+async fn unreadable_conversation_is_begun_anew_and_its_calls_are_held(fixture: StoreFixture) {
+    for which in ["seq > 0", "seq = 2"] {
+        let harness = of_one_session(StoreFixture::like(&fixture).await).await;
         let parts = harness.parts(0);
         let root = harness.grown(&parts).await;
-        let leaf = harness.asked_by_tree(root).await[0].task_id;
-        damage(&harness.fixture, leaf, GONE, "seq = 2").await;
-        harness.fixture.store.report_unreadable(leaf);
-        looked_after(&harness, &parts, root).await;
-        assert_eq!(harness.row(leaf).await.status, TaskStatus::Failed);
-        balanced(&harness, root).await;
-        assert!(harness.fixture.store.take_unreadable().is_empty(), "every round reads its whole tree");
-    }
-
-    async fn task_only_a_newer_replica_can_read_does_not_go_on_under_a_canceled_root(fixture) {
-        let harness = EngineHarness::of_trees(fixture, Shape::flat(2), one_large).await;
-        let parts = harness.parts(0);
-        let root = harness.grown(&parts).await;
-        let asked = harness.asked_by_tree(root).await;
-        let id = harness.fixture.literal(asked[0].task_id.0);
-        let swap = |from: &str, to: &str| {
-            format!("update agent_task_item set body = replace(body, '\"type\":\"{from}\"', '\"type\":\"{to}\"')
-                where task_id = {id} and seq = 2")
+        let [leaf] = harness.of_agent(root, LEAF).await[..] else {
+            panic!("one leaf")
         };
-        harness.fixture.numbers(&swap("user_message", "newer_message")).await.unwrap();
-        let old = EngineHarness::like(&parts, 0);
-        old.cancel(&alice(), root, None).await.unwrap();
-        // From now on the newer version drives the task. That version can read the item.
-        harness.fixture.numbers(&swap("newer_message", "user_message")).await.unwrap();
-        let newer = EngineHarness::like(&parts, 0);
-        for request in harness.asked_by_tree(root).await {
-            let _ = newer.decide(&alice(), request.spec.request_id, whole(Action::Approve, None), None).await;
-        }
+        assert_eq!(harness.row(root).await.status, TaskStatus::Completed);
+        damage(&harness.fixture, leaf, GONE, which).await;
+        EngineHarness::like(&parts, 0)
+            .message(&alice(), root, superseding("more"), None)
+            .await
+            .unwrap();
         looked_after(&harness, &parts, root).await;
-        assert!(harness.tool.ledger().is_empty(), "{}", harness.description(root).await);
-        harness.checked_journals(root).await;
+        // The refund of the next leaf is held although a rule allows it, because the effects of
+        // the damaged leaf are unknown.
+        let [asked] = &harness.asked_by_tree(root).await[..] else {
+            panic!("{which}: {}", harness.description(root).await)
+        };
+        let reason = asked.spec.pending_tool_calls[0]
+            .reason
+            .as_deref()
+            .unwrap_or_default();
+        assert!(reason.contains("cannot be read"), "{reason}");
+        harness.finish_tree(&parts, root, People::Approve).await;
+        let row = harness.row(root).await;
+        assert_eq!(
+            row.status,
+            TaskStatus::Completed,
+            "{which}: {}",
+            harness.description(root).await
+        );
+        let results = outcomes(&harness.journal(root).await);
+        assert_eq!(
+            results,
+            [Outcome::Succeeded, Outcome::Succeeded],
+            "{which}: {}",
+            harness.description(root).await
+        );
     }
+}
+
+#[apply(both)]
+async fn damaged_task_that_has_ended_is_no_longer_reported(fixture: StoreFixture) {
+    let harness = EngineHarness::of_trees(fixture, Shape::flat(2), one_large).await;
+    let parts = harness.parts(0);
+    let root = harness.grown(&parts).await;
+    let leaf = harness.asked_by_tree(root).await[0].task_id;
+    damage(&harness.fixture, leaf, GONE, "seq = 2").await;
+    harness.fixture.store.report_unreadable(leaf);
+    looked_after(&harness, &parts, root).await;
+    assert_eq!(harness.row(leaf).await.status, TaskStatus::Failed);
+    balanced(&harness, root).await;
+    assert!(
+        harness.fixture.store.take_unreadable().is_empty(),
+        "every round reads its whole tree"
+    );
+}
+
+#[apply(both)]
+async fn task_only_a_newer_replica_can_read_does_not_go_on_under_a_canceled_root(
+    fixture: StoreFixture,
+) {
+    let harness = EngineHarness::of_trees(fixture, Shape::flat(2), one_large).await;
+    let parts = harness.parts(0);
+    let root = harness.grown(&parts).await;
+    let asked = harness.asked_by_tree(root).await;
+    let id = harness.fixture.literal(asked[0].task_id.0);
+    let swap = |from: &str, to: &str| {
+        format!("update agent_task_item set body = replace(body, '\"type\":\"{from}\"', '\"type\":\"{to}\"')
+                where task_id = {id} and seq = 2")
+    };
+    harness
+        .fixture
+        .numbers(&swap("user_message", "newer_message"))
+        .await
+        .unwrap();
+    let old = EngineHarness::like(&parts, 0);
+    old.cancel(&alice(), root, None).await.unwrap();
+    // From now on the newer version drives the task. That version can read the item.
+    harness
+        .fixture
+        .numbers(&swap("newer_message", "user_message"))
+        .await
+        .unwrap();
+    let newer = EngineHarness::like(&parts, 0);
+    for request in harness.asked_by_tree(root).await {
+        let _ = newer
+            .decide(
+                &alice(),
+                request.spec.request_id,
+                whole(Action::Approve, None),
+                None,
+            )
+            .await;
+    }
+    looked_after(&harness, &parts, root).await;
+    assert!(
+        harness.tool.ledger().is_empty(),
+        "{}",
+        harness.description(root).await
+    );
+    harness.checked_journals(root).await;
 }

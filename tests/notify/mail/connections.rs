@@ -4,9 +4,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use macro_rules_attribute::apply;
+
 use super::delivery::single;
 use super::{HOUR, Post};
-use crate::notify::{BEYOND_RETRIES, on_both, was_tried};
+use crate::api::approval_cycle::on_both;
+use crate::notify::{BEYOND_RETRIES, was_tried};
 use crate::support::fake_mail_server::{FakeMailServer, MailBehaviour};
 use crate::support::test_app::On;
 
@@ -37,66 +40,72 @@ fn count(server: &FakeMailServer, command: &str) -> usize {
         .count()
 }
 
-on_both! {
-    async fn mails_that_follow_each_other_share_connections(on) {
-        let post = with_refused_batch(on).await;
-        post.server.then(MailBehaviour::Take);
-        let before = count(&post.server, "EHLO");
-        post.advance(BEYOND_RETRIES);
-        post.counted(&[("sent", BATCH)]).await;
-        assert_eq!(post.server.all().len(), BATCH);
-        // On a slow machine, some mails are sent before the clock advances. Their connections are
-        // closed then, and the other mails need new ones.
-        let opened = count(&post.server, "EHLO") - before;
-        assert!(opened <= 2 * SLOTS, "{opened} connections");
-    }
+#[apply(on_both)]
+async fn mails_that_follow_each_other_share_connections(on: On) {
+    let post = with_refused_batch(on).await;
+    post.server.then(MailBehaviour::Take);
+    let before = count(&post.server, "EHLO");
+    post.advance(BEYOND_RETRIES);
+    post.counted(&[("sent", BATCH)]).await;
+    assert_eq!(post.server.all().len(), BATCH);
+    // On a slow machine, some mails are sent before the clock advances. Their connections are
+    // closed then, and the other mails need new ones.
+    let opened = count(&post.server, "EHLO") - before;
+    assert!(opened <= 2 * SLOTS, "{opened} connections");
+}
 
-    async fn kept_connection_that_the_server_has_closed_costs_no_attempt(on) {
-        let post = with_refused_batch(on).await;
-        post.server.then(MailBehaviour::Close);
-        post.advance(BEYOND_RETRIES);
-        let found = post.counted(&[("sent", BATCH)]).await;
-        let all = post.server.all();
-        let ids: BTreeSet<_> = all.iter().map(|mail| &mail.id).collect();
-        assert_eq!((all.len(), ids.len()), (BATCH, BATCH));
-        // Each attempt has named its recipient to the server, so none has failed before that.
-        let attempts = found.iter().map(|one| one["attempts"].as_u64().unwrap());
-        let attempts = attempts.sum::<u64>();
-        assert_eq!(usize::try_from(attempts).unwrap(), count(&post.server, "RCPT"));
-    }
+#[apply(on_both)]
+async fn kept_connection_that_the_server_has_closed_costs_no_attempt(on: On) {
+    let post = with_refused_batch(on).await;
+    post.server.then(MailBehaviour::Close);
+    post.advance(BEYOND_RETRIES);
+    let found = post.counted(&[("sent", BATCH)]).await;
+    let all = post.server.all();
+    let ids: BTreeSet<_> = all.iter().map(|mail| &mail.id).collect();
+    assert_eq!((all.len(), ids.len()), (BATCH, BATCH));
+    // Each attempt has named its recipient to the server, so none has failed before that.
+    let attempts = found.iter().map(|one| one["attempts"].as_u64().unwrap());
+    let attempts = attempts.sum::<u64>();
+    assert_eq!(
+        usize::try_from(attempts).unwrap(),
+        count(&post.server, "RCPT")
+    );
+}
 
-    async fn mail_whose_kept_connection_is_lost_at_its_end_waits_for_its_next_attempt(on) {
-        let post = with_refused_batch(on).await;
-        post.server.then(MailBehaviour::CutSecond);
-        post.advance(BEYOND_RETRIES);
-        post.until(|found| found.iter().any(|one| one["last"]["problem"] == LOST))
-            .await;
-        post.server.then(MailBehaviour::Take);
-        post.advance(20 * HOUR);
-        post.counted(&[("sent", BATCH)]).await;
-        let all = post.server.all();
-        let ids: BTreeSet<_> = all.iter().map(|mail| &mail.id).collect();
-        assert_eq!(ids.len(), BATCH, "a mail is lost");
-        assert!(all.len() > BATCH, "no mail was sent again");
-    }
+#[apply(on_both)]
+async fn mail_whose_kept_connection_is_lost_at_its_end_waits_for_its_next_attempt(on: On) {
+    let post = with_refused_batch(on).await;
+    post.server.then(MailBehaviour::CutSecond);
+    post.advance(BEYOND_RETRIES);
+    post.until(|found| found.iter().any(|one| one["last"]["problem"] == LOST))
+        .await;
+    post.server.then(MailBehaviour::Take);
+    post.advance(20 * HOUR);
+    post.counted(&[("sent", BATCH)]).await;
+    let all = post.server.all();
+    let ids: BTreeSet<_> = all.iter().map(|mail| &mail.id).collect();
+    assert_eq!(ids.len(), BATCH, "a mail is lost");
+    assert!(all.len() > BATCH, "no mail was sent again");
+}
 
-    async fn connection_without_mails_is_closed_after_five_seconds(on) {
-        let post = Post::start(on, &single()).await;
-        post.app.held().await;
-        post.counted(&[("sent", 1)]).await;
-        post.advance(Duration::from_secs(5));
-        let is_closed = async || count(&post.server, "QUIT") == 1;
-        crate::support::until("the connection is closed", is_closed).await;
-        post.app.held().await;
-        post.counted(&[("sent", 2)]).await;
-        assert_eq!(count(&post.server, "EHLO"), 2);
-    }
+#[apply(on_both)]
+async fn connection_without_mails_is_closed_after_five_seconds(on: On) {
+    let post = Post::start(on, &single()).await;
+    post.app.held().await;
+    post.counted(&[("sent", 1)]).await;
+    post.advance(Duration::from_secs(5));
+    let is_closed = async || count(&post.server, "QUIT") == 1;
+    crate::support::until("the connection is closed", is_closed).await;
+    post.app.held().await;
+    post.counted(&[("sent", 2)]).await;
+    assert_eq!(count(&post.server, "EHLO"), 2);
+}
 
-    async fn service_that_stops_closes_its_connections(on) {
-        let Post { app, server, .. } = Post::start(on, &single()).await;
-        app.held().await;
-        server.reached(1).await;
-        app.stop().await;
-        assert_eq!((count(&server, "EHLO"), count(&server, "QUIT")), (1, 1));
-    }
+#[apply(on_both)]
+async fn service_that_stops_closes_its_connections(on: On) {
+    let Post { app, server, .. } = Post::start(on, &single()).await;
+    app.held().await;
+    server.reached(1).await;
+    app.stop().await;
+    assert_eq!((count(&server, "EHLO"), count(&server, "QUIT")), (1, 1));
 }

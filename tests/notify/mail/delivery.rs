@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use macro_rules_attribute::apply;
+
 use super::{ALICE, BOB, BOB_ONLY, BY_MAIL, Post, yaml};
-use crate::notify::{BACKEND, BEYOND_RETRIES, NEW, on_both, was_tried};
+use crate::api::approval_cycle::on_both;
+use crate::notify::{BACKEND, BEYOND_RETRIES, NEW, was_tried};
 use crate::support::fake_mail_server::{FakeMailServer, MailBehaviour};
 use crate::support::fake_receiver::FakeReceiver;
 use crate::support::test_app::{On, TestApp};
@@ -29,143 +32,207 @@ fn webhook(url: &str) -> String {
         .replace("{new}", NEW)
 }
 
-on_both! {
-    async fn refusal_for_now_is_tried_again_and_a_final_one_is_not(on) {
-        let post = Post::start(on, &single()).await;
-        post.server.then(MailBehaviour::Refuse(451));
-        post.app.held().await;
-        let found = post.until(|found| found.len() == 1 && was_tried(&found[0])).await;
-        assert_eq!((&found[0]["state"], &found[0]["last"]["problem"]),
-            (&"due".into(), &"the mail server asks to try again later (4xx)".into()));
-        post.server.then(MailBehaviour::Refuse(550));
-        post.advance(BEYOND_RETRIES);
-        let found = post.counted(&[("dead", 1)]).await;
-        assert!(found[0]["attempts"].as_i64() >= Some(2), "{}", found[0]);
-        assert_eq!(found[0]["last"]["problem"], "the mail server refuses the mail (5xx)");
-        assert_eq!(post.server.all().len(), 0);
-    }
+#[apply(on_both)]
+async fn refusal_for_now_is_tried_again_and_a_final_one_is_not(on: On) {
+    let post = Post::start(on, &single()).await;
+    post.server.then(MailBehaviour::Refuse(451));
+    post.app.held().await;
+    let found = post
+        .until(|found| found.len() == 1 && was_tried(&found[0]))
+        .await;
+    assert_eq!(
+        (&found[0]["state"], &found[0]["last"]["problem"]),
+        (
+            &"due".into(),
+            &"the mail server asks to try again later (4xx)".into()
+        )
+    );
+    post.server.then(MailBehaviour::Refuse(550));
+    post.advance(BEYOND_RETRIES);
+    let found = post.counted(&[("dead", 1)]).await;
+    assert!(found[0]["attempts"].as_i64() >= Some(2), "{}", found[0]);
+    assert_eq!(
+        found[0]["last"]["problem"],
+        "the mail server refuses the mail (5xx)"
+    );
+    assert_eq!(post.server.all().len(), 0);
+}
 
-    async fn server_without_a_known_sign_in_is_named_as_the_problem(on) {
-        let sign_in = |yaml: String| yaml.replace(", from: \"Holdpoint", ", user: holdpoint, password: mail-canary, from: \"Holdpoint");
-        let post = Post::with(on, &single(), sign_in).await;
-        post.server.then(MailBehaviour::OfferCramMd5);
-        post.app.held().await;
-        let found = post.until(|found| found.len() == 1 && was_tried(&found[0])).await;
-        assert_eq!(found[0]["last"]["problem"], "the mail server offers no sign-in that the service can use (PLAIN, LOGIN)");
-        assert!(post.server.heard().iter().all(|line| !line.starts_with("AUTH")));
-    }
+#[apply(on_both)]
+async fn server_without_a_known_sign_in_is_named_as_the_problem(on: On) {
+    let sign_in = |yaml: String| {
+        yaml.replace(
+            ", from: \"Holdpoint",
+            ", user: holdpoint, password: mail-canary, from: \"Holdpoint",
+        )
+    };
+    let post = Post::with(on, &single(), sign_in).await;
+    post.server.then(MailBehaviour::OfferCramMd5);
+    post.app.held().await;
+    let found = post
+        .until(|found| found.len() == 1 && was_tried(&found[0]))
+        .await;
+    assert_eq!(
+        found[0]["last"]["problem"],
+        "the mail server offers no sign-in that the service can use (PLAIN, LOGIN)"
+    );
+    assert!(
+        post.server
+            .heard()
+            .iter()
+            .all(|line| !line.starts_with("AUTH"))
+    );
+}
 
-    async fn waiting_mail_of_a_person_whom_the_entry_no_longer_includes_is_dropped(on) {
-        let mut post = Post::start(on, BOB_ONLY).await;
-        post.server.then(MailBehaviour::Refuse(451));
-        post.app.held().await;
-        post.until(|found| found.len() == 1 && was_tried(&found[0])).await;
-        post.app.restart_with(|yaml| yaml.replace("users: [bob]", "users: [alice]")).await;
-        post.server.then(MailBehaviour::Take);
-        post.advance(BEYOND_RETRIES);
-        post.counted(&[("dropped", 1)]).await;
-        assert_eq!(post.server.all().len(), 0);
-    }
+#[apply(on_both)]
+async fn waiting_mail_of_a_person_whom_the_entry_no_longer_includes_is_dropped(on: On) {
+    let mut post = Post::start(on, BOB_ONLY).await;
+    post.server.then(MailBehaviour::Refuse(451));
+    post.app.held().await;
+    post.until(|found| found.len() == 1 && was_tried(&found[0]))
+        .await;
+    post.app
+        .restart_with(|yaml| yaml.replace("users: [bob]", "users: [alice]"))
+        .await;
+    post.server.then(MailBehaviour::Take);
+    post.advance(BEYOND_RETRIES);
+    post.counted(&[("dropped", 1)]).await;
+    assert_eq!(post.server.all().len(), 0);
+}
 
-    async fn question_that_waits_for_a_room_is_dropped_once_its_entry_mails_people(on) {
-        let mut post = Post::start(on, ROOM).await;
-        post.app.held().await;
-        post.until(|found| found.len() == 1 && was_tried(&found[0])).await;
-        post.app.restart_with(|yaml| yaml.replace(ROOM, &single())).await;
-        post.advance(BEYOND_RETRIES);
-        let found = post.counted(&[("dropped", 1), ("due", 0)]).await;
-        assert_eq!(found[0]["last"]["problem"], "the entry's settings no longer select this message");
-        assert_eq!(post.server.all().len(), 0);
-    }
+#[apply(on_both)]
+async fn question_that_waits_for_a_room_is_dropped_once_its_entry_mails_people(on: On) {
+    let mut post = Post::start(on, ROOM).await;
+    post.app.held().await;
+    post.until(|found| found.len() == 1 && was_tried(&found[0]))
+        .await;
+    post.app
+        .restart_with(|yaml| yaml.replace(ROOM, &single()))
+        .await;
+    post.advance(BEYOND_RETRIES);
+    let found = post.counted(&[("dropped", 1), ("due", 0)]).await;
+    assert_eq!(
+        found[0]["last"]["problem"],
+        "the entry's settings no longer select this message"
+    );
+    assert_eq!(post.server.all().len(), 0);
+}
 
-    async fn answer_that_waits_for_a_webhook_is_dropped_once_its_entry_mails_people(on) {
-        let webhook = webhook("http://127.0.0.1:9");
-        let mut post = Post::start(on, &webhook).await;
-        let held = post.app.held().await;
-        post.reject(&held.request, crate::support::test_app::BOB).await;
-        post.until(|found| found.len() == 2 && found.iter().all(|one| !one["last"].is_null())).await;
-        post.app.restart_with(|yaml| yaml.replace(&webhook, BOB_ONLY)).await;
-        // The delivery of the answer is dropped only after a day. Until then, another replica may
-        // still have an entry that sends the answer.
-        post.advance(Duration::from_hours(25));
-        let found = post.counted(&[("dropped", 2), ("due", 0)]).await;
-        for dropped in found {
-            assert_eq!(dropped["last"]["problem"], "the entry's settings no longer select this message");
-        }
-        assert_eq!(post.server.all().len(), 0);
+#[apply(on_both)]
+async fn answer_that_waits_for_a_webhook_is_dropped_once_its_entry_mails_people(on: On) {
+    let webhook = webhook("http://127.0.0.1:9");
+    let mut post = Post::start(on, &webhook).await;
+    let held = post.app.held().await;
+    post.reject(&held.request, crate::support::test_app::BOB)
+        .await;
+    post.until(|found| found.len() == 2 && found.iter().all(|one| !one["last"].is_null()))
+        .await;
+    post.app
+        .restart_with(|yaml| yaml.replace(&webhook, BOB_ONLY))
+        .await;
+    // The delivery of the answer is dropped only after a day. Until then, another replica may
+    // still have an entry that sends the answer.
+    post.advance(Duration::from_hours(25));
+    let found = post.counted(&[("dropped", 2), ("due", 0)]).await;
+    for dropped in found {
+        assert_eq!(
+            dropped["last"]["problem"],
+            "the entry's settings no longer select this message"
+        );
     }
+    assert_eq!(post.server.all().len(), 0);
+}
 
-    async fn question_that_waits_for_people_is_dropped_once_its_entry_is_a_webhook(on) {
-        let hook = FakeReceiver::start().await;
-        let webhook = webhook(&hook.url);
+#[apply(on_both)]
+async fn question_that_waits_for_people_is_dropped_once_its_entry_is_a_webhook(on: On) {
+    let hook = FakeReceiver::start().await;
+    let webhook = webhook(&hook.url);
+    let mut post = Post::start(on, BY_MAIL).await;
+    post.server.then(MailBehaviour::Refuse(451));
+    post.app.held().await;
+    post.until(|found| found.len() == 2 && found.iter().all(|one| !one["last"].is_null()))
+        .await;
+    post.app
+        .restart_with(|yaml| yaml.replace(BY_MAIL, &webhook))
+        .await;
+    post.advance(BEYOND_RETRIES);
+    post.counted(&[("dropped", 2), ("due", 0)]).await;
+    assert_eq!(hook.count(), 0);
+}
+
+#[apply(on_both)]
+async fn mail_whose_end_is_unknown_is_sent_again_under_its_id(on: On) {
+    let post = Post::start(on, &single()).await;
+    post.server.then(MailBehaviour::Cut);
+    post.app.held().await;
+    post.until(|found| found.len() == 1 && was_tried(&found[0]))
+        .await;
+    post.server.then(MailBehaviour::Take);
+    post.advance(BEYOND_RETRIES);
+    post.counted(&[("sent", 1)]).await;
+    let all = post.server.all();
+    assert!(all.len() >= 2 && all.iter().all(|mail| mail.id == all[0].id));
+}
+
+#[apply(on_both)]
+async fn server_that_hangs_after_data_costs_twenty_seconds_and_no_slot(on: On) {
+    let post = Post::start(on, BOB_ONLY).await;
+    post.server.then(MailBehaviour::Hang);
+    post.app.held().await;
+    post.server.reached(1).await;
+    post.server.then(MailBehaviour::Take);
+    post.advance(Duration::from_secs(21));
+    let found = post.until(|found| found[0]["attempts"] == 1).await;
+    let last = &found[0]["last"];
+    assert_eq!(last["problem"], "the mail server did not answer in time");
+    assert!(last["milliseconds"].as_i64() >= Some(20_000), "{last}");
+    post.advance(Duration::from_secs(7));
+    post.counted(&[("sent", 1)]).await;
+    let all = post.server.all();
+    assert_eq!((all.len(), &all[0].id), (2, &all[1].id));
+}
+
+#[apply(on_both)]
+async fn person_who_lost_the_right_or_the_address_is_sent_nothing(on: On) {
+    let over = "the request no longer waits for this recipient";
+    let unreached = "no mail reaches this person any more";
+    let key = "groups: [finance], key: \"bob-key";
+    for (lost, left, problem) in [
+        (key, "groups: [support], key: \"bob-key", over),
+        (", email: bob@acme.com", "", unreached),
+    ] {
         let mut post = Post::start(on, BY_MAIL).await;
         post.server.then(MailBehaviour::Refuse(451));
         post.app.held().await;
-        post.until(|found| found.len() == 2 && found.iter().all(|one| !one["last"].is_null())).await;
-        post.app.restart_with(|yaml| yaml.replace(BY_MAIL, &webhook)).await;
-        post.advance(BEYOND_RETRIES);
-        post.counted(&[("dropped", 2), ("due", 0)]).await;
-        assert_eq!(hook.count(), 0);
-    }
-
-    async fn mail_whose_end_is_unknown_is_sent_again_under_its_id(on) {
-        let post = Post::start(on, &single()).await;
-        post.server.then(MailBehaviour::Cut);
-        post.app.held().await;
-        post.until(|found| found.len() == 1 && was_tried(&found[0])).await;
+        post.until(|found| found.len() == 2 && found.iter().all(was_tried))
+            .await;
+        post.app.restart_with(|yaml| yaml.replace(lost, left)).await;
         post.server.then(MailBehaviour::Take);
         post.advance(BEYOND_RETRIES);
-        post.counted(&[("sent", 1)]).await;
-        let all = post.server.all();
-        assert!(all.len() >= 2 && all.iter().all(|mail| mail.id == all[0].id));
+        let found = post.counted(&[("sent", 1), ("dropped", 1)]).await;
+        let dropped = found.iter().find(|one| one["state"] == "dropped").unwrap();
+        assert_eq!(
+            (&dropped["person"], &dropped["last"]["problem"]),
+            (&"bob".into(), &problem.into())
+        );
+        assert_eq!(
+            (post.server.to(ALICE).len(), post.server.to(BOB).len()),
+            (1, 0)
+        );
     }
+}
 
-    async fn server_that_hangs_after_data_costs_twenty_seconds_and_no_slot(on) {
-        let post = Post::start(on, BOB_ONLY).await;
-        post.server.then(MailBehaviour::Hang);
-        post.app.held().await;
-        post.server.reached(1).await;
-        post.server.then(MailBehaviour::Take);
-        post.advance(Duration::from_secs(21));
-        let found = post.until(|found| found[0]["attempts"] == 1).await;
-        let last = &found[0]["last"];
-        assert_eq!(last["problem"], "the mail server did not answer in time");
-        assert!(last["milliseconds"].as_i64() >= Some(20_000), "{last}");
-        post.advance(Duration::from_secs(7));
-        post.counted(&[("sent", 1)]).await;
-        let all = post.server.all();
-        assert_eq!((all.len(), &all[0].id), (2, &all[1].id));
-    }
-
-    async fn person_who_lost_the_right_or_the_address_is_sent_nothing(on) {
-        let over = "the request no longer waits for this recipient";
-        let unreached = "no mail reaches this person any more";
-        let key = "groups: [finance], key: \"bob-key";
-        for (lost, left, problem) in [(key, "groups: [support], key: \"bob-key", over), (", email: bob@acme.com", "", unreached)] {
-            let mut post = Post::start(on, BY_MAIL).await;
-            post.server.then(MailBehaviour::Refuse(451));
-            post.app.held().await;
-            post.until(|found| found.len() == 2 && found.iter().all(was_tried)).await;
-            post.app.restart_with(|yaml| yaml.replace(lost, left)).await;
-            post.server.then(MailBehaviour::Take);
-            post.advance(BEYOND_RETRIES);
-            let found = post.counted(&[("sent", 1), ("dropped", 1)]).await;
-            let dropped = found.iter().find(|one| one["state"] == "dropped").unwrap();
-            assert_eq!((&dropped["person"], &dropped["last"]["problem"]), (&"bob".into(), &problem.into()));
-            assert_eq!((post.server.to(ALICE).len(), post.server.to(BOB).len()), (1, 0));
-        }
-    }
-
-    async fn gathered_mail_that_failed_is_sent_once_the_server_is_back(on) {
-        let post = Post::start(on, BOB_ONLY).await;
-        post.server.then(MailBehaviour::Refuse(451));
-        post.app.held().await;
-        post.until(|found| found.len() == 1 && was_tried(&found[0])).await;
-        post.server.then(MailBehaviour::Take);
-        post.advance(BEYOND_RETRIES);
-        post.counted(&[("sent", 1)]).await;
-        assert_eq!(post.server.all().len(), 1);
-    }
+#[apply(on_both)]
+async fn gathered_mail_that_failed_is_sent_once_the_server_is_back(on: On) {
+    let post = Post::start(on, BOB_ONLY).await;
+    post.server.then(MailBehaviour::Refuse(451));
+    post.app.held().await;
+    post.until(|found| found.len() == 1 && was_tried(&found[0]))
+        .await;
+    post.server.then(MailBehaviour::Take);
+    post.advance(BEYOND_RETRIES);
+    post.counted(&[("sent", 1)]).await;
+    assert_eq!(post.server.all().len(), 1);
 }
 
 /// The first byte of a TLS record that belongs to a handshake (RFC 8446, section 5.1).

@@ -9,9 +9,10 @@ use holdpoint::task::id::TaskId;
 use holdpoint::task::item::Fact;
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
+use macro_rules_attribute::apply;
 
 use super::{BOB, BOB_ONLY, MINUTE, Post};
-use crate::notify::on_both;
+use crate::api::approval_cycle::on_both;
 use crate::store::store_fixture::{change, finance, fresh, new_task, request_spec, status};
 use crate::support::test_app::On;
 
@@ -47,81 +48,86 @@ async fn listed_as(post: &Post, state: &str, count: usize) {
     }
 }
 
-on_both! {
-    async fn thousand_questions_of_a_minute_are_two_mails_of_fifty_kilobytes_at_most(on) {
-        let post = Post::start(on, BOB_ONLY).await;
-        post.app.held().await;
-        listed_as(&post, "sent", 1).await;
-        ask(post.app.store(), 999).await;
-        listed_as(&post, "due", 999).await;
-        post.advance(6 * MINUTE);
-        listed_as(&post, "sent", 1000).await;
-        let all = post.server.to(BOB);
-        assert_eq!((all.len(), listed(&all[0]), listed(&all[1])), (2, 1, 20));
-        assert_eq!(all[1].subject, "999 questions wait for you");
-        for body in [&all[1].text, &all[1].html] {
-            assert!(body.contains("and 979 more"), "{body}");
-        }
-        let sizes: Vec<_> = all.iter().map(|mail| mail.raw.len()).collect();
-        assert!(sizes.iter().all(|size| *size <= 50_000), "{sizes:?}");
+#[apply(on_both)]
+async fn thousand_questions_of_a_minute_are_two_mails_of_fifty_kilobytes_at_most(on: On) {
+    let post = Post::start(on, BOB_ONLY).await;
+    post.app.held().await;
+    listed_as(&post, "sent", 1).await;
+    ask(post.app.store(), 999).await;
+    listed_as(&post, "due", 999).await;
+    post.advance(6 * MINUTE);
+    listed_as(&post, "sent", 1000).await;
+    let all = post.server.to(BOB);
+    assert_eq!((all.len(), listed(&all[0]), listed(&all[1])), (2, 1, 20));
+    assert_eq!(all[1].subject, "999 questions wait for you");
+    for body in [&all[1].text, &all[1].html] {
+        assert!(body.contains("and 979 more"), "{body}");
     }
+    let sizes: Vec<_> = all.iter().map(|mail| mail.raw.len()).collect();
+    assert!(sizes.iter().all(|size| *size <= 50_000), "{sizes:?}");
+}
 
-    async fn many_questions_of_a_minute_are_two_mails(on) {
-        let post = Post::start(on, BOB_ONLY).await;
-        // The first mail has some of the first nine questions. More than 20 questions wait for the
-        // second mail.
-        for _ in 0..9 {
-            post.app.held().await;
-        }
-        let first = &post.server.reached(1).await[0];
-        let early = listed(first);
-        for _ in 9..30 {
-            post.app.held().await;
-        }
-        post.until(|found| found.iter().filter(|one| one["state"] == "sent").count() == early).await;
-        post.advance(4 * MINUTE);
-        // This question waits for the end of the interval.
+#[apply(on_both)]
+async fn many_questions_of_a_minute_are_two_mails(on: On) {
+    let post = Post::start(on, BOB_ONLY).await;
+    // The first mail has some of the first nine questions. More than 20 questions wait for the
+    // second mail.
+    for _ in 0..9 {
         post.app.held().await;
-        assert_eq!(post.server.all().len(), 1);
-        // The second mail takes the deliveries that are stored when it is sent, so the test waits
-        // until all are stored.
-        post.counted(&[("sent", early), ("due", 31 - early)]).await;
-        post.advance(2 * MINUTE);
-        let found = post.counted(&[("sent", 31), ("due", 0)]).await;
-        assert_eq!(found.len(), 31);
-        let all = post.server.to(BOB);
-        assert_eq!((all.len(), listed(&all[1])), (2, 20));
-        let count = 31 - early;
-        assert_eq!(all[1].subject, format!("{count} questions wait for you"));
-        assert!(all[1].text.contains(&format!("and {} more", count - 20)));
-        assert!(all[1].raw.len() <= 50_000, "{}", all[1].raw.len());
     }
-
-    async fn without_gathering_each_question_is_a_mail(on) {
-        let post = Post::start(on, &BOB_ONLY.replace("tenants", "gather: 0s, tenants")).await;
-        for _ in 0..3 {
-            post.app.held().await;
-        }
-        post.counted(&[("sent", 3), ("due", 0)]).await;
-        let all = post.server.all();
-        let ids: BTreeSet<_> = all.iter().map(|mail| mail.id.clone()).collect();
-        assert_eq!((all.len(), ids.len()), (3, 3));
-    }
-
-    async fn question_that_is_closed_or_answered_meanwhile_is_left_out(on) {
-        let post = Post::start(on, BOB_ONLY).await;
+    let first = &post.server.reached(1).await[0];
+    let early = listed(first);
+    for _ in 9..30 {
         post.app.held().await;
-        post.counted(&[("sent", 1)]).await;
-        let answered = post.app.held().await;
-        let open = post.app.held().await;
-        post.counted(&[("due", 2)]).await;
-        post.reject(&answered.request, crate::support::test_app::BOB).await;
-        post.advance(6 * MINUTE);
-        post.counted(&[("sent", 2), ("dropped", 1), ("due", 0)]).await;
-        let all = post.server.all();
-        assert_eq!(all.len(), 2);
-        assert!(all[1].text.contains(&open.request) && !all[1].text.contains(&answered.request));
     }
+    post.until(|found| found.iter().filter(|one| one["state"] == "sent").count() == early)
+        .await;
+    post.advance(4 * MINUTE);
+    // This question waits for the end of the interval.
+    post.app.held().await;
+    assert_eq!(post.server.all().len(), 1);
+    // The second mail takes the deliveries that are stored when it is sent, so the test waits
+    // until all are stored.
+    post.counted(&[("sent", early), ("due", 31 - early)]).await;
+    post.advance(2 * MINUTE);
+    let found = post.counted(&[("sent", 31), ("due", 0)]).await;
+    assert_eq!(found.len(), 31);
+    let all = post.server.to(BOB);
+    assert_eq!((all.len(), listed(&all[1])), (2, 20));
+    let count = 31 - early;
+    assert_eq!(all[1].subject, format!("{count} questions wait for you"));
+    assert!(all[1].text.contains(&format!("and {} more", count - 20)));
+    assert!(all[1].raw.len() <= 50_000, "{}", all[1].raw.len());
+}
+
+#[apply(on_both)]
+async fn without_gathering_each_question_is_a_mail(on: On) {
+    let post = Post::start(on, &BOB_ONLY.replace("tenants", "gather: 0s, tenants")).await;
+    for _ in 0..3 {
+        post.app.held().await;
+    }
+    post.counted(&[("sent", 3), ("due", 0)]).await;
+    let all = post.server.all();
+    let ids: BTreeSet<_> = all.iter().map(|mail| mail.id.clone()).collect();
+    assert_eq!((all.len(), ids.len()), (3, 3));
+}
+
+#[apply(on_both)]
+async fn question_that_is_closed_or_answered_meanwhile_is_left_out(on: On) {
+    let post = Post::start(on, BOB_ONLY).await;
+    post.app.held().await;
+    post.counted(&[("sent", 1)]).await;
+    let answered = post.app.held().await;
+    let open = post.app.held().await;
+    post.counted(&[("due", 2)]).await;
+    post.reject(&answered.request, crate::support::test_app::BOB)
+        .await;
+    post.advance(6 * MINUTE);
+    post.counted(&[("sent", 2), ("dropped", 1), ("due", 0)])
+        .await;
+    let all = post.server.all();
+    assert_eq!(all.len(), 2);
+    assert!(all[1].text.contains(&open.request) && !all[1].text.contains(&answered.request));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,160 +2,237 @@
 
 use std::time::Duration;
 
+use macro_rules_attribute::apply;
 use serde_json::json;
 
 use super::{BOT, GATHERS, answer, of, rooms};
-use crate::notify::{BEYOND_RETRIES, on_both, was_tried};
+use crate::api::approval_cycle::on_both;
+use crate::notify::{BEYOND_RETRIES, was_tried};
 use crate::support::test_app::{ALICE, BOB, On};
 
-on_both! {
-    async fn decided_message_is_updated_with_who_decided(on) {
-        for (action, said) in [("approve", "Approved by bob, "), ("reject", "Rejected by bob, ")] {
-            let (fixture, slack) = rooms(on, BOT).await;
-            let held = fixture.app.held().await;
-            slack.until(|all| all.len() == 1).await;
-            answer(&fixture, BOB, &held, action).await;
-            fixture.counted(&[("sent", 2), ("due", 0)]).await;
-            let message = slack.message();
-            assert!(message.text().starts_with(said) && message.text().ends_with(" UTC: refund (billing)"), "{}", message.text());
-            let says = message.last_body();
-            assert!(!says.contains("/resume/") && !says.contains("Review"), "{says}");
-            assert_eq!(message.bodies.len(), 2, "it is posted once and changed once");
-            let found = fixture.deliveries("").await;
-            let changed = of(&found, "request.decided");
-            assert_eq!((changed.len(), &changed[0]["channel"], &changed[0]["state"]), (1, &json!("slack"), &json!("sent")));
-        }
-    }
-
-    async fn message_of_a_question_that_is_withdrawn_says_so(on) {
+#[apply(on_both)]
+async fn decided_message_is_updated_with_who_decided(on: On) {
+    for (action, said) in [
+        ("approve", "Approved by bob, "),
+        ("reject", "Rejected by bob, "),
+    ] {
         let (fixture, slack) = rooms(on, BOT).await;
         let held = fixture.app.held().await;
         slack.until(|all| all.len() == 1).await;
-        let reply = fixture.app.owner().hit(&format!("/v1/tasks/{}/cancel", held.task)).await;
-        assert_eq!(reply.status, 200);
-        slack.until(|all| all[0].text() == "Withdrawn: refund (billing)").await;
+        answer(&fixture, BOB, &held, action).await;
         fixture.counted(&[("sent", 2), ("due", 0)]).await;
+        let message = slack.message();
+        assert!(
+            message.text().starts_with(said) && message.text().ends_with(" UTC: refund (billing)"),
+            "{}",
+            message.text()
+        );
+        let says = message.last_body();
+        assert!(
+            !says.contains("/resume/") && !says.contains("Review"),
+            "{says}"
+        );
+        assert_eq!(
+            message.bodies.len(),
+            2,
+            "it is posted once and changed once"
+        );
+        let found = fixture.deliveries("").await;
+        let changed = of(&found, "request.decided");
+        assert_eq!(
+            (changed.len(), &changed[0]["channel"], &changed[0]["state"]),
+            (1, &json!("slack"), &json!("sent"))
+        );
     }
+}
 
-    async fn message_of_a_question_that_expires_says_so(on) {
-        let (mut fixture, slack) = rooms(on, BOT).await;
-        fixture.app.restart_with(|yaml| yaml.replace("decide: hold, reason", "decide: hold, expires_in: 1h, reason")).await;
-        fixture.app.held().await;
-        slack.until(|all| all.len() == 1).await;
-        fixture.counted(&[("sent", 1)]).await;
-        fixture.advance(Duration::from_mins(61));
-        let all = slack.until(|all| all[0].bodies.len() == 2).await;
-        assert!(all[0].text().starts_with("Expired, "), "{}", all[0].text());
-    }
+#[apply(on_both)]
+async fn message_of_a_question_that_is_withdrawn_says_so(on: On) {
+    let (fixture, slack) = rooms(on, BOT).await;
+    let held = fixture.app.held().await;
+    slack.until(|all| all.len() == 1).await;
+    let reply = fixture
+        .app
+        .owner()
+        .hit(&format!("/v1/tasks/{}/cancel", held.task))
+        .await;
+    assert_eq!(reply.status, 200);
+    slack
+        .until(|all| all[0].text() == "Withdrawn: refund (billing)")
+        .await;
+    fixture.counted(&[("sent", 2), ("due", 0)]).await;
+}
 
-    async fn gathered_message_shows_what_became_of_each_of_its_questions(on) {
-        let (fixture, slack) = rooms(on, GATHERS).await;
-        fixture.app.held().await;
-        slack.until(|all| all.len() == 1).await;
-        fixture.counted(&[("sent", 1)]).await;
-        let mut held = Vec::new();
-        for _ in 0..3 {
-            held.push(fixture.app.held().await);
-        }
-        fixture.counted(&[("due", 3)]).await;
-        fixture.advance(Duration::from_secs(61));
-        slack.until(|all| all.len() == 2).await;
-        answer(&fixture, BOB, &held[1], "reject").await;
-        let all = slack.until(|all| all[1].bodies.len() == 2).await;
-        let says = all[1].last_body();
-        assert_eq!(all[1].text(), "2 of 3 questions still wait");
-        assert_eq!((says.matches("|Review>").count(), says.matches("/resume/").count()), (2, 2));
-        assert!(says.contains("Rejected by bob, "));
-        for held in [&held[0], &held[2]] {
-            answer(&fixture, BOB, held, "approve").await;
-        }
-        fixture.counted(&[("sent", 7), ("due", 0)]).await;
-        let all = slack.messages();
-        assert_eq!((all.len(), all[1].text()), (2, "None of 3 questions waits any more"));
-        assert_eq!(all[1].last_body().matches("Approved by bob, ").count(), 2);
-        assert_eq!(all[0].bodies.len(), 1, "nothing became of the other message's question");
-    }
+#[apply(on_both)]
+async fn message_of_a_question_that_expires_says_so(on: On) {
+    let (mut fixture, slack) = rooms(on, BOT).await;
+    fixture
+        .app
+        .restart_with(|yaml| {
+            yaml.replace(
+                "decide: hold, reason",
+                "decide: hold, expires_in: 1h, reason",
+            )
+        })
+        .await;
+    fixture.app.held().await;
+    slack.until(|all| all.len() == 1).await;
+    fixture.counted(&[("sent", 1)]).await;
+    fixture.advance(Duration::from_mins(61));
+    let all = slack.until(|all| all[0].bodies.len() == 2).await;
+    assert!(all[0].text().starts_with("Expired, "), "{}", all[0].text());
+}
 
-    async fn change_is_sent_at_once_and_not_gathered(on) {
-        let (fixture, slack) = rooms(on, GATHERS).await;
-        let held = fixture.app.held().await;
-        slack.until(|all| all.len() == 1).await;
-        answer(&fixture, BOB, &held, "approve").await;
-        slack.until(|all| all[0].bodies.len() == 2).await;
+#[apply(on_both)]
+async fn gathered_message_shows_what_became_of_each_of_its_questions(on: On) {
+    let (fixture, slack) = rooms(on, GATHERS).await;
+    fixture.app.held().await;
+    slack.until(|all| all.len() == 1).await;
+    fixture.counted(&[("sent", 1)]).await;
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.push(fixture.app.held().await);
     }
+    fixture.counted(&[("due", 3)]).await;
+    fixture.advance(Duration::from_secs(61));
+    slack.until(|all| all.len() == 2).await;
+    answer(&fixture, BOB, &held[1], "reject").await;
+    let all = slack.until(|all| all[1].bodies.len() == 2).await;
+    let says = all[1].last_body();
+    assert_eq!(all[1].text(), "2 of 3 questions still wait");
+    assert_eq!(
+        (
+            says.matches("|Review>").count(),
+            says.matches("/resume/").count()
+        ),
+        (2, 2)
+    );
+    assert!(says.contains("Rejected by bob, "));
+    for held in [&held[0], &held[2]] {
+        answer(&fixture, BOB, held, "approve").await;
+    }
+    fixture.counted(&[("sent", 7), ("due", 0)]).await;
+    let all = slack.messages();
+    assert_eq!(
+        (all.len(), all[1].text()),
+        (2, "None of 3 questions waits any more")
+    );
+    assert_eq!(all[1].last_body().matches("Approved by bob, ").count(), 2);
+    assert_eq!(
+        all[0].bodies.len(),
+        1,
+        "nothing became of the other message's question"
+    );
+}
 
-    async fn question_that_is_decided_before_its_message_goes_is_not_told_of(on) {
-        let (fixture, slack) = rooms(on, BOT).await;
-        slack.fails("chat.postMessage", "ratelimited");
-        let held = fixture.app.held().await;
-        fixture.until(|found| found.len() == 1 && was_tried(&found[0])).await;
-        answer(&fixture, BOB, &held, "approve").await;
-        slack.mend();
-        fixture.until(|found| of(found, "request.decided").iter().any(|one| one["state"] == "dropped")).await;
-        fixture.advance(BEYOND_RETRIES);
-        fixture.counted(&[("dropped", 2), ("due", 0)]).await;
-        assert_eq!(slack.messages().len(), 0);
-    }
+#[apply(on_both)]
+async fn change_is_sent_at_once_and_not_gathered(on: On) {
+    let (fixture, slack) = rooms(on, GATHERS).await;
+    let held = fixture.app.held().await;
+    slack.until(|all| all.len() == 1).await;
+    answer(&fixture, BOB, &held, "approve").await;
+    slack.until(|all| all[0].bodies.len() == 2).await;
+}
 
-    async fn message_that_is_being_posted_while_its_question_is_decided_is_updated_afterwards(on) {
-        let (fixture, slack) = rooms(on, BOT).await;
-        fixture.hook.close();
-        let held = fixture.app.held().await;
-        fixture.hook.reached(1).await;
-        answer(&fixture, BOB, &held, "approve").await;
-        fixture.until(|found| found.len() == 2).await;
-        fixture.hook.open();
-        slack.until(|all| all.len() == 1).await;
-        fixture.until(|found| of(found, "request.created")[0]["state"] == "sent").await;
-        // The service attempted the update of the message before the message had been posted. The
-        // next attempt waits until the lease of the update has ended.
-        fixture.advance(Duration::from_secs(21));
-        let all = slack.until(|all| all[0].bodies.len() == 2).await;
-        assert!(all[0].text().starts_with("Approved by bob, "));
-        fixture.counted(&[("sent", 2), ("due", 0)]).await;
-    }
+#[apply(on_both)]
+async fn question_that_is_decided_before_its_message_goes_is_not_told_of(on: On) {
+    let (fixture, slack) = rooms(on, BOT).await;
+    slack.fails("chat.postMessage", "ratelimited");
+    let held = fixture.app.held().await;
+    fixture
+        .until(|found| found.len() == 1 && was_tried(&found[0]))
+        .await;
+    answer(&fixture, BOB, &held, "approve").await;
+    slack.mend();
+    fixture
+        .until(|found| {
+            of(found, "request.decided")
+                .iter()
+                .any(|one| one["state"] == "dropped")
+        })
+        .await;
+    fixture.advance(BEYOND_RETRIES);
+    fixture.counted(&[("dropped", 2), ("due", 0)]).await;
+    assert_eq!(slack.messages().len(), 0);
+}
 
-    async fn older_change_that_arrives_last_leaves_the_newest_words(on) {
-        let (fixture, slack) = rooms(on, GATHERS).await;
-        fixture.app.held().await;
-        fixture.counted(&[("sent", 1)]).await;
-        let held = [fixture.app.held().await, fixture.app.held().await];
-        fixture.counted(&[("due", 2)]).await;
-        fixture.advance(Duration::from_secs(61));
-        slack.until(|all| all.len() == 2).await;
-        fixture.counted(&[("sent", 3)]).await;
-        let before = fixture.hook.count();
-        let older = "1 of 2 questions still wait";
-        fixture.hook.close_to(move |message| message.body["text"] == older);
-        answer(&fixture, BOB, &held[0], "approve").await;
-        fixture.hook.reached(before + 1).await;
-        answer(&fixture, BOB, &held[1], "approve").await;
-        let newest = "None of 2 questions waits any more";
-        slack.until(|all| all[1].text() == newest).await;
-        fixture.hook.open();
-        fixture.counted(&[("sent", 5), ("due", 0)]).await;
-        let message = &slack.messages()[1];
-        let said: Vec<_> = message.bodies.iter().map(|body| body["text"].as_str().unwrap()).collect();
-        assert_eq!(said, ["2 questions wait", newest, older, newest]);
-    }
+#[apply(on_both)]
+async fn message_that_is_being_posted_while_its_question_is_decided_is_updated_afterwards(on: On) {
+    let (fixture, slack) = rooms(on, BOT).await;
+    fixture.hook.close();
+    let held = fixture.app.held().await;
+    fixture.hook.reached(1).await;
+    answer(&fixture, BOB, &held, "approve").await;
+    fixture.until(|found| found.len() == 2).await;
+    fixture.hook.open();
+    slack.until(|all| all.len() == 1).await;
+    fixture
+        .until(|found| of(found, "request.created")[0]["state"] == "sent")
+        .await;
+    // The service attempted the update of the message before the message had been posted. The
+    // next attempt waits until the lease of the update has ended.
+    fixture.advance(Duration::from_secs(21));
+    let all = slack.until(|all| all[0].bodies.len() == 2).await;
+    assert!(all[0].text().starts_with("Approved by bob, "));
+    fixture.counted(&[("sent", 2), ("due", 0)]).await;
+}
 
-    async fn message_is_kept_for_changes_while_its_question_is_open(on) {
-        let (mut fixture, slack) = rooms(on, BOT).await;
-        fixture.app.restart_with(|yaml| yaml.replace("decide: hold, reason", "decide: hold, expires_in: 30d, reason")).await;
-        let held = fixture.app.held().await;
-        fixture.counted(&[("sent", 1)]).await;
-        fixture.advance(Duration::from_hours(20 * 24));
-        fixture.app.restart().await;
-        fixture.advance(Duration::from_mins(2));
-        fixture.counted(&[("sent", 1)]).await;
-        answer(&fixture, BOB, &held, "approve").await;
-        slack.until(|all| all[0].bodies.len() == 2).await;
-        // A delivery is kept for a fixed time after it is recorded as sent. So the test first waits
-        // until the update of the message is recorded as sent.
-        fixture.counted(&[("sent", 2), ("due", 0)]).await;
-        fixture.advance(Duration::from_hours(5 * 24));
-        fixture.counted(&[("sent", 0), ("due", 0)]).await;
-    }
+#[apply(on_both)]
+async fn older_change_that_arrives_last_leaves_the_newest_words(on: On) {
+    let (fixture, slack) = rooms(on, GATHERS).await;
+    fixture.app.held().await;
+    fixture.counted(&[("sent", 1)]).await;
+    let held = [fixture.app.held().await, fixture.app.held().await];
+    fixture.counted(&[("due", 2)]).await;
+    fixture.advance(Duration::from_secs(61));
+    slack.until(|all| all.len() == 2).await;
+    fixture.counted(&[("sent", 3)]).await;
+    let before = fixture.hook.count();
+    let older = "1 of 2 questions still wait";
+    fixture
+        .hook
+        .close_to(move |message| message.body["text"] == older);
+    answer(&fixture, BOB, &held[0], "approve").await;
+    fixture.hook.reached(before + 1).await;
+    answer(&fixture, BOB, &held[1], "approve").await;
+    let newest = "None of 2 questions waits any more";
+    slack.until(|all| all[1].text() == newest).await;
+    fixture.hook.open();
+    fixture.counted(&[("sent", 5), ("due", 0)]).await;
+    let message = &slack.messages()[1];
+    let said: Vec<_> = message
+        .bodies
+        .iter()
+        .map(|body| body["text"].as_str().unwrap())
+        .collect();
+    assert_eq!(said, ["2 questions wait", newest, older, newest]);
+}
+
+#[apply(on_both)]
+async fn message_is_kept_for_changes_while_its_question_is_open(on: On) {
+    let (mut fixture, slack) = rooms(on, BOT).await;
+    fixture
+        .app
+        .restart_with(|yaml| {
+            yaml.replace(
+                "decide: hold, reason",
+                "decide: hold, expires_in: 30d, reason",
+            )
+        })
+        .await;
+    let held = fixture.app.held().await;
+    fixture.counted(&[("sent", 1)]).await;
+    fixture.advance(Duration::from_hours(20 * 24));
+    fixture.app.restart().await;
+    fixture.advance(Duration::from_mins(2));
+    fixture.counted(&[("sent", 1)]).await;
+    answer(&fixture, BOB, &held, "approve").await;
+    slack.until(|all| all[0].bodies.len() == 2).await;
+    // A delivery is kept for a fixed time after it is recorded as sent. So the test first waits
+    // until the update of the message is recorded as sent.
+    fixture.counted(&[("sent", 2), ("due", 0)]).await;
+    fixture.advance(Duration::from_hours(5 * 24));
+    fixture.counted(&[("sent", 0), ("due", 0)]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,82 +1,139 @@
 //! Tests the content of messages to a room.
 
+use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
 use super::{BOT, GATHERS, HOOK, TEAMS, answer, ask_with, rooms};
-use crate::notify::{on_both, was_tried};
+use crate::api::approval_cycle::on_both;
+use crate::notify::was_tried;
 use crate::support::fake_slack::{CHANNEL, TOKEN};
 use crate::support::has_word;
-use crate::support::test_app::BOB;
+use crate::support::test_app::{BOB, On};
 
 const HOSTILE: &str = r#"{"order": 17, "amount": 120, "note": "agent-canary <!channel> [Review](https://evil.example)"}"#;
 
-on_both! {
-    async fn question_is_posted_to_the_channel_with_a_link_that_asks_to_sign_in(on) {
-        let (fixture, slack) = rooms(on, BOT).await;
+#[apply(on_both)]
+async fn question_is_posted_to_the_channel_with_a_link_that_asks_to_sign_in(on: On) {
+    let (fixture, slack) = rooms(on, BOT).await;
+    let held = fixture.app.held().await;
+    slack.until(|all| all.len() == 1).await;
+    let call = &fixture.hook.all()[0];
+    assert_eq!(
+        (call.path.as_str(), call.header("authorization")),
+        ("/api/chat.postMessage", format!("Bearer {TOKEN}").as_str())
+    );
+    assert!(
+        !call.text.contains(TOKEN),
+        "the token is in the header only"
+    );
+    assert_eq!(
+        call.header("content-type"),
+        "application/json; charset=utf-8"
+    );
+    let body = &call.body;
+    assert_eq!(
+        (&body["channel"], &body["text"]),
+        (
+            &json!(CHANNEL),
+            &json!("A question waits: refund (billing)")
+        )
+    );
+    assert_eq!(
+        (&body["unfurl_links"], &body["unfurl_media"]),
+        (&json!(false), &json!(false))
+    );
+    let link = format!("<{}/resume/{}|Review>", fixture.app.url(), held.request);
+    assert_eq!(body.pointer("/blocks/2/text/text"), Some(&json!(link)));
+    assert!(
+        !has_word(&call.text, "120") && !call.text.contains("alice"),
+        "{}",
+        call.text
+    );
+    let found = fixture.counted(&[("sent", 1), ("due", 0)]).await;
+    assert_eq!(
+        (&found[0]["channel"], &found[0]["person"], &found[0]["type"]),
+        (&json!("slack"), &json!(null), &json!("request.created"))
+    );
+}
+
+#[apply(on_both)]
+async fn incoming_webhook_and_teams_get_one_message_and_no_change(on: On) {
+    for (entry, path, channel) in [(HOOK, "/hook", "slack"), (TEAMS, "/teams", "teams")] {
+        let (fixture, _slack) = rooms(on, entry).await;
         let held = fixture.app.held().await;
-        slack.until(|all| all.len() == 1).await;
-        let call = &fixture.hook.all()[0];
-        assert_eq!((call.path.as_str(), call.header("authorization")), ("/api/chat.postMessage", format!("Bearer {TOKEN}").as_str()));
-        assert!(!call.text.contains(TOKEN), "the token is in the header only");
-        assert_eq!(call.header("content-type"), "application/json; charset=utf-8");
-        let body = &call.body;
-        assert_eq!((&body["channel"], &body["text"]), (&json!(CHANNEL), &json!("A question waits: refund (billing)")));
-        assert_eq!((&body["unfurl_links"], &body["unfurl_media"]), (&json!(false), &json!(false)));
-        let link = format!("<{}/resume/{}|Review>", fixture.app.url(), held.request);
-        assert_eq!(body.pointer("/blocks/2/text/text"), Some(&json!(link)));
-        assert!(!has_word(&call.text, "120") && !call.text.contains("alice"), "{}", call.text);
-        let found = fixture.counted(&[("sent", 1), ("due", 0)]).await;
-        assert_eq!((&found[0]["channel"], &found[0]["person"], &found[0]["type"]), (&json!("slack"), &json!(null), &json!("request.created")));
-    }
-
-    async fn incoming_webhook_and_teams_get_one_message_and_no_change(on) {
-        for (entry, path, channel) in [(HOOK, "/hook", "slack"), (TEAMS, "/teams", "teams")] {
-            let (fixture, _slack) = rooms(on, entry).await;
-            let held = fixture.app.held().await;
-            fixture.counted(&[("sent", 1)]).await;
-            answer(&fixture, BOB, &held, "approve").await;
-            fixture.app.held().await;
-            let found = fixture.counted(&[("sent", 2), ("due", 0)]).await;
-            assert!(found.iter().all(|one| one["channel"] == channel && one["type"] == "request.created"));
-            let all = fixture.hook.all();
-            assert!(all.len() == 2 && all.iter().all(|call| call.path == path && call.text.contains("Review")));
-            assert!(all[0].text.contains(&format!("/resume/{}", held.request)));
-            assert!(all.iter().all(|call| call.header("authorization").is_empty()));
-        }
-    }
-
-    async fn no_text_of_an_agent_leaves_unless_the_entry_says_so(on) {
-        for entry in [BOT, HOOK, TEAMS] {
-            for summaries in [false, true] {
-                let entry = entry.replace("}, tenants", &format!(", summaries: {summaries} }}, tenants"));
-                let (mut fixture, _slack) = rooms(on, &entry).await;
-                let note = "exclusiveMinimum: 0 }, note: { type: string } }";
-                fixture.app.restart_with(|yaml| yaml.replace("exclusiveMinimum: 0 } }", note)).await;
-                ask_with(&fixture, HOSTILE).await;
-                fixture.counted(&[("sent", 1)]).await;
-                let said = &fixture.hook.all()[0].text;
-                assert!(!said.contains("canary") && !said.contains("evil"), "{said}");
-                assert_eq!(said.contains("Refund 120 for order 17"), summaries, "{said}");
-            }
-        }
-    }
-
-    async fn many_questions_are_one_message_at_once_and_one_a_minute_later(on) {
-        let (fixture, slack) = rooms(on, GATHERS).await;
+        fixture.counted(&[("sent", 1)]).await;
+        answer(&fixture, BOB, &held, "approve").await;
         fixture.app.held().await;
-        slack.until(|all| all.len() == 1).await;
-        fixture.counted(&[("sent", 1), ("due", 0)]).await;
-        for _ in 0..22 {
-            fixture.app.held().await;
-        }
-        fixture.counted(&[("sent", 1), ("due", 22)]).await;
-        fixture.advance(std::time::Duration::from_secs(61));
-        fixture.counted(&[("sent", 23), ("due", 0)]).await;
-        let all = slack.messages();
-        assert_eq!((all.len(), all[1].text()), (2, "22 questions wait"));
-        let said = all[1].last_body();
-        assert_eq!((said.matches("|Review>").count(), said.contains("and 2 more")), (20, true));
+        let found = fixture.counted(&[("sent", 2), ("due", 0)]).await;
+        assert!(
+            found
+                .iter()
+                .all(|one| one["channel"] == channel && one["type"] == "request.created")
+        );
+        let all = fixture.hook.all();
+        assert!(
+            all.len() == 2
+                && all
+                    .iter()
+                    .all(|call| call.path == path && call.text.contains("Review"))
+        );
+        assert!(all[0].text.contains(&format!("/resume/{}", held.request)));
+        assert!(
+            all.iter()
+                .all(|call| call.header("authorization").is_empty())
+        );
     }
+}
+
+#[apply(on_both)]
+async fn no_text_of_an_agent_leaves_unless_the_entry_says_so(on: On) {
+    for entry in [BOT, HOOK, TEAMS] {
+        for summaries in [false, true] {
+            let entry = entry.replace(
+                "}, tenants",
+                &format!(", summaries: {summaries} }}, tenants"),
+            );
+            let (mut fixture, _slack) = rooms(on, &entry).await;
+            let note = "exclusiveMinimum: 0 }, note: { type: string } }";
+            fixture
+                .app
+                .restart_with(|yaml| yaml.replace("exclusiveMinimum: 0 } }", note))
+                .await;
+            ask_with(&fixture, HOSTILE).await;
+            fixture.counted(&[("sent", 1)]).await;
+            let said = &fixture.hook.all()[0].text;
+            assert!(!said.contains("canary") && !said.contains("evil"), "{said}");
+            assert_eq!(
+                said.contains("Refund 120 for order 17"),
+                summaries,
+                "{said}"
+            );
+        }
+    }
+}
+
+#[apply(on_both)]
+async fn many_questions_are_one_message_at_once_and_one_a_minute_later(on: On) {
+    let (fixture, slack) = rooms(on, GATHERS).await;
+    fixture.app.held().await;
+    slack.until(|all| all.len() == 1).await;
+    fixture.counted(&[("sent", 1), ("due", 0)]).await;
+    for _ in 0..22 {
+        fixture.app.held().await;
+    }
+    fixture.counted(&[("sent", 1), ("due", 22)]).await;
+    fixture.advance(std::time::Duration::from_secs(61));
+    fixture.counted(&[("sent", 23), ("due", 0)]).await;
+    let all = slack.messages();
+    assert_eq!((all.len(), all[1].text()), (2, "22 questions wait"));
+    let said = all[1].last_body();
+    assert_eq!(
+        (
+            said.matches("|Review>").count(),
+            said.contains("and 2 more")
+        ),
+        (20, true)
+    );
 }
 
 /// A name with markup of Slack and of Markdown.
@@ -94,7 +151,7 @@ async fn hostile_names_and_messages_stay_text() {
             .replace("approvers", &message)
             .replace("user: bob", &format!("user: \"{NAME}\""));
         let slack = crate::support::fake_slack::FakeSlack::serve_on(&hook);
-        let on = crate::support::test_app::On::Sqlite;
+        let on = On::Sqlite;
         let app = crate::support::test_app::TestApp::with(on, &yaml).await;
         let held = app.held().await;
         hook.reached(1).await;
@@ -134,7 +191,7 @@ async fn token_and_urls_of_rooms_are_in_no_row_answer_or_metric() {
     let secret = "path-canary-0123456789";
     let urls = [HOOK, TEAMS].map(|entry| entry.replace("\" }", &format!("?{secret}\" }}")));
     for (entry, error) in [(BOT, TOKEN), (&urls[0], secret), (&urls[1], secret)] {
-        let (fixture, slack) = rooms(crate::support::test_app::On::Sqlite, entry).await;
+        let (fixture, slack) = rooms(On::Sqlite, entry).await;
         slack.fails("chat.postMessage", TOKEN);
         if entry != BOT {
             fixture.hook.answers(500);
@@ -160,7 +217,7 @@ notify:
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn room_never_gets_the_link_of_a_person() {
     for entry in [BOT, HOOK, TEAMS] {
-        let on = crate::support::test_app::On::Sqlite;
+        let on = On::Sqlite;
         let (mut fixture, _slack) = rooms(on, entry).await;
         fixture
             .app
