@@ -1,12 +1,13 @@
 //! HTTP tools. Invariant: an attempt sends at most one request.
 //!
-//! - A complete 2xx answer never counts as a failure.
 //! - A request that provably was not sent is `Failed`.
-//! - Any other request may have had an effect. If its answer is incomplete, or if a gateway answers
-//!   with 502 or 504, the outcome is `Unknown`.
+//! - A complete answer with a status of 2xx is `Succeeded`. A complete answer with any other status
+//!   is `Failed`, except for 502 and 504.
+//! - If the answer is incomplete or missing, or if a gateway answers with 502 or 504, the outcome
+//!   is `Unknown`, because the request may have had an effect.
 //!
-//! Known secrets are redacted from the text of an outcome. Holdpoint's own words in the text
-//! contain no URL and no header's value.
+//! Known secrets are redacted from the text of an outcome. The text consists of Holdpoint's own
+//! words and the server's answer. Holdpoint's own words contain no URL and no header's value.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -33,11 +34,12 @@ use crate::secret::{Redactor, Secret};
 use crate::task::tool_spec::ToolSpec;
 use crate::task::units::duration_text;
 
-/// The maximum number of bytes that are kept of a failure's body.
+/// The maximum number of bytes that the text of a failure contains from the answer's body.
 const MAX_FAILURE_BYTES: usize = 2 * 1024;
 const MAX_TIMEOUT: Duration = Duration::from_mins(10);
-/// The characters that are percent-encoded in Holdpoint's own headers: `%`, and all characters but
-/// visible ASCII. Any text can be sent this way, and different texts stay different.
+/// The ASCII characters that are percent-encoded in Holdpoint's own headers. `utf8_percent_encode`
+/// also encodes every character outside ASCII. So a header can carry any text, and different texts
+/// have different encodings.
 const HEADER_ESCAPES: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
 
 /// A tool that is an HTTP request.
@@ -272,10 +274,11 @@ impl HttpTool {
         }
     }
 
-    /// Returns the kind of connection for an attempt. If the server has closed a kept connection,
-    /// the outcome of an attempt over this connection may be lost. Therefore only the first attempt
-    /// at a repeatable call uses a kept connection; any other attempt has its own connection. Only
-    /// calls of one user with the same credentials in their headers share a connection.
+    /// Returns the kind of connection for an attempt. The server may close a kept connection just
+    /// as an attempt sends its request. The outcome of this attempt is then unknown. Therefore only
+    /// an attempt that may be repeated uses a kept connection: the first attempt at a repeatable
+    /// call. Every other attempt opens its own connection. Only calls of one user with the same
+    /// credentials in their headers share a kept connection.
     fn connection_use(&self, call: &Invocation, filled: &HeaderMap) -> ConnectionUse {
         if !call.may_be_lost || !self.spec.effect.is_repeatable() {
             return ConnectionUse::Own;

@@ -1,6 +1,7 @@
 //! Performs the calls of tools. Each kind of tool has its own file. `http` and `shell` implement
-//! the trait [`Tool`]; the module `crate::mcp` implements it for tools of MCP servers. `human`,
-//! `agent` and `external` hold specs alone, because the engine handles the calls of these tools.
+//! the trait [`Tool`]. The module `crate::mcp` implements the trait for tools of MCP servers. The
+//! files `human`, `agent` and `external` do not implement the trait, because the engine itself
+//! handles the calls of these tools.
 
 pub(crate) mod agent;
 pub(crate) mod arguments;
@@ -55,16 +56,16 @@ pub trait Tool: Send + Sync {
         None
     }
 
-    /// Whether [`Tool::call`] may begin before the permit to send the call is decided. Such a tool
-    /// connects first, and sends nothing before the decision. The call's timeout counts from the
-    /// decision.
+    /// Whether [`Tool::call`] may begin before the permit to send the call is decided. If true, the
+    /// tool makes its connection, waits for the decision, and then sends the call if the permit
+    /// holds. After the decision, the tool has its full timeout for the call.
     fn connects_first(&self) -> bool {
         false
     }
 
     /// Returns the semaphore that limits the concurrent attempts in this process; `None` if there
-    /// is no limit. A call must be sent within a limited time after its start is committed. The
-    /// call therefore waits for the semaphore before that commit.
+    /// is no limit. The driver acquires the semaphore before it commits the start of the call,
+    /// because the time between this commit and the sending of the call is limited.
     fn slots(&self) -> Option<Arc<Semaphore>> {
         None
     }
@@ -80,11 +81,13 @@ pub trait Tool: Send + Sync {
         false
     }
 
-    /// Whether the result of [`Tool::definition_change`] may be out of date, so that
-    /// [`Tool::prepare`] must run now. `start` is `None` if a call is about to be judged for the
-    /// first time, or shown in a reconcile request. Otherwise `start` is the reason why the call
-    /// may start: the call is about to start, or a person's decision that lets it start is about to
-    /// be stored.
+    /// Whether the result of [`Tool::definition_change`] may be out of date. If so, the caller must
+    /// run [`Tool::prepare`] before its next action for the call:
+    ///
+    /// - The caller judges the call for the first time, or shows it in a reconcile request. `start`
+    ///   is `None`.
+    /// - The caller starts the call, or stores a person's decision that lets the call start.
+    ///   `start` is the reason why the call may start.
     fn is_stale(&self, _start: Option<StartReason>) -> bool {
         false
     }
@@ -166,8 +169,8 @@ pub struct Invocation {
     pub permit: AttemptPermit,
     /// The task's credentials, for the references in the tool's configuration.
     pub credentials: Credentials,
-    /// The server's state and the answers to the server's questions, if the previous attempt ended
-    /// with questions.
+    /// The state that the tool's server asked to get back, and the answers to the server's latest
+    /// questions. `None` if the server has asked no question during this call.
     pub resume: Option<Resume>,
     /// The slot for an answer that comes after the timeout.
     pub late: LateSlot,
@@ -200,7 +203,8 @@ pub type LateSlot = Slot<LateAnswer>;
 /// stored: the journal keeps only the text for the model.
 pub type RawSlot = Slot<Arc<str>>;
 
-/// A place for one value that a tool leaves beside its answer. Clones share the place.
+/// A place in which a tool leaves one value in addition to its [`ToolAnswer`]. Clones share the
+/// value.
 pub struct Slot<T>(Arc<Mutex<Option<T>>>);
 
 impl<T> Slot<T> {

@@ -18,7 +18,7 @@ pub(crate) fn folded(name: &str) -> String {
     }
     // The name is converted to upper case first, because `to_lowercase` alone would keep `ſ`
     // different from `s`, and `ß` different from `ss`. Each character is converted separately,
-    // because `str::to_lowercase` writes a final sigma differently.
+    // because `str::to_lowercase` converts a `Σ` at the end of a word to `ς` instead of `σ`.
     let upper = name
         .nfkc()
         .flat_map(char::to_uppercase)

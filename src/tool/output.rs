@@ -16,8 +16,8 @@ pub(crate) fn bytes_to_read(redactor: &Redactor, limit: usize) -> usize {
         .saturating_add(4)
 }
 
-/// Redacts `bytes`, and cuts the text to at most `limit` bytes. Returns the text, and whether it
-/// lacks a part of the tool's output. `complete` says whether `bytes` are the whole output.
+/// Redacts `bytes`, and cuts the text to at most `limit` bytes. `complete` says whether `bytes` are
+/// the tool's whole output. Returns the text, and whether the text lacks a part of this output.
 pub(crate) fn clean(
     redactor: &Redactor,
     bytes: &[u8],
@@ -29,8 +29,9 @@ pub(crate) fn clean(
         let text = redactor.redact(&text);
         return (cut(&text, limit).to_owned(), text.len() > limit);
     }
-    // The bytes may end inside a UTF-8 character, so a last character of several bytes is left out.
-    // The bytes may also end inside a secret, whose beginning `redact_prefix` cuts off.
+    // The bytes may end inside a UTF-8 character. Therefore the last character is left out if it is
+    // not ASCII, even if it is whole. The bytes may also end inside a secret. `redact_prefix` cuts
+    // off the beginning of such a secret.
     let last = bytes.iter().rposition(|byte| !(0x80..0xC0).contains(byte));
     let valid_len = last
         .filter(|last| bytes.get(*last).is_some_and(|byte| *byte >= 0xC0))

@@ -14,7 +14,7 @@ use crate::task::text::{cut, pointer, pointer_steps};
 
 const MAX_SCHEMA_BYTES: usize = 256 * 1024;
 const MAX_VIOLATIONS: usize = 8;
-/// The maximum number of bytes that are quoted of a place or a name.
+/// The maximum number of bytes that an error quotes of a single text, such as a place or a name.
 const MAX_QUOTED_BYTES: usize = 120;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -169,9 +169,9 @@ impl CompiledSchema {
             return Ok(());
         }
         let mut violations: Vec<SchemaViolation> = Vec::new();
-        // If a member has the wrong type, the validator reports the member a second time, as
-        // undeclared. Therefore the errors about undeclared members are collected here, and the
-        // second reports are dropped below.
+        // If a member has the wrong type, the validator reports the member twice: with the wrong
+        // type, and as undeclared. `undeclared` collects the errors about undeclared members. The
+        // `retain` below drops such an error if the same member has another error.
         let mut undeclared = Vec::new();
         for error in self.validator.iter_errors(value).take(64) {
             let kind = error.kind();
@@ -307,7 +307,7 @@ pub(crate) fn declared_members(parameters: &Value) -> BTreeMap<&str, Vec<&Value>
 }
 
 /// Whether `parameters` refuses every undeclared member of the arguments (see
-/// [`CompiledSchema::closed`]). False if some are accepted, as with `patternProperties`.
+/// [`CompiledSchema::closed`]). False if an undeclared member may fit, as with `patternProperties`.
 #[must_use]
 pub(crate) fn refuses_undeclared_members(parameters: &Value) -> bool {
     let parts = in_place_schemas(parameters, parameters);

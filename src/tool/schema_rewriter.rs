@@ -1,15 +1,16 @@
 //! Rewrites a JSON Schema so that the schema refers to nothing outside itself. On request, the
-//! rewriter also closes the schema: a closed schema refuses undeclared members at every level
-//! (`unevaluatedProperties: false`). Invariant:
+//! rewriter also closes the schema and the schemas inside it, with `unevaluatedProperties: false`.
+//! A closed schema refuses undeclared members; an open schema accepts them. Invariant:
 //!
 //! - `allOf`, `anyOf`, `oneOf`, `if`, `then`, `else`, `dependentSchemas` and `$ref` apply several
 //!   schemas to one value. The outermost of these schemas is closed, and the others stay open: a
 //!   closed branch would refuse the members that another branch declares.
-//! - For the same reason, the copy of a `$ref`'s target in `$defs` stays open. The schema with the
-//!   `$ref` is closed instead.
-//! - Schemas inside a condition (`not`, `if`, `contains`, `propertyNames`) stay open, because a
-//!   stricter condition can make the whole schema accept more.
-//! - A schema with `additionalProperties` or `unevaluatedProperties` stays open.
+//! - For the same reason, the copy of a `$ref`'s target in `$defs` stays open. The outermost schema
+//!   with the `$ref` is closed instead.
+//! - Schemas inside a condition (`not`, `if`, `contains`, `propertyNames`) stay open. Inside a
+//!   `not`, for example, a closed schema would refuse more values, so the `not` would accept more.
+//! - A schema that has `additionalProperties` or `unevaluatedProperties` keeps this keyword, and is
+//!   not closed.
 //! - If none of the schemas for a value has `properties`, they all stay open.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,16 +30,16 @@ const CHILD_KEYWORDS: [&str; 4] = [
     "unevaluatedItems",
     "unevaluatedProperties",
 ];
-/// Keywords whose value is a condition. Schemas inside a condition stay open (accept undeclared
-/// members), because a stricter schema inside `not` makes the `not` accept more.
+/// Keywords whose value is a condition. Schemas inside a condition stay open (see the module's
+/// documentation).
 const CONDITION_KEYWORDS: [&str; 4] = ["not", "if", "contains", "propertyNames"];
 /// Keywords whose value is a list of schemas for items of the described list.
 const CHILD_LIST_KEYWORDS: [&str; 1] = ["prefixItems"];
 /// Keywords whose value maps names to schemas for members of the described object.
 const CHILD_MAP_KEYWORDS: [&str; 2] = ["properties", "patternProperties"];
-/// Keywords whose value is a schema for the value that the surrounding schema describes.
-/// `contentSchema` is an exception: it describes the decoded content. The exception has no effect,
-/// because draft 2020-12 checks no value against a `contentSchema`.
+/// Keywords whose value is a schema for the value that the surrounding schema describes. The list
+/// also has `contentSchema`, although this schema describes the decoded content. Its place in the
+/// list has no effect, because draft 2020-12 checks no value against a `contentSchema`.
 const IN_PLACE_KEYWORDS: [&str; 3] = ["then", "else", "contentSchema"];
 /// Keywords whose value is a list of schemas for the value that the surrounding schema describes.
 const IN_PLACE_LIST_KEYWORDS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
@@ -80,8 +81,9 @@ pub(super) struct Rewriter<'s> {
     root: &'s Value,
     /// Whether the schemas at the current place are closed (refuse undeclared members).
     close: bool,
-    /// Maps each target of a `$ref` to the number of its copy in `$defs`. The key has two parts:
-    /// the reference, and whether the schemas of nested values inside the copy are closed.
+    /// The targets of `$ref`s, each with the number of its copy in `$defs`. The key is the text of
+    /// the `$ref`, and the value of `close` with which the target is rewritten. A target has two
+    /// copies if it is rewritten with both values.
     targets: BTreeMap<(String, bool), usize>,
     /// The keys of the targets that are not copied yet.
     pending: Vec<(String, bool)>,
@@ -199,10 +201,10 @@ impl Rewriter<'_> {
         self.flaws.insert(SchemaFlaw::new(place, detail));
     }
 
-    /// Rewrites `schema`, which is the schema of the whole value, of a member or of an item. The
-    /// parts of such a schema, for example the elements of its `allOf`, are rewritten by
-    /// `rewrite_open` instead. If `self.close` is true, also closes `schema` by the rules in the
-    /// module's documentation.
+    /// Rewrites `schema`, which must be the outermost schema of a value: of the whole value, of a
+    /// member or of an item. If `self.close` is true, also closes `schema` by the rules in the
+    /// module's documentation. `rewrite_open` rewrites the further schemas of the same value, such
+    /// as the elements of an `allOf`.
     fn rewrite_child(&mut self, schema: &Value, at: &str) -> Value {
         let mut rewritten = self.rewrite_open(schema, at);
         let (Value::Object(original), Value::Object(members)) = (schema, &mut rewritten) else {
@@ -244,8 +246,8 @@ impl Rewriter<'_> {
         rewritten
     }
 
-    /// Rewrites a schema and leaves it open. If `self.close` is true, schemas of nested values are
-    /// closed.
+    /// Rewrites a schema and leaves it open. If `self.close` is true, closes the schemas of the
+    /// value's members and items.
     fn rewrite_open(&mut self, schema: &Value, at: &str) -> Value {
         let Value::Object(members) = schema else {
             return schema.clone();

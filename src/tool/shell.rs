@@ -34,8 +34,8 @@ mod settings;
 
 pub(crate) use self::settings::{Env, Settings};
 
-/// The maximum time from the command's timeout to the guard's report. Also the maximum time from
-/// this report to the guard's end.
+/// How long the service waits for the guard's report after the command's timeout. The service then
+/// waits as long again for the end of the guard, before it kills the guard.
 const REPORT_GRACE: Duration = Duration::from_secs(5);
 /// How long the guard may take to read its order.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -317,9 +317,9 @@ async fn read_stream(
     Ok((bytes, stream.complete))
 }
 
-/// Waits until a guard has ended. Kills the guard if it does not end within [`REPORT_GRACE`]. Then
-/// kills the process group `group`, if any. A caller passes the command's group if the guard's
-/// report was lost, because the command may still run.
+/// Waits until a guard has ended, and kills the guard if it does not end within [`REPORT_GRACE`].
+/// If `group` is given, then kills this process group. If the guard's report was lost, the command
+/// may still run, so the caller passes the command's group.
 async fn end_guard(mut guard: Child, group: Option<i32>) {
     if tokio::time::timeout(REPORT_GRACE, guard.wait())
         .await
@@ -333,13 +333,14 @@ async fn end_guard(mut guard: Child, group: Option<i32>) {
     }
 }
 
-/// Kills the process group that a guard left behind. `leader` is the group's number.
+/// Kills the process group that a guard left behind. `leader` is the number of the group, which is
+/// also the process id of the group's leader.
 pub(crate) fn kill_orphans(leader: i32) {
     let Some(leader) = Pid::from_raw(leader) else {
         return;
     };
-    // By now, another process may have the leader's id. Therefore the group is killed only if a
-    // process with this id leads a group of this number.
+    // If the leader has ended, an unrelated process may have its id. The check spares this process
+    // if it belongs to a group of another number.
     if getpgid(Some(leader)) == Ok(leader) {
         let _ = kill_process_group(leader, Signal::KILL);
     }

@@ -20,7 +20,8 @@ const MAX_FIELDS: usize = 20;
 const MAX_CHOICES: usize = 100;
 const MAX_NAME_BYTES: usize = 64;
 pub(super) const FORMATS: [&str; 3] = ["email", "uri", "date"];
-/// Names of secrets, folded and without separators. [`names_secret`] searches texts for them.
+/// Names of secrets, in lower case and without separators such as spaces and `_`. [`names_secret`]
+/// finds these names anywhere in a text, even inside a word.
 const SECRET_NAMES: [&str; 33] = [
     "password",
     "passwd",
@@ -78,7 +79,8 @@ pub(super) fn confirmation() -> Value {
     })
 }
 
-/// Returns the result of [`read_form`] for a form that an agent wrote. An error begins with `form`.
+/// Checks a form that an agent wrote, as [`read_form`] does. The text of an error begins with the
+/// name of the tool's argument, `form`.
 pub(super) fn from_agent(written: &Value) -> Result<Value, String> {
     read_form(written, MAX_FIELDS, &SCALAR_TYPES).map_err(|detail| format!("`form`: {detail}"))
 }
@@ -345,8 +347,9 @@ fn check_keyword(keyword: &str, value: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a value can satisfy the limits of the field: no lower limit exceeds an upper limit. A
-/// field in which the person chooses several texts must have at least `minItems` choices.
+/// Whether some value satisfies all limits of the field together. For example, `minLength` must not
+/// exceed `maxLength`. If the person chooses several texts, the field must also offer at least
+/// `minItems` choices.
 fn is_satisfiable(field: &Map<String, Value>) -> bool {
     let number = |keyword: &str| field.get(keyword).and_then(Value::as_f64);
     let integer = |keyword: &str| field.get(keyword).and_then(Value::as_u64);
@@ -385,13 +388,16 @@ fn secret_error(at: &str) -> String {
     format!("{at} looks like a secret: use request_credentials, a form's answer is not kept secret")
 }
 
-/// Whether a text names a secret. A name from [`SECRET_NAMES`] counts anywhere in the letters and
-/// digits of the folded text, even inside a word. The words of [`HARMLESS_WORDS`] contain such a
-/// name, so they are removed before this search. A name from [`SECRET_WORDS`] counts only as a
-/// whole word of the text.
+/// Whether a text names a secret, in any case of its letters.
+///
+/// - A name from [`SECRET_NAMES`] counts anywhere: inside a word (`mypassword`), and across
+///   separators (`pass-word`). Harmless words that contain such a name are removed first (see
+///   [`HARMLESS_WORDS`]).
+/// - A name from [`SECRET_WORDS`] counts only as a whole word.
 pub(crate) fn names_secret(text: &str) -> bool {
-    // The harmless words are removed before the words are joined. Otherwise `secret aria` would
-    // become `secretaria`, which begins with the harmless word `secretari`.
+    // The harmless words are removed from each word, before the words are joined. After the join,
+    // `secret aria` would be `secretaria`. The removal of the harmless `secretari` would then also
+    // remove the name `secret`.
     let joined: String = folded(text)
         .split(|c: char| !c.is_alphanumeric())
         .map(|word| {

@@ -31,14 +31,15 @@ pub(crate) enum FormError {
     /// The field with this name asks for a secret, which the MCP specification forbids.
     AsksForSecret(String),
     /// The form is not flat, is too large, or has a field that some clients cannot render. The text
-    /// is the end of a sentence that begins with the form's name.
+    /// describes this mistake.
     NotRenderable(String),
 }
 
 /// Checks the `requestedSchema` of an elicitation (MCP 2026-07-28, client features, elicitation),
-/// and returns a form that refuses undeclared members. Unknown keywords are left out. In a field,
-/// and in the items of a list, a `oneOf` or `anyOf` of `const`s becomes an `enum`. The titles of
-/// the choices become part of the field's description.
+/// and returns the form that a person sees. This form refuses undeclared members and omits unknown
+/// keywords. A server may write the choices of a field as a `oneOf` or `anyOf` with a `const` for
+/// each choice. In the returned form, these choices are an `enum`, and their titles are part of the
+/// field's description.
 ///
 /// # Errors
 /// Fails if the form cannot be shown to a person. The error is the reason.

@@ -52,8 +52,8 @@ fn undeclared_members_are_refused_through_all_applicators_of_an_object() {
         (json!({"properties": {"l": {"prefixItems": [{"properties": {"a": {}}}], "items": {"properties": {"b": {}}}}}}),
          vec![json!({"l": [{"a": 1}, {"b": 1}]})], vec![json!({"l": [{"b": 1}]}), json!({"l": [{}, {"a": 1}]})]),
         (json!({"additionalProperties": {"properties": {"a": {}}}}), vec![json!({"x": {"a": 1}})], vec![json!({"x": {"b": 1}})]),
-        // The schema of the member `a` is closed. Its copy inside the `allOf` of `b` stays open,
-        // because the other element of the `allOf` declares further members.
+        // `a` accepts only `x`, because the schema of `a` is closed. The `$ref` to this schema in
+        // the `allOf` of `b` leads to an open copy, so `b` also accepts `y`.
         (json!({"properties": {"a": {"properties": {"x": {}}}, "b": {"allOf": [{"$ref": "#/properties/a"}, {"properties": {"y": {}}}]}}}),
          vec![json!({"a": {"x": 1}, "b": {"x": 1, "y": 1}})], vec![json!({"a": {"y": 1}}), json!({"b": {"z": 1}})]),
         (json!({"properties": {"x": {}, "child": {"$ref": "#"}}}), vec![json!({"child": {"child": {"x": 1}}})], vec![json!({"child": {"child": {"y": 1}}})]),

@@ -10,10 +10,10 @@ use crate::tool::schema::SchemaFlaw;
 
 const MAX_WEIGHT: u64 = 10_000;
 
-/// Returns a flaw for each schema that applies more than [`MAX_WEIGHT`] schemas to one value, and
-/// for each `$ref` that leads back to itself for the same value. Each copied target of a `$ref` has
-/// a number. `copies` maps this number to the copy. `places` maps this number to the JSON Pointer
-/// of the original.
+/// Checks `schema` and `copies`, which has the copied targets of its `$ref`s by their numbers.
+/// Returns a flaw for each of them that applies more than [`MAX_WEIGHT`] schemas to one value. Also
+/// returns a flaw for each `$ref` that leads back to itself for the same value. A flaw in a copy
+/// names the place of the original, which `places` has by the number of the copy.
 pub(super) fn flaws(
     schema: &Value,
     copies: &Map<String, Value>,

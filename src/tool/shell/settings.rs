@@ -49,8 +49,9 @@ impl Default for Settings {
     }
 }
 
-/// A command's environment: variables by name. If the configuration gives no value, the value comes
-/// from the service's own environment. The value stays `None` if the service lacks the variable.
+/// The variables of a command's environment, by name. A variable that the configuration only names
+/// gets its value from the service's own environment. If the service lacks the variable, the value
+/// stays `None`, and the command does not get the variable.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Env(pub BTreeMap<String, Option<Secret<String>>>);
 

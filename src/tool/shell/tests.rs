@@ -109,8 +109,8 @@ fn failed(content: &str) -> ToolAnswer {
     }
 }
 
-/// A named pipe that signals two events: a command opens the pipe, and the last process that holds
-/// the pipe is gone.
+/// A named pipe that shows when a command begins and ends. `began` fires when the command has
+/// written to the pipe. `gone` fires when the last process of the command has closed the pipe.
 struct Alive {
     directory: tempfile::TempDir,
     began: Option<oneshot::Receiver<()>>,

@@ -34,7 +34,8 @@ fn tool_with(method: Method, url: String, headers: &[(&str, &str)]) -> Arc<dyn T
 
 const AUTHORIZATION: (&str, &str) = ("Authorization", "Bearer {{credential:jira.token}}");
 
-/// Hostile values that are long enough to be redacted.
+/// Credentials whose characters have a meaning in URLs, headers or templates. Each of them is long
+/// enough to be redacted.
 const HOSTILE: [&str; 6] = [
     "a/b?c#d@evil:80",
     ".../...admin",
@@ -220,7 +221,8 @@ async fn tool_response_is_searched_for_every_credential_in_hand() {
             encoded(value)
         )
     };
-    // The URL refers to the field `token` alone. The field `short` is too short to be redacted.
+    // The tool's URL refers only to the field `token`. The answer is redacted from the fields
+    // `token` and `unused`. The field `short` is too short to be redacted.
     let values = [
         ("token", "hunter2/\"secret\"-é"),
         ("unused", "an0ther-one-1234"),

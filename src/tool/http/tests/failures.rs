@@ -82,7 +82,7 @@ async fn silent_endpoint_is_unknown_at_the_timeout() {
             origin,
             effect,
             any(),
-            // Even on a busy machine, the request must be sent within this time.
+            // The timeout leaves enough time to send the request, even on a busy machine.
             Duration::from_secs(2),
         );
         let answer = slow.call(&invocation("{}")).await;

@@ -151,9 +151,10 @@ async fn nothing_is_lost(effect: Effect, count: u32) {
     assert!(effect != Effect::Once || repeated == 0);
 }
 
-/// The maximum number of calls that need a second attempt: the number of concurrent calls. Once the
-/// service finds that the server has closed a kept connection, the service reuses no connection to
-/// this server. So only the calls in flight at this moment can lose their outcome.
+/// The maximum number of calls that need a second attempt. A call needs a second attempt if the
+/// server closes the kept connection of the first attempt before it answers. After the first such
+/// loss, the service opens a new connection for each request to this server. So only the calls that
+/// are in flight at this loss can need a second attempt. The test has at most 64 calls in flight.
 const MOST_REPEATED: u64 = 64;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -1,6 +1,6 @@
 //! Tests of a call's outcome when its server reads or sends in unusual ways, such as byte by byte.
-//! The effect of a tool does not change the outcome. The engine takes the effect into account
-//! afterwards.
+//! The outcome of an attempt does not depend on the tool's effect (`read_only`, `idempotent` or
+//! `once`). Only the engine's decision whether to repeat the call depends on the effect.
 
 use tokio::io::AsyncReadExt as _;
 
@@ -40,9 +40,9 @@ fn ok(content: &str) -> Became {
     Succeeded(200, content.to_owned())
 }
 
-/// Starts a server that takes these steps on its first connection and answers every later
-/// connection with a success. Returns the origin, a task that returns the number of connections,
-/// and a sender that ends the task.
+/// Starts a server that takes `steps` on its first connection and answers every later connection
+/// with a success. Returns the server's origin, the server's task and a sender. A message from this
+/// sender stops the server. The task then returns the number of connections.
 async fn server(steps: Vec<Step>) -> (String, JoinHandle<usize>, tokio::sync::oneshot::Sender<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let origin = format!("http://{}", listener.local_addr().unwrap());
@@ -381,7 +381,8 @@ async fn answer_that_is_not_complete_in_time_is_unknown() {
         for effect in [Effect::Once, Effect::Idempotent, Effect::ReadOnly] {
             let late = loop {
                 let late = became(steps.clone(), effect, "{}", short).await;
-                // On a busy machine, the time may be over before the request is sent.
+                // On a busy machine, the timeout may pass before the request is sent. The attempt
+                // is then `Failed(None)`, and the test makes another attempt.
                 if late != Failed(None) {
                     break late;
                 }
