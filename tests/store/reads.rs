@@ -41,126 +41,83 @@ async fn tasks_are_listed_newest_first_page_by_page_and_only_roots(fixture: Stor
         seen.extend(page.iter().map(|row| row.task_id));
     }
     assert_eq!(seen, all);
-    let base = TaskFilter {
+}
+
+/// Returns a filter for tasks of the tenant acme. `set` sets its other members.
+fn tasks_of_acme(set: impl FnOnce(&mut TaskFilter)) -> TaskFilter {
+    let mut filter = TaskFilter {
         tenant: "acme".to_owned(),
         limit: 9,
         ..TaskFilter::default()
     };
+    set(&mut filter);
+    filter
+}
+
+fn texts(all: &[&str]) -> Vec<String> {
+    all.iter().copied().map(str::to_owned).collect()
+}
+
+#[apply(both)]
+async fn tasks_are_filtered_by_each_member_of_the_filter(fixture: StoreFixture) {
+    let mut all = Vec::new();
+    for user in ["alice", "bob", "alice", "bob", "alice"] {
+        all.push(fixture.task_of("acme", user).await);
+    }
+    fixture.task_of("globex", "alice").await;
+    let child = vec![child_task(TaskId(fresh()), all[0])];
+    fixture.store.commit(change(all[0], child)).await.unwrap();
+    let (root, other_root) = (all[0], all[1]);
     for (filter, expected) in [
+        (tasks_of_acme(|by| by.users = vec!["alice".into()]), 3),
         (
-            TaskFilter {
-                users: vec!["alice".into()],
-                ..base.clone()
-            },
-            3,
-        ),
-        (
-            TaskFilter {
-                users: vec!["alice".into(), "bob".into()],
-                ..base.clone()
-            },
+            tasks_of_acme(|by| by.users = vec!["alice".into(), "bob".into()]),
             5,
         ),
         (
-            TaskFilter {
-                statuses: vec![TaskStatus::Paused],
-                ..base.clone()
-            },
+            tasks_of_acme(|by| by.statuses = vec![TaskStatus::Paused]),
             0,
         ),
         (
-            TaskFilter {
-                statuses: vec![TaskStatus::Running, TaskStatus::Failed],
-                ..base.clone()
-            },
+            tasks_of_acme(|by| by.statuses = vec![TaskStatus::Running, TaskStatus::Failed]),
+            5,
+        ),
+        (tasks_of_acme(|by| by.agents = texts(&["billing"])), 5),
+        (tasks_of_acme(|by| by.without_agents = texts(&["cli"])), 5),
+        (
+            tasks_of_acme(|by| by.without_agents = texts(&["cli", "billing"])),
+            0,
+        ),
+        (
+            tasks_of_acme(|by| by.without_versions = texts(&["sha256:1"])),
             5,
         ),
         (
-            TaskFilter {
-                agents: vec!["billing".to_owned()],
-                ..base.clone()
-            },
-            5,
-        ),
-        (
-            TaskFilter {
-                without_agents: vec!["cli".to_owned()],
-                ..base.clone()
-            },
-            5,
-        ),
-        (
-            TaskFilter {
-                without_agents: vec!["cli".to_owned(), "billing".to_owned()],
-                ..base.clone()
-            },
+            tasks_of_acme(|by| by.without_versions = texts(&["sha256:1", "sha256:0"])),
             0,
         ),
-        (
-            TaskFilter {
-                users: vec!["alice".into()],
-                without_agents: vec!["billing".to_owned()],
-                ..base.clone()
-            },
-            0,
-        ),
-        (
-            TaskFilter {
-                roots: vec![all[4]],
-                without_agents: vec!["billing".to_owned()],
-                ..base.clone()
-            },
-            1,
-        ),
-        (
-            TaskFilter {
-                without_versions: vec!["sha256:1".to_owned()],
-                ..base.clone()
-            },
-            5,
-        ),
-        (
-            TaskFilter {
-                without_versions: vec!["sha256:1".to_owned(), "sha256:0".to_owned()],
-                ..base.clone()
-            },
-            0,
-        ),
-        (
-            TaskFilter {
-                sessions: vec!["other".to_owned()],
-                ..base.clone()
-            },
-            0,
-        ),
-        (
-            TaskFilter {
-                roots: vec![all[4]],
-                ..base.clone()
-            },
-            2,
-        ),
-        (
-            TaskFilter {
-                roots: vec![all[3], all[4]],
-                ..base.clone()
-            },
-            3,
-        ),
-        (
-            TaskFilter {
-                roots: vec![all[4]],
-                agents: vec!["analyst".to_owned()],
-                ..base.clone()
-            },
-            1,
-        ),
+        (tasks_of_acme(|by| by.sessions = texts(&["other"])), 0),
+        (tasks_of_acme(|by| by.roots = vec![root]), 2),
+        (tasks_of_acme(|by| by.roots = vec![other_root, root]), 3),
     ] {
-        assert_eq!(
-            fixture.store.tasks(&filter).await.unwrap().len(),
-            expected,
-            "{filter:?}"
-        );
+        let listed = fixture.store.tasks(&filter).await.unwrap();
+        assert_eq!(listed.len(), expected, "{filter:?}");
+    }
+    let of_alice = tasks_of_acme(|by| {
+        by.users = vec!["alice".into()];
+        by.without_agents = texts(&["billing"]);
+    });
+    let child_by_exclusion = tasks_of_acme(|by| {
+        by.roots = vec![root];
+        by.without_agents = texts(&["billing"]);
+    });
+    let child_by_agent = tasks_of_acme(|by| {
+        by.roots = vec![root];
+        by.agents = texts(&["analyst"]);
+    });
+    for (filter, expected) in [(of_alice, 0), (child_by_exclusion, 1), (child_by_agent, 1)] {
+        let listed = fixture.store.tasks(&filter).await.unwrap();
+        assert_eq!(listed.len(), expected, "{filter:?}");
     }
 }
 
