@@ -334,14 +334,15 @@ async fn end_guard(mut guard: Child, group: Option<i32>) {
 }
 
 /// Kills the process group that a guard left behind. `leader` is the number of the group, which is
-/// also the process id of the group's leader.
+/// also the process id of the group's leader. The leader may have ended before the group.
 pub(crate) fn kill_orphans(leader: i32) {
     let Some(leader) = Pid::from_raw(leader) else {
         return;
     };
-    // If the leader has ended, an unrelated process may have its id. The check spares this process
-    // if it belongs to a group of another number.
-    if getpgid(Some(leader)) == Ok(leader) {
+    // The number of a group is the id of no new process while the group exists. So if a process of
+    // another group has this id, the orphans have ended, and there is nothing to kill.
+    let is_reused = getpgid(Some(leader)).is_ok_and(|group| group != leader);
+    if !is_reused {
         let _ = kill_process_group(leader, Signal::KILL);
     }
 }

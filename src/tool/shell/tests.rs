@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 
 use serde_json::json;
@@ -247,6 +248,22 @@ async fn command_that_kills_its_guard_is_killed_and_its_outcome_is_unknown() {
         .call(&Alive::held("kill -9 $PPID; sleep 1000; true"))
         .await;
     assert!(matches!(answer, ToolAnswer::Unknown { .. }), "{answer:?}");
+    alive.gone().await;
+}
+
+#[tokio::test]
+async fn orphans_of_a_group_are_killed_after_its_leader_has_ended() {
+    let mut alive = Alive::new();
+    let mut leader = std::process::Command::new("sh")
+        .args(["-c", "exec 3>alive; echo began >&3; sleep 1000 &"])
+        .current_dir(alive.directory.path())
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    let group = i32::try_from(leader.id()).unwrap();
+    assert!(leader.wait().unwrap().success());
+    alive.began().await;
+    kill_orphans(group);
     alive.gone().await;
 }
 
