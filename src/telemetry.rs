@@ -64,9 +64,9 @@ use requests::RequestMetrics;
 
 /// The `tracing` target of observations.
 pub const METRIC_TARGET: &str = "holdpoint::metric";
-/// The filter of log lines if `RUST_LOG` is unset or invalid. With any filter, libraries log only
-/// warnings and errors, and `sqlx` logs nothing. The other events of libraries may contain URLs,
-/// headers and statements.
+/// The filter of log lines if `RUST_LOG` is unset or invalid. Every filter leaves out the events of
+/// `sqlx`, and the events of other libraries below the level of a warning. These events may contain
+/// URLs, headers and statements.
 pub const DEFAULT_FILTER: &str = "info";
 
 /// The format of log lines.

@@ -45,7 +45,7 @@ impl UserKey {
 }
 
 impl UserIds {
-    /// Returns the form by which this setting compares an id.
+    /// Returns the comparison form of an id under this setting.
     #[must_use]
     pub fn key(self, id: &str) -> UserKey {
         UserKey(match self {
@@ -121,8 +121,8 @@ impl UserId {
         self.ids
     }
 
-    /// Returns the folded form, by which the database finds all spellings of the person's id.
-    /// `None` under `Exact`, because each person then has only one spelling.
+    /// Returns the folded form of the id. The database finds all spellings of the person's id by
+    /// this form. `None` under `Exact`: the person's id then has only one spelling.
     #[must_use]
     pub fn folded(&self) -> Option<UserKey> {
         (self.ids == UserIds::Folded).then(|| self.key.clone())
@@ -175,7 +175,7 @@ pub struct Viewer {
     pub user_id: UserId,
     /// The groups that the person is a member of; a group may be an approver.
     pub groups: Vec<String>,
-    /// Whether the person may decide every request, as in a service without accounts.
+    /// Whether the person may decide every request. True in a service without accounts.
     pub decides_everything: bool,
 }
 
@@ -239,8 +239,9 @@ mod tests {
         }
     }
 
-    /// Returns the characters of planes 0 and 1 that folding or normalization changes or reorders.
-    /// CJK ideographs, Hangul syllables and private-use characters are left out.
+    /// Returns the combining marks of Unicode's planes 0 and 1, and the other characters of these
+    /// planes that folding or normalization changes. Leaves out the CJK unified ideographs, the
+    /// Hangul syllables and the private-use characters.
     fn characters() -> impl Iterator<Item = char> {
         let moves = |c: &char| {
             !('\u{3400}'..='\u{9fff}').contains(c) && !('\u{ac00}'..='\u{f8ff}').contains(c)
@@ -280,7 +281,7 @@ mod tests {
                 (text.nfc().collect(), text.nfd().collect());
             assert_eq!(folded(&composed), folded(&text), "{text:?}");
             assert_eq!(folded(&decomposed), folded(&text), "{text:?}");
-            // The dotless i is left out: it has the capital of the dotted i, but is another letter.
+            // The dotless i is left out: its capital is `I`, which folds to the dotted i.
             if c != '\u{131}' {
                 let (upper, lower) = (text.to_uppercase(), text.to_lowercase());
                 assert!(

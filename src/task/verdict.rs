@@ -105,8 +105,8 @@ pub struct Terms {
     pub expires_in: Option<Duration>,
     /// The effect of a passed deadline on the undecided calls.
     pub on_expiry: OnExpiry,
-    /// The consequence if people reject every call of the request. If the decision has its own
-    /// `then`, that consequence applies instead.
+    /// The consequence for the task if people reject every call of the request. The `then` of a
+    /// decision overrides this consequence.
     pub on_reject: Then,
     /// The actions that the rule allows on an approval request.
     pub allow: Vec<Action>,

@@ -6,8 +6,7 @@ use prometheus::IntGaugeVec;
 
 use super::Builder;
 
-/// The number of waiting rows that one value of the label covers, and the age of the oldest of
-/// these rows.
+/// The waiting rows of one label value: their number, and the age of the oldest row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BacklogSample {
     /// The label value, such as a kind of request.
@@ -22,8 +21,8 @@ pub(super) struct BacklogGauges {
 }
 
 impl BacklogGauges {
-    /// Builds the two gauges, which share a label. `waiting` and `oldest` are each a metric's name
-    /// and its help text.
+    /// Builds the two gauges, each with the label `label`. `waiting` and `oldest` are pairs of a
+    /// metric's name and its help text.
     pub(super) fn new(
         build: &Builder,
         waiting: (&str, &str),

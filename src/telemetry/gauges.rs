@@ -16,8 +16,8 @@ use super::DatabaseCounts;
 /// The least time from the start of a count to the start of the next count.
 pub(crate) const MIN_COUNT_INTERVAL: Duration = Duration::from_secs(15);
 
-/// The least time from the start of a count to the start of the next count, as a multiple of the
-/// first count's duration. A count of ten million tasks takes seconds.
+/// The least time between the starts of two successive counts, as a multiple of the duration of the
+/// earlier count. A count of ten million tasks takes seconds.
 const INTERVAL_PER_DURATION: u32 = 20;
 
 pub(crate) type CountFn =
@@ -34,7 +34,7 @@ pub(crate) struct Gauges {
 
 #[derive(Default)]
 struct LastCount {
-    /// The uptime from which the counts are stale, so that the next scrape starts a count.
+    /// The uptime at which the counts become stale. The next scrape after it starts a count.
     stale_at: Duration,
     is_counting: bool,
     counts: DatabaseCounts,
@@ -156,7 +156,7 @@ mod tests {
         }
     }
 
-    /// Reads the gauges in a task of its own, and returns it once the count has begun.
+    /// Spawns a reader of the gauges, waits until its count has begun, and returns its handle.
     async fn start_count(gauges: &Arc<Gauges>, counts: &AtomicI64) -> JoinHandle<DatabaseCounts> {
         let gauges = Arc::clone(gauges);
         let reader = TaskTracker::new().spawn(async move { gauges.counts().await });

@@ -1,8 +1,8 @@
 //! The spec of the tool with which an agent calls another agent. The engine performs the call.
 //!
-//! Invariant: all tools of this kind take the same arguments. The tool that calls an agent has the
-//! same definition for all calling agents, although each of them may configure its own description
-//! of the tool. Therefore the digest of the definition leaves out the description.
+//! Invariant: all tools of this kind take the same arguments. Several agents may call the same
+//! agent, each with its own description of the tool. The digest of the tool's definition leaves out
+//! the description, so that the digest is the same for all calling agents.
 
 use std::time::Duration;
 

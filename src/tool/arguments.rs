@@ -327,8 +327,9 @@ impl<'t> Reader<'t> {
 }
 
 /// Returns the number, or `None` if a double cannot hold it without loss. A 64-bit integer must
-/// convert to a double exactly. For any other number, the shortest text of its double must have the
-/// same decimal value as `text`: `0.10` is accepted, and a number with too many digits is not.
+/// equal its double. Any other number must equal the shortest decimal number with the same double.
+/// `0.10` is accepted, because it equals this shortest number, `0.1`. A number with more
+/// significant digits than its double keeps is refused.
 fn lossless_number(text: &str, is_integer: bool) -> Option<Number> {
     let double: f64 = text.parse().ok()?;
     if !double.is_finite() {

@@ -213,7 +213,8 @@ impl Catalog {
         self.human.values().any(|human| !human.services.is_empty())
     }
 
-    /// Returns the services whose credentials an agent or a gate may ask for.
+    /// Returns the services whose credentials `agent` may ask for. `agent` is the name of an agent
+    /// or a gate.
     #[must_use]
     pub fn services(&self, agent: &str) -> &[Service] {
         self.human.get(agent).map_or(&[], |human| &human.services)

@@ -1,4 +1,4 @@
-//! The decrypted credentials of a call, and the references `{{credential:NAME.FIELD}}` in a tool's
+//! The decrypted credentials of calls, and the references `{{credential:NAME.FIELD}}` in a tool's
 //! headers, `url` and `env`. Invariant: a credential's value is filled in right before sending, and
 //! a secret value is shown nowhere. A call is not sent if a value is missing or has a control
 //! character.
@@ -22,12 +22,12 @@ pub(crate) const REFERENCE_START: &str = "{{credential:";
 /// The fields of one credential, by name.
 pub(crate) type CredentialFields = BTreeMap<String, Secret<String>>;
 
-/// The decrypted credentials for one call, by name.
+/// The decrypted credentials for the calls of one task.
 #[derive(Clone, Default)]
 pub struct Credentials {
     fields: BTreeMap<String, CredentialFields>,
-    /// The other credentials of the task's tree, as pairs of name and fields. No call of the task
-    /// uses them, but their values are redacted all the same.
+    /// The credentials in the task's tree that the task's calls do not use, as pairs of name and
+    /// fields. The redactor replaces their values, too.
     of_others: Vec<(String, CredentialFields)>,
     plain: Arc<PlainFields>,
 }
@@ -51,7 +51,8 @@ impl Credentials {
         self.fields.insert(name.into(), fields);
     }
 
-    /// Whether the calls of the task have no credential to use.
+    /// Whether the calls of the task can use no credential. Other credentials in the tree do not
+    /// count.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.fields.is_empty()
@@ -124,9 +125,9 @@ impl Credentials {
 
     /// Decrypts the credentials in `rows` for the calls of one task. `path` holds this task, then
     /// its ancestors, the nearest first. If several tasks in `path` have a credential of the same
-    /// name, the calls use the credential of the first of these tasks. The calls do not use the
-    /// remaining credentials in `rows`, but the values of the remaining credentials are redacted,
-    /// too. A credential that cannot be decrypted is left out.
+    /// name, the calls use the credential of the first of these tasks. The other credentials in
+    /// `rows` are kept only to redact their values. A credential that cannot be decrypted is left
+    /// out.
     #[must_use]
     pub fn open(sealer: &Sealer, tenant: &str, path: &[TaskId], rows: &[CredentialRow]) -> Self {
         let distance = |row: &CredentialRow| path.iter().position(|task| *task == row.task_id);

@@ -53,7 +53,7 @@ pub(crate) struct Order {
     pub(crate) working_dir: String,
     pub(crate) environment: BTreeMap<String, String>,
     pub(crate) timeout_ms: u64,
-    /// The maximum number of bytes that the guard passes on of each output (stdout and stderr).
+    /// For each output (stdout and stderr), the maximum number of bytes that the guard passes on.
     pub(crate) keep: usize,
 }
 
@@ -101,7 +101,7 @@ enum GuardSignal {
 #[derive(Default)]
 struct CapturedOutput {
     bytes: Vec<u8>,
-    /// Whether the command wrote more bytes than are kept.
+    /// Whether `bytes` holds only the start of the output.
     is_truncated: bool,
 }
 
@@ -109,8 +109,8 @@ struct CapturedOutput {
 /// exit code: 0, or 1 if the guard failed.
 #[must_use]
 pub(crate) fn guard_main() -> i32 {
-    // The command runs as the guard's user. Without this protection, the command could read the
-    // order, with its secrets, from the guard's memory.
+    // The command runs as the guard's user. If the guard were dumpable, the command could read the
+    // secrets in the order from the guard's memory.
     let _ = super::shell::make_undumpable();
     let _ = drop_tracing_capabilities();
     match guard(io::stdin(), &mut io::stdout()) {
@@ -119,9 +119,9 @@ pub(crate) fn guard_main() -> i32 {
     }
 }
 
-/// Removes, from all children of this thread, the capabilities to read the memory and the
-/// environment of undumpable processes. Commands of a service that runs as root would otherwise
-/// have these capabilities. Fails if the capabilities cannot be removed.
+/// Removes the capabilities to read the memory and the environment of undumpable processes from
+/// this thread's bounding set and inheritable set. The children that this thread starts then lack
+/// these capabilities, even if the service runs as root. Fails if a capability cannot be removed.
 fn drop_tracing_capabilities() -> io::Result<()> {
     // `SYS_PTRACE` is the capability for ptrace. Linux also lets a process with `PERFMON` or
     // `SYS_ADMIN` read another process's memory.
@@ -139,7 +139,8 @@ fn drop_tracing_capabilities() -> io::Result<()> {
 }
 
 /// Reads one order from `input` and runs the order's command or program. Fails if the order cannot
-/// be read, if the command cannot be watched, or if the report cannot be written.
+/// be read, if a thread that watches the command or program cannot be started, or if the report
+/// cannot be written.
 pub(super) fn guard(
     mut input: impl Read + Send + 'static,
     output: &mut impl Write,

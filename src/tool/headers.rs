@@ -32,8 +32,8 @@ pub(crate) struct Headers {
 }
 
 impl Headers {
-    /// Checks configured headers. Adds each mistake to `mistakes`: the path of its key, and a
-    /// description.
+    /// Checks configured headers. Adds a pair to `mistakes` for each mistake: the path of the
+    /// header in the settings, and a description of the mistake.
     pub(crate) fn read(
         written: &BTreeMap<String, Secret<String>>,
         mistakes: &mut Vec<(Vec<String>, String)>,
@@ -120,9 +120,9 @@ fn header_value(value: &Secret<String>) -> Option<HeaderValue> {
     Some(value)
 }
 
-/// Returns a digest of filled-in headers. Callers use the digest as the key of their connections,
-/// MCP sessions and comparisons of tool definitions. Therefore requests with different credentials
-/// in their headers never share a connection, a session or a comparison.
+/// Returns a digest of filled-in headers. Callers find kept connections, MCP sessions and
+/// comparisons of tool definitions by this digest. Therefore requests with different credentials in
+/// their headers never share a connection, a session or a comparison.
 pub(crate) fn headers_digest(headers: &HeaderMap) -> [u8; 32] {
     let mut pairs: Vec<(&str, &[u8])> = headers
         .iter()

@@ -12,8 +12,8 @@ use crate::tool::url_template::UrlTemplate;
 use crate::tool::{external, http, names};
 use crate::world::Mistakes;
 
-/// Adds the mistakes in `wrong` to `mistakes`. Each pair holds a path of keys below `at`, and a
-/// description of the mistake.
+/// Adds the mistakes in `wrong` to `mistakes`. Each mistake in `wrong` is a pair: the keys of its
+/// path below `at`, and its description.
 pub(super) fn add_all(mistakes: &mut Mistakes, at: &[&str], wrong: Vec<(Vec<String>, String)>) {
     for (keys, detail) in wrong {
         let place: Vec<&str> = at
@@ -26,7 +26,8 @@ pub(super) fn add_all(mistakes: &mut Mistakes, at: &[&str], wrong: Vec<(Vec<Stri
     }
 }
 
-/// Adds `flaws` of the schema at `place` to `mistakes`. The messages call the schema `noun`.
+/// Adds `flaws`, the flaws of the schema at `place`, to `mistakes`. Each message begins with
+/// `noun`, a phrase for the schema.
 pub(super) fn add_schema_flaws(
     mistakes: &mut Mistakes,
     place: &[&str],
@@ -41,9 +42,10 @@ pub(super) fn add_schema_flaws(
     }
 }
 
-/// Warns about each argument that the parameters require but do not declare. Every call of the tool
-/// is refused: with the argument, because it is undeclared, and without it, because it is required.
-/// Gives no warning if the parameters accept undeclared arguments.
+/// Warns about each argument that the parameters require but do not declare. No call of such a tool
+/// is valid: a call with the argument is refused because the argument is undeclared, and a call
+/// without the argument is refused because the argument is required. Gives no warning if the
+/// parameters accept undeclared arguments.
 pub(super) fn check_required(name: &str, parameters: &Value, mistakes: &mut Mistakes) {
     if !refuses_undeclared_members(parameters) {
         return;
@@ -78,8 +80,8 @@ pub(super) fn external_result_schema(
     })
 }
 
-/// Returns the checked settings of an HTTP tool, and adds all mistakes to `mistakes`. Settings with
-/// mistakes must not be used to send a request.
+/// Checks the settings of an HTTP tool, and adds all mistakes to `mistakes`. May return settings in
+/// spite of a mistake; the caller must not send requests with such settings.
 pub(super) fn check_http(
     name: &str,
     settings: &http::Settings,
@@ -178,7 +180,7 @@ fn check_query(
     }
 }
 
-/// Whether one of a member's schemas provably accepts only text, numbers, booleans and null.
+/// Whether at least one of a member's schemas accepts only text, numbers, booleans and null.
 fn is_scalar(parameters: &Value, schemas: &[&Value]) -> bool {
     let mut schemas = schemas.iter();
     schemas.any(|schema| accepts_only_scalars(parameters, schema))

@@ -72,8 +72,8 @@ pub(super) enum KindSettings<'s> {
 }
 
 impl Settings {
-    /// Returns how the tool is performed. `None` if the settings have none of [`KINDS`], or if the
-    /// lock file lacks the named tool of an MCP server.
+    /// Returns how the tool is performed. `None` if the settings have none of [`KINDS`], or if
+    /// their `mcp` names a tool that is not in the lock file.
     pub(super) fn kind(&self) -> Option<KindSettings<'_>> {
         let http = self.http.as_ref().map(KindSettings::Http);
         http.or_else(|| self.shell.as_ref().map(KindSettings::Shell))
@@ -81,15 +81,15 @@ impl Settings {
             .or_else(|| self.external.as_ref().map(KindSettings::External))
     }
 
-    /// Whether the settings say how the tool is performed. Also false if the settings name a tool
-    /// of an MCP server that the lock file lacks.
+    /// Whether the settings say how the tool is performed. The key `mcp` does so only if the
+    /// lock file has the named tool.
     #[must_use]
     pub fn has_kind(&self) -> bool {
         self.kind().is_some()
     }
 
-    /// Returns a phrase for the kind of tool, if calls of the tool run code on this host; otherwise
-    /// `None`.
+    /// Returns a phrase for the tool's kind if the tool's calls run code on this host; `None` for
+    /// any other tool.
     #[must_use]
     pub fn local_kind(&self) -> Option<&'static str> {
         let reviewed = self.mcp.as_ref().and_then(|mcp| mcp.reviewed.as_ref());
@@ -192,8 +192,8 @@ impl Settings {
             Ok(schema) => (Some(schema), Vec::new()),
             Err(flaws) => (None, flaws),
         };
-        // Only HTTP and external tools have `parameters` in the configuration file. A flaw in the
-        // parameters of any other tool has no place in the file, so its pointer is cleared.
+        // Only HTTP and external tools have `parameters` in the configuration file. For any other
+        // tool, a flaw's pointer leads to no place in the file, so the pointer is cleared.
         if matches!(
             self.kind(),
             Some(KindSettings::Http(_) | KindSettings::External(_))

@@ -91,8 +91,8 @@ fn connect(
         let _ = exited.send(RelaySignal::Exited);
     })?;
     thread::Builder::new().spawn(move || {
-        // While the copying thread waits for the program to read, the copying thread cannot notice
-        // the end of the guard's input. Therefore this thread watches for that end.
+        // This thread reports the end of the guard's input. The next thread, which copies the input
+        // to the program, does not notice the end while the program does not read.
         let stdin = io::stdin();
         let mut closing = [PollFd::new(&stdin, PollFlags::empty())];
         while let Err(rustix::io::Errno::INTR) = poll(&mut closing, None) {}
@@ -102,8 +102,8 @@ fn connect(
         if let Some(mut stdin) = stdin {
             let _ = copy_flushing(&mut input, &mut stdin);
         }
-        // If the program closed its input early, the rest of the guard's input is discarded, so
-        // that `InputClosed` still means the end of the guard's input.
+        // If the program closes its input early, this thread discards the rest of the guard's
+        // input. So the thread sends `InputClosed` only at the end of the guard's input.
         let _ = io::copy(&mut input, &mut io::sink());
         let _ = sender.send(RelaySignal::InputClosed);
     })?;
