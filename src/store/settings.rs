@@ -225,7 +225,8 @@ pub enum OpenError {
     /// A migration failed, with the error of the database or of the migrator.
     #[error("a migration failed: {0}")]
     Migration(String),
-    /// The system provides no random bytes for the number of this process (see `asker_lock.rs`).
+    /// The system provides no random bytes. Without them, this process cannot choose its number,
+    /// the key of its advisory lock (see `asker_lock.rs`).
     #[error(transparent)]
     NoRandomness(#[from] NoRandomness),
 }

@@ -61,17 +61,18 @@ pub(super) use request_changes;
 ///   subquery also returns the non-ASCII spellings whose key (the folded form) is not stored yet.
 ///   These may belong to other people, so the caller must drop the rows of other people;
 /// - `(spelled t n k)`: after an expression, the condition that its value is in `(people t n k)`;
-/// - `(asker_until "c")`: the column `asker_until` of the task `t`; 0 if the process that stored
-///   the presence is gone (see `asker_lock.rs`). In a row for which the condition `c` is false, the
-///   column is as stored;
-/// - `(task)`, `(request)`: the columns of a task (see `task_columns.rs`) or of a request that
-///   several statements read. The status item `s` must be in the row from which the columns of the
-///   task are read;
+/// - `(asker_until "c")`: the column `asker_until` of the task `t`. In the rows for which the
+///   condition `c` is true, the end of a wait that another process stored reads as 0 if the wait is
+///   over or that process is gone (see `asker_lock.rs`). Any other value is as stored;
+/// - `(task)`: the columns of a task that several statements read (see `task_columns.rs`). The
+///   statement must join the item that set the task's status, with the alias `s`. A statement with
+///   several rows for a task may join `s` only to the row from which the caller reads the task;
+/// - `(request)`: the columns of a request that several statements read;
 /// - `(request_changes)`: the list of the types in `task::event_name::REQUEST_CHANGES`;
 /// - `(first_of_changes)`: the rest of a statement that returns the number of a change's first
-///   event. The statement must begin with a recursive common table expression `back`. The first
-///   query of `back` must select one or several events of the change, with the columns root,
-///   number and change;
+///   event. The statement must begin with the recursive common table expression
+///   `back (root_task_id, event_number, change_id)`, whose first query selects one or several
+///   events of the change. The rest walks back from these events to the first;
 /// - `(fitting_tasks n)`, `(fitting_requests n)`: the rest of a statement that begins with a common
 ///   table expression `page` of ids. The statement reads the first rows of `page` whose sizes add
 ///   up to at most `$n` bytes, and always the first row. `(fitting_requests n)` needs `Value::Now`
@@ -101,13 +102,13 @@ macro_rules! sql {
     };
     (@pg [$($out:tt)*] (asker_until $condition:literal) $($rest:tt)*) => {
         // Postgres evaluates the branches of a `case` in order, but the operands of `or` in any
-        // order. So the lock is tried only if another process stored the presence and the presence
-        // is not over.
+        // order. So the attempt to take the lock has a branch of its own, the last. Postgres
+        // reaches this branch only if another process stored the presence and its time has not
+        // passed.
         //
-        // A replica of an older version writes `asker_until` but not `asker_owner`. So a row whose
-        // `asker_until` is the maximum (the result or a permit was delivered) may still have the
-        // owner of an earlier presence. The first branch returns this maximum without a look at the
-        // owner.
+        // The maximum of `asker_until` means that the result or a permit was delivered. The first
+        // branch returns the maximum for any `asker_owner`: a replica of an older version stores
+        // the maximum without a change of `asker_owner`, which may belong to an earlier presence.
         sql!(@pg [$($out)* "case when not ", $condition, " or t.asker_owner is null or t.asker_until = 9223372036854775807
                 or t.asker_owner::text = current_setting('holdpoint.process', true) then t.asker_until
             when t.asker_until <= (extract(epoch from clock_timestamp()) * 1000000)::bigint then 0

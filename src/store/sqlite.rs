@@ -100,10 +100,12 @@ impl SqliteFile {
         .await
     }
 
-    /// Runs a job in a write transaction, which is durable when the result is `Ok`. The transaction
-    /// begins with `BEGIN IMMEDIATE`. With another `BEGIN`, a transaction that reads before it
-    /// writes would fail with "database is locked" if another connection wrote in between. The job
-    /// continues if the future is dropped.
+    /// Runs a job in a write transaction. When the result is `Ok`, the commit is durable. A started
+    /// job runs to its end even if the caller drops the future.
+    ///
+    /// `BEGIN IMMEDIATE` takes the write lock at the beginning of the transaction. A deferred
+    /// transaction takes the lock at its first write. It fails with "database is locked" if another
+    /// connection has written since its first read.
     pub(super) async fn write<T: Send + 'static>(
         &self,
         job: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
@@ -113,8 +115,9 @@ impl SqliteFile {
             let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate);
             let transaction = begun.map_err(DbFailure::unsent)?;
             let result = job(&transaction).map_err(DbFailure::sent)?;
-            // A failed commit counts as a lost result. After a failure, for example because of a
-            // full disk, `SQLite` may later find the transaction committed in the write-ahead log.
+            // The outcome of a failed commit is unknown, so the failure counts as `sent`. For
+            // example, the disk is full during the commit, and `SQLite` later finds the transaction
+            // committed in the write-ahead log.
             transaction
                 .commit()
                 .map_err(|error| DbFailure::sent(DriverError::Commit(error)))?;

@@ -52,8 +52,8 @@ fn migrate_sqlite(connection: &mut rusqlite::Connection, schema: Schema) -> Resu
     if !is_older(found, SQLITE, schema)? {
         return Ok(());
     }
-    // One transaction applies all migrations, because the commit of each transaction waits for the
-    // disk. The transaction reads before it writes, so it is immediate, as in `SqliteFile::write`.
+    // Each commit waits for the disk, so a single transaction applies all migrations. It is an
+    // immediate transaction for the reason given at `SqliteFile::write`.
     let transaction = connection
         .transaction_with_behavior(TransactionBehavior::Immediate)
         .map_err(failed)?;
@@ -93,10 +93,12 @@ const RECORD_MIGRATION: &str =
     "insert into _sqlx_migrations (version, description, success, checksum, execution_time)
     values ($1, $2, true, $3, 0)";
 
-/// Creates the file if it is missing, and returns its path without symbolic links. So every link to
-/// the file leads to the same lock. Does not open an existing file, because another store of this
-/// process may use it. If this function opened and closed the file, the system would release the
-/// locks that the other store's connections hold on the file.
+/// Creates the file if it is missing. Returns the file's path without symbolic links, so that every
+/// link to the file leads to the same lock file.
+///
+/// Does not open an existing file, because another store of this process may use it. When a process
+/// closes any descriptor of a file, the system releases all POSIX locks that the process holds on
+/// the file. These include the locks of the other store's connections.
 fn canonical(file: &Path) -> std::io::Result<PathBuf> {
     match std::fs::canonicalize(file) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {

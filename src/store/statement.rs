@@ -6,15 +6,15 @@
 //! |---|---|
 //! | `{now}` | an expression for the clock (Postgres), or the time's parameter (`SQLite`) |
 //! | `{owner}` | the `asker_owner` of this process; null on `SQLite` |
-//! | `{at}`, `{base}` and other words | the replacements that `words` gives for them |
+//! | `{at}`, `{base}` and other words | the replacements in the argument `words` |
 //! | `{agent_task.columns}` | the columns that an insert into the table names |
 //! | `{agent_task.values}` | the values of these columns in the insert |
 //! | `{agent_task.sets}` | the assignments of an update of the table |
 //! | `{tasks n}` | all lines of a list (Postgres), or one line (`SQLite`), with the alias `n` |
-//! | `{tasks+line_ranges n}` | lists of equal length, joined line by line, as `n` (Postgres) |
-//! | `{tasks+line_ranges of n}` | the columns of these lists, each with the alias `n` |
+//! | `{tasks+line_ranges n}` | two or more lists, joined by line number, as `n` (Postgres) |
+//! | `{tasks+line_ranges of n}` | these lists' columns, each with the prefix `n.` (Postgres) |
 //! | `{tasks.task_id}` | the parameter that holds one column as an array (Postgres) |
-//! | `{items[g] i}` | the line number `g` (from 1) of a list, with the alias `i` (Postgres) |
+//! | `{items[g] i}` | one line of a list, the line `g` (from 1), with the alias `i` (Postgres) |
 
 use super::lists::List;
 use super::tables::{TABLES, Table};

@@ -29,9 +29,9 @@ pub struct StoppedTask {
 pub const UNCOMMITTED: Time = Time(i64::MAX);
 
 impl StoppedTask {
-    /// Replaces [`UNCOMMITTED`] by `at`, the time of the commit. `asker` says whether the client
-    /// that proposed a gate call still waits; `None` if the commit does not change this.
-    /// [`AskerPresence::PresentFor`] counts from `at`.
+    /// Replaces [`UNCOMMITTED`] by `at`, the time of the commit. `asker` is the presence that the
+    /// commit stores for the client that proposed a gate call; `None` if the commit stores no
+    /// presence. The duration in [`AskerPresence::PresentFor`] begins at `at`.
     pub(super) fn with_commit_time(self, at: Time, asker: Option<AskerPresence>) -> Self {
         let time = |time: Time| if time == UNCOMMITTED { at } else { time };
         let request = |mut request: RequestRow| {
@@ -80,7 +80,8 @@ impl Store {
             // A request's deadline may have passed since the commit.
             read.expired = committed.expired;
         }
-        // The asker's presence may have ended since the commit. A read then returns 0.
+        // If the asker's presence has ended since the commit, a read may return 0 instead of the
+        // committed time.
         if row.asker_until == Some(Time(0)) {
             row.asker_until = stopped.row.asker_until;
         }

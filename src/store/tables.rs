@@ -116,8 +116,9 @@ const INBOX: Table = Table {
     ],
 };
 
-/// The table of people's decisions. A decision is final if it settles its call, or if its request
-/// requires a single approval.
+/// The table of people's decisions. A row has an answer about one call or about the whole request.
+/// The column `final` is true if the answer decides the call or closes the request. It is also true
+/// if the request requires no more than one approval.
 const DECISION: Table = Table {
     name: "decision",
     columns: &[

@@ -89,9 +89,9 @@ macro_rules! asker_until {
     };
 }
 
-/// The new value of the column `asker_owner`: the process that stores for how long the asker waits.
-/// Null if the change stores no such time, and on `SQLite` (see `asker_lock.rs`). The text is the
-/// end of a `case` expression.
+/// The new value of the column `asker_owner`, as the end of a `case` expression. If the asker
+/// waits, the value is the number of the process that stores the presence (see `asker_lock.rs`).
+/// Otherwise, the value is null. On `SQLite`, the value is always null.
 macro_rules! asker_owner {
     () => {
         "when n.asker not in (-1, 9223372036854775807) then {owner} end"
@@ -234,9 +234,11 @@ pub(super) const TASK_CHANGES: &[(&str, &str)] = &[
     ),
 ];
 
-/// The values from which the columns are computed. `version` and `last_seq` are those before the
-/// change. The columns from `busy` to `model_calls` are added to the row's counters. From
-/// `parent_task_id` to `metadata`, the columns are null for a task that already has a row.
+/// The values from which a commit's statements compute the columns, one line for each task.
+/// - `version` is the version that the stored row must have; 0 if the guard requires no version.
+/// - `last_seq` is the number of the task's last item before the change.
+/// - The values from `busy` to `model_calls` are the differences to add to the row's counters.
+/// - The values from `parent_task_id` to `metadata` are null for a task that already has a row.
 pub(super) const TASKS: List = list!("tasks", all(tasks), |entry|
     change: bigint = entry.number,
     task_id: uuid = entry.line.task.task_id.0,
@@ -272,8 +274,8 @@ pub(super) const TASKS: List = list!("tasks", all(tasks), |entry|
     in_quarantine: bigint = entry.line.task.in_quarantine.map(i64::from),
 );
 
-/// Returns the texts of a line that may contain a NUL. Leaves out the agent path: the line has it
-/// as JSON, which escapes a NUL.
+/// Returns the texts of a line that may contain a NUL character. The agent path is not among them,
+/// because the line has the path as JSON, which escapes a NUL.
 ///
 /// The patterns name every field, so that the compiler rejects a new field until it is added here.
 pub(super) fn texts(line: &TaskLine) -> impl Iterator<Item = &String> {

@@ -156,10 +156,11 @@ impl IdsFirst for TaskSelection<'_> {
 }
 
 impl Store {
-    /// Reads one page of tasks, newest first. Leaves out tasks whose row cannot be decoded. A page
-    /// has limits for the number of its tasks, for their bytes, and for the number of tasks that
-    /// are looked at. So it may have fewer tasks than the filter's `limit` although more follow.
-    /// The bytes include the open requests of each task.
+    /// Reads one page of tasks, newest first. Leaves out tasks whose row cannot be decoded.
+    ///
+    /// Besides the filter's `limit`, two limits end a page: the bytes of its tasks with their open
+    /// requests, and the number of tasks that are compared with the filter. So a page may have
+    /// fewer tasks than `limit` although more tasks follow.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -97,10 +97,13 @@ record! {
 }
 
 impl TreeSnapshot {
-    /// Returns the tasks of which the row, or an item after the event `after`, is missing. With
-    /// `after` = 0, finds all such tasks, because the first item of each task has the `seq` 1. With
-    /// a greater `after`, the `seq` that a task's first item must have is not known. A gap before
-    /// the first item that was read is then not found.
+    /// Returns the tasks of which the row, or an item after the event `after`, is missing. A gap in
+    /// the `seq` of a task's items shows that an item is missing.
+    ///
+    /// If `after` is 0, the items of each task must begin with `seq` 1, so the result has all such
+    /// tasks. If `after` is greater, the first expected `seq` of a task is unknown. The result then
+    /// lacks a task if none of its items was read. It also lacks a task whose missing items all
+    /// come before its first item that was read.
     fn with_gaps(&self, after: i64) -> BTreeSet<TaskId> {
         let known: BTreeSet<TaskId> = self.rows.iter().map(|row| row.task_id).collect();
         let mut gaps = BTreeSet::new();
@@ -162,9 +165,10 @@ impl Store {
         let live = tree.rows.iter().filter(|row| !row.status.is_terminal());
         let (damaged, others): (Vec<_>, Vec<_>) =
             live.partition(|row| tree.unreadable.contains(&row.task_id));
-        // If an item is missing and no live task is known to lack it, every live task is reported,
-        // because the check of the reported tasks finds the damaged task. If `after` is 0,
-        // `with_gaps` has found every task that lacks an item, so no other task is reported.
+        // If an item is missing but no live task is known to be damaged, every live task is
+        // reported. The check of the reported tasks then finds the damaged task. In any other case,
+        // only the damaged tasks are reported. This is also the case if `after` is 0, because
+        // `with_gaps` has then found every task that lacks an item.
         let is_known = is_complete || after == 0 || !damaged.is_empty();
         for row in if is_known { damaged } else { others } {
             self.report_unreadable(row.task_id);

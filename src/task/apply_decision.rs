@@ -119,9 +119,9 @@ impl Progress {
         }
     }
 
-    /// Cancels the calls whose results people supplied in the approval request `open`. Called if a
-    /// decision of this request ends the task. The supplied results are discarded, and the outcome
-    /// becomes `Canceled`. Rejected calls keep their results.
+    /// Settles as canceled the calls whose results people supplied in the approval request `open`,
+    /// and discards the supplied results. A call whose result is already written keeps it. Called
+    /// if a decision of this request ends the task.
     fn cancel_responded_calls(&mut self, open: &RequestProgress) {
         for (call, action) in &open.decided {
             if open.spec.kind.properties().decides_calls
@@ -181,7 +181,7 @@ impl Progress {
             });
         }
         state.phase = phase;
-        // An edit that does not let the call run decides nothing: the edited call is judged anew.
+        // After an edit that does not let the call run, the edited call still needs an approval.
         let is_decided = may_run || answer.action != Action::Edit;
         if is_decided && kind.properties().lifts_quarantine {
             self.quarantine.lift(&name);
@@ -263,10 +263,10 @@ impl Progress {
 /// Returns a call's phase after a request about it was closed without a decision.
 fn phase_after_close(kind: RequestKind, reason: CloseReason, state: &CallState) -> Phase {
     match reason {
-        // The outcome of the call stays unknown. After a change of the tool, a new request asks for
-        // the outcome at once. After a failure of the task, a new request asks for the outcome when
-        // the task continues. A cancellation of the task writes a result of the call, so no request
-        // asks for the outcome.
+        // The closed request asked for the outcome of the call, which stays unknown. If the tool
+        // changed, a new request asks for the outcome at once. If the task failed, a new request
+        // asks when the task continues. If the task was canceled, no new request asks, because the
+        // cancellation itself writes a result of the call.
         CloseReason::ToolChanged | CloseReason::Canceled if kind.properties().outcome_unknown => {
             state.phase_after_reconcile_closed()
         }

@@ -23,11 +23,11 @@ pub enum AskerState {
 }
 
 /// Returns the time since which a gate call has been free to start. The caller must have checked
-/// that the call may start now. The time is that of a person's last answer (to any question about
-/// the call) or of the last judgement, whichever is later. `None` if `items` has neither.
+/// that the call may start now. The time is that of the newest item in `items` that is a person's
+/// decision (about any request) or a judgement; `None` if there is no such item.
 ///
-/// The time of the first approval would be too early: much later, a person may still answer a
-/// question of the tool's server, or enter a credential.
+/// The time of the first approval would be too early. After this approval, the call may have to
+/// wait until a person answers a question of the tool's server, or enters a credential.
 #[must_use]
 pub(crate) fn startable_since(items: &[Item]) -> Option<Time> {
     let newest = items.iter().rev();
@@ -37,9 +37,10 @@ pub(crate) fn startable_since(items: &[Item]) -> Option<Time> {
 }
 
 /// Returns the result of an unfinished call when a decision or a deadline ends the call's task.
-/// `asker` is `None` if the call is no gate call. If the request about a gate call has expired, and
-/// the call cannot have run, the call keeps the outcome `Expired`: the text of this result tells
-/// the asker the reason. Any other call gets its [`CallState::canceled_result`].
+/// `asker` is `None` if the call was not proposed at a gate.
+///
+/// A gate call that is settled as `Expired` and cannot have run keeps its result, because the text
+/// tells the asker the reason. Any other call gets its [`CallState::canceled_result`].
 pub(super) fn result_at_end(
     state: &CallState,
     asker: Option<AskerState>,

@@ -61,8 +61,8 @@ pub struct Approval {
 }
 
 /// The prefix of [`AttemptStart::replica`] if the client that proposed the call (the asker) also
-/// runs the call. The prefix is followed by the id of the proposal, a colon, and the name of the
-/// client's process.
+/// runs the call. The whole text is `elsewhere:<proposal>:<runner>`, with the id of the proposal
+/// and the name of the client's process.
 const ASKER_PREFIX: &str = "elsewhere:";
 
 /// The start of an attempt at a call.
@@ -81,8 +81,8 @@ pub struct AttemptStart {
 
 impl AttemptStart {
     /// Builds the `replica` of a call whose asker (the client that proposed the call) also runs it.
-    /// `ask` is the id of the proposal that this service answered with the permission to run the
-    /// call. `runner` is the name of the client's process; empty if it gave no name.
+    /// `ask` is the id of the proposal whose answer lets the client run the call. `runner` is the
+    /// name of the client's process; empty if the client gave no name.
     #[must_use]
     pub fn replica_of_asker(ask: Uuid, runner: &str) -> String {
         format!("{ASKER_PREFIX}{}:{runner}", ask.simple())
@@ -139,9 +139,9 @@ pub struct CallState {
     pub attempts: u32,
     /// The last started attempt; `None` before the first attempt.
     pub start: Option<AttemptStart>,
-    /// Whether the last attempt is known to be over although it has no result: its asker has
-    /// returned the permit by reporting an unknown outcome, or a request has asked people about the
-    /// outcome. The attempt then no longer counts as in flight.
+    /// Whether the last attempt is over and its outcome is unknown, so that the attempt no longer
+    /// counts as in flight. True in two cases: the asker has reported an unknown outcome and so
+    /// returned the permit, or a request has asked people about the outcome.
     pub is_attempt_over: bool,
     /// The number of the last attempt that ended with questions of the tool's server; 0 if none
     /// did.
@@ -166,10 +166,10 @@ pub struct EditedArguments {
     pub arguments_text: String,
     /// User id of the person who wrote the replacement.
     pub by: String,
-    /// Whether people other than the editor must approve the replacement. True if the request in
-    /// which the person edited the call required several approvals. Also true if this request
-    /// barred the person from approving the call because of an earlier edit. A later request that
-    /// requires only one approval does not change the value.
+    /// Whether people other than the editor must approve the replacement. True in two cases: the
+    /// request in which the person edited the call required several approvals, or this request
+    /// barred the person from approving the call, because they had edited it before. The value
+    /// stays true even if a later request requires only one approval.
     pub needs_others: bool,
 }
 
@@ -288,8 +288,8 @@ impl CallState {
         (id, Outcome::Expired, text.to_owned())
     }
 
-    /// Returns the call's id and its last attempt, if the tool has not answered this attempt: the
-    /// call is `Started` or has ended as `unknown`.
+    /// Returns the call's id and its last attempt, if the call is `Started`, or is `Done` with the
+    /// outcome `Unknown`. In both cases, no answer of the tool is known. `None` for any other call.
     #[must_use]
     pub fn unanswered_attempt(&self) -> Option<(CallId, &AttemptStart)> {
         let open = matches!(
@@ -306,10 +306,12 @@ impl CallState {
         matches!(self.phase, Phase::AwaitsDecision(id) | Phase::OutcomeUnknown(id) if id == request)
     }
 
-    /// Applies a user message that came after the call. A call that never started is settled as
-    /// withdrawn. A started call that was about to be attempted again (`Allowed`, `Approved` or
-    /// `ServerAsks`) becomes `Started` again, because its last attempt may have taken effect. A
-    /// call that a sub-agent performs is settled as canceled.
+    /// Applies a user message that came after the call.
+    /// - A call that waits for its first attempt is settled as withdrawn.
+    /// - A call that waits for a further attempt (`Allowed`, `Approved` or `ServerAsks`) becomes
+    ///   `Started`, because its last attempt may have taken effect.
+    /// - A call that a sub-agent performs is settled as canceled.
+    /// - Any other call keeps its phase.
     pub(super) fn apply_user_message(&mut self) {
         self.phase = match (&self.phase, &self.start) {
             (
@@ -359,8 +361,8 @@ impl CallState {
     }
 }
 
-/// Maximum number of unanswered attempts at a repeatable call. An attempt that ended with a crash
-/// is unanswered.
+/// Maximum number of unanswered attempts at a repeatable call. If the process that made an attempt
+/// crashed before the answer, the attempt is unanswered.
 pub const MAX_ATTEMPTS: u32 = 3;
 
 /// Result of a call that was started and whose outcome stays unknown.
