@@ -2,6 +2,9 @@
 //! origin, through a backend that speaks for its users, by a person with a browser and a key, and
 //! by a person with a sealed link alone. The tool runs once, whichever way is used.
 
+mod browsers;
+mod frontends;
+
 use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
@@ -14,9 +17,13 @@ use crate::support::links::{DECIDING, PEOPLE, SEALING_KEY, link};
 use crate::support::test_app::{ALICE, BOB, On, Reply, VARIABLES, WEB, refunds};
 
 const JSON: &str = "application/json";
+
 const FORM: &str = "application/x-www-form-urlencoded";
+
 const HTML: &str = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
+
 const APP: &str = "https://app.example";
+
 const EVIL: &str = "https://evil.example";
 
 struct DecisionFixture {
@@ -71,6 +78,17 @@ impl DecisionFixture {
         self.served.exchange(method, path, &headers, text).await
     }
 
+    /// Opens a page, with these headers.
+    async fn page(&self, path: &str, headers: &[(&str, &str)]) -> Reply {
+        self.served.exchange("GET", path, headers, "").await
+    }
+
+    /// Posts a form, with these headers and the form's content type.
+    async fn post_form(&self, path: &str, headers: &[(&str, &str)], form: String) -> Reply {
+        let headers = [headers, &[("content-type", FORM)]].concat();
+        self.served.exchange("POST", path, &headers, form).await
+    }
+
     /// Creates a task with a held refund. Returns the request's path, and the reply to the POST
     /// that created the task.
     async fn held(&self, headers: &[(&str, &str)]) -> (String, Reply) {
@@ -117,142 +135,6 @@ impl DecisionFixture {
 
 fn bearer(key: &str) -> String {
     format!("Bearer {key}")
-}
-
-#[apply(on_both)]
-async fn frontend_on_another_origin_decides_with_fetch(on: On) {
-    let fixture = serve(on, "{ owner: true }").await;
-    let alice = bearer(ALICE);
-    let (path, task) = fixture
-        .held(&[
-            ("authorization", &alice),
-            ("origin", APP),
-            ("sec-fetch-site", "cross-site"),
-            ("sec-fetch-mode", "cors"),
-        ])
-        .await;
-    assert_eq!(task.header("access-control-allow-origin"), APP);
-    let exposed = task
-        .header("access-control-expose-headers")
-        .to_ascii_lowercase();
-    for name in [
-        "location",
-        "content-location",
-        "retry-after",
-        "preference-applied",
-        "idempotency-replayed",
-        "x-request-id",
-    ] {
-        assert!(exposed.contains(name), "{exposed}");
-    }
-
-    let asks = "authorization,content-type,idempotency-key,prefer";
-    let preflight = |origin| {
-        [
-            ("origin", origin),
-            ("access-control-request-method", "POST"),
-            ("access-control-request-headers", asks),
-        ]
-    };
-    let allowed = fixture
-        .as_("OPTIONS", &path, &preflight(APP), &Value::Null)
-        .await;
-    assert_eq!(
-        (
-            allowed.status,
-            allowed.header("access-control-allow-origin")
-        ),
-        (204, APP),
-        "{}",
-        allowed.text
-    );
-    let (methods, headers) = (
-        allowed.header("access-control-allow-methods"),
-        allowed
-            .header("access-control-allow-headers")
-            .to_ascii_lowercase(),
-    );
-    assert!(
-        methods.contains("POST") && asks.split(',').all(|name| headers.contains(name)),
-        "{methods} {headers}"
-    );
-    assert_eq!(
-        (
-            allowed.header("access-control-allow-credentials"),
-            allowed
-                .header("vary")
-                .to_ascii_lowercase()
-                .contains("origin")
-        ),
-        ("", true)
-    );
-    let foreign = fixture
-        .as_("OPTIONS", &path, &preflight(EVIL), &Value::Null)
-        .await;
-    assert_eq!(
-        (
-            foreign.status,
-            foreign.header("access-control-allow-origin")
-        ),
-        (204, "")
-    );
-
-    let yes = json!({"action": "approve", "digest": task.str("/pending/0/digest")});
-    for origin in [
-        EVIL,
-        "null",
-        "https://app.example.evil.example",
-        "http://app.example",
-        "https://app.example:8443",
-    ] {
-        let headers = [
-            ("authorization", alice.as_str()),
-            ("origin", origin),
-            ("sec-fetch-site", "cross-site"),
-        ];
-        let refused = fixture.as_("POST", &path, &headers, &yes).await;
-        assert_eq!(
-            (refused.status, refused.str("/code").as_str()),
-            (403, "forbidden"),
-            "{origin}"
-        );
-        assert_eq!(refused.header("access-control-allow-origin"), "");
-    }
-    let fetch = [
-        ("authorization", alice.as_str()),
-        ("origin", APP),
-        ("sec-fetch-site", "cross-site"),
-        ("sec-fetch-mode", "cors"),
-        ("idempotency-key", "click-1"),
-    ];
-    let keyless = fixture.as_("POST", &path, &[("origin", APP)], &yes).await;
-    assert_eq!(
-        (
-            keyless.status,
-            keyless.header("access-control-allow-origin")
-        ),
-        (401, APP),
-        "also an error can be read"
-    );
-    assert!(fixture.tool.ledger().is_empty());
-    let seen = fixture.as_("GET", &path, &fetch[..4], &Value::Null).await;
-    assert_eq!(
-        (
-            seen.status,
-            seen.header("access-control-allow-origin"),
-            &seen.body["can_decide"]
-        ),
-        (200, APP, &json!(true))
-    );
-    let decided = fixture.as_("POST", &path, &fetch, &yes).await;
-    decided.assert_status(200, "Completed");
-    let again = fixture.as_("POST", &path, &fetch, &yes).await;
-    assert_eq!(
-        (again.status, again.header("idempotency-replayed")),
-        (200, "true"),
-        "a second click"
-    );
-    fixture.ran_once();
 }
 
 #[apply(on_both)]
@@ -352,160 +234,12 @@ async fn backend_with_one_key_decides_for_its_users(on: On) {
 }
 
 #[apply(on_both)]
-async fn person_with_a_browser_and_a_key_decides(on: On) {
-    let fixture = serve(on, "{ groups: [finance] }").await;
-    let alice = bearer(ALICE);
-    let (path, task) = fixture.held(&[("authorization", &alice)]).await;
-    let origin = format!("http://{}", fixture.served.address);
-    assert_eq!(task.str("/pending/0/url"), format!("{origin}{path}"));
-
-    let asked = fixture
-        .served
-        .exchange("GET", &path, &[("accept", HTML)], "")
-        .await;
-    let sign_in = asked.header("location").to_owned();
-    assert_eq!((asked.status, asked.text.as_str()), (303, ""));
-    assert!(sign_in.starts_with("/sign-in?next="), "{sign_in}");
-    let page = fixture
-        .served
-        .exchange("GET", &sign_in, &[("accept", HTML)], "")
-        .await;
-    assert!(
-        page.status == 200 && page.text.contains(r#"type="password""#),
-        "{}",
-        page.text
-    );
-    let form = form(&[("key", BOB), ("next", &path)]);
-    let entered = fixture
-        .served
-        .exchange(
-            "POST",
-            "/sign-in",
-            &[
-                ("content-type", FORM),
-                ("accept", HTML),
-                ("origin", &origin),
-                ("sec-fetch-site", "same-origin"),
-            ],
-            form,
-        )
-        .await;
-    assert_eq!(
-        (entered.status, entered.header("location")),
-        (303, path.as_str()),
-        "{}",
-        entered.text
-    );
-    let cookie = entered
-        .header("set-cookie")
-        .split(';')
-        .next()
-        .unwrap()
-        .to_owned();
-
-    let browser = [
-        ("cookie", cookie.as_str()),
-        ("accept", HTML),
-        ("origin", origin.as_str()),
-        ("sec-fetch-site", "same-origin"),
-    ];
-    let shown = fixture
-        .served
-        .exchange("GET", &path, &browser[..2], "")
-        .await;
-    assert!(
-        shown.status == 200 && shown.text.contains("Refund 120 for order 17"),
-        "{}",
-        shown.text
-    );
-    let digest = hidden(&shown.text, "digest");
-    assert_eq!(
-        digest,
-        task.str("/pending/0/digest"),
-        "the page posts what it showed"
-    );
-    let posts = [&browser[..], &[("content-type", FORM)]].concat();
-    let foreign = [
-        ("cookie", cookie.as_str()),
-        ("content-type", FORM),
-        ("origin", EVIL),
-        ("sec-fetch-site", "cross-site"),
-    ];
-    let refused = fixture
-        .served
-        .exchange(
-            "POST",
-            &format!("{path}/approve"),
-            &foreign,
-            self::form(&[("digest", &digest)]),
-        )
-        .await;
-    assert_eq!(refused.status, 403, "{}", refused.text);
-    assert!(fixture.tool.ledger().is_empty());
-    let body = self::form(&[("digest", &digest), ("reason", "looks right")]);
-    let decided = fixture
-        .served
-        .exchange("POST", &format!("{path}/approve"), &posts, body.clone())
-        .await;
-    assert_eq!(
-        (decided.status, decided.header("location")),
-        (303, path.as_str()),
-        "{}",
-        decided.text
-    );
-    let again = fixture
-        .served
-        .exchange("POST", &format!("{path}/approve"), &posts, body)
-        .await;
-    assert_eq!(
-        again.status, 409,
-        "a second click is told that it is decided: {}",
-        again.text
-    );
-    fixture.tool.reached(1).await;
-    let request = fixture
-        .as_(
-            "GET",
-            &path,
-            &[("authorization", &alice), ("prefer", "wait=5")],
-            &Value::Null,
-        )
-        .await;
-    assert_eq!(
-        (request.str("/decision/by"), request.str("/decision/reason")),
-        ("bob".to_owned(), "looks right".to_owned())
-    );
-    fixture.assert_counted_under("session").await;
-
-    let left = fixture
-        .served
-        .exchange("POST", "/sign-out", &posts, "")
-        .await;
-    assert_eq!(
-        (left.status, left.header("location")),
-        (303, "/sign-in"),
-        "{}",
-        left.text
-    );
-    assert_eq!(
-        fixture
-            .served
-            .exchange("GET", &path, &browser[..2], "")
-            .await
-            .status,
-        303,
-        "the session is over"
-    );
-    fixture.ran_once();
-}
-
-#[apply(on_both)]
 async fn person_with_a_sealed_link_and_no_key_decides(on: On) {
     let fixture = serve_with_links(on, "{ groups: [finance] }").await;
     let (path, _) = fixture.held(&[("authorization", &bearer(ALICE))]).await;
     let link = link("dora", path.strip_prefix("/resume/").unwrap());
     let browser = [("accept", HTML)];
-    let shown = fixture.served.exchange("GET", &link, &browser, "").await;
+    let shown = fixture.page(&link, &browser).await;
     assert!(
         shown.status == 200 && shown.text.contains("Refund 120 for order 17"),
         "{}",
@@ -516,12 +250,8 @@ async fn person_with_a_sealed_link_and_no_key_decides(on: On) {
         ("action", "approve"),
     ]);
     let origin = format!("http://{}", fixture.served.address);
-    let posts = [
-        browser[0],
-        ("content-type", FORM),
-        ("origin", origin.as_str()),
-    ];
-    let decided = fixture.served.exchange("POST", &link, &posts, body).await;
+    let posts = [browser[0], ("origin", origin.as_str())];
+    let decided = fixture.post_form(&link, &posts, body).await;
     assert_eq!(
         (decided.status, decided.header("location")),
         (303, link.as_str()),
@@ -534,75 +264,6 @@ async fn person_with_a_sealed_link_and_no_key_decides(on: On) {
         "dora"
     );
     fixture.assert_counted_under("link").await;
-    fixture.ran_once();
-}
-
-#[apply(on_both)]
-async fn person_with_curl_and_a_cookie_jar_decides(on: On) {
-    let fixture = serve(on, "{ groups: [finance] }").await;
-    let alice = bearer(ALICE);
-    let (path, task) = fixture.held(&[("authorization", &alice)]).await;
-    let url = task.str("/pending/0/url");
-    let origin = format!("http://{}", fixture.served.address);
-    let curl = |arguments: &[&str]| {
-        let mut command = std::process::Command::new("curl");
-        command.args([
-            "-s",
-            "--noproxy",
-            "*",
-            "-b",
-            "jar",
-            "-c",
-            "jar",
-            "-H",
-            "Accept: text/html",
-            "-w",
-            "\n%{http_code} %{url_effective}",
-        ]);
-        let done = command
-            .args(arguments)
-            .current_dir(fixture.folder.path())
-            .output()
-            .unwrap();
-        assert!(
-            done.status.success(),
-            "{arguments:?}: {}",
-            String::from_utf8_lossy(&done.stderr)
-        );
-        String::from_utf8(done.stdout).unwrap()
-    };
-    let way_in = curl(&["-L", &url]);
-    assert!(
-        way_in.contains(r#"type="password""#) && way_in.contains("\n200 "),
-        "{way_in}"
-    );
-    let next = format!("next={path}");
-    let key = format!("key={BOB}");
-    let shown = curl(&[
-        "-L",
-        "--data-urlencode",
-        &key,
-        "--data-urlencode",
-        &next,
-        &format!("{origin}/sign-in"),
-    ]);
-    assert!(
-        shown.contains("Refund 120 for order 17") && shown.ends_with(&format!("200 {url}")),
-        "{shown}"
-    );
-    let digest = format!("digest={}", hidden(&shown, "digest"));
-    let decided = curl(&["-L", "--data-urlencode", &digest, &format!("{url}/approve")]);
-    assert!(
-        decided.contains("bob")
-            && decided.ends_with(&format!("200 {url}"))
-            && !decided.contains("<button type=\"submit\" class=\"approve"),
-        "{decided}"
-    );
-    fixture.tool.reached(1).await;
-    let out = curl(&["-L", "-X", "POST", &format!("{origin}/sign-out")]);
-    assert!(!out.contains(BOB), "{out}");
-    let after = curl(&["-L", &url]);
-    assert!(after.contains("/sign-in?next="), "{after}");
     fixture.ran_once();
 }
 
