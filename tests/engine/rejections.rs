@@ -1,6 +1,8 @@
 //! Tests that a rejection stays in force: an equal call is refused with the same reason and without
 //! a request, until the user's next message or until a person approves such a call.
 
+mod approvals;
+
 use std::time::Duration;
 
 use holdpoint::engine::DecisionInput;
@@ -14,8 +16,7 @@ use holdpoint::task::verdict::Verdict;
 use macro_rules_attribute::apply;
 
 use super::call_decisions::{
-    approve, bodies, each, edit, last_open_request, message, question, reject, reject_because,
-    reject_then, shown,
+    bodies, each, edit, last_open_request, message, question, reject_then, shown,
 };
 use super::engine_harness::{Calls, EngineHarness, alice, outcomes, person, rejects, turn, whole};
 use crate::store::store_fixture::{StoreFixture, both};
@@ -23,6 +24,7 @@ use crate::store::store_fixture::{StoreFixture, both};
 type Change = fn(&str) -> String;
 
 const LARGE: (&str, &str) = ("refund", r#"{"order":1,"amount":120}"#);
+
 const OTHER: (&str, &str) = ("refund", r#"{"order":1,"amount":121}"#);
 
 async fn harness(fixture: StoreFixture, turns: &'static [Calls]) -> EngineHarness {
@@ -200,101 +202,6 @@ async fn rejected_call_is_refused_even_where_a_rule_allows_it_now(fixture: Store
         [Outcome::Rejected, Outcome::Rejected, Outcome::Succeeded]
     );
     assert_eq!(bodies(&harness, task, "/refund").len(), 1);
-}
-
-#[apply(both)]
-async fn later_approval_of_such_a_call_lifts_its_rejection(fixture: StoreFixture) {
-    let harness = harness(fixture, &[&[LARGE], &[OTHER], &[LARGE]]).await;
-    let task = harness.stopped().await;
-    no(&harness, task).await;
-    // A person edits a call so that it equals the rejected call. The edit lets the edited call
-    // run.
-    let (request, calls) = question(&harness, task).await;
-    let written = each([(calls[0], edit(r#"{"amount":120,"order":1}"#))]);
-    harness
-        .engine(0)
-        .decide(&person("alice"), request, written, None)
-        .await
-        .unwrap();
-    harness.run().await;
-    asked_again(&harness, task, 3).await;
-    assert_eq!(harness.executions(task, "/refund"), 1);
-}
-
-#[apply(both)]
-async fn last_decision_of_two_equal_calls_in_one_request_stands(fixture: StoreFixture) {
-    let harness = harness(fixture, &[&[LARGE, LARGE], &[LARGE]]).await;
-    for first_no in [true, false] {
-        let task = harness.stopped().await;
-        let (request, calls) = question(&harness, task).await;
-        let api = harness.engine(0);
-        for (call, yes) in [(calls[0], !first_no), (calls[1], first_no)] {
-            let reply = if yes { approve() } else { reject() };
-            api.decide(&alice(), request, each([(call, reply)]), None)
-                .await
-                .unwrap();
-        }
-        harness.run().await;
-        assert_eq!(
-            harness.executions(task, "/refund"),
-            1,
-            "the one that was approved runs"
-        );
-        if first_no {
-            asked_again(&harness, task, 2).await
-        } else {
-            refused_unasked(&harness, task, 1).await;
-        }
-    }
-    // The answers to both calls are in one body, so neither answer is later, and the rejection
-    // takes precedence.
-    for first_no in [true, false] {
-        let task = harness.stopped().await;
-        let (request, calls) = question(&harness, task).await;
-        let (no, yes) = if first_no {
-            (calls[0], calls[1])
-        } else {
-            (calls[1], calls[0])
-        };
-        harness
-            .engine(0)
-            .decide(
-                &alice(),
-                request,
-                each([(no, reject()), (yes, approve())]),
-                None,
-            )
-            .await
-            .unwrap();
-        harness.run().await;
-        assert_eq!(harness.executions(task, "/refund"), 1);
-        refused_unasked(&harness, task, 1).await;
-    }
-}
-
-#[apply(both)]
-async fn incomplete_approval_does_not_lift_a_rejection(fixture: StoreFixture) {
-    let mut harness = harness(fixture, &[&[LARGE, LARGE], &[LARGE]]).await;
-    harness.configure(|yaml| {
-        yaml.replace(
-            "{ owner: true }",
-            "{ owner: true, users: [bob], required: 2 }",
-        )
-    });
-    let task = harness.stopped().await;
-    let (request, calls) = question(&harness, task).await;
-    let api = harness.engine(0);
-    api.decide(&alice(), request, each([(calls[0], reject())]), None)
-        .await
-        .unwrap();
-    api.decide(&alice(), request, each([(calls[1], approve())]), None)
-        .await
-        .unwrap();
-    harness.fixture.forward(Duration::from_hours(25));
-    api.worker().expire().await.unwrap();
-    harness.run().await;
-    refused_unasked(&harness, task, 1).await;
-    assert_eq!(harness.tool.ledger().len(), 0);
 }
 
 #[apply(both)]
@@ -479,39 +386,5 @@ async fn repeated_calls_within_max_rejections_do_not_fail_the_task(fixture: Stor
     assert_eq!(
         outcomes(&harness.journal(task).await),
         [Outcome::Rejected; 4]
-    );
-}
-
-#[apply(both)]
-async fn single_rejection_among_several_calls_goes_on_and_is_kept(fixture: StoreFixture) {
-    let harness = harness(fixture, &[&[LARGE, OTHER], &[OTHER, LARGE]]).await;
-    let task = harness.stopped().await;
-    let (request, calls) = question(&harness, task).await;
-    let some = each([
-        (calls[0], approve()),
-        (calls[1], reject_because("too much")),
-    ]);
-    harness
-        .engine(0)
-        .decide(&alice(), request, some, None)
-        .await
-        .unwrap();
-    harness.run().await;
-    // The model repeats both calls. A person is asked about the call that was approved before.
-    // The call that was rejected before is refused at once.
-    let (_, again) = question(&harness, task).await;
-    assert_eq!(again.len(), 1);
-    answered(&harness, task, whole(Action::Approve, None)).await;
-    let expected = [
-        Outcome::Rejected,
-        Outcome::Succeeded,
-        Outcome::Rejected,
-        Outcome::Succeeded,
-    ];
-    assert_eq!(outcomes(&harness.journal(task).await), expected);
-    assert!(
-        shown(&harness)[2].contains("too much"),
-        "{:?}",
-        shown(&harness)
     );
 }

@@ -1,90 +1,27 @@
-//! Tests sub-agents that keep their conversation, trees at their limits, models that fail anywhere
-//! in a tree, and a rejection that holds for the whole tree.
+//! Tests what the tasks of a tree have in common: the tree's limits, and the rejections and
+//! quarantines that hold for the whole tree. Also tests sub-agents that keep their conversation,
+//! and models that fail anywhere in a tree.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
     reason = "an item of a new type says nothing here"
 )]
 
-use holdpoint::model::{self, ModelError, Prompt};
+mod conversations;
+mod model_failures;
+
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::status::TaskStatus;
-use holdpoint::task::transcript::Message;
 use macro_rules_attribute::apply;
 
-use super::super::engine_harness::{EngineHarness, alice, outcomes};
+use super::super::engine_harness::{EngineHarness, outcomes};
 use super::super::two_replicas::place;
-use super::crashes::drive_and_crash;
 use super::harness::{
-    LEAF, People, Shape, TreeDriver, ended_as, handed_back, hands_on, one_large, one_small, refund,
-    said, speaks,
+    LEAF, People, Shape, TreeDriver, ended_as, hands_on, one_large, one_small, refund, said, speaks,
 };
 use crate::store::store_fixture::{StoreFixture, both};
-
-/// Returns the number of the answer to this prompt, counted from 1 since the last message to the
-/// agent.
-fn turn_of_message(prompt: &Prompt) -> u32 {
-    let told = prompt
-        .messages
-        .iter()
-        .rposition(|message| matches!(message, Message::User { .. }))
-        .unwrap();
-    let answers = prompt.messages[told..]
-        .iter()
-        .filter(|message| matches!(message, Message::Assistant { .. }));
-    u32::try_from(answers.count()).unwrap() + 1
-}
-
-/// Returns a harness with a boss and a leaf. The leaf keeps its conversation between calls.
-async fn of_sessions(
-    fixture: StoreFixture,
-    boss: fn(u32) -> Vec<(String, String)>,
-) -> EngineHarness {
-    let mut harness = EngineHarness::of_trees(fixture, Shape::flat(1), one_large).await;
-    harness.configure(|yaml| {
-        yaml.replace(
-            "sub_agents: [leaf]",
-            "sub_agents: [{ agent: leaf, session: true }]",
-        )
-    });
-    harness.script_by_name(move |name, prompt| {
-        let (task, turn) = (said(prompt), turn_of_message(prompt));
-        let calls = if name == LEAF {
-            one_large(&task, turn)
-        } else {
-            boss(turn)
-        };
-        Ok(speaks(name, &task, &calls))
-    });
-    harness
-}
-
-/// Scripts a boss that calls the leaf twice in its first turn and once in its second turn.
-fn three_times(turn: u32) -> Vec<(String, String)> {
-    match turn {
-        1 => vec![hands_on(LEAF, "go.1"), hands_on(LEAF, "go.2")],
-        2 => vec![hands_on(LEAF, "go.3")],
-        _ => Vec::new(),
-    }
-}
-
-/// Returns the messages to an agent and the agent's answers, in order, as the agent's last prompt
-/// shows them. Leaves out the first `since` prompts that the model got.
-fn conversation(harness: &EngineHarness, since: usize, agent: &str) -> Vec<String> {
-    let (_, prompt) = harness
-        .prompts_since(since)
-        .into_iter()
-        .rfind(|(name, _)| name == agent)
-        .unwrap();
-    let told = prompt.messages.iter().filter_map(|message| match message {
-        Message::User { parts, .. } => Some(parts[0].content.clone()),
-        Message::Assistant { text, .. } => text.clone(),
-        Message::Result { .. } => None,
-    });
-    told.collect()
-}
 
 /// Creates a harness and a tree of this shape whose root's agent has these limits, and drives the
 /// tree until nothing can be driven. Returns the harness and the root.
@@ -107,107 +44,6 @@ async fn last_result(harness: &EngineHarness, task: TaskId) -> String {
         }
     });
     results.next_back().unwrap().content
-}
-
-fn fails() -> Result<model::Answer, ModelError> {
-    Err(ModelError::new("it does not answer"))
-}
-
-#[apply(both)]
-async fn sub_agent_conversation_stays_in_order_whenever_the_process_dies(fixture: StoreFixture) {
-    let harness = of_sessions(fixture, three_times).await;
-    let parts = harness.parts(0);
-    for moment in 1.. {
-        let began = harness.prompt_count();
-        let (root, whole) = drive_and_crash(&harness, &parts, People::Approve, moment).await;
-        let journals = harness.checked_journals(root).await;
-        assert_eq!(
-            journals.len(),
-            2,
-            "one task for all calls: {}",
-            harness.description(root).await
-        );
-        let [leaf] = harness.of_agent(root, LEAF).await[..] else {
-            panic!("one leaf")
-        };
-        assert_eq!(
-            harness.executions(leaf, "/refund"),
-            3,
-            "{}",
-            harness.description(root).await
-        );
-        assert_eq!(ended_as(&journals, root), [Outcome::Succeeded; 3]);
-        let mut order = Vec::new();
-        for item in &journals[&root].items {
-            match &item.fact {
-                Fact::SubAgentStarted { child_task_id, .. } => {
-                    assert_eq!(*child_task_id, leaf);
-                    order.push("start".to_owned());
-                }
-                Fact::ToolResult(result) => order.push(result.content.clone()),
-                _ => {}
-            }
-        }
-        let done = |number| format!("leaf is done with go.{number}");
-        let start = || "start".to_owned();
-        assert_eq!(
-            order,
-            [start(), done(1), start(), done(2), start(), done(3)]
-        );
-        let spoken = [
-            "go.1".to_owned(),
-            done(1),
-            "go.2".to_owned(),
-            done(2),
-            "go.3".to_owned(),
-        ];
-        assert_eq!(conversation(&harness, began, LEAF), spoken);
-        if whole {
-            assert!(moment > 15, "only {moment} moments");
-            break;
-        }
-    }
-}
-
-#[apply(both)]
-async fn next_message_continues_the_sub_agents_conversation(fixture: StoreFixture) {
-    let harness = of_sessions(fixture, |turn| {
-        if turn == 1 {
-            vec![hands_on(LEAF, "go.1")]
-        } else {
-            Vec::new()
-        }
-    })
-    .await;
-    let parts = harness.parts(0);
-    let root = harness.grown(&parts).await;
-    harness.finish_tree(&parts, root, People::Approve).await;
-    let [leaf] = harness.of_agent(root, LEAF).await[..] else {
-        panic!("one leaf")
-    };
-    let api = EngineHarness::like(&parts, 0);
-    api.message(&alice(), root, super::harness::superseding("more"), None)
-        .await
-        .unwrap();
-    TreeDriver::of(&harness, &parts, root)
-        .drive(usize::MAX)
-        .await;
-    // A person is asked again about the same refund, although it has been approved once.
-    assert_eq!(
-        harness.asked_by_tree(root).await.len(),
-        1,
-        "{}",
-        harness.description(root).await
-    );
-    harness.finish_tree(&parts, root, People::Approve).await;
-    assert_eq!(harness.checked_journals(root).await.len(), 2);
-    assert_eq!(
-        (
-            harness.of_agent(root, LEAF).await,
-            harness.executions(leaf, "/refund")
-        ),
-        (vec![leaf], 2)
-    );
 }
 
 #[apply(both)]
@@ -280,148 +116,6 @@ async fn requests_beyond_the_limit_of_a_tree_open_as_others_are_answered(fixture
     for leaf in harness.of_agent(root, LEAF).await {
         assert_eq!(harness.executions(leaf, "/refund"), 1);
     }
-}
-
-#[apply(both)]
-async fn parent_whose_model_fails_after_its_children_ended_goes_on_with_a_retry(
-    fixture: StoreFixture,
-) {
-    let shape = Shape::flat(2);
-    let harness = EngineHarness::of_trees(fixture, shape, one_small).await;
-    let parts = harness.parts(0);
-    harness.script_by_name(move |name, prompt| {
-        if name == "boss" && prompt.turn == 2 {
-            fails()
-        } else {
-            Ok(shape.answer(one_small, name, prompt))
-        }
-    });
-    let root = harness.grown(&parts).await;
-    let row = harness.row(root).await;
-    assert_eq!(
-        (row.status, row.error.map(|error| error.code)),
-        (TaskStatus::Failed, Some(FailureCode::ModelFailed))
-    );
-    harness.script_by_name(move |name, prompt| Ok(shape.answer(one_small, name, prompt)));
-    EngineHarness::like(&parts, 0)
-        .retry(&alice(), root, None)
-        .await
-        .unwrap();
-    harness.finish_tree(&parts, root, People::Approve).await;
-    let journals = harness.checked_journals(root).await;
-    assert_eq!(
-        (journals.len(), journals[&root].row.status),
-        (3, TaskStatus::Completed)
-    );
-    for leaf in harness.of_agent(root, LEAF).await {
-        assert_eq!(
-            harness.executions(leaf, "/refund"),
-            1,
-            "no finished call runs again"
-        );
-    }
-}
-
-#[apply(both)]
-async fn parent_that_fails_beside_waiting_children_cancels_them_and_a_retry_goes_on(
-    fixture: StoreFixture,
-) {
-    // The configuration renames the root's agent (`boss`) before the root has stored the result
-    // of its first child.
-    let mut harness = EngineHarness::of_trees(fixture, Shape::flat(2), one_large).await;
-    let parts = harness.parts(0);
-    let root = harness.grown(&parts).await;
-    let asked = harness.asked_by_tree(root).await;
-    let api = EngineHarness::like(&parts, 0);
-    harness.answer_one(&api, &asked[0], People::Approve).await;
-    let mut driver = TreeDriver::of(&harness, &parts, root);
-    while harness.row(asked[0].task_id).await.status != TaskStatus::Completed {
-        let moment = driver.moment();
-        assert!(!driver.drive(moment + 1).await);
-    }
-    drop(driver);
-    harness.configure(|yaml| {
-        yaml.replace("  boss: { description", "  chief: { description")
-            .replace("default_agent: boss", "default_agent: chief")
-    });
-    let without = harness.parts(0);
-    harness.later();
-    TreeDriver::of(&harness, &without, root)
-        .drive(usize::MAX)
-        .await;
-    let row = harness.row(root).await;
-    let code = row.error.map(|error| error.code);
-    assert_eq!(
-        (row.status, code),
-        (TaskStatus::Failed, Some(FailureCode::Configuration))
-    );
-    assert_eq!(
-        harness.row(asked[1].task_id).await.status,
-        TaskStatus::Canceled,
-        "{}",
-        harness.description(root).await
-    );
-    assert!(harness.asked_by_tree(root).await.is_empty());
-    api.retry(&alice(), root, None).await.unwrap();
-    harness.finish_tree(&parts, root, People::Approve).await;
-    let journals = harness.checked_journals(root).await;
-    assert_eq!(
-        journals[&root].row.status,
-        TaskStatus::Completed,
-        "{}",
-        harness.description(root).await
-    );
-    assert_eq!(harness.executions(asked[0].task_id, "/refund"), 1);
-}
-
-#[apply(both)]
-async fn child_whose_model_fails_is_a_failed_call_and_its_sibling_goes_on(fixture: StoreFixture) {
-    let shape = Shape {
-        depth: 2,
-        children: 2,
-        wide: 0,
-    };
-    let harness = EngineHarness::of_trees(fixture, shape, one_small).await;
-    harness.script_by_name(move |name, prompt| {
-        let fallen = name == LEAF && said(prompt).starts_with("go.1");
-        if fallen {
-            fails()
-        } else {
-            Ok(shape.answer(one_small, name, prompt))
-        }
-    });
-    let parts = harness.parts(0);
-    let root = harness.grown(&parts).await;
-    let journals = harness.checked_journals(root).await;
-    assert_eq!(
-        journals[&root].row.status,
-        TaskStatus::Completed,
-        "{}",
-        harness.description(root).await
-    );
-    let failed: Vec<_> = journals
-        .values()
-        .filter(|journal| journal.row.status == TaskStatus::Failed)
-        .collect();
-    let [child] = &failed[..] else {
-        panic!("one has failed: {}", harness.description(root).await)
-    };
-    let result = handed_back(&journals, child.row.task_id).unwrap();
-    assert_eq!(result.outcome, Outcome::Failed);
-    assert!(
-        result.content.contains("it does not answer"),
-        "{}",
-        result.content
-    );
-    let api = EngineHarness::like(&parts, 0);
-    let refused = api
-        .retry(&alice(), child.row.task_id, None)
-        .await
-        .unwrap_err();
-    assert!(
-        matches!(refused, holdpoint::engine::Refusal::NotARoot { .. }),
-        "{refused:?}"
-    );
 }
 
 #[apply(both)]
