@@ -335,7 +335,7 @@ async fn late_result_of_a_canceled_turn_does_not_disturb_the_next_turn(fixture: 
             engine.round().await.unwrap();
             // The late result comes over HTTP, which may take longer than thousands of polls.
             if polls > 1000 {
-                crate::support::pause().await
+                crate::support::pause().await;
             } else {
                 tokio::task::yield_now().await;
             }

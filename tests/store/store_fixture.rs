@@ -17,7 +17,6 @@ use holdpoint::task::item::{Fact, Part, PartType};
 use holdpoint::task::operator_text::OperatorText;
 use holdpoint::task::request::{CallSpec, RequestKind, RequestSpec};
 use holdpoint::task::status::TaskStatus;
-use holdpoint::task::time::Time;
 use holdpoint::task::tool_spec::Effect;
 use holdpoint::task::verdict::{Approvers, Terms, Verdict};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _};

@@ -50,7 +50,7 @@ async fn last_decision_of_two_equal_calls_in_one_request_stands(fixture: StoreFi
             "the one that was approved runs"
         );
         if first_no {
-            asked_again(&harness, task, 2).await
+            asked_again(&harness, task, 2).await;
         } else {
             refused_unasked(&harness, task, 1).await;
         }

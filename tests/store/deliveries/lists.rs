@@ -3,7 +3,7 @@
 use holdpoint::store::{DeliveryFilter, DeliveryState, NextState};
 use macro_rules_attribute::apply;
 
-use super::super::notices::{deliveries, want};
+use super::super::notices::want;
 use super::super::store_fixture::{StoreFixture, both, finance};
 use super::{HOUR, SECOND, claim, listed, record, seconds_before, spread, two};
 

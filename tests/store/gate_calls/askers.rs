@@ -15,9 +15,9 @@ use macro_rules_attribute::apply;
 use sqlx::{Executor as _, Row as _};
 
 use super::super::store_fixture::{
-    StoreFixture, both, change, child_task, fresh, request_spec, said, status,
+    StoreFixture, both, change, child_task, fresh, request_spec, said,
 };
-use super::{CALL, MINUTE, asker_until, found, key, pending, presence, propose};
+use super::{CALL, MINUTE, asker_until, key, pending, presence, propose};
 use crate::support::until;
 
 #[tokio::test]

@@ -10,10 +10,8 @@ use holdpoint::task::verdict::Terms;
 use macro_rules_attribute::apply;
 
 use super::super::gate_quarantine::ELSEWHERE;
-use super::super::store_fixture::{StoreFixture, both, request_spec, status};
-use super::{
-    CALL, Call, MINUTE, asker_until, end, equal, found, ids, key, pending, presence, propose,
-};
+use super::super::store_fixture::{StoreFixture, both, request_spec};
+use super::{CALL, Call, MINUTE, end, equal, ids, pending, presence, propose};
 
 #[apply(both)]
 async fn equal_calls_are_those_of_one_tenant_gate_user_session_tool_and_key(fixture: StoreFixture) {

@@ -12,7 +12,6 @@ use macro_rules_attribute::apply;
 
 use super::super::store_fixture::{
     StoreFixture, change, child_task, decided, every_statement, finance, fresh, request_spec,
-    status,
 };
 use crate::support::allocator::limit_further_bytes;
 
