@@ -145,8 +145,9 @@ pub(crate) struct RejectDecision {
     /// Always `reject`.
     #[schema(value_type = String)]
     pub action: Action,
-    /// The consequence for the task. Default: if all calls of an approval request are rejected, the
-    /// rule's `on_reject`; else `continue`.
+    /// The consequence for the task. Default: `continue` if an earlier answer to the request said
+    /// so. Otherwise, if all calls of an approval request are rejected, the rule's `on_reject`.
+    /// Otherwise `continue`.
     pub then: Option<super::decision::ThenAction>,
     /// The reason for the rejection, shown to the model; at most 4 KiB.
     #[schema(max_length = 4096)]
@@ -259,8 +260,9 @@ pub(crate) struct RejectCall {
     /// Always `reject`.
     #[schema(value_type = String)]
     pub action: Action,
-    /// The consequence for the task. Default: if every call of the request is rejected, the rule's
-    /// `on_reject`; else `continue`.
+    /// The consequence for the task. Default: `continue` if an earlier answer to the request said
+    /// so. Otherwise, if every call of the request is rejected, the rule's `on_reject`.
+    /// Otherwise `continue`.
     pub then: Option<super::decision::ThenAction>,
     /// The reason for the rejection, shown to the model; at most 4 KiB.
     #[schema(max_length = 4096)]
@@ -316,8 +318,9 @@ pub(crate) struct ApproveBody {
 #[derive(Debug, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RejectBody {
-    /// The consequence for the task. Default: if all calls of an approval request are rejected, the
-    /// rule's `on_reject`; else `continue`.
+    /// The consequence for the task. Default: `continue` if an earlier answer to the request said
+    /// so. Otherwise, if all calls of an approval request are rejected, the rule's `on_reject`.
+    /// Otherwise `continue`.
     pub then: Option<super::decision::ThenAction>,
     /// The reason for the rejection, shown to the model; at most 4 KiB.
     #[schema(max_length = 4096)]

@@ -52,8 +52,8 @@ const MAX_READS: usize = 40;
 
 /// The page of decided requests
 ///
-/// Shows the requests that this caller has answered. Each page has the most recently opened of the
-/// remaining requests, the newest answer first.
+/// Shows the requests that this caller has answered. The pages go from the most recently opened
+/// requests to older ones. Within a page, the newest answer comes first.
 ///
 /// A parameter without a value counts as left out.
 #[utoipa::path(
