@@ -1,0 +1,159 @@
+//! Tests that the page of a request remembers only what is ticked, and that `/grants` ends it.
+
+use macro_rules_attribute::apply;
+use reqwest::Method;
+
+use super::super::approval_cycle::on_both;
+use super::super::pages::form;
+use super::{finance, listed, page, remembered};
+use crate::support::fake_chat_completions::text_answer;
+use crate::support::test_app::{On, Reply, TestApp};
+
+async fn post_form(app: &TestApp, path: &str, fields: &[(&str, &str)]) -> Reply {
+    let body = Some(form(fields));
+    app.approver().send(Method::POST, path, body).await
+}
+
+#[apply(on_both)]
+async fn page_offers_to_remember_and_remembers_only_what_is_ticked(on: On) {
+    let app = finance(on).await;
+    let held = app.held().await;
+    let path = format!("/resume/{}", held.request);
+    let shown = page(app.approver(), &path).await.text;
+    for part in [
+        "<summary>Do not ask again…</summary>",
+        "<code>args.amount &lt;= 500.0</code>",
+        "refund under rule large",
+        "3 calls at most",
+        "<option value=\"task\" selected>",
+        "<option value=\"4h\">4 h</option>",
+    ] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    assert!(!shown.contains("<details class=\"other\" open"), "closed");
+    let tick = shown
+        .split("type=\"checkbox\"")
+        .nth(1)
+        .unwrap()
+        .split('>')
+        .next()
+        .unwrap();
+    assert!(!tick.contains("checked"), "{tick}");
+    let digest = held.body["pending"][0]["digest"].as_str().unwrap();
+    let unticked = [
+        ("digest", digest),
+        ("reason", ""),
+        ("remember.for", "task"),
+        ("remember.expires_in", "15m"),
+    ];
+    let ticked = [&unticked[..], &[("remember", "yes")]].concat();
+    let rejected = post_form(&app, &format!("{path}/reject"), &ticked).await;
+    assert_eq!(rejected.status, 422, "{}", rejected.text);
+    app.model.then(text_answer("done"));
+    let approved = post_form(&app, &format!("{path}/approve"), &unticked).await;
+    assert_eq!(
+        (approved.status, listed(app.approver()).await.len()),
+        (303, 0),
+        "{}",
+        approved.text
+    );
+    // The service answers the POST of a form before the task goes on, so the test waits for the
+    // task.
+    let first = format!("/v1/tasks/{}", held.task);
+    assert_eq!(
+        app.owner()
+            .header("prefer", "wait=10")
+            .get(&first)
+            .await
+            .str("/status"),
+        "Completed"
+    );
+    let held = app.held().await;
+    let path = format!("/resume/{}", held.request);
+    let ticked = &ticked[1..];
+    let beyond = [
+        &ticked[..2],
+        &[("remember.expires_in", "7d"), ("remember", "yes")],
+    ]
+    .concat();
+    let refused = post_form(&app, &format!("{path}/approve"), &beyond).await;
+    assert!(
+        refused.status == 422 && refused.text.contains("4h at most"),
+        "{}",
+        refused.text
+    );
+    app.model.then(text_answer("done"));
+    let approved = post_form(&app, &format!("{path}/approve"), ticked).await;
+    assert_eq!(
+        (approved.status, listed(app.approver()).await.len()),
+        (303, 1),
+        "{}",
+        approved.text
+    );
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn page_of_standing_decisions_shows_and_ends_them(on: On) {
+    let app = finance(on).await;
+    let empty = page(app.approver(), "/grants").await;
+    assert!(
+        empty.status == 200 && empty.text.contains("Everything is asked about."),
+        "{}",
+        empty.text
+    );
+    assert!(
+        page(app.approver(), "/inbox/decided")
+            .await
+            .text
+            .contains("href=\"/grants\"")
+    );
+    let task = remembered(&app, "task").await;
+    let id = listed(app.approver()).await[0]["grant_id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let shown = page(app.approver(), "/grants").await.text;
+    for part in [
+        "refund, under rule large",
+        "in one task of alice",
+        "given by bob",
+        "used 0 of 3 times",
+        &task.str("/task_id"),
+        &format!("action=\"/grants/{id}\""),
+    ] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    assert!(
+        !page(app.owner(), "/grants")
+            .await
+            .text
+            .contains("action=\"/grants/"),
+        "she may not end it"
+    );
+    let chinese = app
+        .approver()
+        .header("accept-language", "zh")
+        .header("accept", "text/html")
+        .get("/grants")
+        .await;
+    assert!(chinese.text.contains("已使用 0 次"), "{}", chinese.text);
+    assert_eq!(
+        app.stranger()
+            .send(Method::POST, &format!("/grants/{id}"), Some(form(&[])))
+            .await
+            .status,
+        403
+    );
+    let ended = app
+        .approver()
+        .send(Method::POST, &format!("/grants/{id}"), Some(form(&[])))
+        .await;
+    assert_eq!((ended.status, ended.header("location")), (303, "/grants"));
+    let after = page(app.approver(), "/grants").await.text;
+    assert!(
+        after.contains("<strong>ended</strong>") && !after.contains("action=\"/grants/"),
+        "{after}"
+    );
+    app.stop().await;
+}
