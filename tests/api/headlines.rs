@@ -1,13 +1,15 @@
 //! Tests of a request's page: its headline after the decision, the target of a call, and the notice
 //! for a person who is signed in to the wrong account.
 
+mod wrong_accounts;
+
 use macro_rules_attribute::apply;
 use reqwest::Method;
 use serde_json::json;
 
 use super::approval_cycle::on_both;
 use crate::support::fake_chat_completions::{calls, text_answer};
-use crate::support::test_app::{ALICE, BOB, CAROL, Held, On, TestApp, refunds};
+use crate::support::test_app::{ALICE, BOB, Held, On, TestApp, refunds};
 
 const FORM: &str = "application/x-www-form-urlencoded";
 const ZH: &str = "zh-CN,zh;q=0.9";
@@ -286,127 +288,6 @@ async fn target_of_a_call_is_the_whole_address_it_is_sent_to(on: On) {
         format!("{path}?k=secret-query"),
         "shown as it is sent"
     );
-    app.stop().await;
-}
-
-#[apply(on_both)]
-async fn wrong_account_is_told_who_it_is_and_comes_back_as_another(on: On) {
-    let app = TestApp::with(on, &finance()).await;
-    let held = app.held().await;
-    let missing = format!("/resume/{}", held.task);
-    for path in [
-        format!("/resume/{}", held.request),
-        format!("/resume/{}/approve", held.request),
-        missing,
-    ] {
-        let carol = app
-            .anonymous()
-            .header("cookie", &app.sign_in(CAROL).await)
-            .header("accept", "text/html");
-        let refused = carol.get(&path).await;
-        assert!([403, 404].contains(&refused.status), "{}", refused.text);
-        let next = path.replace('/', "%2F");
-        let link = format!("<a href=\"/sign-in?next={next}\">Sign in as another user</a>");
-        assert!(
-            refused.text.contains("carol") && refused.text.contains(&link),
-            "{}",
-            refused.text
-        );
-        for of_it in [
-            "refund", "alice", "bob", "finance", "billing", "17", "approval",
-        ] {
-            let said = refused
-                .text
-                .replace(&held.request, "")
-                .replace(&held.task, "");
-            let (_, said) = said.split_once("<main>").unwrap();
-            let (said, _) = said.split_once("<p class=\"soft\">").unwrap();
-            assert!(!said.contains(of_it), "{of_it}: {said}");
-        }
-        let other = carol.get(&format!("/sign-in?next={next}")).await;
-        assert!(
-            other.text.contains("carol") && other.text.contains("name=\"key\""),
-            "{}",
-            other.text
-        );
-        assert!(
-            other
-                .text
-                .contains(&format!("name=\"next\" value=\"{path}\"")),
-            "{}",
-            other.text
-        );
-        let form = Some((FORM, format!("key={BOB}&next={next}")));
-        let entered = carol.send(Method::POST, "/sign-in", form).await;
-        assert_eq!(
-            (entered.status, entered.header("location")),
-            (303, path.as_str())
-        );
-        let session = entered.cookie();
-        let bob = app
-            .anonymous()
-            .header("cookie", &session)
-            .header("accept", "text/html")
-            .get(&path)
-            .await;
-        assert!(
-            [200, 404].contains(&bob.status) && bob.text.contains("bob"),
-            "{}",
-            bob.text
-        );
-        let program = app.stranger().get(&path).await;
-        assert!(
-            !program.text.contains("carol") && !program.text.contains("sign-in"),
-            "{}",
-            program.text
-        );
-    }
-    let alice = app
-        .anonymous()
-        .header("cookie", &app.sign_in(ALICE).await)
-        .header("accept", "text/html");
-    let reader = alice
-        .header("accept-language", ZH)
-        .get(&format!("/resume/{}/reject", held.request))
-        .await;
-    assert_eq!(reader.status, 200);
-    let link = format!(
-        "/sign-in?next=%2Fresume%2F{}%2Freject\">以其他用户身份登录",
-        held.request
-    );
-    assert!(
-        reader.text.contains(&link) && reader.text.contains("alice"),
-        "{}",
-        reader.text
-    );
-    app.stop().await;
-}
-
-#[apply(on_both)]
-async fn wrong_account_comes_back_to_the_page_whose_form_was_refused(on: On) {
-    let app = TestApp::with(on, &finance()).await;
-    let held = app.held().await;
-    let carol = app
-        .anonymous()
-        .header("cookie", &app.sign_in(CAROL).await)
-        .header("accept", "text/html");
-    let page = format!("/tasks/{}", held.task);
-    for (action, page) in [
-        (format!("{page}/cancel"), page.as_str()),
-        (format!("/grants/{}", held.task), "/grants"),
-    ] {
-        let refused = carol
-            .send(Method::POST, &action, Some((FORM, String::new())))
-            .await;
-        assert!([403, 404].contains(&refused.status), "{}", refused.text);
-        let link = format!("<a href=\"/sign-in?next={}\">", page.replace('/', "%2F"));
-        assert!(refused.text.contains(&link), "{}", refused.text);
-        let bob = app
-            .anonymous()
-            .header("cookie", &app.sign_in(BOB).await)
-            .header("accept", "text/html");
-        assert_ne!(bob.get(page).await.status, 405, "{page}");
-    }
     app.stop().await;
 }
 
