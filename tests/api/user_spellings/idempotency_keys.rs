@@ -1,0 +1,142 @@
+//! Tests how an idempotency key replays the reply to its user, whichever spelling is sent.
+
+use futures_util::future::join_all;
+use macro_rules_attribute::apply;
+use serde_json::json;
+
+use super::super::approval_cycle::on_both;
+use super::{ONE_PERSON, app, approval, finance, ids};
+use crate::support::fake_chat_completions::{calls, text_answer};
+use crate::support::test_app::{On, WEB};
+
+#[apply(on_both)]
+async fn idempotency_key_replays_for_every_spelling_of_its_user(on: On) {
+    let app = app(on).await;
+    for (one, other) in ONE_PERSON {
+        let keyed = |user: &str, key: &str| finance(&app, user).header("idempotency-key", key);
+        app.model
+            .then(calls(&[("refund", r#"{"order": 1, "amount": 50}"#)]));
+        let first = keyed(one, "create")
+            .post("/v1/tasks", &json!({"input": "go"}))
+            .await;
+        let again = keyed(other, "create")
+            .post("/v1/tasks", &json!({"input": "go"}))
+            .await;
+        assert_eq!(
+            (again.status, again.header("idempotency-replayed")),
+            (201, "true"),
+            "{other}: {}",
+            again.text
+        );
+        assert_eq!(again.str("/task_id"), first.str("/task_id"));
+        let reused = keyed(other, "create")
+            .post("/v1/tasks", &json!({"input": "else"}))
+            .await;
+        assert_eq!(
+            (reused.status, reused.str("/code").as_str()),
+            (422, "idempotency_key_reused"),
+            "{other}"
+        );
+        let cancel = format!("/v1/tasks/{}/cancel", first.str("/task_id"));
+        assert_eq!(keyed(one, "cancel").hit(&cancel).await.status, 200);
+        assert_eq!(
+            keyed(other, "cancel")
+                .hit(&cancel)
+                .await
+                .header("idempotency-replayed"),
+            "true",
+            "{other}"
+        );
+    }
+    let ours = app.held_by(&app.owner()).await;
+    let path = format!("/resume/{}", ours.request);
+    let vote = |user: &str| finance(&app, user).header("idempotency-key", "vote");
+    assert_eq!(vote("Zed").post(&path, &approval()).await.status, 200);
+    let again = vote("zED").post(&path, &approval()).await;
+    assert_eq!(
+        (again.status, again.header("idempotency-replayed")),
+        (200, "true"),
+        "{}",
+        again.text
+    );
+}
+
+#[apply(on_both)]
+async fn key_over_a_day_old_is_as_new_in_every_spelling_of_its_user(on: On) {
+    let app = app(on).await;
+    app.model.otherwise(|_| text_answer("done"));
+    let body = json!({"input": "go"});
+    for (one, other) in ONE_PERSON {
+        let keyed = |user: &str| finance(&app, user).header("idempotency-key", "k");
+        let first = keyed(one).post("/v1/tasks", &body).await;
+        app.database
+            .execute("update idempotency set created_at = created_at - 86400000000")
+            .await;
+        let anew = keyed(other).post("/v1/tasks", &body).await;
+        assert_eq!(
+            (anew.status, anew.header("idempotency-replayed")),
+            (201, ""),
+            "{other}: {}",
+            anew.text
+        );
+        assert_ne!(anew.str("/task_id"), first.str("/task_id"));
+        let again = keyed(one).post("/v1/tasks", &body).await;
+        assert_eq!(
+            (again.status, again.header("idempotency-replayed")),
+            (201, "true"),
+            "{one}: {}",
+            again.text
+        );
+        assert_eq!(again.str("/task_id"), anew.str("/task_id"));
+    }
+}
+
+#[apply(on_both)]
+async fn sixteen_spellings_at_once_create_one_task(on: On) {
+    let app = app(on).await;
+    app.model.otherwise(|_| text_answer("done"));
+    for round in 0..4 {
+        let name = |number: usize| -> String {
+            "maxi"
+                .chars()
+                .enumerate()
+                .map(|(at, c)| {
+                    if number >> at & 1 == 1 {
+                        c.to_ascii_uppercase()
+                    } else {
+                        c
+                    }
+                })
+                .collect()
+        };
+        let replies = join_all((0..16).map(|number| {
+            let (app, name) = (&app, name(number));
+            async move {
+                let key = format!("at-once-{round}");
+                finance(app, &name)
+                    .header("idempotency-key", &key)
+                    .post("/v1/tasks", &json!({"input": "go"}))
+                    .await
+            }
+        }))
+        .await;
+        let told: Vec<_> = replies
+            .iter()
+            .map(|reply| (reply.status, reply.body["task_id"].clone()))
+            .collect();
+        assert!(
+            told.iter()
+                .all(|(status, task)| *status == 201 && *task == told[0].1),
+            "{told:?}"
+        );
+    }
+    assert_eq!(
+        ids(&app
+            .actor(WEB)
+            .header("holdpoint-user", "MAXI")
+            .get("/v1/tasks")
+            .await)
+        .len(),
+        4
+    );
+}
