@@ -1,6 +1,7 @@
 //! Tests of tasks as a client sees them: shapes, lists, waiting, errors.
 
 use macro_rules_attribute::apply;
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::approval_cycle::on_both;
@@ -168,101 +169,55 @@ async fn detail_of_an_invalid_request_names_its_first_error_in_words(on: On) {
 #[apply(on_both)]
 async fn errors_are_problems_with_a_page(on: On) {
     let app = TestApp::start(on).await;
-    let unknown = "0190aaaa-0000-7000-8000-000000000000";
-    for (reply, status, code) in [
-        (app.owner().get("/v1/nothing").await, 404, "not_found"),
-        (app.anonymous().get("/v1/nothing").await, 404, "not_found"),
-        (
-            app.owner().get("/v1/tasks/not-an-id").await,
-            404,
-            "not_found",
-        ),
-        (
-            app.owner().get(&format!("/v1/tasks/{unknown}")).await,
-            404,
-            "not_found",
-        ),
-        (
-            app.owner().hit(&format!("/resume/{unknown}/approve")).await,
-            404,
-            "not_found",
-        ),
-        (
-            app.owner()
-                .send(reqwest::Method::DELETE, "/v1/tasks", None)
-                .await,
-            405,
-            "method_not_allowed",
-        ),
-        (app.anonymous().get("/v1/tasks").await, 401, "unauthorized"),
-        (
-            app.owner().post("/v1/tasks", &json!({})).await,
-            422,
-            "invalid",
-        ),
-        (
-            app.owner()
-                .post("/v1/tasks", &json!({"input": "a", "items": []}))
-                .await,
-            422,
-            "invalid",
-        ),
-        (
-            app.owner()
-                .post("/v1/tasks", &json!({"input": "a", "agent": "nobody"}))
-                .await,
-            422,
-            "invalid",
-        ),
-        (
-            app.owner()
-                .post("/v1/tasks", &json!({"input": "a", "session_id": "a b"}))
-                .await,
-            422,
-            "invalid",
-        ),
-        (app.owner().get("/v1/tasks?limit=0").await, 422, "invalid"),
-        (app.owner().get("/v1/tasks?limit=201").await, 422, "invalid"),
-        (
-            app.owner().get("/v1/tasks?status=Waiting").await,
-            422,
-            "invalid",
-        ),
-        (
-            app.owner()
-                .header("idempotency-key", "")
-                .post("/v1/tasks", &json!({"input": "a"}))
-                .await,
-            400,
-            "bad_request",
-        ),
-        (
-            app.owner()
-                .header("holdpoint-user", "bob")
-                .get("/v1/tasks")
-                .await,
-            403,
-            "forbidden",
-        ),
-        (
-            app.actor(OPS)
-                .post("/v1/tasks", &json!({"input": "a"}))
-                .await,
-            403,
-            "forbidden",
-        ),
+    let (alice, unknown) = (app.owner(), "0190aaaa-0000-7000-8000-000000000000");
+    let create = async |body: Value| alice.post("/v1/tasks", &body).await;
+    let missing = vec![
+        alice.get("/v1/nothing").await,
+        app.anonymous().get("/v1/nothing").await,
+        alice.get("/v1/tasks/not-an-id").await,
+        alice.get(&format!("/v1/tasks/{unknown}")).await,
+        alice.hit(&format!("/resume/{unknown}/approve")).await,
+    ];
+    let deletion = alice.send(Method::DELETE, "/v1/tasks", None).await;
+    let without_a_key = app.anonymous().get("/v1/tasks").await;
+    let invalid = vec![
+        create(json!({})).await,
+        create(json!({"input": "a", "items": []})).await,
+        create(json!({"input": "a", "agent": "nobody"})).await,
+        create(json!({"input": "a", "session_id": "a b"})).await,
+        alice.get("/v1/tasks?limit=0").await,
+        alice.get("/v1/tasks?limit=201").await,
+        alice.get("/v1/tasks?status=Waiting").await,
+    ];
+    let body = json!({"input": "a"});
+    let empty_key = app.owner().header("idempotency-key", "");
+    let empty_key = empty_key.post("/v1/tasks", &body).await;
+    let speaks_for_bob = app.owner().header("holdpoint-user", "bob");
+    let forbidden = vec![
+        speaks_for_bob.get("/v1/tasks").await,
+        app.actor(OPS).post("/v1/tasks", &body).await,
+    ];
+    for (replies, status, code) in [
+        (missing, 404, "not_found"),
+        (vec![deletion], 405, "method_not_allowed"),
+        (vec![without_a_key], 401, "unauthorized"),
+        (invalid, 422, "invalid"),
+        (vec![empty_key], 400, "bad_request"),
+        (forbidden, 403, "forbidden"),
     ] {
-        assert_eq!(
-            (reply.status, reply.str("/code").as_str()),
-            (status, code),
-            "{}",
-            reply.text
-        );
-        assert_eq!(reply.header("content-type"), "application/problem+json");
-        assert_eq!(reply.str("/type"), format!("{}/problems/{code}", app.url()));
-        assert_eq!(reply.str("/instance"), reply.header("x-request-id"));
-        let page = app.anonymous().get(&format!("/problems/{code}")).await;
-        assert_eq!(page.status, 200);
+        for reply in replies {
+            assert_eq!(
+                (reply.status, reply.str("/code").as_str()),
+                (status, code),
+                "{}",
+                reply.text
+            );
+            assert_eq!(reply.header("content-type"), "application/problem+json");
+            assert_eq!(reply.str("/type"), format!("{}/problems/{code}", app.url()));
+            assert_eq!(reply.str("/instance"), reply.header("x-request-id"));
+            let page = app.anonymous().get(&format!("/problems/{code}")).await;
+            assert_eq!(page.status, 200);
+        }
     }
     assert!(app.model.sent().is_empty());
     app.stop().await;
