@@ -1,0 +1,192 @@
+//! Tests how a person edits the arguments of a call on its page, and what a refused edit returns.
+
+use macro_rules_attribute::apply;
+use reqwest::Method;
+use serde_json::json;
+
+use super::super::approval_cycle::on_both;
+use super::form;
+use crate::support::fake_chat_completions::{calls, text_answer};
+use crate::support::test_app::{On, TestApp};
+
+#[apply(on_both)]
+async fn arguments_changed_in_the_fields_of_the_page_run(on: On) {
+    let app = TestApp::open(on).await;
+    app.model
+        .then(calls(&[("refund", r#"{"order":17,"amount":50}"#)]));
+    let held = app
+        .anonymous()
+        .post("/v1/tasks", &json!({"input": "go"}))
+        .await;
+    let path = format!("/resume/{}", held.str("/pending/0/request_id"));
+    let (digest, call) = (
+        held.str("/pending/0/digest"),
+        held.str("/pending/0/tool_calls/0/tool_call_id"),
+    );
+    let edit = |amount: &str| {
+        Some(form(&[
+            ("digest", &digest),
+            (&format!("call.{call}.action"), "edit"),
+            (&format!("call.{call}.field.order"), "17"),
+            (&format!("call.{call}.field.amount"), amount),
+            (
+                &format!("call.{call}.arguments"),
+                r#"{"order":17,"amount":50}"#,
+            ),
+        ]))
+    };
+    let browser = || {
+        app.anonymous()
+            .header("accept", "text/html")
+            .header("origin", &app.url())
+    };
+    for (amount, said) in [("-3.25", "greater"), ("much", "a number")] {
+        let page = browser().send(Method::POST, &path, edit(amount)).await;
+        assert_eq!(page.status, 422, "{}", page.text);
+        let field = format!("href=\"#edit-call_2e_{call}_2e_field_2e_amount\"");
+        assert!(
+            page.text.contains(&field) && page.text.contains(&format!("value=\"{amount}\"")),
+            "{said}: {}",
+            page.text
+        );
+    }
+    assert!(app.tool.ledger().is_empty(), "nothing was stored");
+    app.model.then(text_answer("ok"));
+    let done = browser().send(Method::POST, &path, edit("20.10")).await;
+    assert_eq!(done.status, 303, "{}", done.text);
+    app.tool.reached(1).await;
+    let after = app
+        .anonymous()
+        .header("accept", "text/html")
+        .get(&path)
+        .await;
+    assert!(
+        after
+            .text
+            .contains("{&quot;order&quot;:17,&quot;amount&quot;:20.10}"),
+        "{}",
+        after.text
+    );
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn form_that_does_not_fit_comes_back_with_what_was_typed(on: On) {
+    let app = TestApp::open(on).await;
+    app.model
+        .then(calls(&[("refund", r#"{"order":17,"amount":50}"#)]));
+    let held = app
+        .anonymous()
+        .post("/v1/tasks", &json!({"input": "go"}))
+        .await;
+    let path = format!("/resume/{}", held.str("/pending/0/request_id"));
+    let (digest, call) = (
+        held.str("/pending/0/digest"),
+        held.str("/pending/0/tool_calls/0/tool_call_id"),
+    );
+    let edit = |text: &str| {
+        Some(form(&[
+            ("digest", &digest),
+            (&format!("call.{call}.action"), "edit"),
+            (&format!("call.{call}.arguments"), text),
+        ]))
+    };
+    let browser = || {
+        app.anonymous()
+            .header("accept", "text/html")
+            .header("origin", &app.url())
+    };
+    for (typed, said) in [
+        (r#"{"order":17,"amount":-3.25}"#, "<code>/amount</code>"),
+        ("{\"order\":17,", "unambiguous JSON"),
+        (r#"{"order":17,"amount":1,"amount":2}"#, "unambiguous JSON"),
+        ("[]", "an object: the full replacement"),
+    ] {
+        let page = browser().send(Method::POST, &path, edit(typed)).await;
+        assert_eq!(page.status, 422, "{}", page.text);
+        assert!(page.header("content-type").starts_with("text/html"));
+        assert_eq!(page.header("cache-control"), "no-store");
+        let shown = typed.replace('"', "&quot;");
+        for part in [
+            said,
+            "role=\"alert\"",
+            "aria-invalid=\"true\"",
+            shown.as_str(),
+            digest.as_str(),
+        ] {
+            assert!(page.text.contains(part), "{part}: {}", page.text);
+        }
+        let program = app.anonymous().send(Method::POST, &path, edit(typed)).await;
+        assert_eq!(
+            (program.status, program.header("content-type")),
+            (422, "application/problem+json")
+        );
+    }
+    let unknown = browser()
+        .send(
+            Method::POST,
+            &path,
+            Some(form(&[("action", "approve"), ("<x>", "1")])),
+        )
+        .await;
+    assert!(
+        unknown.status == 422 && unknown.text.contains("/&lt;x&gt;"),
+        "{}",
+        unknown.text
+    );
+    assert!(app.tool.ledger().is_empty(), "nothing was stored");
+    app.model.then(text_answer("ok"));
+    let done = browser()
+        .send(
+            Method::POST,
+            &path,
+            edit("{\"order\": 17,\r\n \"amount\": 20.10}"),
+        )
+        .await;
+    assert_eq!(done.status, 303, "{}", done.text);
+    app.tool.reached(1).await;
+    let after = app
+        .anonymous()
+        .header("accept", "text/html")
+        .get(&path)
+        .await;
+    assert!(
+        after.text.contains("&quot;amount&quot;:20.10"),
+        "as it was typed: {}",
+        after.text
+    );
+    app.stop().await;
+}
+
+#[apply(on_both)]
+async fn edit_that_holds_a_secret_comes_back_without_it(on: On) {
+    let app = TestApp::open(on).await;
+    app.model
+        .then(calls(&[("refund", r#"{"order":17,"amount":50}"#)]));
+    let held = app
+        .anonymous()
+        .post("/v1/tasks", &json!({"input": "go"}))
+        .await;
+    let path = format!("/resume/{}", held.str("/pending/0/request_id"));
+    let call = held.str("/pending/0/tool_calls/0/tool_call_id");
+    let (action, arguments) = (
+        format!("call.{call}.action"),
+        format!("call.{call}.arguments"),
+    );
+    let secret = "tool-secret-0123456789";
+    for typed in [
+        format!(r#"{{"order":17,"amount":1,"x":"{secret}"}}"#),
+        format!(r#"{{"x":"{secret}""#),
+    ] {
+        let edit = Some(form(&[(&action, "edit"), (&arguments, &typed)]));
+        let browser = app
+            .anonymous()
+            .header("accept", "text/html")
+            .header("origin", &app.url());
+        let page = browser.send(Method::POST, &path, edit).await;
+        assert_eq!(page.status, 422, "{}", page.text);
+        assert!(!page.text.contains(secret), "{}", page.text);
+    }
+    assert!(app.tool.ledger().is_empty());
+    app.stop().await;
+}
