@@ -1,0 +1,112 @@
+//! Tests open credential requests whose fields, receivers or call a new configuration changes.
+
+use holdpoint::engine::Refusal;
+use holdpoint::task::item::{CloseReason, Fact};
+use holdpoint::task::status::{RequestStatus, TaskStatus};
+use macro_rules_attribute::apply;
+use serde_json::json;
+
+use super::super::engine_harness::{alice, fills, turn};
+use super::{TOKEN, bearer, clerk, fill, jira, only_open_request, ran};
+use crate::store::store_fixture::{StoreFixture, both};
+
+#[apply(both)]
+async fn credential_request_whose_fields_or_receivers_changed_is_asked_anew(fixture: StoreFixture) {
+    const MORE: (&str, &str) = (
+        "email: { format: email },",
+        "email: { format: email }, site: {},",
+    );
+    const RECEIVER: (&str, &str) = (
+        "url: \"{tool}/plain\"",
+        "url: \"{tool}/plain\", headers: { X: \"{{credential:jira.token}}\" }",
+    );
+    const CALL: &[(&str, &str)] = &[("comment", "{}")];
+    const AGENT: &[(&str, &str)] = &[("request_credentials", r#"{"service":"jira"}"#)];
+    let mut harness = clerk(fixture, &[]).await;
+    let before = harness.yaml();
+    for calls in [CALL, AGENT] {
+        for (from, to) in [MORE, RECEIVER, ("expires_in: 8h", "expires_in: 80h")] {
+            harness.configure(|_| before.clone());
+            harness.script(move |asked| Ok(turn(if asked == 1 { calls } else { &[] })));
+            let task = harness.stopped().await;
+            let old = only_open_request(&harness, task).await;
+            harness.configure(|yaml| yaml.replacen(from, to, 1));
+            let refused = harness
+                .engine(0)
+                .decide(&alice(), old.request_id, fills(&jira(TOKEN)), None)
+                .await;
+            assert!(
+                matches!(refused, Err(Refusal::Withdrawn(_))),
+                "{calls:?} {to}: {refused:?}"
+            );
+            let row = harness.fixture.request(old.request_id).await;
+            assert_eq!(row.status, RequestStatus::Withdrawn);
+            let items = harness.journal(task).await.items;
+            let closed = |fact: &Fact| {
+                matches!(
+                    fact,
+                    Fact::RequestClosed {
+                        reason: CloseReason::ToolChanged,
+                        ..
+                    }
+                )
+            };
+            assert!(items.iter().any(|item| closed(&item.fact)));
+            harness.run().await;
+            let anew = only_open_request(&harness, task).await;
+            assert!(
+                anew.request_id != old.request_id && anew.form != old.form,
+                "{anew:?}"
+            );
+            harness.finish(task).await;
+            assert_eq!(harness.status(task).await, TaskStatus::Completed);
+        }
+    }
+}
+
+#[apply(both)]
+async fn credential_request_with_only_other_wording_is_not_withdrawn(fixture: StoreFixture) {
+    let mut harness = clerk(fixture, &[&[("comment", "{}")]]).await;
+    let task = harness.stopped().await;
+    harness.configure(|yaml| {
+        yaml.replace("Login of your Jira.", "The Jira login.")
+            .replace("From your profile.", "A token.")
+    });
+    fill(&harness, task, &jira(TOKEN)).await;
+    ran(
+        &harness,
+        task,
+        "/comment",
+        ("authorization", &bearer(TOKEN)),
+        1,
+    )
+    .await;
+}
+
+#[apply(both)]
+async fn call_that_no_longer_needs_a_credential_withdraws_the_request_and_runs(
+    fixture: StoreFixture,
+) {
+    let mut harness = clerk(fixture, &[&[("find", "{}")]]).await;
+    let task = harness.stopped().await;
+    harness.configure(|yaml| {
+        yaml.replace(
+            "{tool}/find/{{credential:crm.key}}?as={{credential:jira.email}}&all=1",
+            "{tool}/find",
+        )
+    });
+    let old = only_open_request(&harness, task).await;
+    let refused = harness
+        .engine(0)
+        .decide(&alice(), old.request_id, fills(&json!({"key": "k"})), None)
+        .await;
+    assert!(matches!(refused, Err(Refusal::Withdrawn(_))), "{refused:?}");
+    harness.run().await;
+    assert_eq!(
+        (
+            harness.status(task).await,
+            harness.executions(task, "/find")
+        ),
+        (TaskStatus::Completed, 1)
+    );
+}

@@ -1,0 +1,144 @@
+//! Tests how long, and for which task, the service uses a credential that a person has given.
+
+use std::time::Duration;
+
+use holdpoint::engine::MessageInput;
+use holdpoint::task::status::TaskStatus;
+use macro_rules_attribute::apply;
+
+use super::super::engine_harness::{alice, go};
+use super::{TOKEN, approve, bearer, clerk, fill, jira, ran, times_asked};
+use crate::store::store_fixture::{StoreFixture, both};
+
+#[apply(both)]
+async fn expired_credential_is_asked_for_again(fixture: StoreFixture) {
+    let harness = clerk(
+        fixture,
+        &[
+            &[("request_credentials", r#"{"service":"jira"}"#)],
+            &[("pay", "{}")],
+        ],
+    )
+    .await;
+    let task = harness.stopped().await;
+    fill(&harness, task, &jira("old-0123456789")).await;
+    harness.fixture.forward(Duration::from_hours(9));
+    approve(&harness, task).await;
+    assert_eq!(harness.tool.ledger().len(), 0);
+    fill(&harness, task, &jira("new-0123456789")).await;
+    ran(&harness, task, "/pay", ("x-token", "new-0123456789"), 1).await;
+}
+
+#[apply(both)]
+async fn reopened_task_asks_for_its_credential_again(fixture: StoreFixture) {
+    let harness = clerk(fixture, &[&[("comment", "{}")], &[], &[("comment", "{}")]]).await;
+    let task = harness.stopped().await;
+    fill(&harness, task, &jira("old-0123456789")).await;
+    assert_eq!(harness.status(task).await, TaskStatus::Completed);
+    assert_eq!(
+        harness
+            .fixture
+            .number("select count(*) from credential")
+            .await,
+        0
+    );
+    let message = MessageInput {
+        items: go().items,
+        user_context: None,
+        supersede: false,
+    };
+    harness
+        .engine(0)
+        .message(&alice(), task, message, None)
+        .await
+        .unwrap();
+    harness.run().await;
+    assert_eq!(
+        (
+            harness.tool.ledger().len(),
+            times_asked(&harness, task).await
+        ),
+        (1, 2)
+    );
+    fill(&harness, task, &jira("new-0123456789")).await;
+    let sent: Vec<_> = harness
+        .tool
+        .ledger()
+        .iter()
+        .map(|call| call.header("authorization").to_owned())
+        .collect();
+    assert_eq!(sent, ["Bearer old-0123456789", "Bearer new-0123456789"]);
+}
+
+#[apply(both)]
+async fn message_to_a_running_task_keeps_its_credentials(fixture: StoreFixture) {
+    let harness = clerk(
+        fixture,
+        &[
+            &[("request_credentials", r#"{"service":"jira"}"#)],
+            &[("pay", "{}")],
+            &[("comment", "{}")],
+        ],
+    )
+    .await;
+    let task = harness.stopped().await;
+    fill(&harness, task, &jira(TOKEN)).await;
+    let message = MessageInput {
+        items: go().items,
+        user_context: None,
+        supersede: true,
+    };
+    harness
+        .engine(0)
+        .message(&alice(), task, message, None)
+        .await
+        .unwrap();
+    harness.run().await;
+    ran(
+        &harness,
+        task,
+        "/comment",
+        ("authorization", &bearer(TOKEN)),
+        1,
+    )
+    .await;
+    assert_eq!(
+        (
+            harness.executions(task, "/pay"),
+            times_asked(&harness, task).await
+        ),
+        (0, 1)
+    );
+}
+
+#[apply(both)]
+async fn credential_of_one_task_is_not_used_by_another_of_the_same_user(fixture: StoreFixture) {
+    let harness = clerk(
+        fixture,
+        &[
+            &[("request_credentials", r#"{"service":"jira"}"#)],
+            &[("pay", "{}")],
+        ],
+    )
+    .await;
+    let first = harness.stopped().await;
+    fill(&harness, first, &jira("first-0123456789")).await;
+    harness.script_turns(&[&[("comment", "{}")]]);
+    let second = harness.stopped().await;
+    assert_eq!(
+        harness.tool.ledger().len(),
+        0,
+        "what the other task was given is not sent for this one"
+    );
+    fill(&harness, second, &jira("second-0123456789")).await;
+    ran(
+        &harness,
+        second,
+        "/comment",
+        ("authorization", &bearer("second-0123456789")),
+        1,
+    )
+    .await;
+    approve(&harness, first).await;
+    ran(&harness, first, "/pay", ("x-token", "first-0123456789"), 1).await;
+}
