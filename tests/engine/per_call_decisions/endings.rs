@@ -1,0 +1,143 @@
+//! Tests requests that end while some of their calls are decided and the others are not.
+
+use std::time::Duration;
+
+use holdpoint::engine::Refusal;
+use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::status::{RequestStatus, TaskStatus};
+use macro_rules_attribute::apply;
+
+use super::super::call_decisions::{
+    approve, became, each, message, question, reject, reject_then, respond,
+};
+use super::super::engine_harness::{alice, rejects, whole};
+use super::{FOUR, harness, held_calls, of_two, status};
+use crate::store::store_fixture::{StoreFixture, both};
+
+#[apply(both)]
+async fn decided_calls_stay_decided_at_the_deadline(fixture: StoreFixture) {
+    for (on_expiry, end) in [
+        ("continue", TaskStatus::Completed),
+        ("cancel", TaskStatus::Canceled),
+    ] {
+        let terms =
+            format!("{{ owner: true, users: [bob] }}, expires_in: 1h, on_expiry: {on_expiry}");
+        let harness = harness(StoreFixture::like(&fixture).await, FOUR, &terms).await;
+        let (task, request, calls) = held_calls(&harness).await;
+        let api = harness.engine(0);
+        let some = each([
+            (calls[0], approve()),
+            (calls[1], reject()),
+            (calls[3], respond("\"so\"")),
+        ]);
+        api.decide(&alice(), request, some, None).await.unwrap();
+        harness.fixture.forward(Duration::from_hours(2));
+        let late = api
+            .decide(&alice(), request, each([(calls[2], approve())]), None)
+            .await;
+        assert_eq!(late.err(), Some(Refusal::Expired(request)));
+        api.worker().expire().await.unwrap();
+        harness.run().await;
+        let expected = match end {
+            TaskStatus::Completed => [
+                Outcome::Succeeded,
+                Outcome::Rejected,
+                Outcome::Expired,
+                Outcome::Responded,
+            ],
+            TaskStatus::Running
+            | TaskStatus::Paused
+            | TaskStatus::Failed
+            | TaskStatus::Canceled => [
+                Outcome::Canceled,
+                Outcome::Rejected,
+                Outcome::Canceled,
+                Outcome::Responded,
+            ],
+        };
+        assert_eq!(became(&harness, task, calls).await, expected.map(Some));
+        assert_eq!(harness.status(task).await, end);
+        assert_eq!(
+            harness.executions(task, "/refund"),
+            usize::from(end == TaskStatus::Completed)
+        );
+    }
+}
+
+#[apply(both)]
+async fn changed_tool_keeps_decided_calls_and_asks_about_the_rest(fixture: StoreFixture) {
+    let mut harness = of_two(fixture).await;
+    let (task, request, calls) = held_calls(&harness).await;
+    let some = each([
+        (calls[0], reject_then(Then::Continue)),
+        (calls[1], respond("1")),
+    ]);
+    harness
+        .engine(0)
+        .decide(&alice(), request, some, None)
+        .await
+        .unwrap();
+    harness.configure(|yaml| yaml.replace("exclusiveMinimum: 0", "minimum: 1"));
+    let api = harness.engine(0);
+    let yes = whole(Action::Approve, None);
+    assert_eq!(
+        api.decide(&alice(), request, yes, None).await.err(),
+        Some(Refusal::Withdrawn(request))
+    );
+    harness.run().await;
+    let (anew, rest) = question(&harness, task).await;
+    assert_eq!((anew == request, rest), (false, calls[2..].to_vec()));
+    api.decide(&alice(), anew, whole(Action::Approve, None), None)
+        .await
+        .unwrap();
+    harness.run().await;
+    let expected = [
+        Outcome::Rejected,
+        Outcome::Responded,
+        Outcome::Succeeded,
+        Outcome::Succeeded,
+    ];
+    assert_eq!(became(&harness, task, calls).await, expected.map(Some));
+}
+
+#[apply(both)]
+async fn message_keeps_answered_calls_and_withdraws_the_rest(fixture: StoreFixture) {
+    let harness = of_two(fixture).await;
+    let (task, request, calls) = held_calls(&harness).await;
+    let api = harness.engine(0);
+    let some = each([
+        (calls[0], approve()),
+        (calls[1], reject_then(Then::Continue)),
+        (calls[2], respond("1")),
+    ]);
+    api.decide(&alice(), request, some, None).await.unwrap();
+    api.message(&alice(), task, message(), None).await.unwrap();
+    harness.run().await;
+    let expected = [
+        Outcome::Withdrawn,
+        Outcome::Rejected,
+        Outcome::Responded,
+        Outcome::Withdrawn,
+    ];
+    assert_eq!(became(&harness, task, calls).await, expected.map(Some));
+    assert_eq!(
+        (
+            harness.executions(task, "/refund"),
+            status(&harness, request).await
+        ),
+        (0, RequestStatus::Withdrawn)
+    );
+    let late = api
+        .decide(&alice(), request, rejects(Then::Continue), None)
+        .await;
+    assert_eq!(late.err(), Some(Refusal::Withdrawn(request)));
+    let decisions = harness
+        .journal(task)
+        .await
+        .items
+        .iter()
+        .filter(|item| matches!(item.fact, Fact::Decision { .. }))
+        .count();
+    assert_eq!(decisions, 1);
+}
