@@ -1,39 +1,34 @@
 //! Tests arguments that a person has edited. The edited arguments are parsed as strictly as the
-//! model's arguments, judged again, and sent byte for byte. If a rule requires several approvals,
-//! other people must approve the edited arguments.
+//! model's arguments, judged again, and sent byte for byte.
 
-use std::future::poll_fn;
-use std::pin::pin;
+mod attempts;
+mod damage;
+mod required_approvals;
+
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use holdpoint::engine::{DecisionInput, Engine, Refusal};
 use holdpoint::people::Caller;
-use holdpoint::people::authorization::{Roster, permitted_actions};
+use holdpoint::people::authorization::permitted_actions;
 use holdpoint::task::decision::Action;
-use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::{CallId, RequestId, TaskId};
 use holdpoint::task::item::{Fact, Outcome};
-use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
 
 use super::call_decisions::{
     approve, became, bodies, each, edit, last_open_request, places, question, refused, reject,
-    respond, shown,
+    shown,
 };
 use super::engine_harness::{EngineHarness, alice, person, turn, whole};
-use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::{StoreFixture, both};
 
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
+
 /// Arguments that would change if they were parsed and printed again: the spacing, the order of the
 /// keys and the trailing zero would be lost.
 const EDITED: &str = r#"{ "amount": 41.10, "order": 2 }"#;
-const TAG: &[(&str, &str)] = &[("tag", r#"{"text":"x"}"#)];
-const TAGGED: &str = r#"{ "text" : "\u0079" }"#;
-const AGAIN: &str = r#"{"order":3,"amount":1e2}"#;
 
 /// Rules on the arguments, inserted before the harness's rule `small`. This text replaces the
 /// beginning of the rule `small`, so the last line of the text repeats that beginning.
@@ -81,23 +76,6 @@ pub(super) async fn rewritten(
     let (anew, calls) = question(harness, task).await;
     assert_eq!((calls, anew == request), (vec![call], false));
     (task, anew, call, api)
-}
-
-async fn tampered(harness: &EngineHarness, task: TaskId, of: &str, from: &str, to: &str) {
-    let id = harness.fixture.literal(task.0);
-    let sql = format!(
-        "update agent_task_item set body = replace(body, '{from}', '{to}') where type = '{of}' and task_id = {id}"
-    );
-    harness.fixture.numbers(&sql).await.unwrap();
-}
-
-async fn is_damaged(harness: &EngineHarness, task: TaskId) {
-    let row = harness.row(task).await;
-    assert_eq!(
-        (row.status, row.error.map(|error| error.code)),
-        (TaskStatus::Failed, Some(FailureCode::Integrity))
-    );
-    assert_eq!(harness.executions(task, "/refund"), 0);
 }
 
 pub(super) async fn offered(harness: &EngineHarness, task: TaskId, caller: &Caller) -> Vec<Action> {
@@ -355,379 +333,6 @@ async fn denied_edit_is_refused_before_the_state_of_its_request_is_looked_at(
             request,
             call: Some(call)
         }
-    );
-}
-
-#[apply(both)]
-async fn editor_of_the_arguments_is_not_one_of_two_required_approvers(fixture: StoreFixture) {
-    let harness = harness(fixture, TWO).await;
-    // The edit does not count as an approval, whether the rules hold or allow the edited
-    // arguments.
-    for text in [EDITED, r#"{"order":1,"amount":5}"#] {
-        let (task, request, call, api) = rewritten(&harness, text).await;
-        assert_eq!(harness.executions(task, "/refund"), 0);
-        let shown = last_open_request(&harness, task).await;
-        assert_eq!(shown.pending_tool_calls[0].arguments_text, text);
-        assert_eq!(shown.pending_tool_calls[0].editor.as_deref(), Some("bob"));
-        let bob = offered(&harness, task, &person("bob")).await;
-        assert!(
-            !bob.contains(&Action::Approve)
-                && bob.contains(&Action::Reject)
-                && bob.contains(&Action::Edit),
-            "{bob:?}"
-        );
-        for own in [whole(Action::Approve, None), each([(call, approve())])] {
-            assert!(matches!(
-                refused(&harness, &api, &person("bob"), task, own).await,
-                Refusal::Forbidden(_)
-            ));
-        }
-        api.decide(&alice(), request, whole(Action::Approve, None), None)
-            .await
-            .unwrap();
-        assert!(
-            harness.engine(1).claim().await.unwrap().is_empty(),
-            "one is not enough"
-        );
-        api.decide(&person("carol"), request, each([(call, approve())]), None)
-            .await
-            .unwrap();
-        harness.run().await;
-        assert_eq!(
-            bodies(&harness, task, "/refund"),
-            [(call.to_string(), text.to_owned())]
-        );
-        let ledger = harness.tool.ledger();
-        assert_eq!(
-            ledger.last().unwrap().header("holdpoint-decided-by"),
-            "alice,carol"
-        );
-        assert_eq!(harness.status(task).await, TaskStatus::Completed);
-    }
-}
-
-#[apply(both)]
-async fn editor_of_the_arguments_may_still_reject_or_edit_again(fixture: StoreFixture) {
-    let harness = harness(fixture, TWO).await;
-    let (task, request, call, api) = rewritten(&harness, EDITED).await;
-    api.decide(&person("bob"), request, each([(call, reject())]), None)
-        .await
-        .unwrap();
-    assert_eq!(
-        (
-            harness.status(task).await,
-            became(&harness, task, [call]).await
-        ),
-        (TaskStatus::Canceled, [Some(Outcome::Rejected)])
-    );
-    let (task, request, call, api) = rewritten(&harness, EDITED).await;
-    api.decide(&alice(), request, whole(Action::Approve, None), None)
-        .await
-        .unwrap();
-    api.decide(&person("bob"), request, each([(call, edit(AGAIN))]), None)
-        .await
-        .unwrap();
-    harness.run().await;
-    let (third, _) = question(&harness, task).await;
-    // Approvals of earlier arguments no longer count, and Bob, who wrote these arguments,
-    // cannot approve them.
-    api.decide(&alice(), third, whole(Action::Approve, None), None)
-        .await
-        .unwrap();
-    assert!(matches!(
-        refused(
-            &harness,
-            &api,
-            &person("bob"),
-            task,
-            whole(Action::Approve, None)
-        )
-        .await,
-        Refusal::Forbidden(_)
-    ));
-    assert!(harness.engine(1).claim().await.unwrap().is_empty());
-    // Carol replaces Bob's arguments, so Bob may now approve them and count as an approver.
-    api.decide(&person("carol"), third, each([(call, edit(EDITED))]), None)
-        .await
-        .unwrap();
-    harness.run().await;
-    let (fourth, _) = question(&harness, task).await;
-    for user in ["bob", "alice"] {
-        api.decide(&person(user), fourth, whole(Action::Approve, None), None)
-            .await
-            .unwrap();
-    }
-    harness.run().await;
-    assert_eq!(
-        bodies(&harness, task, "/refund"),
-        [(call.to_string(), EDITED.to_owned())]
-    );
-}
-
-#[apply(both)]
-async fn rule_that_requires_two_offers_no_respond_and_no_edit_that_leaves_too_few(
-    fixture: StoreFixture,
-) {
-    let harness = harness(
-        StoreFixture::like(&fixture).await,
-        "{ users: [bob, carol], required: 2 }",
-    )
-    .await;
-    let (task, _, call, api) = held_call(&harness).await;
-    assert_eq!(
-        offered(&harness, task, &person("bob")).await,
-        [Action::Approve, Action::Reject]
-    );
-    for reply in [edit(EDITED), respond("1")] {
-        let refusal = refused(&harness, &api, &person("bob"), task, each([(call, reply)])).await;
-        assert_eq!(places(&refusal), [format!("/decisions/{call}/action")]);
-    }
-    // The rule names three people. If Bob edits the arguments, Carol and Dave must approve
-    // them, so Bob may edit only if Dave has a key, too.
-    let harness =
-        super::edits::harness(fixture, "{ users: [bob, carol, dave], required: 2 }").await;
-    let (task, ..) = held_call(&harness).await;
-    let asked = last_open_request(&harness, task).await;
-    for (known, left) in [
-        (&["bob", "carol"][..], false),
-        (&["bob", "carol", "dave"], true),
-    ] {
-        let roster = Roster::new(Some(super::approval_rights::directory(
-            known
-                .iter()
-                .map(|user| super::approval_rights::account(user, &[])),
-        )));
-        let bob = permitted_actions(&roster, &person("bob"), "acme", "alice", &asked);
-        assert_eq!(bob.contains(&Action::Edit), left, "{known:?}");
-    }
-}
-
-#[apply(both)]
-async fn next_approver_is_warned_of_edited_arguments(fixture: StoreFixture) {
-    let harness = harness(fixture, TWO).await;
-    let (task, ..) = rewritten(&harness, "{\"order\":1,\"amount\":50              }").await;
-    let codes: Vec<_> = last_open_request(&harness, task).await.pending_tool_calls[0]
-        .warnings
-        .iter()
-        .map(|warning| warning.code.clone())
-        .collect();
-    assert_eq!(codes, ["long_blanks"]);
-}
-
-#[apply(both)]
-async fn stored_edit_that_was_changed_in_the_database_does_not_run(fixture: StoreFixture) {
-    let harness = harness(fixture, "{ owner: true }").await;
-    let (task, request, call, api) = held_call(&harness).await;
-    api.decide(&alice(), request, each([(call, edit(EDITED))]), None)
-        .await
-        .unwrap();
-    tampered(&harness, task, "decision", "41.10", "41.20").await;
-    harness.run().await;
-    is_damaged(&harness, task).await;
-}
-
-#[apply(both)]
-async fn decision_that_lost_its_edit_is_asked_for_again(fixture: StoreFixture) {
-    let harness = harness(fixture, "{ owner: true }").await;
-    let (task, request, call, api) = held_call(&harness).await;
-    api.decide(&alice(), request, each([(call, edit(EDITED))]), None)
-        .await
-        .unwrap();
-    tampered(&harness, task, "decision", "\"edit\":{", "\"edjt\":{").await;
-    harness.run().await;
-    assert_eq!(
-        (
-            harness.status(task).await,
-            harness.executions(task, "/refund")
-        ),
-        (TaskStatus::Paused, 0)
-    );
-    let anew = last_open_request(&harness, task).await;
-    assert_eq!(
-        (
-            anew.request_id == request,
-            anew.pending_tool_calls[0].arguments_text.as_str()
-        ),
-        (false, LARGE[0].1)
-    );
-}
-
-#[apply(both)]
-async fn required_approvals_cannot_change_while_their_request_is_open(fixture: StoreFixture) {
-    let harness = harness(fixture, TWO).await;
-    for approved in [false, true] {
-        let (task, request, _, api) = held_call(&harness).await;
-        if approved {
-            for user in ["alice", "bob"] {
-                api.decide(&person(user), request, whole(Action::Approve, None), None)
-                    .await
-                    .unwrap();
-            }
-        }
-        tampered(
-            &harness,
-            task,
-            "intervention_requested",
-            "\"required\":2",
-            "\"required\":1",
-        )
-        .await;
-        if approved {
-            harness.run().await;
-        } else {
-            let said = api
-                .decide(&alice(), request, whole(Action::Approve, None), None)
-                .await;
-            assert_eq!(said.err(), Some(Refusal::Withdrawn(request)));
-        }
-        is_damaged(&harness, task).await;
-    }
-}
-
-#[apply(both)]
-async fn crash_anywhere_neither_loses_nor_repeats_nor_changes_an_edit(fixture: StoreFixture) {
-    let harness = harness(fixture, "{ owner: true }").await;
-    let (mut rounds, mut whole_rounds, mut doubts) = (0, 0, 0);
-    // Each driver is dropped after 1 to 16 polls. The progress of a driver by then varies, so
-    // the loop continues until a driver was dropped during its call.
-    while whole_rounds < 2 || (doubts == 0 && rounds < 400) {
-        let polls = 1 + rounds % 16;
-        rounds += 1;
-        let (task, request, call, api) = held_call(&harness).await;
-        api.decide(&alice(), request, each([(call, edit(EDITED))]), None)
-            .await
-            .unwrap();
-        let driver = harness.engine(1).claim().await.unwrap().pop().unwrap();
-        {
-            let (mut driver, mut left) = (pin!(driver), polls);
-            let done = poll_fn(|context| {
-                left -= 1;
-                match driver.as_mut().poll(context) {
-                    Poll::Ready(()) => Poll::Ready(true),
-                    Poll::Pending if left == 0 => Poll::Ready(false),
-                    Poll::Pending => Poll::Pending,
-                }
-            });
-            whole_rounds += u32::from(done.await);
-        }
-        harness.later();
-        harness.run().await;
-        if let Some((_, RequestKind::Reconcile)) = harness.open(task).await.first() {
-            doubts += 1;
-            assert_eq!(
-                last_open_request(&harness, task).await.pending_tool_calls[0].arguments_text,
-                EDITED
-            );
-        }
-        harness.finish(task).await;
-        let ran = bodies(&harness, task, "/refund");
-        assert!(
-            ran.len() <= 1 && ran.iter().all(|(_, body)| body == EDITED),
-            "{polls}: {ran:?}"
-        );
-        let [became] = became(&harness, task, [call]).await;
-        assert!(
-            matches!(became, Some(Outcome::Responded | Outcome::Succeeded)),
-            "{polls}: {became:?}"
-        );
-        assert!(ran.len() == 1 || became == Some(Outcome::Responded));
-    }
-    assert!(rounds > 4 && doubts > 0, "{rounds} {doubts}");
-}
-
-#[apply(both)]
-async fn lost_attempt_of_an_edited_call_is_asked_about_or_repeated_with_the_edit(
-    fixture: StoreFixture,
-) {
-    let harness = harness(StoreFixture::like(&fixture).await, "{ owner: true }").await;
-    harness.tool.answers(502, "");
-    let (task, request, call, api) = held_call(&harness).await;
-    api.decide(&alice(), request, each([(call, edit(EDITED))]), None)
-        .await
-        .unwrap();
-    harness.run().await;
-    let doubt = last_open_request(&harness, task).await;
-    assert_eq!(
-        (
-            doubt.kind,
-            doubt.pending_tool_calls[0].arguments_text.as_str()
-        ),
-        (RequestKind::Reconcile, EDITED)
-    );
-    harness.tool.answers(200, "paid");
-    api.decide(&alice(), doubt.request_id, whole(Action::Retry, None), None)
-        .await
-        .unwrap();
-    harness.run().await;
-    assert_eq!(
-        bodies(&harness, task, "/refund"),
-        [
-            (call.to_string(), EDITED.to_owned()),
-            (call.to_string(), EDITED.to_owned())
-        ]
-    );
-    assert!(shown(&harness)[0].contains(EDITED));
-
-    let mut harness = EngineHarness::new(fixture, TAG).await;
-    harness.configure(|yaml| {
-        yaml.replace(
-            "tools: [lookup, tag], decide: allow",
-            "tools: [lookup, tag], decide: hold",
-        )
-    });
-    harness.tool.answers(502, "");
-    let (task, request, call, api) = held_call(&harness).await;
-    api.decide(&alice(), request, each([(call, edit(TAGGED))]), None)
-        .await
-        .unwrap();
-    harness.run().await;
-    assert_eq!(
-        bodies(&harness, task, "/tag"),
-        vec![(call.to_string(), TAGGED.to_owned()); 3]
-    );
-    assert_eq!(
-        became(&harness, task, [call]).await,
-        [Some(Outcome::Failed)]
-    );
-}
-
-#[apply(both)]
-async fn approval_of_a_call_that_was_sent_offers_no_edit(fixture: StoreFixture) {
-    let mut harness = EngineHarness::new(fixture, TAG).await;
-    let task = harness.lost_call().await;
-    harness.later();
-    harness.configure(|yaml| {
-        yaml.replace(
-            "tools: [lookup, tag], decide: allow",
-            "tools: [lookup, tag], decide: hold",
-        )
-    });
-    harness.run().await;
-    let (_, calls) = question(&harness, task).await;
-    assert_eq!(
-        last_open_request(&harness, task).await.kind,
-        RequestKind::Approval
-    );
-    assert_eq!(
-        offered(&harness, task, &alice()).await,
-        [Action::Approve, Action::Reject, Action::Respond]
-    );
-    let refusal = refused(
-        &harness,
-        &harness.engine(0),
-        &alice(),
-        task,
-        each([(calls[0], edit(TAGGED))]),
-    )
-    .await;
-    assert_eq!(
-        places(&refusal),
-        [format!("/decisions/{}/action", calls[0])]
-    );
-    harness.finish(task).await;
-    assert_eq!(
-        bodies(&harness, task, "/tag"),
-        vec![(calls[0].to_string(), TAG[0].1.to_owned()); 2]
     );
 }
 

@@ -1,0 +1,172 @@
+//! Tests edits of calls that need two approvals: who may approve, reject or edit after an edit.
+
+use holdpoint::engine::Refusal;
+use holdpoint::people::authorization::{Roster, permitted_actions};
+use holdpoint::task::decision::Action;
+use holdpoint::task::item::Outcome;
+use holdpoint::task::status::TaskStatus;
+use macro_rules_attribute::apply;
+
+use super::super::approval_rights::{account, directory};
+use super::super::call_decisions::{
+    approve, became, bodies, each, edit, last_open_request, places, question, refused, reject,
+    respond,
+};
+use super::super::engine_harness::{alice, person, whole};
+use super::super::worker_steps::WorkerSteps as _;
+use super::{EDITED, TWO, harness, held_call, offered, rewritten};
+use crate::store::store_fixture::{StoreFixture, both};
+
+const AGAIN: &str = r#"{"order":3,"amount":1e2}"#;
+
+#[apply(both)]
+async fn editor_of_the_arguments_is_not_one_of_two_required_approvers(fixture: StoreFixture) {
+    let harness = harness(fixture, TWO).await;
+    // The edit does not count as an approval, whether the rules hold or allow the edited
+    // arguments.
+    for text in [EDITED, r#"{"order":1,"amount":5}"#] {
+        let (task, request, call, api) = rewritten(&harness, text).await;
+        assert_eq!(harness.executions(task, "/refund"), 0);
+        let shown = last_open_request(&harness, task).await;
+        assert_eq!(shown.pending_tool_calls[0].arguments_text, text);
+        assert_eq!(shown.pending_tool_calls[0].editor.as_deref(), Some("bob"));
+        let bob = offered(&harness, task, &person("bob")).await;
+        assert!(
+            !bob.contains(&Action::Approve)
+                && bob.contains(&Action::Reject)
+                && bob.contains(&Action::Edit),
+            "{bob:?}"
+        );
+        for own in [whole(Action::Approve, None), each([(call, approve())])] {
+            assert!(matches!(
+                refused(&harness, &api, &person("bob"), task, own).await,
+                Refusal::Forbidden(_)
+            ));
+        }
+        api.decide(&alice(), request, whole(Action::Approve, None), None)
+            .await
+            .unwrap();
+        assert!(
+            harness.engine(1).claim().await.unwrap().is_empty(),
+            "one is not enough"
+        );
+        api.decide(&person("carol"), request, each([(call, approve())]), None)
+            .await
+            .unwrap();
+        harness.run().await;
+        assert_eq!(
+            bodies(&harness, task, "/refund"),
+            [(call.to_string(), text.to_owned())]
+        );
+        let ledger = harness.tool.ledger();
+        assert_eq!(
+            ledger.last().unwrap().header("holdpoint-decided-by"),
+            "alice,carol"
+        );
+        assert_eq!(harness.status(task).await, TaskStatus::Completed);
+    }
+}
+
+#[apply(both)]
+async fn editor_of_the_arguments_may_still_reject_or_edit_again(fixture: StoreFixture) {
+    let harness = harness(fixture, TWO).await;
+    let (task, request, call, api) = rewritten(&harness, EDITED).await;
+    api.decide(&person("bob"), request, each([(call, reject())]), None)
+        .await
+        .unwrap();
+    assert_eq!(
+        (
+            harness.status(task).await,
+            became(&harness, task, [call]).await
+        ),
+        (TaskStatus::Canceled, [Some(Outcome::Rejected)])
+    );
+    let (task, request, call, api) = rewritten(&harness, EDITED).await;
+    api.decide(&alice(), request, whole(Action::Approve, None), None)
+        .await
+        .unwrap();
+    api.decide(&person("bob"), request, each([(call, edit(AGAIN))]), None)
+        .await
+        .unwrap();
+    harness.run().await;
+    let (third, _) = question(&harness, task).await;
+    // Approvals of earlier arguments no longer count, and Bob, who wrote these arguments,
+    // cannot approve them.
+    api.decide(&alice(), third, whole(Action::Approve, None), None)
+        .await
+        .unwrap();
+    assert!(matches!(
+        refused(
+            &harness,
+            &api,
+            &person("bob"),
+            task,
+            whole(Action::Approve, None)
+        )
+        .await,
+        Refusal::Forbidden(_)
+    ));
+    assert!(harness.engine(1).claim().await.unwrap().is_empty());
+    // Carol replaces Bob's arguments, so Bob may now approve them and count as an approver.
+    api.decide(&person("carol"), third, each([(call, edit(EDITED))]), None)
+        .await
+        .unwrap();
+    harness.run().await;
+    let (fourth, _) = question(&harness, task).await;
+    for user in ["bob", "alice"] {
+        api.decide(&person(user), fourth, whole(Action::Approve, None), None)
+            .await
+            .unwrap();
+    }
+    harness.run().await;
+    assert_eq!(
+        bodies(&harness, task, "/refund"),
+        [(call.to_string(), EDITED.to_owned())]
+    );
+}
+
+#[apply(both)]
+async fn rule_that_requires_two_offers_no_respond_and_no_edit_that_leaves_too_few(
+    fixture: StoreFixture,
+) {
+    let harness = harness(
+        StoreFixture::like(&fixture).await,
+        "{ users: [bob, carol], required: 2 }",
+    )
+    .await;
+    let (task, _, call, api) = held_call(&harness).await;
+    assert_eq!(
+        offered(&harness, task, &person("bob")).await,
+        [Action::Approve, Action::Reject]
+    );
+    for reply in [edit(EDITED), respond("1")] {
+        let refusal = refused(&harness, &api, &person("bob"), task, each([(call, reply)])).await;
+        assert_eq!(places(&refusal), [format!("/decisions/{call}/action")]);
+    }
+    // The rule names three people. If Bob edits the arguments, Carol and Dave must approve
+    // them, so Bob may edit only if Dave has a key, too.
+    let harness = super::harness(fixture, "{ users: [bob, carol, dave], required: 2 }").await;
+    let (task, ..) = held_call(&harness).await;
+    let asked = last_open_request(&harness, task).await;
+    for (known, left) in [
+        (&["bob", "carol"][..], false),
+        (&["bob", "carol", "dave"], true),
+    ] {
+        let accounts = known.iter().map(|user| account(user, &[]));
+        let roster = Roster::new(Some(directory(accounts)));
+        let bob = permitted_actions(&roster, &person("bob"), "acme", "alice", &asked);
+        assert_eq!(bob.contains(&Action::Edit), left, "{known:?}");
+    }
+}
+
+#[apply(both)]
+async fn next_approver_is_warned_of_edited_arguments(fixture: StoreFixture) {
+    let harness = harness(fixture, TWO).await;
+    let (task, ..) = rewritten(&harness, "{\"order\":1,\"amount\":50              }").await;
+    let codes: Vec<_> = last_open_request(&harness, task).await.pending_tool_calls[0]
+        .warnings
+        .iter()
+        .map(|warning| warning.code.clone())
+        .collect();
+    assert_eq!(codes, ["long_blanks"]);
+}
