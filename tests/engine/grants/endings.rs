@@ -1,0 +1,163 @@
+//! Tests the end of standing decisions: by their time, a change, a message or a person.
+
+use std::time::Duration;
+
+use holdpoint::engine::{Engine, Refusal};
+use holdpoint::people::Caller;
+use holdpoint::task::decision::Action;
+use holdpoint::task::grant::{GrantEnd, GrantScope};
+use macro_rules_attribute::apply;
+
+use super::super::approval_rights::{account, directory};
+use super::super::call_decisions::{last_open_request, message};
+use super::super::engine_harness::{alice, drive, person, whole};
+use super::{
+    LARGE, OFFER, TAG, answered, asks, grant, harness, hours, judgements, ran, remembered,
+};
+use crate::store::store_fixture::{StoreFixture, both};
+
+#[apply(both)]
+async fn next_message_of_the_user_ends_what_was_remembered_for_the_task(fixture: StoreFixture) {
+    let harness = harness(fixture, &[&[LARGE], &[LARGE], &[], &[LARGE]]).await;
+    let task = harness.stopped().await;
+    answered(&harness, task, remembered(GrantScope::Task, hours(1))).await;
+    ran(&harness, task, "/refund", 2).await;
+    harness
+        .engine(0)
+        .message(&alice(), task, message(), None)
+        .await
+        .unwrap();
+    harness.run().await;
+    asks(&harness, task, "/refund", 2).await;
+    let row = grant(&harness).await;
+    assert_eq!(row.ended(), Some(GrantEnd::Message));
+}
+
+#[apply(both)]
+async fn standing_decision_ends_with_its_time_its_rule_its_tool_and_a_restored_history(
+    fixture: StoreFixture,
+) {
+    type Change = fn(&str) -> String;
+    let same: Change = str::to_owned;
+    let rule: Change = |yaml| {
+        yaml.replace(
+            "Refunds above 20 need a look.",
+            "Refunds above 20 need two looks.",
+        )
+    };
+    let offer: Change = |yaml| yaml.replace("uses: 3", "uses: 4");
+    let tool: Change = |yaml| yaml.replace("exclusiveMinimum: 0", "minimum: 1");
+    let gone: Change = |yaml| yaml.replace(&format!(", remember: {OFFER}"), "");
+    for (what, change, later, doubted, counts) in [
+        ("nothing", same, 59, false, true),
+        ("its time", same, 61, false, false),
+        ("its rule", rule, 0, false, false),
+        ("its offer", offer, 0, false, false),
+        ("its tool", tool, 0, false, false),
+        ("its remember", gone, 0, false, false),
+        ("its history", same, 0, true, false),
+    ] {
+        let mut harness = harness(StoreFixture::like(&fixture).await, &[&[LARGE]]).await;
+        let first = harness.stopped().await;
+        answered(&harness, first, remembered(GrantScope::Owner, hours(1))).await;
+        harness.configure(change);
+        harness.fixture.forward(Duration::from_mins(later));
+        if doubted {
+            let doubt = "update database_identity set doubted_at = (select max(updated_at) from agent_task) returning doubted_at";
+            harness.fixture.numbers(doubt).await.unwrap();
+            harness.fixture.forward(Duration::from_secs(1));
+        }
+        let second = harness.stopped().await;
+        let row = grant(&harness).await;
+        let end = harness.engine(0).grants().ended(&row);
+        assert_eq!(
+            (harness.executions(second, "/refund"), end.is_none()),
+            (usize::from(counts), counts),
+            "{what}: {end:?}"
+        );
+    }
+}
+
+#[apply(both)]
+async fn standing_decision_ends_with_the_right_of_its_giver(fixture: StoreFixture) {
+    let harness = harness(fixture, &[&[LARGE]]).await;
+    let first = harness.stopped().await;
+    answered(&harness, first, remembered(GrantScope::Owner, hours(1))).await;
+    let nobody = holdpoint::people::authorization::Roster::new(Some(directory(
+        [account("web", &[])].into_iter(),
+    )));
+    let parts = holdpoint::engine::EngineParts {
+        roster: nobody,
+        ..harness.parts(4)
+    };
+    let engine = Engine::new(parts);
+    let task = harness.queued().await;
+    drive(&engine).await;
+    asks(&harness, task, "/refund", 0).await;
+    assert_eq!(
+        engine.grants().ended(&grant(&harness).await),
+        Some(GrantEnd::Giver)
+    );
+}
+
+#[apply(both)]
+async fn standing_decision_that_is_ended_before_the_start_does_not_count(fixture: StoreFixture) {
+    let harness = harness(fixture, &[&[LARGE], &[LARGE, TAG]]).await;
+    let task = harness.stopped().await;
+    answered(&harness, task, remembered(GrantScope::Task, hours(1))).await;
+    // The standing decision allows the refund, but the refund waits until the request about the
+    // tag is answered.
+    asks(&harness, task, "/refund", 1).await;
+    assert!(
+        judgements(&harness, task)
+            .await
+            .iter()
+            .any(|it| it.grant_id.is_some())
+    );
+    let row = grant(&harness).await;
+    let engine = harness.engine(0);
+    assert!(matches!(
+        engine.grants().end(&person("carol"), row.grant_id).await,
+        Err(Refusal::Forbidden(_))
+    ));
+    let foreign = Caller {
+        tenant: "other".to_owned(),
+        ..person("bob")
+    };
+    assert!(matches!(
+        engine.grants().end(&foreign, row.grant_id).await,
+        Err(Refusal::NotFound)
+    ));
+    engine
+        .grants()
+        .end(&person("bob"), row.grant_id)
+        .await
+        .unwrap();
+    engine
+        .grants()
+        .end(&person("bob"), row.grant_id)
+        .await
+        .unwrap();
+    answered(&harness, task, whole(Action::Approve, None)).await;
+    asks(&harness, task, "/refund", 1).await;
+    assert_eq!(
+        last_open_request(&harness, task)
+            .await
+            .own_calls()
+            .next()
+            .unwrap()
+            .name,
+        "refund"
+    );
+    assert_eq!(
+        harness.executions(task, "/tag"),
+        0,
+        "nothing runs while it is asked about"
+    );
+    answered(&harness, task, whole(Action::Approve, None)).await;
+    ran(&harness, task, "/refund", 2).await;
+    assert_eq!(
+        engine.grants().ended(&grant(&harness).await),
+        Some(GrantEnd::Revoked)
+    );
+}
