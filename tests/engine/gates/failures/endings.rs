@@ -1,0 +1,157 @@
+//! Tests gate calls that end without an ask: by expiry, a cancel or the removal of their gate.
+
+use std::time::Duration;
+
+use holdpoint::engine::gate::{GateDecision, GateState, Identity, Proposal, ReportedOutcome};
+use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::status::TaskStatus;
+use macro_rules_attribute::apply;
+
+use super::super::{
+    GATE, LONG, agent, approved, ask, asks, bash, driven_until, harness, refund, until_at_rest,
+};
+use super::report_of;
+use crate::engine::engine_harness::{alice, outcomes};
+use crate::store::store_fixture::{StoreFixture, both};
+
+#[apply(both)]
+async fn request_that_expires_denies_its_call_even_if_its_rule_cancels_the_task(
+    fixture: StoreFixture,
+) {
+    let mut harness = harness(fixture).await;
+    let held = "name: large, tools: [refund], decide: hold,";
+    harness.configure(|yaml| yaml.replace(held, &format!("{held} expires_in: 10m,")));
+    for (order, end) in [(1, TaskStatus::Completed), (2, TaskStatus::Canceled)] {
+        if end == TaskStatus::Canceled {
+            harness.configure(|yaml| yaml.replace(held, &format!("{held} on_expiry: cancel,")));
+        }
+        let engine = harness.engine(8);
+        let task = ask(&engine, order, Duration::ZERO).await.call.task_id;
+        harness.fixture.forward(Duration::from_mins(11));
+        assert_eq!(engine.worker().expire().await.unwrap(), 1);
+        let known = Proposal {
+            identity: Identity::Call(task),
+            ..refund(order, LONG)
+        };
+        let call = asks(&engine, &known).await;
+        assert_eq!(
+            (call.decision, call.outcome),
+            (GateDecision::Deny, Some(Outcome::Expired))
+        );
+        assert!(
+            call.message().contains("expired without a decision"),
+            "{}",
+            call.message()
+        );
+        assert_eq!(
+            (
+                harness.status(task).await,
+                harness.executions(task, "/refund")
+            ),
+            (end, 0)
+        );
+    }
+}
+
+#[apply(both)]
+async fn cancel_denies_a_held_call_and_keeps_the_late_report_of_a_permit(fixture: StoreFixture) {
+    let harness = harness(fixture).await;
+    let engine = harness.engine(8);
+    let held = ask(&engine, 1, Duration::ZERO).await.call.task_id;
+    engine.cancel(&alice(), held, None).await.unwrap();
+    let known = Proposal {
+        identity: Identity::Call(held),
+        ..refund(1, LONG)
+    };
+    let call = asks(&engine, &known).await;
+    assert_eq!(
+        (call.decision, call.outcome),
+        (GateDecision::Deny, Some(Outcome::Canceled))
+    );
+
+    let task = approved(&harness, &engine, &bash(Duration::ZERO)).await;
+    let permitted = asks(&engine, &bash(LONG)).await;
+    assert!(permitted.permit.is_some());
+    engine.cancel(&alice(), task, None).await.unwrap();
+    let report = report_of(task, ReportedOutcome::Succeeded);
+    let (call, _) = engine
+        .gates()
+        .report(&agent(), &report, None)
+        .await
+        .unwrap();
+    assert_eq!(
+        (call.decision, call.outcome),
+        (GateDecision::Allow, Some(Outcome::Unknown))
+    );
+    let journal = harness.journal(task).await;
+    let late = journal
+        .items
+        .iter()
+        .filter(|item| matches!(&item.fact, Fact::LateResult(result) if result.content == "made"));
+    assert_eq!(
+        (late.count(), outcomes(&journal)),
+        (1, vec![Outcome::Unknown])
+    );
+}
+
+#[apply(both)]
+async fn late_report_of_a_call_of_a_removed_gate_is_kept(fixture: StoreFixture) {
+    let optional = GATE.replacen("  coding: {", "  coding: { report: optional,", 1);
+    let mut harness = harness(fixture).await;
+    harness.configure(|yaml| yaml.replace(GATE, &optional));
+    let engine = harness.engine(8);
+    let task = approved(&harness, &engine, &bash(Duration::ZERO)).await;
+    let released = asks(&engine, &bash(LONG)).await;
+    assert_eq!(
+        (released.task_id, released.outcome),
+        (task, Some(Outcome::Released))
+    );
+    harness.configure(|yaml| yaml.replace(&optional, ""));
+    let without = harness.engine(8);
+    let report = report_of(task, ReportedOutcome::Succeeded);
+    let (call, _) = without
+        .gates()
+        .report(&agent(), &report, None)
+        .await
+        .unwrap();
+    assert_eq!(call.outcome, Some(Outcome::Released));
+    let journal = harness.journal(task).await;
+    let late = journal
+        .items
+        .iter()
+        .filter(|item| matches!(&item.fact, Fact::LateResult(result) if result.content == "made"));
+    assert_eq!(
+        (late.count(), journal.row.status),
+        (1, TaskStatus::Completed)
+    );
+}
+
+#[apply(both)]
+async fn started_call_of_a_removed_gate_has_an_unknown_outcome(fixture: StoreFixture) {
+    let mut harness = harness(fixture).await;
+    let engine = harness.engine(8);
+    let task = approved(&harness, &engine, &bash(Duration::ZERO)).await;
+    assert!(asks(&engine, &bash(LONG)).await.permit.is_some());
+    until_at_rest(&harness, task).await;
+    harness.configure(|yaml| yaml.replace(GATE, ""));
+    let without = harness.engine(8);
+    harness.fixture.forward(Duration::from_mins(11));
+    driven_until(&harness, &without, task, TaskStatus::Failed).await;
+    let call = without
+        .gates()
+        .read_call(&agent(), task, Duration::ZERO)
+        .await
+        .unwrap();
+    assert_eq!(
+        (call.state, call.decision, call.outcome),
+        (
+            GateState::Settled,
+            GateDecision::Allow,
+            Some(Outcome::Unknown)
+        )
+    );
+    assert_eq!(
+        call.message(),
+        "The outcome of the call is not known. It may have run. Do not repeat it."
+    );
+}
