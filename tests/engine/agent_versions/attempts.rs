@@ -1,0 +1,202 @@
+//! Tests further attempts at a call whose tool or rule has changed since the first attempt.
+
+use holdpoint::engine::Refusal;
+use holdpoint::task::call_state::OUTCOME_UNKNOWN_TEXT;
+use holdpoint::task::decision::Action;
+use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::request::RequestKind;
+use holdpoint::task::tool_spec::Effect;
+use macro_rules_attribute::apply;
+
+use super::super::engine_harness::{EngineHarness, alice, outcomes, whole};
+use super::{LARGE, TAG, approved};
+use crate::store::store_fixture::{StoreFixture, both};
+
+/// Loses the result of a repeatable call. Then replaces the tool's effect and URL in the
+/// configuration by `now`. Asserts that the call is not repeated.
+async fn not_repeated(fixture: StoreFixture, now: &str) {
+    let mut harness = EngineHarness::new(fixture, TAG).await;
+    let task = harness.lost_call().await;
+    harness.later();
+    harness.configure(|yaml| {
+        yaml.replace(
+            "effect: idempotent, http: { method: POST, url: \"{tool}/tag\"",
+            now,
+        )
+    });
+    harness.run().await;
+    let [(_, RequestKind::Reconcile)] = harness.open(task).await[..] else {
+        panic!("{:#?}", harness.journal(task).await)
+    };
+    harness.finish(task).await;
+    assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Responded]);
+    assert_eq!(
+        (
+            harness.executions(task, "/tag"),
+            harness.executions(task, "/tagged")
+        ),
+        (1, 0)
+    );
+}
+
+#[apply(both)]
+async fn retry_of_a_call_whose_tool_has_changed_runs_nothing_and_is_asked_anew(
+    fixture: StoreFixture,
+) {
+    let mut harness = EngineHarness::new(fixture, LARGE).await;
+    harness.tool.answers(502, "");
+    let tasks = [approved(&harness).await, approved(&harness).await];
+    harness.run().await;
+    let mut before = Vec::new();
+    for task in tasks {
+        before.push(harness.open_specs(task).await.remove(0));
+    }
+    assert!(
+        before
+            .iter()
+            .all(|asked| asked.kind == RequestKind::Reconcile)
+    );
+    harness.configure(|yaml| yaml.replace("{tool}/refund", "{tool}/elsewhere"));
+    let (first, api) = (before[0].request_id, harness.engine(0));
+    let retried = api
+        .decide(&alice(), first, whole(Action::Retry, None), None)
+        .await;
+    assert_eq!(retried.err(), Some(Refusal::Withdrawn(first)));
+    let known = whole(Action::Respond, Some("it was paid".into()));
+    api.decide(&alice(), before[1].request_id, known, None)
+        .await
+        .unwrap();
+    harness.later();
+    harness.tool.answers(200, "paid");
+    harness.run().await;
+    assert_eq!(
+        outcomes(&harness.journal(tasks[1]).await),
+        [Outcome::Responded],
+        "a known outcome needs no tool"
+    );
+    let anew = harness.open_specs(tasks[0]).await.remove(0);
+    assert_eq!(
+        (anew.kind, &anew.details),
+        (RequestKind::Reconcile, &before[0].details)
+    );
+    assert!(anew.request_id != first && anew.digest != before[0].digest);
+    assert_eq!(
+        (
+            harness.executions(tasks[0], "/refund"),
+            harness.executions(tasks[0], "/elsewhere")
+        ),
+        (1, 0)
+    );
+    api.decide(&alice(), anew.request_id, whole(Action::Retry, None), None)
+        .await
+        .unwrap();
+    harness.run().await;
+    assert_eq!(
+        outcomes(&harness.journal(tasks[0]).await),
+        [Outcome::Succeeded]
+    );
+    assert_eq!(
+        (
+            harness.executions(tasks[0], "/refund"),
+            harness.executions(tasks[0], "/elsewhere")
+        ),
+        (1, 1)
+    );
+}
+
+#[apply(both)]
+async fn retry_that_a_rule_denies_at_its_start_leaves_the_outcome_unknown(fixture: StoreFixture) {
+    let mut harness = EngineHarness::new(fixture, LARGE).await;
+    harness.tool.answers(502, "");
+    let task = approved(&harness).await;
+    harness.run().await;
+    let asked = harness.open_specs(task).await.remove(0);
+    harness.configure(|yaml| yaml.replace("decide: hold,", "decide: deny,"));
+    let retry = whole(Action::Retry, None);
+    harness
+        .engine(0)
+        .decide(&alice(), asked.request_id, retry, None)
+        .await
+        .unwrap();
+    harness.run().await;
+    // The first attempt may have taken effect, so the outcome of the call is not `Denied`.
+    assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Unknown]);
+    assert_eq!(harness.executions(task, "/refund"), 1);
+}
+
+#[apply(both)]
+async fn lost_call_that_a_rule_holds_by_now_tells_the_approver_that_it_was_started(
+    fixture: StoreFixture,
+) {
+    let mut harness = EngineHarness::new(fixture, TAG).await;
+    let task = harness.lost_call().await;
+    harness.later();
+    let rule =
+        "policy:\n  - { name: watch, tools: [tag], decide: hold, reason: Tags are watched }\n";
+    harness.configure(|yaml| yaml.replace("policy:\n", rule));
+    harness.run().await;
+    let asked = harness.open_specs(task).await.remove(0);
+    let reason = asked.pending_tool_calls[0].reason.as_deref();
+    let told = format!("Tags are watched. {OUTCOME_UNKNOWN_TEXT}");
+    assert_eq!(
+        (asked.kind, reason),
+        (RequestKind::Approval, Some(told.as_str()))
+    );
+    assert_eq!(harness.executions(task, "/tag"), 1);
+}
+
+#[apply(both)]
+async fn lost_call_whose_tool_is_once_by_now_is_not_repeated(fixture: StoreFixture) {
+    not_repeated(
+        fixture,
+        "effect: once, http: { method: POST, url: \"{tool}/tag\"",
+    )
+    .await;
+}
+
+#[apply(both)]
+async fn lost_call_whose_tool_has_a_new_target_by_now_is_not_repeated(fixture: StoreFixture) {
+    not_repeated(
+        fixture,
+        "effect: idempotent, http: { method: POST, url: \"{tool}/tagged\"",
+    )
+    .await;
+}
+
+#[apply(both)]
+async fn changed_effect_is_journaled_before_the_call_is_sent(fixture: StoreFixture) {
+    let mut harness = EngineHarness::new(
+        fixture,
+        &[
+            ("refund", r#"{"order":1,"amount":120}"#),
+            ("tag", r#"{"text":"paid"}"#),
+        ],
+    )
+    .await;
+    let task = approved(&harness).await;
+    harness.configure(|yaml| yaml.replace("effect: idempotent", "effect: once"));
+    harness.tool.answers(502, "");
+    for _ in 0..2 {
+        harness.run().await;
+        let [(_, RequestKind::Reconcile)] = harness.open(task).await[..] else {
+            panic!("it is asked about")
+        };
+        harness.answer_all(&harness.engine(0), task).await;
+    }
+    let journal = harness.journal(task).await;
+    let effects = journal.items.iter().filter_map(|item| {
+        let Fact::Judged { effect, .. } = &item.fact else {
+            return None;
+        };
+        Some(*effect)
+    });
+    assert_eq!(
+        effects.collect::<Vec<_>>(),
+        [Effect::Once, Effect::Idempotent, Effect::Once]
+    );
+    assert_eq!(
+        harness.executions(task, "/tag"),
+        1,
+        "the call is asked about, not repeated"
+    );
+}
