@@ -1,5 +1,8 @@
-//! Tests that the rights of approvers are checked again when a call starts, because keys, groups
-//! and rules may have changed since the approval.
+//! Tests that the rights of approvers are checked again when a call starts, because keys and groups
+//! may have changed since the approval.
+
+mod changed_rules;
+mod required_approvals;
 
 use std::sync::Arc;
 
@@ -9,19 +12,16 @@ use holdpoint::people::directory::{Account, Directory};
 use holdpoint::people::{Caller, Permissions};
 use holdpoint::task::decision::Action;
 use holdpoint::task::id::{CallId, RequestId, TaskId};
-use holdpoint::task::item::Outcome;
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
 
-use super::call_decisions::{
-    approve, became, bodies, each, edit, last_open_request, message, question, refused, respond,
-};
-use super::engine_harness::{EngineHarness, alice, drive, go, person, too_late, whole};
-use super::worker_steps::WorkerSteps as _;
+use super::call_decisions::{bodies, each, edit, last_open_request, message, question, refused};
+use super::engine_harness::{EngineHarness, drive, person, whole};
 use crate::store::store_fixture::{StoreFixture, both};
 
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
+
 const EDITED: &str = r#"{"order":1,"amount":44.40}"#;
 
 /// Returns the account of a user with their own key.
@@ -63,14 +63,6 @@ fn vouched(user: &str) -> Caller {
     Caller {
         groups: vec!["finance".to_owned()],
         ..person(user)
-    }
-}
-
-fn local() -> Caller {
-    Caller {
-        door: None,
-        without_accounts: true,
-        ..keyed("local", &[])
     }
 }
 
@@ -327,58 +319,6 @@ async fn approval_through_a_key_counts_only_while_that_key_may_speak_for_people(
 }
 
 #[apply(both)]
-async fn two_required_approvals_are_asked_anew_when_one_approver_is_gone(fixture: StoreFixture) {
-    let harness = harness(fixture, "{ groups: [finance], required: 2 }").await;
-    let (bob, carol) = (account("bob", &["finance"]), account("carol", &["finance"]));
-    let before = known([bob.clone(), carol.clone(), account("dave", &["finance"])]);
-    for (now, stands) in [
-        (known([bob.clone(), carol.clone()]), true),
-        (known([bob, account("dave", &["finance"])]), false),
-    ] {
-        let (task, request, _) = held_call(&harness).await;
-        for user in ["bob", "carol"] {
-            process(&harness, &before, 0)
-                .decide(
-                    &keyed(user, &["finance"]),
-                    request,
-                    whole(Action::Approve, None),
-                    None,
-                )
-                .await
-                .unwrap();
-        }
-        driven(&harness, &now).await;
-        if stands {
-            ran(&harness, task).await;
-            continue;
-        }
-        // The new request begins without approvals.
-        let anew = asked_again(&harness, task, request).await;
-        process(&harness, &now, 0)
-            .decide(
-                &keyed("bob", &["finance"]),
-                anew,
-                whole(Action::Approve, None),
-                None,
-            )
-            .await
-            .unwrap();
-        assert!(process(&harness, &now, 1).claim().await.unwrap().is_empty());
-        process(&harness, &now, 0)
-            .decide(
-                &keyed("dave", &["finance"]),
-                anew,
-                whole(Action::Approve, None),
-                None,
-            )
-            .await
-            .unwrap();
-        driven(&harness, &now).await;
-        ran(&harness, task).await;
-    }
-}
-
-#[apply(both)]
 async fn edit_of_a_person_who_is_gone_is_held_with_its_bytes(fixture: StoreFixture) {
     let harness = harness(fixture, "{ groups: [finance] }").await;
     let carol = account("carol", &["finance"]);
@@ -417,68 +357,6 @@ async fn edit_of_a_person_who_is_gone_is_held_with_its_bytes(fixture: StoreFixtu
 }
 
 #[apply(both)]
-async fn changed_rule_asks_again_unless_those_who_approved_are_among_its_approvers(
-    fixture: StoreFixture,
-) {
-    let table = [
-        ("{ users: [bob] }", true),
-        ("{ users: [carol], groups: [finance] }", true),
-        ("{ users: [carol] }", false),
-        ("{ groups: [audit] }", false),
-        ("{ groups: [finance], required: 2 }", false),
-        ("{ owner: true }", false),
-    ];
-    for (approvers, stands) in table {
-        let mut harness =
-            harness(StoreFixture::like(&fixture).await, "{ groups: [finance] }").await;
-        let (task, request, _) = held_call(&harness).await;
-        harness
-            .engine(0)
-            .decide(&vouched("bob"), request, whole(Action::Approve, None), None)
-            .await
-            .unwrap();
-        harness.configure(|yaml| yaml.replace("{ groups: [finance] }", approvers));
-        harness.run().await;
-        if stands {
-            ran(&harness, task).await;
-        } else {
-            asked_again(&harness, task, request).await;
-            let terms = last_open_request(&harness, task).await.terms.approvers;
-            assert!(
-                !terms.groups.contains(&"finance".to_owned()) || terms.required == 2,
-                "the terms of today: {terms:?}"
-            );
-        }
-    }
-}
-
-#[apply(both)]
-async fn rule_that_denies_since_the_approval_denies_the_call(fixture: StoreFixture) {
-    let mut harness = harness(fixture, "{ owner: true }").await;
-    let (task, request, call) = held_call(&harness).await;
-    harness.configure(|yaml| {
-        yaml.replace(
-            "policy:\n",
-            "policy:\n  - { name: stop, tools: [refund], decide: deny, reason: Not today. }\n",
-        )
-    });
-    harness
-        .engine(0)
-        .decide(&alice(), request, whole(Action::Approve, None), None)
-        .await
-        .unwrap();
-    harness.run().await;
-    assert_eq!(
-        (
-            harness.executions(task, "/refund"),
-            became(&harness, task, [call]).await
-        ),
-        (0, [Some(Outcome::Denied)])
-    );
-    assert!(super::call_decisions::shown(&harness)[0].contains("Not today"));
-}
-
-#[apply(both)]
 async fn owner_does_not_count_as_a_member_of_a_group(fixture: StoreFixture) {
     let harness = harness(fixture, "{ groups: [finance], users: [alice] }").await;
     let (task, ..) = held_call(&harness).await;
@@ -500,126 +378,4 @@ async fn owner_does_not_count_as_a_member_of_a_group(fixture: StoreFixture) {
     };
     assert!(roster.still_counts("acme", "alice", &approvers, &vote("bob")));
     assert!(!roster.still_counts("acme", "alice", &approvers, &vote("alice")));
-}
-
-#[apply(both)]
-async fn second_answer_of_one_person_is_refused_and_one_rejection_decides(fixture: StoreFixture) {
-    let harness = harness(fixture, "{ groups: [finance], required: 3 }").await;
-    let (task, request, call) = held_call(&harness).await;
-    let api = harness.engine(0);
-    api.decide(&vouched("bob"), request, whole(Action::Approve, None), None)
-        .await
-        .unwrap();
-    for again in [
-        whole(Action::Approve, None),
-        whole(Action::Reject, None),
-        each([(call, approve())]),
-        each([(call, edit(EDITED))]),
-    ] {
-        // Bob's answers through the key `web` and through Bob's own key count as answers of one
-        // person.
-        for caller in [vouched("bob"), keyed("bob", &["finance"])] {
-            let lost = Refusal::AlreadyDecided {
-                request,
-                call: Some(call),
-            };
-            assert_eq!(
-                refused(&harness, &api, &caller, task, again.clone()).await,
-                lost
-            );
-        }
-    }
-    api.decide(
-        &vouched("carol"),
-        request,
-        whole(Action::Approve, None),
-        None,
-    )
-    .await
-    .unwrap();
-    assert!(
-        harness.engine(1).claim().await.unwrap().is_empty(),
-        "two of three"
-    );
-    api.decide(&vouched("dave"), request, whole(Action::Reject, None), None)
-        .await
-        .unwrap();
-    assert_eq!(
-        (
-            harness.status(task).await,
-            harness.executions(task, "/refund")
-        ),
-        (TaskStatus::Canceled, 0)
-    );
-    let late = api
-        .decide(
-            &vouched("erin"),
-            request,
-            whole(Action::Approve, None),
-            None,
-        )
-        .await;
-    assert!(too_late(&late, request));
-}
-
-#[apply(both)]
-async fn single_approval_suffices_without_accounts_where_two_are_required(fixture: StoreFixture) {
-    let harness = harness(fixture, "{ groups: [finance], required: 2 }").await;
-    let nobody = Roster::default();
-    let by_hand = "\"by hand\"";
-    for (reply, outcome, ran_with) in [
-        (approve(), Outcome::Succeeded, vec![LARGE[0].1.to_owned()]),
-        (edit(EDITED), Outcome::Succeeded, vec![EDITED.to_owned()]),
-        (respond(by_hand), Outcome::Responded, vec![]),
-    ] {
-        let task = process(&harness, &nobody, 0)
-            .create(&local(), go(), None)
-            .await
-            .unwrap()
-            .task_id;
-        driven(&harness, &nobody).await;
-        let (request, calls) = question(&harness, task).await;
-        process(&harness, &nobody, 0)
-            .decide(&local(), request, each([(calls[0], reply)]), None)
-            .await
-            .unwrap();
-        driven(&harness, &nobody).await;
-        assert_eq!(
-            (
-                harness.status(task).await,
-                became(&harness, task, [calls[0]]).await
-            ),
-            (TaskStatus::Completed, [Some(outcome)])
-        );
-        let bodies: Vec<_> = bodies(&harness, task, "/refund")
-            .into_iter()
-            .map(|(_, body)| body)
-            .collect();
-        assert_eq!(bodies, ran_with);
-    }
-    // Approvals given in a service with accounts do not count in a service without accounts,
-    // and vice versa.
-    let (task, request, _) = held_call(&harness).await;
-    for user in ["bob", "carol"] {
-        harness
-            .engine(0)
-            .decide(&vouched(user), request, whole(Action::Approve, None), None)
-            .await
-            .unwrap();
-    }
-    driven(&harness, &nobody).await;
-    asked_again(&harness, task, request).await;
-    let task = process(&harness, &nobody, 0)
-        .create(&local(), go(), None)
-        .await
-        .unwrap()
-        .task_id;
-    driven(&harness, &nobody).await;
-    let (request, _) = question(&harness, task).await;
-    process(&harness, &nobody, 0)
-        .decide(&local(), request, whole(Action::Approve, None), None)
-        .await
-        .unwrap();
-    harness.run().await;
-    asked_again(&harness, task, request).await;
 }
