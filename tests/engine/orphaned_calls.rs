@@ -2,6 +2,8 @@
 //! history. The driver's ordinary loop finishes these calls. The model is shown a well-formed
 //! conversation, and no call runs without a permission.
 
+mod decisions;
+mod next_messages;
 mod past_calls;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,9 +12,8 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use holdpoint::engine::{Engine, EngineParts};
 use holdpoint::model::{Answer, ModelClient, ModelError, PieceSink, Prompt};
-use holdpoint::people::Caller;
 use holdpoint::task::change::{Counters, Guard, LeaseChange, TaskChange};
-use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::decision::Action;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{Fact, Item, Outcome};
 use holdpoint::task::progress::Progress;
@@ -27,9 +28,7 @@ use serde_json::Value;
 use self::past_calls::{PastCall, asks, history, large, lookup, refund};
 use super::engine_harness::{EngineHarness, alice, drive, outcomes, turn, whole};
 use super::invariants::check_ended;
-use crate::store::store_fixture::{
-    StoreFixture, both, decided, fresh, new_task, request_spec, said, status,
-};
+use crate::store::store_fixture::{StoreFixture, both, fresh, new_task, request_spec};
 
 /// A model that answers each prompt without a call and keeps the prompts that it gets.
 #[derive(Default)]
@@ -235,15 +234,6 @@ fn well_formed(messages: &[Message]) {
     assert!(wanted.is_empty(), "calls without results at the end");
 }
 
-/// Returns the approval of this request by `caller`, given through the service key of `caller.via`.
-fn approved_by(question: &RequestSpec, caller: &Caller) -> Fact {
-    let mut yes = decided(question, caller.user_id.as_str(), Action::Approve, true);
-    if let Fact::Decision { decision, .. } = &mut yes {
-        (decision.via, decision.groups) = (caller.via.clone(), caller.groups.clone());
-    }
-    yes
-}
-
 fn id() -> TaskId {
     TaskId(fresh())
 }
@@ -335,186 +325,6 @@ async fn started_calls_are_asked_about_or_repeated_by_their_effect(fixture: Stor
     assert_eq!(
         (orphans.ran(task), orphans.shown(&once)),
         ((0, 1), "it was paid".to_owned())
-    );
-}
-
-#[apply(both)]
-async fn open_request_is_still_decided_and_a_decided_one_takes_effect(fixture: StoreFixture) {
-    let orphans = OrphanHarness::new(fixture).await;
-    for approved in [false, true] {
-        let (task, one) = (id(), large());
-        let question = orphans.request_about(task, RequestKind::Approval, &one);
-        let mut groups = vec![
-            history(),
-            vec![
-                asks(TURNS + 1, &[&one]),
-                one.judged(Verdict::Hold),
-                Fact::InterventionRequested(question.clone()),
-                status(TaskStatus::Paused),
-            ],
-        ];
-        if approved {
-            groups.push(vec![
-                approved_by(&question, &alice()),
-                status(TaskStatus::Running),
-            ]);
-        }
-        orphans.imported(task, &groups).await;
-        if !approved {
-            assert_eq!(orphans.driven(task).await, TaskStatus::Paused);
-            assert_eq!(orphans.ran(task), (0, 0));
-            orphans
-                .harness
-                .answer_all(&orphans.harness.engine(0), task)
-                .await;
-        }
-        assert_eq!(
-            orphans.driven(task).await,
-            TaskStatus::Completed,
-            "{approved}"
-        );
-        assert_eq!(
-            (
-                orphans.outcomes_at_end(task, &[&one]).await,
-                orphans.ran(task)
-            ),
-            (vec![Some(Outcome::Succeeded)], (1, 0))
-        );
-    }
-}
-
-#[apply(both)]
-async fn rejection_without_a_following_item_still_takes_effect(fixture: StoreFixture) {
-    let orphans = OrphanHarness::new(fixture).await;
-    for then in [Then::Continue, Then::Cancel] {
-        let (task, one, beside) = (id(), large(), refund());
-        let question = orphans.request_about(task, RequestKind::Approval, &one);
-        let mut no = decided(&question, "alice", Action::Reject, true);
-        if let Fact::Decision { decision, .. } = &mut no {
-            decision.then = Some(then);
-        }
-        let asked = vec![
-            asks(TURNS + 1, &[&one, &beside]),
-            one.judged(Verdict::Hold),
-            beside.judged(Verdict::Allow),
-            Fact::InterventionRequested(question),
-            status(TaskStatus::Paused),
-        ];
-        orphans
-            .imported(
-                task,
-                &[history(), asked, vec![no, status(TaskStatus::Running)]],
-            )
-            .await;
-        let (end, second) = match then {
-            Then::Continue => (TaskStatus::Completed, Outcome::Succeeded),
-            Then::Cancel | Then::CancelRoot => (TaskStatus::Canceled, Outcome::Canceled),
-        };
-        assert_eq!(orphans.driven(task).await, end);
-        assert_eq!(
-            orphans.outcomes_at_end(task, &[&one, &beside]).await,
-            [Some(Outcome::Rejected), Some(second)]
-        );
-        assert_eq!(orphans.ran(task).0, usize::from(then == Then::Continue));
-    }
-}
-
-#[apply(both)]
-async fn call_not_started_before_the_users_next_message_is_withdrawn(fixture: StoreFixture) {
-    let orphans = OrphanHarness::new(fixture).await;
-    let (task, new, allowed, read) = (id(), refund(), refund(), lookup());
-    let facts = vec![
-        asks(TURNS + 1, &[&new, &allowed, &read]),
-        allowed.judged(Verdict::Allow),
-        read.judged(Verdict::Allow),
-        said("never mind"),
-    ];
-    orphans.imported(task, &[history(), facts]).await;
-    assert_eq!(orphans.driven(task).await, TaskStatus::Completed);
-    assert_eq!(
-        orphans
-            .outcomes_at_end(task, &[&new, &allowed, &read])
-            .await,
-        [Some(Outcome::Withdrawn); 3]
-    );
-    assert_eq!(orphans.ran(task), (0, 0));
-}
-
-#[apply(both)]
-async fn call_approved_or_asked_before_the_users_next_message_does_not_run(fixture: StoreFixture) {
-    let orphans = OrphanHarness::new(fixture).await;
-    for approved in [true, false] {
-        let (task, one) = (id(), large());
-        let question = orphans.request_about(task, RequestKind::Approval, &one);
-        let mut groups = vec![
-            history(),
-            vec![
-                asks(TURNS + 1, &[&one]),
-                one.judged(Verdict::Hold),
-                Fact::InterventionRequested(question.clone()),
-                status(TaskStatus::Paused),
-            ],
-        ];
-        if approved {
-            groups.push(vec![
-                decided(&question, "alice", Action::Approve, true),
-                status(TaskStatus::Running),
-                said("never mind"),
-            ]);
-        } else {
-            groups.push(vec![status(TaskStatus::Running), said("never mind")]);
-        }
-        orphans.imported(task, &groups).await;
-        if orphans.driven(task).await == TaskStatus::Paused {
-            // The request is still open, but the call's turn is over, so no decision can start
-            // the call.
-            orphans
-                .harness
-                .answer_all(&orphans.harness.engine(0), task)
-                .await;
-            orphans.driven(task).await;
-        }
-        assert_eq!(
-            (
-                orphans.outcomes_at_end(task, &[&one]).await,
-                orphans.ran(task)
-            ),
-            (vec![Some(Outcome::Withdrawn)], (0, 0)),
-            "{approved}"
-        );
-    }
-}
-
-#[apply(both)]
-async fn call_started_before_the_users_next_message_is_asked_about_first(fixture: StoreFixture) {
-    let orphans = OrphanHarness::new(fixture).await;
-    let (task, one) = (id(), refund());
-    let facts = vec![
-        asks(TURNS + 1, &[&one]),
-        one.judged(Verdict::Allow),
-        one.started(1),
-        said("and?"),
-    ];
-    orphans.imported(task, &[history(), facts]).await;
-    assert_eq!(orphans.driven(task).await, TaskStatus::Paused);
-    let [(_, RequestKind::Reconcile)] = orphans.harness.open(task).await[..] else {
-        panic!("it is asked about")
-    };
-    assert!(
-        orphans.recorder.0.lock().unwrap().is_empty(),
-        "before the model is asked"
-    );
-    orphans
-        .harness
-        .answer_all(&orphans.harness.engine(0), task)
-        .await;
-    assert_eq!(orphans.driven(task).await, TaskStatus::Completed);
-    assert_eq!(
-        (
-            orphans.outcomes_at_end(task, &[&one]).await,
-            orphans.ran(task)
-        ),
-        (vec![Some(Outcome::Responded)], (0, 0))
     );
 }
 

@@ -1,0 +1,104 @@
+//! Tests requests of imported journals that are open, or whose decision has not taken effect.
+
+use holdpoint::people::Caller;
+use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::request::{RequestKind, RequestSpec};
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::verdict::Verdict;
+use macro_rules_attribute::apply;
+
+use super::super::engine_harness::alice;
+use super::past_calls::{asks, history, large, refund};
+use super::{OrphanHarness, TURNS, id};
+use crate::store::store_fixture::{StoreFixture, both, decided, status};
+
+/// Returns the approval of this request by `caller`, given through the service key of `caller.via`.
+fn approved_by(question: &RequestSpec, caller: &Caller) -> Fact {
+    let mut yes = decided(question, caller.user_id.as_str(), Action::Approve, true);
+    if let Fact::Decision { decision, .. } = &mut yes {
+        (decision.via, decision.groups) = (caller.via.clone(), caller.groups.clone());
+    }
+    yes
+}
+
+#[apply(both)]
+async fn open_request_is_still_decided_and_a_decided_one_takes_effect(fixture: StoreFixture) {
+    let orphans = OrphanHarness::new(fixture).await;
+    for approved in [false, true] {
+        let (task, one) = (id(), large());
+        let question = orphans.request_about(task, RequestKind::Approval, &one);
+        let mut groups = vec![
+            history(),
+            vec![
+                asks(TURNS + 1, &[&one]),
+                one.judged(Verdict::Hold),
+                Fact::InterventionRequested(question.clone()),
+                status(TaskStatus::Paused),
+            ],
+        ];
+        if approved {
+            groups.push(vec![
+                approved_by(&question, &alice()),
+                status(TaskStatus::Running),
+            ]);
+        }
+        orphans.imported(task, &groups).await;
+        if !approved {
+            assert_eq!(orphans.driven(task).await, TaskStatus::Paused);
+            assert_eq!(orphans.ran(task), (0, 0));
+            orphans
+                .harness
+                .answer_all(&orphans.harness.engine(0), task)
+                .await;
+        }
+        assert_eq!(
+            orphans.driven(task).await,
+            TaskStatus::Completed,
+            "{approved}"
+        );
+        assert_eq!(
+            (
+                orphans.outcomes_at_end(task, &[&one]).await,
+                orphans.ran(task)
+            ),
+            (vec![Some(Outcome::Succeeded)], (1, 0))
+        );
+    }
+}
+
+#[apply(both)]
+async fn rejection_without_a_following_item_still_takes_effect(fixture: StoreFixture) {
+    let orphans = OrphanHarness::new(fixture).await;
+    for then in [Then::Continue, Then::Cancel] {
+        let (task, one, beside) = (id(), large(), refund());
+        let question = orphans.request_about(task, RequestKind::Approval, &one);
+        let mut no = decided(&question, "alice", Action::Reject, true);
+        if let Fact::Decision { decision, .. } = &mut no {
+            decision.then = Some(then);
+        }
+        let asked = vec![
+            asks(TURNS + 1, &[&one, &beside]),
+            one.judged(Verdict::Hold),
+            beside.judged(Verdict::Allow),
+            Fact::InterventionRequested(question),
+            status(TaskStatus::Paused),
+        ];
+        orphans
+            .imported(
+                task,
+                &[history(), asked, vec![no, status(TaskStatus::Running)]],
+            )
+            .await;
+        let (end, second) = match then {
+            Then::Continue => (TaskStatus::Completed, Outcome::Succeeded),
+            Then::Cancel | Then::CancelRoot => (TaskStatus::Canceled, Outcome::Canceled),
+        };
+        assert_eq!(orphans.driven(task).await, end);
+        assert_eq!(
+            orphans.outcomes_at_end(task, &[&one, &beside]).await,
+            [Some(Outcome::Rejected), Some(second)]
+        );
+        assert_eq!(orphans.ran(task).0, usize::from(then == Then::Continue));
+    }
+}
