@@ -67,7 +67,7 @@ async fn request_with_a_changed_byte_runs_nothing_after_its_approval(fixture: St
     for (was, is) in flipped(&first_call_of_request(&harness, task).await) {
         rewrite(&harness.fixture, task, "intervention_requested", &was, &is).await;
         if harness.status(task).await == TaskStatus::Running {
-            run(&harness, task).await
+            run(&harness, task).await;
         } else {
             retry(&harness, task).await;
         }
@@ -147,7 +147,7 @@ async fn agent_version_that_differs_from_its_digest_drives_nothing(fixture: Stor
     ] {
         harness.fixture.numbers(damage).await.unwrap();
         if harness.status(task).await == TaskStatus::Running {
-            run(&harness, task).await
+            run(&harness, task).await;
         } else {
             retry(&harness, task).await;
         }
