@@ -399,20 +399,10 @@ async fn each_request_is_answered_by_its_people_and_records_the_decider(on: On) 
         let seen = actor.get(&format!("/resume/{request}")).await;
         assert_eq!(seen.status, 200, "a decider still reads it: {}", seen.text);
     }
-    let ran: Vec<_> = app
-        .tool
-        .ledger()
+    let ledger = app.tool.ledger();
+    let ran: Vec<_> = ledger
         .iter()
-        .map(|run| {
-            (
-                run.uri.clone(),
-                run.header("holdpoint-decided-by").to_owned(),
-            )
-        })
-        .collect();
-    let ran: Vec<_> = ran
-        .iter()
-        .map(|(uri, by)| (uri.as_str(), by.as_str()))
+        .map(|run| (run.uri.as_str(), run.header("holdpoint-decided-by")))
         .collect();
     assert_eq!(
         ran,
