@@ -180,9 +180,9 @@ impl Mistakes {
     }
 }
 
-/// Returns the first key of the map that is before `key` and differs from `key` only in the case of
-/// ASCII letters; `None` if there is no such key. If names are compared without regard to case,
-/// both keys are the same name.
+/// Returns the first key of the map that sorts before `key` and differs from `key` only in the case
+/// of ASCII letters. Returns `None` if there is no such key. Where case does not matter, both keys
+/// are the same name.
 #[must_use]
 pub(crate) fn earlier_twin<'m, V>(map: &'m BTreeMap<String, V>, key: &str) -> Option<&'m str> {
     let mut earlier = map.keys().map(String::as_str).take_while(|own| *own < key);
@@ -205,8 +205,8 @@ mod tests {
         assert_eq!(grace_end(deadline, fired_at), Some(end));
     }
 
-    /// The deadline has passed when the work yields for the first time, and Tokio's timers fire
-    /// during this yield.
+    /// The work blocks its thread until the deadline has passed by more than [`MAX_LATENESS`].
+    /// Tokio fires the timer when the work then yields for the first time.
     #[tokio::test]
     async fn work_that_reads_its_input_after_a_suspension_is_complete_in_time() {
         let reads = async {

@@ -29,7 +29,7 @@ enum UrlPart {
 
 #[derive(Clone, Debug)]
 pub(crate) struct UrlTemplate {
-    /// The scheme, host and port as they are shown, such as `http://payments.internal`.
+    /// The normalized scheme, host and port, such as `http://payments.internal`.
     pub origin: String,
     /// The text before the path. The URL of each call begins with this text.
     start: String,
@@ -38,9 +38,9 @@ pub(crate) struct UrlTemplate {
 }
 
 impl UrlTemplate {
-    /// Parses and checks the operator's text, and adds each mistake to `mistakes`. If there is a
-    /// mistake, the template has the arguments that could be read, and must not be filled in.
-    /// `None` if the text does not begin with `http://` or `https://`.
+    /// Parses and checks the operator's text, and adds each mistake to `mistakes`. Returns `None`
+    /// if the text does not begin with `http://` or `https://`. After any other mistake, returns a
+    /// template with the arguments that could be read. The caller must not fill in this template.
     pub(crate) fn parse(text: &str, mistakes: &mut Vec<String>) -> Option<Self> {
         let mut add = |detail: &str| mistakes.push(detail.to_owned());
         let after_scheme = text
@@ -205,9 +205,9 @@ impl UrlTemplate {
             && url.path().split('/').count() == path.split('/').count().max(2)
     }
 
-    /// Returns the address of one call, as a person sees it: without the query, and with references
-    /// instead of credentials. Arguments appear as they are sent. An argument that cannot be sent
-    /// appears as `{name}`.
+    /// Returns the address of one call, as a person sees it. The address has no query. A credential
+    /// appears as its reference `{{credential:name.field}}`. An argument appears as it is sent, or
+    /// as `{name}` if it cannot be sent.
     pub(crate) fn display_address(&self, arguments: &Value) -> String {
         let none = |_: &str, _: &str| Err(String::new());
         let part = |part: &UrlPart| fill_parts(std::slice::from_ref(part), arguments, &none, true);
@@ -216,14 +216,14 @@ impl UrlTemplate {
             .unwrap_or_else(|| self.origin.clone())
     }
 
-    /// Returns the address, with each argument replaced by the text that `fill` returns for the
-    /// argument. Credentials, and arguments for which `fill` fails, stay placeholders. `None` if
-    /// the filled-in texts would change the origin or the number of segments.
+    /// Returns the address. The text that `fill` returns for an argument replaces the argument. If
+    /// `fill` fails, the argument stays a placeholder. Every credential stays a placeholder.
+    /// Returns `None` if the texts would change the origin or the number of segments.
     fn address(&self, fill: impl Fn(&UrlPart) -> Result<String, String>) -> Option<String> {
-        // Parsing the URL would percent-encode the braces of a placeholder. Therefore a mark (a
-        // number between quotes) takes the place of each placeholder until the URL is parsed. No
-        // other text in the path can look like a mark: each `'` in a filled-in value is encoded,
-        // and a mark begins with more `'` in a row than the template has anywhere.
+        // `Url::parse` would percent-encode the braces of a placeholder. Therefore a mark (a number
+        // between quotes) stands for each placeholder until the URL is parsed. A mark begins with
+        // more `'` in a row than any text of the template has. Filled-in values have no `'`,
+        // because `fill` percent-encodes it. So no other text looks like a mark.
         let mut mark_quotes = "'".to_owned();
         while self
             .path
@@ -369,16 +369,16 @@ fn fill_parts(
     Ok(text)
 }
 
-/// The reason why a value cannot be in a path: the end of a sentence that begins with the value's
-/// name.
+/// The end of the error message for a value that cannot be in a path. The message begins with the
+/// name of the argument, or of the credential's field.
 const NO_SEGMENT: &str = "is empty, or has `.` or `..` between slashes or its ends, also after percent-decoding: no segment of a path may";
 
 fn percent_encoded(text: &str) -> String {
     utf8_percent_encode(text, SEGMENT_ESCAPES).to_string()
 }
 
-/// Whether a segment has `.` or `..` as a whole part, if it is split at slashes and backslashes.
-/// The segment is percent-decoded first, repeatedly if necessary.
+/// Percent-decodes a segment, repeatedly if necessary, and splits it at slashes and backslashes.
+/// Returns whether one of the parts is `.` or `..`.
 fn has_dots(segment: &str) -> bool {
     let mut decoded = Vec::with_capacity(segment.len());
     for byte in segment.bytes() {

@@ -404,7 +404,7 @@ async fn lists_are_paged_without_a_gap(on: On) {
 #[apply(on_both)]
 async fn markup_written_by_others_stays_text(on: On) {
     let hostile = "<script>alert(1)</script>\"'><img src=x onerror=y>\r\nx-evil: 1 \u{202e}";
-    // The page must contain no script except these.
+    // The service's own scripts. Any other script in a page comes from `hostile`.
     let ours =
         "<script src=\"/times.js\" defer></script><script src=\"/follow.js\" defer></script>";
     let strange = |text: &str| text.replacen(ours, "", 1).contains("<script");

@@ -139,8 +139,8 @@ async fn in_the_wrong_way(
     shows(&other, question, "pending");
     let more = app.owner().post(path, &with(body, "zzz", json!(1))).await;
     is(&more, 422, "invalid", about);
-    // The refusal of an answer to a credential request has an empty pointer, because the name of
-    // the unknown member may be the secret.
+    // The pointer of an error names the unknown member. If the request asks for a credential, this
+    // name may be the secret, so the pointer is empty.
     let place = if about.starts_with("credentials") {
         ""
     } else {

@@ -240,8 +240,6 @@ async fn body_of_more_than_100_000_values_is_refused_and_changes_nothing(on: On)
         format!("/v1/tasks/{}/messages", held.task),
     );
     let zeros = |count: usize| format!("[0{}]", ",0".repeat(count - 1));
-    // The third column below is the number of JSON values in the body, without the elements of
-    // the list that replaces `X`.
     let respond = format!(
         r#"{{"decisions":{{"{}":{{"action":"respond","result":X}}}}}}"#,
         held.call
@@ -251,6 +249,8 @@ async fn body_of_more_than_100_000_values_is_refused_and_changes_nothing(on: On)
         held.call
     );
     let before = app.owner().get(&format!("/v1/tasks/{}", held.task)).await;
+    // A list of zeros replaces `X`. `around` is the number of JSON values in the body besides the
+    // zeros.
     for (path, body, around) in [
         ("/v1/tasks", r#"{"input":"hi","metadata":{"a":X}}"#, 4),
         ("/v1/tasks", r#"{"items":X}"#, 2),
@@ -287,8 +287,8 @@ async fn body_of_more_than_100_000_values_is_refused_and_changes_nothing(on: On)
             );
         }
     }
-    // Nested lists and objects count as values, too. The lists have no end, so they would be
-    // refused as bad JSON (400) if the service read them to the end.
+    // Nested lists and objects count as values, too. These bodies lack closing brackets. If the
+    // service read them to the end, it would answer 400 (bad JSON) instead.
     for body in [
         "[[[".to_owned() + &"[],".repeat(100_000),
         format!("[{}", r#"{"a":{}},"#.repeat(60_000)),

@@ -1,6 +1,6 @@
 //! Counts the round trips to Postgres of one cycle (task → held → approved → completed), of a
-//! repeated POST and of a call at a gate. The count is taken on the wire, so statements, reads and
-//! pings all count.
+//! repeated POST and of a call at a gate. A proxy between the service and Postgres counts them, so
+//! the count includes every statement and every ping.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
@@ -61,8 +61,8 @@ async fn cycle_of_which_no_receiver_wants_an_event_takes_no_round_trip_more() {
 }
 
 /// The repeated POST tries to insert a new task. The database refuses the commit, because a row for
-/// the idempotency key exists. One read then finds this row by all spellings of the user's id, and
-/// a second read finds the row's task.
+/// the idempotency key exists. One read then finds this row, even if the row has another spelling
+/// of the user's id. A second read finds the row's task.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn repeated_post_takes_a_refused_commit_and_two_reads() {
     let database = Database::postgres().await;
@@ -79,7 +79,8 @@ async fn repeated_post_takes_a_refused_commit_and_two_reads() {
     app.stop().await;
 }
 
-/// The one read looks for earlier equal calls by all spellings of the user's id.
+/// The read looks for earlier equal calls, under every spelling of the user's id. The commit stores
+/// the call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn once_call_at_a_gate_takes_one_read_and_one_commit() {
     let database = Database::postgres().await;
@@ -112,8 +113,8 @@ async fn repeatable_call_at_a_gate_takes_one_commit_and_no_read() {
     app.stop().await;
 }
 
-/// One read finds the equal calls, and the other counts the pending calls (`max_open`). The first
-/// commit stores the call with its question, and the second commit stores the end of the wait.
+/// One read looks for equal calls, and the other counts the user's pending calls (`max_open`). One
+/// commit stores the call with its request, and the other stores that the asker no longer waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn held_call_at_a_gate_takes_two_reads_and_two_commits() {
     let database = Database::postgres().await;
@@ -129,9 +130,9 @@ async fn held_call_at_a_gate_takes_two_reads_and_two_commits() {
     app.stop().await;
 }
 
-/// Runs `act` several times. Asserts that the lower quartile of its round trips is `expected`. The
-/// store's relay also reads from time to time, and on a slow machine more of these reads are
-/// counted. So the function counts up to four times.
+/// Runs `act` [`CYCLES`] times, and asserts that the lower quartile of the round trips of a run is
+/// `expected`. The count includes reads of the store's relay. On a slow machine, a run takes longer
+/// and includes more of these reads. So the function measures up to four times.
 async fn assert_round_trips(
     app: &TestApp,
     line: &Forwarder,
@@ -170,8 +171,9 @@ const ROWS: &[(&str, [i64; 3])] = &[
     ("request_approver", [1, 0, 0]),
 ];
 
-/// While another connection has an open snapshot, Postgres cannot prune full pages, and the updates
-/// of rows in these pages are not HOT. So the test counts up to three times.
+/// While another connection has an open snapshot, Postgres cannot remove old row versions from a
+/// full page. An update of a row in this page then needs another page, so it is not HOT. Therefore
+/// the test measures up to three times.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cycle_writes_a_fixed_number_of_rows_and_its_updates_touch_no_index_of_agent_task() {
     let mut counted = Vec::new();

@@ -1,6 +1,6 @@
-//! Tests of the rights to the endpoints of a request. A table of callers is checked at each
-//! endpoint, for each way in which a rule can name approvers. Each turn has two calls under
-//! different rules, so the turn opens two requests with different approvers.
+//! Tests of the permissions to read and to decide a request. Each caller of a table tries each
+//! endpoint of the request, for each way in which a rule can name approvers. Each turn has two
+//! calls under different rules, so the turn opens two requests with different approvers.
 
 use macro_rules_attribute::apply;
 use reqwest::Method;
@@ -46,8 +46,8 @@ const RULES: [(&str, &str); 6] = [
 /// The two tools that each turn calls, as indexes into [`RULES`].
 pub(super) const TURNS: [[usize; 2]; 3] = [[0, 1], [2, 3], [4, 5]];
 
-/// A caller: the name, the API key and the headers; for each rule in [`RULES`], whether the caller
-/// may decide the rule's requests; and the things that the caller may read.
+/// A caller: name, API key, headers, rights to decide, and rights to read. The rights to decide say
+/// for each rule in [`RULES`] whether the caller may decide the rule's requests.
 pub(super) struct Person(
     pub &'static str,
     &'static str,

@@ -293,7 +293,8 @@ fn climbs(text: &str) -> bool {
         return true;
     }
     let decoded: Vec<u8> = percent_decode_str(text).collect();
-    // Dots, slashes and escapes are ASCII. So `?` can stand for any byte that is not ASCII.
+    // This function looks only for dots, slashes and escapes, which are ASCII. So `?` can replace
+    // every other byte, which need not be valid UTF-8.
     let decoded: String = decoded
         .into_iter()
         .map(|byte| {

@@ -245,8 +245,9 @@ async fn sub_agent_stream_has_only_the_deltas_of_its_subtree(on: On) {
     app.stop().await;
 }
 
-/// Another replica commits the items of the model call's prompt, and the streaming replica is not
-/// notified of those commits.
+/// Another replica commits items of the model call's prompt, and the streaming replica gets no
+/// notification. The delta's `after_seq` shows the streaming replica that its stream lacks items,
+/// so the replica reads them and sends their events before the delta.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn delta_comes_after_the_events_its_model_had_been_shown() {
     let app = TestApp::start(On::Postgres).await;

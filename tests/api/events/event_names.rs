@@ -40,8 +40,8 @@ const TABLE: [&str; 23] = [
 ];
 
 /// Reads the event stream of the tree of `root` to the end. Returns the durable events. Asserts
-/// that the events are numbered from 1. Also asserts that they equal the journal items of the
-/// tree's tasks, apart from the members that an item does not have.
+/// that the events are numbered from 1. Also asserts that the events of each task equal the items
+/// of its journal. The comparison leaves out the members that only an event has.
 async fn checked(app: &TestApp, root: &str) -> Vec<Event> {
     let events = durable(&app.owner().events(root, None).await);
     assert!(

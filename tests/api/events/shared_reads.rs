@@ -134,7 +134,8 @@ async fn slow_stream_beside_a_fast_one_misses_no_event() {
         assert!(slow.read_buf(&mut bytes).await.unwrap() > 0);
     }
 
-    // The results exceed the buffers of the connection and the process's limit for a slow client.
+    // The results exceed the buffers of the connection and the memory in which the service keeps
+    // events for slow clients. So the slow stream has to read events from the database.
     app.tool.answers(200, "x".repeat(900 * 1024));
     app.model
         .then(calls(&[("lookup", "{}"); 16]))

@@ -48,8 +48,8 @@ async fn stream_of_a_client_that_does_not_read_is_closed() {
     // The test cannot see when the buffers are full, so it advances the clock until the service
     // closes the stream.
     let let_go = async {
-        // An advance of the clock exceeds the time limit for a request's head, so the service
-        // may also close the connection of `try_watch`. Then the loop tries again.
+        // Each advance also exceeds the service's time limit for the head of a request. If the
+        // service therefore closes the connection of `try_watch`, the loop tries again.
         while app
             .owner()
             .try_watch(&task.str("/task_id"))

@@ -347,8 +347,8 @@ async fn sixty_four_equal_asks_attach_one(on: On) {
     app.stop().await;
 }
 
-/// No key names a call that was proposed with `attach: false` and without a key. So only an equal
-/// proposal can continue the call.
+/// The first proposal has `attach: false` and no idempotency key, so a later proposal cannot name
+/// its call by a key. An equal proposal without `attach: false` continues the call.
 #[tokio::test]
 async fn approved_call_that_was_asked_without_attaching_is_continued_by_an_equal_ask() {
     let app = gate(On::Sqlite, "").await;

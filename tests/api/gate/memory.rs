@@ -15,15 +15,16 @@ use crate::support::{eventually, pause, raw_http, until};
 
 /// The number of waiting proposals in a test, below the limit of 20 pending calls of a user.
 const ASKS: usize = 16;
-/// The maximum number of bytes that a proposal may hold while it waits. The two buffers of its
-/// connection have 16 KiB. A proposal over REST holds 31 KiB, and a proposal over MCP holds 21 KiB.
+/// The maximum number of bytes that a proposal may hold while it waits. A proposal actually holds
+/// 31 KiB over REST and 21 KiB over MCP. The two buffers of its connection have 16 KiB of these.
 const MAX_HELD_BYTES: usize = 40 * 1024;
 /// The length of the rule's reason to hold the calls. In memory, the `TaskSession` of a call and
 /// the request about the call contain the reason several times. A waiting proposal that kept the
 /// session or the request would exceed [`MAX_HELD_BYTES`].
 const REASON_BYTES: usize = 32 * 1024;
-/// The number of headers in addition to those that a request needs. hyper takes 100 headers at
-/// most. The table of these headers and the buffer with their text have 29 KiB.
+/// The number of headers in addition to those that a request needs. hyper accepts at most 100
+/// headers. The table of the headers and the buffer with their text have 29 KiB. A waiting proposal
+/// that kept them would exceed [`MAX_HELD_BYTES`].
 const MORE_HEADERS: usize = 93;
 /// The time within which the proposals must free the memory of their HTTP requests.
 const FREE_LIMIT: Duration = Duration::from_mins(1);
@@ -64,10 +65,10 @@ async fn waiting_ask(app: &TestApp, path: &str, session: &str, body: &Value) -> 
     stream
 }
 
-/// Proposes [`ASKS`] calls, each as soon as the previous proposal waits. `body` returns the body
-/// for a session. Returns the connections, and the number of bytes that were allocated before these
-/// proposals. A further proposal, on the first connection, comes before this count and fills the
-/// caches of the service and of the test.
+/// Proposes a first call, which fills the caches of the service and of the test. Then proposes
+/// [`ASKS`] calls, each as soon as the previous proposal waits. `body` returns the body for a
+/// session. Returns the connections of all proposals. Also returns the number of allocated bytes
+/// between the first proposal and the others.
 async fn waiting_asks(
     app: &TestApp,
     path: &str,
@@ -127,8 +128,8 @@ async fn ask_that_waits_over_mcp_holds_neither_its_session_nor_its_request() {
     app.stop().await;
 }
 
-/// The service runs in the test's runtime. A Tokio timer is part of a Tokio task, so a held call
-/// without a Tokio task has no timer either.
+/// The service runs in the test's runtime, so the test can count the service's Tokio tasks. Only a
+/// Tokio task can wait for a Tokio timer, so a held call without a Tokio task has no timer either.
 #[tokio::test]
 async fn held_call_whose_asker_has_left_needs_no_tokio_task() {
     let app = gate(On::Sqlite, "").await;

@@ -48,7 +48,7 @@ pub enum RequestChange {
     Decided(Uuid),
 }
 
-/// An alias for a [`Writer`] of this module's [`Change`].
+/// A [`Writer`] of this module's [`Change`]s. Every such writer implements this trait.
 pub trait ChangeWriter: Writer<Change = Change, Done = ()> {}
 
 impl<W: Writer<Change = Change, Done = ()>> ChangeWriter for W {}

@@ -8,8 +8,8 @@ use uuid::Uuid;
 use super::committer::Writer;
 use super::cycle_of_five::{Change, Journal, RequestChange, Store};
 
-/// The tables and indexes that the service uses in this cycle. The indexes for the service's lists
-/// are left out.
+/// The service's tables of tasks, journal items, requests, approvers and decisions. Besides the
+/// primary keys, the schema has only one of the service's indexes.
 const SCHEMA: &str = "
 create table agent_task (
     task_id uuid primary key, tenant text not null, user_id text not null, session_id uuid not null,

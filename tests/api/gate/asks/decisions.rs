@@ -98,8 +98,8 @@ async fn approval_of_a_call_whose_asker_is_gone_is_answered_at_once(on: On) {
     let app = TestApp::with(on, &(yaml("") + "\nserver: { wait: 60s }\n")).await;
     let held = ask_by_key(&app, "k1", &refund(120), 0).await;
     let path = format!("/resume/{}/approve", held.str("/request/request_id"));
-    // With `server.wait`, a POST without `Prefer: wait` may wait up to a minute. The replies to
-    // these approvals must come at once.
+    // By `server.wait`, a POST without `Prefer: wait` may wait a minute for the call's result. The
+    // call does not run without its asker, so the service must answer each approval at once.
     for (prefer, replayed) in [("x=1", ""), ("x=1", "true"), ("wait=60", "true")] {
         let began = Instant::now();
         let approver = app
@@ -171,8 +171,8 @@ async fn rejected_call_is_denied_with_the_reason_and_again_without_a_question(on
         .post(&path, &json!({"action": "reject", "reason": "Wrong order"}))
         .await;
     assert_eq!(rejected.str("/status"), "Canceled", "{}", rejected.text);
-    // The client of the held call did not wait for its result. So the next equal proposal gets
-    // this result, and later equal proposals begin new calls.
+    // The client of the held call has left without the call's result. So the next equal proposal
+    // gets this result. Every later equal proposal begins a new call.
     let call = ask(&app, &refund(120), 5).await;
     assert_eq!(
         call_summary(&call),
