@@ -18,8 +18,8 @@ fn finance() -> String {
     refunds("{ groups: [finance] }")
 }
 
-/// Returns the headline of a request's page in English and in Chinese; each is empty while the
-/// request is open. The headline also begins the title of the page's tab.
+/// Returns the headline of a request's page in English and in Chinese. While the request is open,
+/// both are empty. Asserts that the page's title begins with the headline, if there is one.
 async fn headline(app: &TestApp, request: &str) -> [String; 2] {
     let mut said = Vec::new();
     for language in ["en", ZH] {

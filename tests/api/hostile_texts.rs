@@ -27,8 +27,8 @@ const ATTRIBUTES: &str = "class id href lang dir charset name content src defer 
     hidden autofocus align scope colspan open datetime title role rows cols min max step minlength maxlength pattern placeholder \
     autocomplete spellcheck selected disabled readonly rel tabindex inputmode form size multiple enctype list autocapitalize formaction formnovalidate";
 
-/// A service, and all receivers of its messages. The rule, the tool and the agent of the service
-/// let through as much text as they can.
+/// A service, and all receivers of its messages. The configuration of the rule, the tool and the
+/// agent accepts free text in as many places as possible.
 struct HostileTextsFixture {
     app: TestApp,
     mail: FakeMailServer,

@@ -1,5 +1,6 @@
-//! Tests which callers a request is shown to. A table of callers is checked in the stream, in the
-//! list, in its count and by mail, for each way in which a rule can name approvers.
+//! Tests which people learn of a request, for each way in which a rule can name approvers. The test
+//! checks the event stream, the list and its count for each caller of a table. It checks the mails
+//! for each person with an address.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -75,8 +76,8 @@ async fn hears(who: &str, watch: &mut Watch, expected: &BTreeSet<&str>) {
 }
 
 /// Asserts that the streams report nothing. A stream writes a comment only if it has nothing to
-/// report. On a slow machine, the first comment may be older than the call of this function, so the
-/// function waits for several comments.
+/// report, so each stream must write three comments. A single comment would prove nothing, because
+/// a stream on a slow machine may have written it before the call of this function.
 async fn are_silent(streams: &mut [(&Person, Watch)], clock: &TestClock) {
     for _ in 0..3 {
         clock.advance(Duration::from_secs(16));
@@ -122,8 +123,8 @@ async fn mails(app: &TestApp, server: &FakeMailServer, all: &[(usize, String)]) 
         let own = decidable(decides, all).into_iter();
         expected.extend(own.map(|id| (address(user, tenant), format!("<{id}@acme.com>"))));
     }
-    // A later advance of the clock would end attempts that are in flight, so the function waits
-    // until no mail is due.
+    // The caller advances the clock afterwards, and a mail in flight would then time out. So the
+    // function waits until all mails are sent.
     let are_sent = async || {
         let root = app.actor("root-key-0123456789");
         let listed = root.get("/v1/deliveries?limit=200").await;

@@ -328,9 +328,9 @@ async fn open_counts_pending_requests_whatever_status_is_listed(on: On) {
     app.stop().await;
 }
 
-/// While the test waits for the event, the service's clock is stopped a second after the
-/// deadline. On `SQLite`, this clock also decides whether the deadline has passed. On Postgres,
-/// the database's clock decides, so the test sets the database's clock past the deadline, too.
+/// The test stops the service's clock, sets it to a second after the deadline, and expects the
+/// event. On `SQLite`, the service also compares the deadline with this clock. On Postgres, the
+/// service compares the deadline with the database's clock, so the test sets that clock, too.
 #[apply(on_both)]
 async fn deadline_is_told_within_a_second_although_nothing_has_closed_the_request(on: On) {
     let clock = TestClock::new();

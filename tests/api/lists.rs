@@ -215,7 +215,7 @@ async fn lengths(actor: &Actor<'_>, path: &str, member: &str) -> Vec<usize> {
     }
 }
 
-/// A person with more than a thousand open questions sees that the count stops there.
+/// The tree has 1,001 open requests. The reply counts 1,000 of them and says that there are more.
 #[tokio::test]
 async fn count_of_a_trees_requests_ends_at_a_thousand() {
     let database = Database::postgres().await;
@@ -248,8 +248,9 @@ async fn count_of_a_trees_requests_ends_at_a_thousand() {
     app.stop().await;
 }
 
-/// The test makes 20,000 copies of a request, and none of them matches the filters. A list of
-/// requests reaches the copies first; a list of tasks reaches them last.
+/// The test copies a task and its request 20,000 times, and no copy matches the filters. The copies
+/// are older than the original. A list of requests begins with the copies, because the oldest
+/// request comes first. A list of tasks ends with the copies, because the newest task comes first.
 #[tokio::test]
 async fn page_of_a_filtered_list_ends_after_2000_entries_that_do_not_match() {
     let database = Database::postgres().await;

@@ -177,7 +177,7 @@ async fn call_of_another_is_refused_without_a_read_of_its_journal(on: On) {
     let app = TestApp::with(on, &yaml("")).await;
     let calls = alice_calls(&app).await;
     for task in [&calls.held, &calls.permitted] {
-        // A read of this journal fails.
+        // This damage makes every read of the task's journal fail.
         let of_call = format!(
             "task_id = {} and type = 'assistant_message'",
             app.database.id(task)

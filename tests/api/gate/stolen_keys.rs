@@ -131,8 +131,8 @@ async fn stolen_key_that_asks_first_gets_the_one_permit_of_an_approved_call(on: 
         taken.text
     );
     assert_eq!(taken.body["permit"]["attempt"], 1);
-    // The thief has the permit of the approved call, so the agent's equal proposal begins a new
-    // call. The new request says that the same call is being run.
+    // The thief has taken the permit of the approved call. An equal proposal of the agent
+    // therefore begins a new call. Its request warns people that the same call is being run.
     let agents = ask(&app, &bash("make"), 0).await;
     assert_eq!(
         (call_summary(&agents), &agents.body["permit"]),
@@ -296,7 +296,7 @@ async fn removed_key_ends_the_wait_of_its_holder_and_a_later_approval_starts_not
     );
     let message = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "refund", "arguments": {"order": 17, "amount": 120}}});
     let body = Some(("application/json", message.to_string().into_bytes()));
-    // The response is an event stream. Its head arrives while the call still waits.
+    // The response is an event stream, so its headers arrive while the call is still held.
     let waiting = app
         .actor(AGENT)
         .header("prefer", "wait=300")

@@ -1,4 +1,5 @@
-//! Tests that the page of a request remembers only what is ticked, and that `/grants` ends it.
+//! Tests standing decisions on pages. An approval on the page of a request gives a standing
+//! decision only if the checkbox is ticked. The page `/grants` shows and ends standing decisions.
 
 use macro_rules_attribute::apply;
 use reqwest::Method;

@@ -96,9 +96,10 @@ async fn changed_policy_or_expired_approval_is_rejected_or_asked_anew() {
     app.stop().await;
 }
 
-/// If a denial has a result, the result's `_meta` has the `request_id` of the decision and the
-/// `task_id` of the call. When the approved call passes, the header `holdpoint-call` has the same
-/// `task_id`. While the database does not answer, a denial is a gRPC status and has no ids.
+/// While the database answers, a denied client gets a result, whose `_meta` has the ids of the
+/// request and of the call's task. While the database does not answer, a denial is a gRPC status
+/// without ids. After the outage, the held call still has its request. When the approved call
+/// passes, the header `holdpoint-call` has the id of its task.
 #[tokio::test(flavor = "multi_thread")]
 async fn approval_system_that_is_down_is_a_denial_and_the_decision_keeps_its_id() {
     let database = Database::postgres().await;

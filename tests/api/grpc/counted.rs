@@ -1,5 +1,5 @@
-//! Tests of Envoy at a gate with `record: held`. The gate only counts the allowed calls of
-//! `read_only` tools.
+//! Tests of Envoy at a gate with `record: held`. The gate does not store an allowed call of a
+//! `read_only` tool. It counts the call in its metrics instead.
 
 use super::*;
 

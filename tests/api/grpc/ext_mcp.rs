@@ -94,7 +94,7 @@ impl CheckAnswer {
             .collect()
     }
 
-    /// Returns the metadata of a call that passes: the id of the attempt.
+    /// Returns the id of the attempt from the metadata of a call that passes.
     pub(super) fn attempt(&self) -> String {
         self.text(&[5, 1, 2, 3])
     }

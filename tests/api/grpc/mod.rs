@@ -90,9 +90,8 @@ impl Grpc {
         })
     }
 
-    /// Waits until the service has closed the connection. Sends no request to find this out,
-    /// because a request might wait forever: hyper keeps a request that comes while its connection
-    /// ends.
+    /// Waits until the service has closed the connection. Sends no request to find this out:
+    /// hyper's client might queue the request on the closing connection and never answer it.
     async fn is_closed(&self) {
         let is_closed = async || self.sender.is_closed();
         crate::support::until("the service closes the connection", is_closed).await;

@@ -51,8 +51,9 @@ async fn is_present(app: &TestApp, request: &Value) -> bool {
     asker_until(app, request).await > Time(0)
 }
 
-/// Returns whether a client counts as present for another minute. A client that may not wait counts
-/// as present for a few seconds, until its answer is ready.
+/// Returns whether a client counts as present for more than another minute. A client that may wait
+/// counts as present for the five minutes of `hold`. A client that may not wait gets its answer at
+/// once and counts as present for a few seconds.
 async fn waits_for_minutes(app: &TestApp, request: &Value) -> bool {
     asker_until(app, request).await > SystemClock.now() + Duration::from_mins(1)
 }
@@ -105,8 +106,8 @@ async fn waits_of_all_surfaces_count_together_and_a_further_one_is_pending_at_on
     held.abort();
 }
 
-/// The bodies of one gateway may take 64 MiB at once. The test sends 66 MiB, which works because a
-/// check that waits has released its body.
+/// The request bodies of a gateway may take 64 MiB of memory at once. The test sends 66 MiB in all.
+/// The service accepts every body, because a check releases its body before it waits for a person.
 #[tokio::test(flavor = "multi_thread")]
 async fn large_body_of_a_check_that_waits_leaves_room_for_the_next() {
     let yaml = gateway_yaml(&format!("max_open: 100\n    {LONG}"));
@@ -146,8 +147,8 @@ async fn gateway_that_resets_its_stream_has_left_and_a_later_approval_waits() {
     let path = format!("/v1/tasks/{}/items", request["task_id"].as_str().unwrap());
     let items = app.owner().get(&path).await;
     assert!(!items.text.contains("tool_started"), "{}", items.text);
-    // The gateway's connection is still open. The next check on this connection gets the approved
-    // call.
+    // The gateway has reset only the stream, so the connection is still open. The next check on
+    // this connection continues the approved call, which passes.
     let passed = grpc.check(&bash("make")).await;
     assert!(matches!(passed, Verdict::Passes(Some(_))), "{passed:?}");
 }

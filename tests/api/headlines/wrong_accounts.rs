@@ -1,4 +1,5 @@
-//! Tests how a person who is signed in to the wrong account comes back to a page as another user.
+//! Tests the link to the sign-in page for a person who is signed in to the wrong account. After the
+//! sign-in as another user, the browser goes to the page that the person wanted.
 
 use macro_rules_attribute::apply;
 use reqwest::Method;

@@ -14,8 +14,8 @@ use crate::support::test_app::{On, Reply, TestApp};
 
 const BIG: &str = "12345678901234567890123";
 
-/// Restarts the service before the form is filled in. Returns the reply, which asks for a
-/// confirmation.
+/// Restarts the service, and then fills in the form of the request for guidance. Returns the reply,
+/// which asks for a confirmation.
 async fn fill_in_guidance(app: &mut TestApp, task: &str, filled: &Value) -> Reply {
     app.restart().await;
     let question = Question::of(
@@ -40,7 +40,7 @@ async fn fill_in_guidance(app: &mut TestApp, task: &str, filled: &Value) -> Repl
     now
 }
 
-/// Restarts the service before the confirmation. Returns the reply, which asks for a login.
+/// Restarts the service, and then confirms. Returns the reply, which asks for a login.
 async fn confirm(app: &mut TestApp, asked: &Reply) -> Reply {
     let question = Question::of(asked, "confirmation");
     assert_eq!(question.request["question"], "Close the shop.");
@@ -65,8 +65,8 @@ async fn confirm(app: &mut TestApp, asked: &Reply) -> Reply {
     now
 }
 
-/// Restarts the service before the login is filled in. Returns the reply, which asks for the
-/// result of an external call.
+/// Restarts the service, and then fills in the login. Returns the reply, which asks for the result
+/// of an external call.
 async fn fill_in_login(app: &mut TestApp, asked: &Reply) -> Reply {
     let question = Question::of(asked, "credentials");
     assert_eq!(
@@ -97,8 +97,8 @@ async fn fill_in_login(app: &mut TestApp, asked: &Reply) -> Reply {
     now
 }
 
-/// Restarts the service before the result of the external call. Returns the reply, which asks for
-/// an approval.
+/// Restarts the service, and then sends the result of the external call. Returns the reply, which
+/// asks for an approval.
 async fn send_result(app: &mut TestApp, asked: &Reply) -> Reply {
     let question = Question::of(asked, "external_result");
     app.restart().await;
@@ -119,8 +119,8 @@ async fn send_result(app: &mut TestApp, asked: &Reply) -> Reply {
     now
 }
 
-/// Restarts the service before the held call is edited. The outcome of the call is unknown, so the
-/// reply asks what happened.
+/// Restarts the service, and then edits the held call. The tool fails after the call is sent, so
+/// the outcome of the call is unknown. Returns the reply, which asks for the outcome.
 async fn edit_call(app: &mut TestApp, asked: &Reply) -> Reply {
     let question = Question::of(asked, "approval");
     app.restart().await;
@@ -139,7 +139,8 @@ async fn edit_call(app: &mut TestApp, asked: &Reply) -> Reply {
     now
 }
 
-/// Restarts the service before the lost call is retried. The task then completes.
+/// Restarts the service, and then decides to retry the call whose outcome is unknown. Asserts that
+/// the task completes.
 async fn retry_call(app: &mut TestApp, asked: &Reply) {
     let question = Question::of(asked, "reconcile");
     assert_eq!(question.request["details"]["attempt"], 1);

@@ -1,4 +1,5 @@
-//! Tests who may answer a request, and until when, with and without a rule that names the question.
+//! Tests who may answer a question of an agent, and until when. A rule for the tool that asks the
+//! question may set both. Without such a rule, the owner may answer for a day.
 
 use macro_rules_attribute::apply;
 use serde_json::{Value, json};

@@ -1,4 +1,5 @@
-//! Tests the list of decided requests: who decided them, in which order, and who is missing.
+//! Tests the list of decided requests: its order, the people who decided each request, and the
+//! number of approvals that a request still needs.
 
 use macro_rules_attribute::apply;
 use serde_json::json;

@@ -1,4 +1,5 @@
-//! Tests streams of an inbox that end or never begin, and that they report nothing afterwards.
+//! Tests when the event stream of an inbox ends, and which callers get no stream. A stream that
+//! ends reports no further request.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -209,7 +209,7 @@ async fn link_that_is_over_says_nothing_of_its_request(on: On) {
         (reply.status, reply.header("content-type")),
         (410, "text/html; charset=utf-8")
     );
-    // The setting `not_before` ends all links that were made before its time.
+    // A link that was made before the time `not_before` no longer works.
     let path = link("dora", &first.request);
     assert_eq!(page(&app, &path).await.status, 200);
     app.restart_with(|yaml| {

@@ -1,5 +1,5 @@
-//! Tests of scanners and previews, which follow every link that they see, and of readers. No GET
-//! and no HEAD changes a row of the database.
+//! Tests that no GET and no HEAD of any path changes a row of the database. The tests send them as
+//! scanners and previews, which follow every link that they see, and as callers with a key.
 
 use std::collections::BTreeMap;
 

@@ -187,8 +187,9 @@ async fn page_of_a_link_permits_no_script_no_index_no_copy_and_no_referrer() {
     app.stop().await;
 }
 
-/// The sign-in page is the only other page to which a link's page leads. A proxy that leaves links
-/// out of its log may still log the referrers of the sign-in page.
+/// The path of a sealed link must not be logged. A proxy that leaves this path out of its log may
+/// still log the header `Referer` of a request. All hyperlinks on a sealed link's page lead to the
+/// sign-in page. Each of them therefore tells the browser to send no `Referer`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sign_in_page_is_not_told_the_link_that_leads_to_it() {
     let app = linked(On::Sqlite, "{ groups: [finance] }").await;

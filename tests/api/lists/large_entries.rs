@@ -1,4 +1,5 @@
-//! Tests how lists bound the bytes of a page, of what is read for it, and of long arguments.
+//! Tests the limits of lists: the bytes of a page, the bytes that the service reads for a page, and
+//! the length of the arguments that a list shows.
 
 use holdpoint::task::change::{Counters, LeaseChange};
 use holdpoint::task::id::TaskId;

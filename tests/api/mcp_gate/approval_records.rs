@@ -245,8 +245,8 @@ async fn simultaneous_retries_at_two_replicas_consume_one_approval() {
     });
     let replies = join_all(retries).await;
     let ran = replies.iter().filter(|reply| !result_text(reply).1).count();
-    // The retry whose driver runs the call gets the result. A second retry may get the result, too,
-    // if it has reserved the result by then.
+    // At most two retries get the result: the retry whose driver runs the call, and another retry
+    // that has reserved the result by a commit.
     assert!(ran <= 2, "{ran} retries got the result");
     app.tool.reached(1).await;
     let starts = "select type from agent_task_item where type = 'tool_started'";

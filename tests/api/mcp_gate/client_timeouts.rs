@@ -242,7 +242,8 @@ async fn client_of_the_newest_revision_comes_back_nine_times_and_then_gets_the_p
         assert_eq!(state, format!("hp1.{task}.{repetition}"));
         reply = with_state(&app, &state, 120, "0").await;
         let later = asker_until(&app, &task).await;
-        // The ninth reply ends the exchange, so it does not postpone `asker_until`.
+        // After the ninth repetition, the service expects no further repetition from the client,
+        // so it does not postpone `asker_until`.
         assert_eq!(
             later > until,
             repetition < 9,

@@ -1,9 +1,9 @@
 //! Tests the demands of dativo-io/talon#431 for approvals that do not depend on an open connection:
 //! after the approval nothing runs until the client continues its call, and a continuation that
 //! does not fit runs nothing. Each demand has one test. The gate deviates from one demand: a client
-//! of the revision 2026-07-28 counts as present for five seconds between two of its requests,
-//! because such a client repeats its request by itself. An approval within these five seconds
-//! starts the call. So the tests of approvals without a client use clients of an older revision.
+//! of the revision 2026-07-28 repeats its request by itself, so it counts as present for five
+//! seconds after each response. An approval within these five seconds starts the call. A test that
+//! needs an absent client at the approval therefore uses a client of an older revision.
 
 use std::time::Duration;
 
@@ -129,7 +129,7 @@ async fn reference_to_the_call_of_another_is_answered_without_a_read_of_its_jour
     let namesake = app.actor(NAMESAKES_AGENT).header("prefer", "wait=0");
     for (amount, actor) in [(130, carol), (140, namesake)] {
         let (state, task) = state_of(&post_as(actor, &newest("tools/call", refund(120))).await);
-        // A read of this journal fails.
+        // This damage makes every read of the task's journal fail.
         let of_call = format!(
             "task_id = {} and type = 'assistant_message'",
             app.database.id(&task)

@@ -10,7 +10,7 @@ use crate::support::endless_sleep::EndlessSleep;
 use crate::support::forwarder::Forwarder;
 use crate::support::test_app::{Reply, TestApp};
 
-/// A call that a rule allows, and a call that a rule holds.
+/// The amounts of two refunds: a rule allows the first, and a rule holds the second.
 const AMOUNTS: [u32; 2] = [5, 120];
 
 /// Asserts that the answer is the error -32603, and that it says after which time the client may
@@ -37,8 +37,8 @@ async fn call_again(app: &TestApp, amount: u32) -> Reply {
 async fn call_without_a_database_is_an_internal_error_with_retry_after_and_runs_nothing() {
     let database = Database::postgres().await;
     let line = Forwarder::to(database.url()).await;
-    // The service's timer of one second never ends. At its end, the answer would become an event
-    // stream, which has no `Retry-After`.
+    // With this clock, the service's timer of one second never fires. If the timer fired before
+    // the answer, the service would begin an event stream, which has no `Retry-After`.
     let clock = EndlessSleep::new(|time| time == Duration::from_secs(1));
     let app = TestApp::at_timed(line.url(), &yaml(""), clock).await;
     line.cut();

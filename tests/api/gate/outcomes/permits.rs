@@ -1,4 +1,5 @@
-//! Tests permits: the runner that gets one, the end of its time, and the permit of a new attempt.
+//! Tests permits. A permit is given to a single runner, and it runs out. A new attempt of a call
+//! gets a new permit.
 
 use macro_rules_attribute::apply;
 use serde_json::{Value, json};
@@ -155,8 +156,8 @@ async fn ask_without_a_key_gets_the_attempt_that_a_person_has_approved(on: On) {
         .post(&path, &json!({"action": "retry"}))
         .await;
     assert!(retried.status < 300, "{}", retried.text);
-    // Another report of the first attempt does not undo the decision `retry`. An identical
-    // report would not be stored again, so the content of this report differs.
+    // A second report about the first attempt does not undo the decision `retry`. The service
+    // would not store an identical report again, so this report adds a content.
     let other =
         json!({"task_id": call.str("/task_id"), "outcome": "unknown", "content": "no answer"});
     let again = report(&app, &other).await;
