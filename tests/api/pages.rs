@@ -1,5 +1,5 @@
-//! Tests of other sites' web pages, which must not be able to approve, and of the service's own
-//! page, which may approve.
+//! Tests that a person can decide a request on the service's own pages, and that a web page of
+//! another site cannot approve it.
 
 mod edits;
 mod origins;

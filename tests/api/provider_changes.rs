@@ -193,8 +193,8 @@ fn of_messages(message: &Value) -> Vec<String> {
     told.collect()
 }
 
-/// Returns the texts that are unique to this provider's turns. The provider must get them back byte
-/// for byte.
+/// Returns the texts that only this provider puts into its turns, such as a signature. Each later
+/// prompt to this provider must contain them byte for byte.
 fn own(provider: Provider) -> &'static [&'static str] {
     match provider {
         Chat => &[],

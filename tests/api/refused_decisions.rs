@@ -402,8 +402,8 @@ async fn page_with_one_button_has_none_once_the_tool_has_changed(on: On) {
         assert!(page.contains(reason), "{page}");
         assert_eq!(page.matches("</button>").count(), before - 1, "{page}");
     }
-    // The request's own page (the path without a verb) keeps its forms. An answer on that page
-    // makes the service ask people anew.
+    // The request's own page (the path without a verb) keeps its buttons. Any answer on that page
+    // withdraws the request, and the service judges the call again with the changed tool.
     let page = shown(&app, "").await;
     assert!(
         page.contains("</button>") && !page.contains(reason),

@@ -21,7 +21,8 @@ async fn wait_shows_the_commit_that_another_replica_made_before_it() {
     let path = format!("/resume/{request}/approve");
     let approved = other.owner().post(&path, &json!({})).await;
     assert_eq!(approved.str("/status"), "Completed", "{}", approved.text);
-    // The replica `app` has not read the task since it paused the task.
+    // The replica `app` last read the task when the task paused. The reply must show the end of the
+    // task, which the replica `other` has committed since then.
     let waits = app.owner().header("prefer", "wait=5");
     let shown = waits.get(&format!("/v1/tasks/{task}")).await;
     assert_eq!(shown.str("/status"), "Completed", "{}", shown.text);

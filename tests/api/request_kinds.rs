@@ -193,7 +193,7 @@ pub fn results_of<'i>(items: &'i [Value], call: &str) -> Vec<&'i Value> {
         .collect()
 }
 
-/// Returns the messages after the model's last turn in the model's last prompt.
+/// Returns the messages after the last assistant message in the model's last prompt.
 pub fn since_last_turn(app: &TestApp) -> Vec<Value> {
     let sent = app.model.sent();
     let messages = sent.last().unwrap()["messages"].as_array().unwrap();

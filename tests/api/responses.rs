@@ -9,7 +9,8 @@ use crate::support::test_app::{On, REFUNDS, TestApp, refunds};
 
 const ARGUMENTS: &str = "{ \"order\": 17,\n  \"amount\": 120.50 }";
 
-/// Starts a service with the refund agent on a Responses endpoint. The owner decides.
+/// Starts a service with the refund agent, whose model has a Responses endpoint. A task's owner
+/// decides its requests.
 async fn app(on: On, fake: &FakeResponses) -> TestApp {
     let openai = r#"provider: openai, base_url: "{model}""#;
     assert!(REFUNDS.contains(openai));

@@ -51,7 +51,8 @@ fn program<'a>(app: &'a TestApp, cookie: &str) -> Actor<'a> {
     app.anonymous().header("cookie", cookie)
 }
 
-/// Starts a service in which Bob may decide an open request. Returns the request's path, too.
+/// Starts a service with an open request that Bob may decide. Returns the service, and the path of
+/// the request's page.
 async fn with_request(on: On) -> (TestApp, String) {
     let app = TestApp::with_finance(on).await;
     let path = format!("/resume/{}", app.held().await.request);

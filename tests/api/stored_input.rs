@@ -1,6 +1,6 @@
-//! Tests of how long user input is kept. Of a POST with an idempotency key, the service keeps a
-//! hash of the body and not the body. The hash is keyed once `secrets.keys` is configured. An
-//! expired credential is removed.
+//! Tests of stored user input. To recognize a repeated POST with an idempotency key, the service
+//! keeps a hash of the body instead of the body. If `secrets.keys` is configured, this hash is a
+//! keyed hash. The worker removes an expired credential.
 
 use macro_rules_attribute::apply;
 use serde_json::json;

@@ -49,8 +49,9 @@ fn facts(items: &[Value]) -> Vec<(String, String)> {
     items.iter().map(fact).collect()
 }
 
-/// Asserts that the items after the first `before` are those of a superseding message that withdrew
-/// a request, and that exactly these results of tools are among them, each as in [`facts`].
+/// Asserts that the items after the first `before` items are, in this order: the withdrawal of a
+/// request, the results of tools in `results`, the superseding message, the model's answer and the
+/// end of the task. `results` has the texts that [`facts`] returns for the results.
 #[track_caller]
 fn withdrawn_with(items: &[Value], before: usize, results: &[&str]) {
     let found = facts(&items[before..]);
@@ -72,7 +73,8 @@ fn withdrawn_with(items: &[Value], before: usize, results: &[&str]) {
     assert_eq!(found, expected, "{items:#?}");
 }
 
-/// Returns the messages after the model's last turn in the last prompt, each as (role, content).
+/// Returns the messages after the last assistant message in the last prompt, each as (role,
+/// content).
 fn prompt(app: &TestApp) -> Vec<(String, String)> {
     let text = |message: &Value| {
         let content = &message["content"];
@@ -86,8 +88,8 @@ fn prompt(app: &TestApp) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Asserts that a late answer is refused, and that the refusal shows the request as withdrawn and
-/// no open request.
+/// Asserts that the service refuses a late answer. The refusal reports the request as withdrawn,
+/// and its list of open requests is empty.
 async fn is_too_late(app: &TestApp, question: &Question, kind: &str) {
     let body = match kind {
         "approval" => json!({"action": "approve"}),

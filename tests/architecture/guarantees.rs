@@ -73,7 +73,8 @@ impl Place {
         }
     }
 
-    /// Returns whether this file has the test at `path`. The path may leave out modules.
+    /// Returns whether this file has the test at `path`. The path need not name all modules above
+    /// the test.
     fn has(&self, path: &str) -> bool {
         let mut modules: Vec<_> = path.split("::").collect();
         let name = modules.pop().unwrap_or_default();

@@ -100,7 +100,8 @@ fn forbidden_imports(table: &Table, path: &str, text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Returns the place of a file as if `src/http` were the root of the crate.
+/// Returns the module that a file of `src/http` defines, as if `src/http` were the root of the
+/// crate. So each room of `http` counts as a top-level module.
 fn place(path: &str) -> Place {
     Place::of_file(&path.replacen("src/http/", "src/", 1))
 }

@@ -1,5 +1,6 @@
 //! Checks that `docs/operations.md` explains every message that the product logs at the levels
-//! `warn` and `error`, with its level, and that it explains no other message.
+//! `warn` and `error`, with its level. Also checks that the product's code contains every message
+//! that the page explains, at any level.
 
 use super::{Source, root, sources};
 
@@ -8,7 +9,8 @@ use super::{Source, root, sources};
 const WITHOUT_TEXT: [(&str, &str); 2] =
     [("src/app/database.rs", "{error}"), ("src/cli.rs", "{why}")];
 
-/// A row of a table of messages. A message that ends with `…` stands for all that begin so.
+/// A row of a table of messages. An entry that ends with `…` explains every message that begins
+/// with the text before the `…`.
 struct Row {
     messages: Vec<String>,
     levels: String,
@@ -30,8 +32,8 @@ fn product_code(source: &Source) -> &str {
     code.filter(|_| !source.is_of_tests()).unwrap_or_default()
 }
 
-/// Returns the level and the message of every line that the code logs as a warning or an error. The
-/// message is the last argument of the macro.
+/// Returns the level and the message of each `warn!` and each `error!` in `code`. The message is
+/// the last argument of the macro.
 fn logged(code: &str) -> Vec<(String, String)> {
     let text = r#""(?:[^"\\]|\\.)*""#;
     let call = format!(r#"(?s)\b(warn|error)!\((?:[^"]|{text})*?({text})\s*,?\s*\)"#);

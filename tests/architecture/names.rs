@@ -175,7 +175,7 @@ fn declared_names(text: &str, names: &BTreeSet<String>) -> Vec<String> {
 fn members(tokens: &[Token]) -> Vec<&str> {
     let is_enum = tokens.first().is_some_and(|token| token.text == "enum");
     let words: Vec<&str> = tokens.iter().map(|token| token.text.as_str()).collect();
-    // The declaration of a type without a block ends with a semicolon.
+    // If the first of `{` and `;` is a semicolon, the type has no block.
     let body = words.iter().position(|word| ["{", ";"].contains(word));
     let Some(body) = body.filter(|at| words[*at] == "{") else {
         return Vec::new();
@@ -276,8 +276,8 @@ fn room_of(path: &str) -> String {
     module.join("::")
 }
 
-/// Returns the names of the types in `text` that are declared with `pub` or `pub(…)`. So a private
-/// type and an associated type, which has its name from the trait, are left out.
+/// Returns the names of the types that `text` declares with `pub` or `pub(…)`. Leaves out private
+/// types. Also leaves out associated types, because a trait gives them their names.
 fn visible_types(text: &str) -> Vec<String> {
     let tokens = tokens(text);
     let word = |at: usize| tokens.get(at).map_or("", |token| token.text.as_str());

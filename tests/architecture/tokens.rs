@@ -80,8 +80,8 @@ pub fn reached_rooms(place: &Place, text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Reads one path or group of an import that begins at `at`, relative to the module `base`. Adds
-/// the rooms that the path or group names to `found`. Returns the index of the next token.
+/// Reads the path or group at the index `at`, and resolves it as part of the module `base`. Adds
+/// each room that the path or group names to `found`. Returns the index of the token after it.
 fn follow(
     tokens: &[Token],
     mut at: usize,

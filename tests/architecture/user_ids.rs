@@ -12,7 +12,8 @@ const COMPARED: [&str; 12] = [
     "spelling(record) == user.as_str()",
     "vote.by == LOCAL_USER",
     "k.user_id = $2 and k.path = $3",
-    // In the entries below, the parameters are stored spellings, which `Store::spellings` returns.
+    // The SQL texts below compare byte by byte on purpose: `Store::spellings` has already returned
+    // each stored spelling of the user's id, and the parameter is one of these spellings.
     "kind = $3 and name = $4",
     "kind = $2 and name = $3",
     "kind = $4 and name = $5",

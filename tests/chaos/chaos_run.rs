@@ -162,8 +162,9 @@ pub fn say(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
-/// Returns a message for each kind of event that was too rare for a run to prove anything. Each
-/// kind is given as (name, number of events that happened, minimum number of events).
+/// Returns a message for each kind of event that happened less often than its minimum, because a
+/// run with too few such events proves nothing. `least` has each kind as (name, number of events
+/// that happened, minimum).
 pub fn too_few(least: &[(&str, u64, u64)]) -> Vec<String> {
     let few = least
         .iter()

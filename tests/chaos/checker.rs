@@ -53,8 +53,8 @@ pub struct Findings {
     pub decisions: usize,
     /// The number of reconcile requests.
     pub to_human: usize,
-    /// The number of call starts that got no result because the process died. A start does not
-    /// count if the process of `tool_server.rs`, which the tools call, broke the connection.
+    /// The number of times that a process died between the start of a call and its result. A call
+    /// whose connection was broken by the tools' process (`tool_server.rs`) does not count.
     pub cut_off: usize,
     /// The number of calls that a process started after another process had started the task's
     /// previous call.

@@ -136,8 +136,8 @@ async fn client_whose_answer_is_cut_at_any_byte_gets_the_same_result_and_its_cal
 async fn mcp_client_whose_answer_is_cut_at_any_byte_gets_the_same_result_and_its_call_ran_once(
     on: On,
 ) {
-    // An answer that takes a second becomes an event stream. With this clock, the second never
-    // ends.
+    // If an answer is not ready after one second, the service sends it as an event stream. This
+    // clock never ends the wait of one second, so the service sends every answer as JSON.
     let clock = EndlessSleep::new(|time| time == Duration::from_secs(1));
     let app = TestApp::timed(on, &yaml(""), clock).await;
     let line = Forwarder::to_service(&app.url()).await;

@@ -307,7 +307,7 @@ impl Kill<'_> {
                 let tasks = scenario(&people, &deaths).await;
                 statuses(&people, &tasks).await
             } => Ok(said),
-            // If the branch above ends first, `select!` drops this future, which kills the service.
+            // If the scenario ends first, `select!` drops this future. The drop kills the process.
             end = restart_after_kills(&replica, &armed, &model, &deaths, deadline) => Err(end),
         };
         let mut wrong = people.complaints();
@@ -377,11 +377,11 @@ async fn scenario(
     point: &str,
     deaths: &AtomicU32,
 ) -> Vec<String> {
-    // The call of the first task lasts long. So the task's lease is renewed, and the second task
-    // gets no slot and is queued after a moment. The POST of the first task must return before the
-    // task ends, or its slot would be free for the second task. On a stalled machine, the call may
-    // end before the second task is queued. In that case no failpoint `queue.…` is reached, and the
-    // loop creates two more tasks.
+    // The call of the first task lasts long, so the process renews the task's lease. The first task
+    // keeps the only slot, so the process queues the second task. The POST of the first task does
+    // not wait for this task, so the test creates the second task before the slot is free. On a
+    // stalled machine, the call may end before the second task is queued. Then the process reaches
+    // no failpoint `queue.…`, and the loop creates two more tasks.
     let mut tasks = Vec::new();
     let first = loop {
         let first = people.create_waiting(&format!("long {number}"), 0).await;
@@ -396,7 +396,7 @@ async fn scenario(
     // The message `doubt` leads to a call whose outcome is unknown.
     say(people, &first, &format!("doubt {number}")).await;
     people.settle(&first).await;
-    // The model fails and is asked again later.
+    // The model fails, and so does the task. Later, a retry of the task asks the model again.
     let failing = format!("failing {number}");
     model.fails_on(&failing);
     say(people, &first, &failing).await;
@@ -448,9 +448,9 @@ async fn scenario(
     tasks
 }
 
-/// Waits at most 10 s for a late result of the task; a call times out after 2 s. Returns whether
-/// the late result has come. Returns `true` also if the process has died more than `before` times,
-/// because the late result is then lost.
+/// Waits until the task has a late result and returns `true`, or returns `false` after 10 s. A call
+/// times out after 2 s. If the process has died more than `before` times, the late result is lost,
+/// so the function no longer waits for it and returns `true`.
 async fn late_result_comes(people: &People, task: &str, deaths: &AtomicU32, before: u32) -> bool {
     let deadline = Instant::now() + Duration::from_secs(10);
     while deaths.load(Ordering::Relaxed) == before && !people.has(task, "late_result").await {

@@ -140,8 +140,8 @@ async fn failed_call_is_an_error_with_the_text_of_its_tool() {
 /// after the call has started.
 async fn quick_call_is_told_with_its_result(app: &TestApp, wait: &str) {
     let params = json!({"name": "tag", "arguments": {"text": "x"}});
-    // The service waits one second for a call that runs, even if the client does not wait. On a
-    // busy machine the call may take longer, so the test tries again.
+    // Even if the client does not wait, the service waits one second for the tool of a call that it
+    // has started. On a busy machine the tool may answer later, so the test tries again.
     for tries in 1.. {
         app.tool.close();
         let answered_late = async {

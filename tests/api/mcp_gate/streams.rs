@@ -21,7 +21,7 @@ pub(super) fn messages(content_type: &str, text: &str) -> Vec<Value> {
         .collect()
 }
 
-/// Waits until the approver has a pending request, and returns the first request.
+/// Waits until the approver has a pending request. Returns the first of the pending requests.
 pub(super) async fn until_held(app: &TestApp) -> Value {
     let first = async || {
         let inbox = app.approver().get("/v1/requests?status=pending").await;
@@ -53,7 +53,7 @@ async fn canceled_request_gets_no_answer_and_its_approval_waits_for_the_next_cal
     assert_eq!(reply.status, 200, "{}", reply.text);
     let said = messages(reply.header("content-type"), &reply.text);
     assert_eq!(said, Vec::<Value>::new(), "{}", reply.text);
-    // A moment after the reply, the service stores that the client has left.
+    // Only after its reply, the service stores that the client no longer waits: it stores time 0.
     let is_stored = async || asker_until(&app, &task).await == Some(Time(0));
     until("the client counts as gone", is_stored).await;
     let held = call(&app, "0", &refund(120)).await;

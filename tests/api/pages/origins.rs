@@ -42,8 +42,8 @@ const HOSTILE: [Attempt; 12] = [
     ),
 ];
 
-/// Asserts that a service without accounts reports only its health under another name or through a
-/// proxy.
+/// Asserts that a service without accounts refuses each HTTP request that names another host or
+/// comes through a proxy. Only the health check works through a proxy.
 async fn other_hosts_and_proxies_are_refused(app: &TestApp, approve: &str) {
     for host in [
         "evil.example",

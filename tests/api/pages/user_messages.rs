@@ -1,4 +1,5 @@
-//! Tests that the page of a request shows the user's message, and what followed the decision.
+//! Tests that the page of a request shows the user's message and, after the decision, the events
+//! that followed it.
 
 use macro_rules_attribute::apply;
 use serde_json::json;

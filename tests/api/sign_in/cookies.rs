@@ -7,7 +7,7 @@ use super::{HTML, browser, cookie, encoded, post, program};
 use crate::support::fake_chat_completions::text_answer;
 use crate::support::test_app::{ALICE, BOB, On, TestApp, WEB, refunds};
 
-/// Starts the service with this `public_url`. Members of `finance` decide.
+/// Starts the service with this `public_url`. Members of `finance` decide the requests.
 async fn at(on: On, public_url: &str) -> TestApp {
     let server = format!("\nserver: {{ public_url: \"{public_url}\" }}\n");
     TestApp::with(on, &(refunds("{ groups: [finance] }") + &server)).await

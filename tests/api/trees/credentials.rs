@@ -278,8 +278,8 @@ async fn login_of_a_working_sub_agent_is_redacted_in_its_siblings(on: On) {
     let end = answer(&beside, "analyst", yes).await;
     assert_eq!(end.str("/status"), "Completed", "{}", end.text);
     for task in tree(&app, &root_id).await {
-        // The login is part of the test's script, which the root's message and the arguments of
-        // calls to sub-agents contain. The texts below must not contain the login.
+        // The test's script contains the login. The root's message and the arguments of calls to
+        // sub-agents contain the script, so the check leaves them out.
         let items = items(&app, &id(&task)).await;
         let said: Vec<_> = items
             .iter()

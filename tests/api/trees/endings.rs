@@ -1,5 +1,5 @@
-//! Tests of trees in which a task is canceled or fails, and of the work that goes on afterwards: in
-//! the other tasks, after a retry, and after the user's next message.
+//! Tests of trees in which a task is canceled, a task fails, or a request expires. The tests check
+//! how the other tasks go on, and the effects of a retry and of the user's next message.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -27,8 +27,8 @@ async fn all_over(app: &TestApp, root: &str) {
     assert_invariants(app, root).await;
 }
 
-/// Returns the number of calls that the tasks of a tree made. Calls of other trees do not count: a
-/// call that was in flight when its tree was canceled may arrive during the next run of the race.
+/// Returns the number of calls that the tool has received from the tasks of this tree. The tool may
+/// also receive a call of the previous tree, if the call was in flight when that tree was canceled.
 async fn ran_in(app: &TestApp, root: &str) -> usize {
     let tasks: Vec<String> = tree(app, root).await.iter().map(id).collect();
     let calls = app.tool.ledger();

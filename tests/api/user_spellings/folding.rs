@@ -1,4 +1,5 @@
-//! Tests which names folding joins, and what stored names are worth after `user_ids` has changed.
+//! Tests which names folding treats as different people, and how the service compares stored names
+//! after the setting `user_ids` has changed.
 
 use macro_rules_attribute::apply;
 use serde_json::json;
@@ -70,7 +71,8 @@ async fn stored_votes_of_two_spellings_count_once_after_ids_are_folded(on: On) {
     assert_eq!(status_for(&app, "olga", &old.task).await, 403);
     app.restart_with(|yaml| yaml.replace("user_ids: exact", "user_ids: folded"))
         .await;
-    // With each spelling, the owner finds the task, and the owner's approval is refused.
+    // Each spelling names the owner of the task. The list of tasks shows the task to its owner, but
+    // the service refuses the owner's approval.
     for spelling in ["Olga", "olga", "OLGA"] {
         assert_eq!(
             ids(&app
@@ -147,8 +149,9 @@ async fn call_approved_by_two_spellings_is_asked_again_after_ids_are_folded(on: 
     }
     app.restart_with(|yaml| yaml.replace("user_ids: exact", "user_ids: folded"))
         .await;
-    // After the rejection of the second call, the turn goes on. With folded user ids, the two
-    // approvals of the first call are of one person, so a new request asks about this call.
+    // With folded user ids, both approvals of the first call come from one person, but the rule
+    // requires two people. So after the rejection of the second call, the service does not run the
+    // first call, and opens a new request for it.
     let rest = app
         .approver()
         .post(

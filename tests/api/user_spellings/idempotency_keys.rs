@@ -1,4 +1,4 @@
-//! Tests how an idempotency key replays the reply to its user, whichever spelling is sent.
+//! Tests that an idempotency key belongs to one user, under every spelling of the user's name.
 
 use futures_util::future::join_all;
 use macro_rules_attribute::apply;

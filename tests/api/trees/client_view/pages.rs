@@ -38,8 +38,8 @@ async fn journal(app: &TestApp, root: &str) -> Vec<JournalEvent> {
     events.collect()
 }
 
-/// Returns the beginning of the line that a timeline has for an event. The tree's root is the
-/// supervisor.
+/// Returns the text with which the line for this event begins in the timeline of the root's page.
+/// The root is a task of the supervisor.
 fn line(event: &JournalEvent) -> String {
     let path = match event.agent.as_str() {
         "supervisor" => "",
@@ -180,8 +180,8 @@ async fn page_of_a_sub_agent_names_no_unreadable_event_outside_the_page(on: On) 
     let app = trees(on, "").await;
     let root = paused(&app, &analyst_asks()).await;
     let analyst = id(&only(&app, &root.str("/task_id"), "analyst").await);
-    // After the approval, the event number of the root's pause lies between the numbers of the
-    // analyst's events before and after the approval.
+    // The analyst's events after the approval have higher numbers than the root's pause, and the
+    // earlier ones have lower numbers. So the numbers of the analyst's events have a gap.
     approve(&app.owner(), &open(&root)[0].1).await;
     let of_analyst = format!("where task_id = {}", app.database.id(&analyst));
     let numbers = format!(

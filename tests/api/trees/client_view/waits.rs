@@ -1,4 +1,5 @@
-//! Tests clients that wait for a tree, or decide, while some of its tasks run.
+//! Tests of clients that wait for a tree of which some tasks run, and of a decision about one task
+//! while another task of the tree runs.
 
 use macro_rules_attribute::apply;
 use serde_json::json;
