@@ -65,8 +65,8 @@ async fn replica_frozen_before_a_call_neither_sends_nor_overwrites_when_it_wakes
         "{}",
         first.last_log_lines()
     );
-    // Lets the woken replica drive another task to its end. A replica that wrongly sends the call
-    // of the first task has sent the call by then.
+    // While the woken replica drives another task to its end, it has time to send the first task's
+    // call wrongly. The ledger would then have a third execution.
     let next = of_first.create("small 2").await;
     assert_eq!(of_first.settle(&next).await, "Completed");
     assert_eq!(tool_server.ledger().len(), 2);

@@ -1,6 +1,6 @@
-//! Agents that propose calls at a gate until they have a verdict. A call that the service runs is
-//! identified by the bytes of its arguments. A call that an agent runs itself is identified by a
-//! key.
+//! Agents that repeat the proposal of a call at a gate until they know how the call ended. The gate
+//! recognizes a repeated proposal by its idempotency key if the agent runs the call. If the service
+//! runs the call, the proposal has no key: the gate recognizes it by session, tool and arguments.
 
 use serde_json::{Value, json};
 
@@ -127,17 +127,17 @@ impl People {
         });
     }
 
-    /// Ends the calls at the gate that no agent asks about any more. Returns all calls at the gate.
-    /// Records a complaint if there are fewer than `least` calls.
+    /// Brings the tasks of all calls at the gate to their ends, after the agents have finished.
+    /// Returns these tasks. Records a complaint if there are fewer than `least` of them.
     pub async fn end_gate_calls(&self, least: u64) -> Vec<String> {
         let calls = self.listed_at("&agent=coding").await;
         if (calls.len() as u64) < least {
             self.complain(format!("vacuous: {} calls at the gate", calls.len()));
         }
         for task in &calls {
-            // A call that may have run pauses its task until a person answers. `look` sends that
-            // answer, so this loop ends once the task continues. The next loop cancels a call that
-            // still waits for its agent.
+            // A call that may have run pauses its task with a reconcile request. `answer_once`
+            // answers this request, so this loop ends once the task continues. The next loop
+            // cancels the task if its call still waits for its agent.
             while self.answer_once(task).await == "Paused" {
                 pause().await;
             }

@@ -44,7 +44,8 @@ async fn database_that_is_down_lets_no_gate_call_through() {
 async fn connection_cut_at_any_byte_of_a_gate_call_gives_one_permit_and_runs_one_call() {
     let database = Database::postgres().await;
     let line = Forwarder::to(database.url()).await;
-    // A permit of this test is never reported, so it must not end before a long run does.
+    // This test never reports the outcome of a permitted call. So `run_within` exceeds the time of
+    // the longest run: no permit expires during the test.
     let app = TestApp::at_with(line.url(), &yaml("run_within: 24h")).await;
     let ask = async |key: String, body| -> Reply {
         loop {

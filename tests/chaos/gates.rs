@@ -38,8 +38,8 @@ const POINTS: [&str; 15] = [
 ];
 
 /// The failpoints at two commits of a call that an agent runs itself: the commit of its permit and
-/// the commit of its report. Calls that the service runs reach the same failpoints. So these
-/// failpoints are tested in runs in which agents run all calls.
+/// the commit of its report. In the runs of [`POINTS`], a call that the service runs may reach
+/// these failpoints first. So they are tested once more, in runs in which agents run all calls.
 const POINTS_ELSEWHERE: [&str; 4] = [
     "tool_started.before",
     "tool_started.committed",
@@ -47,10 +47,10 @@ const POINTS_ELSEWHERE: [&str; 4] = [
     "tool_result.committed",
 ];
 
-/// The failpoints at a commit that stores the presence of an asker and nothing else. An allowed
-/// call reaches them when its result has been delivered, which `gate.delivering` and
-/// `gate.delivered` test. So these failpoints are tested in runs in which people decide all calls:
-/// the first such commit then ends the presence of an asker whose wait is over.
+/// The failpoints at a commit that stores the presence of an asker and nothing else. For an allowed
+/// call, this commit records the delivery of the result, which `gate.delivering` and
+/// `gate.delivered` already test. So the runs with these failpoints have only calls that people
+/// decide. In these runs, the first such commit ends the presence of an asker whose wait is over.
 const POINTS_OF_PRESENCE: [&str; 2] = ["keep.before", "keep.committed"];
 
 const ALL: &[Kind] = &Kind::ALL;

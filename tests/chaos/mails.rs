@@ -14,8 +14,7 @@ use crate::support::fake_mail_server::FakeMailServer;
 use crate::support::pause;
 use crate::support::test_app::On;
 
-/// The failpoints at which processes are killed. At each failpoint, one process is killed when it
-/// reaches the failpoint for the first time, and the next process when it does so a second time.
+/// The failpoints at which [`KilledReplica::killed_at`] kills processes.
 const POINTS: [&str; 4] = [
     "spread.committed",
     "deliver.claimed",
@@ -30,8 +29,8 @@ fn refund() -> Value {
 /// The address to which a mail was sent, and the ids of the questions that the mail is about.
 type About = (String, BTreeSet<String>);
 
-/// Returns the ids of the mails about these requests, by address and questions. The list has one id
-/// for each time that a mail was sent.
+/// Returns the ids of the mails that arrived, grouped by address and by the requests that the mail
+/// is about. If a mail arrived twice, its group has the mail's id twice.
 fn mail_ids(server: &FakeMailServer, requests: &[String]) -> BTreeMap<About, Vec<String>> {
     let mut told: BTreeMap<About, Vec<String>> = BTreeMap::new();
     for mail in server.all() {
@@ -94,8 +93,8 @@ async fn killed_sender_loses_no_mail_on_sqlite() {
     killed_at_each_point(On::Sqlite, "0s").await;
 }
 
-/// Gathered mails wait until the leases of the killed process have run out. The test runs on
-/// Postgres, whose clock the test can set ahead past these leases.
+/// The killed process leaves leases, and gathered mails wait until these leases have run out. So
+/// the test runs only on Postgres, where it can set the clock ahead past the end of the leases.
 #[apply(with_failpoints)]
 async fn killed_sender_loses_no_gathered_mail_on_postgres() {
     killed_at_each_point(On::Postgres, "500ms").await;

@@ -19,8 +19,7 @@ use crate::support::fake_tool::FakeTool;
 use crate::support::test_app::{ALICE, On};
 use crate::support::{http_client, pause};
 
-/// The failpoints at which processes are killed. At each failpoint, one process is killed when it
-/// reaches the failpoint for the first time, and the next process when it does so a second time.
+/// The failpoints at which [`KilledReplica::killed_at`] kills processes.
 const POINTS: [&str; 5] = [
     "task_status.committed",
     "spread.committed",
@@ -130,8 +129,9 @@ impl KilledReplica {
         None
     }
 
-    /// At each point, kills one process when it reaches the point for the first time, and the next
-    /// process when it does so a second time. Creates tasks until each process has died.
+    /// Starts two processes for each point, one after the other. The first process dies the first
+    /// time that it reaches the point. The second process dies the second time that it reaches the
+    /// point. Creates tasks until each process has died.
     pub async fn killed_at(&mut self, points: &[&str]) {
         for point in points {
             for pass in [1, 2] {

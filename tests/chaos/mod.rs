@@ -51,8 +51,8 @@ macro_rules! with_failpoints {
 }
 pub(crate) use with_failpoints;
 
-/// Writes a configuration file into the folder, in which `{model}`, `{tool}` and the variables have
-/// their values. Returns the file's path.
+/// Replaces `{model}`, `{tool}` and the [`VARIABLES`] in `yaml` by their values, adds the database,
+/// and writes the result to a file in `folder`. Returns the file's path.
 fn write_configuration(
     folder: &Path,
     yaml: &str,
@@ -118,7 +118,7 @@ impl ServiceFixture {
     }
 }
 
-/// Returns the path to which the first open request of a task is answered.
+/// Returns the path of the POST that answers the first open request of a task.
 fn resume_path(task: &Value) -> String {
     let request = &task["pending"][0]["request_id"];
     format!("/resume/{}", request.as_str().unwrap())

@@ -146,8 +146,9 @@ fn binary() -> PathBuf {
         .map_or_else(|| env!("CARGO_BIN_EXE_holdpoint").into(), PathBuf::from)
 }
 
-/// Returns a free port below the range of outgoing connections, so that the port stays free while
-/// its replica is down. No other test process gets the port before this process ends.
+/// Returns a free port below the system's ephemeral ports. No outgoing connection gets such a port,
+/// so the port stays free while its replica is down. No other test process gets the port before
+/// this process ends.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     static RESERVATIONS: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());

@@ -410,7 +410,7 @@ async fn promoted_standby_is_recognized_by_a_running_replica_and_runs_nothing_ag
     let standby = Cluster::resume(&fixture.path("second"), "", std::process::id());
     fs::remove_file(&socket_folder).unwrap();
     symlink(fixture.path("second"), &socket_folder).unwrap();
-    // The standby accepts connections, but the service is not ready yet.
+    // The replica refuses the standby until its promotion, so the replica is not ready.
     while process.ready().await != Some(503) {}
     let (status, refused) = process
         .post("/v1/tasks", &json!({"input": "small"}), 0)

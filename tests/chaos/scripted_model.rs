@@ -269,9 +269,11 @@ fn scripted_answer(said: &str, turn: usize) -> ScriptedAnswer {
     }
 }
 
-/// Returns the calls of turn number `turn`, counted from 0: one to three calls, or none if `turn`
-/// is at least `turns`. In a few calls, the argument `fault` is not empty: `no` makes the simulated
-/// people reject the call, and any other value names the way in which the test's tool misbehaves.
+/// Returns the calls of one turn, whose number is `turn`, counted from 0. Each of the first `turns`
+/// turns has one to three calls. Every later turn has no calls.
+///
+/// A few calls have a non-empty argument `fault`. The value `no` makes the simulated people reject
+/// the call. Any other value names the way in which the test's tool misbehaves.
 fn storm(
     turns: u64,
     number: u64,

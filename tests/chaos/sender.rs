@@ -78,11 +78,12 @@ struct Plan {
     /// eleven cases, the replica is frozen before its kill: `SIGSTOP` freezes the replica right
     /// after the replica has sent a message, and the replica wakes up after its leases are lost.
     kills: u64,
-    /// Whether the entry `gathered` also sends mails. Its next mail to a person waits until the
-    /// lease of the previous mail to this person is over.
+    /// Whether the configuration also has the entry `gathered`. If a replica is killed while it
+    /// sends this entry's mail to a person, the next mail to this person waits until the replica's
+    /// lease is over.
     gathers: bool,
-    /// Whether the frozen processes sleep until their leases are over. Otherwise the test ends all
-    /// leases itself.
+    /// Whether about half of the frozen processes stay frozen until their leases are over. During
+    /// every other freeze, the test ends all leases itself.
     sleeps: bool,
     within: Duration,
 }
@@ -312,8 +313,8 @@ impl FaultInjector<'_> {
             .ok()
     }
 
-    /// Waits until the process has frozen itself at its failpoint. Freezes the process if it has
-    /// not done so within four seconds. Wakes the process after its leases have ended.
+    /// Waits at most four seconds until the process freezes itself at its failpoint. Then freezes
+    /// the process if it still runs. Wakes the process after its leases have ended.
     async fn freeze(&self, process: &mut Process, draw: u64) {
         let deadline = Instant::now() + Duration::from_secs(4);
         while !process.frozen() && Instant::now() < deadline {
@@ -321,8 +322,8 @@ impl FaultInjector<'_> {
         }
         let exact = process.frozen();
         process.signal(Signal::STOP);
-        // If the test does not wait until the leases are over, it ends the leases itself. Then the
-        // process wakes up before another replica has looked for lost leases.
+        // The wait gives other replicas the time to take over the lost leases. Without the wait,
+        // the process wakes up before another replica has looked for lost leases.
         if self.plan.sleeps && draw.is_multiple_of(2) {
             within(LEASE).await;
         } else {

@@ -28,7 +28,7 @@ pub enum Acknowledged {
         request: String,
         action: &'static str,
     },
-    /// The service replied with the status 409, so this decision of another person is stored.
+    /// The service refused a decision with the status 409, because it had already stored this one.
     Overruled {
         task: String,
         request: String,
@@ -36,12 +36,13 @@ pub enum Acknowledged {
     },
 }
 
-/// The number of events of each kind. A run proves nothing if these events are too rare.
+/// The numbers of repetitions and conflicts in a run. A run with too few of them proves nothing.
 #[derive(Debug, Default)]
 pub struct Counts {
     /// The number of POSTs that were repeated with the same idempotency key.
     pub repeated: AtomicU64,
-    /// The number of replies that the service replayed from an earlier reply.
+    /// The number of replies with the header `Idempotency-Replayed`: the service repeated the reply
+    /// to an earlier POST with the same idempotency key.
     pub replayed: AtomicU64,
     /// The number of decisions among the repeated POSTs.
     pub repeated_decisions: AtomicU64,
@@ -355,8 +356,8 @@ impl People {
             }),
             (409, Some("already_decided")) => {
                 self.counts.conflicts.fetch_add(1, Ordering::Relaxed);
-                // If no other person decides, the conflict must come from an earlier attempt of
-                // this person.
+                // If no other person decides, only an earlier decision of this person can cause
+                // the conflict. Without such a decision, the conflict is an error.
                 let repeated = self.attempted.lock().unwrap()[&request].len() > 1;
                 if alone && !repeated {
                     self.complain(format!(

@@ -1,7 +1,9 @@
-//! Lists the commands of the shell blocks that `commands.rs` does not run (`sh no-run`): those that
-//! another test runs, those that a test of this file runs, and those that no test runs. The tests
-//! fail if such a command is in none of the lists, if a listed command no longer exists, or if the
-//! listed file does not run the command's program.
+//! Lists the commands of the shell blocks that are marked `sh no-run`. `commands.rs` does not run
+//! these blocks. Another test runs the commands in `ELSEWHERE`, a test of this file runs those in
+//! `HERE`, and no test runs those in `NEVER`.
+//!
+//! A test fails if a command is not in exactly one list, or if a page no longer has a listed
+//! command. A test also fails if a file in `ELSEWHERE` does not run the program of its command.
 
 use std::os::unix::fs::symlink;
 use std::process::{Command, Stdio};
@@ -10,7 +12,8 @@ use super::commands::commands;
 use super::{Block, blocks, pages, read, root};
 
 /// Commands that another test runs: the page, the beginning of the command, and the file that runs
-/// the same command with other arguments. A file in Rust sends the request of a `curl` by itself.
+/// the same command with other arguments. For a `curl` command, a file in Rust sends the HTTP
+/// request itself.
 const ELSEWHERE: [(&str, &str, &str); 22] = [
     // `tests/mcp/readme.py` runs the text of this block.
     ("README.md", "holdpoint mcp lock", "tests/mcp/readme.py"),
@@ -162,9 +165,10 @@ fn left_out() -> Vec<(Block, Vec<String>)> {
         .collect()
 }
 
-/// Returns the words of which a file that runs `command` has at least one: the name of the program,
-/// or for `holdpoint` the name of the subcommand, because the tests know the program by its path.
-/// A request of `curl` is also known by its path.
+/// Returns words that show that a file runs `command`: such a file contains at least one of them.
+/// - For `holdpoint`, the word is the subcommand, because the tests start the program by its path.
+/// - For `curl`, the words are `curl` and the path of the URL.
+/// - For any other program, the word is the program's name.
 fn evidence(command: &str) -> Vec<&str> {
     let mut words = command
         .split_whitespace()

@@ -61,8 +61,8 @@ impl Process {
         task
     }
 
-    /// Answers the first open request of a task. The service replies once the task waits or has
-    /// ended, but after `wait` seconds at the latest. Returns the task.
+    /// Answers the first open request of a task, and returns the task. The service delays its reply
+    /// until the task waits or has ended, but for at most `wait` seconds.
     pub async fn answer(&self, task: &Value, answer: &Value, wait: u32) -> Value {
         let request = task["pending"][0]["request_id"]
             .as_str()

@@ -55,8 +55,8 @@ pub struct Findings {
     /// counts the pairs whose question was closed before a mail was sent.
     pub told: usize,
     pub dropped: usize,
-    /// The number of claims that took a delivery over: another replica had held the delivery's
-    /// previous lease, or the test had ended this lease.
+    /// The number of claims of deliveries whose previous lease ended without a recorded attempt.
+    /// Counts a claim only if another replica held this lease, or if the test ended this lease.
     pub taken_over: usize,
 }
 
@@ -263,9 +263,9 @@ fn every_question_was_mailed(
     }
 }
 
-/// Returns the deliveries whose mail arrived. Deliveries to one person whose attempts were recorded
-/// in the same transaction belong to one mail. A mail lists at most 20 of the questions of its
-/// deliveries, and the mail's id is computed from the ids of its deliveries.
+/// Returns the deliveries whose mail arrived. All deliveries to a person whose last attempts were
+/// recorded in the same transaction belong to one mail. [`message_id`] computes the mail's id from
+/// the ids of these deliveries. The mail lists the questions of these deliveries, but at most 20.
 fn mailed(evidence: &Evidence) -> BTreeSet<&str> {
     let stored = &evidence.stored;
     let records = stored.audit.iter().filter(|line| line.what == "recorded");
