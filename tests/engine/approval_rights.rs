@@ -292,8 +292,8 @@ async fn approval_through_a_key_counts_only_while_that_key_may_speak_for_people(
             }],
             false,
         ),
-        // Bob approved through the key `web`. Bob's own key alone does not keep this approval
-        // valid.
+        // Bob approved through the key `web`, which is now missing. Bob's own key does not replace
+        // it, so the approval does not count.
         (vec![account("bob", &["finance"])], false),
     ];
     for (accounts, counts) in table {
@@ -367,7 +367,8 @@ async fn owner_does_not_count_as_a_member_of_a_group(fixture: StoreFixture) {
             Refusal::Forbidden(_)
         ));
     }
-    // A vote of the owner that is already in the journal does not count either.
+    // The roster counts a vote of Bob as a member of the group. It does not count the same vote
+    // of Alice, who is the owner.
     let roster = known([web()]);
     let approvers = last_open_request(&harness, task).await.terms.approvers;
     let vote = |by: &str| holdpoint::task::decision::Vote {

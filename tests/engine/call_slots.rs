@@ -1,5 +1,5 @@
-//! Tests a tool that limits the number of its attempts in flight by slots. A call that waits for a
-//! slot has not started, and the time limit for sending the call does not run yet.
+//! Tests a tool whose slots limit the number of its attempts in flight. While a call waits for a
+//! slot, it has not started, and its time limit for sending has not begun.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -109,7 +109,8 @@ async fn call_that_waits_for_a_slot_while_its_process_stops_is_left_to_another_p
     until_judged(&harness, task).await;
     engine.shut_down(Duration::ZERO).await;
     drop(taken);
-    // A driver that wrongly took the slot would free the slot only after it had run the call.
+    // If the driver wrongly took the slot, the slot would become free only after the call had run,
+    // and the assertion below would find its start.
     until("the slot is free", async || slots.available_permits() > 0).await;
     assert_eq!(progress(&harness, task).await, ["judged"]);
     harness.finish(task).await;

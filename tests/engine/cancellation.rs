@@ -81,9 +81,10 @@ async fn around_its_start(store: &Store, task: TaskId, round: usize) {
     }
 }
 
-/// The number of tasks that the engine runs at once. Each task must find a slot, because no worker
-/// runs that could claim a queued task. Even two chunks of 48 rounds, with a task per round, need
-/// fewer slots.
+/// The maximum number of tasks that the engine runs at once. Each new task needs a free slot,
+/// because a task without a slot is queued, and no worker runs that could claim it. At most 48
+/// rounds with a task each begin at once, so the slots suffice even if the tasks of the previous 48
+/// rounds still run.
 const SLOTS: usize = 256;
 
 async fn canceled_around_their_start(fixture: StoreFixture, elsewhere: bool) {
@@ -111,8 +112,8 @@ async fn canceled_around_their_start(fixture: StoreFixture, elsewhere: bool) {
     };
     let mut canceled: BTreeMap<String, Instant> = BTreeMap::new();
     let mut tasks = Vec::new();
-    // If the driver is on another replica, a cancel may wait until the call can no longer be sent.
-    // To save time, 48 rounds run at once in that case.
+    // A cancel on the driver's replica is answered quickly. A cancel on another replica may wait
+    // until the driver can no longer send the call. So 48 such rounds run at once, to save time.
     let together = if elsewhere { 48 } else { 1 };
     for rounds in (0..TIMES).collect::<Vec<_>>().chunks(together) {
         answered.store(false, Ordering::SeqCst);

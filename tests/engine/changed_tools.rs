@@ -37,15 +37,16 @@ struct Server {
     live: Mutex<Option<DefinitionChange>>,
     /// The difference that the last comparison with the server found.
     known: Mutex<Option<DefinitionChange>>,
-    /// If set to a number n, `prepare` finds no difference. The n-th call of `definition_change`
-    /// after `prepare` finds the difference, as if another task had meanwhile compared the
-    /// definitions. `looks` counts these calls.
+    /// If `None`, `prepare` compares the definitions and so finds the difference. If `Some(n)`, the
+    /// n-th call of `definition_change` after `prepare` finds it, as if another task had meanwhile
+    /// compared the definitions.
     finds: Mutex<Option<u32>>,
+    /// The number of calls of `definition_change` since the last `prepare`.
     looks: Mutex<u32>,
     /// Whether the server leaves requests for its tools unanswered.
     down: Mutex<bool>,
-    /// If set, the next `prepare` before a start notifies `preparing`, and then waits for this
-    /// channel.
+    /// If set, the next `prepare` with a `StartReason` notifies `preparing`. It then waits until
+    /// the test sends on this channel.
     held: Mutex<Option<oneshot::Receiver<()>>>,
     preparing: Notify,
     starts: Mutex<Vec<Option<StartReason>>>,

@@ -136,8 +136,8 @@ async fn requests_of_a_newer_version_do_not_keep_later_ones_from_expiring(fixtur
     damage(&harness.fixture, broken, NEWER, "seq = 2").await;
     harness.fixture.forward(Duration::from_hours(25));
     let engine = harness.engine(4);
-    // Each of the first two rounds passes over a hundred requests that the replica cannot
-    // close. The third round reaches the request that the replica can close.
+    // The replica cannot read the task `broken` and its requests, so each of the first two rounds
+    // skips a hundred of these requests. The third round closes the request of `overdue`.
     for closed in [0, 0, 1] {
         assert_eq!(engine.worker().expire().await.unwrap(), closed);
     }

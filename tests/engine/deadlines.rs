@@ -66,15 +66,16 @@ async fn task_with_request(harness: &EngineHarness, kind: RequestKind) -> (TaskI
 async fn taken_over_in_vain(fixture: StoreFixture) -> (EngineHarness, TaskId) {
     let harness = EngineHarness::new(fixture, SMALL).await;
     let task = harness.lost_call().await;
-    // The first two times, the task may be driven together with other tasks. The next five times,
-    // the task is driven alone.
+    // Each round claims the task after the lease of its previous driver has expired. In the first
+    // two rounds, that driver's process could drive other tasks beside it. In the next five rounds,
+    // that driver drove the task alone.
     for fruitless in 1..=7 {
         harness.later();
         let mut engine = harness.engine(1);
         let mut drivers = engine.claim().await.unwrap();
         if drivers.is_empty() {
-            // The claim has put the task to sleep for a while. The next claim drives the task
-            // alone, that is, while the process drives no other task.
+            // The claim returned no driver, because it put the task to sleep. After the sleep, the
+            // next claim returns a driver that runs while its process drives no other task.
             harness.later();
             engine = harness.engine(1);
             drivers = engine.claim().await.unwrap();

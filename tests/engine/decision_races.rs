@@ -149,8 +149,8 @@ async fn requests_with_sixty_four_deciders_on_two_replicas_have_one_winner_each(
     .await;
 }
 
-/// Both stores write all changes with the general statement, even the changes for which they
-/// usually have a shorter statement.
+/// Here, both stores write every change with the SQL statement of `commit_postgres.rs`. Otherwise,
+/// they write most changes with the shorter statement of `commit_single.rs`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_with_sixty_four_deciders_have_one_winner_each_through_the_general_statement() {
     let pair = of_finance(StoreFixture::postgres().await).await;

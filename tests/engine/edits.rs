@@ -30,8 +30,8 @@ const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
 /// keys and the trailing zero would be lost.
 const EDITED: &str = r#"{ "amount": 41.10, "order": 2 }"#;
 
-/// Rules on the arguments, inserted before the harness's rule `small`. This text replaces the
-/// beginning of the rule `small`, so the last line of the text repeats that beginning.
+/// Rules that depend on the arguments. The function `harness` inserts them before the rule `small`:
+/// it replaces the beginning of that rule by this text, whose last line is the same beginning.
 const RULES: &str = r#"
   - { name: odd, tools: [refund], when: "args.order == 666", decide: deny, reason: Not that order. }
   - { name: huge, tools: [refund], when: "args.amount > 1000.0", decide: hold, approvers: { users: [carol] } }

@@ -105,7 +105,8 @@ async fn edit_by_another_person_approves_where_one_approval_is_needed(fixture: S
 async fn edit_that_too_few_others_could_approve_is_refused(fixture: StoreFixture) {
     let harness = harness(fixture, TWO).await;
     let (task, _, call, api) = held_call(&harness).await;
-    // Only Carol may approve refunds over 1000, but no person may approve their own arguments.
+    // Only Carol may approve refunds over 1000, and editors may not approve their own arguments.
+    // So the service refuses the edit from Carol, and accepts the same edit from Alice.
     let huge = each([(call, edit(r#"{"order":1,"amount":2000}"#))]);
     let no = refused(&harness, &api, &person("carol"), task, huge.clone()).await;
     assert_eq!(places(&no), [format!("/decisions/{call}/arguments")]);

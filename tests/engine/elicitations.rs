@@ -248,8 +248,8 @@ async fn stored_questions_wait_while_the_tree_has_the_maximum_number_of_open_req
             .collect();
         let mut progress = Progress::from_items(&before);
         let call = progress.calls[0].call.tool_call_id;
-        // Before the first request, the journal does not have the server's questions. The second
-        // request asks the stored questions that the first request left open.
+        // Before the first request, only the process's memory has the server's questions. The
+        // commit of the first request stores them, and the second request asks the next of them.
         let is_unstored = number == 0;
         let context = StepContext {
             ended_with_questions: BTreeSet::from_iter(is_unstored.then_some(call)),

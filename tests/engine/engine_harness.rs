@@ -49,7 +49,8 @@ pub type Calls = &'static [(&'static str, &'static str)];
 
 pub type MakeTool = Arc<dyn Fn(&ToolSpec) -> Arc<dyn Tool> + Send + Sync>;
 
-/// Spawns a driver, which ends no later than the test's runtime.
+/// Spawns a driver on the test's runtime. If the driver still runs when the runtime ends, the
+/// runtime drops it.
 #[expect(clippy::disallowed_methods, reason = "it ends with the test's runtime")]
 pub fn spawn(driver: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
     tokio::spawn(driver)

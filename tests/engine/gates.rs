@@ -172,8 +172,8 @@ async fn until_open(harness: &EngineHarness, task: TaskId, kind: RequestKind) {
     until("a person is asked", is_open).await;
 }
 
-/// Rejects the only request of a call whose tool has changed, which the engine refuses. Waits until
-/// a person is asked anew.
+/// Sends a rejection of the only request of a call whose tool has changed. Asserts that the engine
+/// refuses the rejection, and waits until a new request is open.
 async fn reject_in_vain(harness: &EngineHarness, engine: &Arc<Engine>, task: TaskId) {
     let [(request, _)] = harness.open(task).await[..] else {
         panic!("one request")

@@ -24,7 +24,8 @@ async fn later_rejection_in_another_task_beats_a_standing_decision_until_the_nex
 ) {
     let mut harness = harness(fixture, &[&[LARGE], &[LARGE], &[OTHER], &[], &[LARGE]]).await;
     harness.configure(|yaml| yaml.replace("uses: 3", "uses: 9"));
-    // Both tasks ask before there is a standing decision.
+    // Both tasks open their requests before the standing decision exists, which would let the
+    // second task's call run without a request.
     let (first, second) = (harness.stopped().await, harness.stopped().await);
     answered(&harness, first, remembered(GrantScope::Owner, hours(1))).await;
     ran(&harness, first, "/refund", 3).await;

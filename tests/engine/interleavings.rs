@@ -423,8 +423,8 @@ async fn asked_about_first(harness: &EngineHarness, task: TaskId) {
     assert_eq!(harness.executions(task, "/refund"), 1);
 }
 
-/// Each of several kinds of commit takes effect, but the database's answer to the commit is lost 1
-/// or 3 times.
+/// For each kind of commit in `MARKS`, the proxy loses the database's answer once, or up to three
+/// times. The commit takes effect nevertheless.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commit_whose_answer_is_lost_is_not_repeated_while_a_task_is_driven() {
     const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];

@@ -119,7 +119,8 @@ async fn retry_that_a_rule_denies_at_its_start_leaves_the_outcome_unknown(fixtur
         .await
         .unwrap();
     harness.run().await;
-    // The first attempt may have taken effect, so the outcome of the call is not `Denied`.
+    // The first attempt may have taken effect. So the denial of the second attempt leaves the
+    // outcome of the call unknown.
     assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Unknown]);
     assert_eq!(harness.executions(task, "/refund"), 1);
 }

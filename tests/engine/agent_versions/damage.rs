@@ -24,8 +24,8 @@ async fn rewrite(fixture: &StoreFixture, task: TaskId, kind: &str, from: &str, t
     fixture.numbers(&sql).await.unwrap();
 }
 
-/// Returns pairs (before, after) of members of a call's JSON. In each pair, one byte of the
-/// member's text is changed: the first, the middle or the last byte. The tests of
+/// Returns pairs: a member of the call's JSON, and the same member with one flipped bit. The bit is
+/// in the first, the middle or the last byte of the member's text. The tests of
 /// `RequestSpec::has_valid_digests` cover every byte.
 fn flipped(call: &CallSpec) -> Vec<(String, String)> {
     let members = [

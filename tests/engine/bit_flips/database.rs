@@ -68,8 +68,8 @@ pub struct OtherConnection(Connection);
 impl OtherConnection {
     pub fn of(harness: &EngineHarness) -> Self {
         let beside = Self(sqlite_file::connect(harness.fixture.settings.url.reveal()));
-        // The updates simulate bits that flip on disk. The database does not check such a bit
-        // against its constraints, so the constraints are off.
+        // The updates simulate bits that flip on disk. The database checks constraints only when
+        // it writes, so a flip on disk may violate them. This connection switches the checks off.
         beside.execute("pragma foreign_keys = off; pragma ignore_check_constraints = on");
         beside
     }

@@ -1,4 +1,5 @@
-//! Tests open credential requests whose fields, receivers or call a new configuration changes.
+//! Tests open credential requests after a change of the configuration. The new configuration has
+//! other fields, receivers or wording for the credential, or a call that needs no credential.
 
 use holdpoint::engine::Refusal;
 use holdpoint::task::item::{CloseReason, Fact};

@@ -25,8 +25,9 @@ const TAGGED: &str = r#"{ "text" : "\u0079" }"#;
 async fn crash_anywhere_neither_loses_nor_repeats_nor_changes_an_edit(fixture: StoreFixture) {
     let harness = harness(fixture, "{ owner: true }").await;
     let (mut rounds, mut whole_rounds, mut doubts) = (0, 0, 0);
-    // Each driver is dropped after 1 to 16 polls. The progress of a driver by then varies, so
-    // the loop continues until a driver was dropped during its call.
+    // Each driver is dropped after 1 to 16 polls, unless it ends before. The loop runs until two
+    // drivers have ended, and until a driver was dropped during its call. The progress of a driver
+    // at its last poll varies, so the number of rounds for this varies, too.
     while whole_rounds < 2 || (doubts == 0 && rounds < 400) {
         let polls = 1 + rounds % 16;
         rounds += 1;

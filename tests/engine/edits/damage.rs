@@ -1,4 +1,5 @@
-//! Tests edits, and requests about edits, that were changed in the database.
+//! Tests edited calls after a direct change in the database: a change of the stored edit, or of the
+//! request about the edited call.
 
 use holdpoint::engine::Refusal;
 use holdpoint::task::decision::Action;

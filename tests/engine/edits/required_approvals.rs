@@ -143,8 +143,8 @@ async fn rule_that_requires_two_offers_no_respond_and_no_edit_that_leaves_too_fe
         let refusal = refused(&harness, &api, &person("bob"), task, each([(call, reply)])).await;
         assert_eq!(places(&refusal), [format!("/decisions/{call}/action")]);
     }
-    // The rule names three people. If Bob edits the arguments, Carol and Dave must approve
-    // them, so Bob may edit only if Dave has a key, too.
+    // The rule requires two of three people. After an edit by Bob, only Carol and Dave can approve,
+    // so both must. Bob may therefore edit only if Carol and Dave both have keys.
     let harness = super::harness(fixture, "{ users: [bob, carol, dave], required: 2 }").await;
     let (task, ..) = held_call(&harness).await;
     let asked = last_open_request(&harness, task).await;

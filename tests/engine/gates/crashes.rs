@@ -1,5 +1,5 @@
-//! Tests of gate calls whose asker's replica has crashed, or has lost the answer to a commit: the
-//! next equal proposal continues the call.
+//! Tests gate calls after a failure of the replica at which the asker waited. The replica crashed,
+//! or did not get the database's answer to a commit. The next equal proposal continues the call.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,8 +26,9 @@ use crate::store::connection_loss::lossy;
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::until;
 
-/// The time for which an ask reserves the result of a call, in microseconds, encoded as an element
-/// of an array parameter of Postgres.
+/// The bytes by which the lossy proxy recognizes the commit that reserves the result of a call for
+/// an ask. They are the length of the reservation, 5 seconds in microseconds, as Postgres encodes
+/// an element of an array parameter.
 const RESERVATION: &[u8] = &[0, 0, 0, 8, 0, 0, 0, 0, 0, 0x4c, 0x4b, 0x40];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -37,7 +38,8 @@ async fn asker_of_a_sqlite_file_is_gone_after_a_crash() {
     let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
     let waiting = asking(&engine, 1);
     until_present(&harness, task, |until| until > Time(0)).await;
-    // A copy of the files has the state that a crash leaves.
+    // The copied files are as a crash would leave them: the asker still waits, so the file has no
+    // commit that ends the asker's presence.
     let url = harness.fixture.settings.url.reveal();
     let file = url.strip_prefix("sqlite://").unwrap();
     for suffix in ["", "-wal"] {

@@ -176,8 +176,8 @@ async fn ask_that_leaves_ends_no_presence_of_a_later_ask(fixture: StoreFixture) 
     }
     let task = task.unwrap();
     let until = harness.journal(task).await.row.asker_until;
-    // The first ask ends with its connection, and the second with its process. The further ask
-    // `polled` does not wait. None of them ends the presence that the third ask has stored.
+    // `asks[0]` ends with its connection, `asks[1]` ends with the shutdown of its engine, and the
+    // ask `polled` returns at once. The row keeps the presence that `asks[2]` has stored.
     asks[0].abort();
     let _ = (&mut asks[0]).await;
     until_idle(&engines[0]).await;

@@ -1,5 +1,5 @@
-//! Tests gate calls whose askers leave, whose server is down, or that are proposed again. Also
-//! makes the proposals and reports of other tests of gates.
+//! Tests gate calls whose askers leave, whose server is down, or that are proposed again. Also has
+//! functions that build proposals and reports for other tests of gates.
 
 mod endings;
 mod replicas;

@@ -1,4 +1,5 @@
-//! Tests that a call at a gate which may have acted puts its tool into quarantine for its session.
+//! Tests the quarantine of a tool in one session of a gate. A call of the tool that may have taken
+//! effect begins the quarantine.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,8 +47,8 @@ async fn report_unknown(engine: &Arc<Engine>, task: TaskId) {
         .unwrap();
 }
 
-/// Returns the task of a call whose runner does not know its outcome, once a person is asked about
-/// it.
+/// Asks for a call, and reports as its runner that the outcome is unknown. Waits until a reconcile
+/// request is open. Returns the call's task.
 async fn unknown_call(harness: &EngineHarness, engine: &Arc<Engine>) -> TaskId {
     let task = asks(engine, &bash(LONG)).await.task_id;
     report_unknown(engine, task).await;
@@ -64,7 +65,7 @@ async fn tool_that_failed_with_5xx_is_held_in_its_session_until_a_person_decides
     harness.tool.answers(500, "broken");
     let failed = asks(&engine, &small(1, LONG)).await;
     harness.tool.answers(200, "{}");
-    // Neither `use_within` nor `no_lasts` ends the quarantine.
+    // Three hours exceed both `use_within` and `no_lasts`, but the quarantine has no time limit.
     harness.fixture.forward(Duration::from_hours(3));
     let held = asks(&engine, &small(2, Duration::ZERO)).await;
     assert_eq!(

@@ -97,7 +97,8 @@ impl Server {
     }
 }
 
-/// Returns an answer with which the server ends an attempt: the server asks for a folder.
+/// Returns the answer to an attempt in which the server asks for a folder. This answer ends the
+/// attempt.
 fn question() -> ToolAnswer {
     let folder = ServerQuestion {
         key: "folder".to_owned(),
@@ -238,8 +239,8 @@ async fn answered_call_without_a_stored_presence_continues_only_with_its_asker(
     let engine = harness.engine(8);
     let named = |wait| by_key("k", None, small(1, wait));
     let task = questioned(&harness, &engine, &named(Duration::ZERO)).await;
-    // An earlier version of the service stored such a call without its key and without a
-    // presence.
+    // Changes the row to the form in which an earlier version of the service stored it: without
+    // the call's tool and key, and without a presence.
     let bare = "update agent_task set call_tool = null, call_key = null, asker_until = null, asker_owner = null returning version";
     assert!(harness.fixture.number(bare).await > 0);
     answer_question(&harness, &engine, task).await;

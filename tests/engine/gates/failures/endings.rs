@@ -1,4 +1,4 @@
-//! Tests gate calls that end without an ask: by expiry, a cancel or the removal of their gate.
+//! Tests gate calls whose request expires, whose task is canceled, or whose gate is removed.
 
 use std::time::Duration;
 

@@ -24,7 +24,7 @@ async fn call_of_unknown_outcome_is_told_as_one_that_may_have_run(fixture: Store
     let harness = harness(fixture).await;
     let engine = harness.engine(8);
     harness.tool.answers(504, "late");
-    // An ask lasts for its whole wait, because the outcome of the call stays unknown.
+    // The outcome of the call stays unknown, so each ask waits for the whole second.
     let proposal = small(1, Duration::from_secs(1));
     let call = in_doubt(&harness, &engine, proposal.clone()).await;
     assert_eq!(

@@ -22,9 +22,9 @@ use crate::engine::engine_harness::{EngineHarness, alice, outcomes, whole};
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::until;
 
-/// Gives a permit for a call that may be repeated, and lets the permit end. Then changes the call's
-/// tool, and asks for the next attempt, so that a person must approve the call again. Returns the
-/// engine with the changed tool, and the call's task.
+/// Gets a permit for a repeatable call, changes the call's tool, and lets the permit expire. Then
+/// asks for the next attempt. A person must approve this attempt, because the tool has changed.
+/// Returns the engine with the changed tool, and the call's task.
 async fn held_again(harness: &mut EngineHarness) -> (Arc<Engine>, TaskId) {
     harness.configure(|yaml| {
         yaml.replacen("Bash: { external", "Bash: { effect: read_only, external", 1)
