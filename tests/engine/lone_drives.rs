@@ -65,7 +65,7 @@ impl Gated {
         })
     }
 
-    /// Returns an engine that uses this model, as a process of its own.
+    /// Returns the engine of a new process, with this model and with `max_running` slots.
     fn engine(self: &Arc<Self>, harness: &EngineHarness, max_running: usize) -> Arc<Engine> {
         self.engine_of(harness.parts(max_running))
     }
@@ -101,7 +101,8 @@ impl ModelClient for Gated {
     }
 }
 
-/// A clock whose short sleeps never end. It counts the sleeps of a worker between two rounds.
+/// A clock whose sleeps of less than two seconds never end. `rests` counts the sleeps that the
+/// loops of a worker begin between two rounds (`BETWEEN_ROUNDS`).
 struct Resting {
     clock: Arc<dyn Clock>,
     rests: AtomicUsize,
@@ -220,8 +221,8 @@ async fn task_that_kills_its_process_fails_alone_among_500_others(fixture: Store
         (TaskStatus::Failed, Some(FailureCode::NoProgress))
     );
     // The first lost lease does not count, because the service does not store whether work
-    // began under a task's first lease. Then two processes are killed that also drive other
-    // tasks, and five that drive this task alone.
+    // began under a task's first lease. Of the leases that count, the first two belong to
+    // processes that also drive other tasks. The next five belong to lone drives.
     assert_eq!(killed, 1 + 2 + 5);
 }
 
@@ -351,9 +352,9 @@ async fn worker_rests_between_its_claims_while_a_lone_drive_outlasts_a_lease(
     harness.fixture.forward(LEASE);
     let rests = || clock.rests.load(Ordering::SeqCst);
     let reads = async {
-        // The worker waits for a slot until the lone drive admits other tasks. Then the worker
-        // claims once and sleeps. The search for overdue requests sleeps, too, so the worker
-        // has claimed after two sleeps.
+        // Each sleep belongs to one of two loops of the worker. The loop that closes overdue
+        // requests sleeps once. The loop that claims tasks gets a slot as soon as the lone
+        // drive admits other tasks, and sleeps after its claim. So two sleeps imply a claim.
         until("the worker has claimed", async || rests() >= 2).await;
         for _ in 0..300 {
             assert_eq!(harness.status(suspect).await, TaskStatus::Running);
@@ -363,7 +364,8 @@ async fn worker_rests_between_its_claims_while_a_lone_drive_outlasts_a_lease(
         () = here.worker().run() => panic!("the service does not stop"),
         () = reads => {}
     }
-    // After its first claim, the worker claims only when it is notified, which is rare here.
+    // The sleeps never end, so only a notification makes the worker claim and sleep again. A
+    // worker that keeps notifying itself would sleep far more often.
     assert!(rests() <= 5, "{}", rests());
     model.gate.add_permits(1);
     alone.await.unwrap();
@@ -409,8 +411,8 @@ async fn task_to_be_driven_alone_is_given_back_where_calls_outlast_a_lease(fixtu
     let here = model.engine(&harness, 4);
     let mut drivers = here.claim().await.unwrap();
     assert_eq!(drivers.len(), 2);
-    // The first poll of the lone driver reads the clock, so this poll must come before the
-    // clock is advanced.
+    // The lone driver measures its wait from its first poll, so the test polls the driver
+    // before it advances the clock.
     let waits = poll_fn(|context| Poll::Ready(drivers[1].as_mut().poll(context).is_pending()));
     assert!(waits.await, "the other task has the process");
     let drivers: Vec<_> = drivers.into_iter().map(spawn).collect();
@@ -425,8 +427,8 @@ async fn task_to_be_driven_alone_is_given_back_where_calls_outlast_a_lease(fixtu
         ),
         (0, 2)
     );
-    // The process has released `suspect`, because it could not drive that task alone. It does
-    // not claim `suspect` again at once, so its slots are free.
+    // The process has released `suspect`, because `long` kept its slot. For four times the
+    // duration of a lease, the process begins no lone drive, so a new task gets a slot.
     let new = here.create(&alice(), go(), None).await.unwrap().task_id;
     harness.until_stopped(new).await;
     assert_eq!(harness.status(new).await, TaskStatus::Completed);

@@ -60,10 +60,10 @@ async fn task_without_progress_in_five_lone_drives_fails_and_a_retry_begins_anew
     let api = harness.engine(0);
     let task = api.create(&alice(), go(), None).await.unwrap().task_id;
     let engine = harness.engine(1);
-    // Claims 1 to 3 drive the task together with other tasks. Claim 4 puts the task to sleep,
-    // and claim 5 drives it alone. Then a cycle of three claims repeats: a claim that takes
-    // only other tasks, a claim that puts the task to sleep, and a claim that drives it alone.
-    // Claim 20 ends the task.
+    // Claims 1 to 3 begin ordinary drives. Claim 4 puts the task to sleep, and claim 5 begins a
+    // lone drive. After each lone drive, the next claim takes only other tasks, the second
+    // claim puts the task to sleep, and the third claim begins another lone drive. Claims 8,
+    // 11, 14 and 17 begin lone drives, and claim 20 ends the task.
     for _ in 0..20 {
         for driver in engine.claim().await.unwrap() {
             let _ = spawn(driver).await;
@@ -329,7 +329,8 @@ async fn long_model_call_counts_as_duration_before_the_model_is_asked_again(fixt
 
 #[apply(both)]
 async fn process_clock_does_not_count_as_duration(fixture: StoreFixture) {
-    // On Postgres the clock of the test's process is years behind the database's clock.
+    // On Postgres, the clock of the test's process is years behind the database's clock. A
+    // duration between times of both clocks would exceed `max_duration` (by default, an hour).
     let harness = EngineHarness::new(fixture, SMALL).await;
     let engine = harness.engine(1);
     let task = engine.create(&alice(), go(), None).await.unwrap().task_id;

@@ -91,8 +91,8 @@ const CALLS: [(&str, [&str; 3]); 6] = [
     ),
 ];
 
-/// The calls of the runs in which a tool gets into doubt: a rule allows the second call, whose tool
-/// is in doubt if the first call may have run.
+/// The calls of the runs that test a tool in doubt. Both are calls of `Bash`. The first call needs
+/// an approval, and puts `Bash` in doubt if it may have run. A rule allows the second call.
 const IN_DOUBT: [usize; 2] = [1, 3];
 
 /// One process: its engine, and the runtime that ends when the process crashes.
@@ -138,7 +138,9 @@ struct Ask {
     handle: JoinHandle<Result<GateAnswer, GateRefusal>>,
 }
 
-/// The longest period in which an asker of a call may have been present.
+/// The time in which the asker of one ask may have been present. It begins just before the ask, and
+/// ends when the test receives the answer. If no answer comes, it ends when the test next lets time
+/// pass (`RunState::later`).
 struct Presence {
     ask: u32,
     call: usize,
@@ -150,8 +152,8 @@ struct Presence {
 struct HandedResult {
     replica: usize,
     crashes: u32,
-    /// The number of the first ask that began after the call's row said that the result was
-    /// delivered; `None` before that.
+    /// The number of the first ask that began after the test had read in the call's row that the
+    /// result was delivered; `None` if the test has not read this yet.
     noted_before: Option<u32>,
 }
 
@@ -199,7 +201,8 @@ struct RunState<'h> {
     /// got the permit.
     permits: BTreeMap<(TaskId, u32), (Option<&'static str>, u32)>,
     crashes: u32,
-    /// Whether the store may still show an asker as present although a crash has removed the asker.
+    /// Whether a process has crashed since the test last let time pass. The store may then still
+    /// show that process's askers as present.
     crashed_lately: bool,
     /// The number of calls that the tool had executed before this random run.
     executions: usize,
@@ -241,8 +244,8 @@ impl RunState<'_> {
             }
             self.steps(4).await;
         }
-        // A process may have begun to commit a new call before it was killed, and the database may
-        // write that commit after the other calls have ended.
+        // A killed process may have sent the commit of a new call to the database. If the database
+        // executes this commit after `ends`, `check` returns false, and the loop runs again.
         loop {
             self.ends().await;
             if self.check().await {

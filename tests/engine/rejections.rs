@@ -320,8 +320,9 @@ async fn rejection_of_an_edited_call_covers_the_edited_arguments_only(fixture: S
         .unwrap();
     harness.run().await;
     no(&harness, task).await;
-    // The rejection covers the edited arguments, which `WRITTEN` equals. So the call `WRITTEN`
-    // was refused without a request. The rejection does not cover the arguments of `LARGE`.
+    // The rejection covers only the edited arguments. `WRITTEN` has equal arguments, so this
+    // call was refused without a request. The repeated call `LARGE` has other arguments, so
+    // people are asked about it.
     assert_eq!(
         outcomes(&harness.journal(task).await),
         [Outcome::Rejected; 2]

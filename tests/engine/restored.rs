@@ -285,8 +285,8 @@ async fn repeatable_call_after_a_restore_is_repeated(fixture: StoreFixture) {
     );
 }
 
-/// The driver loaded the journal before the restore. Another process may have driven the task since
-/// the restore.
+/// The driver loaded the journal before the restore. Since the restore, another process may have
+/// driven the task from the restored journal, so the driver must not rely on its own copy.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn driver_waiting_for_its_model_during_a_restore_starts_nothing() {
     let harness = EngineHarness::new(StoreFixture::postgres().await, SMALL).await;

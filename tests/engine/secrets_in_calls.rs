@@ -74,8 +74,8 @@ async fn given_by(
     let mut harness = EngineHarness::new(fixture, &[]).await;
     harness.configure(|_| yaml.to_owned() + ACCOUNTS);
     harness.script_by_name(move |_, prompt| {
-        // Only the prompt of a sub-agent offers fewer than three tools. The model answers such a
-        // prompt without calls.
+        // The model of a sub-agent makes no calls. The script recognizes a sub-agent's prompt by
+        // its tools: every other prompt offers at least three.
         let calls: Vec<_> = calls
             .iter()
             .map(|(name, text)| (*name, text.as_str()))
@@ -322,7 +322,7 @@ async fn call_with_a_secret_beside_a_held_call_is_shown_as_invalid(fixture: Stor
         (false, Verdict::Invalid)
     );
     assert_eq!(secret.arguments_text, r#"{"to":"[secret jira.token]"}"#);
-    // Another process takes the approval, so it reads the stored request.
+    // The approval goes to another process, which must read the request from the database.
     super::credentials::approve(&harness, task).await;
     assert_eq!(
         (

@@ -72,7 +72,8 @@ async fn paused(
 /// Drives new tasks, one after another. The process of each task stalls one clock reading later
 /// than the process before, until a task ends before the stall. Asserts that no call is sent twice
 /// and that every task completes. Asserts also that at least one call was not sent although its
-/// start was committed. `known` is the expected outcome of such a call when its driver ends.
+/// start was committed. `known` is the outcome that the journal must have for such a call when the
+/// call's driver ends; `None` if the journal must have no outcome yet.
 async fn unsent(fixture: StoreFixture, lease: Duration, pause: Duration, known: Option<Outcome>) {
     let harness = EngineHarness::new(fixture, SMALL).await;
     let (mut at, mut unsent) = (0, 0);

@@ -288,7 +288,7 @@ async fn dropped_driver_has_shown_its_model_only_what_is_stored(fixture: StoreFi
         whole += usize::from(over);
         let journal = harness.journal(task).await;
         let (asked, stored) = (harness.prompt_count() - before, answers(&journal.items));
-        // If the driver was dropped, the answer to its last prompt may not be stored.
+        // A dropped driver can lose one answer of the model: the answer to its last prompt.
         let thrown_away = usize::from(!over);
         assert!(
             stored <= asked && asked <= stored + thrown_away,

@@ -1,4 +1,4 @@
-//! Tests requests of imported journals that are open, or whose decision has not taken effect.
+//! Tests imported journals with an open request, or with a decision that has not taken effect.
 
 use holdpoint::people::Caller;
 use holdpoint::task::decision::{Action, Then};
@@ -13,7 +13,8 @@ use super::past_calls::{asks, history, large, refund};
 use super::{OrphanHarness, TURNS, id};
 use crate::store::store_fixture::{StoreFixture, both, decided, status};
 
-/// Returns the approval of this request by `caller`, given through the service key of `caller.via`.
+/// Returns the fact that `caller` has approved this request. If `caller.via` names a user, a key of
+/// that user spoke for `caller`.
 fn approved_by(question: &RequestSpec, caller: &Caller) -> Fact {
     let mut yes = decided(question, caller.user_id.as_str(), Action::Approve, true);
     if let Fact::Decision { decision, .. } = &mut yes {

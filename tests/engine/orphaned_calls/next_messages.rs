@@ -1,4 +1,4 @@
-//! Tests orphaned calls of a turn that ended with the next message of the user.
+//! Tests orphaned calls whose turn is over, because the user has sent the next message.
 
 use holdpoint::task::decision::Action;
 use holdpoint::task::item::{Fact, Outcome};

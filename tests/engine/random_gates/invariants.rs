@@ -91,9 +91,9 @@ impl RunState<'_> {
         }
     }
 
-    /// Asserts that only one of the asks that identify a call by its arguments (`by_bytes`) gets
-    /// the result. Until the row says that the result was delivered, a second ask may get the
-    /// result, too: after a crash, or on another replica.
+    /// Checks that two asks that identify their call by its arguments (`by_bytes`) do not both get
+    /// the call's result. Admits a second delivery after a crash or on another replica, but only to
+    /// an ask that began before the row said that the result was delivered.
     fn handed_once(&mut self, ask: &Ask, task: TaskId) {
         let (crashes, replica) = (self.crashes, ask.replica);
         let earlier = self.handed.entry(task).or_default();
@@ -192,8 +192,9 @@ impl RunState<'_> {
         true
     }
 
-    /// Asserts that no rule lets a `once` call start after a call of its tool that may have run. The
-    /// start of such a call needs a person's decision on a call of the tool in between.
+    /// A call that may have run puts its tool in doubt, until a person decides a call of the tool.
+    /// Asserts that no rule starts a `once` call that was proposed while its tool was in doubt,
+    /// unless a person has ended the doubt before the start.
     fn tools_in_doubt_are_held(&mut self, journals: &[(TaskId, Journal)]) {
         let mut changes: Vec<(String, Time, bool)> = Vec::new();
         for (_, journal) in journals {
@@ -211,7 +212,8 @@ impl RunState<'_> {
             if !["refund", "Bash"].contains(&tool.as_str()) {
                 continue;
             }
-            // The call was judged after the arrival of the ask that created it.
+            // One of these asks created the call. The service judged the call after that ask had
+            // begun, and so after the earliest of these asks had begun.
             let (call, created) = (call_of(journal), journal.row.created_at);
             let asks = self.presences.iter().filter(|ask| {
                 ask.call == call
@@ -224,7 +226,8 @@ impl RunState<'_> {
             let Some(started) = started_by_rule(journal) else {
                 continue;
             };
-            // The item of a commit has a time before the commit is visible to an ask.
+            // A commit sets the time of its items before it becomes visible to other transactions.
+            // So only changes that are 50 ms older than the ask count as visible to the ask.
             let seen = changes
                 .iter()
                 .rfind(|(of, at, _)| *of == tool && at.0 + 50_000 < began.0);
@@ -242,8 +245,8 @@ impl RunState<'_> {
         }
     }
 
-    /// If the call's row has the presence of an asker (`asker_until`), asserts that each start of
-    /// the call was committed while an asker was present.
+    /// Asserts that an asker was present at each start of the call. Checks nothing if the call's
+    /// row stores no presence of an asker (`asker_until`).
     fn starts_have_an_asker(&mut self, journal: &Journal) {
         if journal.row.asker_until.is_none() {
             return;
@@ -308,10 +311,11 @@ impl RunState<'_> {
         }
     }
 
-    /// Asserts that each of the `sent` attempts at the call was made under the definition of the
-    /// tool that the approver was shown, or under the reviewed definition if a rule allowed the
-    /// call. Checks nothing if more attempts began than were sent, because the sent attempts are
-    /// then unknown.
+    /// Asserts that each attempt at the call was made under an approved definition of the tool.
+    /// After a person's approval, this is the definition that the person saw. If a rule allowed the
+    /// call, it is the reviewed definition. `sent` is the number of attempts that reached the tool.
+    /// Checks nothing if more attempts began, because it is then unknown which of them reached the
+    /// tool.
     fn runs_as_defined(&mut self, journal: &Journal, sent: usize) {
         let id = proposed(journal).tool_call_id;
         let (mut shown, mut approved, mut starts) = (None, None, Vec::new());
@@ -408,8 +412,8 @@ fn started_by_rule(journal: &Journal) -> Option<Time> {
     None
 }
 
-/// Returns `true` if the fact leaves the outcome of a `once` call in doubt, and `false` if it is a
-/// person's decision.
+/// Returns `true` for a fact that puts the tool of a `once` call in doubt, `false` for a person's
+/// decision, which ends the doubt, and `None` for every other fact.
 fn may_have_run(fact: &Fact) -> Option<bool> {
     match fact {
         Fact::InterventionRequested(asked) if asked.kind == RequestKind::Reconcile => Some(true),

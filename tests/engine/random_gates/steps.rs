@@ -396,8 +396,9 @@ impl RunState<'_> {
         std::mem::replace(&mut self.replicas[replica], next).crash();
     }
 
-    /// Lets `time` pass. If work is still running, first replaces all processes, so that no wait
-    /// outlasts this step. Otherwise replaces them with a probability of 1/4.
+    /// Lets `time` pass. If an ask or parallel work still runs, first kills and replaces all
+    /// processes, so that no ask and no work runs while the time passes. Otherwise, replaces all
+    /// processes with a probability of 1/4.
     pub(super) async fn later(&mut self, time: Duration) {
         self.harness.tool.open();
         self.polls().await;
@@ -411,8 +412,8 @@ impl RunState<'_> {
         for work in std::mem::take(&mut self.beside) {
             let _ = work.await;
         }
-        // The ended processes may still have committed changes. The claims drive the changed tasks
-        // before the time passes.
+        // The parallel work and the replaced processes may have queued tasks with their last
+        // commits. Claims and drives these tasks before the time passes.
         for replica in 0..self.replicas.len() {
             self.claims(replica).await.unwrap();
         }

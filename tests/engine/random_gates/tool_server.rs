@@ -21,20 +21,21 @@ pub const CHANGED: &str = "changed ";
 /// A changed definition, or `None` for the reviewed definition.
 pub type Definition = Option<String>;
 
-/// The fake server. All processes of a test share it, with the result of the last comparison.
+/// The fake server. All processes of a test share the server, and share its state: if one process
+/// compares the definitions ([`Tool::prepare`]), all processes know the result.
 pub struct ToolServer(Mutex<State>);
 
 struct State {
     /// All definitions that the server has had. The last definition is the present definition.
     definitions: Vec<Option<DefinitionChange>>,
-    /// The index in `definitions` of the definition that the last comparison found.
+    /// The index in `definitions` of the present definition at the time of the last comparison.
     known: usize,
-    /// The index in `definitions` that the last comparison before a start of the task's call found.
-    /// The beginning of the attempt removes the entry.
+    /// For each task, the value that `known` got by the last comparison for a start of the task's
+    /// call. The next attempt at the call takes the entry out.
     compared: BTreeMap<TaskId, usize>,
-    /// For each attempt at a call: all definitions that the server had from the attempt's
-    /// comparison to the last comparison before the attempt began. The list is empty if the attempt
-    /// made no comparison.
+    /// For each attempt at a call: the definitions under which the attempt may have been made.
+    /// These are the definitions with the indexes from the attempt's entry in `compared` to
+    /// `known`. The list is empty if `compared` had no entry.
     attempts: BTreeMap<CallId, Vec<Vec<Definition>>>,
 }
 

@@ -74,8 +74,9 @@ impl RunState {
         panic!("the run neither waits nor ends");
     }
 
-    /// Returns the context of the next step. A started call that is not in `over` may, at random,
-    /// count as still running in an earlier driver.
+    /// Returns the context of the next step. `over` has the calls that this driver has run itself.
+    /// Each other started call may still be running in an earlier driver, which is decided at
+    /// random.
     pub fn step_context(&mut self, over: &BTreeSet<CallId>) -> StepContext {
         let spent = (self.model_calls >= 12).then_some("max_model_calls");
         let running = self

@@ -55,8 +55,8 @@ async fn last_decision_of_two_equal_calls_in_one_request_stands(fixture: StoreFi
             refused_unasked(&harness, task, 1).await;
         }
     }
-    // The answers to both calls are in one body, so neither answer is later, and the rejection
-    // takes precedence.
+    // Here, one body has the answers to both calls. The approval is then not later than the
+    // rejection, so the rejection stays in force.
     for first_no in [true, false] {
         let task = harness.stopped().await;
         let (request, calls) = question(&harness, task).await;

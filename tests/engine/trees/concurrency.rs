@@ -65,8 +65,8 @@ fn twice_by_the_first(task: &str, turn: u32) -> Vec<(String, String)> {
     }
 }
 
-/// Scripts a refund that needs no approval for the first child, and a refund that needs approval
-/// for the second child.
+/// Scripts one refund for each child. The refund of the second child needs approval. Every other
+/// refund is small enough to run without an approval.
 fn only_the_second_asks(task: &str, turn: u32) -> Vec<(String, String)> {
     if task.ends_with(".2") {
         one_large(task, turn)

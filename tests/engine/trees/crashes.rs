@@ -238,9 +238,9 @@ async fn dies_at_every_moment(fixture: &StoreFixture, people: People) {
                 shown_its_own(shape, prompt);
             }
             let turns = usize::try_from(harness.row(root).await.model_calls).unwrap();
-            // A model is asked again for a turn whose answer was lost with the process. Trees in
-            // which an agent has several children can lose several answers at once, so they are not
-            // checked.
+            // If the process dies before it stores a model's answer, the model is asked again. In a
+            // tree without siblings, only one model answers at a time, so at most one answer gets
+            // lost. Trees with siblings can lose several answers, so they are not checked.
             let asked_again = prompts.len() - turns;
             assert!(
                 shape.children > 1 || asked_again <= usize::from(!whole),

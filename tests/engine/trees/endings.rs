@@ -37,7 +37,7 @@ const DAMAGES: [(&str, &str); 3] = [(CUT, "seq = 2"), (GONE, "seq = 2"), (GONE, 
 pub(super) async fn looked_after(harness: &EngineHarness, parts: &EngineParts, root: TaskId) {
     for _ in 0..6 {
         TreeDriver::of(harness, parts, root).drive(usize::MAX).await;
-        // The round sets the tasks that were reported as unreadable to `Failed`.
+        // `round` ends each task that was reported as unreadable: the task is then `Failed`.
         let engine = EngineHarness::like(parts, 0);
         engine.round().await.unwrap();
     }
@@ -278,7 +278,8 @@ async fn unreadable_parent_fails_and_its_children_are_canceled(fixture: StoreFix
         };
         let mid = harness.row(first.task_id).await.parent.unwrap().0;
         damage(&harness.fixture, mid, how.0, how.1).await;
-        // A read of the journal fails, unless the damage has removed all items (`seq > 0`).
+        // The damage `seq > 0` leaves no items, so a read finds no journal. Every other damage
+        // makes the read fail.
         assert!(harness.fixture.store.journal(mid).await.is_err() || how.1 == "seq > 0");
         harness.fixture.store.report_unreadable(mid);
         looked_after(&harness, &parts, root).await;
@@ -336,7 +337,8 @@ async fn unreadable_root_ends_its_whole_tree(fixture: StoreFixture) {
             .filter(|task| *task != root)
             .collect();
         damage(&harness.fixture, root, how.0, how.1).await;
-        // After the decision a call may run, so a driver loads the root and finds the damage.
+        // The decision lets a call of a sub-agent run, so a driver loads the sub-agent. It loads
+        // the root, too, and so finds the damage.
         let api = EngineHarness::like(&parts, 0);
         let _ = api
             .decide(
@@ -415,8 +417,8 @@ async fn payment_of_a_sub_agent_lost_in_a_restore_is_not_repeated_by_a_rule(fixt
     let driver = TreeDriver::start(&harness, &parts).await;
     let root = driver.root;
     drop(driver);
-    // The restored history ends with the user's message. The later work of all sub-agents is
-    // lost.
+    // No driver has run, so the journal has only the user's message. A restore that loses all later
+    // work of the sub-agents leaves the same journal.
     assert_eq!(harness.fixture.numbers(DOUBT).await.unwrap().len(), 1);
     TreeDriver::of(&harness, &parts, root)
         .drive(usize::MAX)
