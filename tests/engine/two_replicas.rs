@@ -71,7 +71,8 @@ impl Pair {
         }
     }
 
-    /// Creates a task through `here`, and waits until the task is paused for approval requests.
+    /// Creates a task through the replica `self.here`, and waits until the task is paused for
+    /// approval requests.
     /// Returns the task and these requests.
     pub async fn held(&self) -> (TaskId, Vec<RequestId>) {
         let task = self

@@ -1,7 +1,8 @@
-//! Tests a task that kills every process that loads it. The service fails such a task with
-//! `no_progress`, without loading it. The service does so one lost lease later than for a task that
-//! can be loaded but makes no progress. The tests damage the journal, which shows that the service
-//! does not load the task: a load would fail the task with `integrity`.
+//! Tests a task that kills every process that loads it. After the eighth lost lease, the service
+//! fails such a task with `no_progress`, without loading it. A task that can be loaded but makes no
+//! progress fails earlier: the service loads and fails it after the seventh lost lease. The tests
+//! damage the journal to show that the service does not load the task: a load would fail the task
+//! with `integrity`.
 
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::TaskId;
@@ -17,9 +18,10 @@ use crate::store::store_fixture::{StoreFixture, both};
 
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":500}"#)];
-/// The number of lost leases after which a task fails without being read again. Processes that also
-/// drive other tasks lose the first two leases. Processes that drive this task alone lose the next
-/// five. The last lease is lost by a process that only had to load the task and end it.
+/// The number of lost leases after which the service fails a task without reading it:
+/// - two leases of processes that also drive other tasks,
+/// - five leases of processes that drive this task alone,
+/// - the lease of a process that only loads the task to fail it.
 const DEATHS: i32 = 8;
 
 /// Changes the row as if `deaths` processes had died while they loaded the task, and queues the
@@ -73,7 +75,8 @@ async fn task_of_whose_reading_processes_die_fails_and_the_others_go_on(fixture:
         let engine = harness.engine(1);
         let mut drivers = engine.claim().await.unwrap();
         if drivers.is_empty() {
-            // The claim has put the task to sleep. The next claim drives the task alone.
+            // After two or more lost leases, a claim first parks the task for a time. The next
+            // claim after this time returns the driver, and the process drives no other task.
             harness.later();
             drivers = engine.claim().await.unwrap();
         }

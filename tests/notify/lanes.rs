@@ -129,8 +129,8 @@ async fn shutdown_waits_for_the_messages_in_flight_and_begins_no_other(on: On) {
     fixture.hook.reached(4).await;
     let hook = fixture.hook.clone();
     let (restarted, ()) = tokio::join!(fixture.app.restart(), async {
-        // `join!` polls the restart first, so the sender stops before these messages are
-        // answered.
+        // `join!` polls the restart first. From this poll on, the sender begins no message. Only
+        // then does the receiver answer the messages in flight.
         hook.open();
     });
     let () = restarted;

@@ -29,9 +29,9 @@ pub const OLD: &str = "whsec_b2xkLXNlY3JldC0wMTIzNDU2Nzg5LWNhbmFyeQ==";
 /// An entry with the default events.
 pub const BACKEND: &str = r#"    - { name: backend, webhook: { url: "{hook}/backend", secrets: ["{new}"] }, tenants: [acme] }"#;
 
-/// A time that exceeds the sum of the waits after the first two failed attempts at a message. A
-/// test that advances the clock this far passes whether one attempt has failed or, as on a slow
-/// machine, two.
+/// A time longer than the two waits after the first and the second failed attempt together. After
+/// the clock has advanced this far, a message is due for its next attempt, even if a slow machine
+/// has made two attempts instead of one before.
 pub const BEYOND_RETRIES: Duration = Duration::from_mins(8);
 
 /// Returns whether at least one attempt at the delivery has ended. On a slow machine, a second

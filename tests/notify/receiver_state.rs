@@ -70,13 +70,15 @@ async fn receiver_of_repeated_and_reordered_messages_ends_with_the_right_state(o
             (status, Vec::new())
         });
     };
-    // The receiver takes the late messages, but its answers are lost. It takes no early one.
+    // The receiver stores the late messages but answers 500, so the sender repeats them. The
+    // receiver refuses the early messages with 503, and does not store them.
     take(|message| if is_early(message) { 503 } else { 500 });
     let tasks = [fixture.cycle().await, fixture.cycle().await];
     fixture
         .until(|found| found.len() == 8 && found.iter().all(was_tried))
         .await;
-    // The late messages arrive again, and the early ones after them.
+    // The receiver accepts the repeated late messages. It accepts the early ones only later, so
+    // these arrive last.
     take(|message| if is_early(message) { 503 } else { 204 });
     fixture.advance(3 * HOUR);
     fixture.counted(&[("sent", 4), ("due", 4)]).await;

@@ -174,8 +174,8 @@ async fn wait_that_a_receiver_asked_for_is_kept_to_when_it_accepts_another_messa
     fixture
         .until(|found| found.len() == 1 && found[0]["attempts"] == 1)
         .await;
-    // A success brings forward only messages with at least two failed attempts. So the test
-    // sets the number of attempts to 2.
+    // A success makes waiting messages to the same receiver due earlier, if they have had at
+    // least two attempts. So the test sets the number of attempts to 2.
     fixture
         .app
         .database
@@ -191,8 +191,9 @@ async fn wait_that_a_receiver_asked_for_is_kept_to_when_it_accepts_another_messa
     fixture.app.database.execute(hour_later).await;
     fixture.hook.answers(200);
     fixture.short().await;
-    // The answer to the second message named no wait, so the success of the third message makes
-    // the second message due at once. The first message keeps its wait of 600 s.
+    // The success of the third message makes the second message due at once, because the
+    // receiver asked for no wait. For the first message, the receiver asked for 600 s. The
+    // success does not shorten this wait.
     let found = fixture
         .until(|found| found.len() == 3 && found[1]["state"] == "sent")
         .await;

@@ -27,7 +27,8 @@ fn run_command(program: &str, folder: &Path, url: &str) {
         .replace(SHOWN_URL, url);
     let mut path = OsString::new();
     if program.starts_with("pg_") {
-        // `pg_dump` refuses a server that is newer than itself.
+        // `PATH` begins with the programs of the server's version, because `pg_dump` refuses a
+        // server that is newer than itself.
         path.push(postgres::bin());
         path.push(":");
     }

@@ -145,9 +145,9 @@ async fn stream_of_a_known_caller_outlives_strangers_and_their_requests_make_roo
         events.iter().any(|event| event.name == "request.decided"),
         "{events:?}"
     );
-    // Beside the stream, the limit leaves room for two connections. The service closed three of the
-    // four strangers' connections: two to make room for later strangers, and one to make room for
-    // the approval.
+    // The stream holds one of the three connections, and two strangers hold the others. For
+    // each newcomer, the service closes one stranger's connection. The newcomers are the other two
+    // strangers and the approval.
     let ends = strangers.iter_mut().map(|stranger| async {
         let mut rest = Vec::new();
         let _ = stranger.read_to_end(&mut rest).await;
@@ -206,8 +206,8 @@ async fn too_few_descriptors_prevent_the_start() {
 #[tokio::test(flavor = "multi_thread")]
 async fn http_2_is_refused() {
     let app = TestApp::start(On::Sqlite).await;
-    // The test sends raw bytes, because a request of a client library might wait for ever: hyper
-    // keeps a request that comes while its connection ends.
+    // The test sends raw bytes instead of a request by the client library hyper. If the service
+    // closes the connection just as hyper takes the request, the request might wait for ever.
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let mut connection = raw_http::send(&app.url(), preface).await;
     let mut answer = Vec::new();
@@ -239,7 +239,8 @@ async fn metrics_listen_moves_metrics_to_an_address_of_their_own() {
     for path in ["/healthz", "/v1/tasks", "/docs", "/sign-in"] {
         assert_eq!(served.status(path).await, 404, "{path}");
     }
-    // Without accounts, the address of the metrics refuses forwarded requests, too.
+    // A service without accounts refuses requests that a proxy has forwarded, also at the address
+    // of the metrics.
     let passed_on = served
         .exchange("GET", "/metrics", &[("x-forwarded-for", "1.2.3.4")], "")
         .await;

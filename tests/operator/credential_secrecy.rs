@@ -227,7 +227,7 @@ async fn nothing_is_seen(on: On, level: &str) {
     answered_as_json(&mut fixture, &model, &tool).await;
     let (second, asked, held) = answered_by_form(&mut fixture, &model, &tool).await;
 
-    // The database is searched while the credential is stored, and after a crash.
+    // The test searches the database twice: now, while the credential is stored, and after a crash.
     let kept = everything(database.url(), folder.path()).await;
     assert!(
         kept.iter()

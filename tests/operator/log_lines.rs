@@ -199,8 +199,8 @@ fn tells_answers(log: &str, request_id: &str) {
     );
 }
 
-/// Asserts that every warning names the unreachable database and a reason. There must be at least
-/// one warning, and at most one more for every 10 s since `since`.
+/// Asserts that every warning names the unreachable database and a reason. The number of warnings
+/// is at least 1, and at most 1 plus the number of full 10 s since `since`.
 fn tells_an_outage(log: &str, since: Instant) {
     let warnings: Vec<Value> = log
         .lines()
@@ -263,8 +263,8 @@ async fn database_outage_is_logged_once_with_place_and_reason_and_once_when_it_e
     tells_an_outage(&served.log(), since);
 }
 
-/// A call that the gate only counts is not stored, so no statement of the call itself can fail
-/// while the database is down.
+/// A gate does not store a call that it only counts, so it could answer without the database. But
+/// while the database is down, the gate refuses this call like any other call.
 #[tokio::test(flavor = "multi_thread")]
 async fn call_that_a_gate_only_counts_is_not_allowed_while_the_database_is_down() {
     let (cluster, folder) = (PrivateCluster::start(), Folder::new());

@@ -1,6 +1,6 @@
-//! Tests an event that happens while the drivers of a tree are suspended at any of their await
-//! points. Afterwards the drivers continue with the state that they had loaded before the event.
-//! Nothing is lost, no `once` call is repeated, and nothing starts after a cancel.
+//! Tests a cancel, or a takeover by another replica, while the drivers of a tree are suspended at
+//! an await point. Afterwards the drivers continue with the state that they had loaded before. No
+//! result is lost, no `once` call is repeated, and no call or sub-agent starts after a cancel.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -24,7 +24,8 @@ use super::harness::{People, Shape, TreeDriver, handed_back, refund};
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::repetitions;
 
-/// A boss with two branches. Each branch is a `mid` and a leaf.
+/// A tree whose root's agent (`boss`) starts two tasks of the agent `mid`. Each of these starts one
+/// leaf.
 const FORK: Shape = Shape {
     depth: 2,
     children: 2,
@@ -130,7 +131,8 @@ async fn drive_and_suspend(
     (root, canceled, false)
 }
 
-/// Returns the event numbers of the last start in a task's subtree and of the task's end.
+/// Returns two event numbers: of the last start of a call or sub-agent in the subtree of the task
+/// `top`, and of the cancellation of `top`.
 async fn started_and_ended(harness: &EngineHarness, root: TaskId, top: TaskId) -> (i64, i64) {
     let (mut started, mut ended) = (0, 0);
     for row in harness.tree(root).await {
@@ -159,8 +161,9 @@ async fn started_and_ended(harness: &EngineHarness, root: TaskId, top: TaskId) -
     (started, ended)
 }
 
-/// Asserts that the journal agrees with the tool's ledger: nothing was executed without a committed
-/// start, and each payment has a result.
+/// Asserts that the journal agrees with the tool's ledger. Each execution in the ledger has a
+/// committed start in the journal. The journal has the result of a successful refund exactly if the
+/// tool has paid it.
 fn agrees_with_the_ledger(
     harness: &EngineHarness,
     task: TaskId,
@@ -196,9 +199,9 @@ fn agrees_with_the_ledger(
 async fn interrupted_everywhere(fixture: StoreFixture, meanwhile: Meanwhile) {
     let harness = EngineHarness::of_trees(fixture, FORK, one_asks).await;
     let parts = harness.parts(0);
-    // The drivers behave alike on both databases. So a normal run interrupts them at every fourth
-    // poll on each database. The first poll differs between the databases, so that the two together
-    // cover every second poll.
+    // A long run suspends the drivers at every poll. A normal run suspends them at every fourth
+    // poll, beginning at poll 0 on one database and at poll 2 on the other. The drivers behave
+    // alike on both databases, so together the two normal runs cover every second poll.
     let step = repetitions(4, 1);
     let first = usize::from(harness.fixture.is_postgres()) * step / 2;
     let (mut polls, mut times) = (first, 0);

@@ -224,7 +224,8 @@ async fn rejection_in_one_child_holds_for_its_sibling(fixture: StoreFixture) {
             Vec::new()
         }
     }
-    // The second child starts when the first child is done.
+    // The root's agent starts one child per turn, so the first child has ended when the second
+    // child starts.
     let harness = EngineHarness::of_trees(fixture, Shape::flat(1), the_same).await;
     harness.script_by_name(|name, prompt| {
         let task = said(prompt);

@@ -80,8 +80,8 @@ async fn balanced(harness: &EngineHarness, root: TaskId) {
             harness.description(root).await
         );
         let fits = match row.status {
-            // A task with neither open requests nor running work waits until its tree may open
-            // another request.
+            // A running task without busy tasks in its subtree has no open request there either.
+            // The task waits until its full tree may open another request.
             TaskStatus::Running => busy > 0 || (open == 0 && full),
             TaskStatus::Paused => busy == 0 && open > 0,
             TaskStatus::Completed | TaskStatus::Failed | TaskStatus::Canceled => {
@@ -426,7 +426,8 @@ async fn task_only_a_newer_replica_can_read_does_not_go_on_under_a_canceled_root
         .unwrap();
     let old = EngineHarness::like(&parts, 0);
     old.cancel(&alice(), root, None).await.unwrap();
-    // From now on the newer version drives the task. That version can read the item.
+    // The item gets its readable type back. So the engines below act as the newer version, which
+    // can read the item.
     harness
         .fixture
         .numbers(&swap("newer_message", "user_message"))

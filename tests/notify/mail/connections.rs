@@ -48,8 +48,8 @@ async fn mails_that_follow_each_other_share_connections(on: On) {
     post.advance(BEYOND_RETRIES);
     post.counted(&[("sent", BATCH)]).await;
     assert_eq!(post.server.all().len(), BATCH);
-    // On a slow machine, some mails are sent before the clock advances. Their connections are
-    // closed then, and the other mails need new ones.
+    // On a slow machine, the service sends some mails before the clock advances. The advance makes
+    // their connections idle for too long, so the service opens new ones for the other mails.
     let opened = count(&post.server, "EHLO") - before;
     assert!(opened <= 2 * SLOTS, "{opened} connections");
 }
@@ -63,7 +63,8 @@ async fn kept_connection_that_the_server_has_closed_costs_no_attempt(on: On) {
     let all = post.server.all();
     let ids: BTreeSet<_> = all.iter().map(|mail| &mail.id).collect();
     assert_eq!((all.len(), ids.len()), (BATCH, BATCH));
-    // Each attempt has named its recipient to the server, so none has failed before that.
+    // An attempt that failed on a closed connection would be counted, but the server would not hear
+    // its `RCPT` command.
     let attempts = found.iter().map(|one| one["attempts"].as_u64().unwrap());
     let attempts = attempts.sum::<u64>();
     assert_eq!(

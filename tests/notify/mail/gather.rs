@@ -70,8 +70,8 @@ async fn thousand_questions_of_a_minute_are_two_mails_of_fifty_kilobytes_at_most
 #[apply(on_both)]
 async fn many_questions_of_a_minute_are_two_mails(on: On) {
     let post = Post::start(on, BOB_ONLY).await;
-    // The first mail has some of the first nine questions. More than 20 questions wait for the
-    // second mail.
+    // The first mail lists at least one and at most nine of the 31 questions. So more than 20
+    // questions wait for the second mail.
     for _ in 0..9 {
         post.app.held().await;
     }
@@ -139,7 +139,7 @@ async fn questions_at_two_replicas_are_one_mail_in_an_interval() {
     }
     post.until(|found| found.iter().any(|one| one["state"] == "sent"))
         .await;
-    // Either replica may claim a question. The question is sent, or it waits for the next interval.
+    // Waits until each of the ten questions has a delivery, which is either sent or due.
     post.until(|found| {
         let waits = |one: &serde_json::Value| {
             one["state"] == "due" && one["due_at"].as_str() > one["ended_at"].as_str()

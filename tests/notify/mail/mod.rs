@@ -19,8 +19,8 @@ pub const HOUR: Duration = Duration::from_hours(1);
 pub const MINUTE: Duration = Duration::from_mins(1);
 
 /// The people and their addresses. alice owns the tasks and may decide. bob may decide, too,
-/// because bob's key is in the group finance. carol may not decide. dora has no key, so the line of
-/// dora names the group. mallory belongs to another tenant.
+/// because bob's key is in the group finance. carol may not decide. dora has no key, so dora's line
+/// below states the group finance. mallory belongs to another tenant.
 const PEOPLE: &str = "  people:
     - { user: alice, tenant: acme, email: alice@acme.com, language: zh }
     - { user: bob, tenant: acme, email: bob@acme.com }

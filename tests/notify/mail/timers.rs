@@ -18,8 +18,9 @@ const LEADS: &str = "    - { name: leads, mail: { to: { groups: [leads] } }, whe
 const HOOK: &str = r#"    - { name: leads, webhook: { url: "{hook}/leads", secrets: ["{new}"] }, when: { after: 2h }, tenants: [acme] }"#;
 
 /// Changes the configuration: only the group finance decides, and the group leads has six members.
-/// bob and gina may decide. erin is not in the group finance, fred's key may not decide, dora has
-/// no key, and alice owns the task. carol may decide and is not in the group leads.
+/// Of these six, bob and gina may decide. The other four may not: alice owns the task, erin is not
+/// in the group finance, fred's key may only read, and dora has no key. carol may decide but is not
+/// in the group leads.
 fn with_leads(yaml: String) -> String {
     let changes = [
         (

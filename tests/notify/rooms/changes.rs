@@ -169,8 +169,8 @@ async fn message_that_is_being_posted_while_its_question_is_decided_is_updated_a
     fixture
         .until(|found| of(found, "request.created")[0]["state"] == "sent")
         .await;
-    // The service attempted the update of the message before the message had been posted. The
-    // next attempt waits until the lease of the update has ended.
+    // The service claimed the update while the message was still being posted, and put it off. The
+    // advance ends the lease of this claim, so the service claims the update again.
     fixture.advance(Duration::from_secs(21));
     let all = slack.until(|all| all[0].bodies.len() == 2).await;
     assert!(all[0].text().starts_with("Approved by bob, "));

@@ -7,8 +7,8 @@ use super::{DecisionFixture, EVIL, HTML, bearer, form, hidden, serve};
 use crate::api::approval_cycle::on_both;
 use crate::support::test_app::{ALICE, BOB, On};
 
-/// Signs Bob in with his key, on the page to which `path` leads a browser without a session.
-/// Returns the cookie of the session.
+/// Opens `path` without a session, follows the redirect to the sign-in page, and signs Bob in with
+/// his key. Returns the cookie of the session.
 async fn sign_in(fixture: &DecisionFixture, origin: &str, path: &str) -> String {
     let asked = fixture.page(path, &[("accept", HTML)]).await;
     let sign_in = asked.header("location");

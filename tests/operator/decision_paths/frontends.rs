@@ -1,4 +1,5 @@
-//! Tests decisions through a frontend on another origin, and the origins that may decide.
+//! Tests decisions through a frontend on another origin. The service accepts them only from the
+//! configured origin.
 
 use macro_rules_attribute::apply;
 use serde_json::{Value, json};

@@ -174,7 +174,7 @@ async fn allowed_call_without_a_permit_or_a_good_result_is_no_success() {
             (&json!("allow"), &Value::Null)
         );
     }
-    // The service runs these calls.
+    // The service itself runs the calls of its tool `Run`, so no command follows the arguments.
     for (arguments, code) in [
         (r#"{"command":"exit 0"}"#, 0),
         (r#"{"command":"exit 3"}"#, 2),

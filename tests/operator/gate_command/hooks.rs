@@ -153,7 +153,8 @@ fn printed_command_blocks_the_call_where_the_hook_cannot_answer() {
         let output = run(service.gate(&["print", host], "70s"), b"");
         let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
         let command = &printed["hooks"]["PreToolUse"][0]["hooks"][0]["command"];
-        // First the program is missing, then its process is killed.
+        // In the first run, the program `holdpoint` is missing. In the second run, a signal kills
+        // its process.
         for program in ["", "holdpoint() { sh -c 'kill -9 $$'; }; "] {
             let output = std::process::Command::new("/bin/sh")
                 .args(["-c", &format!("{program}{}", command.as_str().unwrap())])

@@ -97,8 +97,8 @@ fn server_whose_first_permit_has_ended() -> String {
     format!("http://{address}")
 }
 
-/// Starts a server that ends its first connection without an answer, a while after the server has
-/// read the request, and that allows each later call. Returns the server's URL.
+/// Starts a server that reads its first request, and closes the connection 1.2 s later without an
+/// answer. The server answers each later request by allowing the call. Returns the server's URL.
 fn server_that_fails_during_the_first_wait() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -437,8 +437,8 @@ fn wrong_use_and_wrong_keys_block_the_call() {
 fn refusal_that_cannot_be_written_blocks_the_call() {
     let service = ServedGate::start("optional");
     let input = before("t", "rm").to_string();
-    // Every write to `/dev/full` fails. `/dev/null` stands for a standard output that was closed
-    // before the start: the process then opens `/dev/null` in its place.
+    // Every write to `/dev/full` fails. `/dev/null` simulates a start with a closed standard
+    // output, because Rust then opens `/dev/null` in its place.
     for path in ["/dev/full", "/dev/null"] {
         let mut command = service.gate(&["hook", "claude-code"], "5s");
         let output = std::fs::OpenOptions::new().write(true).open(path);

@@ -55,8 +55,8 @@ impl<'s> TreeDriver<'s> {
         }
     }
 
-    /// Returns the number of commits and executions so far. The process can die right after each of
-    /// them.
+    /// Returns the number of the tree's commits and of the tool's executions so far, added up. A
+    /// test can drop the drivers at any such number, as if the process died at this moment.
     pub fn moment(&self) -> usize {
         self.commits() + self.harness.tool.count() - self.before
     }
@@ -105,8 +105,8 @@ impl<'s> TreeDriver<'s> {
                     match self.drivers[place].as_mut().poll(context) {
                         Poll::Ready(()) => {
                             drop(self.drivers.remove(place));
-                            // The driver that ended may have queued another task, so the loop
-                            // claims tasks again.
+                            // The driver that ended may have queued another task. So the
+                            // outer loop claims tasks before the next poll.
                             return Poll::Ready(());
                         }
                         Poll::Pending => place += 1,

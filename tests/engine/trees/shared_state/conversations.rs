@@ -12,8 +12,8 @@ use super::super::harness::{
 use crate::engine::engine_harness::{EngineHarness, alice};
 use crate::store::store_fixture::{StoreFixture, both};
 
-/// Returns the number of the answer to this prompt, counted from 1 since the last message to the
-/// agent.
+/// Returns the number of the model's answer to this prompt. The first answer after the last message
+/// to the agent has the number 1.
 fn turn_of_message(prompt: &Prompt) -> u32 {
     let told = prompt
         .messages
@@ -59,8 +59,8 @@ fn three_times(turn: u32) -> Vec<(String, String)> {
     }
 }
 
-/// Returns the messages to an agent and the agent's answers, in order, as the agent's last prompt
-/// shows them. Leaves out the first `since` prompts that the model got.
+/// Returns, in order, the messages to an agent and the agent's answers that the agent's last prompt
+/// contains. Ignores the first `since` prompts of all agents.
 fn conversation(harness: &EngineHarness, since: usize, agent: &str) -> Vec<String> {
     let (_, prompt) = harness
         .prompts_since(since)
@@ -154,7 +154,7 @@ async fn next_message_continues_the_sub_agents_conversation(fixture: StoreFixtur
     TreeDriver::of(&harness, &parts, root)
         .drive(usize::MAX)
         .await;
-    // A person is asked again about the same refund, although it has been approved once.
+    // The earlier approval does not cover a second refund, so the service opens a new request.
     assert_eq!(
         harness.asked_by_tree(root).await.len(),
         1,

@@ -60,8 +60,8 @@ async fn parent_whose_model_fails_after_its_children_ended_goes_on_with_a_retry(
 async fn parent_that_fails_beside_waiting_children_cancels_them_and_a_retry_goes_on(
     fixture: StoreFixture,
 ) {
-    // The configuration renames the root's agent (`boss`) before the root has stored the result
-    // of its first child.
+    // The first child completes. Before the root has stored the child's result, the test renames
+    // the root's agent from `boss` to `chief`, so the root fails.
     let mut harness = EngineHarness::of_trees(fixture, Shape::flat(2), one_large).await;
     let parts = harness.parts(0);
     let root = harness.grown(&parts).await;
