@@ -91,8 +91,8 @@ fn compose_configuration_is_accepted_and_is_the_demonstration_with_an_account() 
     let keys = shipped.as_object_mut().expect("a map");
     assert!(keys.remove("server").is_some() && keys.remove("auth").is_some());
     let mut demo = yaml("src/config/demo.yaml");
-    // The gates of the demonstration are left out: with accounts, a gate needs a key of its own,
-    // and Compose asks for one key.
+    // The shipped configuration has accounts, so a gate would need a second key. Compose asks for
+    // only one key, so the shipped configuration leaves out the demonstration's gate.
     assert!(
         demo.as_object_mut()
             .expect("a map")
@@ -142,8 +142,8 @@ fn systemd_unit_gives_the_service_no_rights_and_lets_running_calls_end() {
         ("MemoryDenyWriteExecute", "yes"),
         ("SystemCallFilter", "@system-service"),
         ("SystemCallFilter", "~@privileged"),
-        // `mixed` sends SIGTERM to the main process alone, so a shell tool has 25 s to end by
-        // itself. A shutdown takes at most 30 s.
+        // With `mixed`, systemd sends SIGTERM to the main process alone. The service gives running
+        // shell tools 25 s to end by themselves, and its whole shutdown takes at most 30 s.
         ("KillMode", "mixed"),
         ("TimeoutStopSec", "45"),
         // The exit code of a wrong configuration.

@@ -36,8 +36,8 @@ fn signal(served: &Served, signal: Signal) {
     kill_process(served.pid(), signal).unwrap();
 }
 
-/// Creates a task, and sends SIGTERM once the tool has received `calls` calls in all. Returns the
-/// answer to the POST.
+/// Creates a task, and sends SIGTERM once the tool has received `calls` calls since its start.
+/// Returns the service's answer to the POST that creates the task.
 async fn stopped_during_a_call(served: &Served, tool: &FakeTool, calls: usize) -> Value {
     signaled_during_a_call(served, tool, calls, Signal::TERM).await
 }
@@ -65,8 +65,8 @@ fn ignores_hangup() -> bool {
     u64::from_str_radix(mask.unwrap().trim(), 16).unwrap() & 1 == 1
 }
 
-/// Returns once the service reports that it is not ready. The rest of the shutdown has begun by
-/// then.
+/// Returns once `/readyz` reports that the service is not ready. By then, the service begins no new
+/// call and no new message.
 async fn not_ready(served: &Served) {
     while served.status("/readyz").await != 503 {
         crate::support::pause().await;

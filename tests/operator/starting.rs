@@ -18,7 +18,8 @@ const SMALL: &str = "models: { m: { provider: scripted, script: 'builtin:refunds
 
 const INPUT: &str = r#"{"input": "hello"}"#;
 
-/// Returns an address at which nothing listens, and which no other test gets meanwhile.
+/// Returns an address at which nothing listens. No other test process gets its port before this
+/// process ends.
 fn closed_port() -> SocketAddr {
     ([127, 0, 0, 1], free_port()).into()
 }

@@ -21,8 +21,8 @@ pub async fn everything(url: &str, folder: &Path) -> Vec<(String, String)> {
             let columns = format!(
                 "select attname::text from pg_attribute where attrelid = '\"{table}\"'::regclass and attnum > 0 and not attisdropped"
             );
-            // Selects each column as text. As JSON, the escapes inside a value would be escaped
-            // once more.
+            // Selects each column as text, because JSON would escape the backslashes of a stored
+            // value a second time.
             let columns: Vec<_> = database
                 .texts(&columns)
                 .await
@@ -70,8 +70,8 @@ pub async fn everything(url: &str, folder: &Path) -> Vec<(String, String)> {
     all
 }
 
-/// Returns every text by which these bytes could be found again: other spellings, base64 inside a
-/// longer text, and hashes.
+/// Returns every text by which a reader of the stored data could recognize the value: its
+/// spellings, its base64 inside a longer text, its bytes in hex, and its hashes.
 pub fn traces(value: &str) -> Vec<String> {
     let mut all = spellings(value);
     all.extend(
@@ -92,8 +92,9 @@ pub fn traces(value: &str) -> Vec<String> {
     all
 }
 
-/// Returns the base64 characters that the value alone determines, if the value begins `offset`
-/// bytes after the start of a group of three bytes.
+/// Returns the value's base64 inside a longer text, in both alphabets. Base64 encodes groups of
+/// three bytes; the value begins `offset` bytes after the start of a group. Leaves out the
+/// characters at the two ends, which also depend on the bytes around the value.
 fn in_base64(value: &[u8], offset: usize) -> [String; 2] {
     let padded = [&[0; 2][..offset], value].concat();
     let (from, to) = ((offset * 8).div_ceil(6), padded.len() * 8 / 6);

@@ -13,7 +13,8 @@ const TOOL_KEY: &str = "tool-key/0123456789~xyz";
 const ENV_VALUE: &str = "shell-value/0123456789";
 const API_KEY: &str = "alice-key-0123456789";
 
-/// Returns every spelling from which the value could be read again.
+/// Returns the value in plain, percent-encoded, base64 and JSON-escaped spellings. Each of them can
+/// be decoded to the value.
 pub(super) fn spellings(value: &str) -> Vec<String> {
     use base64::Engine as _;
     let percent = |keep: &str, lower: bool| {

@@ -18,8 +18,8 @@ async fn lease(fixture: &StoreFixture, id: TaskId, lease: LeaseChange) {
     fixture.write(change).await.unwrap();
 }
 
-/// Returns the number of leased tasks that `claimable_task` still lists as due. Each claim reads
-/// their rows, but cannot take these tasks.
+/// Returns the number of out-of-date rows of `claimable_task`: the row says that its task is due,
+/// but the task has a lease. A claim reads such a row without taking the task.
 async fn stale(fixture: &StoreFixture) -> i64 {
     if !fixture.is_postgres() {
         return 0;

@@ -18,8 +18,8 @@ use super::store_fixture::{StoreFixture, change, fresh, new_task, said};
 use crate::support::forwarder::Forwarder;
 use crate::support::postgres::run;
 
-/// A proxy to the server. For each of the next `swallow` marked commits, the proxy drops the reply
-/// and cuts the connection.
+/// A proxy to the database server. For each of the next `swallow` commits that contain the mark,
+/// the proxy drops the server's reply and cuts the connection.
 pub(crate) struct LossyProxy {
     url: String,
     pub(crate) swallow: Arc<AtomicUsize>,
@@ -134,8 +134,9 @@ async fn commit_whose_answer_was_lost_is_found_by_its_id_and_not_written_twice()
     }
 }
 
-/// A commit that changes the asker alone writes no item. So the store must read the task's row to
-/// learn whether the commit was written.
+/// When the reply to a commit is lost, the store looks for the commit's first item. A change of the
+/// asker alone has no item, so the store sends this change again. The database refuses the repeated
+/// change as stale, and the store reports an unknown outcome.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn change_of_the_asker_alone_whose_answer_was_lost_is_written_once_and_unknown() {
     let fixture = StoreFixture::postgres().await;

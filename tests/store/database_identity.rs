@@ -141,7 +141,8 @@ async fn changed_server_is_recognized_at_the_start() {
     );
 }
 
-/// Makes the record of a new identity take longer than [`impatient`] waits for a connection.
+/// Adds a trigger that delays each update of the stored identity by 4 s. [`impatient`] waits only
+/// 2 s for a connection.
 const SLOW: &str = "create function slow() returns trigger language plpgsql as
         $$ begin perform pg_sleep(4); return new; end $$;
     create trigger slow before update on database_identity for each row execute function slow()";

@@ -107,13 +107,13 @@ fn key(task_id: TaskId) -> IdempotencyRow {
     }
 }
 
-/// Returns the calls that equal [`CALL`] apart from the key, which is `b:1` or `k:1`. The calls are
-/// open or have ended since `since`.
+/// Like [`found`], but returns only the calls.
 async fn equal(fixture: &StoreFixture, since: Time) -> Vec<EqualCall> {
     found(fixture, since).await.calls
 }
 
-/// Returns all that the store finds for [`CALL`]. The calls are those of [`equal`].
+/// Returns the earlier calls that the store finds for a new call like [`CALL`] with the keys `b:1`
+/// and `k:1`. Calls that ended before `since` are left out.
 pub async fn found(fixture: &StoreFixture, since: Time) -> FoundCalls {
     let keys = ["b:1".to_owned(), "k:1".to_owned()];
     fixture

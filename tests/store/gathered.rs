@@ -1,5 +1,5 @@
-//! Tests gathered deliveries. The due deliveries of one person are claimed as one message. The same
-//! claim postpones the time from which this person may get the next message.
+//! Tests gathered deliveries. One claim takes the due deliveries of a person as one message. The
+//! claim also sets `next_at`, the earliest time of the person's next message.
 
 use std::time::Duration;
 
@@ -236,7 +236,9 @@ async fn time_of_a_message_is_forgotten_an_hour_after_it(fixture: StoreFixture) 
     assert_eq!(claim(&fixture).await.len(), 1);
 }
 
-/// Runs on `SQLite` alone: on Postgres, another process may still hold the claim.
+/// Runs on `SQLite` alone. There, opening the file expires all claims, because the process that
+/// held them has ended. On Postgres, another process may still hold a claim, so opening a store
+/// expires none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn claim_of_an_ended_process_is_over_once_its_file_is_opened_again() {
     let fixture = StoreFixture::sqlite().await;

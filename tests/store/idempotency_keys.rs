@@ -177,7 +177,7 @@ async fn key_of_an_answer_is_kept_from_every_spelling_of_its_user(fixture: Store
             .await,
         Err(CommitError::Refused)
     );
-    // The kept row of Alice's key `k` affects neither Bob's key `k` nor Alice's key `l`.
+    // Alice's stored row with the key `k` blocks neither Bob's key `k` nor Alice's key `l`.
     for (user, key) in [("Bob", "k"), ("Alice", "l")] {
         fixture
             .store
@@ -299,7 +299,8 @@ async fn only_spent_keys_are_removed(fixture: StoreFixture) {
     assert!(old.is_some());
 }
 
-/// The test runs in one thread, whose log it reads.
+/// `set_default` captures the log of the current thread alone, so the test uses a runtime with a
+/// single thread.
 #[tokio::test]
 async fn used_key_is_no_warning_whichever_constraint_refuses_it() {
     for fixture in [StoreFixture::sqlite().await, StoreFixture::postgres().await] {

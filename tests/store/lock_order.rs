@@ -78,9 +78,9 @@ async fn locks_in_order(
         let named = format!(
             "select count(*) from (select {key} from {table} where {key} in ({after}) for update skip locked) as free"
         );
-        // A statement waits a short time for a lock and is then repeated. Between two attempts it
-        // holds no lock. So the counts are valid only if the same attempt waits before and after
-        // they are read.
+        // A statement that waits too long for a lock fails, and the store sends it again. Between
+        // the two attempts, it holds no lock. So the two counts are valid only if the same attempt
+        // waits before the counts are read and still waits afterwards.
         let counts = loop {
             let before = observer.waiting().await;
             if before.is_empty() {
@@ -181,9 +181,9 @@ async fn commit_locks_its_requests_in_the_order_of_their_ids() {
     );
 }
 
-/// The statement that writes the batch locks each task's row when it updates the row. At the same
-/// moment it reads the clock for the time of the task's change. So the times of the changes show
-/// the order of the locks.
+/// One statement writes the batch. When it updates a task's row, it locks the row and reads the
+/// clock. This clock reading is the time of the task's change. So the times of the changes show the
+/// order of the locks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn batch_of_changes_of_single_tasks_locks_the_tasks_in_the_order_of_their_ids() {
     let fixture = StoreFixture::with_writers(1).await;
@@ -340,8 +340,9 @@ async fn replica_with_a_fast_clock_ends_no_lease_no_deadline_and_no_key() {
     assert_eq!(claim(&fixture.store, "other", 9).await, [leased]);
 }
 
-/// The test commits three changes, because the store has three statements that write changes: an
-/// update alone, the general statement, and an update after locks.
+/// The test commits three changes, because the store writes changes in three ways: by an update
+/// that locks the rows itself, by the general statement, and by an update of rows that an earlier
+/// part of the same statement has locked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commit_that_waits_for_another_write_of_its_task_has_a_time_after_that_write() {
     let fixture = StoreFixture::postgres().await;

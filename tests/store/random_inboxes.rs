@@ -50,8 +50,9 @@ impl Open {
         self.spec.terms.expires_in == Some(Duration::ZERO)
     }
 
-    /// Returns whether the request waits for the person. If the person owns the task, the rule must
-    /// name the owner: a user id or a group is not enough, unless the person decides everything.
+    /// Returns whether `names` is true for the person, and the person has not approved the request
+    /// yet. If the person owns the task, `approvers.owner` must also be true, unless the person
+    /// decides everything.
     fn is_open_to(&self, person: &Viewer) -> bool {
         let user = person.user_id.as_str();
         let own = self.owner == user && !person.decides_everything;

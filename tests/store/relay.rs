@@ -155,8 +155,8 @@ async fn listener_learns_of_a_commit_although_every_notification_is_lost() {
     fixture.store.mute();
     other.mute();
     let (mut listener, mut idle) = (other.listen(root), other.listen(quiet));
-    // No earlier event numbers are known, so the first poll of the trees' event numbers wakes every
-    // listener once.
+    // The replica `other` does not know the last event of either tree yet. So its first poll of the
+    // last events wakes each listener once.
     assert_eq!(
         timeout(LONG, listener.next()).await.unwrap(),
         Notification::Commit
@@ -212,7 +212,8 @@ async fn connection_that_went_silent_is_replaced_while_it_is_still_open() {
     arrives(&fixture.store, &mut listener, &text(root, "before")).await;
     until("the relay holds its lock", async || other.ends_presence()).await;
     line.blackhole();
-    // The relay announces this listener, and gets no answer.
+    // The relay sends the announcement of this listener over the silent connection, and waits in
+    // vain for the database's answer.
     let _unheard = other.listen(TaskId(fresh()));
     let has_given_up = async || !other.ends_presence();
     until("the relay gives its connection up", has_given_up).await;

@@ -271,9 +271,9 @@ async fn statement_that_is_planned_once_searches_every_table_by_a_key() {
         let single = sql.postgres.starts_with("with n as");
         for (at, line) in lines.iter().enumerate() {
             assert!(!line.contains("Seq Scan on"), "{}", lines.join("\n"));
-            // The cost of a join of two lists would grow with the square of the batch. The join
-            // that compares `h.in_time` is allowed, because one side of it is a single row, which
-            // holds the current time.
+            // A `Join Filter` compares all pairs of rows. For two lists, its cost grows with the
+            // square of the batch. The filter on `h.in_time` is allowed, because it joins a list
+            // with a single row, which holds the current time.
             let joins_lists = line.contains("Join Filter") && !line.contains("h.in_time");
             assert!(!single || !joins_lists, "{}", lines.join("\n"));
             if line.contains("Index Scan using") || line.contains("Index Only Scan using") {
@@ -367,8 +367,8 @@ async fn requests_of_a_person_are_found_by_the_persons_keys_on_sqlite() {
     }
 }
 
-/// A plan by the primary key of the requests would find the same page, but it would also read every
-/// request that waits.
+/// The index `decision_final` has only final answers, in the order of the requests. By the primary
+/// key of `decision`, the statement would read all answers of the tenant and sort them.
 #[tokio::test]
 async fn decided_requests_are_found_by_their_final_answers_on_sqlite() {
     let fixture = StoreFixture::sqlite().await;
@@ -438,8 +438,9 @@ async fn last_user_message_is_found_by_the_journals_key_on_sqlite() {
     );
 }
 
-/// Two other indexes would read rows that the claim leaves out: the index by person, which has the
-/// deliveries of every state, and the index of an entry's due deliveries, which has all people.
+/// The claim must search the index `delivery_recipient`, and read only due deliveries of the
+/// person. By the index `delivery_once`, it would also read the person's ended deliveries. By the
+/// index `delivery_due`, it would also read due deliveries to other people.
 #[tokio::test]
 async fn due_deliveries_of_a_person_are_found_through_their_index_on_both_engines() {
     let (postgres, sqlite) = (StoreFixture::postgres().await, StoreFixture::sqlite().await);

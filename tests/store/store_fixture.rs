@@ -306,8 +306,8 @@ impl StoreFixture {
 /// The duration of the leases of [`claim`].
 pub const LEASE: Duration = Duration::from_secs(30);
 
-/// Claims tasks, possibly also a task that must be driven alone (while its process drives no other
-/// task). Returns the tasks that the process may drive now.
+/// Claims tasks for the process `owner`, possibly also a task that needs a lone drive. Returns
+/// the claimed tasks without those that the claim has put to sleep.
 pub async fn claim(store: &Store, owner: &str, limit: i64) -> Vec<TaskId> {
     let claimed = store.claim(owner, LEASE, limit, true).await.unwrap();
     claimed

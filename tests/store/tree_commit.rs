@@ -128,8 +128,8 @@ async fn ancestor_is_counted_and_fenced_only_where_the_change_says_so(fixture: S
                 counted(above, counters)
             });
         }
-        // The leaf has no descendants, so its `busy` is 1. The first round subtracts this 1.
-        // The second round subtracts nothing.
+        // The leaf is the only task of its subtree, so its `busy` is 1. Only one of the two rounds
+        // can subtract this 1.
         tasks[0].counters.busy = if fence { -1 } else { 0 };
         fixture
             .store

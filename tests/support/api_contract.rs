@@ -50,7 +50,8 @@ pub fn is_kept(method: &Method, path: &str, reply: &Reply) {
         );
         return;
     }
-    // The document may describe the page at `/resume/…` as a response type or only in prose.
+    // For the page at `/resume/…`, the response type `text/html` in the document suffices, and so
+    // does a mention of `text/html` in the operation's description.
     if *method != Method::POST
         && reply.status == 200
         && kind == "text/html"

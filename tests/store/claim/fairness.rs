@@ -1,4 +1,4 @@
-//! Tests in which order claims take the tasks of tenants and users.
+//! Tests the order in which claims take the tasks of tenants and users.
 
 use holdpoint::task::change::LeaseChange;
 use macro_rules_attribute::apply;

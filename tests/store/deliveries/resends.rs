@@ -34,8 +34,9 @@ fn resend_key(user: &str, key: &str) -> ResendKey {
     }
 }
 
-/// Adds a trigger that ends a delivery as soon as it is made due, as a fast sender does. The
-/// trigger counts in `last_milliseconds`, and ends each delivery three times at most.
+/// Adds a trigger that simulates a fast sender: the trigger sets a delivery to `dead` as soon as an
+/// update makes the delivery due. It does so at most three times for each delivery, and keeps the
+/// count in the column `last_milliseconds`.
 async fn end_at_once(fixture: &StoreFixture) {
     let sql = if fixture.is_postgres() {
         "create function end_at_once() returns trigger language plpgsql as $$

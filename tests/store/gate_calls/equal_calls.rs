@@ -223,8 +223,8 @@ async fn pending_calls_are_counted_by_gate_and_user_up_to_a_maximum(fixture: Sto
     );
 }
 
-/// Tests spellings without a stored key (the folded form). `fold_spellings` stores the key some
-/// time after the first row with the spelling.
+/// Tests calls whose user has a spelling without a stored key. The key is the folded form of the
+/// spelling. `Store::fold_spellings` stores it some time after the first call of the user.
 mod unfolded_spellings {
     use super::*;
 
