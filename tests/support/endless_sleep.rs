@@ -1,4 +1,4 @@
-//! A clock some of whose sleeps never end.
+//! A clock in which the sleeps that a test chooses never end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,19 +10,19 @@ use holdpoint::world::{Clock, SystemClock};
 /// looks for overdue requests only at its start.
 pub const BETWEEN_ROUNDS: Duration = Duration::from_millis(500);
 
-/// A clock whose sleeps never end if their duration fulfils a condition.
+/// A clock in which a sleep never ends if `is_endless` returns true for its duration.
 pub struct EndlessSleep {
     clock: Arc<dyn Clock>,
     is_endless: fn(Duration) -> bool,
 }
 
 impl EndlessSleep {
-    /// Builds a clock from the machine's clock.
+    /// Builds a clock that otherwise behaves like the machine's clock.
     pub fn new(is_endless: fn(Duration) -> bool) -> Arc<Self> {
         Self::of(Arc::new(SystemClock), is_endless)
     }
 
-    /// Builds a clock from `clock`.
+    /// Builds a clock that otherwise behaves like `clock`.
     pub fn of(clock: Arc<dyn Clock>, is_endless: fn(Duration) -> bool) -> Arc<Self> {
         Arc::new(Self { clock, is_endless })
     }

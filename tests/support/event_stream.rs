@@ -134,7 +134,7 @@ impl Watch {
     }
 }
 
-/// Returns the events that are stored.
+/// Returns the stored events among `events`: those with an id.
 pub fn durable(events: &[Event]) -> Vec<Event> {
     events
         .iter()

@@ -83,7 +83,8 @@ impl FakeModel {
         self
     }
 
-    /// Waits until a stream is held back: all chunks before [`Stream::hold_after`] are sent.
+    /// Waits until the endpoint holds a stream, which it does after the number of chunks that
+    /// [`Stream::hold_after`] sets.
     pub async fn holds(&self) {
         self.inner.gate.is_held().await;
     }
@@ -143,8 +144,8 @@ pub fn text_answer(text: &str) -> Value {
     })
 }
 
-/// Returns an answer that calls tools, each given by its name and the text of its arguments. The
-/// ids are `call_0`, `call_1` … in every answer.
+/// Returns an answer with one tool call for each entry of `calls`: the tool's name and the text of
+/// the arguments. In every answer, the ids of the calls count up from `call_0`.
 pub fn calls(calls: &[(&str, &str)]) -> Value {
     let tool_calls: Vec<_> = calls
         .iter()

@@ -60,13 +60,14 @@ pub enum MailBehaviour {
     Close,
     /// The mail is accepted, and the connection ends before the reply.
     Cut,
-    /// Like `Take` for the first mail of a connection, and like `Cut` for the second.
+    /// The server accepts the first mail of a connection and replies. It also accepts the second
+    /// mail, but ends the connection before the reply.
     CutSecond,
     /// The mail is accepted, and no reply is sent.
     Hang,
-    /// The recipient is refused with this code.
+    /// The server refuses every recipient with this SMTP reply code.
     Refuse(u16),
-    /// The sign-in is refused, so no mail is sent. The reply repeats the words of the sign-in.
+    /// The server refuses the sign-in. Its reply repeats the client's whole `AUTH` line.
     RefuseSignIn,
     /// The only sign-in on offer is CRAM-MD5.
     OfferCramMd5,
@@ -113,8 +114,8 @@ impl FakeMailServer {
     }
 
     /// Offers STARTTLS. When a client sends STARTTLS, the server does not begin TLS. Instead it
-    /// sends at once the plain answers to all commands of a mail, as an attacker on the network
-    /// could. Then it sends nothing more.
+    /// sends, unencrypted and all at once, the replies to every command with which a client sends a
+    /// mail. An attacker on the network could do the same. Then the server sends nothing more.
     pub fn offer_tls(&self) {
         *self.inner.offers_tls.lock().unwrap() = true;
     }

@@ -51,8 +51,8 @@ impl FakeMessages {
         }
     }
 
-    /// Scripts the next answer. Each of `blocks` is a content block as it begins, with the deltas
-    /// that fill it.
+    /// Scripts the next answer. Each entry of `blocks` is a content block, as its
+    /// `content_block_start` event contains it, and the deltas that follow this event.
     pub fn then(&self, blocks: &[(Value, Vec<Value>)], stop_reason: &str) -> &Self {
         let mut stream = event(&json!({"type": "message_start", "message":
             {"type": "message", "role": "assistant", "content": [], "usage": {"input_tokens": 10, "output_tokens": 1}}}));
@@ -124,7 +124,7 @@ pub fn thinks(thought: &str, signature: &str) -> (Value, Vec<Value>) {
     )
 }
 
-/// Returns a tool call with these arguments, in two deltas.
+/// Returns a tool call whose arguments arrive in two deltas.
 pub fn calls(id: &str, name: &str, arguments: &str) -> (Value, Vec<Value>) {
     let (half, rest) = arguments.split_at(arguments.len() / 2);
     let deltas =

@@ -91,7 +91,7 @@ impl FakeReceiver {
         self.answers_by(move |_| (status, Vec::new()));
     }
 
-    /// Sets the status and the headers of each answer from now on.
+    /// From now on, answers each message with the status and the headers that `answer` returns.
     pub fn answers_by(
         &self,
         answer: impl Fn(&Received) -> (u16, Vec<(&'static str, String)>) + Send + Sync + 'static,
@@ -169,7 +169,8 @@ async fn receive(
         ledger.push(message.clone());
         ledger.len()
     };
-    // Another message may already have stored a higher count, because the lock has been released.
+    // The lock is already released, so the handler of a later message may have stored its higher
+    // count first. `max` keeps that count.
     inner
         .arrived
         .send_modify(|arrived| *arrived = count.max(*arrived));

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 use super::fake_receiver::{FakeReceiver, Received};
 
-/// The token that Slack accepts.
+/// The only token that the fake accepts.
 pub const TOKEN: &str = "xoxb-canary-0123456789-abcdefghij";
-/// The channel that Slack knows.
+/// The only channel of the fake.
 pub const CHANNEL: &str = "C012AB3CD";
 
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ impl Posted {
         self.bodies.last().unwrap().to_string()
     }
 
-    /// Returns the text of the message's notification.
+    /// Returns the current `text` of the message, which Slack shows in notifications.
     pub fn text(&self) -> &str {
         self.bodies.last().unwrap()["text"].as_str().unwrap()
     }
@@ -52,8 +52,8 @@ impl FakeSlack {
         slack
     }
 
-    /// Makes the receiver answer as Slack does from now on, without the error set by
-    /// [`FakeSlack::fails`].
+    /// Makes the receiver answer as Slack does from now on. Removes the error that
+    /// [`FakeSlack::fails`] has set.
     pub fn mend(&self) {
         *self.error.lock().unwrap() = None;
         let slack = self.clone();
@@ -77,7 +77,8 @@ impl FakeSlack {
         all[0].clone()
     }
 
-    /// Waits until `expected` accepts the messages in the channel. Returns them.
+    /// Polls the messages in the channel until `expected` returns true for them. Returns the
+    /// messages.
     pub async fn until(&self, expected: impl Fn(&[Posted]) -> bool) -> Vec<Posted> {
         loop {
             let all = self.messages();

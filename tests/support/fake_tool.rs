@@ -114,7 +114,8 @@ async fn execute(
         });
         ledger.len()
     };
-    // Another execution may already have stored a higher count, because the lock has been released.
+    // The lock is already released, so a later execution may have stored its higher count first.
+    // `max` keeps that count.
     inner.seen.send_modify(|seen| *seen = count.max(*seen));
     let mut open = inner.open.subscribe();
     let _ = open.wait_for(|open| *open).await;

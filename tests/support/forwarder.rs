@@ -79,7 +79,8 @@ impl Messages {
             if self.rest.len() < end {
                 return;
             }
-            // A Sync message ends an extended query, and a Query message is a simple query.
+            // A client waits for the server after a Sync message, which ends an extended query, and
+            // after a Query message, which is a simple query.
             if self.started && matches!(self.rest[0], b'S' | b'Q') {
                 self.trips.fetch_add(1, Ordering::SeqCst);
             }
@@ -110,7 +111,8 @@ impl Forwarder {
         Self::start(Server::Service(address), |own| format!("http://{own}")).await
     }
 
-    /// Starts a proxy to `server`. `url` returns the proxy's URL for the proxy's address.
+    /// Starts a proxy to `server`. `url` makes the proxy's URL from the address at which the proxy
+    /// listens.
     async fn start(server: Server, url: impl FnOnce(SocketAddr) -> String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = url(listener.local_addr().unwrap());
@@ -134,7 +136,8 @@ impl Forwarder {
                         return;
                     };
                     let (from_client, to_client) = client.into_split();
-                    // If one direction ends, both halves are dropped, which cuts the connection.
+                    // When one of these futures ends, `select!` drops the other two. This closes
+                    // the connections to the client and to the server.
                     tokio::select! {
                         () = pump(from_client, to_server, heard.clone(), None, messages) => {}
                         () = pump(from_server, to_client, heard.clone(), Some(bytes), None) => {}
@@ -155,7 +158,8 @@ impl Forwarder {
         &self.url
     }
 
-    /// Returns the number of round trips that clients have asked for, summed over all connections.
+    /// Returns the number of round trips to Postgres that clients have begun, summed over all
+    /// connections.
     pub fn round_trips(&self) -> usize {
         self.trips.load(Ordering::SeqCst)
     }
@@ -175,8 +179,9 @@ impl Forwarder {
         self.line.send_replace(Line::Open(time));
     }
 
-    /// Restores the initial state. Dropped bytes are not sent later, so the connections that
-    /// carried them stay unusable.
+    /// Ends the effect of [`Forwarder::cut`], [`Forwarder::blackhole`] and [`Forwarder::delay`]. If
+    /// the proxy has dropped bytes of a connection, it also drops all later bytes that this
+    /// connection carries in the same direction.
     pub fn mend(&self) {
         self.line.send_replace(Line::Open(Duration::ZERO));
     }
@@ -227,8 +232,9 @@ async fn pump(
     }
 }
 
-/// Returns how many of the `read` bytes may still pass. If the result is less than `read`, the
-/// caller cuts the connection. Other connections stay open.
+/// Takes the `read` bytes of one connection from the budget `left`. Returns how many of them may
+/// pass. If the budget does not suffice, the caller cuts this connection, and the other connections
+/// get an unlimited budget (`usize::MAX`).
 fn spend(left: &AtomicUsize, read: usize) -> usize {
     let before = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
         Some(if left == usize::MAX || left < read {

@@ -1,6 +1,7 @@
 //! Texts with a special meaning in HTML, URLs, mail headers, the markup of Slack or Teams, JSON,
-//! templates or terminals. Each text begins with its own mark. If a text becomes an element or an
-//! attribute, the name of that element or attribute contains the mark.
+//! templates or terminals. Each text begins with its own mark. In a text with HTML, the name of an
+//! element or of an attribute also contains the mark. If a page does not escape the text, a test
+//! finds the mark in such a name.
 
 /// Returns the mark of the text with this number. All marks have the same number of digits, so that
 /// no mark is part of another.
@@ -66,7 +67,7 @@ const SHAPES: [&str; 56] = [
     "&amp;lt;MK&amp;gt;",
     "&quot; MK=&quot;",
     "&NewLine;&Tab;&ltMK",
-    // invisible characters
+    // invisible, control, combining and fullwidth characters
     "\u{202e}MK\u{202c}\u{202d}\u{2067}\u{2069}",
     "\u{200b}\u{feff}\u{2060}MK\u{ad}\u{180e}",
     "\u{7}\u{8}\u{1b}[31mMK\u{9b}2J",

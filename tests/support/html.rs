@@ -1,4 +1,4 @@
-//! Reads HTML as a browser's tokenizer does, as far as elements, attributes and text go.
+//! Reads the elements, the attributes and the text of a page as a browser's tokenizer does.
 
 /// An element, or a comment. A comment has the name `!`.
 #[derive(Clone, Debug, Default)]
@@ -10,7 +10,7 @@ pub struct Element {
     pub raw: String,
 }
 
-/// The start tags of a page in their order, and the text of the page.
+/// The start tags and the comments of a page in their order, and the text of the page.
 #[derive(Debug, Default)]
 pub struct Page {
     pub elements: Vec<Element>,
@@ -38,7 +38,8 @@ impl Page {
         page
     }
 
-    /// Reads a comment, or a declaration.
+    /// Reads a comment, or a declaration, which a browser treats as a comment. Adds an element
+    /// named `!` to the page, except for the doctype. Returns the rest of the page.
     fn skip<'h>(&mut self, from: &'h str) -> &'h str {
         let comment = from.strip_prefix("!--");
         let (raw, rest) = match comment {
@@ -56,8 +57,8 @@ impl Page {
         rest
     }
 
-    /// Reads a start tag, and the content of an element that cannot contain markup, such as a
-    /// script.
+    /// Reads a start tag. Also reads the content of an element in which a browser reads no tags,
+    /// such as a script. Returns the rest of the page.
     fn open<'h>(&mut self, from: &'h str) -> &'h str {
         let mut rest = from;
         let name = take(&mut rest, |c| !c.is_whitespace() && !matches!(c, '/' | '>'));

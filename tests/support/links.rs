@@ -70,7 +70,7 @@ pub fn link(user: &str, request: &str) -> String {
     link_spec(user, request).path()
 }
 
-/// Returns the link behind the path of [`link`], so that a test can vary the link's parts.
+/// Returns the parts of the link that [`link`] makes. A test changes some of these parts.
 pub fn link_spec<'a>(user: &'a str, request: &'a str) -> LinkSpec<'a> {
     LinkSpec {
         tenant: "acme",

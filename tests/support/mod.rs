@@ -36,8 +36,8 @@ pub async fn pause() {
     tokio::time::sleep(Duration::from_millis(25)).await;
 }
 
-/// The time after which a wait of a test has failed. Nextest would kill the test only later, and
-/// would not say what the test waited for.
+/// The maximum time that a test waits for a state. It is shorter than nextest's limit for a test,
+/// because nextest kills a test without a word about the awaited state.
 const WAIT_LIMIT: Duration = Duration::from_mins(5);
 
 /// Polls `look` until it returns a value, and returns the value. Panics if `look` returns no value
@@ -61,9 +61,9 @@ pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     eventually(what, async || holds().await.then_some(())).await;
 }
 
-/// Returns `usual` in a normal run, and `long` in a run of `scripts/chaos counts`. Some tests
-/// repeat a random run as many times as the result says. In other tests, a process crashes at every
-/// n-th possible moment, where n is the result.
+/// Returns `usual` in a normal run, and `long` in a run of `scripts/chaos counts`. Most tests use
+/// the result as a number of repetitions. A test that interrupts a run at each possible moment uses
+/// it as a step: with the result 4, the test tries only every fourth moment.
 pub fn repetitions(usual: usize, long: usize) -> usize {
     if std::env::var_os("HOLDPOINT_TEST_LONG").is_some() {
         long
@@ -72,8 +72,8 @@ pub fn repetitions(usual: usize, long: usize) -> usize {
     }
 }
 
-/// Returns whether `word` occurs in a text as a separate word. A short number inside an id, a link
-/// or a trace does not count.
+/// Returns whether `word` occurs in a text as a separate word. Letters, digits, `-` and `_` belong
+/// to a word, so the word `120` does not occur in the id `a-120`.
 pub fn has_word(text: &str, word: &str) -> bool {
     let inside = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
     text.split(|c| !inside(c)).any(|found| found == word)
@@ -90,7 +90,8 @@ pub fn http_client() -> reqwest::Client {
 )]
 pub fn http_client_builder() -> reqwest::ClientBuilder {
     let builder = reqwest::Client::builder().no_proxy();
-    // Tests speak no TLS. Reading the machine's certificates takes tens of milliseconds.
+    // This client sends only plain HTTP. An empty list saves the reading of the machine's
+    // certificates, which takes tens of milliseconds.
     let builder = builder.tls_certs_only([]);
     builder.redirect(reqwest::redirect::Policy::none())
 }

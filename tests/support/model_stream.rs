@@ -11,7 +11,8 @@ use futures_util::stream::{self, StreamExt as _};
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, watch};
 
-/// The number of characters of text or arguments in one chunk. A long text has longer chunks.
+/// The usual number of characters of text or arguments in one chunk. `pieces` makes the chunks of a
+/// long text longer.
 const PIECE: usize = 6;
 
 #[derive(Clone, Debug)]
@@ -110,7 +111,8 @@ impl Stream {
         self
     }
 
-    /// Makes each byte a chunk of its own. After this call, counts of chunks are counts of bytes.
+    /// Makes each byte a chunk of its own. After this call, `len`, `hold_after`, `lost_after` and
+    /// `cut_after` count bytes.
     #[must_use]
     pub fn byte_by_byte(self) -> Self {
         let chunks = self
@@ -160,8 +162,8 @@ impl Stream {
 
 fn pieces(text: &str) -> Vec<String> {
     let characters: Vec<char> = text.chars().collect();
-    // A long text comes in longer pieces, because the framing of many short pieces would exceed the
-    // client's limit.
+    // The client limits the bytes of a stream, and each piece adds the bytes of the JSON around it.
+    // Therefore a long text has longer, and thus fewer, pieces.
     characters
         .chunks(PIECE.max(text.len() / 500))
         .map(|piece| piece.iter().collect())

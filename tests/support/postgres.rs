@@ -1,11 +1,14 @@
-//! A Postgres server for the tests: one cluster for each test run with one migrated template, and
-//! one database for each test. A test that crashes or freezes its server has a [`PrivateCluster`].
+//! A Postgres server for the tests. Each test run has one cluster with a migrated template. Each
+//! test has its own database, a copy of the template. A test that crashes or freezes its server has
+//! a [`PrivateCluster`].
 //!
-//! If `TEST_DATABASE_URL` is set, the tests use the server of this URL and start no cluster. The
-//! URL's user must be allowed to create databases. A cluster listens only on a unix socket, keeps
-//! fsync on (otherwise a store refuses to open), and never runs as root. A detached watcher process
-//! stops the cluster and removes its folder when the process that runs the tests has ended, for
-//! whatever reason.
+//! If `TEST_DATABASE_URL` is set, [`database`] uses the server of this URL and starts no cluster.
+//! The URL's user must be allowed to create databases.
+//!
+//! A cluster listens only on a unix socket and never runs as root. It keeps fsync on, because
+//! without `unsafe_ok` a store refuses a server that may lose commits. A detached watcher process
+//! stops the cluster and removes its folder when the process that runs the tests has ended, even if
+//! that process crashed.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -31,12 +34,12 @@ pub fn unique() -> String {
     uuid::Uuid::now_v7().simple().to_string()
 }
 
-/// Runs one statement on a connection of its own.
+/// Runs one statement on a new connection.
 pub async fn run(url: &str, sql: String) {
     run_each(url, vec![sql]).await;
 }
 
-/// Runs statements, each in a transaction of its own, on a connection of their own.
+/// Opens a connection and runs the statements on it, each in its own transaction.
 async fn run_each(url: &str, statements: Vec<String>) {
     let mut connection = PgConnection::connect(url)
         .await
@@ -48,9 +51,10 @@ async fn run_each(url: &str, statements: Vec<String>) {
     let _ = connection.close().await;
 }
 
-/// Copies a database's only task and its request 20,000 times. The copies are numbered by `ids.n`,
-/// and their ids rise with these numbers. The group `group` may decide the copies. `members` is an
-/// SQL list: names of columns of the copied tasks, each followed by its value.
+/// Copies a database's only task and its request 20,000 times. The group `group` may decide the
+/// copies. `members` is an SQL list of changes to the copied tasks: the name of a column, its new
+/// value, the name of the next column, and so on. In a value, `ids.n` is the number of the copy. A
+/// copy with a higher number has a higher id.
 pub async fn copy_request(url: &str, group: &str, members: &str) {
     let sql = format!("
         create temporary table ids as
@@ -109,9 +113,9 @@ impl Cluster {
         format!("postgres://postgres@{socket}/{database}")
     }
 
-    /// Returns the option of `create database` that copies the template as files. That takes half
-    /// the time of a copy through the write-ahead log, which Postgres 15 and later make without
-    /// this option.
+    /// Returns the option that makes `create database` copy the template's files. Without this
+    /// option, Postgres 15 and later copy the template through the write-ahead log, which takes
+    /// twice the time. Older versions always copy the files and do not know the option.
     fn copy_strategy(&self) -> &'static str {
         let version = fs::read_to_string(self.folder.join("data/PG_VERSION")).unwrap();
         let version: u32 = version.trim().parse().unwrap();
@@ -145,7 +149,7 @@ impl Cluster {
             "-k {} -c listen_addresses='' -c max_connections=300 {options}",
             folder.display()
         );
-        // Every later start reads the options from this file.
+        // `up` reads the options from this file, also at a start after a crash.
         fs::write(folder.join("options"), &options).unwrap();
         let cluster = Self {
             folder: folder.to_owned(),
@@ -200,14 +204,14 @@ impl Cluster {
     }
 }
 
-/// A server for one test alone. The test may crash or freeze the server, which ends when this value
-/// is dropped or when the test's process ends.
+/// A server for one test alone. The test may crash or freeze the server. The server ends when this
+/// value is dropped, or at the latest when the test's process ends.
 pub struct PrivateCluster {
     cluster: Cluster,
 }
 
 impl PrivateCluster {
-    /// Creates and starts a server. Its empty database is `url("postgres")`.
+    /// Creates and starts a server with an empty database, whose URL is `url("postgres")`.
     pub fn start() -> Self {
         Self::with("")
     }
@@ -224,7 +228,7 @@ impl PrivateCluster {
     }
 
     /// Stops the server at once (`-m immediate`). This cuts every session and writes no checkpoint.
-    /// The confirmed commits are in the write-ahead log.
+    /// The next start restores the confirmed commits from the write-ahead log.
     pub fn crash(&self) {
         must_succeed(self.cluster.control().args(["-m", "immediate", "stop"]));
     }
@@ -251,7 +255,7 @@ impl PrivateCluster {
 
     fn signal(&self, signal: Signal) {
         for pid in self.cluster.processes() {
-            // The child may already have ended by itself.
+            // The process may have ended since `processes` listed it.
             let _ = kill_process(pid, signal);
         }
     }
@@ -292,7 +296,7 @@ impl Cluster {
         must_succeed(&mut backup);
     }
 
-    /// Stops the server as a power cut would.
+    /// Stops the server at once (`-m immediate`), without a checkpoint.
     pub fn cut(&self) {
         must_succeed(self.control().args(["-w", "-m", "immediate", "stop"]));
     }
@@ -312,10 +316,11 @@ impl Cluster {
     }
 }
 
-/// Returns the folder for databases. If `TMPDIR` is set, it determines the folder. Otherwise the
-/// folder is in memory if 3 GiB are free there, because the tests write much: creating a Postgres
-/// database copies 8 MB, dropping it causes a checkpoint, and a commit of `SQLite` waits for the
-/// disk.
+/// Returns the folder for databases. If `TMPDIR` is not set and `/dev/shm` has 3 GiB free, this is
+/// `/dev/shm`. Otherwise it is the folder for temporary files.
+///
+/// `/dev/shm` is in memory, and the tests write much: creating a Postgres database copies 8 MB,
+/// dropping it causes a checkpoint, and a commit of `SQLite` waits for the disk.
 pub fn database_folder() -> PathBuf {
     let memory = Path::new("/dev/shm");
     let has_room = rustix::fs::statvfs(memory)
@@ -336,8 +341,8 @@ fn own(folder: &Path) {
     }
 }
 
-/// Returns the cluster that all processes of a test run share. (nextest starts a process for each
-/// test.)
+/// Returns the cluster of the test run. Nextest starts a process for each test, and the first
+/// process that calls this function creates and starts the cluster.
 async fn shared_cluster() -> Cluster {
     let parent = std::os::unix::process::parent_id();
     let place = database_folder();
@@ -348,7 +353,7 @@ async fn shared_cluster() -> Cluster {
     if ready.exists() {
         return Cluster { folder };
     }
-    // Removes the remnants of an earlier run with the same process id.
+    // Removes the remnants of an earlier run whose nextest had the same process id.
     let _ = fs::remove_dir_all(&folder);
     let cluster = Cluster::start(&folder, "", parent);
     run(
@@ -396,8 +401,8 @@ fn command(program: &Path, folder: &Path, user: Option<(u32, u32)>) -> Command {
 }
 
 fn must_succeed(command: &mut Command) {
-    // The output goes into a file and not into a pipe, because the server inherits the descriptor
-    // and would keep a pipe open.
+    // The output goes into a file. A server that `command` starts inherits the descriptor of the
+    // output. If it were a pipe, reading it to its end would wait until that server ends.
     let said = tempfile::tempfile().unwrap();
     command
         .stdout(said.try_clone().unwrap())
@@ -429,8 +434,9 @@ fn user() -> Option<(u32, u32)> {
     Some(found.expect("Postgres does not run as root: there must be a user `postgres` (apt-get install postgresql)"))
 }
 
-/// Returns the folder of Postgres' programs. If `PATH` contains an `initdb`, this is the folder of
-/// that program, after links are resolved. Otherwise it is Debian's folder.
+/// Returns the folder of Postgres' programs: the folder of the `initdb` in `PATH`, after symbolic
+/// links are resolved. If `PATH` has no `initdb`, it is Debian's folder of the newest installed
+/// version.
 pub fn bin() -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let named = std::env::split_paths(&path).filter_map(|folder| {

@@ -23,11 +23,13 @@ pub async fn database() -> (tempfile::TempDir, String) {
     (folder, format!("sqlite://{}", file.display()))
 }
 
-/// Returns the path of a migrated, empty database, which the first test after a build makes. The
-/// file is newer than this program, so it has the program's migrations. Its name depends on the
-/// clone, because clones may share a target folder. Each test runs in its own process, and several
-/// tests may make the file at the same time. Therefore each test makes a draft of its own and
-/// renames it to the path.
+/// Returns the path of a migrated, empty database. Makes the file unless it is newer than this
+/// program, because an older file may lack some of the program's migrations.
+///
+/// Each test runs in its own process, and several tests may make the file at the same time.
+/// Therefore each test first makes a draft of its own and then renames it to the path. The name of
+/// the file contains a hash of the repository's folder, because several clones of the repository
+/// may share a target folder.
 async fn template() -> PathBuf {
     let made_at = |path: &Path| fs::metadata(path).and_then(|found| found.modified()).ok();
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
@@ -61,7 +63,7 @@ pub fn connect(url: &str) -> Connection {
     connection
 }
 
-/// Runs one statement and returns its rows. The parameters of the statement are null.
+/// Runs one statement and returns its rows. Binds no parameters, so each parameter is null.
 pub fn rows<T>(
     connection: &Connection,
     sql: &str,

@@ -59,14 +59,14 @@ impl Reply {
             .to_owned()
     }
 
-    /// Asserts the status of the reply, and the code of the refusal in it.
+    /// Asserts the HTTP status of the reply, and the `code` of the refusal in its body.
     #[track_caller]
     pub fn assert_code(&self, status: u16, code: &str) {
         let found = (self.status, self.str("/code"));
         assert_eq!(found, (status, code.to_owned()), "{}", self.text);
     }
 
-    /// Asserts the status of the reply, and the status of the task in it.
+    /// Asserts the HTTP status of the reply, and the task's `status` in its body.
     #[track_caller]
     pub fn assert_status(&self, status: u16, task: &str) {
         let found = (self.status, self.str("/status"));
@@ -129,7 +129,7 @@ policy:
   - { name: never, tools: [forbidden], decide: deny, reason: Not this one. }
 "#;
 
-/// The values of `${…}` in the test configurations.
+/// The environment variables to which the test configurations refer, with their values.
 pub const VARIABLES: [(&str, &str); 2] = [
     ("MODEL_KEY", "sk-model-key-0123456789"),
     ("TOOL_SECRET", "tool-secret-0123456789"),
@@ -168,8 +168,8 @@ impl TestApp {
         .await
     }
 
-    /// Like `with`, but the worker looks for overdue requests only at its start. Nothing happens by
-    /// itself when a deadline passes later.
+    /// Like `with`, but the worker looks for overdue requests only at its start. It closes no
+    /// request whose deadline passes later.
     pub async fn unswept(on: On, yaml: &str) -> Self {
         let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
         let clock = EndlessSleep::new(|time| time == BETWEEN_ROUNDS);
@@ -181,7 +181,7 @@ impl TestApp {
         let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
         let mut app = Self::by_clock(clock, Database::of(on).await, yaml, model, tool).await;
         // The service closes idle connections when the clock advances, so the client keeps no idle
-        // connections. Otherwise the client might reuse a connection that is just being closed.
+        // connections. Otherwise the client might reuse a connection that the service is closing.
         let http = http_client_builder().pool_max_idle_per_host(0);
         app.http = http.build().unwrap();
         app

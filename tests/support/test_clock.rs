@@ -1,5 +1,6 @@
-//! The machine's clock, which a test advances with `advance`. A sleep that would end within
-//! the advance ends at once. A test can also stop the clock, so that only `advance` changes it.
+//! A clock that shows the machine's time plus the sum of all calls of `advance`. A sleep ends at
+//! once if an advance reaches its end. A test can also stop the clock. Then only `advance` changes
+//! the time that the clock shows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,8 @@ pub struct TestClock(watch::Sender<Offset>);
 #[derive(Clone, Copy, Default)]
 struct Offset {
     ahead: Duration,
-    /// The time and the uptime at which the clock was stopped, without the advances.
+    /// The machine's time and uptime when the test stopped the clock. A stopped clock shows these
+    /// plus `ahead`.
     stopped_at: Option<(Time, Duration)>,
 }
 
@@ -32,7 +34,7 @@ impl TestClock {
         self.0.send_modify(|offset| offset.stopped_at = Some(now));
     }
 
-    /// Lets the stopped clock go on, as if it had never been stopped.
+    /// Lets the stopped clock go on. It shows the same time as if it had never been stopped.
     pub fn go_on(&self) {
         self.0.send_modify(|offset| offset.stopped_at = None);
     }

@@ -1,5 +1,5 @@
-//! A database of the shared cluster for each test. The database of an ended test is dropped by the
-//! next test that creates a database.
+//! A database for each test, in the shared cluster or on the server at `TEST_DATABASE_URL`.
+//! [`Removal`] says which test drops the database.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -9,7 +9,6 @@ use super::{
     TEMPLATE, migrate, migrate_only, other_database, run, run_each, shared_cluster, unique,
 };
 
-/// A migrated, empty database for one test. [`Removal`] says when the database is dropped.
 pub struct TestDatabase {
     pub url: String,
     name: String,
@@ -18,9 +17,9 @@ pub struct TestDatabase {
 
 /// The way in which the database of an ended test is dropped.
 enum Removal {
-    /// The next test that creates a database in the shared cluster also drops the old database, on
-    /// the same connection, because a connection costs more than a statement. The file lists the
-    /// databases to drop.
+    /// The ended test adds its database to the list in this file. The next test that creates a
+    /// database in the shared cluster drops the listed databases on the same connection, because a
+    /// further connection costs more than a further statement.
     ByNextTest(PathBuf),
     /// The ended test itself drops its database, on the server at this URL.
     AtOnce(String),
@@ -28,7 +27,8 @@ enum Removal {
 
 impl Drop for TestDatabase {
     fn drop(&mut self) {
-        // Errors are ignored: a failed test has already reported its reason.
+        // Ignores errors. A database that remains harms no other test. A panic here would abort the
+        // process if the test has already panicked.
         match &self.removal {
             Removal::ByNextTest(list) => {
                 let _ = lock(list).and_then(|mut list| writeln!(list, "{}", self.name));

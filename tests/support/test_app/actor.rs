@@ -79,8 +79,8 @@ impl Actor<'_> {
         watch.rest().await
     }
 
-    /// Sends a POST that asks for the event stream. The stream begins with the events of the POST's
-    /// own commit.
+    /// Sends a POST whose reply is the event stream of the task. The stream begins with the events
+    /// that the POST itself commits.
     pub async fn post_and_watch(&self, path: &str, body: &Value) -> Watch {
         let body = Some(("application/json", body.to_string().into_bytes()));
         let asking = Actor {
