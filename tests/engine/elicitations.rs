@@ -1,6 +1,8 @@
 //! Tests questions that a tool's server asks in the middle of a call. The questions become
 //! requests, and the next attempt at the call sends the answers back to the server.
 
+mod secrets;
+
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -265,40 +267,6 @@ async fn stored_questions_wait_while_the_tree_has_the_maximum_number_of_open_req
         };
         assert_eq!(next_step(&progress, &context), expected);
     }
-}
-
-fn asks_after_a_declined_form() -> ToolAnswer {
-    let mut asked = asks(&["folder"]);
-    if let ToolAnswer::Elicitation(asked) = &mut asked {
-        asked.declined = vec!["password".to_owned()];
-    }
-    asked
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn next_attempt_knows_which_secret_the_service_declined_beside_the_question() {
-    let (harness, server) = harness(SMALL, vec![asks_after_a_declined_form()]).await;
-    let task = harness.held().await;
-    answer(&harness, task, fills(&json!({"folder": "a"}))).await;
-    let accepted = json!({"folder": {"action": "accept", "content": {"folder": "a"}}});
-    let resumed = Resume {
-        declined: vec!["password".to_owned()],
-        ..resume(&accepted)
-    };
-    assert_eq!(server.resumed(), [None, Some(resumed)]);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn call_that_expires_names_the_secret_that_the_service_declined_beside_the_question() {
-    let (harness, _) = harness(SMALL, vec![asks_after_a_declined_form()]).await;
-    let task = harness.held().await;
-    harness.fixture.forward(Duration::from_hours(25));
-    harness.engine(4).worker().expire().await.unwrap();
-    harness.run().await;
-    let journal = harness.journal(task).await;
-    assert_eq!(outcomes(&journal), [Outcome::Expired]);
-    let is_named = |item: &Item| matches!(&item.fact, Fact::ToolResult(result) if result.content.contains("(`password`)"));
-    assert!(journal.items.iter().any(is_named));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -18,6 +18,7 @@ use crate::task::credential::SealedCredential;
 use crate::task::decision::Decision;
 use crate::task::id::TaskId;
 use crate::task::request::RequestSpec;
+use crate::task::request_kind::ResponseKind;
 use crate::task::text::{map_texts, pointer};
 use crate::tool::credential::{Credentials, seal_credential};
 use crate::tool::human::{Service, credential_form};
@@ -78,6 +79,31 @@ impl<'e> Decider<'e> {
             }
             None => Ok(()),
         }
+    }
+
+    /// Refuses a filled-in form of a tool's server that holds a secret. The journal would have the
+    /// form without the secret, so the server would be sent an answer that the person did not give.
+    ///
+    /// # Errors
+    /// `Invalid` if the form holds a secret; `Unavailable` when the database does not answer.
+    pub(super) async fn refuse_secrets_for_server(
+        self,
+        session: &TaskSession,
+        spec: &RequestSpec,
+        response: Option<&Secret<Value>>,
+    ) -> Result<(), Refusal> {
+        let Some(form) =
+            response.filter(|_| spec.kind.properties().response == ResponseKind::ServerForm)
+        else {
+            return Ok(());
+        };
+        let redactor = redactor_for(self.engine, session).await?;
+        if redactor.finds_secret_in(&form.reveal().to_string()) {
+            let detail =
+                "an answer without a value that is kept secret: the tool's server is sent none";
+            return Err(Refusal::invalid("/response", detail));
+        }
+        Ok(())
     }
 
     /// Redacts secrets in a person's reasons, results and filled-in form: the secrets of the task,

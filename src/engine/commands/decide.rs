@@ -171,6 +171,8 @@ impl Decider<'_> {
                 .collect(),
         )
         .await?;
+        self.refuse_secrets_for_server(session, &open.spec, input.response.as_ref())
+            .await?;
         for (call, text) in input.edits() {
             let agent = agent.ok_or(Refusal::Internal)?;
             let (judged, judgement) = self.judge_edit(session, agent, open, call, text).await?;
