@@ -156,7 +156,7 @@ impl Config {
             }
             let fields = settings.fields.iter().map(|(name, field)| ServiceField {
                 name: name.clone(),
-                format: field.format.clone(),
+                format: field.format.map(|format| format.name().to_owned()),
                 description: field.description.clone().unwrap_or_default(),
             });
             Some(Service {

@@ -243,3 +243,26 @@ fn password_in_the_database_url_is_a_secret() {
         );
     }
 }
+
+#[test]
+fn format_of_a_credential_field_is_one_that_a_form_can_check() {
+    let file = |format: &str| {
+        let credentials =
+            format!("credentials: {{ k: {{ fields: {{ x: {{ format: {format} }} }} }} }}\n");
+        let keys = "secrets: { keys: [ { id: a, key: 'MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=' } ] }\n";
+        read(&format!(
+            "models: {{ m: {{ provider: openai, model: x }} }}\nagents: {{ a: {{ model: m }} }}\n{keys}{credentials}"
+        ))
+    };
+    for format in ["email", "uri", "date"] {
+        assert!(file(format).is_ok(), "{format}");
+    }
+    for format in ["EMAIL", "date-time", "nope"] {
+        let found = file(format).unwrap_err();
+        assert_eq!(
+            found,
+            ["4:42: credentials.k.fields.x.format: expected one of `email`, `uri`, `date`"],
+            "{format}"
+        );
+    }
+}

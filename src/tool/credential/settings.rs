@@ -28,8 +28,8 @@ pub struct Settings {
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "CredentialField")]
 pub struct Field {
-    /// The JSON Schema `format` of the text: `email`, `uri` or `date`.
-    pub format: Option<String>,
+    /// The JSON Schema `format` of the text.
+    pub format: Option<TextFormat>,
     /// The description of the field, shown to the person who enters it.
     pub description: Option<String>,
     /// Whether the value is secret: it is redacted from every text that comes back from a tool, and
@@ -42,6 +42,27 @@ impl Field {
     #[must_use]
     pub fn is_secret(&self) -> bool {
         self.secret
-            .unwrap_or(self.format.as_deref() != Some("email"))
+            .unwrap_or(self.format != Some(TextFormat::Email))
+    }
+}
+
+/// A JSON Schema `format` that a form can check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TextFormat {
+    Email,
+    Uri,
+    Date,
+}
+
+impl TextFormat {
+    /// Returns the name of the format in JSON Schema.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Email => "email",
+            Self::Uri => "uri",
+            Self::Date => "date",
+        }
     }
 }
