@@ -268,16 +268,21 @@ impl RequestSpec {
     /// Returns the actions that this request accepts from the people who may decide. `required` is
     /// the number of people who have to agree. An approval request accepts the actions of the
     /// rule's `allow`. If 2 or more people have to agree, it does not accept `respond`. Any other
-    /// request accepts all actions of its kind.
+    /// request accepts all actions of its kind, but no `retry` if the service no longer has the
+    /// tool.
     #[must_use]
     pub fn actions(&self, required: u32) -> Vec<Action> {
         let properties = self.kind.properties();
         let by_rule = |action: &Action| {
             self.terms.allow.contains(action) && (*action != Action::Respond || required < 2)
         };
+        let can_run = |action: &Action| {
+            *action != Action::Retry || self.own_calls().all(|call| call.definition.is_some())
+        };
         let actions = properties.actions.iter().copied();
         actions
             .filter(|action| !properties.decides_calls || by_rule(action))
+            .filter(can_run)
             .collect()
     }
 }

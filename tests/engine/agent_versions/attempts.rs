@@ -165,6 +165,31 @@ async fn lost_call_whose_tool_has_a_new_target_by_now_is_not_repeated(fixture: S
 }
 
 #[apply(both)]
+async fn lost_call_whose_tool_is_gone_offers_no_retry(fixture: StoreFixture) {
+    let small = &[("refund", r#"{"order":1,"amount":5}"#)];
+    let mut harness = EngineHarness::new(fixture, small).await;
+    let task = harness.lost_call().await;
+    harness.later();
+    harness.configure(|yaml| {
+        yaml.replace("  refund:\n", "  payment:\n")
+            .replace("tag, refund,", "tag, payment,")
+            .replace("tools: [refund]", "tools: [payment]")
+    });
+    harness.run().await;
+    let asked = harness.open_specs(task).await.remove(0);
+    assert_eq!(asked.kind, RequestKind::Reconcile);
+    assert_eq!(asked.actions(1), [Action::Respond, Action::Reject]);
+    let api = harness.engine(0);
+    let retry = whole(Action::Retry, None);
+    let refused = api.decide(&alice(), asked.request_id, retry, None).await;
+    assert!(matches!(refused, Err(Refusal::Invalid(_))), "{refused:?}");
+    harness.answer_all(&api, task).await;
+    harness.run().await;
+    assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Responded]);
+    assert_eq!(harness.executions(task, "/refund"), 1);
+}
+
+#[apply(both)]
 async fn changed_effect_is_journaled_before_the_call_is_sent(fixture: StoreFixture) {
     let mut harness = EngineHarness::new(
         fixture,

@@ -85,6 +85,7 @@ pub(super) fn target(view: &View<'_>, call: &RequestedCall) -> (&'static str, St
     match call.target.strip_prefix("shell ") {
         Some(folder) => (view.texts.runs_in, visible(folder)),
         None if call.target == EXTERNAL => (view.texts.goes_to, view.texts.goes_outside.to_owned()),
+        None if call.target.is_empty() => (view.texts.goes_to, view.texts.goes_nowhere.to_owned()),
         None => (view.texts.goes_to, visible(&call.target)),
     }
 }

@@ -39,6 +39,7 @@ texts! {
     exact_text_of_each: "Exact text of each call", "每个调用的原文";
     no_arguments: "no details", "无内容";
     goes_to: "Goes to", "目标";
+    goes_nowhere: "nowhere: the service no longer has this tool", "无处可去：服务已不再有此工具";
     goes_outside: "outside this service", "本服务之外";
     runs_in: "Runs in the folder", "执行目录";
     risk_once: "This cannot be undone here.", "此操作无法在此撤销。";
