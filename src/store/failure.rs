@@ -154,7 +154,7 @@ pub enum CommitError {
     #[error("a constraint forbids it")]
     Refused,
     /// Nothing was written: the database does not answer or accepts no writes now.
-    #[error("the database does not answer")]
+    #[error("the database does not answer, or accepts no writes now")]
     Unavailable,
     /// The outcome is unknown: the commit result was lost and could not be looked up.
     #[error("the database's answer was lost")]
