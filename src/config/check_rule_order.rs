@@ -30,6 +30,7 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
             .iter()
             .flatten()
             .filter_map(|index| earlier_rules.get(*index))
+            .filter(|earlier| !earlier.name.is_empty())
             .map(|earlier| format!("`{}`", earlier.name))
             .collect();
         if !names.is_empty() {

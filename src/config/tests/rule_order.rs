@@ -96,3 +96,19 @@ fn rule_for_a_tool_that_a_gate_does_not_list_is_warned_about_only_after_a_glob()
         assert_eq!(found.len(), usize::from(is_idle), "{first}: {found:?}");
     }
 }
+
+#[test]
+fn earlier_rule_without_a_name_is_reported_for_its_name_alone() {
+    let text = format!(
+        "{FILE}policy:\n  - {{ tools: [t], decide: allow }}\n  - {{ name: second, tools: [t], decide: deny }}\n"
+    );
+    let report = with(&text, &[], &Flags::default()).unwrap_err();
+    assert_eq!(report.mistakes.len(), 1, "{report}");
+    assert!(
+        report
+            .warnings
+            .iter()
+            .all(|line| !line.detail.contains("``")),
+        "{report}"
+    );
+}
