@@ -53,9 +53,10 @@ pub struct Gate {
     pub no_lasts: Duration,
     /// Whether the caller must report the outcome of a call that it ran.
     pub report: Report,
-    /// The calls that are stored. `all`: every call. `held`: every call except calls of `read_only`
-    /// tools that a rule allows and that the caller runs. The gate counts such a call in its
-    /// metrics instead, and the caller does not report the outcome, whatever `report` says.
+    /// The calls that are stored. `all`: every call. `held`: every call, except a call of a
+    /// `read_only` tool if a rule allows the call and the caller runs it. The gate only counts an
+    /// excepted call in its metrics, and the caller does not report the outcome of that call,
+    /// whatever `report` says.
     pub record: RecordedCalls,
     /// The maximum number of pending calls of one user. 1000 at most. If several replicas store
     /// calls at the same moment, the number of pending calls may exceed the maximum.

@@ -13,9 +13,10 @@ use super::tree::{Kind, Node, Origin};
 /// guesses of the secret.
 const KEY_MARKER: &str = "key";
 
-/// Converts the tree to the JSON from which digests are computed. A value that may be secret is
-/// replaced by the name of the variable or flag that sets it. A key, token or password in the file
-/// is replaced by [`KEY_MARKER`], unless its text is exactly `${NAME}`.
+/// Converts the tree to the JSON from which digests are computed. A value that may be secret
+/// ([`is_secret`]) and comes from a variable or a flag is replaced by the name of the variable or
+/// flag. A key, token or password ([`is_key`]) in the file is replaced by [`KEY_MARKER`], unless
+/// its text is exactly `${NAME}`. Every other value is kept.
 #[must_use]
 pub(crate) fn definitions(root: &Node) -> Value {
     json(root, &mut Vec::new())

@@ -67,7 +67,7 @@ impl<'a> RequestState<'a> {
             people.insert(COUNTING_IDS.key(&answer.by));
             call_answer.decides(people.len(), self.spec.required())
         });
-        // If the closing answer cancels the task, the other calls stay undecided.
+        // If `found` is `None` and the closing answer cancels the task, the call stays undecided.
         let mut answers = self.answers.iter();
         let continues = answers.any(|(_, answer)| answer.closes_and_continues());
         let last = || {

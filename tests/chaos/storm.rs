@@ -269,8 +269,8 @@ impl FaultInjector<'_> {
         while let Some(number) = self.next_process() {
             let draw = |what| seeded_number(self.seed.wrapping_add(number), what);
             let freezes = self.claim_freeze(number);
-            // Half of the frozen replicas stop themselves at the failpoint right before a call is
-            // sent.
+            // Of the processes to be frozen, half stop themselves at the failpoint right before a
+            // call is sent. The test stops the other half.
             let exact = draw(1).is_multiple_of(2);
             let point = format!(";call.before=freeze@{}", 1 + draw(2) % 5);
             let armed = if freezes && exact {

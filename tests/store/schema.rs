@@ -367,8 +367,9 @@ async fn requests_of_a_person_are_found_by_the_persons_keys_on_sqlite() {
     }
 }
 
-/// The index `decision_final` has only final answers, in the order of the requests. By the primary
-/// key of `decision`, the statement would read all answers of the tenant and sort them.
+/// The index `decision_final` has only final answers, in the order of the requests. If `SQLite`
+/// used the primary key of `decision` instead, the statement would read all answers of the tenant
+/// and sort them.
 #[tokio::test]
 async fn decided_requests_are_found_by_their_final_answers_on_sqlite() {
     let fixture = StoreFixture::sqlite().await;

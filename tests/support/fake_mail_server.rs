@@ -113,9 +113,9 @@ impl FakeMailServer {
         *self.inner.then.lock().unwrap() = then;
     }
 
-    /// Offers STARTTLS. When a client sends STARTTLS, the server does not begin TLS. Instead it
-    /// sends, unencrypted and all at once, the replies to every command with which a client sends a
-    /// mail. An attacker on the network could do the same. Then the server sends nothing more.
+    /// Offers STARTTLS, but never begins TLS. After the client's STARTTLS, the server sends the
+    /// replies to this command and to all commands that send a mail, unencrypted and all at once,
+    /// as an attacker on the network could. After these replies, the server sends nothing more.
     pub fn offer_tls(&self) {
         *self.inner.offers_tls.lock().unwrap() = true;
     }

@@ -98,8 +98,8 @@ fn still_drives(engine: &Engine, session: &TaskSession) -> bool {
 
 /// Commits a replacement for a change that the database refused, because the database would refuse
 /// the same change again. The replacement keeps each pending result that came from outside the
-/// process, but has a note that the result could not be stored instead of the result's text. Fails
-/// the task if this replica still has the task's lease.
+/// process. In such a result, a note that the result could not be stored takes the place of the
+/// text. Fails the task if this replica still has the task's lease.
 async fn commit_failure(engine: &Engine, session: &mut TaskSession) -> Stop {
     for item in session.own.items.iter_mut().skip(session.own.committed) {
         if let Fact::ToolResult(result) | Fact::LateResult(result) = &mut item.fact

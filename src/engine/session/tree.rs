@@ -123,7 +123,8 @@ impl TaskTree {
         self.progress.task(task)
     }
 
-    /// Returns the committed progress of a task, including the state that all tasks share.
+    /// Returns the committed progress of a task, including the state that all tasks of the tree
+    /// share (see `task/tree.rs`).
     pub(crate) fn progress(&self, task: TaskId) -> Option<Progress> {
         self.progress.progress(task)
     }

@@ -41,7 +41,8 @@ pub(super) enum Block {
 impl Block {
     /// Builds a call block from the members `rest` and the member `input`. If `arguments` is the
     /// text of a JSON object, `input` is that text, with escapes of lone surrogates replaced.
-    /// Otherwise `input` is `{}`; the stored result of the call tells the model the mistake.
+    /// Otherwise `input` is `{}`, and the stored result of the call tells the model that the
+    /// arguments were wrong.
     pub(super) fn call(mut rest: Map<String, Value>, arguments: &str) -> Self {
         let text = object_text(arguments);
         if let Some(input) = text.and_then(|text| RawValue::from_string(text.into_owned()).ok()) {

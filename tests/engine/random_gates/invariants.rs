@@ -91,9 +91,10 @@ impl RunState<'_> {
         }
     }
 
-    /// Checks that two asks that identify their call by its arguments (`by_bytes`) do not both get
-    /// the call's result. Admits a second delivery after a crash or on another replica, but only to
-    /// an ask that began before the row said that the result was delivered.
+    /// Checks that the result of a call is not delivered to two asks that identify the call by its
+    /// arguments (`by_bytes`). A second delivery is allowed only if it comes after a crash or from
+    /// another replica. In addition, the second ask must have begun before the test read in the
+    /// call's row that the result was delivered.
     fn handed_once(&mut self, ask: &Ask, task: TaskId) {
         let (crashes, replica) = (self.crashes, ask.replica);
         let earlier = self.handed.entry(task).or_default();

@@ -139,8 +139,8 @@ async fn questions_at_two_replicas_are_one_mail_in_an_interval() {
     }
     post.until(|found| found.iter().any(|one| one["state"] == "sent"))
         .await;
-    // Waits until each of the ten questions has a delivery. The mail has told of some of them. The
-    // others are due only after the interval that began with this mail.
+    // Waits until each of the ten questions has a delivery, and each delivery is either sent
+    // already, or due only after the time at which the mail was sent.
     post.until(|found| {
         let told_at = found.iter().filter_map(|one| one["ended_at"].as_str());
         let told_at = told_at.max();

@@ -31,7 +31,7 @@ pub(crate) async fn next_question_line(
         return Ok(None);
     }
     let open = open_requests(http, site.caller, &InboxFilter::default(), None).await?;
-    // The page already shows the waiting calls of its own request, so the link leads to another.
+    // The page shows the request in `row` itself, so the link leads to another request.
     let mut others: Vec<_> = open.iter().map(|request| request.id).collect();
     others.retain(|id| *id != row.spec.request_id);
     let waits_here = others.len() < open.len();
