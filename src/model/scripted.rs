@@ -20,6 +20,7 @@ use crate::task::text::without_nul;
 use crate::task::transcript::Message;
 use crate::world::{Clock, Mistakes};
 
+mod ordered_value;
 mod pieces;
 mod script;
 mod template;

@@ -261,7 +261,7 @@ fn format_of_a_credential_field_is_one_that_a_form_can_check() {
         let found = file(format).unwrap_err();
         assert_eq!(
             found,
-            ["4:42: credentials.k.fields.x.format: expected one of `email`, `uri`, `date`"],
+            ["4:36: credentials.k.fields.x.format: expected one of `email`, `uri`, `date`"],
             "{format}"
         );
     }

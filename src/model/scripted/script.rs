@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use regex::Regex;
 use serde::Deserialize;
-use serde_json::Value;
+use serde::de::IgnoredAny;
 use serde_saphyr::Spanned;
 
+use super::ordered_value::OrderedValue;
 use super::template::{Arguments, Captures, ScriptTemplate};
 use crate::task::units::parse_duration;
 
@@ -94,8 +95,9 @@ enum AuthorKind {
 #[serde(deny_unknown_fields)]
 struct RawCall {
     name: String,
-    #[serde(default)]
-    arguments: Value,
+    /// Read from the rule's [`OrderedValue`] instead, in which members keep their order.
+    #[serde(default, rename = "arguments")]
+    _arguments: IgnoredAny,
 }
 
 impl Script {
@@ -105,17 +107,19 @@ impl Script {
     /// Fails if there are mistakes. The error has each mistake as a text for people, with the line
     /// of the rule, in the order of the lines.
     pub(super) fn read(text: &str) -> Result<Self, Vec<String>> {
-        let raw_rules: Vec<Spanned<Value>> = serde_saphyr::from_str(text).map_err(|error| {
-            let error = error.to_string();
-            let line = error.lines().next().unwrap_or_default();
-            vec![format!("a script is a YAML list of rules: {line}")]
-        })?;
+        let raw_rules: Vec<Spanned<OrderedValue>> =
+            serde_saphyr::from_str(text).map_err(|error| {
+                let error = error.to_string();
+                let line = error.lines().next().unwrap_or_default();
+                vec![format!("a script is a YAML list of rules: {line}")]
+            })?;
         let mut found = Vec::new();
         let mut parsed_rules = Vec::new();
         for rule in raw_rules {
             let line = rule.referenced.line();
-            match parse_rule(rule.value) {
-                Ok((rule, when)) => parsed_rules.push((line, rule, when)),
+            let arguments = call_arguments(&rule.value);
+            match parse_rule(&rule.value) {
+                Ok((rule, when)) => parsed_rules.push((line, (rule, arguments), when)),
                 Err(detail) => found.push((line, detail)),
             }
         }
@@ -130,7 +134,8 @@ impl Script {
                 .cloned()
                 .chain(when.numbers())
                 .collect();
-            match rule.into_rule(when, &known) {
+            let (rule, arguments) = rule;
+            match rule.into_rule(arguments, when, &known) {
                 Ok(rule) => rules.push(rule),
                 Err(detail) => found.push((line, detail)),
             }
@@ -177,8 +182,16 @@ impl Script {
     }
 }
 
-fn parse_rule(rule: Value) -> Result<(RawRule, Condition), String> {
-    let mut rule: RawRule = serde_json::from_value(rule).map_err(|error| error.to_string())?;
+/// Returns the arguments of each call of a rule.
+fn call_arguments(rule: &OrderedValue) -> Vec<Option<OrderedValue>> {
+    let calls = rule.member("calls").map_or(&[][..], OrderedValue::elements);
+    let arguments = calls.iter().map(|call| call.member("arguments").cloned());
+    arguments.collect()
+}
+
+fn parse_rule(rule: &OrderedValue) -> Result<(RawRule, Condition), String> {
+    let rule = serde_json::from_value(rule.into());
+    let mut rule: RawRule = rule.map_err(|error| error.to_string())?;
     let RawCondition {
         last,
         matches,
@@ -210,18 +223,28 @@ fn parse_rule(rule: Value) -> Result<(RawRule, Condition), String> {
 }
 
 impl RawRule {
-    fn into_rule(self, when: Condition, known: &BTreeSet<String>) -> Result<ScriptRule, String> {
+    /// Returns the rule with its templates. `arguments` has those of each call.
+    fn into_rule(
+        self,
+        arguments: Vec<Option<OrderedValue>>,
+        when: Condition,
+        known: &BTreeSet<String>,
+    ) -> Result<ScriptRule, String> {
         let say = self
             .say
             .map(|say| ScriptTemplate::read(&say, known))
             .transpose()?;
-        let calls = self.calls.into_iter().map(|call| {
-            let name = ScriptTemplate::read(&call.name, known)?;
-            Ok(ScriptedCall {
-                name,
-                arguments: Arguments::read(&call.arguments, known)?,
-            })
-        });
+        let calls = self
+            .calls
+            .into_iter()
+            .zip(arguments)
+            .map(|(call, arguments)| {
+                let name = ScriptTemplate::read(&call.name, known)?;
+                Ok(ScriptedCall {
+                    name,
+                    arguments: Arguments::read(arguments.as_ref(), known)?,
+                })
+            });
         let calls = calls.collect::<Result<_, String>>()?;
         let delay = self.delay.map(|delay| {
             parse_duration(&delay).ok_or_else(|| {

@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Number, Value};
 
+use super::ordered_value::OrderedValue;
+
 /// Captured texts, by name and by number.
 pub(super) type Captures = BTreeMap<String, String>;
 
@@ -99,13 +101,16 @@ pub(super) enum Json {
 impl Arguments {
     /// Reads the member `arguments`. A missing member means an empty object. A string is a template
     /// for the whole text of the arguments.
-    pub(super) fn read(value: &Value, known: &BTreeSet<String>) -> Result<Self, String> {
+    pub(super) fn read(
+        value: Option<&OrderedValue>,
+        known: &BTreeSet<String>,
+    ) -> Result<Self, String> {
         match value {
-            Value::Null => Ok(Self::Json(Json::Object(Vec::new()))),
-            Value::String(text) => ScriptTemplate::read(text, known).map(Self::Text),
-            Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
-                Json::read(value, known).map(Self::Json)
+            None | Some(OrderedValue::Scalar(Value::Null)) => {
+                Ok(Self::Json(Json::Object(Vec::new())))
             }
+            Some(OrderedValue::Text(text)) => ScriptTemplate::read(text, known).map(Self::Text),
+            Some(value) => Json::read(value, known).map(Self::Json),
         }
     }
 
@@ -122,22 +127,20 @@ impl Arguments {
 }
 
 impl Json {
-    fn read(value: &Value, known: &BTreeSet<String>) -> Result<Self, String> {
+    fn read(value: &OrderedValue, known: &BTreeSet<String>) -> Result<Self, String> {
         Ok(match value {
-            Value::String(text) => Self::String(ScriptTemplate::read(text, known)?),
-            Value::Array(items) => Self::Array(
-                items
-                    .iter()
-                    .map(|item| Self::read(item, known))
-                    .collect::<Result<_, _>>()?,
-            ),
-            Value::Object(members) => {
+            OrderedValue::Text(text) => Self::String(ScriptTemplate::read(text, known)?),
+            OrderedValue::List(items) => {
+                let items = items.iter().map(|item| Self::read(item, known));
+                Self::Array(items.collect::<Result<_, _>>()?)
+            }
+            OrderedValue::Object(members) => {
                 let members = members
                     .iter()
                     .map(|(name, value)| Ok((name.clone(), Self::read(value, known)?)));
                 Self::Object(members.collect::<Result<_, String>>()?)
             }
-            Value::Null | Value::Bool(_) | Value::Number(_) => Self::Other(value.clone()),
+            OrderedValue::Scalar(value) => Self::Other(value.clone()),
         })
     }
 
@@ -172,6 +175,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    fn read(value: &Value, known: &BTreeSet<String>) -> Arguments {
+        let value = serde_json::from_value(value.clone()).unwrap();
+        Arguments::read(Some(&value), known).unwrap()
+    }
 
     fn captures() -> (Captures, BTreeSet<String>) {
         let pairs = [
@@ -220,7 +228,7 @@ mod tests {
     fn numeric_capture_is_a_number_only_where_it_stands_alone() {
         let (captures, known) = captures();
         let value = json!({"a": "${n}", "b": "${zip}", "c": "x${n}", "d": ["${word}", true, "${minus}"], "e": "${dot}"});
-        let text = Arguments::read(&value, &known).unwrap().text(&captures);
+        let text = read(&value, &known).text(&captures);
         assert_eq!(
             text,
             r#"{"a":20.50,"b":"007","c":"x20.50","d":["a \"b\"",true,-3],"e":"5."}"#
@@ -230,16 +238,9 @@ mod tests {
     #[test]
     fn arguments_may_be_missing_or_any_text() {
         let (captures, known) = captures();
-        assert_eq!(
-            Arguments::read(&Value::Null, &known)
-                .unwrap()
-                .text(&captures),
-            "{}"
-        );
+        assert_eq!(Arguments::read(None, &known).unwrap().text(&captures), "{}");
+        assert_eq!(read(&Value::Null, &known).text(&captures), "{}");
         let odd = json!("{\"a\":${n},\"a\":1");
-        assert_eq!(
-            Arguments::read(&odd, &known).unwrap().text(&captures),
-            "{\"a\":20.50,\"a\":1"
-        );
+        assert_eq!(read(&odd, &known).text(&captures), "{\"a\":20.50,\"a\":1");
     }
 }

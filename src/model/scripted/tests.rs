@@ -157,7 +157,7 @@ async fn calls_have_the_arguments_of_the_script_and_repeating_ids() {
         .iter()
         .map(|call| call.arguments_text.as_str())
         .collect();
-    let expected = r#"{"amount":20.50,"note":"for bob","to":["bob"],"x":1.5,"y":null}"#;
+    let expected = r#"{"to":["bob"],"amount":20.50,"note":"for bob","x":1.5,"y":null}"#;
     assert_eq!(
         arguments,
         [expected, "{}", r#"{"amount":1,"amount":20.50}"#]

@@ -54,7 +54,7 @@ async fn demonstration_refunds_an_order_and_reports_the_outcome() {
     let order = r#"{"order":17,"total":120.0,"status":"delivered"}"#;
     let calls = [
         r#"lookup_order {"order":17}"#,
-        r#"refund_payment {"amount":120,"order":17}"#,
+        r#"refund_payment {"order":17,"amount":120}"#,
     ];
     for (text, refund, said) in [
         (
