@@ -13,6 +13,30 @@ use super::approval_cycle::on_both;
 use crate::support::fake_chat_completions::{calls, text_answer};
 use crate::support::test_app::{On, TestApp, refunds};
 
+/// A refund of 50 for order 17 that waits for an approval.
+struct HeldRefund {
+    /// The path of the request's page.
+    path: String,
+    /// The digest of the request.
+    digest: String,
+    /// The id of the call.
+    call: String,
+}
+
+async fn hold_refund(app: &TestApp) -> HeldRefund {
+    app.model
+        .then(calls(&[("refund", r#"{"order":17,"amount":50}"#)]));
+    let held = app
+        .anonymous()
+        .post("/v1/tasks", &json!({"input": "go"}))
+        .await;
+    HeldRefund {
+        path: format!("/resume/{}", held.str("/pending/0/request_id")),
+        digest: held.str("/pending/0/digest"),
+        call: held.str("/pending/0/tool_calls/0/tool_call_id"),
+    }
+}
+
 #[apply(on_both)]
 async fn path_that_does_not_exist_is_a_page_for_a_browser_and_json_for_a_program(on: On) {
     let app = TestApp::start(on).await;
@@ -39,13 +63,7 @@ async fn path_that_does_not_exist_is_a_page_for_a_browser_and_json_for_a_program
 #[apply(on_both)]
 async fn person_with_only_a_browser_can_decide(on: On) {
     let app = TestApp::open(on).await;
-    app.model
-        .then(calls(&[("refund", r#"{"order":17,"amount":50}"#)]));
-    let held = app
-        .anonymous()
-        .post("/v1/tasks", &json!({"input": "go"}))
-        .await;
-    let path = format!("/resume/{}", held.str("/pending/0/request_id"));
+    let HeldRefund { path, digest, .. } = hold_refund(&app).await;
     let page = app
         .anonymous()
         .header("accept", "text/html")
@@ -88,7 +106,6 @@ async fn person_with_only_a_browser_can_decide(on: On) {
     );
     assert!(app.tool.ledger().is_empty(), "reading changes nothing");
     app.model.then(text_answer("ok"));
-    let digest = held.str("/pending/0/digest");
     let form = format!("digest={}", digest.replace(':', "%3A"));
     let posted = app
         .anonymous()

@@ -93,6 +93,25 @@ async fn held_call(harness: &EngineHarness) -> (TaskId, RequestId, CallId) {
     (task, request, calls[0])
 }
 
+/// Lets a member of finance, who uses their own key, decide a request.
+async fn decided_by(
+    harness: &EngineHarness,
+    roster: &Roster,
+    user: &str,
+    request: RequestId,
+    action: Action,
+) {
+    process(harness, roster, 0)
+        .decide(
+            &keyed(user, &["finance"]),
+            request,
+            whole(action, None),
+            None,
+        )
+        .await
+        .unwrap();
+}
+
 /// Asserts that the call did not run and that a new request is open; returns the new request.
 async fn asked_again(harness: &EngineHarness, task: TaskId, before: RequestId) -> RequestId {
     assert_eq!(
@@ -160,11 +179,7 @@ async fn approval_of_a_person_who_lost_the_right_since_does_not_count(fixture: S
     let before = known([bob(), carol.clone()]);
     for (why, mut accounts) in table {
         let (task, request, _) = held_call(&harness).await;
-        let yes = whole(Action::Approve, None);
-        process(&harness, &before, 0)
-            .decide(&keyed("bob", &["finance"]), request, yes.clone(), None)
-            .await
-            .unwrap();
+        decided_by(&harness, &before, "bob", request, Action::Approve).await;
         accounts.push(carol.clone());
         let now = Roster::new(Some(directory(accounts.into_iter())));
         driven(&harness, &now).await;
@@ -176,23 +191,12 @@ async fn approval_of_a_person_who_lost_the_right_since_does_not_count(fixture: S
             reason.is_some_and(|reason| reason.contains("has lost the right")),
             "{why}"
         );
-        process(&harness, &now, 0)
-            .decide(&keyed("carol", &["finance"]), anew, yes, None)
-            .await
-            .unwrap();
+        decided_by(&harness, &now, "carol", anew, Action::Approve).await;
         driven(&harness, &now).await;
         ran(&harness, task).await;
     }
     let (task, request, _) = held_call(&harness).await;
-    process(&harness, &before, 0)
-        .decide(
-            &keyed("bob", &["finance"]),
-            request,
-            whole(Action::Approve, None),
-            None,
-        )
-        .await
-        .unwrap();
+    decided_by(&harness, &before, "bob", request, Action::Approve).await;
     driven(&harness, &known([account("bob", &["finance", "more"])])).await;
     ran(&harness, task).await;
 }
@@ -206,26 +210,10 @@ async fn retry_by_a_person_who_lost_the_right_since_asks_again_about_the_unknown
     let (before, now) = (known([bob, carol.clone()]), known([carol]));
     let (task, request, _) = held_call(&harness).await;
     harness.tool.answers(502, "");
-    process(&harness, &before, 0)
-        .decide(
-            &keyed("bob", &["finance"]),
-            request,
-            whole(Action::Approve, None),
-            None,
-        )
-        .await
-        .unwrap();
+    decided_by(&harness, &before, "bob", request, Action::Approve).await;
     driven(&harness, &before).await;
     let unknown = last_open_request(&harness, task).await;
-    process(&harness, &before, 0)
-        .decide(
-            &keyed("bob", &["finance"]),
-            unknown.request_id,
-            whole(Action::Retry, None),
-            None,
-        )
-        .await
-        .unwrap();
+    decided_by(&harness, &before, "bob", unknown.request_id, Action::Retry).await;
     driven(&harness, &now).await;
     let anew = last_open_request(&harness, task).await;
     assert_eq!(
@@ -241,15 +229,7 @@ async fn retry_by_a_person_who_lost_the_right_since_asks_again_about_the_unknown
         assert!(reason.contains(part), "{reason}");
     }
     harness.tool.answers(200, "paid");
-    process(&harness, &now, 0)
-        .decide(
-            &keyed("carol", &["finance"]),
-            anew.request_id,
-            whole(Action::Retry, None),
-            None,
-        )
-        .await
-        .unwrap();
+    decided_by(&harness, &now, "carol", anew.request_id, Action::Retry).await;
     driven(&harness, &now).await;
     assert_eq!(
         (
@@ -340,15 +320,7 @@ async fn edit_of_a_person_who_is_gone_is_held_with_its_bytes(fixture: StoreFixtu
         last_open_request(&harness, task).await.pending_tool_calls[0].arguments_text,
         EDITED
     );
-    process(&harness, &now, 0)
-        .decide(
-            &keyed("carol", &["finance"]),
-            anew,
-            whole(Action::Approve, None),
-            None,
-        )
-        .await
-        .unwrap();
+    decided_by(&harness, &now, "carol", anew, Action::Approve).await;
     driven(&harness, &now).await;
     assert_eq!(
         bodies(&harness, task, "/refund"),

@@ -18,7 +18,7 @@ use crate::task::credential::SealedCredential;
 use crate::task::decision::Decision;
 use crate::task::id::TaskId;
 use crate::task::request::RequestSpec;
-use crate::task::request_kind::ResponseKind;
+use crate::task::request_kind::{RequestKind, ResponseKind};
 use crate::task::text::{map_texts, pointer};
 use crate::tool::credential::{Credentials, seal_credential};
 use crate::tool::human::{Service, credential_form};
@@ -81,40 +81,18 @@ impl<'e> Decider<'e> {
         }
     }
 
-    /// Refuses a filled-in form of a tool's server that holds a secret. The journal would have the
-    /// form without the secret, so the server would be sent an answer that the person did not give.
-    ///
-    /// # Errors
-    /// `Invalid` if the form holds a secret; `Unavailable` when the database does not answer.
-    pub(super) async fn refuse_secrets_for_server(
-        self,
-        session: &TaskSession,
-        spec: &RequestSpec,
-        response: Option<&Secret<Value>>,
-    ) -> Result<(), Refusal> {
-        let Some(form) =
-            response.filter(|_| spec.kind.properties().response == ResponseKind::ServerForm)
-        else {
-            return Ok(());
-        };
-        let redactor = redactor_for(self.engine, session).await?;
-        if redactor.finds_secret_in(&form.reveal().to_string()) {
-            let detail =
-                "an answer without a value that is kept secret: the tool's server is sent none";
-            return Err(Refusal::invalid("/response", detail));
-        }
-        Ok(())
-    }
-
     /// Redacts secrets in a person's reasons, results and filled-in form: the secrets of the task,
     /// the secrets of the configuration, and the credential that this answer provides. `provided`
     /// finds the values of this credential.
     ///
     /// # Errors
-    /// `Unavailable` when the database does not answer.
+    /// `Invalid` if a filled-in form for a tool's server holds a secret: without the secret, the
+    /// server would be sent an answer that the person did not give. `Unavailable` when the database
+    /// does not answer.
     pub(super) async fn redact_decision(
         self,
         session: &TaskSession,
+        kind: RequestKind,
         provided: &Redactor,
         decision: &mut Decision,
     ) -> Result<(), Refusal> {
@@ -133,9 +111,16 @@ impl<'e> Decider<'e> {
         for text in texts {
             redact_in_place(&redactor, text);
         }
-        let response = decision.response.take();
-        decision.response =
-            response.map(|form| map_texts(form, &|text| redactor.redact(text).into_owned()));
+        let Some(form) = &mut decision.response else {
+            return Ok(());
+        };
+        let redacted = map_texts(form.clone(), &|text| redactor.redact(text).into_owned());
+        if redacted != *form && kind.properties().response == ResponseKind::ServerForm {
+            let detail =
+                "an answer without a value that is kept secret: the tool's server is sent none";
+            return Err(Refusal::invalid("/response", detail));
+        }
+        *form = redacted;
         Ok(())
     }
 

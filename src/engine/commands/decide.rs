@@ -171,8 +171,6 @@ impl Decider<'_> {
                 .collect(),
         )
         .await?;
-        self.refuse_secrets_for_server(session, &open.spec, input.response.as_ref())
-            .await?;
         for (call, text) in input.edits() {
             let agent = agent.ok_or(Refusal::Internal)?;
             let (judged, judgement) = self.judge_edit(session, agent, open, call, text).await?;
@@ -194,7 +192,7 @@ impl Decider<'_> {
             .requested_grants(session, agent, open, input, targets)
             .await?;
         let mut decision = input.decision(self.approver, open, targets, &edits, &grants, shown);
-        self.redact_decision(session, &redactor, &mut decision)
+        self.redact_decision(session, open.spec.kind, &redactor, &mut decision)
             .await?;
         let cancels = decision.closes && decision.then.is_some_and(|then| then != Then::Continue);
         session.push(Fact::Decision {

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use regex::Regex;
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_saphyr::Spanned;
 
 use super::ordered_value::OrderedValue;
@@ -95,9 +94,9 @@ enum AuthorKind {
 #[serde(deny_unknown_fields)]
 struct RawCall {
     name: String,
-    /// Read from the rule's [`OrderedValue`] instead, in which members keep their order.
-    #[serde(default, rename = "arguments")]
-    _arguments: IgnoredAny,
+    /// `parse_rule` takes the arguments from the rule's [`OrderedValue`], in which members keep the
+    /// order of the file.
+    arguments: Option<OrderedValue>,
 }
 
 impl Script {
@@ -117,9 +116,8 @@ impl Script {
         let mut parsed_rules = Vec::new();
         for rule in raw_rules {
             let line = rule.referenced.line();
-            let arguments = call_arguments(&rule.value);
             match parse_rule(&rule.value) {
-                Ok((rule, when)) => parsed_rules.push((line, (rule, arguments), when)),
+                Ok((rule, when)) => parsed_rules.push((line, rule, when)),
                 Err(detail) => found.push((line, detail)),
             }
         }
@@ -134,8 +132,7 @@ impl Script {
                 .cloned()
                 .chain(when.numbers())
                 .collect();
-            let (rule, arguments) = rule;
-            match rule.into_rule(arguments, when, &known) {
+            match rule.into_rule(when, &known) {
                 Ok(rule) => rules.push(rule),
                 Err(detail) => found.push((line, detail)),
             }
@@ -182,16 +179,15 @@ impl Script {
     }
 }
 
-/// Returns the arguments of each call of a rule.
-fn call_arguments(rule: &OrderedValue) -> Vec<Option<OrderedValue>> {
-    let calls = rule.member("calls").map_or(&[][..], OrderedValue::elements);
-    let arguments = calls.iter().map(|call| call.member("arguments").cloned());
-    arguments.collect()
-}
-
-fn parse_rule(rule: &OrderedValue) -> Result<(RawRule, Condition), String> {
-    let rule = serde_json::from_value(rule.into());
+fn parse_rule(ordered: &OrderedValue) -> Result<(RawRule, Condition), String> {
+    let rule = serde_json::from_value(ordered.into());
     let mut rule: RawRule = rule.map_err(|error| error.to_string())?;
+    let calls = ordered
+        .member("calls")
+        .map_or(&[][..], OrderedValue::elements);
+    for (call, ordered) in rule.calls.iter_mut().zip(calls) {
+        call.arguments = ordered.member("arguments").cloned();
+    }
     let RawCondition {
         last,
         matches,
@@ -223,28 +219,17 @@ fn parse_rule(rule: &OrderedValue) -> Result<(RawRule, Condition), String> {
 }
 
 impl RawRule {
-    /// Returns the rule with its templates. `arguments` has those of each call.
-    fn into_rule(
-        self,
-        arguments: Vec<Option<OrderedValue>>,
-        when: Condition,
-        known: &BTreeSet<String>,
-    ) -> Result<ScriptRule, String> {
+    fn into_rule(self, when: Condition, known: &BTreeSet<String>) -> Result<ScriptRule, String> {
         let say = self
             .say
             .map(|say| ScriptTemplate::read(&say, known))
             .transpose()?;
-        let calls = self
-            .calls
-            .into_iter()
-            .zip(arguments)
-            .map(|(call, arguments)| {
-                let name = ScriptTemplate::read(&call.name, known)?;
-                Ok(ScriptedCall {
-                    name,
-                    arguments: Arguments::read(arguments.as_ref(), known)?,
-                })
-            });
+        let calls = self.calls.iter().map(|call| {
+            Ok(ScriptedCall {
+                name: ScriptTemplate::read(&call.name, known)?,
+                arguments: Arguments::read(call.arguments.as_ref(), known)?,
+            })
+        });
         let calls = calls.collect::<Result<_, String>>()?;
         let delay = self.delay.map(|delay| {
             parse_duration(&delay).ok_or_else(|| {

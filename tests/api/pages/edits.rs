@@ -2,27 +2,16 @@
 
 use macro_rules_attribute::apply;
 use reqwest::Method;
-use serde_json::json;
 
 use super::super::approval_cycle::on_both;
-use super::form;
-use crate::support::fake_chat_completions::{calls, text_answer};
+use super::{HeldRefund, form, hold_refund};
+use crate::support::fake_chat_completions::text_answer;
 use crate::support::test_app::{On, TestApp};
 
 #[apply(on_both)]
 async fn arguments_changed_in_the_fields_of_the_page_run(on: On) {
     let app = TestApp::open(on).await;
-    app.model
-        .then(calls(&[("refund", r#"{"order":17,"amount":50}"#)]));
-    let held = app
-        .anonymous()
-        .post("/v1/tasks", &json!({"input": "go"}))
-        .await;
-    let path = format!("/resume/{}", held.str("/pending/0/request_id"));
-    let (digest, call) = (
-        held.str("/pending/0/digest"),
-        held.str("/pending/0/tool_calls/0/tool_call_id"),
-    );
+    let HeldRefund { path, digest, call } = hold_refund(&app).await;
     let edit = |amount: &str| {
         Some(form(&[
             ("digest", &digest),
@@ -73,17 +62,7 @@ async fn arguments_changed_in_the_fields_of_the_page_run(on: On) {
 #[apply(on_both)]
 async fn form_that_does_not_fit_comes_back_with_what_was_typed(on: On) {
     let app = TestApp::open(on).await;
-    app.model
-        .then(calls(&[("refund", r#"{"order":17,"amount":50}"#)]));
-    let held = app
-        .anonymous()
-        .post("/v1/tasks", &json!({"input": "go"}))
-        .await;
-    let path = format!("/resume/{}", held.str("/pending/0/request_id"));
-    let (digest, call) = (
-        held.str("/pending/0/digest"),
-        held.str("/pending/0/tool_calls/0/tool_call_id"),
-    );
+    let HeldRefund { path, digest, call } = hold_refund(&app).await;
     let edit = |text: &str| {
         Some(form(&[
             ("digest", &digest),
@@ -161,14 +140,7 @@ async fn form_that_does_not_fit_comes_back_with_what_was_typed(on: On) {
 #[apply(on_both)]
 async fn edit_that_holds_a_secret_comes_back_without_it(on: On) {
     let app = TestApp::open(on).await;
-    app.model
-        .then(calls(&[("refund", r#"{"order":17,"amount":50}"#)]));
-    let held = app
-        .anonymous()
-        .post("/v1/tasks", &json!({"input": "go"}))
-        .await;
-    let path = format!("/resume/{}", held.str("/pending/0/request_id"));
-    let call = held.str("/pending/0/tool_calls/0/tool_call_id");
+    let HeldRefund { path, call, .. } = hold_refund(&app).await;
     let (action, arguments) = (
         format!("call.{call}.action"),
         format!("call.{call}.arguments"),

@@ -38,15 +38,7 @@ async fn two_required_approvals_are_asked_anew_when_one_approver_is_gone(fixture
     ] {
         let (task, request, _) = held_call(&harness).await;
         for user in ["bob", "carol"] {
-            process(&harness, &before, 0)
-                .decide(
-                    &keyed(user, &["finance"]),
-                    request,
-                    whole(Action::Approve, None),
-                    None,
-                )
-                .await
-                .unwrap();
+            decided_by(&harness, &before, user, request, Action::Approve).await;
         }
         driven(&harness, &now).await;
         if stands {
@@ -55,25 +47,9 @@ async fn two_required_approvals_are_asked_anew_when_one_approver_is_gone(fixture
         }
         // The new request begins without approvals.
         let anew = asked_again(&harness, task, request).await;
-        process(&harness, &now, 0)
-            .decide(
-                &keyed("bob", &["finance"]),
-                anew,
-                whole(Action::Approve, None),
-                None,
-            )
-            .await
-            .unwrap();
+        decided_by(&harness, &now, "bob", anew, Action::Approve).await;
         assert!(process(&harness, &now, 1).claim().await.unwrap().is_empty());
-        process(&harness, &now, 0)
-            .decide(
-                &keyed("dave", &["finance"]),
-                anew,
-                whole(Action::Approve, None),
-                None,
-            )
-            .await
-            .unwrap();
+        decided_by(&harness, &now, "dave", anew, Action::Approve).await;
         driven(&harness, &now).await;
         ran(&harness, task).await;
     }
