@@ -22,8 +22,8 @@ service_program() {
   printf '%s/%s\n' "$(cd "$(dirname "$program")" && pwd)" "$(basename "$program")"
 }
 
-# Makes the folder `run` for the files of this run. When the script ends, the processes in `pids` are ended and the
-# folder is removed. If the script has failed, first prints the last lines of the service's log.
+# Makes the folder `run` for the files of this run. When the script ends, the processes in `pids` are ended, the last
+# one first, so that no client outlives its server, and the folder is removed. If the script has failed, first prints the last lines of the service's log.
 start_run() {
   run=$(mktemp -d)
   pids=()
@@ -31,10 +31,10 @@ start_run() {
 }
 
 finish_run() {
-  local status=$? one
-  for one in "${pids[@]}"; do
-    kill "$one" 2>/dev/null || true
-    wait "$one" 2>/dev/null || true
+  local status=$? place
+  for ((place = ${#pids[@]} - 1; place >= 0; place--)); do
+    kill "${pids[place]}" 2>/dev/null || true
+    wait "${pids[place]}" 2>/dev/null || true
   done
   if [ "$status" -ne 0 ] && [ -s "$run/service.log" ]; then
     echo "${0##*/}: the service's last lines:" >&2
