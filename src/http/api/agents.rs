@@ -8,17 +8,11 @@ use axum::extract::State;
 use crate::agent::OpenTo;
 use crate::http::Http;
 use crate::http::server::caller::{CurrentCaller, must_read};
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::Op;
 use crate::http::server::problem::Problem;
 use crate::http::wire::list::{AgentList, WireAgent};
 
-pub(crate) const OP: Op = Op {
-    id: "list_agents",
-    surface: Surface::Api,
-    auth: AuthClass::Key,
-    max_body_bytes: SMALL_BODY,
-    problems: &[],
-};
+pub(crate) const OP: Op = Op::api("list_agents", &[]);
 
 /// An agent of the configuration. `app/cards.rs` builds these values.
 #[derive(Clone, Debug)]

@@ -9,33 +9,21 @@ use futures_util::future::BoxFuture;
 use http::header::CONTENT_TYPE;
 
 use crate::http::Http;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::{AuthClass, Op};
 use crate::http::server::problem::{Code, Problem};
 
 /// A function that returns the metrics in the Prometheus text format.
 pub(crate) type RenderMetrics = Arc<dyn Fn() -> BoxFuture<'static, String> + Send + Sync>;
 
 pub(crate) const HEALTHZ: Op = Op {
-    id: "get_health",
-    surface: Surface::Public,
     auth: AuthClass::Health,
-    max_body_bytes: SMALL_BODY,
-    problems: &[],
+    ..Op::public("get_health", &[])
 };
 pub(crate) const READYZ: Op = Op {
-    id: "get_readiness",
-    surface: Surface::Public,
     auth: AuthClass::Health,
-    max_body_bytes: SMALL_BODY,
-    problems: &[Code::Unavailable],
+    ..Op::public("get_readiness", &[Code::Unavailable])
 };
-pub(crate) const METRICS: Op = Op {
-    id: "get_metrics",
-    surface: Surface::Public,
-    auth: AuthClass::Open,
-    max_body_bytes: SMALL_BODY,
-    problems: &[],
-};
+pub(crate) const METRICS: Op = Op::public("get_metrics", &[]);
 
 /// Check that the process is alive
 #[utoipa::path(

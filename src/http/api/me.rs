@@ -7,18 +7,12 @@ use axum::extract::State;
 
 use crate::http::Http;
 use crate::http::server::caller::{CurrentCaller, must_read};
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::Op;
 use crate::http::server::problem::Problem;
 use crate::http::wire::list::{Me, Right};
 use crate::people::authorization::may_ask_at_gate;
 
-pub(crate) const OP: Op = Op {
-    id: "get_me",
-    surface: Surface::Api,
-    auth: AuthClass::Key,
-    max_body_bytes: SMALL_BODY,
-    problems: &[],
-};
+pub(crate) const OP: Op = Op::api("get_me", &[]);
 
 /// Get the caller
 ///

@@ -30,6 +30,28 @@ pub(crate) struct Op {
     pub problems: &'static [Code],
 }
 
+impl Op {
+    /// Returns an operation for programs. Its callers have a key or an active session.
+    pub(crate) const fn api(id: &'static str, problems: &'static [Code]) -> Self {
+        Self {
+            id,
+            surface: Surface::Api,
+            auth: AuthClass::Key,
+            max_body_bytes: SMALL_BODY,
+            problems,
+        }
+    }
+
+    /// Returns an operation for everyone, with or without a key.
+    pub(crate) const fn public(id: &'static str, problems: &'static [Code]) -> Self {
+        Self {
+            surface: Surface::Public,
+            auth: AuthClass::Open,
+            ..Self::api(id, problems)
+        }
+    }
+}
+
 /// The kind of client for which an operation is made. It decides the form of the problems, and
 /// whether caches may store the responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::http::Http;
 use crate::http::server::caller::{CurrentCaller, must_administer, must_read};
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::Op;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::{Query, cursor_of};
 use crate::http::wire::delivery::{Delivery, DeliveryList};
@@ -17,13 +17,7 @@ use crate::http::wire::params::{DeliveryQuery, PageQuery};
 use crate::store::{DeliveryFilter, DeliveryState};
 use crate::task::id::{RequestId, TaskId};
 
-pub(crate) const OP: Op = Op {
-    id: "list_deliveries",
-    surface: Surface::Api,
-    auth: AuthClass::Key,
-    max_body_bytes: SMALL_BODY,
-    problems: &[Code::Invalid],
-};
+pub(crate) const OP: Op = Op::api("list_deliveries", &[Code::Invalid]);
 
 /// List deliveries
 ///

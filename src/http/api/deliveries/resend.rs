@@ -11,18 +11,15 @@ use super::keyed::resend;
 use crate::http::Http;
 use crate::http::api::submit::no_members;
 use crate::http::server::body::PostRequest;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::Op;
 use crate::http::server::path_id::PathId;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::params::KeyHeader;
 use crate::store::ResendTarget;
 
-pub(crate) const OP: Op = Op {
-    id: "resend_delivery",
-    surface: Surface::Api,
-    auth: AuthClass::Key,
-    max_body_bytes: SMALL_BODY,
-    problems: &[
+pub(crate) const OP: Op = Op::api(
+    "resend_delivery",
+    &[
         Code::BadRequest,
         Code::BadJson,
         Code::NotFound,
@@ -30,7 +27,7 @@ pub(crate) const OP: Op = Op {
         Code::Invalid,
         Code::IdempotencyKeyReused,
     ],
-};
+);
 
 /// Send a message again
 ///

@@ -11,7 +11,7 @@ use super::keyed::resend;
 use crate::http::Http;
 use crate::http::server::body::PostRequest;
 use crate::http::server::fields::{Errors, Fields, variant};
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::Op;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::body::{ResendDeliveries, ResentState};
 use crate::http::wire::delivery::ResentDeliveries;
@@ -19,19 +19,16 @@ use crate::http::wire::params::KeyHeader;
 use crate::store::{DeliveryFilter, DeliveryState, ResendFilter, ResendTarget};
 use crate::task::time::Time;
 
-pub(crate) const OP: Op = Op {
-    id: "resend_deliveries",
-    surface: Surface::Api,
-    auth: AuthClass::Key,
-    max_body_bytes: SMALL_BODY,
-    problems: &[
+pub(crate) const OP: Op = Op::api(
+    "resend_deliveries",
+    &[
         Code::BadRequest,
         Code::BadJson,
         Code::UnsupportedMediaType,
         Code::Invalid,
         Code::IdempotencyKeyReused,
     ],
-};
+);
 
 /// Send the messages of a receiver again
 ///

@@ -19,7 +19,7 @@ use crate::http::server::body::PostRequest;
 use crate::http::server::delivered_body::delivered_body;
 use crate::http::server::fields::{Errors, Fields};
 use crate::http::server::headers::insert_header;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::Op;
 use crate::http::server::prefer::Prefer;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::gate::{NewGateCall, WireGateCall};
@@ -31,12 +31,9 @@ use crate::task::limits::MAX_CONTEXT_BYTES;
 /// The `Retry-After` of a response without a verdict, in seconds.
 const RETRY_AFTER_SECONDS: &str = "5";
 
-pub(crate) const OP: Op = Op {
-    id: "propose_gate_call",
-    surface: Surface::Api,
-    auth: AuthClass::Key,
-    max_body_bytes: SMALL_BODY,
-    problems: &[
+pub(crate) const OP: Op = Op::api(
+    "propose_gate_call",
+    &[
         Code::BadJson,
         Code::BadRequest,
         Code::Forbidden,
@@ -46,7 +43,7 @@ pub(crate) const OP: Op = Op {
         Code::IdempotencyKeyReused,
         Code::TooMany,
     ],
-};
+);
 
 /// Propose a call
 ///

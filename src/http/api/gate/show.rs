@@ -13,7 +13,7 @@ use crate::http::Http;
 use crate::http::api::refusal::refusal_problem;
 use crate::http::api::respond::mark_applied;
 use crate::http::server::caller::{CurrentCaller, must_look_at_gate};
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::Op;
 use crate::http::server::path_id::PathId;
 use crate::http::server::prefer::Prefer;
 use crate::http::server::problem::{Code, Problem};
@@ -21,13 +21,7 @@ use crate::http::wire::gate::WireGateCall;
 use crate::http::wire::params::WaitHeader;
 use crate::task::id::TaskId;
 
-pub(crate) const OP: Op = Op {
-    id: "get_gate_call",
-    surface: Surface::Api,
-    auth: AuthClass::Key,
-    max_body_bytes: SMALL_BODY,
-    problems: &[Code::Forbidden, Code::NotFound],
-};
+pub(crate) const OP: Op = Op::api("get_gate_call", &[Code::Forbidden, Code::NotFound]);
 
 /// Look at a gate call
 ///

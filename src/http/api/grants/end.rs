@@ -8,19 +8,13 @@ use http::StatusCode;
 use crate::http::Http;
 use crate::http::api::refusal::refusal_problem;
 use crate::http::server::caller::CurrentCaller;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::Op;
 use crate::http::server::path_id::PathId;
 use crate::http::server::problem::{Code, Problem};
 use crate::people::Caller;
 use crate::task::id::GrantId;
 
-pub(crate) const OP: Op = Op {
-    id: "end_grant",
-    surface: Surface::Api,
-    auth: AuthClass::Key,
-    max_body_bytes: SMALL_BODY,
-    problems: &[Code::NotFound],
-};
+pub(crate) const OP: Op = Op::api("end_grant", &[Code::NotFound]);
 
 /// End a standing decision
 ///

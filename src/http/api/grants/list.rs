@@ -8,7 +8,7 @@ use http::Uri;
 
 use crate::http::Http;
 use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::Op;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::{Query, cursor_of};
 use crate::http::wire::grant::{GrantList, WireGrant};
@@ -18,13 +18,7 @@ use crate::people::authorization::{inbox_person, sees_whole_tenant};
 use crate::store::{GrantFilter, GrantRow, Page};
 use crate::task::id::GrantId;
 
-pub(crate) const OP: Op = Op {
-    id: "list_grants",
-    surface: Surface::Api,
-    auth: AuthClass::Key,
-    max_body_bytes: SMALL_BODY,
-    problems: &[Code::Invalid],
-};
+pub(crate) const OP: Op = Op::api("list_grants", &[Code::Invalid]);
 
 /// List standing decisions
 ///

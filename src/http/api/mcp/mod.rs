@@ -28,7 +28,7 @@ use self::json_rpc::{RpcError, respond};
 use crate::agent::{Agent, Gate};
 use crate::http::Http;
 use crate::http::server::body::{PostRequest, check_key};
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::Op;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::params::{CheckedKeyHeader, McpHeaders};
 use crate::people::Caller;
@@ -36,18 +36,15 @@ use crate::people::authorization::may_ask_at_gate;
 use crate::task::mcp_revision::Revision;
 use crate::task::text::as_sentence;
 
-pub(crate) const OP: Op = Op {
-    id: "post_mcp_message",
-    surface: Surface::Api,
-    auth: AuthClass::Key,
-    max_body_bytes: SMALL_BODY,
-    problems: &[
+pub(crate) const OP: Op = Op::api(
+    "post_mcp_message",
+    &[
         Code::BadRequest,
         Code::Forbidden,
         Code::NotFound,
         Code::UnsupportedMediaType,
     ],
-};
+);
 
 struct McpRequest<'a> {
     http: &'a Arc<Http>,

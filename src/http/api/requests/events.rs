@@ -11,17 +11,14 @@ use crate::http::events::inbox;
 use crate::http::events::inbox::filter::InboxFilter;
 use crate::http::events::stream::Watcher;
 use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::{Op, Surface};
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::Query;
 use crate::http::wire::params::InboxQuery;
 
 pub(crate) const OP: Op = Op {
-    id: "stream_inbox",
     surface: Surface::Stream,
-    auth: AuthClass::Key,
-    max_body_bytes: SMALL_BODY,
-    problems: &[Code::Invalid, Code::TooMany],
+    ..Op::api("stream_inbox", &[Code::Invalid, Code::TooMany])
 };
 
 /// Watch the inbox

@@ -13,7 +13,7 @@ use crate::http::api::listing::Listing;
 use crate::http::events::inbox::MAX_COUNTED;
 use crate::http::events::inbox::filter::InboxFilter;
 use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::Op;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::{MAX_LIMIT, Query, cursor_of};
 use crate::http::wire::list::RequestList;
@@ -25,13 +25,7 @@ use crate::store::{RequestFilter, RequestRow};
 use crate::task::id::{RequestId, TaskId};
 use crate::task::status::RequestStatus;
 
-pub(crate) const OP: Op = Op {
-    id: "list_requests",
-    surface: Surface::Api,
-    auth: AuthClass::Key,
-    max_body_bytes: SMALL_BODY,
-    problems: &[Code::NotFound, Code::Invalid],
-};
+pub(crate) const OP: Op = Op::api("list_requests", &[Code::NotFound, Code::Invalid]);
 
 /// The maximum number of database reads for a page. [`list_page`] reads again while the page is
 /// empty, because a read may find only requests that are not listed for this caller.

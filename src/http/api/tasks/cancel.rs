@@ -14,7 +14,7 @@ use crate::http::access;
 use crate::http::api::respond::mark_replayed;
 use crate::http::api::submit::{may_command, no_members, submit};
 use crate::http::server::body::PostRequest;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::Op;
 use crate::http::server::path_id::PathId;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::params::KeyHeader;
@@ -22,12 +22,9 @@ use crate::http::wire::task::AgentTask;
 use crate::people::authorization::Command;
 use crate::task::id::TaskId;
 
-pub(crate) const OP: Op = Op {
-    id: "cancel_task",
-    surface: Surface::Api,
-    auth: AuthClass::Key,
-    max_body_bytes: SMALL_BODY,
-    problems: &[
+pub(crate) const OP: Op = Op::api(
+    "cancel_task",
+    &[
         Code::BadJson,
         Code::BadRequest,
         Code::NotFound,
@@ -36,7 +33,7 @@ pub(crate) const OP: Op = Op {
         Code::Invalid,
         Code::IdempotencyKeyReused,
     ],
-};
+);
 
 /// Cancel a task
 ///

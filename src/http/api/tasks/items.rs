@@ -10,7 +10,7 @@ use crate::http::Http;
 use crate::http::access;
 use crate::http::api::listing::Listing;
 use crate::http::server::caller::CurrentCaller;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::Op;
 use crate::http::server::path_id::PathId;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::Query;
@@ -19,13 +19,7 @@ use crate::http::wire::list::ItemList;
 use crate::http::wire::params::ItemQuery;
 use crate::task::id::TaskId;
 
-pub(crate) const OP: Op = Op {
-    id: "list_task_items",
-    surface: Surface::Api,
-    auth: AuthClass::Key,
-    max_body_bytes: SMALL_BODY,
-    problems: &[Code::NotFound, Code::Invalid],
-};
+pub(crate) const OP: Op = Op::api("list_task_items", &[Code::NotFound, Code::Invalid]);
 
 /// List a task's items
 ///

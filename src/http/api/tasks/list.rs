@@ -12,7 +12,7 @@ use crate::http::Http;
 use crate::http::access;
 use crate::http::api::listing::Listing;
 use crate::http::server::caller::{CurrentCaller, must_read};
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::Op;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::{Query, cursor_of};
 use crate::http::wire::list::TaskList;
@@ -26,13 +26,7 @@ use crate::task::id::TaskId;
 use crate::task::status::TaskStatus;
 use crate::task::user::UserId;
 
-pub(crate) const OP: Op = Op {
-    id: "list_tasks",
-    surface: Surface::Api,
-    auth: AuthClass::Key,
-    max_body_bytes: SMALL_BODY,
-    problems: &[Code::NotFound, Code::Invalid],
-};
+pub(crate) const OP: Op = Op::api("list_tasks", &[Code::NotFound, Code::Invalid]);
 
 /// The maximum number of reads for one page of a list without the tasks of calls at gates. Every
 /// read excludes the gates of the configuration. If a read returns calls at gates that were removed

@@ -10,7 +10,7 @@ use crate::http::api::respond::{SuccessStatus, respond};
 use crate::http::api::submit::{may_command, no_members, submit};
 use crate::http::events::opening;
 use crate::http::server::body::PostRequest;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::Op;
 use crate::http::server::path_id::PathId;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::params::{KeyHeader, PreferHeader};
@@ -18,12 +18,9 @@ use crate::http::wire::task::AgentTask;
 use crate::people::authorization::Command;
 use crate::task::id::TaskId;
 
-pub(crate) const OP: Op = Op {
-    id: "retry_task",
-    surface: Surface::Api,
-    auth: AuthClass::Key,
-    max_body_bytes: SMALL_BODY,
-    problems: &[
+pub(crate) const OP: Op = Op::api(
+    "retry_task",
+    &[
         Code::BadJson,
         Code::BadRequest,
         Code::NotFound,
@@ -35,7 +32,7 @@ pub(crate) const OP: Op = Op {
         Code::IdempotencyKeyReused,
         Code::TooMany,
     ],
-};
+);
 
 /// Retry a failed task
 ///

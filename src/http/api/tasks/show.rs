@@ -13,7 +13,7 @@ use crate::http::access;
 use crate::http::api::respond::mark_applied;
 use crate::http::api::wait;
 use crate::http::server::caller::CurrentCaller;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::Op;
 use crate::http::server::path_id::PathId;
 use crate::http::server::prefer::Prefer;
 use crate::http::server::problem::{Code, Problem};
@@ -21,13 +21,7 @@ use crate::http::wire::params::WaitHeader;
 use crate::http::wire::task::AgentTask;
 use crate::task::id::TaskId;
 
-pub(crate) const OP: Op = Op {
-    id: "get_task",
-    surface: Surface::Api,
-    auth: AuthClass::Key,
-    max_body_bytes: SMALL_BODY,
-    problems: &[Code::NotFound],
-};
+pub(crate) const OP: Op = Op::api("get_task", &[Code::NotFound]);
 
 /// Get a task
 ///
