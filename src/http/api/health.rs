@@ -57,10 +57,6 @@ pub(crate) async fn get_readiness(State(http): State<Arc<Http>>) -> Result<&'sta
     responses((status = 200, body = String, content_type = "text/plain", description = "The metrics"))
 )]
 pub(crate) async fn get_metrics(State(http): State<Arc<Http>>) -> Response {
-    let text = (http.metrics)().await;
-    (
-        [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
-        text,
-    )
-        .into_response()
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
+    ([(CONTENT_TYPE, kind)], (http.metrics)().await).into_response()
 }

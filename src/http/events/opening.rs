@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
-use http::header::{CACHE_CONTROL, CONTENT_LOCATION, CONTENT_TYPE, HeaderName, HeaderValue};
+use http::header::{CACHE_CONTROL, CONTENT_LOCATION, CONTENT_TYPE, HeaderName};
 use http::{HeaderMap, StatusCode, Uri};
 
 use super::reader::EventReader;
@@ -93,18 +93,12 @@ pub(crate) async fn open(
 /// Returns a response with the stream as its body. The headers keep caches and proxies from
 /// storing, transforming or buffering the stream.
 pub(crate) fn stream_response(body: Body) -> Response {
-    let mut response = body.into_response();
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    headers.insert(
-        CACHE_CONTROL,
-        HeaderValue::from_static("no-store, no-transform"),
-    );
-    headers.insert(
-        HeaderName::from_static("x-accel-buffering"),
-        HeaderValue::from_static("no"),
-    );
-    response
+    let headers = [
+        (CONTENT_TYPE, "text/event-stream"),
+        (CACHE_CONTROL, "no-store, no-transform"),
+        (HeaderName::from_static("x-accel-buffering"), "no"),
+    ];
+    (headers, body).into_response()
 }
 
 /// Returns a response with a stream that ends at once. The stream announces [`RETRY_MS`], after

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use http::header::{CONTENT_TYPE, LOCATION, RETRY_AFTER};
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::{HeaderMap, StatusCode};
 
 use super::{GateSurface, MAX_TOOL_NAME_BYTES, gate_problem, timed_ask};
 use crate::engine::gate::{AskProgress, GateAnswer, GateDecision, Identity, Proposal};
@@ -101,22 +101,19 @@ pub(crate) async fn propose_gate_call(
 fn respond(http: &Http, caller: &Caller, answer: GateAnswer, applied: Option<String>) -> Response {
     let call = WireGateCall::from_call(&answer.call, caller, &http.settings);
     let text = serde_json::to_vec(&call).unwrap_or_default();
-    let mut response = Response::new(delivered_body(text.into(), answer.delivery));
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let body = delivered_body(text.into(), answer.delivery);
+    let mut response = ([(CONTENT_TYPE, "application/json")], body).into_response();
     if answer.call.decision == GateDecision::Pending {
+        *response.status_mut() = StatusCode::ACCEPTED;
         let location = format!(
             "{}/v1/gate/calls/{}",
             http.settings.public_url, call.task_id
         );
-        insert_header(headers, LOCATION, &location);
-        insert_header(headers, RETRY_AFTER, RETRY_AFTER_SECONDS);
+        insert_header(response.headers_mut(), LOCATION, &location);
+        insert_header(response.headers_mut(), RETRY_AFTER, RETRY_AFTER_SECONDS);
     }
-    mark_applied(headers, applied);
-    mark_replayed(headers, answer.replayed);
-    if answer.call.decision == GateDecision::Pending {
-        *response.status_mut() = StatusCode::ACCEPTED;
-    }
+    mark_applied(response.headers_mut(), applied);
+    mark_replayed(response.headers_mut(), answer.replayed);
     response
 }
 

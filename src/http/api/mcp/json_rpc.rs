@@ -1,7 +1,7 @@
 //! Responses of the MCP server: JSON-RPC results and errors.
 
 use axum::body::Body;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::{Value, json};
@@ -141,10 +141,7 @@ pub(super) fn respond(id: &Value, result: &str) -> Response {
 }
 
 pub(super) fn json_response(body: Body) -> Response {
-    let mut response = Response::new(body);
-    let kind = HeaderValue::from_static("application/json");
-    response.headers_mut().insert(CONTENT_TYPE, kind);
-    response
+    ([(CONTENT_TYPE, "application/json")], body).into_response()
 }
 
 #[cfg(test)]
