@@ -20,7 +20,7 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::header::{self, HeaderName, HeaderValue};
-use http::{HeaderMap, Method, StatusCode};
+use http::{Method, StatusCode};
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
@@ -31,6 +31,7 @@ use crate::http::pages::layout;
 use crate::http::server::accept::{wants_html, wants_stream};
 use crate::http::server::caller::CurrentCaller;
 use crate::http::server::drain_body;
+use crate::http::server::headers::insert_header;
 use crate::http::server::operation::{AuthClass, OperationSlot, Surface};
 use crate::http::server::origin::{Origins, refusal_without_accounts};
 use crate::http::server::problem::{Code, Problem, RenderedError};
@@ -211,8 +212,8 @@ fn preflight(context: &RequestContext, allow: Option<&HeaderValue>) -> Response 
             headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods.clone());
         }
         let allowed = "Authorization, Content-Type, Idempotency-Key, Prefer, Last-Event-ID";
-        insert(headers, header::ACCESS_CONTROL_ALLOW_HEADERS, allowed);
-        insert(headers, header::ACCESS_CONTROL_MAX_AGE, "600");
+        insert_header(headers, header::ACCESS_CONTROL_ALLOW_HEADERS, allowed);
+        insert_header(headers, header::ACCESS_CONTROL_MAX_AGE, "600");
     }
     response
 }
@@ -231,11 +232,9 @@ fn problem(
             (status, page).into_response()
         }
         ProblemForm::Json | ProblemForm::Stream => {
-            let mut response =
-                (status, Json(problem.document(public_url, context.id))).into_response();
-            let kind = "application/problem+json";
-            insert(response.headers_mut(), header::CONTENT_TYPE, kind);
-            response
+            let kind = [(header::CONTENT_TYPE, "application/problem+json")];
+            let document = Json(problem.document(public_url, context.id));
+            (status, kind, document).into_response()
         }
     };
     response
@@ -250,10 +249,9 @@ fn add_headers(context: &RequestContext, response: &mut Response) {
     let is_private = context.surface().is_private();
     let is_negotiated = is_private || !response.status().is_success();
     let headers = response.headers_mut();
-    if let Ok(id) = HeaderValue::from_str(&context.id.to_string()) {
-        headers.insert(HeaderName::from_static("x-request-id"), id);
-    }
-    insert(headers, header::X_CONTENT_TYPE_OPTIONS, "nosniff");
+    let id = context.id.to_string();
+    insert_header(headers, HeaderName::from_static("x-request-id"), &id);
+    insert_header(headers, header::X_CONTENT_TYPE_OPTIONS, "nosniff");
     if is_private {
         // Keeps a `Cache-Control` that the operation has set, such as that of an event stream.
         headers
@@ -265,20 +263,20 @@ fn add_headers(context: &RequestContext, response: &mut Response) {
         headers.append(header::VARY, HeaderValue::from_static("Accept"));
     }
     if context.is_link() {
-        insert(headers, HeaderName::from_static("x-robots-tag"), "noindex");
+        insert_header(headers, HeaderName::from_static("x-robots-tag"), "noindex");
     }
     if let Some(origin) = &context.origin {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
         let exposed = "Location, Content-Location, Retry-After, Preference-Applied, \
             Idempotency-Replayed, X-Request-Id";
-        insert(headers, header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
+        insert_header(headers, header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
     }
     let is_page = headers
         .get(header::CONTENT_TYPE)
         .is_some_and(|kind| kind.as_bytes().starts_with(b"text/html"));
     if is_page {
-        insert(headers, header::REFERRER_POLICY, "same-origin");
-        insert(headers, header::X_FRAME_OPTIONS, "DENY");
+        insert_header(headers, header::REFERRER_POLICY, "same-origin");
+        insert_header(headers, header::X_FRAME_OPTIONS, "DENY");
         if is_negotiated {
             headers.append(header::VARY, HeaderValue::from_static("Accept-Language"));
         }
@@ -286,8 +284,4 @@ fn add_headers(context: &RequestContext, response: &mut Response) {
             .entry(header::CONTENT_SECURITY_POLICY)
             .or_insert_with(layout::content_security_policy);
     }
-}
-
-fn insert(headers: &mut HeaderMap, name: HeaderName, value: &'static str) {
-    headers.insert(name, HeaderValue::from_static(value));
 }

@@ -14,6 +14,7 @@ use http::{HeaderMap, HeaderValue};
 use hyper::body::Frame;
 
 use crate::engine::gate::ResultDelivery;
+use crate::http::server::headers::insert_header;
 use crate::http::server::problem::Problem;
 
 /// The maximum size of a message in bytes: a body of 1 MiB, and 64 KiB for headers and metadata.
@@ -177,11 +178,7 @@ pub(super) fn respond(answer: Result<GrpcAnswer, GrpcStatus>) -> Response {
             headers.insert(STATUS_HEADER, HeaderValue::from(code as u16));
             let message =
                 percent_encoding::utf8_percent_encode(&message, ENCODED_CHARACTERS).to_string();
-            headers.extend(
-                HeaderValue::try_from(message)
-                    .ok()
-                    .map(|text| (MESSAGE_HEADER, text)),
-            );
+            insert_header(&mut headers, MESSAGE_HEADER, &message);
             Body::empty()
         }
     };
