@@ -27,6 +27,7 @@ use self::envelope::{Incoming, Params, RpcMethod, check_headers, read, session_h
 use self::json_rpc::{RpcError, respond};
 use crate::agent::{Agent, Gate};
 use crate::http::Http;
+use crate::http::server::accept::ranges;
 use crate::http::server::body::{PostRequest, check_key};
 use crate::http::server::operation::Op;
 use crate::http::server::problem::{Code, Problem};
@@ -141,15 +142,8 @@ fn open_gate(http: &Http, caller: &Caller, name: &str) -> Result<Arc<Agent>, Pro
 /// Refuses a client that does not accept both JSON and event streams, because a call may be
 /// answered in either format. A client without `Accept` counts as accepting both formats.
 fn check_accept(headers: &HeaderMap) -> Result<(), Problem> {
-    let values = headers.get_all(ACCEPT).iter();
-    let ranges: Vec<String> = values
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .map(|range| {
-            let name = range.split(';').next().unwrap_or_default();
-            name.trim().to_ascii_lowercase()
-        })
-        .collect();
+    let ranges = ranges(headers, ACCEPT).map(|(name, _)| name.to_ascii_lowercase());
+    let ranges: Vec<String> = ranges.collect();
     let takes = |name: &str, group: &str| {
         let wanted = [name, group, "*/*"];
         ranges.iter().any(|range| wanted.contains(&range.as_str()))
