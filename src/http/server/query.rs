@@ -51,15 +51,8 @@ impl Query {
 
     /// Removes the parameters with this name from the query, and returns their values.
     pub(crate) fn texts(&mut self, name: &str) -> Vec<String> {
-        let mut values = Vec::new();
-        self.pairs.retain(|(found, value)| {
-            let wanted = found == name;
-            if wanted {
-                values.push(value.clone());
-            }
-            !wanted
-        });
-        values
+        let taken = self.pairs.extract_if(.., |(found, _)| *found == name);
+        taken.map(|(_, value)| value).collect()
     }
 
     /// Takes the parameters with this name, like [`Query::texts`], and parses their values with
