@@ -26,10 +26,9 @@ use super::Http;
 use super::api::gate::{GateSurface, timed_ask};
 use super::api::tasks::message_body::{SESSION_ID_FORM, is_session_id};
 use super::server::body::read_body;
-use super::server::guard::protect_connection;
+use super::server::guard::{caller_of_key, protect_connection};
 use super::server::operation::{AuthClass, Op, Surface};
 use super::server::problem::{Code, Problem};
-use super::server::wrong_keys::ClientNetwork;
 use crate::agent::gate::ExtAuthz;
 use crate::agent::{Agents, Gate};
 use crate::engine::Refusal;
@@ -169,13 +168,7 @@ fn gateway_key(
     for value in parts.headers.get_all(AUTHORIZATION) {
         key.append(AUTHORIZATION, value.clone());
     }
-    let found = http.authenticator.authenticate(&key);
-    if found == Err(AuthError::UnknownKey) {
-        http.wrong_keys.count(
-            ClientNetwork::from_extensions(&parts.extensions),
-            http.clock.uptime(),
-        )?;
-    }
+    let found = caller_of_key(http, &key, &parts.extensions)?;
     let key_caller = found.map_err(auth_status)?;
     may_ask_at_gate(&key_caller).map_err(GrpcStatus::denied)?;
     Ok((key, key_caller))

@@ -49,7 +49,7 @@ pub(crate) async fn guard(
     let mut authenticated = None;
     match op.auth {
         AuthClass::Key => {
-            let key = caller_of_key(&http, &request)?;
+            let key = caller_of_key(&http, request.headers(), request.extensions())?;
             match with_session_fallback(&http, request.headers(), key).await? {
                 Some(caller) => {
                     protect_connection(request.extensions());
@@ -66,7 +66,8 @@ pub(crate) async fn guard(
             }
         }
         AuthClass::SignOut => {
-            check_sign_out(&http, request.headers(), caller_of_key(&http, &request)?)?;
+            let (headers, extensions) = (request.headers(), request.extensions());
+            check_sign_out(&http, headers, caller_of_key(&http, headers, extensions)?)?;
         }
         AuthClass::Link => {
             refuse_headers_beside_link(request.headers())?;
@@ -187,19 +188,22 @@ async fn with_session_fallback(
     }
 }
 
-/// Authenticates the request by its key, and counts a wrong key for the client's network. Returns
-/// the result of the authentication as the inner result.
+/// Authenticates a request by the key in `headers`, and counts a wrong key for the client's
+/// network, which is in the `extensions` of the request. Returns the result of the authentication
+/// as the inner result.
 ///
 /// # Errors
 /// The outer result is `too_many` if the key is wrong and the network is over its limit of wrong
 /// keys.
-fn caller_of_key(http: &Http, request: &Request) -> Result<Result<Caller, AuthError>, Problem> {
-    let found = http.authenticator.authenticate(request.headers());
+pub(crate) fn caller_of_key(
+    http: &Http,
+    headers: &HeaderMap,
+    extensions: &Extensions,
+) -> Result<Result<Caller, AuthError>, Problem> {
+    let found = http.authenticator.authenticate(headers);
     if found == Err(AuthError::UnknownKey) {
-        http.wrong_keys.count(
-            ClientNetwork::from_extensions(request.extensions()),
-            http.clock.uptime(),
-        )?;
+        let network = ClientNetwork::from_extensions(extensions);
+        http.wrong_keys.count(network, http.clock.uptime())?;
     }
     Ok(found)
 }
