@@ -394,14 +394,10 @@ fn refusal_status(refusal: &GateRefusal) -> GrpcStatus {
         | GateRefusal::Settled(_) => GrpcCode::Internal,
         GateRefusal::Command(_) => GrpcCode::PermissionDenied,
     };
-    let text = match refusal {
-        GateRefusal::Command(Refusal::Invalid(errors)) => {
-            Problem::invalid(errors).detail.to_string()
-        }
-        GateRefusal::Command(_)
-        | GateRefusal::TooManyOpen
-        | GateRefusal::InHand(_)
-        | GateRefusal::Settled(_) => refusal.to_string(),
+    let text = if let GateRefusal::Command(Refusal::Invalid(errors)) = refusal {
+        Problem::invalid(errors).detail.to_string()
+    } else {
+        refusal.to_string()
     };
     GrpcStatus::new(code, text)
 }
