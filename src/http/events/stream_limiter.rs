@@ -6,12 +6,9 @@ use std::sync::{Arc, Mutex};
 
 use super::lock;
 use crate::http::Settings;
+use crate::http::server::caller::{PersonKey, person_key};
 use crate::http::server::problem::{Code, Problem};
 use crate::people::Caller;
-use crate::task::user::UserKey;
-
-/// The tenant and the user of a caller.
-type PersonKey = (String, UserKey);
 
 /// Counts the open streams of one process. Clones share the counts.
 #[derive(Clone, Debug, Default)]
@@ -40,7 +37,7 @@ impl StreamLimiter {
         caller: &Caller,
         settings: &Settings,
     ) -> Result<StreamPermit, Problem> {
-        let person = (caller.tenant.clone(), caller.user_id.key().clone());
+        let person = person_key(caller);
         let mut open = lock(&self.0);
         if open
             .per_person

@@ -12,6 +12,7 @@ use crate::people::authenticator::AuthError;
 use crate::people::authorization::{
     may_administer, may_create, may_look_at_gate, may_read_any, may_read_or_decide_any,
 };
+use crate::task::user::UserKey;
 use std::sync::Arc;
 
 #[derive(Clone, Debug)]
@@ -39,6 +40,13 @@ impl From<AuthError> for Problem {
             AuthError::BadHeader(detail) => Self::bad_request(detail),
         }
     }
+}
+
+/// The tenant and the user of a caller, by which limits count the requests of one person.
+pub(crate) type PersonKey = (String, UserKey);
+
+pub(crate) fn person_key(caller: &Caller) -> PersonKey {
+    (caller.tenant.clone(), caller.user_id.key().clone())
 }
 
 pub(crate) fn must_read(caller: &Caller) -> Result<(), Problem> {

@@ -8,11 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio_util::sync::CancellationToken;
 
 use crate::http::Settings;
+use crate::http::server::caller::{PersonKey, person_key};
 use crate::people::Caller;
-use crate::task::user::UserKey;
-
-/// The tenant and the user of a caller.
-type PersonKey = (String, UserKey);
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WaitingAsks(Arc<Mutex<Asks>>);
@@ -45,7 +42,7 @@ impl WaitingAsks {
         settings: &Settings,
         request: Option<(String, CancellationToken)>,
     ) -> Option<WaitSlot> {
-        let person = person(caller);
+        let person = person_key(caller);
         let mut asks = self.lock();
         let own = asks.open.values().filter(|(other, _)| *other == person);
         let full = asks.open.len() >= settings.max_waiting as usize
@@ -69,7 +66,7 @@ impl WaitingAsks {
     /// so it ends both waits. If it ended neither wait, the canceled proposal could start a call
     /// that its client no longer wants.
     pub(crate) fn cancel(&self, caller: &Caller, request: &str) {
-        let person = person(caller);
+        let person = person_key(caller);
         for (other, named) in self.lock().open.values() {
             if let Some((name, token)) = named
                 && *other == person
@@ -90,8 +87,4 @@ impl Drop for WaitSlot {
         self.waiting.lock().open.remove(&self.number);
         tracing::info!(target: "holdpoint::metric", metric = "gate_waiting", change = -1_i64);
     }
-}
-
-fn person(caller: &Caller) -> PersonKey {
-    (caller.tenant.clone(), caller.user_id.key().clone())
 }

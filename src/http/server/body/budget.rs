@@ -9,24 +9,21 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::http::server::caller::{PersonKey, person_key};
 use crate::people::Caller;
-use crate::task::user::UserKey;
 
 const MAX_TOTAL_BYTES: usize = 256 * 1024 * 1024;
 /// The maximum size of one caller's large bodies together, in bytes. The limit keeps a caller with
 /// many or slow bodies from blocking other callers.
 const MAX_BYTES_PER_PERSON: usize = MAX_TOTAL_BYTES / 4;
 
-/// The tenant and the user of a caller. `None` stands for all requests without a caller, such as
-/// sign-ins.
-type PersonKey = Option<(String, UserKey)>;
-
 /// The memory for large bodies: a total for all bodies, and a smaller share for each caller.
 #[derive(Clone, Debug)]
 pub(crate) struct BodyBudget {
     total: Arc<Semaphore>,
     bytes_per_person: usize,
-    shares: Arc<Mutex<HashMap<PersonKey, Weak<Semaphore>>>>,
+    /// `None` stands for all requests without a caller, such as sign-ins.
+    shares: Arc<Mutex<HashMap<Option<PersonKey>, Weak<Semaphore>>>>,
 }
 
 /// The bytes that are reserved for one body. Dropping this value frees the bytes.
@@ -71,7 +68,7 @@ impl BodyBudget {
     }
 
     fn share_of(&self, caller: Option<&Caller>) -> Arc<Semaphore> {
-        let person = caller.map(|caller| (caller.tenant.clone(), caller.user_id.key().clone()));
+        let person = caller.map(person_key);
         let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(share) = shares.get(&person).and_then(Weak::upgrade) {
             return share;
