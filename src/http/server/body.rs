@@ -24,6 +24,7 @@ use tokio::time::Instant;
 use self::budget::{BodyBudget, BodyReservation};
 use super::caller::CurrentCaller;
 use super::fields::{Errors, NOT_UTF8, is_encoded_utf8, refuse_nul};
+use super::headers::visible_header;
 use super::json;
 use super::link::CurrentLink;
 use super::operation::Op;
@@ -102,7 +103,7 @@ pub(crate) struct PostRequest {
     arrived: Instant,
     /// The `Idempotency-Key`; `None` without the header. The error says why the header is
     /// malformed.
-    key: Result<Option<IdempotencyKey>, &'static str>,
+    key: Result<Option<IdempotencyKey>, String>,
 }
 
 impl FromRequest<Arc<Http>> for PostRequest {
@@ -241,20 +242,8 @@ pub(crate) fn too_large(limit: usize) -> Problem {
     )
 }
 
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, &'static str> {
-    let mut keys = headers.get_all("idempotency-key").iter();
-    let Some(key) = keys.next() else {
-        return Ok(None);
-    };
-    let fits = keys.next().is_none()
-        && (1..=255).contains(&key.len())
-        && key.as_bytes().iter().all(u8::is_ascii_graphic);
-    match key.to_str() {
-        Ok(key) if fits => Ok(Some(key.to_owned())),
-        Ok(_) | Err(_) => {
-            Err("Idempotency-Key must be one header of 1 to 255 visible ASCII characters.")
-        }
-    }
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, String> {
+    visible_header(headers, "Idempotency-Key", 255)
 }
 
 /// Checks the form of the header `Idempotency-Key`, for an operation that does not use the key.
@@ -263,10 +252,8 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, &'static str> 
 /// # Errors
 /// `bad_request` if the header is malformed.
 pub(crate) fn check_key(headers: &HeaderMap) -> Result<(), Problem> {
-    match idempotency_key(headers) {
-        Ok(_) => Ok(()),
-        Err(detail) => Err(Problem::bad_request(detail)),
-    }
+    let key = idempotency_key(headers);
+    key.map(|_| ()).map_err(Problem::bad_request)
 }
 
 /// Returns the path that is stored with an idempotency key.

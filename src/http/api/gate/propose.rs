@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
+use http::StatusCode;
 use http::header::{CONTENT_TYPE, LOCATION, RETRY_AFTER};
-use http::{HeaderMap, StatusCode};
 
 use super::{GateSurface, MAX_TOOL_NAME_BYTES, gate_problem, timed_ask};
 use crate::engine::gate::{AskProgress, GateAnswer, GateDecision, Identity, Proposal};
@@ -18,7 +18,7 @@ use crate::http::api::tasks::message_body;
 use crate::http::server::body::PostRequest;
 use crate::http::server::delivered_body::delivered_body;
 use crate::http::server::fields::{Errors, Fields};
-use crate::http::server::headers::insert_header;
+use crate::http::server::headers::{insert_header, visible_header};
 use crate::http::server::operation::Op;
 use crate::http::server::prefer::Prefer;
 use crate::http::server::problem::{Code, Problem};
@@ -65,7 +65,8 @@ pub(crate) async fn propose_gate_call(
 ) -> Result<Response, Problem> {
     may_ask_at_gate(&posted.caller).map_err(Problem::forbidden)?;
     let key = posted.key()?.map(|key| key.key);
-    let runner = runner(&posted.headers)?;
+    let runner = visible_header(&posted.headers, "Holdpoint-Runner", 128);
+    let runner = runner.map_err(Problem::bad_request)?;
     let prefer = Prefer::read(&posted.headers);
     let call = posted
         .json_with_raw_member(&http.body_parser, "arguments", |body, arguments, text| {
@@ -115,27 +116,6 @@ fn respond(http: &Http, caller: &Caller, answer: GateAnswer, applied: Option<Str
     mark_applied(response.headers_mut(), applied);
     mark_replayed(response.headers_mut(), answer.replayed);
     response
-}
-
-/// Reads the header `Holdpoint-Runner`, the name of the process that runs the call. Returns `None`
-/// without the header.
-///
-/// # Errors
-/// `bad_request` if the header is repeated, or is not 1 to 128 visible ASCII characters.
-pub(crate) fn runner(headers: &HeaderMap) -> Result<Option<String>, Problem> {
-    let mut values = headers.get_all("holdpoint-runner").iter();
-    let Some(value) = values.next() else {
-        return Ok(None);
-    };
-    let fits = values.next().is_none()
-        && (1..=128).contains(&value.len())
-        && value.as_bytes().iter().all(u8::is_ascii_graphic);
-    match value.to_str() {
-        Ok(runner) if fits => Ok(Some(runner.to_owned())),
-        Ok(_) | Err(_) => Err(Problem::bad_request(
-            "Holdpoint-Runner must be one header of 1 to 128 visible ASCII characters.",
-        )),
-    }
 }
 
 impl NewGateCall {
