@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
 use utoipa::ToSchema;
@@ -62,7 +63,7 @@ pub(crate) struct LinkAnswer {
 )]
 pub(crate) async fn decide_by_link(
     State(http): State<Arc<Http>>,
-    link: CurrentLink,
+    Extension(link): Extension<CurrentLink>,
     posted: PostRequest,
 ) -> Result<Response, Problem> {
     let row = linked_request(&http, &posted.caller, &link).await?;

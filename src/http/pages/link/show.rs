@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::HeaderMap;
@@ -37,7 +38,7 @@ pub(crate) const OP: Op = Op {
 pub(crate) async fn get_link_page(
     State(http): State<Arc<Http>>,
     CurrentCaller(caller): CurrentCaller,
-    link: CurrentLink,
+    Extension(link): Extension<CurrentLink>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let row = linked_request(&http, &caller, &link).await?;
