@@ -1,7 +1,6 @@
 //! The state that all operations share.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
@@ -52,12 +51,4 @@ pub(crate) struct Http {
     pub body_parser: BodyParser,
     pub wrong_keys: WrongKeys,
     pub metrics: health::RenderMetrics,
-}
-
-impl fmt::Debug for Http {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Http")
-            .field("settings", &self.settings)
-            .finish_non_exhaustive()
-    }
 }

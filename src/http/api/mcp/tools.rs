@@ -2,7 +2,6 @@
 //! every listed tool to the server, so the tools that the asker runs are not listed.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -15,7 +14,7 @@ use super::json_rpc::RpcError;
 pub(super) const TTL_MS: u32 = 60_000;
 
 /// The tools of a gate as an MCP client sees them. `app/cards.rs` builds this value for each gate.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct GateTools {
     /// The member `tools` of the result of `tools/list`, as JSON text. The text is made once,
     /// because a list of a thousand tools is half a megabyte.
@@ -23,7 +22,7 @@ pub(crate) struct GateTools {
     pub by_name: BTreeMap<String, ListedTool>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct ListedTool {
     /// The check of structured results; `None` if the tool has no `outputSchema`.
     pub output: Option<OutputCheck>,
@@ -32,12 +31,6 @@ pub(crate) struct ListedTool {
 /// Checks whether a structured result fits the tool's `outputSchema`.
 #[derive(Clone)]
 pub(crate) struct OutputCheck(pub Arc<dyn Fn(&Value) -> bool + Send + Sync>);
-
-impl fmt::Debug for OutputCheck {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("OutputCheck")
-    }
-}
 
 impl McpRequest<'_> {
     /// Returns the result of `tools/list` as JSON text.
