@@ -4,7 +4,7 @@
 //! credentials. A service without accounts (no `auth` in the configuration) answers only requests
 //! that name a loopback host and come through no proxy. Health checks are exempt.
 
-use http::header::{HOST, HeaderName, ORIGIN};
+use http::header::{HOST, HeaderName, HeaderValue, ORIGIN};
 use http::{HeaderMap, Method, Uri, Version};
 use url::Url;
 
@@ -68,10 +68,10 @@ impl Origins {
                 .iter()
                 .any(|site| matches!(site.as_bytes(), b"cross-site" | b"same-site")),
             (Some(origin), None) => {
-                let Some(origin) = origin.to_str().ok().and_then(header_origin) else {
-                    return false;
+                let is_known = |origin: WebOrigin| {
+                    self.is_own(&origin, headers, uri) || self.allowed.contains(&origin)
                 };
-                self.is_own(&origin, headers, uri) || self.allowed.contains(&origin)
+                origin_in(origin).is_some_and(is_known)
             }
             (Some(_), Some(_)) => false,
         }
@@ -81,11 +81,8 @@ impl Origins {
     /// origins in `cors_origins` do not count as such.
     #[must_use]
     pub(crate) fn is_own_page(&self, headers: &HeaderMap, uri: &Uri) -> bool {
-        headers
-            .get(ORIGIN)
-            .and_then(|origin| origin.to_str().ok())
-            .and_then(header_origin)
-            .is_some_and(|origin| self.is_own(&origin, headers, uri))
+        let origin = headers.get(ORIGIN).and_then(origin_in);
+        origin.is_some_and(|origin| self.is_own(&origin, headers, uri))
     }
 
     fn is_own(&self, origin: &WebOrigin, headers: &HeaderMap, uri: &Uri) -> bool {
@@ -97,15 +94,13 @@ impl Origins {
     #[must_use]
     pub(crate) fn allows_cors(&self, headers: &HeaderMap) -> bool {
         let mut origins = headers.get_all(ORIGIN).iter();
-        let (Some(origin), None) = (origins.next(), origins.next()) else {
-            return false;
-        };
-        origin
-            .to_str()
-            .ok()
-            .and_then(header_origin)
-            .is_some_and(|origin| self.allowed.contains(&origin))
+        let origin = origins.next().and_then(origin_in);
+        origin.is_some_and(|origin| self.allowed.contains(&origin)) && origins.next().is_none()
     }
+}
+
+fn origin_in(header: &HeaderValue) -> Option<WebOrigin> {
+    header_origin(header.to_str().ok()?)
 }
 
 /// Parses the value of an `Origin` header. `None` if the value is not an origin of `http` or
