@@ -6,9 +6,7 @@ use bytes::Bytes;
 
 use super::frames::{GrpcAnswer, GrpcCode, GrpcStatus};
 use super::json_rpc::{JsonRpcMessage, RefusalReason, read_message};
-use super::protobuf::{
-    Malformed, MessageFields, ProtobufValue, bytes_fields, entry, message, pair, put_number, text,
-};
+use super::protobuf::{Malformed, bytes_fields, entry, message, pair, put_number, text};
 use super::{CALL_HEADER, GATE_KEY, Gateway, results};
 use crate::engine::gate::{GateDecision, ReportedOutcome};
 use crate::task::mcp_revision::Revision;
@@ -221,10 +219,7 @@ fn read_attributes(attributes: &[u8], checked: &mut CheckedHttpRequest) -> Resul
 /// Reads the HTTP request. Refuses a repeated header: the headers are a Protocol Buffers map, and
 /// another parser would silently take the last value of a repeated key.
 fn read_http(request: &[u8], checked: &mut CheckedHttpRequest) -> Result<(), Malformed> {
-    for field in MessageFields::new(request) {
-        let (number, ProtobufValue::Bytes(bytes)) = field? else {
-            continue;
-        };
+    for (number, bytes) in bytes_fields(request)? {
         match number {
             field::METHOD => checked.method = text(bytes)?,
             field::HEADERS => {
