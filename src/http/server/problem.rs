@@ -108,11 +108,8 @@ impl FromStr for Code {
     type Err = ();
 
     fn from_str(word: &str) -> Result<Self, ()> {
-        Self::ALL
-            .iter()
-            .copied()
-            .find(|code| code.as_str() == word)
-            .ok_or(())
+        let mut codes = Self::ALL.iter().copied();
+        codes.find(|code| code.as_str() == word).ok_or(())
     }
 }
 
