@@ -74,11 +74,8 @@ async fn check_receiver(http: &Http, filter: &ResendFilter) -> Result<(), Proble
     let deliveries = DeliveryFilter {
         tenant: filter.tenant.clone(),
         targets: vec![filter.target.clone()],
-        states: Vec::new(),
-        requests: Vec::new(),
-        roots: Vec::new(),
-        before: None,
         limit: 1,
+        ..DeliveryFilter::default()
     };
     if http.store.deliveries(&deliveries).await?.is_empty() {
         let detail = "the name of a receiver in the configuration or in the list of deliveries";
