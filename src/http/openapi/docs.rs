@@ -16,30 +16,12 @@ use utoipa_swagger_ui::{Config, SwaggerFile, serve};
 use super::openapi_json;
 use crate::http::pages::layout::HtmlPage;
 use crate::http::server::accept::takes_gzip;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::Op;
 use crate::http::server::problem::{Code, Problem};
 
-pub(crate) const OPENAPI: Op = Op {
-    id: "get_openapi",
-    surface: Surface::Public,
-    auth: AuthClass::Open,
-    max_body_bytes: SMALL_BODY,
-    problems: &[],
-};
-pub(crate) const DOCS: Op = Op {
-    id: "get_docs",
-    surface: Surface::Public,
-    auth: AuthClass::Open,
-    max_body_bytes: SMALL_BODY,
-    problems: &[],
-};
-pub(crate) const ASSETS: Op = Op {
-    id: "get_docs_asset",
-    surface: Surface::Public,
-    auth: AuthClass::Open,
-    max_body_bytes: SMALL_BODY,
-    problems: &[Code::NotFound],
-};
+pub(crate) const OPENAPI: Op = Op::public("get_openapi", &[]);
+pub(crate) const DOCS: Op = Op::public("get_docs", &[]);
+pub(crate) const ASSETS: Op = Op::public("get_docs_asset", &[Code::NotFound]);
 
 const PAGE_CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
                       connect-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'";

@@ -14,15 +14,9 @@ use maud::{Markup, html};
 
 use super::layout::policy_with;
 use super::translations::Translations;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::Op;
 
-pub(crate) const OP: Op = Op {
-    id: "get_follow_script",
-    surface: Surface::Public,
-    auth: AuthClass::Open,
-    max_body_bytes: SMALL_BODY,
-    problems: &[],
-};
+pub(crate) const OP: Op = Op::public("get_follow_script", &[]);
 
 pub(crate) const SCRIPT: &str = include_str!("follow.js");
 

@@ -5,17 +5,11 @@ use maud::{Markup, PreEscaped};
 use pulldown_cmark::{Options, Parser, html::push_html};
 
 use super::layout::{HtmlPage, english_page};
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::Op;
 use crate::http::server::path_id::PathId;
 use crate::http::server::problem::Code;
 
-pub(crate) const OP: Op = Op {
-    id: "get_problem_page",
-    surface: Surface::Public,
-    auth: AuthClass::Open,
-    max_body_bytes: SMALL_BODY,
-    problems: &[Code::NotFound],
-};
+pub(crate) const OP: Op = Op::public("get_problem_page", &[Code::NotFound]);
 
 macro_rules! pages {
     ($($code:ident = $file:literal),* $(,)?) => {

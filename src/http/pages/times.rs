@@ -4,15 +4,9 @@
 use axum::response::Response;
 
 use super::follow;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::Op;
 
-pub(crate) const OP: Op = Op {
-    id: "get_times_script",
-    surface: Surface::Public,
-    auth: AuthClass::Open,
-    max_body_bytes: SMALL_BODY,
-    problems: &[],
-};
+pub(crate) const OP: Op = Op::public("get_times_script", &[]);
 
 const SCRIPT: &str = include_str!("times.js");
 

@@ -42,6 +42,14 @@ impl Op {
         }
     }
 
+    /// Returns an operation for people. Its callers have a key or an active session.
+    pub(crate) const fn page(id: &'static str, problems: &'static [Code]) -> Self {
+        Self {
+            surface: Surface::Page,
+            ..Self::api(id, problems)
+        }
+    }
+
     /// Returns an operation for everyone, with or without a key.
     pub(crate) const fn public(id: &'static str, problems: &'static [Code]) -> Self {
         Self {

@@ -10,20 +10,14 @@ use crate::http::Http;
 use crate::http::api::grants::end;
 use crate::http::server::body::check_key;
 use crate::http::server::caller::CurrentCaller;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::Op;
 use crate::http::server::path_id::PathId;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::session::redirect;
 use crate::http::wire::params::CheckedKeyHeader;
 use crate::task::id::GrantId;
 
-pub(crate) const OP: Op = Op {
-    id: "end_grant_here",
-    surface: Surface::Page,
-    auth: AuthClass::Key,
-    max_body_bytes: SMALL_BODY,
-    problems: &[Code::NotFound],
-};
+pub(crate) const OP: Op = Op::page("end_grant_here", &[Code::NotFound]);
 
 /// End a standing decision from its page
 ///

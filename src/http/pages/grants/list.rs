@@ -16,7 +16,7 @@ use crate::http::pages::site::{NavPage, Site};
 use crate::http::pages::site_texts::SiteTexts;
 use crate::http::pages::translations::fill;
 use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::Op;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::{Query, cursor_of};
 use crate::http::wire::params::CursorQuery;
@@ -24,13 +24,7 @@ use crate::store::{GrantRow, Page};
 use crate::task::grant::{GrantEnd, GrantScope};
 use crate::task::id::GrantId;
 
-pub(crate) const OP: Op = Op {
-    id: "get_grants_page",
-    surface: Surface::Page,
-    auth: AuthClass::Key,
-    max_body_bytes: SMALL_BODY,
-    problems: &[Code::Invalid],
-};
+pub(crate) const OP: Op = Op::page("get_grants_page", &[Code::Invalid]);
 
 const MAX_ROWS: i64 = 50;
 

@@ -24,7 +24,7 @@ use crate::http::pages::site::{NavPage, Site};
 use crate::http::pages::site_texts::SiteTexts;
 use crate::http::pages::translations::fill;
 use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::Op;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::Query;
 use crate::http::wire::brief::RequestBrief;
@@ -37,13 +37,7 @@ use crate::task::id::RequestId;
 use crate::task::request_state::TimedDecision;
 use crate::task::status::RequestStatus;
 
-pub(crate) const OP: Op = Op {
-    id: "get_decided",
-    surface: Surface::Page,
-    auth: AuthClass::Key,
-    max_body_bytes: SMALL_BODY,
-    problems: &[Code::Invalid],
-};
+pub(crate) const OP: Op = Op::page("get_decided", &[Code::Invalid]);
 
 const MAX_ROWS: usize = 50;
 const REQUESTS_PER_READ: i64 = 50;

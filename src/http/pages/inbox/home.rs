@@ -8,17 +8,11 @@ use http::HeaderMap;
 
 use crate::http::Http;
 use crate::http::server::accept::wants_html;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::Op;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::session::redirect;
 
-pub(crate) const OP: Op = Op {
-    id: "get_home",
-    surface: Surface::Public,
-    auth: AuthClass::Open,
-    max_body_bytes: SMALL_BODY,
-    problems: &[Code::NotFound],
-};
+pub(crate) const OP: Op = Op::public("get_home", &[Code::NotFound]);
 
 /// Redirect to the inbox
 ///

@@ -24,7 +24,7 @@ use crate::http::pages::request::kind::kind_word;
 use crate::http::pages::site::{NavPage, Site};
 use crate::http::pages::translations::fill;
 use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::Op;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::Query;
 use crate::http::wire::params::{CursorQuery, InboxQuery};
@@ -35,13 +35,7 @@ use crate::task::id::RequestId;
 use crate::task::request::RequestKind;
 use crate::task::time::Time;
 
-pub(crate) const OP: Op = Op {
-    id: "get_inbox",
-    surface: Surface::Page,
-    auth: AuthClass::Key,
-    max_body_bytes: SMALL_BODY,
-    problems: &[Code::Invalid],
-};
+pub(crate) const OP: Op = Op::page("get_inbox", &[Code::Invalid]);
 
 /// A request that expires within this time is urgent: its row is marked.
 pub(super) const URGENT_WITHIN: Duration = Duration::from_hours(1);

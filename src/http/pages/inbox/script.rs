@@ -7,15 +7,9 @@
 use axum::response::Response;
 
 use crate::http::pages::follow;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::Op;
 
-pub(crate) const OP: Op = Op {
-    id: "get_inbox_script",
-    surface: Surface::Public,
-    auth: AuthClass::Open,
-    max_body_bytes: SMALL_BODY,
-    problems: &[],
-};
+pub(crate) const OP: Op = Op::public("get_inbox_script", &[]);
 
 pub(crate) const SCRIPT: &str = include_str!("inbox.js");
 

@@ -18,18 +18,15 @@ use crate::http::pages::request::{View, invalid_form};
 use crate::http::pages::resume::decide::{FORM_PROBLEMS, store_decision};
 use crate::http::server::body::{PostRequest, check_key, must_be_form};
 use crate::http::server::link::CurrentLink;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::{AuthClass, Op};
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::session::see_other;
 use crate::http::wire::params::KeyHeader;
 use crate::task::decision::Action;
 
 pub(crate) const OP: Op = Op {
-    id: "decide_by_link",
-    surface: Surface::Page,
     auth: AuthClass::Link,
-    max_body_bytes: SMALL_BODY,
-    problems: FORM_PROBLEMS,
+    ..Op::page("decide_by_link", FORM_PROBLEMS)
 };
 
 /// The fields of the page's forms, in addition to the fields of the question's own form.

@@ -15,15 +15,12 @@ use crate::http::pages::layout::HtmlPage;
 use crate::http::pages::request::{View, request_page};
 use crate::http::server::caller::CurrentCaller;
 use crate::http::server::link::CurrentLink;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::{AuthClass, Op};
 use crate::http::server::problem::Problem;
 
 pub(crate) const OP: Op = Op {
-    id: "get_link_page",
-    surface: Surface::Page,
     auth: AuthClass::Link,
-    max_body_bytes: SMALL_BODY,
-    problems: &[],
+    ..Op::page("get_link_page", &[])
 };
 
 /// Get the page of a link

@@ -10,19 +10,13 @@ use http::HeaderMap;
 use crate::http::Http;
 use crate::http::pages::layout::HtmlPage;
 use crate::http::server::caller::CurrentCaller;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::Op;
 use crate::http::server::path_id::PathId;
 use crate::http::server::problem::{Code, Problem};
 use crate::task::decision::Action;
 use crate::task::id::RequestId;
 
-pub(crate) const OP: Op = Op {
-    id: "get_approve_page",
-    surface: Surface::Page,
-    auth: AuthClass::Key,
-    max_body_bytes: SMALL_BODY,
-    problems: &[Code::NotFound],
-};
+pub(crate) const OP: Op = Op::page("get_approve_page", &[Code::NotFound]);
 
 /// Get the page that approves
 ///

@@ -21,7 +21,7 @@ use crate::http::pages::request::{form, invalid_form};
 use crate::http::server::body::{PostRequest, form_fields};
 use crate::http::server::headers::insert_header;
 use crate::http::server::json;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::Op;
 use crate::http::server::path_id::PathId;
 use crate::http::server::problem::{Code, Problem, path_prefix};
 use crate::http::wire::body::WireDecisionBody;
@@ -64,13 +64,7 @@ pub(crate) enum DecisionResponses {
     Page,
 }
 
-pub(crate) const OP: Op = Op {
-    id: "decide_request",
-    surface: Surface::Page,
-    auth: AuthClass::Key,
-    max_body_bytes: SMALL_BODY,
-    problems: PROBLEMS,
-};
+pub(crate) const OP: Op = Op::page("decide_request", PROBLEMS);
 
 /// Decide a request
 ///

@@ -9,7 +9,7 @@ use axum::response::Response;
 use super::decide::{DecisionResponses, PROBLEMS, decide};
 use crate::http::Http;
 use crate::http::server::body::PostRequest;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::Op;
 use crate::http::server::path_id::PathId;
 use crate::http::server::problem::Problem;
 use crate::http::wire::body::RejectBody;
@@ -17,13 +17,7 @@ use crate::http::wire::params::{KeyHeader, PreferHeader};
 use crate::task::decision::Action;
 use crate::task::id::RequestId;
 
-pub(crate) const OP: Op = Op {
-    id: "reject_request",
-    surface: Surface::Page,
-    auth: AuthClass::Key,
-    max_body_bytes: SMALL_BODY,
-    problems: PROBLEMS,
-};
+pub(crate) const OP: Op = Op::page("reject_request", PROBLEMS);
 
 /// Reject a request
 ///

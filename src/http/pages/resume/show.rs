@@ -15,19 +15,13 @@ use crate::http::pages::language::Language;
 use crate::http::pages::request::{self, View};
 use crate::http::server::accept::wants_html;
 use crate::http::server::caller::CurrentCaller;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::Op;
 use crate::http::server::path_id::PathId;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::request::InterventionRequest;
 use crate::task::id::RequestId;
 
-pub(crate) const OP: Op = Op {
-    id: "get_request",
-    surface: Surface::Page,
-    auth: AuthClass::Key,
-    max_body_bytes: SMALL_BODY,
-    problems: &[Code::NotFound],
-};
+pub(crate) const OP: Op = Op::page("get_request", &[Code::NotFound]);
 
 /// Get a request
 ///

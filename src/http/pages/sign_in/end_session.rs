@@ -10,17 +10,14 @@ use http::header::SET_COOKIE;
 
 use crate::http::Http;
 use crate::http::server::body::check_key;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::{AuthClass, Op};
 use crate::http::server::problem::Problem;
 use crate::http::server::session::{cookie, redirect};
 use crate::http::wire::params::CheckedKeyHeader;
 
 pub(crate) const OP: Op = Op {
-    id: "sign_out",
-    surface: Surface::Page,
     auth: AuthClass::SignOut,
-    max_body_bytes: SMALL_BODY,
-    problems: &[],
+    ..Op::page("sign_out", &[])
 };
 
 /// Sign out

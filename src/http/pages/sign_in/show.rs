@@ -11,16 +11,13 @@ use super::page;
 use crate::http::Http;
 use crate::http::pages::language::Language;
 use crate::http::pages::layout::HtmlPage;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::{AuthClass, Op};
 use crate::http::server::problem::{Code, Problem, path_prefix};
 use crate::http::server::session::{self, next};
 
 pub(crate) const OP: Op = Op {
-    id: "get_sign_in",
-    surface: Surface::Page,
     auth: AuthClass::Open,
-    max_body_bytes: SMALL_BODY,
-    problems: &[Code::Unavailable],
+    ..Op::page("get_sign_in", &[Code::Unavailable])
 };
 
 /// The page that takes a key

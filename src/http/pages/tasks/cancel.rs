@@ -11,7 +11,7 @@ use crate::http::api::respond::mark_replayed;
 use crate::http::api::tasks::cancel::cancel;
 use crate::http::pages::site::Site;
 use crate::http::server::body::PostRequest;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::Op;
 use crate::http::server::path_id::PathId;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::session::redirect;
@@ -20,19 +20,16 @@ use crate::people::authorization::Command;
 use crate::task::change::TaskRow;
 use crate::task::id::TaskId;
 
-pub(crate) const OP: Op = Op {
-    id: "cancel_task_here",
-    surface: Surface::Page,
-    auth: AuthClass::Key,
-    max_body_bytes: SMALL_BODY,
-    problems: &[
+pub(crate) const OP: Op = Op::page(
+    "cancel_task_here",
+    &[
         Code::BadRequest,
         Code::NotFound,
         Code::TaskFinal,
         Code::Invalid,
         Code::IdempotencyKeyReused,
     ],
-};
+);
 
 /// Cancel a task from its page
 ///

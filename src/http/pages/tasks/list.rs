@@ -16,7 +16,7 @@ use crate::http::pages::layout::{HtmlPage, time_tag, visible};
 use crate::http::pages::site::{NavPage, Site};
 use crate::http::pages::site_texts::SiteTexts;
 use crate::http::server::caller::{CurrentCaller, must_read};
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::Op;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::{Query, cursor_of};
 use crate::http::wire::params::{CursorQuery, TasksPageQuery};
@@ -27,13 +27,7 @@ use crate::task::change::TaskRow;
 use crate::task::id::TaskId;
 use crate::task::status::TaskStatus;
 
-pub(crate) const OP: Op = Op {
-    id: "get_tasks_page",
-    surface: Surface::Page,
-    auth: AuthClass::Key,
-    max_body_bytes: SMALL_BODY,
-    problems: &[Code::Invalid],
-};
+pub(crate) const OP: Op = Op::page("get_tasks_page", &[Code::Invalid]);
 
 /// The page of the tasks
 ///

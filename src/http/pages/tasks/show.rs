@@ -24,7 +24,7 @@ use crate::http::pages::site::{NavPage, Site};
 use crate::http::pages::translations::fill;
 use crate::http::pages::unless_corrupt;
 use crate::http::server::caller::CurrentCaller;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::Op;
 use crate::http::server::path_id::PathId;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::Query;
@@ -33,13 +33,7 @@ use crate::store::{RequestRow, Subtree};
 use crate::task::change::TaskRow;
 use crate::task::id::TaskId;
 
-pub(crate) const OP: Op = Op {
-    id: "get_task_page",
-    surface: Surface::Page,
-    auth: AuthClass::Key,
-    max_body_bytes: SMALL_BODY,
-    problems: &[Code::NotFound, Code::Invalid],
-};
+pub(crate) const OP: Op = Op::page("get_task_page", &[Code::NotFound, Code::Invalid]);
 
 /// The page of a task
 ///
