@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use axum::response::{IntoResponse, Response};
 use http::header::CONTENT_TYPE;
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::http::server::problem::Problem;
 
@@ -54,18 +54,9 @@ impl Listing {
         Ok(true)
     }
 
-    /// Ends the page and returns it as a response. `next` is the position of the next page, and
-    /// becomes the value of the response's member `member`.
-    ///
-    /// # Errors
-    /// `internal` when `next` cannot be serialized.
-    pub(super) fn close(self, member: &str, next: &impl Serialize) -> Result<Response, Problem> {
-        let next = serde_json::to_value(next).map_err(|_| Problem::internal())?;
-        let members = [(member.to_owned(), next)].into_iter().collect();
-        Ok(self.close_with(members))
-    }
-
-    pub(super) fn close_with(mut self, members: Map<String, Value>) -> Response {
+    /// Ends the page with further members, such as the position of the next page. Returns the page
+    /// as a response.
+    pub(super) fn close(mut self, members: &[(&str, Value)]) -> Response {
         self.text.push(']');
         for (name, value) in members {
             let _ = write!(self.text, ",\"{name}\":{value}");
@@ -104,9 +95,12 @@ mod tests {
                 assert!(listing.push(request).unwrap());
             }
             let next_cursor = (count == 2).then(|| "x".to_owned());
-            let members = json!({"next_cursor": next_cursor, "open": 7, "open_more": false});
-            let members = members.as_object().unwrap().clone();
-            let page = text(listing.close_with(members)).await;
+            let members = [
+                ("next_cursor", json!(next_cursor)),
+                ("open", json!(7)),
+                ("open_more", json!(false)),
+            ];
+            let page = text(listing.close(&members)).await;
             let expected = serde_json::to_value(RequestList {
                 requests,
                 next_cursor,
@@ -129,6 +123,7 @@ mod tests {
             .take_while(|_| listing.push(&quarter).unwrap())
             .count();
         assert_eq!(taken, 4);
-        assert!(text(listing.close("next_after", &4).unwrap()).await.len() <= MAX_PAGE_BYTES);
+        let page = text(listing.close(&[("next_after", json!(4))])).await;
+        assert!(page.len() <= MAX_PAGE_BYTES);
     }
 }

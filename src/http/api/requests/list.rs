@@ -5,7 +5,6 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use http::Uri;
-use serde_json::Map;
 
 use crate::http::Http;
 use crate::http::access;
@@ -129,11 +128,11 @@ fn list_response(
     next: Option<String>,
     (open, open_more): (usize, bool),
 ) -> Response {
-    let mut members = Map::new();
-    members.insert("next_cursor".to_owned(), next.into());
-    members.insert("open".to_owned(), open.into());
-    members.insert("open_more".to_owned(), open_more.into());
-    listing.close_with(members)
+    listing.close(&[
+        ("next_cursor", next.into()),
+        ("open", open.into()),
+        ("open_more", open_more.into()),
+    ])
 }
 
 /// Returns the response with a page of requests. Reads until the page has an entry or no more

@@ -47,5 +47,5 @@ pub(crate) async fn list_task_items(
         }
         next_after = item.seq;
     }
-    listing.close("next_after", &next_after)
+    Ok(listing.close(&[("next_after", next_after.into())]))
 }

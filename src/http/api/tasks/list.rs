@@ -91,7 +91,7 @@ pub(crate) async fn list_tasks(
         }
         last = Some(id.0);
     }
-    listing.close("next_cursor", &next.map(cursor_of))
+    Ok(listing.close(&[("next_cursor", next.map(cursor_of).into())]))
 }
 
 /// Reads a page of tasks. If `filter` names neither a tree nor an agent, leaves out the tasks of
