@@ -280,33 +280,27 @@ impl Follower {
                 reads_failed: buffer.reads_failed,
             }
         };
-        loop {
+        let events = loop {
             let changed = tail.changed.notified();
             let commits = tail.news.borrow().commits;
             let answer = lock(&tail.buffer).answer(&query, commits);
-            let events = match answer {
-                BufferReply::Events(events) => events,
-                BufferReply::End => Vec::new(),
+            match answer {
+                BufferReply::Events(events) => break events,
+                BufferReply::End => break Vec::new(),
                 BufferReply::Behind => {
                     self.move_to(None);
                     return None;
                 }
-                BufferReply::Wait => {
-                    changed.await;
-                    continue;
-                }
-                BufferReply::Read(after) => {
-                    tail.start_read(http, after);
-                    changed.await;
-                    continue;
-                }
-            };
-            return Some(RenderedEvents {
-                part: tail.part(),
-                more: !events.is_empty(),
-                events,
-            });
-        }
+                BufferReply::Wait => {}
+                BufferReply::Read(after) => tail.start_read(http, after),
+            }
+            changed.await;
+        };
+        Some(RenderedEvents {
+            part: tail.part(),
+            more: !events.is_empty(),
+            events,
+        })
     }
 
     fn move_to(&mut self, position: Option<i64>) {
