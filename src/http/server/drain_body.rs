@@ -33,10 +33,7 @@ pub(crate) fn track(request: &mut Request) -> UnreadBody {
     }
     let (return_unread, unread) = oneshot::channel();
     let body = std::mem::take(request.body_mut()).into_data_stream();
-    *request.body_mut() = Body::from_stream(TrackedBody {
-        body: Some(body),
-        return_unread: Some(return_unread),
-    });
+    *request.body_mut() = Body::from_stream(TrackedBody(Some((body, return_unread))));
     UnreadBody(Some(unread))
 }
 
@@ -64,23 +61,20 @@ pub(crate) async fn drain(mut body: BodyDataStream) {
     let _ = timeout(DRAIN_TIMEOUT, all).await;
 }
 
-/// A request body. If the operation drops the body before its end, the body sends its unread part
-/// to the [`UnreadBody`].
-struct TrackedBody {
-    body: Option<BodyDataStream>,
-    return_unread: Option<oneshot::Sender<BodyDataStream>>,
-}
+/// A request body, until its end. If the operation drops the body before, the body sends its unread
+/// part to the [`UnreadBody`].
+struct TrackedBody(Option<(BodyDataStream, oneshot::Sender<BodyDataStream>)>);
 
 impl Stream for TrackedBody {
     type Item = Result<Bytes, Error>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let Some(body) = self.body.as_mut() else {
+        let Some((body, _)) = self.0.as_mut() else {
             return Poll::Ready(None);
         };
         let next = ready!(body.poll_next_unpin(context));
         if !matches!(next, Some(Ok(_))) {
-            self.body = None;
+            self.0 = None;
         }
         Poll::Ready(next)
     }
@@ -88,7 +82,7 @@ impl Stream for TrackedBody {
 
 impl Drop for TrackedBody {
     fn drop(&mut self) {
-        if let (Some(body), Some(return_unread)) = (self.body.take(), self.return_unread.take()) {
+        if let Some((body, return_unread)) = self.0.take() {
             let _ = return_unread.send(body);
         }
     }
