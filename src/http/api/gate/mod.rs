@@ -8,7 +8,7 @@ pub(crate) mod waiting;
 
 use tokio::time::Instant;
 
-use crate::engine::gate::{GateAnswer, GateRefusal, Proposal};
+use crate::engine::gate::{GateAnswer, GateCall, GateRefusal, Proposal};
 use crate::http::Http;
 use crate::http::api::refusal::refusal_problem;
 use crate::http::server::operation::{Operation, operation};
@@ -74,6 +74,7 @@ pub(crate) async fn timed_ask(
 /// Converts a gate's refusal to a problem. The problems `call_in_hand` and `call_settled` get a
 /// member `call`, which is the call as `caller` sees it.
 pub(crate) async fn gate_problem(http: &Http, caller: &Caller, refusal: GateRefusal) -> Problem {
+    let shown = |call: &GateCall| WireGateCall::from_call(call, caller, &http.settings);
     match refusal {
         // Boxed, because otherwise each HTTP request that waits for a verdict would reserve memory
         // for this conversion in its future.
@@ -82,23 +83,15 @@ pub(crate) async fn gate_problem(http: &Http, caller: &Caller, refusal: GateRefu
             let end = call.expires_at.map(|end| format!(" until {end}"));
             let end = end.unwrap_or_default();
             let detail = format!("Another runner has the permit of this call{end}.");
-            Problem::new(Code::CallInHand, detail).with(
-                "call",
-                WireGateCall::from_call(&call, caller, &http.settings),
-            )
+            Problem::new(Code::CallInHand, detail).with("call", shown(&call))
         }
-        GateRefusal::Settled(call) => Problem::new(
-            Code::CallSettled,
-            "The call is settled: it takes no report, or has another outcome.",
-        )
-        .with(
-            "call",
-            WireGateCall::from_call(&call, caller, &http.settings),
-        ),
-        GateRefusal::TooManyOpen => Problem::new(
-            Code::TooMany,
-            "This user has as many calls waiting at the gate as `max_open` permits.",
-        )
-        .retry_after(PEOPLE_RETRY_SECONDS.into()),
+        GateRefusal::Settled(call) => {
+            let detail = "The call is settled: it takes no report, or has another outcome.";
+            Problem::new(Code::CallSettled, detail).with("call", shown(&call))
+        }
+        GateRefusal::TooManyOpen => {
+            let detail = "This user has as many calls waiting at the gate as `max_open` permits.";
+            Problem::new(Code::TooMany, detail).retry_after(PEOPLE_RETRY_SECONDS.into())
+        }
     }
 }
