@@ -38,22 +38,17 @@ impl StreamLimiter {
         settings: &Settings,
     ) -> Result<StreamPermit, Problem> {
         let person = person_key(caller);
+        let too_many = |detail: &str| Err(Problem::new(Code::TooMany, detail));
         let mut open = lock(&self.0);
         if open
             .per_person
             .get(&person)
             .is_some_and(|streams| *streams >= settings.max_streams_per_caller)
         {
-            return Err(Problem::new(
-                Code::TooMany,
-                "You have the maximum number of event streams open.",
-            ));
+            return too_many("You have the maximum number of event streams open.");
         }
         if open.total >= settings.max_streams {
-            return Err(Problem::new(
-                Code::TooMany,
-                "The service has its maximum number of event streams open.",
-            ));
+            return too_many("The service has its maximum number of event streams open.");
         }
         open.total += 1;
         *open.per_person.entry(person.clone()).or_default() += 1;
