@@ -99,10 +99,13 @@ async fn replayed(http: &Http, posted: &PostRequest) -> Result<Option<Accepted>,
 
 /// Runs a command in a tracked Tokio task, so that the command completes even when the client
 /// disconnects. A service that is shutting down accepts no command.
-async fn run_detached(
+///
+/// # Errors
+/// `unavailable` if the service is shutting down; `internal` if the command panics.
+pub(crate) async fn run_detached<T: Send + 'static>(
     http: &Http,
-    command: impl Future<Output = Result<Accepted, Refusal>> + Send + 'static,
-) -> Result<Result<Accepted, Refusal>, Problem> {
+    command: impl Future<Output = T> + Send + 'static,
+) -> Result<T, Problem> {
     if http.shutdown.is_cancelled() {
         return Err(Problem::unavailable());
     }

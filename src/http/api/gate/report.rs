@@ -11,6 +11,7 @@ use super::gate_problem;
 use crate::engine::gate::OutcomeReport;
 use crate::http::Http;
 use crate::http::api::respond::mark_replayed;
+use crate::http::api::submit::run_detached;
 use crate::http::server::body::PostRequest;
 use crate::http::server::fields::{Errors, Fields, variant};
 use crate::http::server::json;
@@ -65,16 +66,9 @@ pub(crate) async fn report_gate_outcome(
         })
         .await?;
     posted.release_body();
-    if http.shutdown.is_cancelled() {
-        return Err(Problem::unavailable());
-    }
     let (engine, caller) = (Arc::clone(&http.engine), posted.caller.clone());
-    let reported = http
-        .tracker
-        .spawn(async move { engine.gates().report(&caller, &report, key.as_ref()).await })
-        .await
-        .map_err(|_| Problem::internal())?;
-    match reported {
+    let stored = async move { engine.gates().report(&caller, &report, key.as_ref()).await };
+    match run_detached(&http, Box::pin(stored)).await? {
         Ok((call, replayed)) => {
             let call = WireGateCall::from_call(&call, &posted.caller, &http.settings);
             let mut response = Json(call).into_response();
