@@ -137,7 +137,7 @@ impl ListedQuestion<'_> {
             expires_at,
             ..
         } = self.question;
-        let mut facts = vec![("Kind", kind.properties().word.replace('_', " "))];
+        let mut facts = vec![("Kind", kind.as_str().replace('_', " "))];
         facts.push(("Asked", format_time(*created_at, None)));
         match (self.outcome, expires_at) {
             (Some(outcome), _) if !outcome.is_open => {}
@@ -155,7 +155,7 @@ impl ListedQuestion<'_> {
 pub(super) fn title(question: &DigestQuestion) -> String {
     let mut tools = question.tool_names(UNLISTED_TOOL);
     let mut named: Vec<&str> = tools.by_ref().take(MAX_TITLE_TOOLS).collect();
-    let kind = question.kind.properties().word;
+    let kind = question.kind.as_str();
     if named.is_empty() {
         named.push(kind);
     }

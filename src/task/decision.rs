@@ -7,85 +7,54 @@ use serde_json::Value;
 
 use super::grant::Grant;
 use super::id::CallId;
+use super::words::word_enum;
 
-/// The effect of an answer.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    PartialEq,
-    Eq,
-    Hash,
-    PartialOrd,
-    Ord,
-    Serialize,
-    Deserialize,
-    schemars::JsonSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum Action {
-    /// Run the call as shown.
-    Approve,
-    /// Do not run the call.
-    Reject,
-    /// Run the call with other arguments.
-    Edit,
-    /// Do not run the call. The result of the call is the answer or the result that the human gave.
-    Respond,
-    /// Run the call again, although the outcome of an earlier attempt is unknown.
-    Retry,
-    /// The decision of a whole request whose calls were decided by different actions.
-    #[schemars(skip)]
-    Mixed,
-}
-
-impl Action {
-    /// Returns the word on the wire.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Approve => "approve",
-            Self::Reject => "reject",
-            Self::Edit => "edit",
-            Self::Respond => "respond",
-            Self::Retry => "retry",
-            Self::Mixed => "mixed",
-        }
+word_enum! {
+    /// The effect of an answer.
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        Serialize,
+        Deserialize,
+        schemars::JsonSchema,
+    )]
+    #[serde(rename_all = "snake_case")]
+    pub enum Action {
+        /// Run the call as shown.
+        Approve = "approve",
+        /// Do not run the call.
+        Reject = "reject",
+        /// Run the call with other arguments.
+        Edit = "edit",
+        /// Do not run the call. The result of the call is the answer or the result that the human gave.
+        Respond = "respond",
+        /// Run the call again, although the outcome of an earlier attempt is unknown.
+        Retry = "retry",
+        /// The decision of a whole request whose calls were decided by different actions.
+        #[schemars(skip)]
+        Mixed = "mixed",
     }
 }
 
-/// How a person proved who they are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Door {
-    /// With an API key.
-    Key,
-    /// With the cookie of a browser session.
-    Session,
-    /// With a link from a message.
-    Link,
-    /// With a Slack account that is mapped to a person.
-    Slack,
-}
-
-impl Door {
-    /// Returns the word on the wire.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Key => "key",
-            Self::Session => "session",
-            Self::Link => "link",
-            Self::Slack => "slack",
-        }
-    }
-
-    /// Returns the door whose word on the wire is `word`.
-    #[must_use]
-    pub fn parse(word: &str) -> Option<Self> {
-        [Self::Key, Self::Session, Self::Link, Self::Slack]
-            .into_iter()
-            .find(|door| door.as_str() == word)
+word_enum! {
+    /// How a person proved who they are.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Door {
+        /// With an API key.
+        Key = "key",
+        /// With the cookie of a browser session.
+        Session = "session",
+        /// With a link from a message.
+        Link = "link",
+        /// With a Slack account that is mapped to a person.
+        Slack = "slack",
     }
 }
 

@@ -2,33 +2,24 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The code of a failure, for programs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FailureCode {
-    /// The model's endpoint gave no usable answer.
-    ModelFailed,
-    /// A limit of the agent was reached. The failure's `limit` names the limit.
-    LimitReached,
-    /// Stored data are damaged, or the database refused to store the task's next step.
-    Integrity,
-    /// The configuration no longer fits the task, for example because the agent was removed.
-    Configuration,
-    /// Several leases of the task expired in succession without a new item in the journal.
-    NoProgress,
-}
+use super::words::word_enum;
 
-impl FailureCode {
-    /// Returns the word on the wire. The page `docs/problems/<word>.md` describes the failure.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::ModelFailed => "model_failed",
-            Self::LimitReached => "limit_reached",
-            Self::Integrity => "integrity",
-            Self::Configuration => "configuration",
-            Self::NoProgress => "no_progress",
-        }
+word_enum! {
+    /// The code of a failure, for programs. The page `docs/problems/<word>.md` describes the
+    /// failure.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum FailureCode {
+        /// The model's endpoint gave no usable answer.
+        ModelFailed = "model_failed",
+        /// A limit of the agent was reached. The failure's `limit` names the limit.
+        LimitReached = "limit_reached",
+        /// Stored data are damaged, or the database refused to store the task's next step.
+        Integrity = "integrity",
+        /// The configuration no longer fits the task, for example because the agent was removed.
+        Configuration = "configuration",
+        /// Several leases of the task expired in succession without a new item in the journal.
+        NoProgress = "no_progress",
     }
 }
 

@@ -9,35 +9,19 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::id::GrantId;
+use super::words::word_enum;
 
-/// The tasks in which a standing decision is valid.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum GrantScope {
-    /// The tree of the call that was approved, until the user's next message.
-    Task,
-    /// Every task of the same owner and root agent.
-    Owner,
-}
-
-impl GrantScope {
-    /// Returns the word on the wire and in the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Task => "task",
-            Self::Owner => "owner",
-        }
-    }
-
-    /// Returns the scope with exactly this word.
-    #[must_use]
-    pub fn parse(word: &str) -> Option<Self> {
-        [Self::Task, Self::Owner]
-            .into_iter()
-            .find(|scope| scope.as_str() == word)
+word_enum! {
+    /// The tasks in which a standing decision is valid.
+    #[derive(
+        Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema,
+    )]
+    #[serde(rename_all = "snake_case")]
+    pub enum GrantScope {
+        /// The tree of the call that was approved, until the user's next message.
+        Task = "task",
+        /// Every task of the same owner and root agent.
+        Owner = "owner",
     }
 }
 

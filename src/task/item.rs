@@ -19,6 +19,7 @@ use super::status::{RequestStatus, TaskStatus};
 use super::time::Time;
 use super::tool_spec::{Effect, ToolKind};
 use super::verdict::Judgement;
+use super::words::word_enum;
 
 /// One item of the journal.
 #[derive(Clone, Debug, PartialEq)]
@@ -309,54 +310,36 @@ pub struct Usage {
     pub total_tokens: i64,
 }
 
-/// How a call ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Outcome {
-    /// The call ran and returned a result.
-    Succeeded,
-    /// The call failed or could not be sent, or this service gave up a repeatable call that got no
-    /// answer.
-    Failed,
-    /// The call could not run as it was proposed, for example because its arguments do not fit the
-    /// tool.
-    Invalid,
-    /// A rule refused the call.
-    Denied,
-    /// A person rejected the call.
-    Rejected,
-    /// A person supplied the call's result.
-    Responded,
-    /// The request about the call expired, or an approved gate call was not started in time.
-    Expired,
-    /// The request about the call was withdrawn, or the user sent another message.
-    Withdrawn,
-    /// The task was canceled.
-    Canceled,
-    /// The call may have run, but its outcome is not known.
-    Unknown,
-    /// A gate let the call through and does not learn the outcome. Either the gate requires no
-    /// report (`report: optional`), or it does not store allowed calls (`record: held`).
-    Released,
-}
-
-impl Outcome {
-    /// Returns the word on the wire.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Succeeded => "succeeded",
-            Self::Failed => "failed",
-            Self::Invalid => "invalid",
-            Self::Denied => "denied",
-            Self::Rejected => "rejected",
-            Self::Responded => "responded",
-            Self::Expired => "expired",
-            Self::Withdrawn => "withdrawn",
-            Self::Canceled => "canceled",
-            Self::Unknown => "unknown",
-            Self::Released => "released",
-        }
+word_enum! {
+    /// How a call ended.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Outcome {
+        /// The call ran and returned a result.
+        Succeeded = "succeeded",
+        /// The call failed or could not be sent, or this service gave up a repeatable call that got
+        /// no answer.
+        Failed = "failed",
+        /// The call could not run as it was proposed, for example because its arguments do not fit
+        /// the tool.
+        Invalid = "invalid",
+        /// A rule refused the call.
+        Denied = "denied",
+        /// A person rejected the call.
+        Rejected = "rejected",
+        /// A person supplied the call's result.
+        Responded = "responded",
+        /// The request about the call expired, or an approved gate call was not started in time.
+        Expired = "expired",
+        /// The request about the call was withdrawn, or the user sent another message.
+        Withdrawn = "withdrawn",
+        /// The task was canceled.
+        Canceled = "canceled",
+        /// The call may have run, but its outcome is not known.
+        Unknown = "unknown",
+        /// A gate let the call through and does not learn the outcome. Either the gate requires no
+        /// report (`report: optional`), or it does not store allowed calls (`record: held`).
+        Released = "released",
     }
 }
 

@@ -40,3 +40,4 @@ pub(crate) mod tree;
 pub(crate) mod units;
 pub mod user;
 pub mod verdict;
+pub(crate) mod words;

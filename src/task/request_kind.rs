@@ -9,22 +9,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::decision::Action;
+use super::words::word_enum;
 
-/// Declares an enum and its constant `ALL`. The macro builds `ALL` from the variants, so that no
-/// variant can be missing.
-macro_rules! listed_enum {
-    ($(#[$attribute:meta])* pub enum $name:ident { $($(#[$about:meta])* $variant:ident,)* }) => {
-        $(#[$attribute])*
-        pub enum $name { $($(#[$about])* $variant,)* }
-
-        impl $name {
-            /// All variants, in the order of declaration.
-            pub const ALL: [Self; [$(stringify!($variant)),*].len()] = [$(Self::$variant),*];
-        }
-    };
-}
-
-listed_enum! {
+word_enum! {
     /// The kind of a request. The kind determines the actions that people may take.
     #[derive(
         Clone,
@@ -42,19 +29,19 @@ listed_enum! {
     #[serde(rename_all = "snake_case")]
     pub enum RequestKind {
         /// Asks whether calls may run.
-        Approval,
+        Approval = "approval",
         /// The agent asks for guidance.
-        Guidance,
+        Guidance = "guidance",
         /// Asks a person for a login that a call needs.
-        Credentials,
+        Credentials = "credentials",
         /// The agent asks for a confirmation.
-        Confirmation,
+        Confirmation = "confirmation",
         /// Asks the API's client to run the call and to post the result.
-        ExternalResult,
+        ExternalResult = "external_result",
         /// Asks a person for the outcome of a call, because this service does not know the outcome.
-        Reconcile,
+        Reconcile = "reconcile",
         /// Asks a person a question that the tool's server has asked in the middle of a call.
-        Elicitation,
+        Elicitation = "elicitation",
     }
 }
 
@@ -65,8 +52,6 @@ listed_enum! {
     reason = "a row of independent properties"
 )]
 pub struct RequestKindProperties {
-    /// The word on the wire and in the database.
-    pub word: &'static str,
     /// The question with which an agent opens a request of this kind; `None` if no agent can.
     pub human: Option<HumanKind>,
     /// The actions that a request of this kind accepts, in the order in which they are shown.
@@ -146,7 +131,6 @@ impl ResponseKind {
 }
 
 const APPROVAL: RequestKindProperties = RequestKindProperties {
-    word: "approval",
     human: None,
     actions: &[
         Action::Approve,
@@ -165,7 +149,6 @@ const APPROVAL: RequestKindProperties = RequestKindProperties {
 };
 
 const GUIDANCE: RequestKindProperties = RequestKindProperties {
-    word: "guidance",
     human: Some(HumanKind::Guidance),
     actions: &[Action::Respond, Action::Reject],
     link_actions: &[Action::Respond, Action::Reject],
@@ -179,7 +162,6 @@ const GUIDANCE: RequestKindProperties = RequestKindProperties {
 };
 
 const CREDENTIALS: RequestKindProperties = RequestKindProperties {
-    word: "credentials",
     human: Some(HumanKind::Credentials),
     actions: &[Action::Respond, Action::Reject],
     link_actions: &[],
@@ -193,7 +175,6 @@ const CREDENTIALS: RequestKindProperties = RequestKindProperties {
 };
 
 const CONFIRMATION: RequestKindProperties = RequestKindProperties {
-    word: "confirmation",
     human: Some(HumanKind::Confirmation),
     actions: &[Action::Approve, Action::Reject, Action::Respond],
     link_actions: &[Action::Approve, Action::Reject, Action::Respond],
@@ -207,7 +188,6 @@ const CONFIRMATION: RequestKindProperties = RequestKindProperties {
 };
 
 const EXTERNAL_RESULT: RequestKindProperties = RequestKindProperties {
-    word: "external_result",
     human: None,
     actions: &[Action::Respond, Action::Reject],
     link_actions: &[],
@@ -221,7 +201,6 @@ const EXTERNAL_RESULT: RequestKindProperties = RequestKindProperties {
 };
 
 const RECONCILE: RequestKindProperties = RequestKindProperties {
-    word: "reconcile",
     human: None,
     actions: &[Action::Retry, Action::Respond, Action::Reject],
     link_actions: &[],
@@ -235,7 +214,6 @@ const RECONCILE: RequestKindProperties = RequestKindProperties {
 };
 
 const ELICITATION: RequestKindProperties = RequestKindProperties {
-    word: "elicitation",
     human: None,
     actions: &[Action::Respond, Action::Reject],
     link_actions: &[],
@@ -261,12 +239,6 @@ impl RequestKind {
             Self::Reconcile => RECONCILE,
             Self::Elicitation => ELICITATION,
         }
-    }
-
-    /// Returns the word on the wire and in the database.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        self.properties().word
     }
 
     /// Returns the tool with which a model opens a request of this kind, if any.
@@ -302,17 +274,17 @@ impl RequestKind {
     }
 }
 
-listed_enum! {
+word_enum! {
     /// A question that an agent may ask a human.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum HumanKind {
         /// The question of the tool `request_human_guidance`.
-        Guidance,
+        Guidance = "guidance",
         /// The question of the tool `request_credentials`.
-        Credentials,
+        Credentials = "credentials",
         /// The question of the tool `request_confirmation`.
-        Confirmation,
+        Confirmation = "confirmation",
     }
 }
 
@@ -335,12 +307,6 @@ impl HumanKind {
             Self::Credentials => "request_credentials",
             Self::Confirmation => "request_confirmation",
         }
-    }
-
-    /// Returns the word in the configuration and on the wire.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        self.request().as_str()
     }
 }
 

@@ -7,33 +7,26 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::verdict::Verdict;
+use super::words::word_enum;
 
-/// The effect of repeating a call.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum Effect {
-    /// Changes nothing.
-    ReadOnly,
-    /// Safe to repeat with the same idempotency key.
-    Idempotent,
-    /// Must not happen twice.
-    #[default]
-    Once,
+word_enum! {
+    /// The effect of repeating a call.
+    #[derive(
+        Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
+    )]
+    #[serde(rename_all = "snake_case")]
+    pub enum Effect {
+        /// Changes nothing.
+        ReadOnly = "read_only",
+        /// Safe to repeat with the same idempotency key.
+        Idempotent = "idempotent",
+        /// Must not happen twice.
+        #[default]
+        Once = "once",
+    }
 }
 
 impl Effect {
-    /// Returns the word on the wire and in rules.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::ReadOnly => "read_only",
-            Self::Idempotent => "idempotent",
-            Self::Once => "once",
-        }
-    }
-
     /// Whether a call whose outcome is unknown may be sent again with the same idempotency key.
     #[must_use]
     pub fn is_repeatable(self) -> bool {

@@ -19,29 +19,20 @@ use crate::task::text::as_sentence;
 use crate::task::time::Time;
 use crate::task::tool_spec::ToolKind;
 use crate::task::verdict::Verdict;
+use crate::task::words::word_enum;
 
-/// The verdict for an asker (a client that proposes the call and waits for it).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GateDecision {
-    /// The call may run now, or has run.
-    Allow,
-    /// The call never started, and never will.
-    Deny,
-    /// There is no verdict for this client yet. The reason is one of these: the call is not judged;
-    /// a person must answer a request about the call; the call is approved, and starts when its
-    /// agent proposes it again; the call was started, and this client has no permit.
-    Pending,
-}
-
-impl GateDecision {
-    /// Returns the name of the decision on the wire and in metrics.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Allow => "allow",
-            Self::Deny => "deny",
-            Self::Pending => "pending",
-        }
+word_enum! {
+    /// The verdict for an asker (a client that proposes the call and waits for it).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum GateDecision {
+        /// The call may run now, or has run.
+        Allow = "allow",
+        /// The call never started, and never will.
+        Deny = "deny",
+        /// There is no verdict for this client yet. The reason is one of these: the call is not
+        /// judged; a person must answer a request about the call; the call is approved, and starts
+        /// when its agent proposes it again; the call was started, and this client has no permit.
+        Pending = "pending",
     }
 }
 
