@@ -34,10 +34,7 @@ impl Driver<'_> {
             return judgement;
         };
         match judgement.verdict {
-            Verdict::Allow => Judgement {
-                reason: Some(reason),
-                ..held_for_owner()
-            },
+            Verdict::Allow => held_for_owner(None, reason),
             Verdict::Hold => judgement.with_reason(Some(&reason)),
             Verdict::Deny | Verdict::Invalid | Verdict::Human => judgement,
         }
@@ -95,11 +92,7 @@ impl Driver<'_> {
             }
         };
         Ok(match reason {
-            Some(reason) => Judgement {
-                rule: judgement.rule,
-                reason: Some(reason),
-                ..held_for_owner()
-            },
+            Some(reason) => held_for_owner(judgement.rule, reason),
             None => judgement,
         })
     }
@@ -126,10 +119,6 @@ impl Driver<'_> {
         } else {
             TREE_DAMAGED_REASON
         };
-        Judgement {
-            rule: judgement.rule,
-            reason: Some(why.to_owned()),
-            ..held_for_owner()
-        }
+        held_for_owner(judgement.rule, why)
     }
 }

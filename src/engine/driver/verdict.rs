@@ -101,10 +101,7 @@ impl Engine {
         let judgement = if heavy {
             tokio::task::spawn_blocking(judge)
                 .await
-                .unwrap_or_else(|_| Judgement {
-                    reason: Some("The policy could not be evaluated.".to_owned()),
-                    ..held_for_owner()
-                })
+                .unwrap_or_else(|_| held_for_owner(None, "The policy could not be evaluated."))
         } else {
             judge()
         };
@@ -134,11 +131,7 @@ fn restrict_if_changed(judgement: Judgement, change: Option<DefinitionChange>) -
             reason: Some(change.reason),
             ..Judgement::new(Verdict::Deny)
         },
-        Verdict::Allow => Judgement {
-            rule,
-            reason: Some(change.reason),
-            ..held_for_owner()
-        },
+        Verdict::Allow => held_for_owner(rule, change.reason),
         Verdict::Hold => Judgement {
             offer: None,
             ..judgement.with_reason(Some(&change.reason))
@@ -166,8 +159,13 @@ pub(in crate::engine) fn denied_again(call: CallId, reason: Option<&str>) -> Jud
 }
 
 /// Returns a hold with the default terms, under which the owner decides.
-pub(super) fn held_for_owner() -> Judgement {
+pub(in crate::engine) fn held_for_owner(
+    rule: Option<String>,
+    reason: impl Into<String>,
+) -> Judgement {
     Judgement {
+        rule,
+        reason: Some(reason.into()),
         terms: Some(Terms::default()),
         ..Judgement::new(Verdict::Hold)
     }

@@ -20,7 +20,7 @@ use crate::engine::commands::IdempotencyKey;
 use crate::engine::commands::create::unsaved_root;
 use crate::engine::commands::submit::unless_conflict;
 use crate::engine::driver::Driver;
-use crate::engine::driver::verdict::denied_again;
+use crate::engine::driver::verdict::{denied_again, held_for_owner};
 use crate::engine::session::{Stop, TaskSession};
 use crate::people::Caller;
 use crate::secret::seal::DigestedBody;
@@ -30,7 +30,7 @@ use crate::task::id::{CallId, TaskId};
 use crate::task::item::{Fact, FinishReason, Outcome, Part, PartType, ToolCall, Turn, Usage};
 use crate::task::text::as_sentence;
 use crate::task::tool_spec::{Effect, ToolKind};
-use crate::task::verdict::{Judgement, Terms, Verdict};
+use crate::task::verdict::{Judgement, Verdict};
 
 /// The first result of a proposal. The client that proposed the call gets the verdict later.
 pub(super) enum Proposed {
@@ -373,12 +373,7 @@ fn apply_caution(session: &mut TaskSession, call: CallId, caution: Caution) -> R
             offer: None,
             ..judgement
         },
-        Caution::Notice(notice) | Caution::Hold(notice) => Judgement {
-            rule: judgement.rule,
-            reason: Some(notice),
-            terms: Some(Terms::default()),
-            ..Judgement::new(Verdict::Hold)
-        },
+        Caution::Notice(notice) | Caution::Hold(notice) => held_for_owner(judgement.rule, notice),
     };
     session.own.replace_judgement(call, &judgement);
     Ok(())
