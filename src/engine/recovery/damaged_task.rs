@@ -51,12 +51,7 @@ impl Engine {
         task: TaskId,
         late: Vec<ToolResult>,
     ) -> Result<bool, CommitError> {
-        let Some(damaged) = self
-            .store
-            .damaged_task(task)
-            .await
-            .map_err(|error| commit_error(&error))?
-        else {
+        let Some(damaged) = self.store.damaged_task(task).await? else {
             return Ok(false);
         };
         let may_end = !damaged.newer || damaged.takeovers >= i64::from(MAX_TAKEOVERS);
@@ -65,11 +60,7 @@ impl Engine {
             // unreadable again. The worker would then call this function in each of its rounds.
             return Ok(true);
         }
-        let tree = self
-            .store
-            .tree(damaged.root_task_id, 0)
-            .await
-            .map_err(|error| commit_error(&error))?;
+        let tree = self.store.tree(damaged.root_task_id, 0).await?;
         let mut session = session_from_row(task, &damaged, tree)?;
         let ends = may_end && !session.own.row.status.is_terminal();
         for result in late {
@@ -111,19 +102,11 @@ pub(in crate::engine) async fn end_unread(engine: &Engine, task: TaskId) {
 }
 
 async fn try_to_end_unread(engine: &Engine, task: TaskId) -> Result<(), CommitError> {
-    let Some(damaged) = engine
-        .store
-        .task_without_journal(task)
-        .await
-        .map_err(|error| commit_error(&error))?
-    else {
+    let Some(damaged) = engine.store.task_without_journal(task).await? else {
         return Ok(());
     };
-    let tree = engine
-        .store
-        .tree_without_items(damaged.root_task_id)
-        .await
-        .map_err(|error| commit_error(&error))?;
+    let root = damaged.root_task_id;
+    let tree = engine.store.tree_without_items(root).await?;
     let mut session = session_from_row(task, &damaged, tree)?;
     let TaskRow {
         status, fruitless, ..
@@ -160,10 +143,12 @@ pub(crate) fn no_progress() -> Failure {
     Failure::new(FailureCode::NoProgress, detail)
 }
 
-fn commit_error(error: &ReadError) -> CommitError {
-    match error {
-        ReadError::Unavailable => CommitError::Unavailable,
-        ReadError::Corrupt(_) => CommitError::Refused,
+impl From<ReadError> for CommitError {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Unavailable => Self::Unavailable,
+            ReadError::Corrupt(_) => Self::Refused,
+        }
     }
 }
 
