@@ -233,6 +233,11 @@ pub enum LeaseChange {
     },
 }
 
+impl LeaseChange {
+    /// Parks the task until a commit wakes it.
+    pub const PARK: Self = Self::Park { wake_in: None };
+}
+
 /// The row of an `Idempotency-Key`. A POST that repeats the key has no second effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdempotencyRow {

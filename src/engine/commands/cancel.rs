@@ -49,10 +49,7 @@ impl Engine {
             }
             session.idempotency = key.as_ref().map(|key| key.row(caller, &session, None));
             let stopped = session.subtree();
-            match self
-                .commit(&mut session, LeaseChange::Park { wake_in: None })
-                .await
-            {
+            match self.commit(&mut session, LeaseChange::PARK).await {
                 Ok(done) => {
                     self.wait_until_unsendable(&stopped, done.at).await;
                     return Ok(accepted);

@@ -340,10 +340,7 @@ async fn fail_damaged_task(
     failure: Failure,
 ) -> Result<bool, Refusal> {
     session.fail(failure);
-    match engine
-        .commit(&mut session, LeaseChange::Park { wake_in: None })
-        .await
-    {
+    match engine.commit(&mut session, LeaseChange::PARK).await {
         Ok(_) => Ok(true),
         Err(CommitError::Unavailable) => Err(Refusal::Unavailable),
         Err(CommitError::Stale | CommitError::Refused | CommitError::Unknown) => Ok(false),

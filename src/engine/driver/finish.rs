@@ -43,9 +43,7 @@ pub(super) async fn finish(
         session.cancel_tasks(all, CloseReason::Canceled);
     }
     session.propagate_end();
-    engine
-        .save(session, LeaseChange::Park { wake_in: None })
-        .await?;
+    engine.save(session, LeaseChange::PARK).await?;
     Ok(false)
 }
 

@@ -68,9 +68,7 @@ async fn step(engine: &Engine, session: &mut TaskSession) -> Result<bool, Stop> 
     engine.refresh_tree(session).await?;
     if session.has_ended_ancestor() {
         session.cancel();
-        engine
-            .save(session, LeaseChange::Park { wake_in: None })
-            .await?;
+        engine.save(session, LeaseChange::PARK).await?;
         return Ok(false);
     }
     session.record_sub_agent_results();

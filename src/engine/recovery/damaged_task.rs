@@ -78,7 +78,7 @@ impl Engine {
             return Ok(true);
         }
         let lease = if ends {
-            LeaseChange::Park { wake_in: None }
+            LeaseChange::PARK
         } else {
             LeaseChange::Keep
         };
@@ -115,9 +115,7 @@ async fn try_to_end_unread(engine: &Engine, task: TaskId) -> Result<(), CommitEr
         return Ok(());
     }
     fail_from_row(&mut session, &damaged, no_progress());
-    engine
-        .commit(&mut session, LeaseChange::Park { wake_in: None })
-        .await?;
+    engine.commit(&mut session, LeaseChange::PARK).await?;
     tracing::error!(%task, fruitless, "processes died while they read a task; it was ended without reading it");
     Ok(())
 }

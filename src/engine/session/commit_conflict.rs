@@ -134,7 +134,7 @@ async fn try_commit_failure(engine: &Engine, session: &mut TaskSession) -> Resul
         ));
     }
     let lease = if ours {
-        LeaseChange::Park { wake_in: None }
+        LeaseChange::PARK
     } else {
         LeaseChange::Keep
     };

@@ -56,7 +56,7 @@ impl TaskSession {
             draft.settle_calls(results, now);
             draft.close_calls(|_| true, Outcome::Canceled, CANCELED_TEXT, now);
             draft.push_status(TaskStatus::Canceled, now);
-            related.lease = LeaseChange::Park { wake_in: None };
+            related.lease = LeaseChange::PARK;
         }
     }
 
