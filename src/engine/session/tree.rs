@@ -57,13 +57,12 @@ enum ChangeOrder {
 
 impl TaskTree {
     pub(crate) fn new(root: TaskId) -> Self {
-        let (rows, drafts, unreadable) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
         Self {
-            rows,
+            rows: BTreeMap::new(),
             progress: TreeProgress::new(root),
             last_event: 0,
-            drafts,
-            unreadable,
+            drafts: BTreeMap::new(),
+            unreadable: BTreeSet::new(),
             fresh: false,
         }
     }
@@ -161,14 +160,7 @@ impl TaskTree {
                 Some(progress) => TaskDraft::new(row, progress, Vec::new()),
                 None => TaskDraft::from_row(row, 0),
             };
-            self.drafts.insert(
-                task,
-                RelatedDraft {
-                    draft,
-                    lease: LeaseChange::Keep,
-                    begins: false,
-                },
-            );
+            self.insert(draft, LeaseChange::Keep, false);
         }
         self.drafts.get_mut(&task)
     }
@@ -181,23 +173,21 @@ impl TaskTree {
             return;
         };
         let draft = TaskDraft::from_row(row.clone(), 0);
-        self.drafts.insert(
-            task,
-            RelatedDraft {
-                draft,
-                lease: LeaseChange::Queue,
-                begins: false,
-            },
-        );
+        self.insert(draft, LeaseChange::Queue, false);
     }
 
     pub(crate) fn add(&mut self, draft: TaskDraft) {
+        self.insert(draft, LeaseChange::Queue, true);
+    }
+
+    fn insert(&mut self, draft: TaskDraft, lease: LeaseChange, begins: bool) {
+        let task = draft.task_id();
         let related = RelatedDraft {
             draft,
-            lease: LeaseChange::Queue,
-            begins: true,
+            lease,
+            begins,
         };
-        self.drafts.insert(related.draft.task_id(), related);
+        self.drafts.insert(task, related);
     }
 
     pub(crate) fn drafts(&self) -> impl Iterator<Item = &RelatedDraft> {
@@ -283,19 +273,13 @@ impl TaskTree {
             } else {
                 Guard::Any
             };
-            changes.push((
-                (ChangeOrder::Ancestor, 0),
-                counters_only(row, guard, counters),
-            ));
+            let change = TaskChange {
+                counters,
+                ..TaskChange::empty(task, guard, row.last_seq)
+            };
+            changes.push(((ChangeOrder::Ancestor, 0), change));
         }
         changes.sort_by_key(|(order, _)| *order);
         changes.into_iter().map(|(_, change)| change).collect()
-    }
-}
-
-fn counters_only(row: &TaskRow, guard: Guard, counters: Counters) -> TaskChange {
-    TaskChange {
-        counters,
-        ..TaskChange::empty(row.task_id, guard, row.last_seq)
     }
 }
