@@ -3,7 +3,6 @@
 //! canonical JSON, and map each text of a JSON value.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 
 use serde_json::Value;
 
@@ -12,40 +11,9 @@ use serde_json::Value;
 /// computed over this text.
 #[must_use]
 pub(crate) fn canonical_json(value: &Value) -> String {
-    let mut text = String::new();
-    put_canonical(value, &mut text);
-    text
-}
-
-fn put_canonical(value: &Value, out: &mut String) {
-    match value {
-        Value::Object(members) => {
-            let sorted: BTreeMap<&String, &Value> = members.iter().collect();
-            out.push('{');
-            for (index, (key, below)) in sorted.into_iter().enumerate() {
-                if index > 0 {
-                    out.push(',');
-                }
-                out.push_str(&Value::from(key.as_str()).to_string());
-                out.push(':');
-                put_canonical(below, out);
-            }
-            out.push('}');
-        }
-        Value::Array(elements) => {
-            out.push('[');
-            for (index, below) in elements.iter().enumerate() {
-                if index > 0 {
-                    out.push(',');
-                }
-                put_canonical(below, out);
-            }
-            out.push(']');
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
-            out.push_str(&value.to_string());
-        }
-    }
+    let mut sorted = value.clone();
+    sorted.sort_all_objects();
+    sorted.to_string()
 }
 
 /// Replaces each U+0000 in a text of a model or a tool by U+FFFD, because Postgres refuses U+0000.
