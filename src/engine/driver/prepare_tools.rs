@@ -9,11 +9,7 @@ use futures_util::future::join_all;
 use super::{Driver, Stop};
 use crate::task::id::CallId;
 use crate::task::item::Outcome;
-use crate::tool::{StartReason, Tool};
-
-/// A call whose tool must be compared with the tool's reviewed definition: the id of the call, the
-/// reason why the call may start (`None` if the call does not start now), and the tool.
-type StaleTool = (CallId, Option<StartReason>, Arc<dyn Tool>);
+use crate::tool::StartReason;
 
 impl Driver<'_> {
     /// Compares the tools of these calls with their reviewed definitions, before the calls are
@@ -24,10 +20,7 @@ impl Driver<'_> {
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
     pub(super) async fn refresh_tools(&mut self, calls: &[CallId]) -> Result<(), Stop> {
-        let stale = self.stale_tools(calls, false);
-        if !stale.is_empty() {
-            self.compare_tools(stale).await?;
-        }
+        self.compare_tools(calls, false).await?;
         Ok(())
     }
 
@@ -38,40 +31,36 @@ impl Driver<'_> {
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
     pub(super) async fn prepare_tools(&mut self, calls: &[CallId]) -> Result<bool, Stop> {
-        let stale = self.stale_tools(calls, true);
-        if stale.is_empty() {
-            return Ok(true);
-        }
-        let failed = self.compare_tools(stale).await?;
+        let failed = self.compare_tools(calls, true).await?;
         let are_ready = failed.is_empty();
         self.session.settle_calls(failed);
         Ok(are_ready)
     }
 
-    /// Returns the calls whose tools must be compared again. `start_now` says whether the calls
-    /// start now, which decides how recent a comparison must be (see [`Tool::is_stale`]).
-    fn stale_tools(&self, calls: &[CallId], start_now: bool) -> Vec<StaleTool> {
+    /// Compares the tools whose last comparison is too old. `start_now` says whether the calls start
+    /// now, which decides how recent a comparison must be (see `Tool::is_stale`). Returns a failed
+    /// result for each call whose tool could not be compared. Skips calls that lack a credential,
+    /// because a person is asked for the credential first.
+    async fn compare_tools(
+        &mut self,
+        calls: &[CallId],
+        start_now: bool,
+    ) -> Result<Vec<(CallId, Outcome, String)>, Stop> {
         let stale = calls.iter().filter_map(|id| {
             let state = self.session.own.progress.call(*id)?;
             let entry = self.offered(&state.call.name)?;
             let tool = entry.tool.as_ref()?;
-            let reason = match state.approval {
+            // `start` is the reason why the call may start; `None` if it does not start now.
+            let start = start_now.then_some(match state.approval {
                 Some(_) => StartReason::Approved,
                 None => StartReason::Allowed,
-            };
-            let start = start_now.then_some(reason);
+            });
             tool.is_stale(start).then(|| (*id, start, Arc::clone(tool)))
         });
-        stale.collect()
-    }
-
-    /// Compares the tools in `stale` with their reviewed definitions. Returns a failed result for
-    /// each call whose tool could not be compared. Skips calls that lack a credential, because a
-    /// person is asked for the credential first.
-    async fn compare_tools(
-        &mut self,
-        stale: Vec<StaleTool>,
-    ) -> Result<Vec<(CallId, Outcome, String)>, Stop> {
+        let stale: Vec<_> = stale.collect();
+        if stale.is_empty() {
+            return Ok(Vec::new());
+        }
         let credentials = self.credentials().await?;
         let task = self.session.task_id();
         let ready = stale
