@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::call_end::CallEnd;
 use super::{MAY_HAVE_RUN, UNDER_WAY};
 use crate::engine::session::TaskSession;
 use crate::store::RequestRow;
 use crate::task::asker::startable_since;
 use crate::task::call_state::{CallState, Phase};
 use crate::task::change::TaskRow;
+use crate::task::failure::Failure;
 use crate::task::id::{CallId, TaskId};
 use crate::task::item::{Fact, Item, Outcome, ToolResult, newest_decisions};
 use crate::task::request_kind::ResponseKind;
@@ -157,17 +157,12 @@ impl GateCall {
             items: &own.items,
             state,
             status: own.progress.status?,
+            failure: own.row.error.as_ref(),
         };
         let request = call.request(&own.row);
         let gate_state = call.state();
         let permit = call.permit(session.now, viewer);
         let result = call.result();
-        let failure = own.row.error.as_ref();
-        let end = CallEnd {
-            state,
-            result,
-            failure,
-        };
         let judgement = state.judgement.as_ref();
         Some(Self {
             task_id: own.row.task_id,
@@ -181,10 +176,10 @@ impl GateCall {
             can_never_run: judgement.is_some_and(|found| found.verdict == Verdict::Invalid),
             decision: call.decision(gate_state, permit.is_some()),
             state: gate_state,
-            outcome: end.outcome(),
+            outcome: call.outcome(result),
             rule: judgement.and_then(|judgement| judgement.rule.clone()),
             reason: call.rejection().or_else(|| judgement?.reason.clone()),
-            end_text: end.text(),
+            end_text: call.end_text(result),
             by: call.approvers(),
             permit,
             result: result.filter(|result| call.is_shown(result)).cloned(),
@@ -278,10 +273,10 @@ impl GateCall {
             Some(Outcome::Responded) => {
                 "The call was started, and a person gave its result.".to_owned()
             }
-            Some(Outcome::Failed) => match &self.end_text {
-                Some(text) => text.clone(),
-                None => "The call was started and failed.".to_owned(),
-            },
+            Some(Outcome::Failed) => {
+                let text = self.end_text.clone();
+                text.unwrap_or_else(|| "The call was started and failed.".to_owned())
+            }
             Some(Outcome::Unknown) | None => {
                 format!("The outcome of the call is not known. {MAY_HAVE_RUN}")
             }
@@ -315,6 +310,8 @@ struct CallView<'c> {
     items: &'c [Item],
     state: &'c CallState,
     status: TaskStatus,
+    /// The failure of the task; `None` if the task has not failed.
+    failure: Option<&'c Failure>,
 }
 
 impl<'c> CallView<'c> {
@@ -381,6 +378,8 @@ impl<'c> CallView<'c> {
         self.items.iter().any(|item| report(&item.fact))
     }
 
+    /// Returns the last result; `None` if the call is open, or if its task has failed before the
+    /// call had a result.
     fn result(&self) -> Option<&'c ToolResult> {
         self.find_last(|fact| {
             let Fact::ToolResult(result) = fact else {
@@ -388,6 +387,34 @@ impl<'c> CallView<'c> {
             };
             Some(result)
         })
+    }
+
+    /// Returns the outcome for [`GateCall::outcome`]. A failed task never runs its call again. So if
+    /// the call of a failed task has no result, the outcome is final: `Unknown` if the call was
+    /// started, otherwise `Withdrawn`.
+    fn outcome(&self, result: Option<&ToolResult>) -> Option<Outcome> {
+        match (result, self.failure) {
+            (Some(result), _) => Some(result.outcome),
+            (None, Some(_)) if self.state.attempts > 0 => Some(Outcome::Unknown),
+            (None, Some(_)) => Some(Outcome::Withdrawn),
+            (None, None) => None,
+        }
+    }
+
+    /// Returns the text for [`GateCall::end_text`].
+    fn end_text(&self, result: Option<&ToolResult>) -> Option<String> {
+        let was_started = self.state.attempts > 0;
+        let Some(result) = result else {
+            let failure = self.failure.filter(|_| !was_started)?;
+            return Some(failure.detail.clone());
+        };
+        let has_text = matches!(
+            result.outcome,
+            Outcome::Expired | Outcome::Withdrawn | Outcome::Canceled | Outcome::Failed
+        );
+        let is_unreported = self.state.performer == ToolKind::External && !result.reported;
+        let is_told = has_text && (!was_started || is_unreported) && !result.content.is_empty();
+        is_told.then(|| result.content.clone())
     }
 
     /// Whether the asker is shown the result. A result that the asker itself reported is not shown.
@@ -450,9 +477,8 @@ impl<'c> CallView<'c> {
             let Fact::InterventionRequested(asked) = fact else {
                 return None;
             };
-            let mut own = asked.own_calls();
-            own.find(|call| call.tool_call_id == id)
-                .map(|call| call.digest.clone())
+            let own = asked.own_calls().find(|call| call.tool_call_id == id);
+            own.map(|call| call.digest.clone())
         })
     }
 
@@ -460,9 +486,8 @@ impl<'c> CallView<'c> {
         match self.state() {
             GateState::Started => {
                 let start = self.state.start.as_ref()?;
-                start
-                    .is_run_by_asker()
-                    .then(|| start.ends_at(Duration::ZERO))
+                let is_elsewhere = start.is_run_by_asker();
+                is_elsewhere.then(|| start.ends_at(Duration::ZERO))
             }
             GateState::Approved => startable_since(self.items).map(|at| at + use_within),
             GateState::Pending | GateState::OutcomeUnknown => {

@@ -8,7 +8,6 @@
 mod ask;
 mod attach;
 mod call;
-mod call_end;
 mod drive;
 mod max_open;
 mod presence;
