@@ -135,6 +135,17 @@ pub enum Fact {
 }
 
 impl Fact {
+    /// Returns the fact that a request was closed without an answer, for a reason other than its
+    /// deadline.
+    #[must_use]
+    pub fn withdrawn(request_id: RequestId, reason: CloseReason) -> Self {
+        Self::RequestClosed {
+            request_id,
+            status: RequestStatus::Withdrawn,
+            reason,
+        }
+    }
+
     /// Returns the item's `type` on the wire and in the database.
     #[must_use]
     pub fn type_name(&self) -> &'static str {

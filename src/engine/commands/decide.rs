@@ -323,11 +323,7 @@ async fn withdraw_for_changed_tool(
     mut session: TaskSession,
     request_id: RequestId,
 ) -> Result<bool, Refusal> {
-    session.push(Fact::RequestClosed {
-        request_id,
-        status: RequestStatus::Withdrawn,
-        reason: CloseReason::ToolChanged,
-    });
+    session.push(Fact::withdrawn(request_id, CloseReason::ToolChanged));
     session.resume_if_unblocked();
     Ok(engine.submit(session).await?.is_some())
 }

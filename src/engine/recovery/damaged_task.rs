@@ -9,7 +9,6 @@ use crate::task::change::{LeaseChange, TaskRow};
 use crate::task::failure::{Failure, FailureCode};
 use crate::task::id::TaskId;
 use crate::task::item::{CloseReason, Fact, ToolResult};
-use crate::task::status::RequestStatus;
 
 /// The number of takeovers after which a task is ended. Two functions count to this number:
 /// - [`is_out_of_takeovers`] counts only takeovers from a lone drive (a drive beside which the
@@ -177,13 +176,7 @@ fn session_from_row(
 
 fn fail_from_row(session: &mut TaskSession, damaged: &DamagedTask, failure: Failure) {
     for request_id in &damaged.open {
-        let (request_id, status, reason) =
-            (*request_id, RequestStatus::Withdrawn, CloseReason::Canceled);
-        session.push(Fact::RequestClosed {
-            request_id,
-            status,
-            reason,
-        });
+        session.push(Fact::withdrawn(*request_id, CloseReason::Canceled));
     }
     session.fail(failure);
 }

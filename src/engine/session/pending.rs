@@ -8,7 +8,6 @@ use crate::task::elicitation::{MAX_ROUNDS, declined_note};
 use crate::task::failure::{Failure, FailureCode};
 use crate::task::id::CallId;
 use crate::task::item::{CloseReason, Fact, Outcome, ToolResult};
-use crate::task::status::RequestStatus;
 use crate::task::text::without_nul;
 use crate::task::time::Time;
 use crate::tool::{LateSlot, ToolAnswer};
@@ -131,11 +130,7 @@ impl TaskSession {
         let start_lost = state.is_some_and(CallState::is_ready_but_uncertain);
         match state.map(|state| state.phase.clone()) {
             Some(Phase::OutcomeUnknown(request_id)) => {
-                self.push(Fact::RequestClosed {
-                    request_id,
-                    status: RequestStatus::Withdrawn,
-                    reason: CloseReason::AnsweredLate,
-                });
+                self.push(Fact::withdrawn(request_id, CloseReason::AnsweredLate));
                 self.resume_if_unblocked();
                 self.push_received(Fact::ToolResult(result));
             }

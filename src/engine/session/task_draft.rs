@@ -9,7 +9,7 @@ use crate::task::id::{CallId, RequestId, TaskId};
 use crate::task::item::{CloseReason, Fact, FinishReason, Item, Outcome, ToolResult, Usage};
 use crate::task::progress::Progress;
 use crate::task::request::RequestKind;
-use crate::task::status::{RequestStatus, TaskStatus};
+use crate::task::status::TaskStatus;
 use crate::task::time::Time;
 use crate::task::transcript::{Message, conversation};
 use crate::task::verdict::Judgement;
@@ -194,14 +194,7 @@ impl TaskDraft {
             .map(|open| open.spec.request_id)
             .collect();
         for request_id in open {
-            self.push(
-                Fact::RequestClosed {
-                    request_id,
-                    status: RequestStatus::Withdrawn,
-                    reason,
-                },
-                at,
-            );
+            self.push(Fact::withdrawn(request_id, reason), at);
         }
     }
 
