@@ -13,6 +13,7 @@ use std::borrow::Cow;
 const MAX_DEPTH: usize = 3;
 
 /// A text at one level of unescaping.
+#[derive(Default)]
 pub(super) struct Layer<'p> {
     parent: Option<&'p Layer<'p>>,
     /// The text at this level; it may be invalid UTF-8.
@@ -67,19 +68,11 @@ pub(super) fn for_each_layer(
     options: UnescapeOptions,
     visit: &mut dyn FnMut(&Layer<'_>),
 ) {
-    let bytes = Cow::Borrowed(text.as_bytes());
-    visit_layers(
-        &Layer {
-            parent: None,
-            bytes,
-            runs: Vec::new(),
-            parent_end: 0,
-            joined: false,
-        },
-        MAX_DEPTH,
-        options,
-        visit,
-    );
+    let whole = Layer {
+        bytes: Cow::Borrowed(text.as_bytes()),
+        ..Layer::default()
+    };
+    visit_layers(&whole, MAX_DEPTH, options, visit);
 }
 
 fn visit_layers(
@@ -168,14 +161,17 @@ impl Layer<'_> {
             return None;
         }
         let lines = self.bytes.split(is_line_end);
-        let mut joined = Layer::child_of(self);
+        let mut joined = Layer {
+            parent: Some(self),
+            parent_end: self.bytes.len(),
+            joined: true,
+            ..Layer::default()
+        };
         let mut parent_start = 0;
         for line in lines {
             joined.copy(parent_start, line);
             parent_start += line.len() + 1;
         }
-        joined.parent_end = self.bytes.len();
-        joined.joined = true;
         Some(joined)
     }
 
@@ -188,7 +184,11 @@ impl Layer<'_> {
         escape: fn(&[u8]) -> Escape,
         more_follows: bool,
     ) -> Option<Layer<'_>> {
-        let mut child = Layer::child_of(self);
+        let mut child = Layer {
+            parent: Some(self),
+            parent_end: self.bytes.len(),
+            ..Layer::default()
+        };
         let (mut copied, mut search_from) = (0, 0);
         let after = |at: usize| self.bytes.get(at..).unwrap_or_default();
         while let Some(at) = after(search_from)
@@ -214,44 +214,35 @@ impl Layer<'_> {
             return None;
         }
         child.copy(copied, after(copied));
-        child.parent_end = self.bytes.len();
         Some(child)
-    }
-
-    fn child_of<'p>(parent: &'p Layer<'_>) -> Layer<'p> {
-        Layer {
-            parent: Some(parent),
-            bytes: Cow::Owned(Vec::new()),
-            runs: Vec::new(),
-            parent_end: 0,
-            joined: false,
-        }
     }
 
     fn copy(&mut self, parent_start: usize, bytes: &[u8]) {
         if !bytes.is_empty() {
-            self.runs.push(Run {
-                start: self.bytes.len(),
-                parent_start,
-                escape_len: 0,
-            });
-            self.bytes.to_mut().extend_from_slice(bytes);
+            self.append(parent_start, 0, bytes);
         }
     }
 
     fn escape(&mut self, parent_start: usize, escape_len: usize, decoded: &Unescaped) {
+        match decoded {
+            Unescaped::Byte(byte) => self.append(parent_start, escape_len, &[*byte]),
+            Unescaped::Char(c) => {
+                self.append(
+                    parent_start,
+                    escape_len,
+                    c.encode_utf8(&mut [0; 4]).as_bytes(),
+                );
+            }
+        }
+    }
+
+    fn append(&mut self, parent_start: usize, escape_len: usize, bytes: &[u8]) {
         self.runs.push(Run {
             start: self.bytes.len(),
             parent_start,
             escape_len,
         });
-        match decoded {
-            Unescaped::Byte(byte) => self.bytes.to_mut().push(*byte),
-            Unescaped::Char(c) => self
-                .bytes
-                .to_mut()
-                .extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
-        }
+        self.bytes.to_mut().extend_from_slice(bytes);
     }
 }
 
