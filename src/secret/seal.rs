@@ -156,10 +156,10 @@ impl Key {
         all
     }
 
-    fn mac(&self, bytes: &[u8]) -> Hmac<Sha256> {
+    fn mac(&self, bytes: &[u8]) -> String {
         let mut mac = self.mac.clone();
         mac.update(bytes);
-        mac
+        hex(&mac.finalize().into_bytes())
     }
 }
 
@@ -237,12 +237,8 @@ impl Sealer {
     /// Returns the keyed hash of `bytes` (HMAC-SHA256) under the first key, as `<key id>:<hex>`.
     #[must_use]
     pub fn fingerprint(&self, bytes: &[u8]) -> String {
-        let mut text = format!("{}:", self.sealing_key.id);
-        hex(
-            &self.sealing_key.mac(bytes).finalize().into_bytes(),
-            &mut text,
-        );
-        text
+        let key = &self.sealing_key;
+        format!("{}:{}", key.id, key.mac(bytes))
     }
 
     /// Whether `stored` is a fingerprint of `bytes` under the key that `stored` names. `false` if
@@ -255,9 +251,7 @@ impl Sealer {
         let Some(key) = self.key(id) else {
             return false;
         };
-        let mut found = String::new();
-        hex(&key.mac(bytes).finalize().into_bytes(), &mut found);
-        found.as_bytes().ct_eq(stored.as_bytes()).into()
+        key.mac(bytes).as_bytes().ct_eq(stored.as_bytes()).into()
     }
 
     fn key(&self, id: &str) -> Option<&Key> {
@@ -265,10 +259,12 @@ impl Sealer {
     }
 }
 
-fn hex(bytes: &[u8], text: &mut String) {
+fn hex(bytes: &[u8]) -> String {
+    let mut text = String::new();
     for byte in bytes {
         let _ = write!(text, "{byte:02x}");
     }
+    text
 }
 
 /// The body of a POST and its digest. The row of the idempotency key stores the digest, so that a
@@ -322,9 +318,7 @@ impl DigestedBody {
 }
 
 fn sha256(bytes: &[u8]) -> String {
-    let mut text = String::new();
-    hex(&Sha256::digest(bytes), &mut text);
-    text
+    hex(&Sha256::digest(bytes))
 }
 
 #[cfg(test)]
