@@ -104,11 +104,7 @@ impl Decider<'_> {
             // The error's pointer may contain the name of a member of the edited arguments. If
             // this name is a secret, `refuse_secrets` returns an error without the name.
             Err(Refusal::Invalid(_)) if has_edits => {
-                let session = self
-                    .engine
-                    .load(row.task_id)
-                    .await?
-                    .ok_or(Refusal::NotFound)?;
+                let session = load_session(self.engine, row, None).await?;
                 self.refuse_secrets(&session, answer.edits().collect())
                     .await?;
             }

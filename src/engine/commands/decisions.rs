@@ -9,10 +9,10 @@ use super::{Accepted, IdempotencyKey, MAX_TRIES, Refusal};
 use crate::engine::Engine;
 use crate::people::Caller;
 use crate::people::authorization::{OwnedApprover, may_decide, may_take_any_action};
-use crate::store::{RequestRow, Store};
+use crate::store::RequestRow;
 use crate::task::change::Journal;
 use crate::task::decision::Action;
-use crate::task::id::{CallId, RequestId};
+use crate::task::id::CallId;
 
 /// The commands about answers of people.
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +98,10 @@ impl Decisions<'_> {
         for number in 0..MAX_TRIES {
             let (row, journal) = match read.take() {
                 Some(read) => read,
-                None => stored_request(&self.engine.store, request).await?,
+                None => {
+                    let read = self.engine.store.request_with_journal(request).await?;
+                    read.ok_or(Refusal::NotFound)?
+                }
             };
             let tried = decider.try_decision(&row, journal, &answer, key.as_ref(), number == 0);
             if let Some(accepted) = tried.await? {
@@ -141,12 +144,4 @@ impl Decisions<'_> {
         // `Retry`, because `is_tool_changed` gives the same result for all of them.
         Ok(decider.is_tool_changed(agent, &session, open, Action::Approve, &calls))
     }
-}
-
-async fn stored_request(
-    store: &Store,
-    request: RequestId,
-) -> Result<(RequestRow, Option<Journal>), Refusal> {
-    let read = store.request_with_journal(request).await?;
-    read.ok_or(Refusal::NotFound)
 }
