@@ -189,10 +189,7 @@ impl CallState {
     pub fn rule(&self) -> Option<&str> {
         match &self.approval {
             Some(approval) => approval.rule.as_deref(),
-            None => self
-                .judgement
-                .as_ref()
-                .and_then(|judgement| judgement.rule.as_deref()),
+            None => self.judgement.as_ref()?.rule.as_deref(),
         }
     }
 
@@ -200,10 +197,8 @@ impl CallState {
     /// or if the call needs no standing decision.
     #[must_use]
     pub fn grant(&self) -> Option<GrantId> {
-        let judgement = self.judgement.as_ref();
-        judgement
-            .filter(|_| self.approval.is_none())
-            .and_then(|judgement| judgement.grant_id)
+        let grant = self.judgement.as_ref()?.grant_id;
+        grant.filter(|_| self.approval.is_none())
     }
 
     /// Returns the use of a standing decision that the `ToolStarted` item of the next attempt
@@ -220,15 +215,12 @@ impl CallState {
     /// last judgement, or the default terms if that judgement has none.
     #[must_use]
     pub fn terms(&self) -> Terms {
-        let of_rule = self
-            .judgement
-            .as_ref()
-            .and_then(|judgement| judgement.terms.clone());
-        self.approval
-            .as_ref()
-            .map(|approval| approval.terms.clone())
-            .or(of_rule)
-            .unwrap_or_default()
+        let judgement = self.judgement.as_ref();
+        let terms = match &self.approval {
+            Some(approval) => Some(&approval.terms),
+            None => judgement.and_then(|judgement| judgement.terms.as_ref()),
+        };
+        terms.cloned().unwrap_or_default()
     }
 
     /// Whether the call still waits for the result of the attempt `attempt`. The call stops waiting
