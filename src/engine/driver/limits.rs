@@ -150,12 +150,7 @@ impl Driver<'_> {
             if sum(|progress| progress.refused_repeats) > limits.max_rejections {
                 return Some("max_rejections");
             }
-            let is_own_task = row.task_id == self.session.task_id();
-            let progress = if is_own_task {
-                Some(&self.session.own.progress)
-            } else {
-                self.session.tree.task(row.task_id)
-            };
+            let progress = self.session.progress_of(row.task_id);
             let running_time = progress.map_or(Duration::ZERO, |progress| {
                 progress.running_time
                     + progress

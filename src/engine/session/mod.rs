@@ -284,20 +284,21 @@ impl TaskSession {
             .collect()
     }
 
+    /// Returns the progress of the session's own task or of another task of the tree.
+    pub(crate) fn progress_of(&self, task: TaskId) -> Option<&Progress> {
+        if task == self.task_id() {
+            Some(&self.own.progress)
+        } else {
+            self.tree.task(task)
+        }
+    }
+
     /// Calls `of` on the progress of `task` and of each descendant, and returns the sum of the
     /// values. Pending facts count only for the session's own task.
     pub(crate) fn sum_over_subtree(&self, task: TaskId, of: impl Fn(&Progress) -> u32) -> u32 {
-        let own = self.task_id();
-        let known = |id: TaskId| {
-            if id == own {
-                Some(&self.own.progress)
-            } else {
-                self.tree.task(id)
-            }
-        };
         let subtree = [task].into_iter().chain(self.tree.descendants(task));
         subtree
-            .filter_map(|id| known(id).map(&of))
+            .filter_map(|id| self.progress_of(id).map(&of))
             .fold(0, u32::saturating_add)
     }
 
