@@ -58,34 +58,29 @@ impl Directory {
     /// user ids.
     #[must_use]
     pub fn new(accounts: Vec<Account>) -> Self {
-        Self::default().with_accounts(accounts)
+        let ids = UserIds::default();
+        let accounts = accounts.into_iter();
+        let accounts = accounts.map(|account| (ids.key(&account.user), account));
+        Self {
+            accounts: accounts.collect(),
+            ids,
+            ..Self::default()
+        }
     }
 
     #[must_use]
-    pub fn with_user_ids(self, ids: UserIds) -> Self {
-        let named_users = self.named_users.into_iter().map(|(_, user)| user).collect();
-        let people = self.people.into_iter().map(|(_, person)| person).collect();
-        let accounts = self
-            .accounts
-            .into_iter()
-            .map(|(_, account)| account)
-            .collect();
-        Self {
-            ids,
-            links: self.links,
-            ..Self::default()
+    pub fn with_user_ids(mut self, ids: UserIds) -> Self {
+        self.ids = ids;
+        for (key, account) in &mut self.accounts {
+            *key = ids.key(&account.user);
         }
-        .with_accounts(accounts)
-        .with_people(people)
-        .with_named_users(named_users)
-    }
-
-    fn with_accounts(self, accounts: Vec<Account>) -> Self {
-        let accounts = accounts
-            .into_iter()
-            .map(|account| (self.ids.key(&account.user), account))
-            .collect();
-        Self { accounts, ..self }
+        for (key, person) in &mut self.people {
+            *key = ids.key(&person.user);
+        }
+        for (key, user) in &mut self.named_users {
+            *key = ids.key(user);
+        }
+        self
     }
 
     #[must_use]
