@@ -100,28 +100,29 @@ impl CallSpec {
     fn has_valid_digests(&self, tenant: &str, task: TaskId) -> bool {
         let is_sealed =
             |address: &Address| *address == Address::new(&self.digest, address.text.clone());
-        if !self.address.as_ref().is_none_or(is_sealed) {
-            return false;
-        }
-        let Some(definition) = &self.definition else {
-            return true;
-        };
+        let digest = self.digest_with(tenant, task, &self.arguments_text, self.rule.as_deref());
+        self.address.as_ref().is_none_or(is_sealed)
+            && digest.is_none_or(|digest| digest == self.digest)
+    }
+
+    /// Returns the digest of the call with these arguments under this rule; `None` without a stored
+    /// `definition`.
+    #[must_use]
+    pub fn digest_with(
+        &self,
+        tenant: &str,
+        task: TaskId,
+        arguments_text: &str,
+        rule: Option<&str>,
+    ) -> Option<String> {
         let tool = DigestedTool {
             name: &self.name,
-            definition,
+            definition: self.definition.as_deref()?,
             target: &self.target,
             effect: self.effect,
         };
-        let rule = self.rule.as_deref();
-        self.digest
-            == call_digest(
-                tenant,
-                task,
-                self.tool_call_id,
-                tool,
-                &self.arguments_text,
-                rule,
-            )
+        let call = self.tool_call_id;
+        Some(call_digest(tenant, task, call, tool, arguments_text, rule))
     }
 }
 

@@ -9,7 +9,7 @@ use crate::task::decision::Decision;
 use crate::task::failure::{Failure, FailureCode};
 use crate::task::id::{CallId, RequestId};
 use crate::task::item::Fact;
-use crate::task::request::{DigestedTool, RequestSpec, call_digest};
+use crate::task::request::{CallSpec, RequestSpec};
 
 /// Returns the failure with which the task has to end if this request is damaged; else `None`.
 pub(crate) fn request_damage(session: &TaskSession, request: RequestId) -> Option<Failure> {
@@ -100,26 +100,8 @@ fn has_valid_edits(session: &TaskSession, spec: &RequestSpec, decision: &Decisio
             return true;
         };
         let shown = spec.own_calls().find(|call| call.tool_call_id == *id);
-        let tool = shown.and_then(|call| {
-            let definition = call.definition.as_deref()?;
-            Some(DigestedTool {
-                name: &call.name,
-                definition,
-                target: &call.target,
-                effect: call.effect,
-            })
-        });
-        let rule = edit.rule.as_deref();
-        let digest = |tool| {
-            call_digest(
-                &session.own.row.tenant,
-                session.own.row.task_id,
-                *id,
-                tool,
-                &edit.arguments_text,
-                rule,
-            )
-        };
-        tool.is_some_and(|tool| digest(tool) == edit.digest)
+        let (row, text, rule) = (&session.own.row, &edit.arguments_text, edit.rule.as_deref());
+        let digest = |call: &CallSpec| call.digest_with(&row.tenant, row.task_id, text, rule);
+        shown.and_then(digest).as_ref() == Some(&edit.digest)
     })
 }
