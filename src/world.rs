@@ -1,12 +1,13 @@
 //! The only source of the time, of fresh ids and of random bytes for all other modules. Tests
 //! replace the clock and the ids by their own [`Clock`] and [`Ids`]. Also has [`Mistakes`], the
-//! list of problems that the checks of a configuration find.
+//! list of problems that the checks of a configuration find, and [`Locked`], a mutex.
 
 #[cfg(test)]
 pub(crate) mod captured;
 
 use std::collections::BTreeMap;
 use std::pin::pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -134,6 +135,20 @@ pub fn random_bytes<const N: usize>() -> Result<[u8; N], NoRandomness> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(|_| NoRandomness)?;
     Ok(bytes)
+}
+
+/// A value behind a mutex that ignores poisoning. The lock must not be held across an await.
+#[derive(Debug, Default)]
+pub(crate) struct Locked<T>(Mutex<T>);
+
+impl<T> Locked<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self(Mutex::new(value))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// All problems of a configuration, reported together.

@@ -26,7 +26,6 @@ pub use self::commands::{
     Refusal, TaskInput,
 };
 use self::gate::OpenCallLocks;
-use self::runtime::Locked;
 use self::runtime::awaited_calls::AwaitedCalls;
 use self::runtime::in_flight_calls::InFlightCalls;
 use self::runtime::in_flight_model_calls::InFlightModelCalls;
@@ -41,7 +40,7 @@ use crate::policy::Policy;
 use crate::secret::seal::Sealer;
 use crate::store::Store;
 use crate::tool::catalog::Catalog;
-use crate::world::{Clock, Ids};
+use crate::world::{Clock, Ids, Locked};
 
 /// The maximum time for releasing leases at shutdown. A lease that is not released in this time
 /// ends at its stored end time.

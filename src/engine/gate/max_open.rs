@@ -11,10 +11,10 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use super::{GateRefusal, Gates};
 use crate::agent::Agent;
 use crate::engine::Refusal;
-use crate::engine::runtime::Locked;
 use crate::people::Caller;
 use crate::task::call_state::{CallState, Phase};
 use crate::task::user::UserKey;
+use crate::world::Locked;
 
 /// The place of a lock: the tenant, the gate and the user. Pending calls of a place count together.
 type Place = (String, String, UserKey);

@@ -26,12 +26,12 @@ pub(in crate::engine) use self::max_open::OpenCallLocks;
 pub use self::presence::ResultDelivery;
 pub use self::read_call::AskerStatus;
 pub use self::report::{OutcomeReport, ReportedOutcome};
-use super::runtime::Locked;
 use super::{Engine, Refusal};
 use crate::store::RequestRow;
 use crate::task::id::TaskId;
 use crate::task::request::RequestKind;
 use crate::task::verdict::Approvers;
+use crate::world::Locked;
 
 /// The path under which idempotency keys of gate calls are stored. The path is the same for all
 /// surfaces (protocols such as REST and MCP), so that a key names the same call at each surface.

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use super::Gates;
 use super::drive::GateDrive;
-use crate::engine::runtime::Locked;
 use crate::engine::session::TaskSession;
 use crate::engine::{Engine, MAX_TRIES};
 use crate::failpoint;
@@ -15,6 +14,7 @@ use crate::store::CommitError;
 use crate::task::change::{ASKER_UNTIL_DELIVERED, AskerPresence, Committed, LeaseChange};
 use crate::task::id::TaskId;
 use crate::task::time::Time;
+use crate::world::Locked;
 
 /// The minimum time for which a client still counts as present after its wait has ended. In this
 /// time, the answer may still be in transit, or the client may ask again.

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use crate::agent::Agent;
 use crate::agent::version::DefinitionError;
 use crate::engine::Engine;
-use crate::engine::runtime::Locked;
 use crate::engine::session::{Stop, TaskSession};
 use crate::store::{CommitError, ReadError, Store};
 use crate::task::change::TaskRow;
 use crate::task::failure::{Failure, FailureCode};
+use crate::world::Locked;
 
 /// The maximum number of entries in each of a process's caches of earlier agent versions.
 const MAX_CACHED: usize = 256;

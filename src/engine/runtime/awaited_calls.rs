@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::Locked;
 use crate::task::id::TaskId;
+use crate::world::Locked;
 
 #[derive(Debug, Default)]
 pub(in crate::engine) struct AwaitedCalls(Locked<BTreeMap<TaskId, AwaitedCall>>);

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::Locked;
 use crate::task::id::CallId;
+use crate::world::Locked;
 
 /// The maximum time from the beginning of the commit that starts a call until the permit to send
 /// the call. A replica that cancels a task cannot know whether another replica is about to send a

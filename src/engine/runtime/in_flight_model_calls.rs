@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::Locked;
 use crate::task::id::TaskId;
+use crate::world::Locked;
 
 #[derive(Debug, Default)]
 pub(crate) struct InFlightModelCalls {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::Locked;
 use crate::task::id::TaskId;
+use crate::world::Locked;
 
 /// The leases that drivers of this process hold. Each lease ends when the machine reaches a certain
 /// uptime. The uptime also counts the time in which the machine is suspended.

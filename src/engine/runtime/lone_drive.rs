@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-use super::Locked;
+use crate::world::Locked;
 
 /// The state of the lone drives of this process. At most one lone drive exists at a time.
 #[derive(Debug, Default)]

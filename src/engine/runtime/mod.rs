@@ -11,15 +11,3 @@ pub(crate) mod lone_drive;
 pub(crate) mod metrics;
 mod unsendable;
 pub(in crate::engine) mod worker;
-
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// A value behind a mutex that ignores poisoning. The lock must not be held across an await.
-#[derive(Debug, Default)]
-pub(crate) struct Locked<T>(Mutex<T>);
-
-impl<T> Locked<T> {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -17,7 +17,7 @@ use crate::secret::{Redactor, StreamRedactor};
 use crate::store::Store;
 use crate::task::delta::{Delta, DeltaContent};
 use crate::task::id::{CallId, TaskId};
-use crate::world::{Clock, Ids};
+use crate::world::{Clock, Ids, Locked};
 
 /// The minimum time between two deltas of text, so that a client gets fewer than 20 deltas a
 /// second. The deltas that complete an answer do not wait.
@@ -43,7 +43,7 @@ pub(crate) struct DeltaPublisher {
     /// The `seq` of the last item before the answer.
     after_seq: i64,
     redactor: Arc<Redactor>,
-    state: Mutex<PublishState>,
+    state: Locked<PublishState>,
     text_arrived: Notify,
 }
 
@@ -105,7 +105,7 @@ impl PublishState {
 
 impl PieceSink for DeltaPublisher {
     fn receive(&self, piece: Piece<'_>) {
-        let mut state = self.lock_state();
+        let mut state = self.state.lock();
         match piece {
             Piece::Text(text) => self.add(&mut state, AnswerPart::Text, text),
             Piece::Arguments { call, text } => {
@@ -129,10 +129,6 @@ impl PieceSink for DeltaPublisher {
 }
 
 impl DeltaPublisher {
-    fn lock_state(&self) -> MutexGuard<'_, PublishState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn call_at<'t>(
         &self,
         state: &'t mut PublishState,
@@ -229,7 +225,7 @@ impl DeltaPublisher {
                 if !wait.is_zero() {
                     self.clock.sleep(wait).await;
                 }
-                let mut state = self.lock_state();
+                let mut state = self.state.lock();
                 if let Some(part) = state.waiting.pop_front() {
                     self.publish_text(&mut state, part);
                     state.next = self.clock.uptime() + MIN_DELTA_INTERVAL;
@@ -239,7 +235,7 @@ impl DeltaPublisher {
     }
 
     fn time_to_next(&self) -> Option<Duration> {
-        let state = self.lock_state();
+        let state = self.state.lock();
         (!state.waiting.is_empty()).then(|| state.next.saturating_sub(self.clock.uptime()))
     }
 
@@ -251,7 +247,7 @@ impl DeltaPublisher {
     }
 
     fn finish(&self, answer: &Answer) -> Vec<CallId> {
-        let mut state = self.lock_state();
+        let mut state = self.state.lock();
         let begun = !state.texts.is_empty() || !state.calls.is_empty();
         if begun && state.begins(answer) {
             for (number, call) in answer.calls.iter().enumerate() {
@@ -332,7 +328,7 @@ impl DeltaStream {
             turn,
             after_seq: session.own.row.last_seq,
             redactor: Arc::new(redactor),
-            state: Mutex::new(PublishState::new(engine.ids.fresh(), Duration::ZERO)),
+            state: Locked::new(PublishState::new(engine.ids.fresh(), Duration::ZERO)),
             text_arrived: Notify::new(),
         });
         (
@@ -346,7 +342,7 @@ impl DeltaStream {
 
     /// Marks the answer as stored, so that its deltas are not retracted.
     pub(crate) fn mark_stored(self) {
-        self.publisher.lock_state().has_published = false;
+        self.publisher.state.lock().has_published = false;
     }
 
     /// Publishes the part of the complete answer that is not published yet. If the published deltas
@@ -360,7 +356,7 @@ impl DeltaStream {
 
 impl Drop for DeltaStream {
     fn drop(&mut self) {
-        let mut state = self.publisher.lock_state();
+        let mut state = self.publisher.state.lock();
         if state.has_published {
             self.publisher.publish(&mut state, DeltaContent::Reset);
         }
