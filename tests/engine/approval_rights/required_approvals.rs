@@ -14,8 +14,8 @@ use super::super::call_decisions::{
 use super::super::engine_harness::{go, too_late, whole};
 use super::super::worker_steps::WorkerSteps as _;
 use super::{
-    EDITED, LARGE, account, asked_again, driven, harness, held_call, keyed, known, process, ran,
-    vouched,
+    EDITED, LARGE, account, asked_again, decided_by, driven, harness, held_call, keyed, known,
+    process, ran, vouched,
 };
 use crate::store::store_fixture::{StoreFixture, both};
 
