@@ -233,7 +233,7 @@ pub(crate) fn describe(document: &mut Value) {
 }
 
 /// Returns examples of the components of events, by component name.
-pub(crate) fn examples() -> Vec<(&'static str, Vec<Value>)> {
+pub(crate) fn examples() -> Vec<(&'static str, Value)> {
     let (row, settings, task) = (sample::request(), sample::settings(), sample::task());
     let event = Event {
         number: task.next_event - 1,
@@ -250,11 +250,8 @@ pub(crate) fn examples() -> Vec<(&'static str, Vec<Value>)> {
     let request = InterventionRequest::for_caller(&row, &sample::caller(), &settings);
     let durable = EventData::from_event(task.root_task_id, &event, Some(request), &settings);
     let mut all = vec![
-        ("TaskEvent", vec![json!(durable)]),
-        (
-            "CaughtUpEvent",
-            vec![json!(CaughtUpEvent::at(task.next_event))],
-        ),
+        ("TaskEvent", json!(durable)),
+        ("CaughtUpEvent", json!(CaughtUpEvent::at(task.next_event))),
     ];
     all.extend(inbox_schema::examples(&row, &settings));
     for (component, said) in transient_examples(&row) {
@@ -268,7 +265,7 @@ pub(crate) fn examples() -> Vec<(&'static str, Vec<Value>)> {
             at: row.created_at,
             said,
         };
-        all.push((component, vec![json!(TransientEvent::from_delta(&delta))]));
+        all.push((component, json!(TransientEvent::from_delta(&delta))));
     }
     all
 }

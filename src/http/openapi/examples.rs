@@ -11,66 +11,56 @@ use crate::http::wire::request::InterventionRequest;
 use crate::http::wire::task::AgentTask;
 
 pub(super) fn add(schemas: &mut Map<String, Value>) {
-    for (name, examples) in all() {
+    for (name, example) in all() {
         if let Some(schema) = schemas.get_mut(name) {
-            put(schema, &["examples"], Value::Array(examples));
+            put(schema, &["examples"], json!([example]));
         }
     }
 }
 
-fn list_of(request: &InterventionRequest) -> Value {
-    json!({ "requests": [request], "next_cursor": null, "open": 1, "open_more": false })
-}
-
-pub(super) fn all() -> Vec<(&'static str, Vec<Value>)> {
+pub(super) fn all() -> Vec<(&'static str, Value)> {
     let (row, settings) = (sample::request(), sample::settings());
     let request = InterventionRequest::for_caller(&row, &sample::approver(), &settings);
     let task = AgentTask::from_row(&sample::task(), &[row], &sample::caller(), &settings);
-    let call = request
-        .tool_calls
-        .first()
-        .map(|call| call.tool_call_id.clone())
-        .unwrap_or_default();
+    let call = request.tool_calls.first();
+    let call = call.map(|call| call.tool_call_id.clone());
     let problem = Problem::invalid_at("/input", "a string")
         .document(&settings.public_url, sample::task().task_id.0);
     let reject = json!({ "action": "reject", "reason": "wrong customer" });
-    let decisions = Map::from_iter([(call, reject)]);
+    let decisions = Map::from_iter([(call.unwrap_or_default(), reject)]);
     vec![
         (
             "CreateTask",
-            vec![json!({ "input": "Please refund 120 for order 17" })],
+            json!({ "input": "Please refund 120 for order 17" }),
         ),
-        (
-            "SendMessage",
-            vec![json!({ "input": "And tell the customer." })],
-        ),
-        ("ApproveDecision", vec![json!({ "action": "approve" })]),
+        ("SendMessage", json!({ "input": "And tell the customer." })),
+        ("ApproveDecision", json!({ "action": "approve" })),
         (
             "RejectDecision",
-            vec![json!({ "action": "reject", "then": "continue", "reason": "wrong customer" })],
+            json!({ "action": "reject", "then": "continue", "reason": "wrong customer" }),
         ),
         (
             "RespondDecision",
-            vec![json!({ "action": "respond", "response": { "answer": "Yes, both orders." } })],
+            json!({ "action": "respond", "response": { "answer": "Yes, both orders." } }),
         ),
-        ("RetryDecision", vec![json!({ "action": "retry" })]),
-        ("PerCallDecision", vec![json!({ "decisions": decisions })]),
+        ("RetryDecision", json!({ "action": "retry" })),
+        ("PerCallDecision", json!({ "decisions": decisions })),
         (
             "ApproveBody",
-            vec![json!({ "reason": "checked with the customer" })],
+            json!({ "reason": "checked with the customer" }),
         ),
         (
             "RejectBody",
-            vec![json!({ "then": "continue", "reason": "wrong customer" })],
+            json!({ "then": "continue", "reason": "wrong customer" }),
         ),
-        ("Problem", vec![json!(problem)]),
+        ("Problem", json!(problem)),
+        ("TaskList", json!({ "tasks": [task], "next_cursor": null })),
         (
-            "TaskList",
-            vec![json!({ "tasks": [task], "next_cursor": null })],
+            "RequestList",
+            json!({ "requests": [request], "next_cursor": null, "open": 1, "open_more": false }),
         ),
-        ("RequestList", vec![list_of(&request)]),
-        ("AgentTask", vec![json!(task)]),
-        ("InterventionRequest", vec![json!(request)]),
+        ("AgentTask", json!(task)),
+        ("InterventionRequest", json!(request)),
     ]
     .into_iter()
     .chain(grants())
@@ -80,21 +70,18 @@ pub(super) fn all() -> Vec<(&'static str, Vec<Value>)> {
     .collect()
 }
 
-fn grants() -> [(&'static str, Vec<Value>); 2] {
+fn grants() -> [(&'static str, Value); 2] {
     let grant = WireGrant::from_row(&sample::grant(), None);
     [
-        (
-            "NewRemember",
-            vec![json!({ "for": "task", "expires_in": "4h" })],
-        ),
+        ("NewRemember", json!({ "for": "task", "expires_in": "4h" })),
         (
             "GrantList",
-            vec![json!({ "grants": [grant], "next_cursor": null })],
+            json!({ "grants": [grant], "next_cursor": null }),
         ),
     ]
 }
 
-fn gate(request: &InterventionRequest) -> [(&'static str, Vec<Value>); 3] {
+fn gate(request: &InterventionRequest) -> [(&'static str, Value); 3] {
     let settings = sample::settings();
     let call = WireGateCall::from_call(&sample::gate_call(), &sample::caller(), &settings);
     let held = WireGateCall {
@@ -104,17 +91,15 @@ fn gate(request: &InterventionRequest) -> [(&'static str, Vec<Value>); 3] {
     [
         (
             "NewGateCall",
-            vec![json!({
+            json!({
                 "gate": "refunds", "tool": "refund_payment", "arguments": { "order": 17, "amount": 120 },
                 "context": "The customer was charged twice."
-            })],
+            }),
         ),
         (
             "ReportGateOutcome",
-            vec![
-                json!({ "key": "sess-17:toolu_01AbC", "outcome": "succeeded", "content": "refund r-99" }),
-            ],
+            json!({ "key": "sess-17:toolu_01AbC", "outcome": "succeeded", "content": "refund r-99" }),
         ),
-        ("GateCall", vec![json!(held)]),
+        ("GateCall", json!(held)),
     ]
 }

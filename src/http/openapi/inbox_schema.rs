@@ -28,7 +28,7 @@ pub(super) fn add(schemas: &mut Map<String, Value>) {
 }
 
 /// Returns examples of the components of an inbox's events, by component name.
-pub(super) fn examples(row: &RequestRow, settings: &Settings) -> Vec<(&'static str, Vec<Value>)> {
+pub(super) fn examples(row: &RequestRow, settings: &Settings) -> Vec<(&'static str, Value)> {
     let request = RequestBrief::from_row(row, settings);
     let inbox = InboxEvent {
         event: INBOX,
@@ -50,9 +50,9 @@ pub(super) fn examples(row: &RequestRow, settings: &Settings) -> Vec<(&'static s
         open: 1,
     };
     vec![
-        ("RequestBrief", vec![brief]),
-        ("InboxEvent", vec![json!(inbox)]),
-        ("InboxRequestEvent", vec![json!(created)]),
-        ("InboxGoneEvent", vec![json!(gone)]),
+        ("RequestBrief", brief),
+        ("InboxEvent", json!(inbox)),
+        ("InboxRequestEvent", json!(created)),
+        ("InboxGoneEvent", json!(gone)),
     ]
 }

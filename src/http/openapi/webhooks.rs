@@ -70,7 +70,7 @@ fn delivery() -> DeliveryRow {
 }
 
 /// Returns examples of the components of messages and deliveries, by component name.
-pub(super) fn examples() -> Vec<(&'static str, Vec<Value>)> {
+pub(super) fn examples() -> Vec<(&'static str, Value)> {
     let row = sample::request();
     let brief = RequestBrief::from_row(&row, &sample::settings()).without_summaries();
     let data = json!({
@@ -83,15 +83,15 @@ pub(super) fn examples() -> Vec<(&'static str, Vec<Value>)> {
     });
     let delivery = Delivery::from_row(&delivery());
     vec![
-        ("WebhookMessage", vec![message]),
-        ("Delivery", vec![json!(delivery)]),
+        ("WebhookMessage", message),
+        ("Delivery", json!(delivery)),
         (
             "DeliveryList",
-            vec![json!({ "deliveries": [delivery], "next_cursor": null })],
+            json!({ "deliveries": [delivery], "next_cursor": null }),
         ),
         (
             "ResendDeliveries",
-            vec![json!({ "target": "backend", "since": "2026-11-22T09:00:00Z" })],
+            json!({ "target": "backend", "since": "2026-11-22T09:00:00Z" }),
         ),
     ]
 }
