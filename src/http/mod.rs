@@ -152,9 +152,9 @@ pub(crate) fn operations() -> Vec<Operation> {
         operation!(me::OP, me::get_me),
         operation!(mcp::OP, mcp::post_mcp_message),
         operation!(resume::show::OP, resume::show::get_request),
-        operation!(resume::decide::OP, resume::decide::decide_request),
-        operation!(resume::approve::OP, resume::approve::approve_request),
-        operation!(resume::reject::OP, resume::reject::reject_request),
+        operation!(resume::decide::DECIDE, resume::decide::decide_request),
+        operation!(resume::decide::APPROVE, resume::decide::approve_request),
+        operation!(resume::decide::REJECT, resume::decide::reject_request),
     ];
     api.into_iter()
         .chain(gate::operations())

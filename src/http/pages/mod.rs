@@ -17,7 +17,7 @@ pub(crate) mod tasks;
 pub(crate) mod times;
 pub(crate) mod translations;
 
-use self::request::{approve_page, reject_page};
+use self::request::single_action;
 use super::server::operation::{Operation, operation};
 use super::server::problem::Problem;
 use crate::store::ReadError;
@@ -44,8 +44,8 @@ pub(super) fn operations() -> Vec<Operation> {
         operation!(tasks::cancel::OP, tasks::cancel::cancel_task_here),
         operation!(grants::list::OP, grants::list::get_grants_page),
         operation!(grants::end::OP, grants::end::end_grant_here),
-        operation!(approve_page::OP, approve_page::get_approve_page),
-        operation!(reject_page::OP, reject_page::get_reject_page),
+        operation!(single_action::APPROVE, single_action::get_approve_page),
+        operation!(single_action::REJECT, single_action::get_reject_page),
         operation!(link::show::OP, link::show::get_link_page),
         operation!(link::decide::OP, link::decide::decide_by_link),
         operation!(sign_in::show::OP, sign_in::show::get_sign_in),

@@ -4,7 +4,6 @@
 //! an approval covers exactly the calls that the approver saw. The page works without its script,
 //! which only adds later events.
 
-pub(crate) mod approve_page;
 mod arguments;
 mod asker;
 mod call;
@@ -24,11 +23,11 @@ pub(crate) mod live;
 mod opening;
 mod ordered;
 mod question;
-pub(crate) mod reject_page;
 mod remember;
 mod risk;
 mod schema;
 mod several;
+pub(crate) mod single_action;
 mod submitted;
 mod sum;
 pub(crate) mod texts;
@@ -45,7 +44,6 @@ mod tests_layout;
 mod tests_mistakes;
 
 use axum::response::{IntoResponse, Response};
-use http::HeaderMap;
 use maud::{Markup, html};
 
 use self::headline::{asked_by_agent, headline};
@@ -63,9 +61,7 @@ use super::sign_in::{sign_in_again, signed_in_bar};
 use super::site::Site;
 use super::translations::Translations;
 use super::unless_corrupt;
-use crate::engine::Refusal;
 use crate::engine::gate::AskerStatus;
-use crate::http::access;
 use crate::http::server::link::CurrentLink;
 use crate::http::server::problem::{Problem, path_prefix};
 use crate::http::wire::decision::DecisionAction;
@@ -75,7 +71,6 @@ use crate::people::Caller;
 use crate::people::authorization::{may_decide, required_approvals};
 use crate::store::RequestRow;
 use crate::task::decision::Action;
-use crate::task::id::RequestId;
 use crate::task::status;
 use crate::task::time::Time;
 
@@ -351,53 +346,6 @@ pub(crate) fn request_page(view: &View<'_>) -> Markup {
             }
         },
     )
-}
-
-/// Responds with a page that has one button, which submits `action`. If the reader follows the
-/// page's link to sign in as another user, the sign-in leads back to this page.
-///
-/// # Errors
-/// `not_found` or `forbidden` for a request that this caller may not read; `unavailable` or
-/// `internal` when the request cannot be read.
-async fn get_single_action_page(
-    http: &Http,
-    caller: &Caller,
-    id: RequestId,
-    headers: &HeaderMap,
-    action: Action,
-) -> Result<Response, Problem> {
-    let row = access::readable_request(http, caller, id).await?;
-    let mut view = View::load(http, &row, caller, Language::from_headers(headers)).await?;
-    view.return_path = format!("{}/{}", view.return_path, action.as_str());
-    let mut refusal = view.refusal_reason(action);
-    // If a tool has changed, `action` would not take effect: any answer withdraws the request, and
-    // the engine judges the calls anew. So this page shows the refusal instead of its button. The
-    // request's own page keeps its forms, by which a person can start the new judgement.
-    if refusal.is_none() && asks_about_changed_tool(http, caller, &row).await? {
-        refusal = Some(view.words.tool_has_changed);
-    }
-    Ok(page_response(
-        &view,
-        single_action_page(&view, action, refusal),
-    ))
-}
-
-/// Returns whether an answer would withdraw the request, because a tool has changed. An unreadable
-/// journal counts as no change, so that the page is shown.
-async fn asks_about_changed_tool(
-    http: &Http,
-    caller: &Caller,
-    row: &RequestRow,
-) -> Result<bool, Problem> {
-    match http
-        .engine
-        .decisions()
-        .asks_about_changed_tool(caller, row)
-        .await
-    {
-        Err(Refusal::Unavailable) => Err(Problem::unavailable()),
-        changed => Ok(changed.unwrap_or_default()),
-    }
 }
 
 /// Renders the page with the button for `action`. If the service would refuse `action`, `refusal`

@@ -1,5 +1,6 @@
-//! `POST /resume/{request_id}`: stores a person's answer. The other operations that decide a
-//! request call [`store_decision`] too, so that every answer passes the same checks.
+//! `POST /resume/{request_id}`: stores a person's answer. The paths `…/approve` and `…/reject` name
+//! the action, so their bodies may be empty. Every operation that decides a request calls
+//! [`store_decision`], so that every answer passes the same checks.
 
 use std::sync::{Arc, OnceLock};
 
@@ -24,7 +25,7 @@ use crate::http::server::json;
 use crate::http::server::operation::Op;
 use crate::http::server::path_id::PathId;
 use crate::http::server::problem::{Code, Problem, path_prefix};
-use crate::http::wire::body::WireDecisionBody;
+use crate::http::wire::body::{ApproveBody, RejectBody, WireDecisionBody};
 use crate::http::wire::params::{KeyHeader, PreferHeader};
 use crate::http::wire::task::AgentTask;
 use crate::people::authorization::may_decide_any;
@@ -32,7 +33,7 @@ use crate::store::RequestRow;
 use crate::task::decision::{Action, Door};
 use crate::task::id::RequestId;
 
-pub(crate) const PROBLEMS: &[Code] = &[
+const PROBLEMS: &[Code] = &[
     Code::BadJson,
     Code::BadRequest,
     Code::NotFound,
@@ -64,7 +65,9 @@ pub(crate) enum DecisionResponses {
     Page,
 }
 
-pub(crate) const OP: Op = Op::page("decide_request", PROBLEMS);
+pub(crate) const DECIDE: Op = Op::page("decide_request", PROBLEMS);
+pub(crate) const APPROVE: Op = Op::page("approve_request", PROBLEMS);
+pub(crate) const REJECT: Op = Op::page("reject_request", PROBLEMS);
 
 /// Decide a request
 ///
@@ -87,12 +90,53 @@ pub(crate) async fn decide_request(
     decide(&http, id, posted, None).await
 }
 
+/// Approve a request
+///
+/// Every undecided call runs as shown.
+///
+/// Also takes the form of the request's page (`application/x-www-form-urlencoded`), and responds to
+/// it with 303.
+#[utoipa::path(
+    post, path = "/resume/{request_id}/approve", operation_id = "approve_request", tag = "requests",
+    params(("request_id" = String, Path, format = Uuid, description = "The request"), PreferHeader, KeyHeader),
+    request_body = Option<ApproveBody>,
+    responses(DecisionResponses)
+)]
+pub(crate) async fn approve_request(
+    State(http): State<Arc<Http>>,
+    PathId(id): PathId<RequestId>,
+    posted: PostRequest,
+) -> Result<Response, Problem> {
+    decide(&http, id, posted, Some(Action::Approve)).await
+}
+
+/// Reject a request
+///
+/// No undecided call runs. `then` is the consequence for the task; default: the rule's `on_reject`
+/// if all calls of an approval request are rejected, else `continue`.
+///
+/// Also takes the form of the request's page (`application/x-www-form-urlencoded`), and responds to
+/// it with 303.
+#[utoipa::path(
+    post, path = "/resume/{request_id}/reject", operation_id = "reject_request", tag = "requests",
+    params(("request_id" = String, Path, format = Uuid, description = "The request"), PreferHeader, KeyHeader),
+    request_body = Option<RejectBody>,
+    responses(DecisionResponses)
+)]
+pub(crate) async fn reject_request(
+    State(http): State<Arc<Http>>,
+    PathId(id): PathId<RequestId>,
+    posted: PostRequest,
+) -> Result<Response, Problem> {
+    decide(&http, id, posted, Some(Action::Reject)).await
+}
+
 /// Stores an answer and responds with the root task. If the answer was posted by the form of a
 /// page, redirects to the request's page instead. `path_action` is the action in the path, if any.
 ///
 /// # Errors
 /// The problem of the first check that fails, or the engine's refusal.
-pub(crate) async fn decide(
+async fn decide(
     http: &Arc<Http>,
     id: RequestId,
     posted: PostRequest,
