@@ -5,9 +5,7 @@
 use std::sync::{Arc, OnceLock};
 
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
-use http::StatusCode;
-use http::header::LOCATION;
+use axum::response::Response;
 use utoipa::IntoResponses;
 
 use super::decision_body;
@@ -20,11 +18,11 @@ use crate::http::events::opening;
 use crate::http::events::stream_limiter::StreamPermit;
 use crate::http::pages::request::{form, invalid_form};
 use crate::http::server::body::{PostRequest, form_fields};
-use crate::http::server::headers::insert_header;
 use crate::http::server::json;
 use crate::http::server::operation::Op;
 use crate::http::server::path_id::PathId;
-use crate::http::server::problem::{Code, Problem, path_prefix};
+use crate::http::server::problem::{Code, Problem};
+use crate::http::server::session::redirect;
 use crate::http::wire::body::{ApproveBody, RejectBody, WireDecisionBody};
 use crate::http::wire::params::{KeyHeader, PreferHeader};
 use crate::http::wire::task::AgentTask;
@@ -235,12 +233,7 @@ async fn respond(
     if posted.is_form() {
         // The location is a path, not a URL, because the page's `form-action` policy allows only
         // the page's own origin.
-        let mut response = StatusCode::SEE_OTHER.into_response();
-        insert_header(
-            response.headers_mut(),
-            LOCATION,
-            &format!("{}/resume/{id}", path_prefix(&http.settings.public_url)),
-        );
+        let mut response = redirect(http, &format!("/resume/{id}"));
         respond::mark_replayed(response.headers_mut(), accepted.replayed);
         return Ok(response);
     }
