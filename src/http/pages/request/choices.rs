@@ -7,7 +7,7 @@ use maud::{Markup, html};
 use super::View;
 use super::change::{self, ChangeField};
 use super::form::editable_text;
-use super::forms::{folded_form, form_with_digest, reason_field, result_fields, then_select};
+use super::forms::{folded_form, reason_field, result_fields, then_select};
 use super::inputs::InputField;
 use super::several::call_number;
 use super::submitted::FormName;
@@ -49,12 +49,8 @@ pub(crate) fn per_call_form(view: &View<'_>) -> Option<Markup> {
             }
         }
     };
-    Some(folded_form(
-        view,
-        FormName::Calls,
-        texts.each_call,
-        &form_with_digest(view, "", &body),
-    ))
+    let form = folded_form(view, FormName::Calls, texts.each_call, "", &body);
+    Some(form)
 }
 
 /// Returns the size of a call's arguments as JSON in a URL-encoded form, in bytes. The form may
@@ -185,12 +181,7 @@ pub(crate) fn change_form(view: &View<'_>) -> Option<Markup> {
             // input's type.
             button.second type="submit" formnovalidate { (send) }
         };
-        folded_form(
-            view,
-            FormName::Edit,
-            view.texts.change,
-            &form_with_digest(view, "", &body),
-        )
+        folded_form(view, FormName::Edit, view.texts.change, "", &body)
     })
 }
 
@@ -210,11 +201,6 @@ pub(crate) fn supply_form(view: &View<'_>) -> Option<Markup> {
             (reason_field(view, FormName::Supply, &format!("call.{id}.reason")))
             button.second type="submit" { (words.respond_send) }
         };
-        folded_form(
-            view,
-            FormName::Supply,
-            view.texts.supply,
-            &form_with_digest(view, "", &body),
-        )
+        folded_form(view, FormName::Supply, view.texts.supply, "", &body)
     })
 }

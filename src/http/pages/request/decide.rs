@@ -114,11 +114,7 @@ pub(super) fn reject_otherwise_form(view: &View<'_>) -> Option<Markup> {
             (reason_field(view, FormName::Reject, &field_name(call, "reason")))
             button.no type="submit" { (view.words.reject) }
         };
-        folded_form(
-            view,
-            FormName::Reject,
-            view.texts.reject_otherwise,
-            &form_with_digest(view, path, &body),
-        )
+        let head = view.texts.reject_otherwise;
+        folded_form(view, FormName::Reject, head, path, &body)
     })
 }

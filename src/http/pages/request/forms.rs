@@ -40,6 +40,7 @@ pub(crate) fn permitted_forms(view: &View<'_>) -> Vec<Markup> {
             view,
             FormName::Reject,
             part.decline,
+            "/reject",
             &reject_fields(view),
         ));
     }
@@ -57,12 +58,19 @@ fn approval_forms(view: &View<'_>) -> Vec<Markup> {
     forms.into_iter().flatten().collect()
 }
 
-/// Renders a folded form. If the page shows the mistakes of this form, the form is unfolded.
-pub(super) fn folded_form(view: &View<'_>, form: FormName, head: &str, body: &Markup) -> Markup {
+/// Renders a folded form; `path` and `body` are those of [`form_with_digest`]. If the page shows the
+/// mistakes of this form, the form is unfolded.
+pub(super) fn folded_form(
+    view: &View<'_>,
+    form: FormName,
+    head: &str,
+    path: &str,
+    body: &Markup,
+) -> Markup {
     let open = view
         .submitted
         .is_some_and(|submitted| submitted.form == form);
-    html! { details.other open[open] { summary { (head) } (body) } }
+    html! { details.other open[open] { summary { (head) } (form_with_digest(view, path, body)) } }
 }
 
 /// Renders a form that also posts the digest of the request. `path` is the action after a slash,
@@ -167,7 +175,7 @@ pub(crate) fn approve_form(view: &View<'_>) -> Markup {
 /// rejects all open calls.
 pub(crate) fn reject_form(view: &View<'_>) -> Markup {
     let part = kind_part(view.request.kind, view.words);
-    html! { section.plain { h2 { (part.reject_head) } (reject_fields(view)) } }
+    html! { section.plain { h2 { (part.reject_head) } (form_with_digest(view, "/reject", &reject_fields(view))) } }
 }
 
 fn reject_fields(view: &View<'_>) -> Markup {
@@ -176,12 +184,11 @@ fn reject_fields(view: &View<'_>) -> Markup {
         || part.reject.to_owned(),
         |all| button_text(view, part.reject, all),
     );
-    let body = html! {
+    html! {
         (reason_field(view, FormName::Reject, "reason"))
         (then_select(view, FormName::Reject))
         button.no type="submit" { (button) }
-    };
-    form_with_digest(view, "/reject", &body)
+    }
 }
 
 fn retry_form(view: &View<'_>) -> Markup {
@@ -192,12 +199,7 @@ fn retry_form(view: &View<'_>) -> Markup {
         (reason_field(view, FormName::Retry, "reason"))
         button.second type="submit" { (words.retry) }
     };
-    folded_form(
-        view,
-        FormName::Retry,
-        view.texts.retry,
-        &form_with_digest(view, "", &body),
-    )
+    folded_form(view, FormName::Retry, view.texts.retry, "", &body)
 }
 
 fn answer_form(view: &View<'_>) -> Markup {
