@@ -11,48 +11,6 @@ use crate::http::server::problem::Code;
 
 pub(crate) const OP: Op = Op::public("get_problem_page", &[Code::NotFound]);
 
-macro_rules! pages {
-    ($($code:ident = $file:literal),* $(,)?) => {
-        fn text(code: Code) -> &'static str {
-            match code { $(Code::$code => include_str!(concat!("../../../docs/problems/", $file, ".md"))),* }
-        }
-    };
-}
-
-pages! {
-    BadJson = "bad_json",
-    BadRequest = "bad_request",
-    Unauthorized = "unauthorized",
-    Forbidden = "forbidden",
-    NotFound = "not_found",
-    MethodNotAllowed = "method_not_allowed",
-    TooLarge = "too_large",
-    UnsupportedMediaType = "unsupported_media_type",
-    Invalid = "invalid",
-    IdempotencyKeyReused = "idempotency_key_reused",
-    DigestMismatch = "digest_mismatch",
-    RequestExpired = "request_expired",
-    LinkExpired = "link_expired",
-    RequestWithdrawn = "request_withdrawn",
-    AlreadyDecided = "already_decided",
-    TaskRunning = "task_running",
-    TaskPaused = "task_paused",
-    TaskFinal = "task_final",
-    TaskNotFailed = "task_not_failed",
-    NotARootTask = "not_a_root_task",
-    CallInHand = "call_in_hand",
-    CallSettled = "call_settled",
-    NotAConversation = "not_a_conversation",
-    TooMany = "too_many",
-    Unavailable = "unavailable",
-    Internal = "internal",
-    ModelFailed = "model_failed",
-    LimitReached = "limit_reached",
-    Integrity = "integrity",
-    Configuration = "configuration",
-    NoProgress = "no_progress",
-}
-
 /// Explain a problem
 ///
 /// Returns the page whose address is the `type` of a problem.
@@ -69,7 +27,7 @@ fn page(code: Code) -> Markup {
     let mut body = String::new();
     push_html(
         &mut body,
-        Parser::new_ext(text(code), Options::ENABLE_TABLES),
+        Parser::new_ext(code.page_text(), Options::ENABLE_TABLES),
     );
     english_page(code.title(), &PreEscaped(body))
 }
@@ -81,7 +39,7 @@ mod tests {
     #[test]
     fn every_code_has_a_page_with_its_remedy() {
         for code in Code::ALL {
-            let text = text(*code);
+            let text = code.page_text();
             assert!(
                 text.contains(&format!("`{}`", code.as_str())),
                 "{code:?} names itself"

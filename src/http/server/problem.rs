@@ -42,6 +42,12 @@ macro_rules! codes {
             pub(crate) fn title(self) -> &'static str {
                 match self { $(Self::$name => $title),* }
             }
+
+            /// Returns the text of the code's page, in Markdown.
+            #[must_use]
+            pub(crate) fn page_text(self) -> &'static str {
+                match self { $(Self::$name => include_str!(concat!("../../../docs/problems/", $word, ".md"))),* }
+            }
         }
     };
 }
