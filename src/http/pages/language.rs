@@ -42,14 +42,11 @@ fn parse_range((range, quality): (&str, Option<&str>)) -> Option<(Language, f32)
 
 /// Declares a struct of texts, and one static instance of it for each language. Each entry of the
 /// macro has a text in both languages, so a missing translation does not compile. `with language`
-/// adds the field `language` to the struct. `$pairs` is the name of a constant with each text in
-/// both languages.
+/// adds the field `language` to the struct.
 macro_rules! texts {
-    ($(#[$attribute:meta])* $texts:ident $(with $language:ident)?, $(#[$of_pairs:meta])* $pairs:ident;
-     $($name:ident: $english:literal, $chinese:literal;)*) => {
+    ($texts:ident $(with $language:ident)?; $($name:ident: $english:literal, $chinese:literal;)*) => {
         /// The texts of one language.
         #[derive(Debug)]
-        $(#[$attribute])*
         pub(crate) struct $texts {
             $(pub $language: Language,)?
             $(#[doc = $english] pub $name: &'static str),*
@@ -59,8 +56,8 @@ macro_rules! texts {
         static CHINESE: $texts = $texts { $($language: Language::Chinese,)? $($name: $chinese),* };
 
         /// Each text in English and in Chinese.
-        $(#[$of_pairs])*
-        const $pairs: &[(&str, &str)] = &[$(($english, $chinese)),*];
+        #[cfg(test)]
+        const PAIRS: &[(&str, &str)] = &[$(($english, $chinese)),*];
 
         impl $texts {
             #[must_use]
@@ -75,7 +72,7 @@ macro_rules! texts {
         #[cfg(test)]
         #[test]
         fn every_text_is_translated_and_fills_in_the_same_values() {
-            crate::http::pages::language::assert_translated($pairs);
+            crate::http::pages::language::assert_translated(PAIRS);
         }
     };
 }

@@ -5,7 +5,7 @@
 use crate::http::pages::language::{Language, texts};
 
 texts! {
-    SiteTexts, #[cfg(test)] PAIRS;
+    SiteTexts;
     // The frame of the pages.
     pages: "Pages", "页面";
     skip: "Skip to the content", "跳到正文";

@@ -12,7 +12,7 @@ use crate::http::wire::request::WireVerdict;
 use crate::task::item::Outcome;
 
 texts! {
-    Translations with language, #[cfg(test)] PAIRS;
+    Translations with language;
     // The kinds of request: the word in lists, and what the page asks the reader.
     short_approval: "approval", "批准";
     short_guidance: "guidance", "指导";

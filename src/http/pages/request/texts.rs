@@ -4,7 +4,7 @@
 use crate::http::pages::language::{Language, texts};
 
 texts! {
-    RequestTexts, #[cfg(test)] PAIRS;
+    RequestTexts;
     // The page that a sealed link opens.
     link_person: "{user} ({email})", "{user}（{email}）";
     link_for: "For {person}.", "此链接属于 {person}。";

@@ -3,7 +3,7 @@
 use crate::http::pages::language::{Language, texts};
 
 texts! {
-    SignInTexts, #[cfg(test)] PAIRS;
+    SignInTexts;
     title: "Sign in", "登录";
     key: "Key", "密钥";
     hint: "The key that the operator of this service gave you. You stay signed in for 12 hours in this browser.", "请输入本服务的管理员提供给您的密钥。在此浏览器中，登录状态保持 12 小时。";
