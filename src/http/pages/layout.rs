@@ -58,9 +58,10 @@ pub(super) fn policy_with(more_directives: &str) -> HeaderValue {
         .unwrap_or_else(|_| HeaderValue::from_static("default-src 'none'; form-action 'self'"))
 }
 
+/// Renders a whole page with `title` as its heading.
 #[must_use]
-pub(crate) fn english_page(title: &str, body: &Markup) -> Markup {
-    frame_in(Language::English, title, &html! { h1 { (title) } (body) })
+pub(crate) fn titled_page(title: &str, language: Language, body: &Markup) -> Markup {
+    frame_in(language, title, &html! { h1 { (title) } (body) })
 }
 
 /// Renders a whole page. `body` has the page's heading.

@@ -4,7 +4,8 @@
 use maud::{Markup, PreEscaped};
 use pulldown_cmark::{Options, Parser, html::push_html};
 
-use super::layout::{HtmlPage, english_page};
+use super::language::Language;
+use super::layout::{HtmlPage, titled_page};
 use crate::http::server::operation::Op;
 use crate::http::server::path_id::PathId;
 use crate::http::server::problem::Code;
@@ -29,7 +30,7 @@ fn page(code: Code) -> Markup {
         &mut body,
         Parser::new_ext(code.page_text(), Options::ENABLE_TABLES),
     );
-    english_page(code.title(), &PreEscaped(body))
+    titled_page(code.title(), Language::English, &PreEscaped(body))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use maud::{Markup, html};
 
 use super::texts::SignInTexts;
 use crate::http::pages::language::Language;
-use crate::http::pages::layout::{frame_in, visible};
+use crate::http::pages::layout::{titled_page, visible};
 use crate::http::server::session::next::{local_path, sign_in_address};
 use crate::people::Caller;
 use crate::task::decision::Door;
@@ -117,10 +117,6 @@ pub(crate) fn signed_in_bar(caller: &Caller, prefix: &str, language: Language) -
             }
         }
     }
-}
-
-fn titled_page(title: &str, language: Language, body: &Markup) -> Markup {
-    frame_in(language, title, &html! { h1 { (title) } (body) })
 }
 
 #[cfg(test)]
