@@ -297,30 +297,20 @@ pub(crate) enum AgentTaskItem {
     SubAgentStarted(SubAgentStartedItem),
 }
 
-struct Head {
-    task_id: String,
-    seq: i64,
-    r#type: String,
-    role: ItemRole,
-    at: String,
-}
+/// The task of an item, and the item: the source of the members that all types share.
+type Head<'i> = (TaskId, &'i Item);
 
-impl Head {
-    fn new(task: TaskId, item: &Item) -> Self {
-        Self {
+macro_rules! build {
+    ($variant:ident, $name:ident, $head:expr, { $($member:ident: $value:expr),* $(,)? }) => {{
+        let (task, item) = $head;
+        AgentTaskItem::$variant($name {
             task_id: task.to_string(),
             seq: item.seq,
             r#type: item.fact.type_name().to_owned(),
             role: role(&item.fact),
             at: item.at.to_string(),
-        }
-    }
-}
-
-macro_rules! build {
-    ($variant:ident, $name:ident, $head:expr, { $($member:ident: $value:expr),* $(,)? }) => {{
-        let Head { task_id, seq, r#type, role, at } = $head;
-        AgentTaskItem::$variant($name { task_id, seq, r#type, role, at, $($member: $value),* })
+            $($member: $value),*
+        })
     }};
 }
 
@@ -340,7 +330,7 @@ macro_rules! build_result {
 impl AgentTaskItem {
     #[must_use]
     pub(crate) fn from_item(task: TaskId, item: &Item, settings: &Settings) -> Self {
-        let head = Head::new(task, item);
+        let head = (task, item);
         match &item.fact {
             Fact::TaskStatus {
                 status,
@@ -381,10 +371,13 @@ impl AgentTaskItem {
                 name,
                 digest,
                 attempt,
-                timeout_ms: _,
-                replica: _,
-                grant: _,
-            } => tool_started(head, *tool_call_id, name, digest, *attempt),
+                ..
+            } => build!(ToolStarted, ToolStartedItem, head, {
+                tool_call_id: tool_call_id.to_string(),
+                name: name.clone(),
+                digest: digest.clone(),
+                attempt: *attempt,
+            }),
             Fact::ToolResult(result) => build_result!(ToolResult, ToolResultItem, head, result),
             Fact::LateResult(result) => build_result!(LateResult, LateResultItem, head, result),
             Fact::SubAgentStarted {
@@ -397,7 +390,7 @@ impl AgentTaskItem {
 }
 
 fn user_message(
-    head: Head,
+    head: Head<'_>,
     items: &[Part],
     user_context: Option<&BTreeMap<String, String>>,
     by: &str,
@@ -412,7 +405,7 @@ fn user_message(
     })
 }
 
-fn assistant_message(head: Head, turn: &Turn) -> AgentTaskItem {
+fn assistant_message(head: Head<'_>, turn: &Turn) -> AgentTaskItem {
     build!(AssistantMessage, AssistantMessageItem, head, {
         turn: turn.turn,
         text: turn.text.clone(),
@@ -426,7 +419,7 @@ fn assistant_message(head: Head, turn: &Turn) -> AgentTaskItem {
     })
 }
 
-fn judged(head: Head, call: CallId, judgement: &Judgement) -> AgentTaskItem {
+fn judged(head: Head<'_>, call: CallId, judgement: &Judgement) -> AgentTaskItem {
     build!(Judged, JudgedItem, head, {
         tool_call_id: call.to_string(),
         verdict: judgement.verdict.into(),
@@ -436,7 +429,7 @@ fn judged(head: Head, call: CallId, judgement: &Judgement) -> AgentTaskItem {
     })
 }
 
-fn intervention_requested(head: Head, spec: &RequestSpec) -> AgentTaskItem {
+fn intervention_requested(head: Head<'_>, spec: &RequestSpec) -> AgentTaskItem {
     build!(InterventionRequested, InterventionRequestedItem, head, {
         request_id: spec.request_id.to_string(),
         kind: spec.kind,
@@ -445,7 +438,7 @@ fn intervention_requested(head: Head, spec: &RequestSpec) -> AgentTaskItem {
 }
 
 fn request_closed(
-    head: Head,
+    head: Head<'_>,
     request: RequestId,
     status: RequestStatus,
     reason: item::CloseReason,
@@ -457,16 +450,7 @@ fn request_closed(
     })
 }
 
-fn tool_started(head: Head, call: CallId, name: &str, digest: &str, attempt: u32) -> AgentTaskItem {
-    build!(ToolStarted, ToolStartedItem, head, {
-        tool_call_id: call.to_string(),
-        name: name.to_owned(),
-        digest: digest.to_owned(),
-        attempt: attempt,
-    })
-}
-
-fn sub_agent_started(head: Head, call: CallId, child: TaskId, agent: &str) -> AgentTaskItem {
+fn sub_agent_started(head: Head<'_>, call: CallId, child: TaskId, agent: &str) -> AgentTaskItem {
     build!(SubAgentStarted, SubAgentStartedItem, head, {
         tool_call_id: call.to_string(),
         child_task_id: child.to_string(),
