@@ -171,9 +171,6 @@ pub(crate) fn add(schemas: &mut Map<String, Value>) {
             json!(1),
         );
     }
-    if let Some(schema) = schemas.get_mut("SignIn") {
-        put(schema, &["additionalProperties"], json!(false));
-    }
     let message = one_of(("input", "string"), ("items", "array"));
     let arguments = one_of(("arguments", "object"), ("arguments_text", "string"));
     let call = one_of(("task_id", "string"), ("key", "string"));

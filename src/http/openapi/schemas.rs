@@ -7,43 +7,20 @@ use serde_json::{Map, Value, json};
 
 use super::{put, referenced_component};
 
-/// The components whose `required` list stays as derived from the Rust type: the request bodies,
-/// `Problem`, and the data of a webhook. In every other component, all members become required.
-const REQUEST_BODIES: &[&str] = &[
-    "CreateTask",
-    "SendMessage",
-    "NewMessageItem",
-    "ApproveDecision",
-    "RejectDecision",
-    "RespondDecision",
-    "RetryDecision",
-    "PerCallDecision",
-    "ApproveCall",
-    "RejectCall",
-    "EditCall",
-    "RespondCall",
-    "ApproveBody",
-    "RejectBody",
-    "NewRemember",
-    "NewGateCall",
-    "ReportGateOutcome",
-    "SignIn",
-    "LinkAnswer",
-    "ResendDeliveries",
-    "WebhookData",
-    "Problem",
-];
+/// The components with optional members, besides the request bodies that refuse unknown members.
+const WITH_OPTIONAL_MEMBERS: [&str; 3] = ["LinkAnswer", "WebhookData", "Problem"];
 
-/// Marks every member of a component as required, except in the [`REQUEST_BODIES`].
+/// Marks every member of a component as required, except in a component with optional members. The
+/// `required` list of such a component stays as derived from the Rust type.
 pub(super) fn require_members(name: &str, schema: &mut Value) {
-    if REQUEST_BODIES.contains(&name) {
+    let is_body = schema.get("additionalProperties") == Some(&Value::Bool(false));
+    if is_body || WITH_OPTIONAL_MEMBERS.contains(&name) {
         return;
     }
-    let names: Vec<Value> = match schema.get("properties").and_then(Value::as_object) {
-        Some(properties) => properties.keys().map(|name| json!(name)).collect(),
-        None => return,
-    };
-    put(schema, &["required"], Value::Array(names));
+    if let Some(properties) = schema.get("properties").and_then(Value::as_object) {
+        let names = json!(properties.keys().collect::<Vec<_>>());
+        put(schema, &["required"], names);
+    }
 }
 
 /// For each variant of a union, makes the discriminator a constant in the variant's component.

@@ -43,6 +43,7 @@ pub(crate) const OP: Op = Op {
 
 /// The fields of the page's form.
 #[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct SignIn {
     /// The API key of the person who signs in.
     key: String,
