@@ -98,16 +98,11 @@ const REMEMBER_CONSTRAINT: &str = "where `remember` of each of these calls offer
 /// characters, not the number of bytes.
 const REASON_CONSTRAINT: &str = "at most 4096 bytes of UTF-8";
 
-/// The constraints on parameters, for every operation with such a parameter. Each entry has the
-/// parameter and the constraint.
-const PARAMETER_CONSTRAINTS: &[(&str, &str)] = &[
-    ("cursor", "`next_cursor` of an earlier answer"),
-    ("Last-Event-ID", "the number of an existing event"),
-];
-
-/// The constraints on parameters of one operation. Each entry has the operation, the parameter, and
-/// the constraint.
-const OPERATION_PARAMETER_CONSTRAINTS: &[(&str, &str, &str)] = &[
+/// The constraints on parameters. Each entry has the operation (`*` for every operation with such a
+/// parameter), the parameter, and the constraint.
+const PARAMETER_CONSTRAINTS: &[(&str, &str, &str)] = &[
+    ("*", "cursor", "`next_cursor` of an earlier answer"),
+    ("*", "Last-Event-ID", "the number of an existing event"),
     (
         "stream_task_events",
         "after",
@@ -145,31 +140,20 @@ const OPERATION_CONSTRAINTS: &[(&str, &str)] = &[
 
 pub(crate) fn add(schemas: &mut Map<String, Value>) {
     for (component, member, words) in MEMBER_CONSTRAINTS {
-        let Some(schema) = schemas.get_mut(*component) else {
-            continue;
-        };
-        put(
-            schema,
-            &["properties", member, "x-constraint"],
-            json!(words),
-        );
+        if let Some(schema) = schemas.get_mut(*component) {
+            let words = json!(words);
+            put(schema, &["properties", member, "x-constraint"], words);
+        }
     }
-    for schema in schemas
-        .values_mut()
-        .filter(|schema| schema.pointer("/properties/reason/maxLength").is_some())
-    {
-        put(
-            schema,
-            &["properties", "reason", "x-constraint"],
-            json!(REASON_CONSTRAINT),
-        );
+    for schema in schemas.values_mut() {
+        if schema.pointer("/properties/reason/maxLength").is_some() {
+            let words = json!(REASON_CONSTRAINT);
+            put(schema, &["properties", "reason", "x-constraint"], words);
+        }
     }
     if let Some(schema) = schemas.get_mut("PerCallDecision") {
-        put(
-            schema,
-            &["properties", "decisions", "minProperties"],
-            json!(1),
-        );
+        let path = ["properties", "decisions", "minProperties"];
+        put(schema, &path, json!(1));
     }
     let message = one_of(("input", "string"), ("items", "array"));
     let arguments = one_of(("arguments", "object"), ("arguments_text", "string"));
@@ -211,26 +195,16 @@ fn response_or_result() -> Value {
 
 /// Adds the constraints on the operation with the id `id`, and on the operation's parameters.
 pub(crate) fn describe(operation: &mut Map<String, Value>, id: &str) {
-    if let Some((_, words)) = OPERATION_CONSTRAINTS
-        .iter()
-        .find(|(action, _)| *action == id)
-    {
+    let mut constraints = OPERATION_CONSTRAINTS.iter();
+    if let Some((_, words)) = constraints.find(|(of, _)| *of == id) {
         operation.insert("x-constraint".to_owned(), json!(words));
     }
     for parameter in parameters_mut(operation) {
-        let name = parameter
-            .get("name")
-            .and_then(Value::as_str)
-            .unwrap_or_default();
-        let everywhere = PARAMETER_CONSTRAINTS
-            .iter()
-            .find(|(known, _)| *known == name)
-            .map(|(_, words)| *words);
-        let here = OPERATION_PARAMETER_CONSTRAINTS
-            .iter()
-            .find(|(of, known, _)| (*of, *known) == (id, name))
-            .map(|(_, _, words)| *words);
-        if let Some(words) = everywhere.or(here) {
+        let name = parameter.get("name").and_then(Value::as_str);
+        let mut constraints = PARAMETER_CONSTRAINTS.iter();
+        let found =
+            constraints.find(|(of, known, _)| (*of == "*" || *of == id) && Some(*known) == name);
+        if let Some((_, _, words)) = found {
             put(parameter, &["schema", "x-constraint"], json!(words));
         }
     }
@@ -305,10 +279,7 @@ mod tests {
         // entry in `PARAMETER_CONSTRAINTS` gives eight constraints, seven more than entries.
         assert_eq!(
             said,
-            PARAMETER_CONSTRAINTS.len()
-                + 7
-                + OPERATION_PARAMETER_CONSTRAINTS.len()
-                + OPERATION_CONSTRAINTS.len()
+            PARAMETER_CONSTRAINTS.len() + 7 + OPERATION_CONSTRAINTS.len()
         );
     }
 }
