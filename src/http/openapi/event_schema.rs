@@ -67,10 +67,8 @@ fn reference(component: &str) -> String {
 }
 
 pub(crate) fn add(schemas: &mut Map<String, Value>) {
-    let mut request = schemas
-        .get("InterventionRequest")
-        .cloned()
-        .unwrap_or_default();
+    let request = schemas.get("InterventionRequest").cloned();
+    let mut request = request.unwrap_or_default();
     let text = "A request as it was when the event was committed, the same for every reader.";
     put(&mut request, &["description"], json!(text));
     if let Some(members) = request.get_mut("properties").and_then(Value::as_object_mut) {
@@ -101,17 +99,11 @@ pub(crate) fn add(schemas: &mut Map<String, Value>) {
 /// For each type of item, adds the OpenAPI component of the event that carries such an item.
 /// Returns a mapping from the type of the item to the component.
 fn add_durable_events(schemas: &mut Map<String, Value>) -> Map<String, Value> {
-    let items = schemas
-        .get("AgentTaskItem")
-        .and_then(|item| item.pointer("/discriminator/mapping"))
-        .cloned();
+    let union = schemas.get("AgentTaskItem");
+    let items = union.and_then(|item| item.pointer("/discriminator/mapping"));
+    let items = items.and_then(Value::as_object).cloned();
     let mut mapping = Map::new();
-    for (kind, item) in items
-        .as_ref()
-        .and_then(Value::as_object)
-        .into_iter()
-        .flatten()
-    {
+    for (kind, item) in items.iter().flatten() {
         let item = referenced_component(item);
         let Some(mut event) = schemas.get(item).cloned() else {
             continue;
@@ -201,10 +193,8 @@ pub(crate) fn describe(document: &mut Value) {
     for (_, operation) in every_operation(document) {
         let id = id_of(operation);
         if STREAMING_POSTS.contains(&id.as_str()) {
-            let description = operation
-                .get("description")
-                .and_then(Value::as_str)
-                .unwrap_or_default();
+            let description = operation.get("description").and_then(Value::as_str);
+            let description = description.unwrap_or_default();
             let description = format!("{description}\n\n{STREAM_DESCRIPTION}");
             operation.insert("description".to_owned(), json!(description.trim()));
         }

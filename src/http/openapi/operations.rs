@@ -71,8 +71,8 @@ pub(super) fn complete(operation: &mut Map<String, Value>, op: &Op) {
         }
     }
     for parameter in parameters_mut(operation) {
-        if let Some(schema) = parameter.get_mut("schema") {
-            without_null(schema);
+        if let Some(kind) = parameter.pointer_mut("/schema/type") {
+            without_null(kind);
         }
     }
     optional_body(operation);
@@ -160,13 +160,10 @@ fn optional_body(operation: &mut Map<String, Value>) {
     let Some(body) = operation.get_mut("requestBody") else {
         return;
     };
-    let schema = body.pointer_mut("/content/application~1json/schema");
-    let named = schema
-        .as_ref()
-        .and_then(|schema| schema.pointer("/oneOf/0/$ref"))
-        .cloned();
-    if let (Some(schema), Some(named)) = (schema, named) {
-        *schema = json!({ "$ref": named });
+    let named = body.pointer("/content/application~1json/schema/oneOf/0/$ref");
+    if let Some(named) = named.cloned() {
+        let schema = json!({ "$ref": named });
+        put(body, &["content", "application/json", "schema"], schema);
         put(body, &["required"], json!(false));
     }
 }
@@ -225,15 +222,12 @@ fn problem_response(codes: &[Code]) -> Value {
     response
 }
 
-fn without_null(schema: &mut Value) {
-    let Some(members) = schema.as_object_mut() else {
-        return;
-    };
-    if let Some(Value::Array(kinds)) = members.get_mut("type") {
+/// Removes `null` from the `type` of a schema.
+fn without_null(kind: &mut Value) {
+    if let Some(kinds) = kind.as_array_mut() {
         kinds.retain(|kind| kind != "null");
-        if let [only] = kinds.as_slice() {
-            let only = only.clone();
-            members.insert("type".to_owned(), only);
+        if let [only] = kinds.as_mut_slice() {
+            *kind = only.take();
         }
     }
 }
