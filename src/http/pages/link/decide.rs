@@ -17,6 +17,7 @@ use crate::http::pages::language::Language;
 use crate::http::pages::request::{View, invalid_form};
 use crate::http::pages::resume::decide::{FORM_PROBLEMS, store_decision};
 use crate::http::server::body::{PostRequest, check_key, must_be_form};
+use crate::http::server::fields::variant;
 use crate::http::server::link::CurrentLink;
 use crate::http::server::operation::{AuthClass, Op};
 use crate::http::server::problem::{Code, Problem};
@@ -87,10 +88,8 @@ pub(crate) async fn decide_by_link(
 /// Returns the action in the form's field `action`, if it is `approve` or `reject`. The page of a
 /// sealed link posts every action to the same path, so the form has this field for the action.
 fn action_in_form(posted: &PostRequest) -> Option<Action> {
-    let fields = posted.fields().ok()?;
-    let name = fields.get("action")?;
-    let known = [Action::Approve, Action::Reject];
-    known.into_iter().find(|action| action.as_str() == name)
+    let action: Action = variant(posted.fields().ok()?.get("action")?)?;
+    matches!(action, Action::Approve | Action::Reject).then_some(action)
 }
 
 async fn store_answer(

@@ -13,7 +13,7 @@ use super::inputs::call_part;
 use super::schema::{self, FieldValue, SchemaField};
 use crate::engine::{DetailCode, FieldError};
 use crate::http::pages::layout::visible;
-use crate::http::server::fields::{Errors, pointer};
+use crate::http::server::fields::{Errors, pointer, variant};
 use crate::http::server::json;
 use crate::store::RequestRow;
 use crate::task::decision::Action;
@@ -404,15 +404,8 @@ impl FormReader {
     ) -> Option<(Action, JsonObject)> {
         let prefix = format!("call.{id}.");
         let action_name = self.take(&format!("{prefix}action"));
-        let known = [
-            Action::Approve,
-            Action::Reject,
-            Action::Edit,
-            Action::Respond,
-        ];
-        let action = known
-            .into_iter()
-            .find(|action| action_name.as_deref() == Some(action.as_str()));
+        let action: Option<Action> = action_name.as_deref().and_then(variant);
+        let action = action.filter(|action| !matches!(action, Action::Retry | Action::Mixed));
         if action_name.is_some() && action.is_none() {
             self.errors
                 .add(&pointer(at, "action"), DetailCode::CallAction);

@@ -51,22 +51,19 @@ impl wire::WireDecisionBody {
         let (action, decisions) = (fields.take("action"), fields.take("decisions"));
         match (action, decisions) {
             (Some(word), None) => {
-                let known = [
-                    Action::Approve,
-                    Action::Reject,
-                    Action::Respond,
-                    Action::Retry,
-                ];
-                let Some(action) = action_among(&known, &word) else {
-                    let detail = if word.as_str() == Some(Action::Edit.as_str()) {
+                let action = word.as_str().and_then(variant);
+                let whole = action.and_then(|action| {
+                    wire::WholeDecision::read(action, digest, text, fields, errors)
+                });
+                if whole.is_none() {
+                    let detail = if action == Some(Action::Edit) {
                         DecisionBody::per_call_hint(Action::Edit)
                     } else {
                         "`approve`, `reject`, `respond` or `retry`".to_owned()
                     };
                     errors.add(&fields.pointer("action"), detail);
-                    return None;
-                };
-                wire::WholeDecision::read(action, digest, text, fields, errors).map(Self::Whole)
+                }
+                whole.map(Self::Whole)
             }
             (None, Some(decisions)) => {
                 let text = member(text, "decisions").unwrap_or_default();
@@ -84,11 +81,6 @@ impl wire::WireDecisionBody {
             }
         }
     }
-}
-
-fn action_among(known: &[Action], word: &Value) -> Option<Action> {
-    let mut known = known.iter().copied();
-    known.find(|action| word.as_str() == Some(action.as_str()))
 }
 
 impl wire::WholeDecision {
@@ -315,13 +307,9 @@ fn read_call_decisions(
 impl wire::NewCallDecision {
     fn read(text: &[u8], fields: &mut Fields, errors: &mut Errors) -> Option<Self> {
         let word = fields.take("action").unwrap_or_default();
-        let known = [
-            Action::Approve,
-            Action::Reject,
-            Action::Edit,
-            Action::Respond,
-        ];
-        let Some(action) = action_among(&known, &word) else {
+        let action = word.as_str().and_then(variant);
+        let is_known = |action: &Action| !matches!(action, Action::Retry | Action::Mixed);
+        let Some(action) = action.filter(is_known) else {
             errors.add(&fields.pointer("action"), DetailCode::CallAction);
             return None;
         };
