@@ -93,25 +93,17 @@ impl wire::WholeDecision {
         fields: &mut Fields,
         errors: &mut Errors,
     ) -> Option<Self> {
-        match action {
+        Some(match action {
             Action::Approve => {
-                let body = wire::ApproveBody::read(digest, fields, errors);
-                Some(Self::Approve(body.into()))
+                Self::Approve(wire::ApproveBody::read(digest, fields, errors).into())
             }
-            Action::Reject => {
-                let body = wire::RejectBody::read(digest, fields, errors);
-                Some(Self::Reject(body.into()))
-            }
+            Action::Reject => Self::Reject(wire::RejectBody::read(digest, fields, errors).into()),
             Action::Respond => {
-                let body = wire::RespondDecision::read(digest, text, fields, errors);
-                Some(Self::Respond(body))
+                Self::Respond(wire::RespondDecision::read(digest, text, fields, errors))
             }
-            Action::Retry => {
-                let body = wire::RetryDecision::read(digest, fields, errors);
-                Some(Self::Retry(body))
-            }
-            Action::Edit | Action::Mixed => None,
-        }
+            Action::Retry => Self::Retry(wire::RetryDecision::read(digest, fields, errors)),
+            Action::Edit | Action::Mixed => return None,
+        })
     }
 }
 
@@ -234,11 +226,8 @@ impl wire::NewRemember {
             errors.add(&fields.pointer("for"), "`task` or `owner`");
         }
         let time = fields.take("expires_in");
-        let time = time
-            .as_ref()
-            .and_then(Value::as_str)
-            .and_then(parse_duration);
-        let time = time.filter(|time| !time.is_zero());
+        let time = time.as_ref().and_then(Value::as_str);
+        let time = time.and_then(parse_duration).filter(|time| !time.is_zero());
         if time.is_none() {
             let detail = "a time longer than 0, such as `30m` or `4h`";
             errors.add(&fields.pointer("expires_in"), detail);
