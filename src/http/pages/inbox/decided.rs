@@ -88,20 +88,14 @@ async fn read(
     include_others: bool,
     mut before: Option<RequestId>,
 ) -> Result<(Vec<RequestRow>, Option<RequestId>), Problem> {
+    let (store, tenant) = (&http.store, &caller.tenant);
     let (person, mut shown) = (inbox_person(caller), Vec::new());
     for _ in 0..MAX_READS {
-        let ids = http
-            .store
-            .decided_requests(
-                &caller.tenant,
-                &person,
-                include_others,
-                before,
-                REQUESTS_PER_READ,
-            )
+        let ids = store
+            .decided_requests(tenant, &person, include_others, before, REQUESTS_PER_READ)
             .await?;
         let is_last_read = i64::try_from(ids.len()).is_ok_and(|count| count < REQUESTS_PER_READ);
-        let mut rows = http.store.requests_by_id(&caller.tenant, &ids).await?;
+        let mut rows = store.requests_by_id(tenant, &ids).await?;
         rows.reverse();
         for row in rows {
             if shown.len() == MAX_ROWS {
@@ -142,15 +136,9 @@ fn shown_answer<'r>(row: &'r RequestRow, caller: &Caller) -> Option<(Action, &'r
         let last = state.resolution()?.last;
         return Some((last.1.action, last));
     };
-    let is_same = own.iter().all(|answer| answer.1.action == last.1.action);
-    Some((
-        if is_same {
-            last.1.action
-        } else {
-            Action::Mixed
-        },
-        last,
-    ))
+    let action = last.1.action;
+    let is_same = own.iter().all(|answer| answer.1.action == action);
+    Some((if is_same { action } else { Action::Mixed }, last))
 }
 
 fn page(

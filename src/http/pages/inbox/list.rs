@@ -66,10 +66,8 @@ pub(crate) async fn get_inbox(
     must_read_or_decide(&caller)?;
     let mut query = Query::from_uri(&uri);
     query.drop_empty();
-    let (filter, after) = (
-        InboxFilter::from_query(&mut query),
-        query.cursor().map(RequestId),
-    );
+    let filter = InboxFilter::from_query(&mut query);
+    let after = query.cursor().map(RequestId);
     query.finish()?;
     let inbox = InboxPage::read(&http, &caller, filter, after).await?;
     let site = Site::new(&http, &caller, &headers);
@@ -100,13 +98,12 @@ impl InboxPage {
         after: Option<RequestId>,
     ) -> Result<Self, Problem> {
         let all = open_requests(http, caller, &filter, None).await?;
-        let requests = match after {
-            Some(_) => open_requests(http, caller, &filter, after).await?,
-            None => all.clone(),
-        };
-        let urgent = match after {
-            Some(_) => Vec::new(),
-            None => urgent(&requests, http.clock.now()),
+        let (requests, urgent) = match after {
+            Some(_) => (
+                open_requests(http, caller, &filter, after).await?,
+                Vec::new(),
+            ),
+            None => (all.clone(), urgent(&all, http.clock.now())),
         };
         let others = requests.iter().map(|request| request.id);
         let others = others.filter(|id| !urgent.contains(id));
@@ -122,10 +119,7 @@ impl InboxPage {
         };
         let ids: Vec<RequestId> = urgent.iter().copied().chain(shown).collect();
         let mut rows = http.store.requests_by_id(&caller.tenant, &ids).await?;
-        rows.retain(|row| {
-            let state = row.state();
-            can_decide(caller, &row.tenant, &row.owner, &state)
-        });
+        rows.retain(|row| can_decide(caller, &row.tenant, &row.owner, &row.state()));
         rows.sort_by_key(|row| ids.iter().position(|id| *id == row.spec.request_id));
         Ok(Self {
             filter,
@@ -171,7 +165,7 @@ impl InboxPage {
                 @if !self.is_first { p { a href=(self.query_address(&address, None)) { (texts.first_page) } } }
                 @if let Some(next) = self.next {
                     p {
-                        a #inbox-next href=(self.query_address(&address, Some(next))) { (fill(texts.next_page, &[("count", &self.remaining_text())])) }
+                        a #inbox-next href=(self.query_address(&address, Some(next))) { (fill(texts.next_page, &[("count", &self.count_text(self.remaining))])) }
                     }
                 }
                 p.soft { (texts.newest_last) }
@@ -183,19 +177,14 @@ impl InboxPage {
     fn open_text(&self) -> String {
         if self.open >= MAX_COUNTED {
             "1,000+".to_owned()
-        } else if self.has_more {
-            format!("{}+", self.open)
         } else {
-            self.open.to_string()
+            self.count_text(self.open)
         }
     }
 
-    fn remaining_text(&self) -> String {
-        if self.has_more {
-            format!("{}+", self.remaining)
-        } else {
-            self.remaining.to_string()
-        }
+    /// Returns a number of requests as text, with a plus sign if more may be waiting.
+    fn count_text(&self, count: usize) -> String {
+        format!("{count}{}", if self.has_more { "+" } else { "" })
     }
 
     fn query_address(&self, path: &str, after: Option<RequestId>) -> String {

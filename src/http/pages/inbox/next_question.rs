@@ -39,11 +39,8 @@ pub(crate) async fn next_question_line(
     let mut next = None;
     for id in others {
         // `requests_by_id` leaves out an undecodable request; the loop then tries the next.
-        let read = http
-            .store
-            .requests_by_id(&site.caller.tenant, &[id])
-            .await?;
-        next = read.into_iter().next();
+        let (store, tenant) = (&http.store, &site.caller.tenant);
+        next = store.requests_by_id(tenant, &[id]).await?.pop();
         if next.is_some() {
             break;
         }
