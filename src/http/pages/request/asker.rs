@@ -15,12 +15,8 @@ use crate::store::RequestRow;
 /// Reads the state of the client that proposed the request's call at a gate. `None` if the call was
 /// not proposed at a gate, or if the journal cannot be read.
 pub(super) async fn load(http: &Http, row: &RequestRow) -> Result<Option<AskerStatus>, Problem> {
-    let agent = row.agent_path.first();
-    let read = http
-        .engine
-        .gates()
-        .asker_status(row.root_task_id, agent)
-        .await;
+    let (gates, agent) = (http.engine.gates(), row.agent_path.first());
+    let read = gates.asker_status(row.root_task_id, agent).await;
     Ok(unless_corrupt(read)?.flatten())
 }
 
@@ -32,16 +28,11 @@ pub(super) fn line(view: &View<'_>, is_open: bool) -> Markup {
     };
     let texts = view.texts;
     let time = duration_text(asker.use_within, view.words);
-    let presence = if asker.is_waiting {
-        texts.asker_waiting
-    } else {
-        texts.asker_absent
-    };
-    let effect = match (asker.is_waiting, asker.runs_elsewhere) {
-        (true, false) => texts.approval_runs_call,
-        (true, true) => texts.approval_permits_call,
-        (false, false) => texts.approval_runs_call_later,
-        (false, true) => texts.approval_permits_call_later,
+    let (presence, effect) = match (asker.is_waiting, asker.runs_elsewhere) {
+        (true, false) => (texts.asker_waiting, texts.approval_runs_call),
+        (true, true) => (texts.asker_waiting, texts.approval_permits_call),
+        (false, false) => (texts.asker_absent, texts.approval_runs_call_later),
+        (false, true) => (texts.asker_absent, texts.approval_permits_call_later),
     };
     let decides_calls = view.request.kind.properties().decides_calls;
     html! {

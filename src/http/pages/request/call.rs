@@ -15,12 +15,8 @@ use crate::http::wire::request::{RequestedCall, WireRequestStatus};
 
 pub(super) fn calls(view: &View<'_>) -> Markup {
     let own = view.own_calls();
-    let context: Vec<&RequestedCall> = view
-        .request
-        .tool_calls
-        .iter()
-        .filter(|call| !call.needs_decision)
-        .collect();
+    let calls = view.request.tool_calls.iter();
+    let context: Vec<&RequestedCall> = calls.filter(|call| !call.needs_decision).collect();
     html! {
         @match own.as_slice() {
             [(_, call)] => (single_call(view, call)),
@@ -61,12 +57,8 @@ fn context_calls(view: &View<'_>, context: &[&RequestedCall]) -> Markup {
 
 /// Returns a text that says who wrote a call's arguments, and how the arguments are used.
 pub(super) fn authorship(view: &View<'_>, call: &RequestedCall) -> String {
-    let own = view
-        .row
-        .spec
-        .pending_tool_calls
-        .iter()
-        .find(|own| own.tool_call_id.to_string() == call.tool_call_id);
+    let mut calls = view.row.spec.pending_tool_calls.iter();
+    let own = calls.find(|own| own.tool_call_id.to_string() == call.tool_call_id);
     if let Some(editor) = own.and_then(|own| own.editor.as_deref()) {
         return fill(view.texts.changed_exactly, &[("user", &visible(editor))]);
     }
@@ -75,9 +67,8 @@ pub(super) fn authorship(view: &View<'_>, call: &RequestedCall) -> String {
     {
         return view.texts.asks_exactly.to_owned();
     }
-    kind_part(view.request.kind, view.words)
-        .authorship
-        .to_owned()
+    let part = kind_part(view.request.kind, view.words);
+    part.authorship.to_owned()
 }
 
 /// Renders how many people have approved a call, and who else may approve it. Empty if one approval
@@ -88,14 +79,10 @@ pub(super) fn approvals(view: &View<'_>, call: &RequestedCall) -> Markup {
     if required < 2 || !call.needs_decision {
         return html! {};
     }
-    let missing = usize::try_from(required)
-        .unwrap_or(usize::MAX)
-        .saturating_sub(have);
-    let people: Vec<&str> = call
-        .approvals
-        .iter()
-        .map(|approval| approval.by.as_str())
-        .collect();
+    let missing = usize::try_from(required).unwrap_or(usize::MAX);
+    let missing = missing.saturating_sub(have);
+    let approvals = call.approvals.iter();
+    let people: Vec<&str> = approvals.map(|approval| approval.by.as_str()).collect();
     let names = remaining_approvers(view, &people);
     let text = if call.decision.is_some() || missing == 0 {
         words.approvals_so_far

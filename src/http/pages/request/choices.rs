@@ -72,12 +72,8 @@ fn edit_effect_text(view: &View<'_>) -> &'static str {
 
 fn call_fieldset(view: &View<'_>, call: &RequestedCall, can_edit: bool) -> Markup {
     let (words, id) = (view.words, &call.tool_call_id);
-    let index = view
-        .request
-        .tool_calls
-        .iter()
-        .position(|other| other.tool_call_id == *id)
-        .unwrap_or_default();
+    let mut calls = view.request.tool_calls.iter();
+    let index = calls.position(|other| other.tool_call_id == *id);
     let action = InputField::new(view, FormName::Calls, format!("call.{id}.action"));
     let offered = [
         ("", words.leave, true),
@@ -97,7 +93,7 @@ fn call_fieldset(view: &View<'_>, call: &RequestedCall, can_edit: bool) -> Marku
     let chosen = action.submitted_text().unwrap_or("");
     html! {
         fieldset {
-            legend { (call_number(view, index)) " " span.exact { (visible(&call.summary)) } }
+            legend { (call_number(view, index.unwrap_or_default())) " " span.exact { (visible(&call.summary)) } }
             (action.mistakes())
             div.choices {
                 @for (value, label, _) in offered.iter().filter(|(_, _, is_offered)| *is_offered) {

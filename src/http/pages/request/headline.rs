@@ -41,17 +41,11 @@ pub(crate) fn headline(
 /// the call. The action is `None` for a call without an answer.
 fn actions_by_call(row: &RequestRow) -> Vec<(CallId, Option<Action>)> {
     let last = |call| {
-        let mut answers = row
-            .answers
-            .iter()
-            .rev()
-            .filter_map(|(_, answer)| answer.decisions.get(&call));
-        answers.next().map(|answer| answer.action)
+        let mut answers = row.answers.iter().rev();
+        answers.find_map(|(_, answer)| Some(answer.decisions.get(&call)?.action))
     };
-    row.spec
-        .own_calls()
-        .map(|call| (call.tool_call_id, last(call.tool_call_id)))
-        .collect()
+    let calls = row.spec.own_calls().map(|call| call.tool_call_id);
+    calls.map(|call| (call, last(call))).collect()
 }
 
 fn decided_headline(
@@ -80,8 +74,7 @@ fn decided_headline(
         (Some(history), [(call, _)]) if lets_call_run(row, action) => {
             single_call_text(row, history.call_status(*call), words)
         }
-        (Some(history), [_]) => agent_informed_text(history, words).to_owned(),
-        (Some(history), _) if action == Action::Reject => {
+        (Some(history), several) if several.len() == 1 || action == Action::Reject => {
             agent_informed_text(history, words).to_owned()
         }
         (Some(history), several) => {
@@ -147,14 +140,9 @@ fn decision_text(
 }
 
 fn is_confirmed(row: &RequestRow) -> bool {
-    let response = row
-        .answers
-        .last()
-        .and_then(|(_, answer)| answer.response.as_ref());
-    response
-        .and_then(|response| response.get("confirmed"))
-        .and_then(serde_json::Value::as_bool)
-        == Some(true)
+    let last = row.answers.last();
+    let response = last.and_then(|(_, answer)| answer.response.as_ref());
+    response.is_some_and(|response| response["confirmed"] == true)
 }
 
 /// Returns whether every edit is also an approval of the edited call. An edit is no approval if

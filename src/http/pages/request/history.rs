@@ -7,7 +7,7 @@ use super::kind::status_while_asked;
 use crate::store::RequestRow;
 use crate::task::decision::Decision;
 use crate::task::id::{CallId, RequestId};
-use crate::task::item::{CloseReason, Fact, Item, Outcome, ToolResult};
+use crate::task::item::{CloseReason, Fact, Item, Outcome};
 use crate::task::request::{RequestKind, RequestSpec};
 use crate::task::status::TaskStatus;
 
@@ -138,14 +138,10 @@ pub(crate) struct RequestHistory {
 impl RequestHistory {
     #[must_use]
     pub(crate) fn new(row: &RequestRow) -> Self {
-        let calls = row
-            .spec
-            .own_calls()
-            .map(|call| (call.tool_call_id, CallRecord::default()))
-            .collect();
+        let calls = row.spec.own_calls().map(|call| call.tool_call_id);
         Self {
             request: row.spec.request_id,
-            calls,
+            calls: calls.map(|call| (call, CallRecord::default())).collect(),
             closed: None,
             status_at_close: None,
             final_status: None,
@@ -181,21 +177,12 @@ impl RequestHistory {
                     }
                 });
             }
-            Fact::ToolResult(ToolResult {
-                tool_call_id,
-                outcome,
-                http_status,
-                ..
-            }) => {
-                self.update(*tool_call_id, |record| {
-                    record.result = Some((*outcome, *http_status));
-                });
-            }
-            Fact::LateResult(late) => {
-                self.update(late.tool_call_id, |record| {
-                    record.late_outcome = Some(late.outcome);
-                });
-            }
+            Fact::ToolResult(result) => self.update(result.tool_call_id, |record| {
+                record.result = Some((result.outcome, result.http_status));
+            }),
+            Fact::LateResult(late) => self.update(late.tool_call_id, |record| {
+                record.late_outcome = Some(late.outcome);
+            }),
             Fact::UserMessage { .. } | Fact::Judged { .. } => {}
         }
     }
@@ -222,11 +209,8 @@ impl RequestHistory {
         if request_id == self.request {
             return;
         }
-        for (call, answer) in decision
-            .decisions
-            .iter()
-            .filter(|(_, answer)| answer.settles())
-        {
+        let answers = decision.decisions.iter();
+        for (call, answer) in answers.filter(|(_, answer)| answer.settles()) {
             self.update(*call, |record| {
                 record.later_request = None;
                 record.was_answered_later = !answer.leave;
@@ -294,10 +278,8 @@ impl RequestHistory {
     }
 
     fn status_without_result(&self, record: &CallRecord) -> CallStatus {
-        match (
-            record.later_request.map(|(_, kind)| kind),
-            self.final_status,
-        ) {
+        let later = record.later_request.map(|(_, kind)| kind);
+        match (later, self.final_status) {
             (Some(kind), _) => status_while_asked(kind),
             (None, _) if record.was_answered_later => CallStatus::AnsweredLater,
             (None, Some(_)) if record.was_started => CallStatus::Unknown,

@@ -121,11 +121,13 @@ impl<'a> View<'a> {
         language: Language,
         now: Time,
     ) -> Self {
+        let prefix = path_prefix(&settings.public_url);
         Self {
             request: InterventionRequest::for_caller(row, caller, settings),
             row,
             caller,
-            prefix: path_prefix(&settings.public_url),
+            return_path: format!("{prefix}/resume/{}", row.spec.request_id),
+            prefix,
             words: Translations::for_language(language),
             texts: RequestTexts::for_language(language),
             now,
@@ -135,11 +137,6 @@ impl<'a> View<'a> {
             timeline: RequestTimeline::default(),
             user_message: None,
             asker: None,
-            return_path: format!(
-                "{}/resume/{}",
-                path_prefix(&settings.public_url),
-                row.spec.request_id
-            ),
             link: None,
         }
     }
@@ -206,11 +203,8 @@ impl<'a> View<'a> {
     }
 
     fn allows(&self, action: Action) -> bool {
-        self.request.can_decide
-            && self
-                .request
-                .allowed_actions
-                .contains(&DecisionAction::from(action))
+        let action = DecisionAction::from(action);
+        self.request.can_decide && self.request.allowed_actions.contains(&action)
     }
 
     /// Returns whether this reader may take this action on the whole request. A rejection covers
@@ -230,15 +224,11 @@ impl<'a> View<'a> {
 
     /// Returns the calls that this reader may still answer.
     fn open_calls(&self) -> Vec<&RequestedCall> {
-        let open: Vec<String> = self
-            .row
-            .state()
-            .open_calls(&self.caller.user_id)
-            .map(|call| call.tool_call_id.to_string())
-            .collect();
-        self.request
-            .tool_calls
-            .iter()
+        let state = self.row.state();
+        let open = state.open_calls(&self.caller.user_id);
+        let open: Vec<String> = open.map(|call| call.tool_call_id.to_string()).collect();
+        let calls = self.request.tool_calls.iter();
+        calls
             .filter(|call| open.contains(&call.tool_call_id))
             .collect()
     }

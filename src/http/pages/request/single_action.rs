@@ -84,10 +84,8 @@ async fn get_single_action_page(
     if refusal.is_none() && asks_about_changed_tool(http, caller, &row).await? {
         refusal = Some(view.words.tool_has_changed);
     }
-    Ok(page_response(
-        &view,
-        single_action_page(&view, action, refusal),
-    ))
+    let page = single_action_page(&view, action, refusal);
+    Ok(page_response(&view, page))
 }
 
 /// Returns whether an answer would withdraw the request, because a tool has changed. An unreadable
@@ -97,12 +95,8 @@ async fn asks_about_changed_tool(
     caller: &Caller,
     row: &RequestRow,
 ) -> Result<bool, Problem> {
-    match http
-        .engine
-        .decisions()
-        .asks_about_changed_tool(caller, row)
-        .await
-    {
+    let decisions = http.engine.decisions();
+    match decisions.asks_about_changed_tool(caller, row).await {
         Err(Refusal::Unavailable) => Err(Problem::unavailable()),
         changed => Ok(changed.unwrap_or_default()),
     }
