@@ -139,11 +139,8 @@ fn labeled_name(title: Option<&str>, name: &str) -> Markup {
     }
 }
 
-fn member_schema<'s>(schema: &'s Value, member: &str) -> &'s Value {
-    let properties = schema.get("properties");
-    properties
-        .and_then(|all| all.get(member))
-        .unwrap_or(&Value::Null)
+pub(super) fn member_schema<'s>(schema: &'s Value, member: &str) -> &'s Value {
+    schema["properties"].get(member).unwrap_or(&Value::Null)
 }
 
 /// Renders a value. The labels of nested members come from `schema`, the schema of the value.
@@ -153,7 +150,7 @@ fn value_markup(value: &JsonNode, schema: &Value) -> Markup {
             JsonNode::Text(_) | JsonNode::Literal(_) => { span.exact.value { (node_text(value)) } }
             JsonNode::List(values) if values.is_empty() => { span.exact.value { "[]" } }
             JsonNode::List(values) => { ul {
-                    @for value in values { li { (value_markup(value, schema.get("items").unwrap_or(&Value::Null))) } }
+                    @for value in values { li { (value_markup(value, &schema["items"])) } }
                 } }
             JsonNode::Object(members) if members.is_empty() => { span.exact.value { "{}" } }
             JsonNode::Object(members) => {

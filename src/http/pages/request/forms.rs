@@ -259,17 +259,16 @@ pub(super) fn elicitation_fields(view: &View<'_>) -> Markup {
 /// Returns the answers that the agent proposes, for the browser's list of suggestions. Leaves out
 /// the answers that such a list cannot show completely.
 fn offered_answers(view: &View<'_>) -> Vec<String> {
-    let options = view
-        .request
-        .details
-        .as_ref()
-        .and_then(|details| details.get("options"))
-        .and_then(Value::as_array);
-    let texts = options.into_iter().flatten().filter_map(Value::as_str);
-    texts
+    texts(view.request.details.as_ref(), "options")
         .filter(|text| !text.is_empty() && is_shown_completely(text))
         .map(str::to_owned)
         .collect()
+}
+
+/// Returns the texts of the list that is the member `member` of an object.
+fn texts<'v>(object: Option<&'v Value>, member: &str) -> impl Iterator<Item = &'v str> {
+    let list = object.and_then(|object| object[member].as_array());
+    list.into_iter().flatten().filter_map(Value::as_str)
 }
 
 /// Returns whether a browser's list of suggestions shows all characters of a text, in order.
@@ -278,18 +277,13 @@ fn is_shown_completely(text: &str) -> bool {
 }
 
 fn visible_text(form: Option<&Value>, member: &str) -> Option<String> {
-    form.and_then(|form| form.get(member))
-        .and_then(Value::as_str)
-        .map(visible)
+    form.and_then(|form| form[member].as_str()).map(visible)
 }
 
 fn schema_fields(view: &View<'_>, schema: &Value, secret: bool, offered: &[String]) -> Markup {
     let Some(mut fields) = schema::fields(schema) else {
-        return InputField::new(view, FormName::Answer, "result").text_area(
-            view.words.response_json,
-            6,
-            true,
-        );
+        let field = InputField::new(view, FormName::Answer, "result");
+        return field.text_area(view.words.response_json, 6, true);
     };
     let order = names_in_agent_order(view);
     fields.sort_by_key(|field| order.iter().position(|name| *name == field.name));
@@ -332,15 +326,7 @@ pub(super) fn confirmation_fields(view: &View<'_>) -> Markup {
 pub(super) fn credential_fields(view: &View<'_>) -> Markup {
     let words = view.words;
     let form = view.request.form.as_ref();
-    let receivers = form
-        .and_then(|form| form.get("x-receivers"))
-        .and_then(Value::as_array);
-    let receivers: Vec<String> = receivers
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-        .map(visible)
-        .collect();
+    let receivers: Vec<String> = texts(form, "x-receivers").map(visible).collect();
     html! {
         @if let Some(title) = visible_text(form, "title") { p { strong { (title) } } }
         @if let Some(description) = visible_text(form, "description") { p { (description) } }
@@ -357,13 +343,8 @@ pub(super) fn credential_fields(view: &View<'_>) -> Markup {
 }
 
 fn retention_text(view: &View<'_>) -> String {
-    let seconds = view
-        .request
-        .form
-        .as_ref()
-        .and_then(|form| form.get("x-expires-in"))
-        .and_then(Value::as_u64);
-    let Some(seconds) = seconds else {
+    let form = view.request.form.as_ref();
+    let Some(seconds) = form.and_then(|form| form["x-expires-in"].as_u64()) else {
         return view.words.credentials_later.to_owned();
     };
     let time = duration_text(Duration::from_secs(seconds), view.words);

@@ -53,15 +53,12 @@ impl<'v> InputField<'v> {
     }
 
     fn field_mistakes(&self) -> Vec<&'v FieldMistake> {
-        let submitted = self
-            .view
-            .submitted
-            .filter(|submitted| submitted.form == self.form);
-        let is_of_field =
-            |mistake: &&FieldMistake| mistake.field.as_deref() == Some(self.name.as_str());
+        let submitted = self.view.submitted.into_iter();
         submitted
-            .map(|submitted| submitted.mistakes.iter().filter(is_of_field).collect())
-            .unwrap_or_default()
+            .filter(|submitted| submitted.form == self.form)
+            .flat_map(|submitted| &submitted.mistakes)
+            .filter(|mistake| mistake.field.as_deref() == Some(self.name.as_str()))
+            .collect()
     }
 
     pub(super) fn aria_invalid(&self) -> Option<&'static str> {

@@ -54,13 +54,8 @@ pub(crate) async fn rerender(
     let Ok(row) = access::readable_request(http, &posted.caller, id).await else {
         return Err(problem);
     };
-    let view = View::load(
-        http,
-        &row,
-        &posted.caller,
-        Language::from_headers(&posted.headers),
-    )
-    .await?;
+    let language = Language::from_headers(&posted.headers);
+    let view = View::load(http, &row, &posted.caller, language).await?;
     page(http, view, posted, path_action, problem).await
 }
 
@@ -127,10 +122,7 @@ pub(crate) fn without_unknown_names(problem: Problem, form: &Value) -> Problem {
     let mut errors = problem.errors;
     for error in &mut errors {
         let mut parts = error.pointer.split('/').skip(1);
-        let in_form = |name: &&str| {
-            form.get("properties")
-                .is_some_and(|fields| fields.get(*name).is_some())
-        };
+        let in_form = |name: &&str| form["properties"].get(*name).is_some();
         let member = parts.next().filter(|name| MEMBERS.contains(name));
         let field = parts
             .next()

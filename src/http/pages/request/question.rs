@@ -190,12 +190,10 @@ pub(crate) fn answer_members(value: &Value) -> Markup {
 pub(super) fn approver_names(view: &View<'_>) -> String {
     let words = view.words;
     let names = remaining_approvers(view, &[]);
+    let text = words.people_have_to;
     match view.required() {
         0 | 1 => names,
-        count => fill(
-            words.people_have_to,
-            &[("names", &names), ("count", &count)],
-        ),
+        count => fill(text, &[("names", &names), ("count", &count)]),
     }
 }
 
@@ -208,17 +206,11 @@ pub(crate) fn remaining_approvers(view: &View<'_>, approved: &[&str]) -> String 
     if approvers.owner && !has_approved(owner) {
         names.push(fill(words.owner, &[("user", &visible(owner))]));
     }
-    let users = approvers
-        .users
-        .iter()
-        .filter(|user| !has_approved(user) && !ids.same(user, owner));
+    let users = approvers.users.iter();
+    let users = users.filter(|user| !has_approved(user) && !ids.same(user, owner));
     names.extend(users.map(|user| fill(words.user, &[("user", &visible(user))])));
-    names.extend(
-        approvers
-            .groups
-            .iter()
-            .map(|group| fill(words.group, &[("group", &visible(group))])),
-    );
+    let groups = approvers.groups.iter();
+    names.extend(groups.map(|group| fill(words.group, &[("group", &visible(group))])));
     if names.is_empty() {
         words.no_approvers.to_owned()
     } else {
@@ -266,12 +258,8 @@ fn response_details(response: &Value, secret: bool, words: &Translations) -> Mar
     if !secret {
         return answer_members(response);
     }
-    let names: Vec<&String> = response
-        .as_object()
-        .into_iter()
-        .flat_map(|fields| fields.keys())
-        .collect();
-    html! { dl { @for name in names { dt { (visible(name)) } dd { (words.sealed_value) } } } }
+    let fields = response.as_object().into_iter().flatten();
+    html! { dl { @for (name, _) in fields { dt { (visible(name)) } dd { (words.sealed_value) } } } }
 }
 
 /// Describes the consequence of a rejection.

@@ -64,21 +64,18 @@ pub(crate) fn fields(schema: &Value) -> Option<Vec<SchemaField>> {
 #[must_use]
 pub(super) fn fields_or_json(schema: &Value) -> Option<Vec<SchemaField>> {
     let schema = schema.as_object()?;
-    let has_other_members = schema
-        .get("additionalProperties")
-        .is_some_and(Value::is_object);
+    let other_members = schema.get("additionalProperties");
+    let mut unsupported = UNSUPPORTED_KEYWORDS.iter();
     if schema.get("type")? != "object"
-        || has_other_members
-        || UNSUPPORTED_KEYWORDS
-            .iter()
-            .any(|word| schema.contains_key(*word))
+        || other_members.is_some_and(Value::is_object)
+        || unsupported.any(|word| schema.contains_key(*word))
     {
         return None;
     }
-    let properties = schema
-        .get("properties")?
-        .as_object()
-        .filter(|properties| !properties.is_empty())?;
+    let properties = schema.get("properties")?.as_object()?;
+    if properties.is_empty() {
+        return None;
+    }
     let required: Vec<&str> = match schema.get("required") {
         Some(names) => names.as_array()?.iter().filter_map(Value::as_str).collect(),
         None => Vec::new(),
@@ -87,12 +84,7 @@ pub(super) fn fields_or_json(schema: &Value) -> Option<Vec<SchemaField>> {
         return None;
     }
     let fields = properties.iter().map(|(name, property)| {
-        let text = |member: &str| {
-            property
-                .get(member)
-                .and_then(Value::as_str)
-                .map(str::to_owned)
-        };
+        let text = |member: &str| property[member].as_str().map(str::to_owned);
         let value = property.as_object().and_then(field_value);
         SchemaField {
             name: name.clone(),
@@ -121,10 +113,8 @@ fn field_value(property: &Map<String, Value>) -> Option<FieldValue> {
         None => word,
     };
     let number = |name: &str| {
-        property
-            .get(name)
-            .filter(|value| value.is_number())
-            .map(ToString::to_string)
+        let value = property.get(name).filter(|value| value.is_number());
+        value.map(ToString::to_string)
     };
     match word.as_str()? {
         "string" => Some(FieldValue::Text(
@@ -157,18 +147,14 @@ fn multiple_choice(items: &Map<String, Value>) -> Option<FieldValue> {
 /// or all must be numbers and booleans. Otherwise returns `None`. Texts beside numbers could be
 /// ambiguous, because the text `1` and the number 1 look the same.
 fn single_choice(values: &[Value]) -> Option<FieldValue> {
-    let texts = values
-        .iter()
-        .all(|value| value.as_str().is_some_and(|text| !text.is_empty()));
-    let plain = values
-        .iter()
-        .all(|value| value.is_number() || value.is_boolean());
-    if values.is_empty() || !(texts || plain) {
+    let is_text = |value: &Value| value.as_str().is_some_and(|text| !text.is_empty());
+    let is_plain = |value: &Value| value.is_number() || value.is_boolean();
+    let fits = values.iter().all(is_text) || values.iter().all(is_plain);
+    if values.is_empty() || !fits {
         return None;
     }
-    let choices = values
-        .iter()
-        .map(|value| (value_text(value), value.clone()));
+    let choices = values.iter();
+    let choices = choices.map(|value| (value_text(value), value.clone()));
     Some(FieldValue::SingleChoice(choices.collect()))
 }
 

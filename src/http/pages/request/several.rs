@@ -8,7 +8,9 @@ use maud::{Markup, html};
 use serde_json::Value;
 
 use super::View;
-use super::arguments::{command_lines, member_label, node_text, shell_command, target};
+use super::arguments::{
+    command_lines, member_label, member_schema, node_text, shell_command, target,
+};
 use super::call::{approvals, authorship, decision_of_call};
 use super::ordered::{JsonNode, MAX_SHORT_BYTES, members};
 use super::sum::sum;
@@ -163,9 +165,9 @@ fn chosen(mut columns: Vec<Column>) -> (Vec<Column>, bool) {
 /// ambiguous, are not an object, or are longer than [`MAX_SHORT_BYTES`].
 fn argument_values(call: &RequestedCall) -> Option<Vec<(String, CellValue)>> {
     let text = call.arguments_text.as_str();
-    call.arguments
-        .as_ref()
-        .filter(|_| text.len() <= MAX_SHORT_BYTES)?;
+    if call.arguments.is_none() || text.len() > MAX_SHORT_BYTES {
+        return None;
+    }
     let text = if text.trim().is_empty() { "{}" } else { text };
     let values = members(text)?.into_iter().map(|(name, value)| {
         let value = match JsonNode::parse(value.get()).filter(JsonNode::is_plain) {
@@ -292,11 +294,7 @@ fn call_state(view: &View<'_>, call: &RequestedCall) -> Markup {
 /// ([`is_identifier`]), unless the schema gives the column the type `number`. Identifiers have the
 /// type `integer`, so the values of such a column are amounts.
 fn column_sum(name: &str, schema: &Value, rows: &[ArgumentRow]) -> Option<String> {
-    let is_integer = schema
-        .get("properties")
-        .and_then(|properties| properties.get(name))
-        .and_then(|property| property.get("type"))
-        .is_none_or(|kind| kind != "number");
+    let is_integer = member_schema(schema, name)["type"] != "number";
     if rows.len() < 2 || (is_integer && is_identifier(name)) {
         return None;
     }
