@@ -145,14 +145,9 @@ fn earlier_decision_text(words: &Translations, decision: &Value) -> String {
         _ => words.has_mixed,
     };
     let by = visible(member(decision, "by"));
-    fill(
-        words.first_decision,
-        &[
-            ("what", &what),
-            ("user", &by),
-            ("at", &utc_text(&member(decision, "at"))),
-        ],
-    )
+    let at = utc_text(&member(decision, "at"));
+    let text = words.first_decision;
+    fill(text, &[("what", &what), ("user", &by), ("at", &at)])
 }
 
 /// Returns whether a text has right-to-left characters, which change the order in which neighboring

@@ -46,12 +46,11 @@ pub(super) fn fields(parameters: &Value, arguments_text: &str) -> Option<Vec<Cha
         let at = declared.iter().position(|field| field.name == name)?;
         let mut field = declared.remove(at);
         let plain = plain_text(written.get());
-        let initial_text = plain
-            .filter(|text| can_show(&mut field.value, text))
-            .unwrap_or_else(|| {
-                field.value = FieldValue::Json;
-                editable_text(written.get())
-            });
+        let plain = plain.filter(|text| can_show(&mut field.value, text));
+        let initial_text = plain.unwrap_or_else(|| {
+            field.value = FieldValue::Json;
+            editable_text(written.get())
+        });
         fields.push(ChangeField {
             field,
             initial_text,
@@ -114,9 +113,8 @@ fn can_show(kind: &mut FieldValue, text: &str) -> bool {
 /// the names of members to texts.
 #[must_use]
 pub(super) fn is_changed(fields: &[ChangeField], submitted: &BTreeMap<String, String>) -> bool {
-    fields
-        .iter()
-        .any(|field| field.is_changed(submitted.get(&field.field.name)))
+    let mut fields = fields.iter();
+    fields.any(|field| field.is_changed(submitted.get(&field.field.name)))
 }
 
 /// Builds the arguments as JSON text. `submitted` maps the names of members to the submitted texts.

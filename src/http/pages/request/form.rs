@@ -108,12 +108,9 @@ impl JsonObject {
     }
 
     fn text(&self) -> String {
-        let members: Vec<String> = self
-            .0
-            .iter()
-            .map(|(name, value)| format!("{}:{value}", Value::from(name.as_str())))
-            .collect();
-        format!("{{{}}}", members.join(","))
+        let members = self.0.iter();
+        let members = members.map(|(name, value)| format!("{}:{value}", json!(name)));
+        format!("{{{}}}", members.collect::<Vec<_>>().join(","))
     }
 }
 
@@ -159,23 +156,20 @@ impl FormReader {
         let mut action = self.take("action");
         let answers_yes_or_no =
             row.spec.kind.is_yes_or_no() && action.as_deref() == Some(Action::Respond.as_str());
-        // A "no" (`confirmed=false`) with a `then` becomes a rejection, because only a rejection
-        // takes `then`.
-        if answers_yes_or_no
-            && self.has_value("then")
-            && self
-                .fields
-                .get("confirmed")
-                .is_some_and(|confirmed| confirmed == "false")
-        {
-            self.fields.remove("confirmed");
-            if let Some(comment) = self.take("comment") {
-                self.fields.insert("reason".to_owned(), comment);
+        if answers_yes_or_no && self.has_value("then") {
+            // A "no" (`confirmed=false`) with a `then` becomes a rejection, because only a
+            // rejection takes `then`.
+            let confirmed = self.fields.get("confirmed");
+            if confirmed.is_some_and(|text| text == "false") {
+                self.fields.remove("confirmed");
+                if let Some(comment) = self.take("comment") {
+                    self.fields.insert("reason".to_owned(), comment);
+                }
+                action = Some(Action::Reject.as_str().to_owned());
+            } else {
+                self.take("then");
+                self.errors.add("/then", DetailCode::ThenUnchosen);
             }
-            action = Some(Action::Reject.as_str().to_owned());
-        } else if answers_yes_or_no && self.has_value("then") {
-            self.take("then");
-            self.errors.add("/then", DetailCode::ThenUnchosen);
         }
         if let Some(action) = &action {
             body.put("action", Value::from(action.as_str()).to_string());
@@ -284,23 +278,16 @@ impl FormReader {
 
     /// Writes the member `decisions`: one answer for each call that has a chosen action.
     fn put_call_decisions(&mut self, row: &RequestRow, body: &mut JsonObject) {
-        let ids: BTreeSet<String> = self
-            .fields
-            .keys()
-            .filter_map(|name| call_id(name))
-            .map(str::to_owned)
-            .collect();
+        let ids = self.fields.keys().filter_map(|name| call_id(name));
+        let ids: BTreeSet<String> = ids.map(str::to_owned).collect();
         let then = self.take("then");
         self.apply_rest_action();
         let (mut decisions, mut has_rejection, mut unknown) =
             (JsonObject::default(), false, BTreeSet::new());
         for id in ids {
             let at = pointer("/decisions", &id);
-            let Some(call) = row
-                .spec
-                .own_calls()
-                .find(|call| call.tool_call_id.to_string() == id)
-            else {
+            let mut calls = row.spec.own_calls();
+            let Some(call) = calls.find(|call| call.tool_call_id.to_string() == id) else {
                 self.errors.add(&at, DetailCode::NoSuchCall);
                 unknown.insert(id);
                 continue;
@@ -384,12 +371,8 @@ impl FormReader {
                 }
             },
             (true, _, false) => {
-                let unchanged = if submitted.is_empty() {
-                    String::new()
-                } else {
-                    initial_text
-                };
-                self.checked_json(&json.unwrap_or(unchanged), at)
+                let unchanged = Some(initial_text).filter(|_| !submitted.is_empty());
+                self.checked_json(&json.or(unchanged).unwrap_or_default(), at)
             }
         }
     }
@@ -414,13 +397,9 @@ impl FormReader {
         if let Some(action) = action {
             decision.put("action", Value::from(action.as_str()).to_string());
         }
-        let arguments = self.edited_arguments(
-            call,
-            &prefix,
-            action == Some(Action::Edit),
-            &pointer(at, "arguments"),
-        );
-        if let Some(text) = arguments {
+        let is_edit = action == Some(Action::Edit);
+        let place = pointer(at, "arguments");
+        if let Some(text) = self.edited_arguments(call, &prefix, is_edit, &place) {
             decision.put("arguments", text);
         }
         if action == Some(Action::Respond) {
@@ -457,8 +436,8 @@ pub(super) fn is_changed_in_fields(
     submitted: &BTreeMap<String, String>,
 ) -> bool {
     let prefix = format!("call.{id}.field.");
-    let changed: BTreeMap<String, String> = submitted
-        .iter()
+    let fields = submitted.iter();
+    let changed: BTreeMap<String, String> = fields
         .filter_map(|(name, text)| Some((name.strip_prefix(&prefix)?.to_owned(), text.clone())))
         .collect();
     let mut own = row.spec.own_calls();

@@ -7,6 +7,7 @@ use super::form::{default_form, is_changed_in_fields};
 use super::inputs::call_part;
 use super::schema;
 use crate::engine::{Detail, FieldError};
+use crate::http::server::fields::pointer;
 use crate::store::RequestRow;
 use crate::task::decision::Action;
 use crate::task::request::RequestKind;
@@ -64,9 +65,8 @@ impl FormName {
             name == "action" || call_part(name).is_some_and(|(_, part)| part == "action")
         };
         let has_action = |action: Action| {
-            fields
-                .iter()
-                .any(|(name, text)| is_action_field(name) && text == action.as_str())
+            let mut fields = fields.iter();
+            fields.any(|(name, text)| is_action_field(name) && text == action.as_str())
         };
         let decides_calls = kind.properties().decides_calls;
         match path_action {
@@ -188,13 +188,9 @@ fn field_mistake(
         ["reason", rest @ ..] => (Some("reason".to_owned()), rest),
         rest => (None, rest),
     };
-    let rest: String = rest
-        .iter()
-        .map(|part| crate::http::server::fields::pointer("", part))
-        .collect();
     FieldMistake {
         field,
-        pointer: rest,
+        pointer: rest.iter().map(|part| pointer("", part)).collect(),
         detail: error.detail.clone(),
     }
 }

@@ -68,11 +68,8 @@ impl UserMessage {
     }
 
     fn text(&self, image: &str) -> String {
-        let parts = self.parts.iter();
-        let parts = parts.map(|part| {
-            part.as_deref()
-                .map_or_else(|| image.to_owned(), visible_lines)
-        });
+        let parts = self.parts.iter().map(Option::as_deref);
+        let parts = parts.map(|part| part.map_or_else(|| image.to_owned(), visible_lines));
         parts.collect::<Vec<_>>().join("\n")
     }
 }
@@ -85,14 +82,9 @@ pub(super) fn message_figure(view: &View<'_>) -> Markup {
         return html! {};
     };
     let text = message.text(view.words.event_image);
-    let beginning: String = text
-        .lines()
-        .take(MAX_UNFOLDED_LINES)
-        .collect::<Vec<_>>()
-        .join("\n")
-        .chars()
-        .take(MAX_UNFOLDED_CHARS)
-        .collect();
+    let lines: Vec<&str> = text.lines().take(MAX_UNFOLDED_LINES).collect();
+    let lines = lines.join("\n");
+    let beginning: String = lines.chars().take(MAX_UNFOLDED_CHARS).collect();
     figure(view, view.texts.user_wrote, &message.by, &text, &beginning)
 }
 

@@ -34,17 +34,14 @@ pub(crate) async fn get_sign_in(
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Result<Markup, Problem> {
-    let (language, prefix) = (
-        Language::from_headers(&headers),
-        path_prefix(&http.settings.public_url),
-    );
+    let language = Language::from_headers(&headers);
+    let prefix = path_prefix(&http.settings.public_url);
     if http.settings.without_accounts {
         return Ok(page::not_needed(language));
     }
     let requested = single_next(query.as_deref().unwrap_or_default());
-    let next = requested
-        .as_deref()
-        .and_then(|path| next::local_path(path, &prefix));
+    let next = requested.as_deref();
+    let next = next.and_then(|path| next::local_path(path, &prefix));
     Ok(match session::caller(&http, &headers).await? {
         Some(caller) => page::signed_in(&caller, next, &prefix, language),
         None => page::sign_in_form(next, false, &prefix, language),
@@ -53,8 +50,8 @@ pub(crate) async fn get_sign_in(
 
 /// Returns the value of `next` in a query; `None` if `next` is missing or repeated.
 fn single_next(query: &str) -> Option<String> {
-    let mut found =
-        url::form_urlencoded::parse(query.as_bytes()).filter(|(name, _)| name == "next");
+    let found = url::form_urlencoded::parse(query.as_bytes());
+    let mut found = found.filter(|(name, _)| name == "next");
     match (found.next(), found.next()) {
         (Some((_, next)), None) => Some(next.into_owned()),
         (_, _) => None,

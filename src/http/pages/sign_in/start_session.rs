@@ -81,10 +81,8 @@ pub(crate) async fn sign_in(
         return Ok(page::not_needed(language).into_response());
     }
     let prefix = path_prefix(&http.settings.public_url);
-    let next = submitted
-        .next
-        .as_deref()
-        .and_then(|next| next::local_path(next, &prefix));
+    let next = submitted.next.as_deref();
+    let next = next.and_then(|next| next::local_path(next, &prefix));
     let token = Token::from_bytes(random_bytes().map_err(|_| Problem::unavailable())?);
     let key = submitted.key.trim();
     let Some(binding) = http.authenticator.session_binding(&token, key) else {
@@ -92,12 +90,8 @@ pub(crate) async fn sign_in(
             http.wrong_keys.count(source, http.clock.uptime())?;
         }
         let again = page::sign_in_form(next, true, &prefix, language);
-        let mut response = (
-            StatusCode::UNAUTHORIZED,
-            [(WWW_AUTHENTICATE, "Bearer")],
-            again,
-        )
-            .into_response();
+        let bearer = [(WWW_AUTHENTICATE, "Bearer")];
+        let mut response = (StatusCode::UNAUTHORIZED, bearer, again).into_response();
         response.extensions_mut().insert(RenderedError);
         return Ok(response);
     };

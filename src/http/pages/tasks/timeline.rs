@@ -92,11 +92,8 @@ async fn read_between(
             matches!(&event.item.fact, Fact::AssistantMessage(turn) if turn.finish_reason == FinishReason::Gate)
         });
         for event in within() {
-            entries.extend(
-                unreadable
-                    .take()
-                    .map(|number| unreadable_entry(site, number)),
-            );
+            let gap = unreadable.take();
+            entries.extend(gap.map(|number| unreadable_entry(site, number)));
             entries.push(event_entry(site, is_gate_call, event));
             after = event.number;
         }
