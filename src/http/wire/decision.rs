@@ -190,22 +190,18 @@ impl WireDecision {
 }
 
 fn call_decision(at: Time, answer: &decision::Decision, call: CallId) -> Option<CallDecision> {
-    answer.decisions.get(&call).map(|call_answer| CallDecision {
+    let call_answer = answer.decisions.get(&call)?;
+    let (edit, grant) = (call_answer.edit.as_ref(), call_answer.remember.as_deref());
+    Some(CallDecision {
         action: call_answer.action.into(),
         by: answer.by.clone(),
         via: answer.via.clone(),
         door: answer.door.map(Into::into),
         at: at.to_string(),
         reason: call_answer.reason.clone(),
-        arguments: call_answer
-            .edit
-            .as_ref()
-            .map(|edit| RawJson::value(&edit.arguments_text)),
+        arguments: edit.map(|edit| RawJson::value(&edit.arguments_text)),
         result: call_answer.result_text.as_deref().map(RawJson::value),
-        remember: call_answer
-            .remember
-            .as_deref()
-            .map(|grant| remembered(at, grant)),
+        remember: grant.map(|grant| remembered(at, grant)),
     })
 }
 
