@@ -7,7 +7,6 @@ use crate::http::wire::brief::RequestBrief;
 use crate::http::wire::delivery::Delivery;
 use crate::store::{DeliveryChannel, DeliveryRow, DeliveryState, LastAttempt};
 use crate::task::id::ChangeId;
-use crate::task::time::Time;
 
 const HEADERS: [(&str, &str); 3] = [
     (
@@ -61,7 +60,7 @@ fn delivery() -> DeliveryRow {
         due_at: request.created_at,
         ended_at: None,
         last: Some(LastAttempt {
-            at: Time(request.created_at.0),
+            at: request.created_at,
             http_status: Some(500),
             problem: Some("no 2xx".to_owned()),
             milliseconds: 41,
