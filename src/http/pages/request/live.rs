@@ -13,12 +13,6 @@ use crate::http::pages::language::named_texts;
 use crate::http::pages::translations::Translations;
 use crate::http::wire::request::WireRequestStatus;
 
-/// Renders the element in which the script announces an answer that is stored while the page is
-/// open.
-pub(crate) fn answered_notice() -> Markup {
-    html! { div #meanwhile role="status" aria-live="polite" {} }
-}
-
 /// Renders the stored history of the request. Also renders the script and the section that the
 /// script fills, except on the page of a sealed link. The script hides the stored history when it
 /// has filled the section with the events of the task tree.

@@ -368,7 +368,8 @@ fn page(view: &View<'_>, answers: &Markup) -> Markup {
                 @if let Some(line) = &view.next_question { (line) }
                 @if let Some(submitted) = view.submitted { (inputs::mistake_list(view, submitted)) }
                 (opening::opening(view, closed.as_deref()))
-                (live::answered_notice())
+                // The script announces here an answer that is stored while the page is open.
+                div #meanwhile role="status" aria-live="polite" {}
                 (user_message::message_figure(view))
                 (question::question(view))
                 @if !asked_by_agent(view.row) { (call::calls(view)) }
