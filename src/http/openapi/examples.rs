@@ -28,6 +28,7 @@ pub(super) fn all() -> Vec<(&'static str, Value)> {
         .document(&settings.public_url, sample::task().task_id.0);
     let reject = json!({ "action": "reject", "reason": "wrong customer" });
     let decisions = Map::from_iter([(call.unwrap_or_default(), reject)]);
+    let grant = WireGrant::from_row(&sample::grant(), None);
     vec![
         (
             "CreateTask",
@@ -61,24 +62,17 @@ pub(super) fn all() -> Vec<(&'static str, Value)> {
         ),
         ("AgentTask", json!(task)),
         ("InterventionRequest", json!(request)),
-    ]
-    .into_iter()
-    .chain(grants())
-    .chain(gate(&request))
-    .chain(event_schema::examples())
-    .chain(super::webhooks::examples())
-    .collect()
-}
-
-fn grants() -> [(&'static str, Value); 2] {
-    let grant = WireGrant::from_row(&sample::grant(), None);
-    [
         ("NewRemember", json!({ "for": "task", "expires_in": "4h" })),
         (
             "GrantList",
             json!({ "grants": [grant], "next_cursor": null }),
         ),
     ]
+    .into_iter()
+    .chain(gate(&request))
+    .chain(event_schema::examples())
+    .chain(super::webhooks::examples())
+    .collect()
 }
 
 fn gate(request: &InterventionRequest) -> [(&'static str, Value); 3] {
