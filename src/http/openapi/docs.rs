@@ -56,14 +56,11 @@ pub(crate) async fn get_docs() -> Result<Response, Problem> {
     let page = String::from_utf8_lossy(&decompressed(asset("index.html")?)?)
         .replace("=\"./", "=\"docs/")
         .replace("=\"index.css", "=\"docs/index.css");
-    Ok((
-        [
-            (CONTENT_TYPE, "text/html; charset=utf-8"),
-            (CONTENT_SECURITY_POLICY, PAGE_CONTENT_POLICY),
-        ],
-        page,
-    )
-        .into_response())
+    let head = [
+        (CONTENT_TYPE, "text/html; charset=utf-8"),
+        (CONTENT_SECURITY_POLICY, PAGE_CONTENT_POLICY),
+    ];
+    Ok((head, page).into_response())
 }
 
 /// Serves an asset of the page. A client that accepts gzip gets the compressed bytes from the
@@ -91,10 +88,8 @@ pub(crate) async fn get_docs_asset(
 }
 
 fn asset(name: &str) -> Result<SwaggerFile<'static>, Problem> {
-    serve(name, CONFIG.clone())
-        .ok()
-        .flatten()
-        .ok_or_else(Problem::not_found)
+    let found = serve(name, CONFIG.clone()).ok().flatten();
+    found.ok_or_else(Problem::not_found)
 }
 
 fn decompressed(file: SwaggerFile<'static>) -> Result<Cow<'static, [u8]>, Problem> {

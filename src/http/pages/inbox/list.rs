@@ -2,6 +2,7 @@
 //! an hour is urgent. The first page searches the [`MAX_SEARCHED_FOR_URGENT`] oldest requests for
 //! urgent requests, and shows these before all others.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -193,14 +194,8 @@ impl InboxPage {
 
     fn filter_form(&self, site: &Site<'_>, address: &str) -> Markup {
         let (texts, words) = (site.texts(), site.words());
-        let mut agents: Vec<&str> = self
-            .rows
-            .iter()
-            .filter_map(|row| row.agent_path.last().map(String::as_str))
-            .chain(self.filter.agents.iter().map(String::as_str))
-            .collect();
-        agents.sort_unstable();
-        agents.dedup();
+        let agents = self.rows.iter().filter_map(|row| row.agent_path.last());
+        let agents: BTreeSet<&String> = agents.chain(&self.filter.agents).collect();
         html! {
             details.filter open[!self.filter.is_empty()] {
                 summary { (texts.filter) }
@@ -219,7 +214,7 @@ impl InboxPage {
                         select #agent name="agent" {
                             option value="" { (texts.all) }
                             @for agent in agents {
-                                option value=(agent) selected[self.filter.agents.iter().any(|wanted| wanted == agent)] { (visible(agent)) }
+                                option value=(agent) selected[self.filter.agents.contains(agent)] { (visible(agent)) }
                             }
                         }
                     }

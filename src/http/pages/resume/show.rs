@@ -43,10 +43,6 @@ pub(crate) async fn get_request(
         let view = View::load(&http, &row, &caller, Language::from_headers(&headers)).await?;
         return Ok(follow::page_with_script(request::request_page(&view)));
     }
-    Ok(Json(InterventionRequest::for_caller(
-        &row,
-        &caller,
-        &http.settings,
-    ))
-    .into_response())
+    let request = InterventionRequest::for_caller(&row, &caller, &http.settings);
+    Ok(Json(request).into_response())
 }
