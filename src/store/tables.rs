@@ -15,6 +15,17 @@ pub(super) struct Table {
     pub(super) columns: &'static [(&'static str, &'static str)],
 }
 
+/// Lists columns with their values. The value of a column without `=` is the column of the same
+/// name of the alias `$from`.
+macro_rules! columns {
+    ($from:ident: $($column:ident $(= $value:expr)?),* $(,)?) => {
+        &[$((stringify!($column), columns!(@value $from $column $($value)?))),*]
+    };
+    (@value $from:ident $column:ident) => { concat!(stringify!($from), ".", stringify!($column)) };
+    (@value $from:ident $column:ident $value:expr) => { $value };
+}
+pub(super) use columns;
+
 pub(super) const TABLES: &[Table] = &[
     AGENT_TASK,
     CLAIMABLE_TASK,
@@ -34,13 +45,7 @@ pub(super) const TABLES: &[Table] = &[
 /// computes: `due_at` and `alone`.
 const CLAIMABLE_TASK: Table = Table {
     name: "claimable_task",
-    columns: &[
-        ("task_id", "c.task_id"),
-        ("tenant", "c.tenant"),
-        ("user_id", "c.user_id"),
-        ("due_at", "c.due_at"),
-        ("alone", "c.alone"),
-    ],
+    columns: columns!(c: task_id, tenant, user_id, due_at, alone),
 };
 
 /// Computes two columns of `claimable_task` from `t`, the task's row after the commit. `due_at` is
@@ -51,53 +56,40 @@ pub(super) const CLAIMABLE: &str =
 
 const AGENT_TASK_ITEM: Table = Table {
     name: "agent_task_item",
-    columns: &[
-        ("task_id", "i.task_id"),
-        ("seq", "i.seq"),
-        ("root_task_id", "i.root_task_id"),
-        ("event_number", "{base} + i.ordinal"),
-        ("change_id", "i.change_id"),
-        ("type", "i.kind"),
-        ("role", "i.role"),
-        ("at", "{at}"),
-        ("request_id", "i.request_id"),
-        ("body", "i.body"),
-    ],
+    columns: columns!(i:
+        task_id, seq, root_task_id,
+        event_number = "{base} + i.ordinal",
+        change_id,
+        type = "i.kind",
+        role,
+        at = "{at}",
+        request_id, body,
+    ),
 };
 
 const INTERVENTION_REQUEST: Table = Table {
     name: "intervention_request",
-    columns: &[
-        ("request_id", "a.request_id"),
-        ("task_id", "a.task_id"),
-        ("seq", "a.seq"),
-        ("root_task_id", "a.root_task_id"),
-        ("tenant", "k.tenant"),
-        ("kind", "a.kind"),
-        ("status", "a.status"),
-        ("required", "a.required"),
-        ("one_answer", "a.one_answer"),
-        ("call_id", "a.call_id"),
-        ("gate", "case when k.call_key is not null then k.agent end"),
-        (
-            "gate_user",
-            "case when k.call_key is not null then k.user_id end",
-        ),
-        ("created_at", "{at}"),
-        ("expires_at", "{at} + a.expires_in"),
-    ],
+    columns: columns!(a:
+        request_id, task_id, seq, root_task_id,
+        tenant = "k.tenant",
+        kind, status, required, one_answer, call_id,
+        gate = "case when k.call_key is not null then k.agent end",
+        gate_user = "case when k.call_key is not null then k.user_id end",
+        created_at = "{at}",
+        expires_at = "{at} + a.expires_in",
+    ),
 };
 
 /// The table of the approvers of requests. The column `name` has the user or group that may
 /// approve. If the task's owner is the approver, the column has the owner's user id.
 const REQUEST_APPROVER: Table = Table {
     name: "request_approver",
-    columns: &[
-        ("tenant", "k.tenant"),
-        ("kind", "p.kind"),
-        ("name", "coalesce(p.name, k.user_id)"),
-        ("request_id", "p.request_id"),
-    ],
+    columns: columns!(p:
+        tenant = "k.tenant",
+        kind,
+        name = "coalesce(p.name, k.user_id)",
+        request_id,
+    ),
 };
 
 /// The table of the approvers of open requests. It has a copy of each row of `request_approver`
@@ -105,15 +97,15 @@ const REQUEST_APPROVER: Table = Table {
 /// one answer closes the request.
 const INBOX: Table = Table {
     name: "inbox",
-    columns: &[
-        ("tenant", "k.tenant"),
-        ("kind", "p.kind"),
-        ("name", "coalesce(p.name, k.user_id)"),
-        ("request_id", "p.request_id"),
-        ("owner", "k.user_id"),
-        ("expires_at", "{at} + p.expires_in"),
-        ("one_answer", "p.one_answer"),
-    ],
+    columns: columns!(p:
+        tenant = "k.tenant",
+        kind,
+        name = "coalesce(p.name, k.user_id)",
+        request_id,
+        owner = "k.user_id",
+        expires_at = "{at} + p.expires_in",
+        one_answer,
+    ),
 };
 
 /// The table of people's decisions. A row has an answer about one call or about the whole request.
@@ -121,86 +113,58 @@ const INBOX: Table = Table {
 /// if the request requires no more than one approval.
 const DECISION: Table = Table {
     name: "decision",
-    columns: &[
-        ("tenant", "r.tenant"),
-        ("user_id", "d.user_id"),
-        ("request_id", "d.request_id"),
-        (
-            "tool_call_id",
-            "coalesce(d.call_id, r.call_id, d.request_id)",
-        ),
-        ("action", "d.action"),
-        ("final", "d.settles or r.required <= 1"),
-        ("task_id", "d.task_id"),
-        ("seq", "d.seq"),
-        ("at", "{at}"),
-    ],
+    columns: columns!(d:
+        tenant = "r.tenant",
+        user_id, request_id,
+        tool_call_id = "coalesce(d.call_id, r.call_id, d.request_id)",
+        action,
+        final = "d.settles or r.required <= 1",
+        task_id, seq,
+        at = "{at}",
+    ),
 };
 
 const IDEMPOTENCY: Table = Table {
     name: "idempotency",
-    columns: &[
-        ("tenant", "y.tenant"),
-        ("user_id", "y.user_id"),
-        ("path", "y.path"),
-        ("key", "y.key"),
-        ("body_digest", "y.body_digest"),
-        ("task_id", "y.task_id"),
-        ("request_id", "y.request_id"),
-        ("person", "y.person"),
-        ("created_at", "{at}"),
-    ],
+    columns: columns!(y:
+        tenant, user_id, path, key, body_digest, task_id, request_id, person,
+        created_at = "{at}",
+    ),
 };
 
 const CREDENTIAL: Table = Table {
     name: "credential",
-    columns: &[
-        ("task_id", "s.task_id"),
-        ("name", "s.name"),
-        ("tenant", "k.tenant"),
-        ("root_task_id", "s.root_task_id"),
-        ("request_id", "s.request_id"),
-        ("key_id", "s.key_id"),
-        ("sealed", "s.sealed"),
-        ("created_at", "{at}"),
-        ("expires_at", "{at} + s.expires_in"),
-    ],
+    columns: columns!(s:
+        task_id, name,
+        tenant = "k.tenant",
+        root_task_id, request_id, key_id, sealed,
+        created_at = "{at}",
+        expires_at = "{at} + s.expires_in",
+    ),
 };
 
 /// A notice is the outbox entry of a change (see `notices.rs`). A change has at most one notice,
 /// which has the id of the change.
 const NOTICE: Table = Table {
     name: "notice",
-    columns: &[
-        ("notice_id", "o.change_id"),
-        ("root_task_id", "o.root_task_id"),
-        ("change_id", "o.change_id"),
-        ("event_number", "{base} + 1"),
-    ],
+    columns: columns!(o:
+        notice_id = "o.change_id",
+        root_task_id, change_id,
+        event_number = "{base} + 1",
+    ),
 };
 
 const STANDING_GRANT: Table = Table {
     name: "standing_grant",
-    columns: &[
-        ("grant_id", "g.grant_id"),
-        ("tenant", "k.tenant"),
-        ("owner", "k.user_id"),
-        ("root_task_id", "g.root_task_id"),
-        ("scope", "g.scope"),
-        ("agent", "g.agent"),
-        ("tool", "g.tool"),
-        ("rule", "g.rule"),
-        ("basis", "g.basis"),
-        ("given_by", "g.given_by"),
-        ("via", "g.via"),
-        ("given_groups", "g.given_groups"),
-        ("door", "g.door"),
-        ("task_id", "g.task_id"),
-        ("seq", "g.seq"),
-        ("request_id", "g.request_id"),
-        ("created_at", "{at}"),
-        ("expires_at", "{at} + g.expires_in"),
-        ("uses", "g.uses"),
-        ("used", "0"),
-    ],
+    columns: columns!(g:
+        grant_id,
+        tenant = "k.tenant",
+        owner = "k.user_id",
+        root_task_id, scope, agent, tool, rule, basis, given_by, via, given_groups, door, task_id, seq,
+        request_id,
+        created_at = "{at}",
+        expires_at = "{at} + g.expires_in",
+        uses,
+        used = "0",
+    ),
 };

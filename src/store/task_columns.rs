@@ -3,7 +3,7 @@
 //! `stopped.rs` if it holds the time of a commit, and `sql.rs` (`(fitting_tasks)`) if it holds a
 //! long text.
 //!
-//! Each column has a line in these places:
+//! Each column is named in these places:
 //! - if the column is read: in `read_columns!` and in [`TaskRecord`],
 //! - if a commit inserts the column: in [`AGENT_TASK`],
 //! - if a commit changes the column: in [`TASK_CHANGES`],
@@ -18,7 +18,7 @@ use super::change_rows::micros;
 use super::lists::{List, all, list};
 use super::record::record;
 use super::rows::TaskLine;
-use super::tables::Table;
+use super::tables::{Table, columns};
 use super::tasks::{corrupt, fact, names};
 use crate::task::change::{
     ASKER_UNTIL_DELIVERED, AskerPresence, ClientColumns, Guard, LeaseChange, NewTask, TaskChange,
@@ -100,139 +100,59 @@ macro_rules! asker_owner {
 
 pub(super) const AGENT_TASK: Table = Table {
     name: "agent_task",
-    columns: &[
-        ("task_id", "n.task_id"),
-        ("root_task_id", "n.root_task_id"),
-        ("parent_task_id", "n.parent_task_id"),
-        ("parent_call_id", "n.parent_call_id"),
-        ("tenant", "n.tenant"),
-        ("user_id", "n.user_id"),
-        ("session_id", "n.session_id"),
-        ("agent", "n.agent"),
-        ("agent_version", "n.agent_version"),
-        ("agent_path", "n.agent_path"),
-        ("metadata", "n.metadata"),
-        ("status", "n.status"),
-        ("status_seq", "n.status_seq"),
-        ("version", "1"),
-        ("last_seq", "n.last_seq + n.facts"),
-        ("next_event", "n.events"),
-        ("busy", "n.busy"),
-        ("open_requests", "n.open_requests"),
-        ("prompt_tokens", "n.prompt_tokens"),
-        ("completion_tokens", "n.completion_tokens"),
-        ("total_tokens", "n.total_tokens"),
-        ("model_calls", "n.model_calls"),
-        (
-            "phase",
-            "case n.lease when 1 then 'leased' when 3 then 'parked' else 'queued' end",
-        ),
-        ("lease_owner", "case n.lease when 1 then n.lease_owner end"),
-        (
-            "lease_until",
-            "case n.lease when 1 then {at} + n.lease_time end",
-        ),
-        (
-            "wake_at",
-            "case n.lease when 3 then {at} + n.lease_time end",
-        ),
-        ("asker_until", asker_until!()),
-        ("asker_owner", concat!("case ", asker_owner!())),
-        ("call_tool", "n.call_tool"),
-        ("call_key", "n.call_key"),
-        ("in_quarantine", "n.in_quarantine = 1"),
-        (
-            "quarantine_at",
-            "case when n.in_quarantine is not null then {at} end",
-        ),
-        ("takeovers", "0"),
-        ("begun", "n.lease = 1"),
-        ("created_at", "{at}"),
-        ("updated_at", "{at}"),
-    ],
+    columns: columns!(n:
+        task_id, root_task_id, parent_task_id, parent_call_id, tenant, user_id, session_id, agent,
+        agent_version, agent_path, metadata, status, status_seq,
+        version = "1",
+        last_seq = "n.last_seq + n.facts",
+        next_event = "n.events",
+        busy, open_requests, prompt_tokens, completion_tokens, total_tokens, model_calls,
+        phase = "case n.lease when 1 then 'leased' when 3 then 'parked' else 'queued' end",
+        lease_owner = "case n.lease when 1 then n.lease_owner end",
+        lease_until = "case n.lease when 1 then {at} + n.lease_time end",
+        wake_at = "case n.lease when 3 then {at} + n.lease_time end",
+        asker_until = asker_until!(),
+        asker_owner = concat!("case ", asker_owner!()),
+        call_tool, call_key,
+        in_quarantine = "n.in_quarantine = 1",
+        quarantine_at = "case when n.in_quarantine is not null then {at} end",
+        takeovers = "0",
+        begun = "n.lease = 1",
+        created_at = "{at}",
+        updated_at = "{at}",
+    ),
 };
 
 /// The columns that a commit changes in a stored row of `agent_task`, with their new values. `t` is
 /// the row before the change.
-pub(super) const TASK_CHANGES: &[(&str, &str)] = &[
-    (
-        "version",
-        "t.version + case n.guard when 1 then 1 else 0 end",
-    ),
-    ("last_seq", "t.last_seq + n.facts"),
-    ("next_event", "t.next_event + n.events"),
-    ("busy", "t.busy + n.busy"),
-    ("open_requests", "t.open_requests + n.open_requests"),
-    ("prompt_tokens", "t.prompt_tokens + n.prompt_tokens"),
-    (
-        "completion_tokens",
-        "t.completion_tokens + n.completion_tokens",
-    ),
-    ("total_tokens", "t.total_tokens + n.total_tokens"),
-    ("model_calls", "t.model_calls + n.model_calls"),
-    ("status", "coalesce(n.status, t.status)"),
-    (
-        "status_seq",
-        "case when n.status is null then t.status_seq else n.status_seq end",
-    ),
-    (
-        "agent_version",
-        "coalesce(n.agent_version, t.agent_version)",
-    ),
-    (
-        "phase",
-        "case n.lease when 1 then 'leased' when 2 then 'queued' when 3 then 'parked' else t.phase end",
-    ),
-    (
-        "lease_owner",
-        "case n.lease when 0 then t.lease_owner when 1 then n.lease_owner end",
-    ),
-    (
-        "lease_until",
-        "case n.lease when 0 then t.lease_until when 1 then {at} + n.lease_time end",
-    ),
-    (
-        "wake_at",
-        "case n.lease when 0 then t.wake_at when 3 then {at} + n.lease_time end",
-    ),
-    (
-        "asker_until",
-        concat!("coalesce(", asker_until!(), ", t.asker_until)"),
-    ),
-    (
-        "asker_owner",
-        concat!(
-            "case when n.asker is null then t.asker_owner ",
-            asker_owner!()
-        ),
-    ),
-    ("call_tool", "coalesce(n.call_tool, t.call_tool)"),
-    ("call_key", "coalesce(n.call_key, t.call_key)"),
-    (
-        "in_quarantine",
-        "coalesce(n.in_quarantine = 1, t.in_quarantine)",
-    ),
-    (
-        "quarantine_at",
-        "case when n.in_quarantine is null then t.quarantine_at else {at} end",
-    ),
-    (
-        "takeovers",
-        "case when n.facts > 0 then 0 else t.takeovers end",
-    ),
-    (
-        "fruitless",
-        "case when n.facts > 0 then 0 else t.fruitless end",
-    ),
-    (
-        "begun",
-        "case n.lease when 0 then t.begun when 1 then true else false end",
-    ),
-    (
-        "updated_at",
-        "case when n.facts > 0 then {at} else t.updated_at end",
-    ),
-];
+pub(super) const TASK_CHANGES: &[(&str, &str)] = columns!(t:
+    version = "t.version + case n.guard when 1 then 1 else 0 end",
+    last_seq = "t.last_seq + n.facts",
+    next_event = "t.next_event + n.events",
+    busy = "t.busy + n.busy",
+    open_requests = "t.open_requests + n.open_requests",
+    prompt_tokens = "t.prompt_tokens + n.prompt_tokens",
+    completion_tokens = "t.completion_tokens + n.completion_tokens",
+    total_tokens = "t.total_tokens + n.total_tokens",
+    model_calls = "t.model_calls + n.model_calls",
+    status = "coalesce(n.status, t.status)",
+    status_seq = "case when n.status is null then t.status_seq else n.status_seq end",
+    agent_version = "coalesce(n.agent_version, t.agent_version)",
+    phase = "case n.lease when 1 then 'leased' when 2 then 'queued' when 3 then 'parked' else t.phase end",
+    lease_owner = "case n.lease when 0 then t.lease_owner when 1 then n.lease_owner end",
+    lease_until = "case n.lease when 0 then t.lease_until when 1 then {at} + n.lease_time end",
+    wake_at = "case n.lease when 0 then t.wake_at when 3 then {at} + n.lease_time end",
+    asker_until = concat!("coalesce(", asker_until!(), ", t.asker_until)"),
+    asker_owner = concat!("case when n.asker is null then t.asker_owner ", asker_owner!()),
+    call_tool = "coalesce(n.call_tool, t.call_tool)",
+    call_key = "coalesce(n.call_key, t.call_key)",
+    in_quarantine = "coalesce(n.in_quarantine = 1, t.in_quarantine)",
+    quarantine_at = "case when n.in_quarantine is null then t.quarantine_at else {at} end",
+    takeovers = "case when n.facts > 0 then 0 else t.takeovers end",
+    fruitless = "case when n.facts > 0 then 0 else t.fruitless end",
+    begun = "case n.lease when 0 then t.begun when 1 then true else false end",
+    updated_at = "case when n.facts > 0 then {at} else t.updated_at end",
+);
 
 /// The values from which a commit's statements compute the columns, one line for each task.
 /// - `version` is the version that the stored row must have; 0 if the guard requires no version.
