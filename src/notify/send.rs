@@ -29,14 +29,8 @@ const SLOTS_PER_ENTRY: usize = 4;
 
 enum PreparedMessage {
     Ready(SignableMessage),
-    /// There is no message, because the event no longer exists.
-    EventMissing,
-    /// There is no message: the reminder's request is closed, or the entry no longer sends
-    /// reminders about this request.
-    RequestClosed,
-    /// There is no message: the entry's settings have changed, and no longer select the event or
-    /// the person.
-    Unselected,
+    /// No message is to be sent. The delivery gets this state, for this reason.
+    Unsent(NextState, &'static str),
 }
 
 /// An entry of `notify.to`, with its slots for concurrent attempts and the health of its receiver.
@@ -224,27 +218,23 @@ impl Sender {
         hook: &WebhookChannel,
         claimed: &ClaimedDelivery,
     ) {
-        let prepared = self.prepare_message(state, hook, claimed).await;
-        let SignableMessage { id, body, at } = match prepared {
-            Ok(PreparedMessage::Ready(message)) => message,
-            Ok(PreparedMessage::EventMissing) => {
-                return self.mark_dead(state, claimed, "gone").await;
-            }
-            Ok(PreparedMessage::RequestClosed) => {
-                let reason = "the request no longer waits";
-                return self.drop_unsent(state, from_ref(claimed), reason).await;
-            }
-            Ok(PreparedMessage::Unselected) => {
-                return self.drop_unsent(state, from_ref(claimed), UNSELECTED).await;
-            }
+        let prepared = match self.prepare_message(state, hook, claimed).await {
+            Ok(prepared) => prepared,
             // No attempt is recorded. The delivery is claimed again after its lease.
             Err(ReadError::Unavailable) => return,
             Err(error) => {
                 tracing::warn!(entry = state.entry.name, root_task_id = %claimed.root, event = claimed.event_number,
                     %error, "a message cannot be made, because its event cannot be read");
-                return self
-                    .mark_dead(state, claimed, "the event cannot be read")
-                    .await;
+                PreparedMessage::Unsent(NextState::Dead, "the event cannot be read")
+            }
+        };
+        let SignableMessage { id, body, at } = match prepared {
+            PreparedMessage::Ready(message) => message,
+            PreparedMessage::Unsent(next, problem) => {
+                let result = AttemptResult::without_status(problem);
+                let attempt = result.to_attempt(next, Duration::ZERO);
+                self.record(state, from_ref(claimed), &attempt).await;
+                return;
             }
         };
         let began = self.clock.uptime();
@@ -259,8 +249,7 @@ impl Sender {
         }
     }
 
-    /// Makes the webhook message of a delivery. If no message is to be sent, returns the variant of
-    /// [`PreparedMessage`] that gives the reason.
+    /// Makes the webhook message of a delivery, unless no message is to be sent.
     async fn prepare_message(
         &self,
         state: &EntryState,
@@ -271,7 +260,7 @@ impl Sender {
         // The delivery was made for a person, when the entry still sent mail. Each recipient of the
         // mail has such a delivery, so the webhook would get the same message several times.
         if !claimed.person.is_empty() {
-            return Ok(PreparedMessage::Unselected);
+            return Ok(PreparedMessage::Unsent(NextState::Dropped, UNSELECTED));
         }
         let mut reminder_request = None;
         if matches!(claimed.kind.as_str(), REQUEST_EXPIRING | REQUEST_WAITING) {
@@ -283,21 +272,22 @@ impl Sender {
             let kind = claimed.kind.as_str();
             let open = |row| recipients::is_message_needed(entry, None, kind, row, accounts);
             if !reminder_request.as_ref().is_some_and(open) {
-                return Ok(PreparedMessage::RequestClosed);
+                let problem = "the request no longer waits";
+                return Ok(PreparedMessage::Unsent(NextState::Dropped, problem));
             }
         } else if !entry.sends(claimed)
             || (entry.selects_requests() && !self.covers_request_of(entry, claimed).await?)
         {
-            return Ok(PreparedMessage::Unselected);
+            return Ok(PreparedMessage::Unsent(NextState::Dropped, UNSELECTED));
         }
         let (root, number) = (claimed.root, claimed.event_number);
         let found = self.store.message_event(root, number, claimed.change);
         let Some(event) = found.await? else {
-            return Ok(PreparedMessage::EventMissing);
+            return Ok(PreparedMessage::Unsent(NextState::Dead, "gone"));
         };
         let filter = &entry.event_filter;
         if !filter.matches_tree(&event.tenant, &event.root_agent) {
-            return Ok(PreparedMessage::Unselected);
+            return Ok(PreparedMessage::Unsent(NextState::Dropped, UNSELECTED));
         }
         let message = self.message(entry, hook, claimed, &event, reminder_request.as_ref());
         message.await.map(PreparedMessage::Ready)
@@ -339,18 +329,6 @@ impl Sender {
     pub(super) fn observe_lag(&self, state: &EntryState, since: Time) {
         let lag = self.clock.now().since(since).as_secs_f64();
         tracing::info!(target: "holdpoint::metric", metric = "delivery_lag", entry = state.entry.name, seconds = lag);
-    }
-
-    /// Ends a delivery for which no message can be made. `problem` is the recorded reason.
-    async fn mark_dead(
-        &self,
-        state: &EntryState,
-        claimed: &ClaimedDelivery,
-        problem: &'static str,
-    ) {
-        let attempt =
-            AttemptResult::without_status(problem).to_attempt(NextState::Dead, Duration::ZERO);
-        self.record(state, from_ref(claimed), &attempt).await;
     }
 
     /// Records an attempt at deliveries that were claimed together. Returns false if nothing was
