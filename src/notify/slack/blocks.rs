@@ -31,21 +31,15 @@ pub(in crate::notify) fn content(message: &RoomMessage) -> Map<String, Value> {
         elements.extend(inbox.map(|url| link(url, "Inbox")));
         blocks.push(context(&elements));
     }
-    message_members(&message.notification_text(), Some(blocks))
+    let mut members = plain_content(&message.notification_text());
+    members.insert("blocks".to_owned(), blocks.into());
+    members
 }
 
 /// Returns the member `text` of the body of a message without blocks.
 pub(in crate::notify) fn plain_content(words: &str) -> Map<String, Value> {
-    message_members(words, None)
-}
-
-fn message_members(words: &str, blocks: Option<Vec<Value>>) -> Map<String, Value> {
-    let mut members = Map::new();
-    members.insert("text".to_owned(), escape(words).into());
-    if let Some(blocks) = blocks {
-        members.insert("blocks".to_owned(), blocks.into());
-    }
-    members
+    let text = ("text".to_owned(), Value::from(escape(words)));
+    [text].into_iter().collect()
 }
 
 /// Returns the blocks of a question with all details: title, message, summaries and facts, and the
@@ -69,12 +63,9 @@ fn summary_line(listed: &ListedQuestion<'_>) -> Value {
         Some(outcome) => outcome.text.clone(),
         None => facts(listed),
     };
-    let mut elements: Vec<Value> = listed
-        .link()
-        .map(|url| link(url, REVIEW))
-        .into_iter()
-        .collect();
-    elements.push(plain(&format!("{title} · {state}")));
+    let review = listed.link().map(|url| link(url, REVIEW));
+    let text = plain(&format!("{title} · {state}"));
+    let elements: Vec<Value> = review.into_iter().chain([text]).collect();
     context(&elements)
 }
 
