@@ -36,7 +36,7 @@ const MAX_REMOTE_SUBSCRIPTIONS: usize = 100_000;
 pub(super) const SUBSCRIPTION_TTL: Duration = Duration::from_mins(1);
 
 /// The state of a tree, as far as it is known from notifications.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct News {
     /// The number of notifications so far. This process publishes a notification for each of its
     /// own commits, for each report of commits from another replica, and whenever it may have
@@ -133,7 +133,7 @@ struct Trees {
     len_after_sweep: usize,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct TreeChannels {
     news: watch::Sender<News>,
     /// The channel of the deltas, created for the first listener.
@@ -213,19 +213,7 @@ impl Feed {
             trees.channels.retain(|_, channels| channels.has_readers());
             trees.len_after_sweep = trees.channels.len();
         }
-        let initial = News {
-            commits: 0,
-            running: None,
-            stopped: None,
-        };
-        let new_channels = || TreeChannels {
-            news: watch::channel(initial).0,
-            deltas: None,
-            listeners: Arc::default(),
-            commit_listeners: Arc::default(),
-            last_event: None,
-        };
-        receiver(trees.channels.entry(root).or_insert_with(new_channels))
+        receiver(trees.channels.entry(root).or_default())
     }
 
     /// Removes the channels of a tree if they have no receivers. This frees the memory of the
