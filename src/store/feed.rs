@@ -239,11 +239,12 @@ impl Feed {
     pub(super) fn publish_delta(&self, delta: Delta) {
         let (root, delta) = (delta.root_task_id, Arc::new(delta));
         self.deliver_delta(Arc::clone(&delta));
-        self.add_outgoing(root, |outgoing| {
+        self.with_replicas(|replicas| {
             // If the buffer is full, the delta is dropped. A reader that misses a delta reads the
             // stored answer later.
-            if outgoing.deltas.len() < MAX_OUTGOING_DELTAS {
-                outgoing.deltas.push(delta);
+            let is_full = replicas.outgoing.deltas.len() >= MAX_OUTGOING_DELTAS;
+            if !is_full && replicas.subscribes_to(root) {
+                replicas.outgoing.deltas.push(delta);
             }
         });
     }
@@ -314,14 +315,6 @@ impl Feed {
         }
         drop(trees);
         self.with_replicas(|replicas| replicas.add_commit(root, running));
-    }
-
-    fn add_outgoing(&self, root: TaskId, add: impl FnOnce(&mut Outgoing)) {
-        self.with_replicas(|replicas| {
-            if replicas.subscribes_to(root) {
-                add(&mut replicas.outgoing);
-            }
-        });
     }
 
     fn with_replicas(&self, add: impl FnOnce(&mut OtherReplicas)) {
