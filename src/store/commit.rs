@@ -280,7 +280,7 @@ impl Committer {
                 self.feed.announce_queued_task();
             }
             if rows.gets_notice {
-                self.feed.wake_sender();
+                self.feed.sender_wakeup.notify_one();
             }
         }
         // The send fails if the caller no longer waits for the result.

@@ -351,7 +351,7 @@ impl Store {
     pub async fn resend(&self, tenant: &str, id: Uuid) -> Result<bool, ReadError> {
         let values = vec![Value::Now, Value::Text(tenant.to_owned()), Value::Id(id)];
         let count = self.db().count_written(RESEND, values).await?;
-        self.inner.feed.wake_sender();
+        self.inner.feed.sender_wakeup.notify_one();
         Ok(count > 0)
     }
 
@@ -374,7 +374,7 @@ impl Store {
             count += found.len();
             let ids = found.iter().map(|changed| changed.delivery_id);
             after = ids.max().unwrap_or(after);
-            self.inner.feed.wake_sender();
+            self.inner.feed.sender_wakeup.notify_one();
             if found.len() < BATCH {
                 return Ok(count);
             }

@@ -117,12 +117,12 @@ pub(super) struct Feed {
     inboxes: Mutex<Inboxes>,
     replicas: Mutex<OtherReplicas>,
     /// Wakes the relay when notifications are to be sent to other replicas.
-    outgoing_ready: Notify,
+    pub(super) outgoing_ready: Notify,
     /// Wakes a worker when another replica has queued a task.
-    task_queued: Notify,
+    pub(super) task_queued: Notify,
     /// Wakes the sender of messages when this process has made a delivery due or has written a
     /// notice. The sender turns each notice into deliveries.
-    sender_wakeup: Notify,
+    pub(super) sender_wakeup: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -276,22 +276,6 @@ impl Feed {
         lock(&self.replicas).replica_seen_until = Some(Instant::now() + SUBSCRIPTION_TTL);
     }
 
-    pub(super) fn wake_worker(&self) {
-        self.task_queued.notify_one();
-    }
-
-    pub(super) async fn wait_for_queued_task(&self) {
-        self.task_queued.notified().await;
-    }
-
-    pub(super) fn wake_sender(&self) {
-        self.sender_wakeup.notify_one();
-    }
-
-    pub(super) async fn wait_for_notice(&self) {
-        self.sender_wakeup.notified().await;
-    }
-
     /// Publishes a commit of this process. `items` is the number of items that the commit adds to
     /// the tree. `running` says whether the root runs after the commit; `None` if the commit does
     /// not set the root's status. If the commit pauses or ends the root, `stopped` may be the
@@ -331,10 +315,6 @@ impl Feed {
     /// other replicas.
     pub(super) fn relay_started(&self) {
         lock(&self.replicas).has_relay = true;
-    }
-
-    pub(super) async fn wait_for_outgoing(&self) {
-        self.outgoing_ready.notified().await;
     }
 
     pub(super) fn has_outgoing(&self) -> bool {

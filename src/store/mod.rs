@@ -421,7 +421,7 @@ impl Store {
 
     /// Waits until another replica has queued a task. By then, another worker may have claimed it.
     pub async fn wait_for_queued_task(&self) {
-        self.inner.feed.wait_for_queued_task().await;
+        self.inner.feed.task_queued.notified().await;
     }
 
     fn db(&self) -> &Db {

@@ -262,7 +262,7 @@ impl Store {
 
     /// Waits until this process has written a [`Notice`] or made a delivery due.
     pub async fn wait_for_notice(&self) {
-        self.inner.feed.wait_for_notice().await;
+        self.inner.feed.sender_wakeup.notified().await;
     }
 
     /// Reads the oldest notices, at most `limit`.

@@ -194,10 +194,10 @@ impl Relay {
                     Ok(Some(message)) => self.receive(message.payload()),
                     Ok(None) | Err(_) => return Err(Disconnected),
                 },
-                () = feed.wait_for_outgoing(), if !waiting => waiting = true,
+                () = feed.outgoing_ready.notified(), if !waiting => waiting = true,
                 () = sleep_until(next_send), if waiting => {
                     waiting = false;
-                    // Since `wait_for_outgoing` has returned, an announcement may have sent all
+                    // Since `outgoing_ready` was notified, an announcement may have sent all
                     // pending notifications. Then nothing is left to send.
                     if feed.has_outgoing() {
                         self.send(&mut listener, false).await?;
@@ -271,7 +271,7 @@ impl Relay {
         }
         self.feed.record_replica();
         if message.work {
-            self.feed.wake_worker();
+            self.feed.task_queued.notify_one();
         }
         self.feed.record_subscriptions(message.wants);
         self.feed.record_inbox_subscriptions(message.inboxes);

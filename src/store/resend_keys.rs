@@ -321,7 +321,7 @@ impl Store {
         };
         match written {
             Ok(count) => {
-                self.inner.feed.wake_sender();
+                self.inner.feed.sender_wakeup.notify_one();
                 Ok(Some(usize::try_from(count).unwrap_or(0)))
             }
             Err(failure) if failure.is_idempotency_key_used() => Ok(None),
