@@ -78,30 +78,25 @@ struct LineRanges<'b> {
 }
 
 fn line_ranges<'b>(batch: &[&'b ChangeRows]) -> Vec<LineRanges<'b>> {
-    let mut ends = [0_i64; 5];
-    let ranges_of = |rows: &&'b ChangeRows| {
-        let lengths = [
-            rows.items.len(),
-            rows.requests.len(),
-            rows.approvers.len(),
-            rows.decisions.len(),
-            usize::from(rows.idempotency.is_some()),
-        ];
-        let mut ranges = [(1, 0); 5];
-        for ((end, length), range) in ends.iter_mut().zip(lengths).zip(&mut ranges) {
-            let from = *end + 1;
-            *end += i64::try_from(length).unwrap_or(0);
-            *range = (from, *end);
-        }
-        let [items, requests, approvers, decisions, keys] = ranges;
-        LineRanges {
-            rows,
-            items,
-            requests,
-            approvers,
-            decisions,
-            keys,
-        }
+    let [
+        mut items,
+        mut requests,
+        mut approvers,
+        mut decisions,
+        mut keys,
+    ] = [0_i64; 5];
+    let range = |end: &mut i64, length: usize| {
+        let from = *end + 1;
+        *end += i64::try_from(length).unwrap_or(0);
+        (from, *end)
+    };
+    let ranges_of = |rows: &&'b ChangeRows| LineRanges {
+        rows,
+        items: range(&mut items, rows.items.len()),
+        requests: range(&mut requests, rows.requests.len()),
+        approvers: range(&mut approvers, rows.approvers.len()),
+        decisions: range(&mut decisions, rows.decisions.len()),
+        keys: range(&mut keys, usize::from(rows.idempotency.is_some())),
     };
     batch.iter().map(ranges_of).collect()
 }
