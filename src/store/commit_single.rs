@@ -112,15 +112,10 @@ impl Parts {
         let part = |part: usize, text: &'static str| if self.has(part) { text } else { "" };
         // With `NEEDS_LOCKS`, the statement reads the clock once, between the locks and the update.
         // This time (`n.moment`) applies to every change of the batch.
-        let moment = if self.has(NEEDS_LOCKS) {
-            "n.moment"
+        let (ready, moment, time) = if self.has(NEEDS_LOCKS) {
+            (LOCKED, "n.moment", "n.moment")
         } else {
-            "{now}"
-        };
-        let time = if self.has(NEEDS_LOCKS) {
-            "n.moment"
-        } else {
-            "t.updated_at"
+            (UNLOCKED, "{now}", "t.updated_at")
         };
         let all = match (self.has(UPDATES), self.has(CREATES)) {
             (true, true) => "updated union all select * from created",
@@ -128,18 +123,8 @@ impl Parts {
             (false, _) => "created",
         };
         let parts = [
-            (
-                "with n as materialized (select * from {tasks+line_ranges n})",
-                "",
-            ),
-            (
-                if self.has(NEEDS_LOCKS) {
-                    LOCKED
-                } else {
-                    UNLOCKED
-                },
-                "",
-            ),
+            (CHANGES, ""),
+            (ready, ""),
             (part(UPDATES, UPDATED), moment),
             (part(CREATES, FRESH), moment),
             (part(CREATES, CREATED), "n.at"),
@@ -169,6 +154,8 @@ impl Parts {
         filled.concat()
     }
 }
+
+const CHANGES: &str = "with n as materialized (select * from {tasks+line_ranges n})";
 
 /// The table expression `ready` for a batch without `NEEDS_LOCKS`. No rows are locked before the
 /// update. The update reads the clock itself, after it has waited for the task's row.
