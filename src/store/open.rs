@@ -201,9 +201,7 @@ async fn connect(
     let connection = connection.map_err(|_| no_answer(outage))?;
     let mut connection = connection.map_err(|error| open_error(&error, outage))?;
     let checked = async {
-        check_primary(&mut connection)
-            .await
-            .map_err(|error| open_error(&error, outage))?;
+        check_primary(&mut connection, outage).await?;
         check_durability(&mut connection, settings.unsafe_ok, outage).await
     };
     let checked = tokio::time::timeout(settings.statement_limit(), checked).await;
@@ -216,21 +214,14 @@ fn no_answer(outage: &Outage) -> OpenError {
 }
 
 /// Refuses a standby, because its data may be stale and it accepts no writes.
-async fn check_primary(connection: &mut sqlx::PgConnection) -> Result<(), sqlx::Error> {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "before `Db` exists, on a connection that is not in use yet"
-    )]
-    let standby: bool = sqlx::query_scalar("select pg_is_in_recovery()")
-        .fetch_one(connection)
-        .await?;
-    if standby {
-        Err(sqlx::Error::Io(std::io::Error::other(
-            "the server is a standby",
-        )))
-    } else {
-        Ok(())
+async fn check_primary(
+    connection: &mut sqlx::PgConnection,
+    outage: &Outage,
+) -> Result<(), OpenError> {
+    if holds(connection, "select pg_is_in_recovery()", outage).await? {
+        return Err(outage.unavailable("the server is a standby"));
     }
+    Ok(())
 }
 
 /// Takes the advisory lock on migrations. Postgres releases the lock when the connection ends.
@@ -243,20 +234,13 @@ async fn lock_migrations(
     clock: &Arc<dyn Clock>,
     outage: &Outage,
 ) -> Result<(), OpenError> {
-    loop {
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "before `Db` exists, on the one connection that migrates"
-        )]
-        let has_lock = sqlx::query_scalar("select pg_try_advisory_lock(7161402375501337)")
-            .fetch_one(&mut *connection)
-            .await;
-        if has_lock.map_err(|error| open_error(&error, outage))? {
-            return Ok(());
-        }
+    while !holds(connection, TRY_LOCK, outage).await? {
         clock.sleep(Duration::from_millis(100)).await;
     }
+    Ok(())
 }
+
+const TRY_LOCK: &str = "select pg_try_advisory_lock(7161402375501337)";
 
 /// Drops invalid indexes. If a process dies while it builds an index `concurrently`, an invalid
 /// index stays. The repeated migration would keep this index, because of `if not exists`. No other
@@ -290,11 +274,8 @@ async fn check_durability(
     unsafe_ok: bool,
     outage: &Outage,
 ) -> Result<(), OpenError> {
-    for (name, sql) in [("fsync", SHOW_FSYNC), ("synchronous_commit", SHOW_COMMIT)] {
-        let value: String = show(connection, sql)
-            .await
-            .map_err(|error| open_error(&error, outage))?;
-        if value != "off" {
+    for (name, is_off) in [("fsync", FSYNC_OFF), ("synchronous_commit", COMMIT_OFF)] {
+        if !holds(connection, is_off, outage).await? {
             continue;
         }
         if !unsafe_ok {
@@ -308,18 +289,21 @@ async fn check_durability(
     Ok(())
 }
 
-const SHOW_FSYNC: &str = "select current_setting('fsync')";
-const SHOW_COMMIT: &str = "select current_setting('synchronous_commit')";
+const FSYNC_OFF: &str = "select current_setting('fsync') = 'off'";
+const COMMIT_OFF: &str = "select current_setting('synchronous_commit') = 'off'";
 
+/// Returns the `boolean` that a statement selects.
 #[expect(
     clippy::disallowed_methods,
-    reason = "before `Db` exists, on the one connection that checks"
+    reason = "before `Db` exists, on the one connection that checks and migrates"
 )]
-async fn show(
+async fn holds(
     connection: &mut sqlx::PgConnection,
     sql: &'static str,
-) -> Result<String, sqlx::Error> {
-    sqlx::query_scalar(sql).fetch_one(connection).await
+    outage: &Outage,
+) -> Result<bool, OpenError> {
+    let read = sqlx::query_scalar(sql).fetch_one(connection).await;
+    read.map_err(|error| open_error(&error, outage))
 }
 
 type MigrationTexts = [(i64, &'static str, &'static str)];
