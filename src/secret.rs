@@ -19,7 +19,7 @@ pub use self::stream_redactor::StreamRedactor;
 
 /// A value that is never shown: its `Debug` output is a placeholder, and the type does not
 /// implement `Serialize`.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secret<T>(T);
 
 impl<T> Secret<T> {

@@ -45,7 +45,7 @@ impl Default for Slack {
 }
 
 /// A channel or chat of Teams that a workflow posts to.
-#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(extend("required" = ["url"]))]
 pub struct Teams {
@@ -54,15 +54,6 @@ pub struct Teams {
     /// Whether messages show the tools' summaries of the calls. The summaries contain arguments of
     /// the calls.
     pub summaries: bool,
-}
-
-impl Default for Teams {
-    fn default() -> Self {
-        Self {
-            url: Secret::new(String::new()),
-            summaries: false,
-        }
-    }
 }
 
 impl Slack {

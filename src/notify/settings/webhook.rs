@@ -26,7 +26,7 @@ const RESERVED_HEADERS: [&str; 8] = [
 const RESERVED_PREFIX: &str = "webhook-";
 
 /// A receiver of POST requests that are signed according to the specification Standard Webhooks.
-#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "Webhook", extend("required" = ["url", "secrets"]))]
 pub struct Webhook {
@@ -44,18 +44,6 @@ pub struct Webhook {
     pub summaries: bool,
     /// Further headers of each message, by name.
     pub headers: BTreeMap<String, Secret<String>>,
-}
-
-impl Default for Webhook {
-    fn default() -> Self {
-        Self {
-            url: Secret::new(String::new()),
-            secrets: Vec::new(),
-            payload: Payload::default(),
-            summaries: false,
-            headers: BTreeMap::new(),
-        }
-    }
 }
 
 /// The amount of data in a message.
