@@ -3,7 +3,6 @@
 //! increments the version, so that the commits of the task's old driver fail.
 
 use std::collections::BTreeMap;
-use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::json;
@@ -13,7 +12,7 @@ use super::change_rows::micros;
 use super::claim_statement::CLAIM;
 use super::db::{Sql, Value, sql};
 use super::record::record;
-use super::{ReadError, Store};
+use super::{ReadError, Store, lock};
 use crate::task::id::TaskId;
 
 /// After this number of fruitless leases, a task is driven alone (see [`Drive::Alone`]). A lease is
@@ -268,7 +267,7 @@ impl Store {
         alone: bool,
     ) -> Result<Vec<Candidate>, ReadError> {
         let (tenant, users) = {
-            let last_served = self.last_served();
+            let last_served = lock(&self.inner.last_served);
             (last_served.tenant.clone(), last_served.users())
         };
         let values = vec![
@@ -282,7 +281,7 @@ impl Store {
         ];
         let rows: Vec<Candidate> = self.db().write(CLAIM, values).await?;
         let taken: Vec<&Candidate> = rows.iter().filter(|row| row.taken).collect();
-        self.last_served().record_claimed(&taken);
+        lock(&self.inner.last_served).record_claimed(&taken);
         Ok(rows)
     }
 
@@ -343,12 +342,5 @@ impl Store {
     async fn write_leases(&self, sql: Sql, values: Vec<Value>) -> Result<Vec<TaskId>, ReadError> {
         let rows: Vec<LeasedTask> = self.db().write(sql, values).await?;
         Ok(rows.into_iter().map(|row| TaskId(row.task_id)).collect())
-    }
-
-    fn last_served(&self) -> MutexGuard<'_, LastServed> {
-        self.inner
-            .last_served
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -9,7 +9,7 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
@@ -25,7 +25,7 @@ use super::feed::Feed;
 use super::notices::EventFilters;
 use super::record::record;
 use super::rows::ChangeRows;
-use super::{CommitError, StoppedTask, commit_postgres, commit_single, commit_sqlite};
+use super::{CommitError, StoppedTask, commit_postgres, commit_single, commit_sqlite, lock};
 use crate::task::change::{Change, Committed, LeaseChange};
 use crate::task::id::TaskId;
 use crate::task::time::Time;
@@ -412,7 +412,7 @@ impl Committer {
 
 impl Writer {
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.queue)
     }
 
     /// Removes a change from the queue. Returns `false` if the writer has already taken it.

@@ -2,7 +2,7 @@
 //! idle for long, or another connection broke during its idle time. The check of a dead connection
 //! ends after `PING_TIMEOUT`.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use deadpool::managed::{self, Metrics, Object, PoolError, QueueMode, RecycleError, RecycleResult};
@@ -12,6 +12,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::identity::{self, UncertainUntil};
+use super::lock;
 use super::settings::{OpenError, Settings};
 
 const PING_TIMEOUT: Duration = Duration::from_millis(500);
@@ -43,9 +44,9 @@ impl ConnectionFailures {
     /// not answer in time.
     pub(super) fn record_failure(&self, error: &sqlx::Error) {
         let now = Some(Instant::now());
-        *self.broken.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        *lock(&self.broken) = now;
         if matches!(error, sqlx::Error::Io(error) if error.kind() == std::io::ErrorKind::TimedOut) {
-            *self.silent.lock().unwrap_or_else(PoisonError::into_inner) = now;
+            *lock(&self.silent) = now;
         }
     }
 
@@ -78,10 +79,7 @@ impl ConnectionFailures {
 
 /// Whether `moment` is set, and at most `idle_for` ago.
 fn is_within(moment: &Mutex<Option<Instant>>, idle_for: Duration) -> bool {
-    moment
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .is_some_and(|last| last.elapsed() <= idle_for)
+    lock(moment).is_some_and(|last| last.elapsed() <= idle_for)
 }
 
 pub(super) fn timed_out() -> sqlx::Error {

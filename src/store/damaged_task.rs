@@ -3,14 +3,11 @@
 //! of this program may have written the journal. [`DamagedTask::newer`] marks this case, because a
 //! replica of the newer version can read the journal and drive the task.
 
-use std::collections::BTreeSet;
-use std::sync::{MutexGuard, PoisonError};
-
 use uuid::Uuid;
 
 use super::db::{Sql, Value, sql};
 use super::record::record;
-use super::{ReadError, Store};
+use super::{ReadError, Store, lock};
 use crate::task::id::{RequestId, TaskId};
 use crate::task::item::{Fact, Item};
 
@@ -81,7 +78,7 @@ fn is_newer(body: &str) -> bool {
 impl Store {
     /// Records that a task's row or journal could not be read.
     pub fn report_unreadable(&self, task: TaskId) {
-        let mut reports = self.reports();
+        let mut reports = lock(&self.inner.unreadable);
         if reports.len() < MAX_REPORTS {
             reports.insert(task);
         }
@@ -89,8 +86,7 @@ impl Store {
 
     /// Logs that a list leaves out a row whose stored data cannot be decoded. Logs each id once.
     pub(super) fn log_left_out(&self, id: Uuid) {
-        let logged = self.inner.logged_damage.lock();
-        let mut logged = logged.unwrap_or_else(PoisonError::into_inner);
+        let mut logged = lock(&self.inner.logged_damage);
         if logged.len() < MAX_REPORTS && logged.insert(id) {
             tracing::error!(%id, "stored data cannot be read; lists leave it out");
         }
@@ -99,7 +95,8 @@ impl Store {
     /// Returns the tasks that were reported since the last call of this function.
     #[must_use]
     pub fn take_unreadable(&self) -> Vec<TaskId> {
-        std::mem::take(&mut *self.reports()).into_iter().collect()
+        let reports = std::mem::take(&mut *lock(&self.inner.unreadable));
+        reports.into_iter().collect()
     }
 
     /// Reads the row of a task with a damaged journal. Returns `None` if the journal can be read
@@ -150,12 +147,5 @@ impl Store {
             open,
             newer: false,
         }))
-    }
-
-    fn reports(&self) -> MutexGuard<'_, BTreeSet<TaskId>> {
-        self.inner
-            .unreadable
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rusqlite::Transaction;
@@ -19,6 +19,7 @@ use super::connections::{ConnectionFailures, Pool, timed_out};
 pub(super) use super::failure::DbFailure;
 use super::failure::{DriverError, READ_ONLY};
 use super::identity::UncertainUntil;
+use super::lock;
 use super::outage::{self, Outage};
 use super::record::{AnyRow, Keyed, Record};
 pub use super::sql::Sql;
@@ -376,10 +377,7 @@ impl Db {
             }
             DatabaseEngine::Sqlite(file) => file.close().await,
         }
-        self.lock
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        lock(&self.lock).take();
     }
 
     #[expect(clippy::disallowed_methods, reason = "this is the entry point for SQL")]

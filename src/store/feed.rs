@@ -10,7 +10,7 @@ mod inbox;
 mod other_replicas;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{Notify, broadcast, watch};
@@ -21,7 +21,7 @@ pub use self::inbox::InboxListener;
 use self::inbox::Inboxes;
 use self::other_replicas::OtherReplicas;
 pub(super) use self::other_replicas::Outgoing;
-use super::StoppedTask;
+use super::{StoppedTask, lock};
 use crate::task::delta::Delta;
 use crate::task::id::TaskId;
 
@@ -168,10 +168,6 @@ impl TreeChannels {
             news.stopped = stopped;
         });
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Feed {

@@ -69,7 +69,7 @@ mod users;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -170,6 +170,10 @@ const READY: Sql = Sql {
     sqlite: "select count(*) as at from agent_version where digest = ''",
     by_key: false,
 };
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 record! {
     struct Definition {

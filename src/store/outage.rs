@@ -4,11 +4,12 @@
 //! that fails because of an outage has no log line of its own.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
 
+use super::lock;
 use super::settings::{DatabaseAddress, OpenError, Settings};
 use crate::world::Clock;
 
@@ -60,7 +61,7 @@ impl Outage {
     /// Records a failed attempt to reach the database, and logs it at most once in ten seconds.
     pub fn failed(&self, reason: &str) {
         let now = self.clock.uptime();
-        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut log = lock(&self.log);
         self.is_ongoing.store(true, Ordering::Relaxed);
         let since = *log.since.get_or_insert(now);
         if log
@@ -79,7 +80,7 @@ impl Outage {
         if !self.is_ongoing.swap(false, Ordering::Relaxed) {
             return;
         }
-        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut log = lock(&self.log);
         let (since, is_logged) = (log.since.take(), std::mem::take(&mut log.is_logged));
         if let (Some(since), true) = (since, is_logged) {
             let seconds = self.clock.uptime().saturating_sub(since).as_secs_f64();
