@@ -23,9 +23,8 @@ use super::commit_single::{MAX_BATCH_LINES, is_single};
 use super::db::{DatabaseEngine, Db, DbFailure, Sql, Value, sql};
 use super::feed::Feed;
 use super::notices::EventFilters;
-use super::record::record;
 use super::rows::ChangeRows;
-use super::{CommitError, StoppedTask, commit_postgres, commit_single, commit_sqlite, lock};
+use super::{At, CommitError, StoppedTask, commit_postgres, commit_single, commit_sqlite, lock};
 use crate::task::change::{Change, Committed, LeaseChange};
 use crate::task::id::TaskId;
 use crate::task::time::Time;
@@ -396,16 +395,11 @@ impl Committer {
     }
 
     async fn find(&self, rows: &ChangeRows) -> Result<Option<i64>, DbFailure> {
-        record! {
-            struct Found {
-                at: i64,
-            }
-        }
         let Some((task, seq)) = rows.first_item() else {
             return Ok(None);
         };
         let values = vec![Value::Id(task), Value::Int(seq), Value::Id(rows.change)];
-        let found = self.db.one::<Found>(FIND, values).await?;
+        let found = self.db.one::<At>(FIND, values).await?;
         Ok(found.map(|found| found.at))
     }
 }
