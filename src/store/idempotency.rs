@@ -105,18 +105,13 @@ impl Store {
         path: &str,
         key: &str,
     ) -> Result<Option<IdempotencyRow>, ReadError> {
-        let statement = if path.ends_with(GATE_CALLS) {
-            KEY_OF_CALL
-        } else {
-            KEY
-        };
+        let is_call = path.ends_with(GATE_CALLS);
+        let statement = if is_call { KEY_OF_CALL } else { KEY };
         let (caller, post) = ((tenant, user), (path, key));
-        let record: Option<KeyRecord> = self
-            .key_record(statement, caller, post, |record: &KeyRecord| {
-                &record.user_id
-            })
-            .await?;
-        Ok(record.map(|record| IdempotencyRow {
+        let record = self.key_record(statement, caller, post, |record: &KeyRecord| {
+            &record.user_id
+        });
+        Ok(record.await?.map(|record| IdempotencyRow {
             tenant: record.tenant,
             person: user.folded(),
             user_id: record.user_id,
@@ -146,9 +141,8 @@ impl Store {
         let values = vec![text(tenant), names, text(path), text(key), Value::Now, keys];
         let mut records: Vec<R> = self.db().all(statement, values).await?;
         records.retain(|record| user.is(spelling(record)));
-        let own = records
-            .iter()
-            .position(|record| spelling(record) == user.as_str());
+        let is_own = |record: &R| spelling(record) == user.as_str();
+        let own = records.iter().position(is_own);
         Ok((!records.is_empty()).then(|| records.swap_remove(own.unwrap_or(0))))
     }
 

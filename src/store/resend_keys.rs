@@ -280,12 +280,10 @@ impl Store {
         key: &str,
     ) -> Result<Option<StoredResend>, ReadError> {
         let (caller, post) = ((tenant, user), (path, key));
-        let record: Option<StoredRecord> = self
-            .key_record(STORED, caller, post, |record: &StoredRecord| {
-                &record.user_id
-            })
-            .await?;
-        Ok(record.map(|record| StoredResend {
+        let record = self.key_record(STORED, caller, post, |record: &StoredRecord| {
+            &record.user_id
+        });
+        Ok(record.await?.map(|record| StoredResend {
             body_digest: record.body_digest,
             count: usize::try_from(record.resent).unwrap_or(0),
         }))
