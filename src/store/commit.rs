@@ -37,8 +37,8 @@ const MAX_BATCH_BYTES: usize = 4 << 20;
 /// find the change, the change is sent again before the next lookup. The lookups also end once
 /// `Db::statement_limit` has passed. At either limit, the outcome is reported as unknown.
 const MAX_LOOKUPS: usize = 48;
-/// The pause between two attempts to write or look up a change. `send_alone` multiplies this pause
-/// by the number of attempts.
+/// The pause between two attempts to write or look up a change. `commit_alone` multiplies this
+/// pause by the number of attempts.
 const RETRY_BACKOFF: Duration = Duration::from_millis(100);
 /// The maximum number of attempts to send a change alone. Only a lock conflict leads to another
 /// attempt.
@@ -302,22 +302,16 @@ impl Committer {
         }
     }
 
-    async fn commit_alone(&self, rows: &Arc<ChangeRows>) -> CommitReply {
-        match self.send_alone(rows).await {
-            Ok(answers) => answers
-                .into_iter()
-                .next()
-                .map_or(Err(CommitError::Unknown), result_at),
-            Err(failure) => self.result_of_failure(rows, &failure).await,
-        }
-    }
-
-    /// Sends one change. If the statement fails because of another writer's locks, it has written
+    /// Commits one change. If the statement fails because of another writer's locks, it has written
     /// nothing, and the change is sent again.
-    async fn send_alone(&self, rows: &Arc<ChangeRows>) -> Result<Vec<Option<i64>>, DbFailure> {
+    async fn commit_alone(&self, rows: &Arc<ChangeRows>) -> CommitReply {
         let mut sent = 1;
         loop {
             match self.send(vec![Arc::clone(rows)], true).await {
+                Ok(times) => {
+                    let time = times.into_iter().next();
+                    return time.map_or(Err(CommitError::Unknown), result_at);
+                }
                 Err(failure) if failure.sent && failure.is_lock_conflict() && sent < MAX_SENDS => {
                     // The pause differs from change to change (jitter), so that two changes with
                     // conflicting locks do not conflict at the next attempt.
@@ -326,7 +320,7 @@ impl Committer {
                     self.db.clock.sleep(pause).await;
                     sent += 1;
                 }
-                answers => return answers,
+                Err(failure) => return self.result_of_failure(rows, &failure).await,
             }
         }
     }
