@@ -53,27 +53,20 @@ impl ConnectionFailures {
     /// Whether a connection that was idle for `idle_for` may be used. If another connection did not
     /// answer in time during this idle time, returns `false` without a ping. Otherwise, if another
     /// connection broke during the idle time, or if the idle time is at least `CHECK_AFTER_IDLE`,
-    /// sends a ping and waits for the answer.
-    ///
-    /// # Errors
-    /// Fails if the connection does not answer the ping. The connection must then be discarded.
-    pub(super) async fn is_usable(
-        &self,
-        connection: &mut PgConnection,
-        idle_for: Duration,
-    ) -> Result<bool, sqlx::Error> {
+    /// sends a ping, and returns whether the connection answers.
+    async fn is_usable(&self, connection: &mut PgConnection, idle_for: Duration) -> bool {
         if is_within(&self.silent, idle_for) {
-            return Ok(false);
+            return false;
         }
         if idle_for < CHECK_AFTER_IDLE && !is_within(&self.broken, idle_for) {
-            return Ok(true);
+            return true;
         }
         let ping = timeout(PING_TIMEOUT, connection.ping()).await;
         let ping = ping.unwrap_or_else(|_| Err(timed_out()));
         if let Err(error) = &ping {
             self.record_failure(error);
         }
-        ping.map(|()| true)
+        ping.is_ok()
     }
 }
 
@@ -157,14 +150,11 @@ impl managed::Manager for PostgresConnector {
         if metrics.age() >= MAX_CONNECTION_AGE {
             return Err(RecycleError::message("too old"));
         }
-        match self
-            .connection_failures
-            .is_usable(connection, metrics.last_used())
-            .await
-        {
-            Ok(true) => Ok(()),
-            Ok(false) | Err(_) => Err(RecycleError::message("perhaps dead")),
+        let failures = &self.connection_failures;
+        if failures.is_usable(connection, metrics.last_used()).await {
+            return Ok(());
         }
+        Err(RecycleError::message("perhaps dead"))
     }
 }
 
