@@ -168,15 +168,10 @@ impl Db {
     /// the statement fails, or if `PROBE_TIMEOUT` ends.
     pub(super) async fn probe<R: Record>(&self, sql: Sql) -> Option<R> {
         let rows = async {
-            match &self.engine {
-                DatabaseEngine::Postgres { probe, .. } => {
-                    decoded(&self.read_postgres(probe, sql.postgres, Vec::new()).await?)
-                }
-                DatabaseEngine::Sqlite(file) => {
-                    self.read_sqlite(file, sql.sqlite, Vec::new(), sqlite::decoded)
-                        .await
-                }
-            }
+            let DatabaseEngine::Postgres { probe, .. } = &self.engine else {
+                return self.all::<R>(sql, Vec::new()).await;
+            };
+            decoded(&self.read_postgres(probe, sql.postgres, Vec::new()).await?)
         };
         if let Ok(rows) = timeout(PROBE_TIMEOUT, rows).await {
             return rows.ok()?.into_iter().next();
