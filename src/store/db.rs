@@ -197,7 +197,7 @@ impl Db {
                 )
             }
             DatabaseEngine::Sqlite(file) => {
-                let values = self.sqlite_values(values).map_err(DbFailure::unsent)?;
+                let values = self.sqlite_values(values);
                 let job = move |transaction: &Transaction<'_>| {
                     sqlite::records(transaction, sql.sqlite, &values)
                 };
@@ -335,7 +335,7 @@ impl Db {
         values: Vec<Value>,
         decode: fn(&mut rusqlite::Rows<'_>) -> rusqlite::Result<T>,
     ) -> Result<T, DbFailure> {
-        let values = self.sqlite_values(values).map_err(DbFailure::unsent)?;
+        let values = self.sqlite_values(values);
         let answer = match timeout(self.statement_limit, file.read(sql, values, decode)).await {
             Ok(answer) => answer,
             Err(_) => Err(DbFailure::sent(sqlx::Error::PoolTimedOut)),
@@ -398,33 +398,28 @@ impl Db {
             })
     }
 
-    /// Converts parameters for `SQLite`: lists become JSON, with ids in hex.
-    fn sqlite_values(&self, values: Vec<Value>) -> Result<Vec<Value>, sqlx::Error> {
-        values
-            .into_iter()
-            .map(|value| match value {
-                Value::Now => Ok(Value::Int(self.clock.now().0)),
-                Value::Ids(it) => Ok(Value::Text(list(it.iter().map(|id| hex(Some(*id)))))),
-                Value::Texts(it) => Ok(Value::Text(list(it.into_iter().map(Json::from)))),
-                Value::MaybeIds(_)
-                | Value::MaybeInts(_)
-                | Value::MaybeTexts(_)
-                | Value::Bools(_) => Err(sqlx::Error::Protocol(
-                    "SQLite gets rows, not columns".to_owned(),
-                )),
-                Value::Int(_) | Value::Bool(_) | Value::Text(_) | Value::Id(_) => Ok(value),
-            })
-            .collect()
+    /// Converts parameters for `SQLite`: the lists `Ids` and `Texts` become JSON, with ids in hex.
+    fn sqlite_values(&self, values: Vec<Value>) -> Vec<Value> {
+        let hex = |id: Uuid| Json::from(id.simple().to_string());
+        let converted = values.into_iter().map(|value| match value {
+            Value::Now => Value::Int(self.clock.now().0),
+            Value::Ids(it) => Value::Text(list(it.into_iter().map(hex))),
+            Value::Texts(it) => Value::Text(list(it.into_iter().map(Json::from))),
+            Value::Int(_)
+            | Value::Bool(_)
+            | Value::Text(_)
+            | Value::Id(_)
+            | Value::MaybeIds(_)
+            | Value::MaybeInts(_)
+            | Value::MaybeTexts(_)
+            | Value::Bools(_) => value,
+        });
+        converted.collect()
     }
 }
 
 pub(super) fn list(values: impl Iterator<Item = Json>) -> String {
     Json::Array(values.collect()).to_string()
-}
-
-/// Converts an id to hex text for the SQL function `unhex`; `None` becomes null.
-pub(super) fn hex(id: Option<Uuid>) -> Json {
-    id.map_or(Json::Null, |id| Json::from(id.simple().to_string()))
 }
 
 /// Adds a record to the last group if it has the key of this group. Otherwise begins a new group.
