@@ -1,7 +1,7 @@
 //! Reads lists page by page. The statements for tasks and for requests first add up the sizes of
 //! the matching rows, and then load the rows that fit in the page.
 
-use std::ops::{Deref, DerefMut};
+use std::ops::Deref;
 
 use uuid::Uuid;
 
@@ -193,12 +193,6 @@ impl<T> Deref for Page<T> {
 
     fn deref(&self) -> &[T] {
         &self.rows
-    }
-}
-
-impl<T> DerefMut for Page<T> {
-    fn deref_mut(&mut self) -> &mut [T] {
-        &mut self.rows
     }
 }
 
