@@ -108,19 +108,15 @@ impl TreeSnapshot {
         let known: BTreeSet<TaskId> = self.rows.iter().map(|row| row.task_id).collect();
         let mut gaps = BTreeSet::new();
         let mut last: HashMap<TaskId, i64> = HashMap::new();
+        let first = (after == 0).then_some(0);
         for TreeItem { task_id, item, .. } in &self.items {
-            let before = last
-                .insert(*task_id, item.seq)
-                .or((after == 0).then_some(0));
+            let before = last.insert(*task_id, item.seq).or(first);
             if !known.contains(task_id) || before.is_some_and(|before| item.seq != before + 1) {
                 gaps.insert(*task_id);
             }
         }
         for row in &self.rows {
-            let last = last
-                .get(&row.task_id)
-                .copied()
-                .or((after == 0).then_some(0));
+            let last = last.get(&row.task_id).copied().or(first);
             if last.is_some_and(|last| last != row.last_seq) {
                 gaps.insert(row.task_id);
             }
