@@ -209,31 +209,26 @@ impl Settings {
         for (index, entry) in self.to.iter().enumerate() {
             let at = index.to_string();
             let place = ["notify", "to", &at];
-            if self
-                .to
-                .iter()
-                .take(index)
-                .any(|other| other.name == entry.name)
-                && !entry.name.is_empty()
-            {
+            let within = |key: &'static str| [&place[..], &[key]].concat();
+            let mut earlier = self.to.iter().take(index);
+            if !entry.name.is_empty() && earlier.any(|other| other.name == entry.name) {
                 let detail = format!("`{}` is the name of an entry above, too", entry.name);
-                mistakes.add(&[&place[..], &["name"]].concat(), detail);
+                mistakes.add(&within("name"), detail);
             }
             if entry.mail.is_some() && entry.webhook.is_none() && self.mail.is_none() {
                 let detail = "`notify.mail` is missing: it names the mail server";
-                mistakes.add(&[&place[..], &["mail"]].concat(), detail);
+                mistakes.add(&within("mail"), detail);
             }
             check_events(entry, &place, mistakes);
             check_times(entry, &place, mistakes);
             if let Some(webhook) = &entry.webhook {
-                let place = [&place[..], &["webhook"]].concat();
-                webhook.check(&place, mistakes);
+                webhook.check(&within("webhook"), mistakes);
             }
             if let Some(slack) = &entry.slack {
-                slack.check(&[&place[..], &["slack"]].concat(), mistakes);
+                slack.check(&within("slack"), mistakes);
             }
             if let Some(teams) = &entry.teams {
-                teams.check(&[&place[..], &["teams"]].concat(), mistakes);
+                teams.check(&within("teams"), mistakes);
             }
         }
     }
