@@ -74,11 +74,8 @@ fn body(message: &RoomMessage) -> Value {
             }
         }
     }
-    content.extend(
-        message
-            .unlisted_text()
-            .map(|unlisted_text| text_block(&unlisted_text, false)),
-    );
+    let unlisted = message.unlisted_text();
+    content.extend(unlisted.map(|text| text_block(&text, false)));
     card(&content, &actions(message))
 }
 
@@ -129,30 +126,19 @@ fn text_block(text: &str, strong: bool) -> Value {
 fn actions(message: &RoomMessage) -> Vec<Value> {
     let open =
         |title: &str, url: &str| json!({"type": "Action.OpenUrl", "title": title, "url": url});
-    if let Some(inbox) = message
-        .digest
-        .inbox
-        .as_deref()
-        .filter(|_| !message.shows_details())
+    if let Some(inbox) = &message.digest.inbox
+        && !message.shows_details()
     {
         return vec![open("Open the inbox", inbox)];
     }
     let only = message.digest.questions.len() == 1;
-    let numbered = message
-        .listed_questions()
-        .take(MAX_DETAILED_QUESTIONS)
-        .enumerate();
-    numbered
-        .filter_map(|(index, listed)| {
-            let url = listed.link()?;
-            let title = if only {
-                REVIEW.to_owned()
-            } else {
-                format!("{REVIEW} {}", index + 1)
-            };
-            Some(open(&title, url))
-        })
-        .collect()
+    let numbered = (1..).zip(message.listed_questions());
+    let detailed = numbered.take(MAX_DETAILED_QUESTIONS);
+    let actions = detailed.filter_map(|(number, listed)| match listed.link()? {
+        url if only => Some(open(REVIEW, url)),
+        url => Some(open(&format!("{REVIEW} {number}"), url)),
+    });
+    actions.collect()
 }
 
 #[cfg(test)]
