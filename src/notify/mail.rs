@@ -48,11 +48,8 @@ impl Mailer {
         id: &str,
         digest: &Digest,
     ) -> AttemptResult {
-        let Some(to) = address(person) else {
-            return unsendable();
-        };
-        let head = self.head(clock, to, person.language, id);
-        let mail = compose::mail(&head, digest);
+        let head = address(person).map(|to| self.head(clock, to, person.language, id));
+        let mail = head.and_then(|head| compose::mail(&head, digest));
         self.send_message(clock, mail).await
     }
 
@@ -115,24 +112,18 @@ impl Mailer {
     }
 
     async fn send_message(&self, clock: &dyn Clock, mail: Option<Message>) -> AttemptResult {
-        match mail {
-            Some(mail) => {
-                let text = mail.formatted();
-                self.server.send(clock, mail.envelope(), &text).await
-            }
-            None => unsendable(),
-        }
+        let Some(mail) = mail else {
+            return AttemptResult {
+                is_permanent_failure: true,
+                ..AttemptResult::without_status("the mail could not be built")
+            };
+        };
+        let text = mail.formatted();
+        self.server.send(clock, mail.envelope(), &text).await
     }
 }
 
 fn address(person: &Person) -> Option<Mailbox> {
     let email: Address = person.email.as_ref()?.parse().ok()?;
     Some(Mailbox::new(None, email))
-}
-
-fn unsendable() -> AttemptResult {
-    AttemptResult {
-        is_permanent_failure: true,
-        ..AttemptResult::without_status("the mail could not be built")
-    }
 }
