@@ -332,11 +332,8 @@ impl Store {
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn release(&self, owner: &str, tasks: &[TaskId]) -> Result<Vec<TaskId>, ReadError> {
         let ids = tasks.iter().map(|id| id.0).collect();
-        self.write_leases(
-            RELEASE,
-            vec![Value::Text(owner.to_owned()), Value::Ids(ids)],
-        )
-        .await
+        let values = vec![Value::Text(owner.to_owned()), Value::Ids(ids)];
+        self.write_leases(RELEASE, values).await
     }
 
     async fn write_leases(&self, sql: Sql, values: Vec<Value>) -> Result<Vec<TaskId>, ReadError> {

@@ -423,12 +423,8 @@ impl Store {
             Value::Text(target.to_owned()),
             Value::Ids(except),
         ];
-        if self
-            .db()
-            .one::<AnyRow>(HAS_WAITING, values.clone())
-            .await?
-            .is_none()
-        {
+        let waiting: Option<AnyRow> = self.db().one(HAS_WAITING, values.clone()).await?;
+        if waiting.is_none() {
             return Ok(0);
         }
         Ok(self.db().count_written(MAKE_WAITING_DUE, values).await?)

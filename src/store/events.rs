@@ -403,10 +403,8 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn first_event(&self, task: TaskId, seq: i64) -> Result<Option<i64>, ReadError> {
-        let found: Option<Number> = self
-            .db()
-            .one(FIRST_OF_CHANGE, vec![Value::Id(task.0), Value::Int(seq)])
-            .await?;
+        let values = vec![Value::Id(task.0), Value::Int(seq)];
+        let found: Option<Number> = self.db().one(FIRST_OF_CHANGE, values).await?;
         Ok(found.map(|found| found.event_number))
     }
 

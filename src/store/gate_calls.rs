@@ -256,11 +256,9 @@ impl Store {
             .iter()
             .max_by_key(|change| (change.quarantine_at, change.in_quarantine))
             .filter(|change| change.in_quarantine == Some(true));
+        let calls: Result<Vec<_>, ReadError> = calls.into_iter().map(call).collect();
         Ok(FoundCalls {
-            calls: calls
-                .into_iter()
-                .map(call)
-                .collect::<Result<_, ReadError>>()?,
+            calls: calls?,
             quarantined_by: newest.map(|change| TaskId(change.task_id)),
         })
     }

@@ -179,24 +179,18 @@ impl Store {
         limit: i64,
     ) -> Result<Vec<RequestId>, ReadError> {
         let before = Value::Id(before.map_or(Uuid::max(), |id| id.0));
-        let tenant_value = Value::Text(tenant.to_owned());
+        let head = [Value::Text(tenant.to_owned())];
         let end = [before, Value::Int(limit)];
         let users = from_ref(&person.user_id);
         let spellings = self.spellings(tenant, users).await?;
         let answered: Vec<[String; 1]> = spellings.into_iter().map(|name| [name]).collect();
-        let mut ids: Vec<Id> = self
-            .by_keys(ANSWERED, from_ref(&tenant_value), &answered, &end)
-            .await?;
+        let mut ids: Vec<Id> = self.by_keys(ANSWERED, &head, &answered, &end).await?;
         if all && person.decides_everything {
-            let values = [tenant_value].into_iter().chain(end).collect();
+            let values = head.into_iter().chain(end).collect();
             ids.append(&mut self.db().all(DECIDED, values).await?);
         } else if all {
             let keys = self.keys(tenant, person).await?;
-            ids.append(
-                &mut self
-                    .by_keys(OF_KEYS, from_ref(&tenant_value), &keys, &end)
-                    .await?,
-            );
+            ids.append(&mut self.by_keys(OF_KEYS, &head, &keys, &end).await?);
         }
         let mut ids: Vec<RequestId> = ids.into_iter().map(|id| RequestId(id.request_id)).collect();
         ids.sort_unstable_by_key(|id| std::cmp::Reverse(*id));

@@ -356,10 +356,8 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn agent_definition(&self, digest: &str) -> Result<Option<String>, ReadError> {
-        let row = self
-            .db()
-            .one::<Definition>(DEFINITION, vec![Value::Text(digest.to_owned())])
-            .await?;
+        let values = vec![Value::Text(digest.to_owned())];
+        let row: Option<Definition> = self.db().one(DEFINITION, values).await?;
         Ok(row.map(|row| row.definition))
     }
 

@@ -204,11 +204,9 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn request(&self, id: RequestId) -> Result<Option<RequestRow>, ReadError> {
-        Ok(self
-            .read_requests(REQUEST, vec![Value::Id(id.0), Value::Now])
-            .await?
-            .into_iter()
-            .next())
+        let values = vec![Value::Id(id.0), Value::Now];
+        let rows = self.read_requests(REQUEST, values).await?;
+        Ok(rows.into_iter().next())
     }
 
     /// Reads the open requests of a task and its descendants, in the order in which the requests
@@ -218,15 +216,11 @@ impl Store {
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn pending(&self, root: TaskId, task: TaskId) -> Result<Vec<RequestRow>, ReadError> {
         if root == task {
-            return self
-                .read_requests(PENDING_OF_ROOT, vec![Value::Id(root.0), Value::Now])
-                .await;
+            let values = vec![Value::Id(root.0), Value::Now];
+            return self.read_requests(PENDING_OF_ROOT, values).await;
         }
-        self.read_requests(
-            PENDING,
-            vec![Value::Id(root.0), Value::Id(task.0), Value::Now],
-        )
-        .await
+        let values = vec![Value::Id(root.0), Value::Id(task.0), Value::Now];
+        self.read_requests(PENDING, values).await
     }
 
     /// Reads the open requests of whole trees of a tenant, tree by tree. The requests of a tree are
@@ -288,13 +282,11 @@ impl Store {
         root: TaskId,
         person: &Viewer,
     ) -> Result<bool, ReadError> {
+        let user = slice::from_ref(&person.user_id);
         let values = vec![
             Value::Id(root.0),
             Value::Bool(person.decides_everything),
-            Value::Texts(
-                self.spellings(tenant, slice::from_ref(&person.user_id))
-                    .await?,
-            ),
+            Value::Texts(self.spellings(tenant, user).await?),
             Value::Texts(person.groups.clone()),
         ];
         let found: Option<AnyRow> = self.db().one(FIND_INVOLVED, values).await?;

@@ -81,11 +81,8 @@ impl Store {
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn session(&self, token_sha256: &str) -> Result<Option<String>, ReadError> {
         let values = vec![Value::Now, Value::Text(token_sha256.to_owned())];
-        Ok(self
-            .db()
-            .one::<Found>(FIND, values)
-            .await?
-            .map(|found| found.binding))
+        let found: Option<Found> = self.db().one(FIND, values).await?;
+        Ok(found.map(|found| found.binding))
     }
 
     /// Ends a session, if it exists.

@@ -200,10 +200,8 @@ impl Store {
     /// Reads the rows of a tree, without its items. `unreadable` has the tasks with a row that
     /// cannot be decoded completely.
     async fn tree_rows(&self, root: TaskId) -> Result<Option<TreeSnapshot>, ReadError> {
-        let records: Vec<JournalHead> = self
-            .db()
-            .all(ROWS, vec![Value::Id(root.0), Value::Now])
-            .await?;
+        let values = vec![Value::Id(root.0), Value::Now];
+        let records: Vec<JournalHead> = self.db().all(ROWS, values).await?;
         let Some(head) = records.iter().find(|record| record.task.id() == root) else {
             return Ok(None);
         };
