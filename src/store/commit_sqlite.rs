@@ -20,12 +20,12 @@ use super::statement;
 use super::task_columns::TASKS;
 use crate::task::change::Guard;
 
-const READ_TASK: &str = "select task_id, root_task_id, version, last_seq,
+const READ_TASK: &str = "select root_task_id, version, last_seq,
     exists (select 1 from credential c where c.task_id = agent_task.task_id) as credentials from agent_task
     where task_id = $1";
 
 const READ_REQUEST: &str =
-    "select request_id, status, expires_at from intervention_request where request_id = $1";
+    "select status, expires_at from intervention_request where request_id = $1";
 
 /// Inserts items. Runs before `UPDATE_TASKS`, so `{base}` is still the number of the tree's last
 /// event before this batch.
@@ -143,7 +143,6 @@ pub(super) fn statements() -> impl Iterator<Item = &'static str> {
 
 record! {
     struct TaskState {
-        task_id: Uuid,
         root_task_id: Uuid,
         version: i64,
         last_seq: i64,
@@ -153,7 +152,6 @@ record! {
 
 record! {
     struct StoredRequestState {
-        request_id: Uuid,
         status: String,
         expires_at: Option<i64>,
     }
@@ -221,18 +219,14 @@ fn read_state(
             grants.extend(found.into_iter().map(|grant| (line.grant_id, grant.uses)));
         }
         for line in &rows.tasks {
-            let found: Vec<TaskState> =
-                records(transaction, READ_TASK, &[Value::Id(line.task.task_id.0)])?;
-            tasks.extend(found.into_iter().map(|task| (task.task_id, task)));
+            let id = line.task.task_id.0;
+            let found: Vec<TaskState> = records(transaction, READ_TASK, &[Value::Id(id)])?;
+            tasks.extend(found.into_iter().map(|task| (id, task)));
         }
         for line in &rows.request_updates {
             let id = Value::Id(line.request_id);
             let found: Vec<StoredRequestState> = records(transaction, READ_REQUEST, &[id])?;
-            requests.extend(
-                found
-                    .into_iter()
-                    .map(|request| (request.request_id, request)),
-            );
+            requests.extend(found.into_iter().map(|request| (line.request_id, request)));
         }
     }
     Ok(StoredState {
@@ -297,8 +291,6 @@ fn ended_tasks<'b>(
 ) -> impl Iterator<Item = Uuid> + 'b {
     let lines = batch.iter().flat_map(|rows| &rows.tasks);
     let ended = lines.filter(|line| line.ends());
-    let found = ended.filter_map(|line| state.tasks.get(&line.task.task_id.0));
-    found
-        .filter(|task| task.credentials)
-        .map(|task| task.task_id)
+    let ids = ended.map(|line| line.task.task_id.0);
+    ids.filter(|id| state.tasks.get(id).is_some_and(|task| task.credentials))
 }
