@@ -283,10 +283,8 @@ impl Sender {
 
 /// Returns the time at which the entry's message about a request was due.
 fn due_since(state: &EntryState, row: &RequestRow) -> Time {
-    let due = state
-        .entry
-        .planned_message(row)
-        .and_then(|message| message.due_at);
+    let planned = state.entry.planned_message(row);
+    let due = planned.and_then(|message| message.due_at);
     due.unwrap_or(row.created_at)
 }
 

@@ -282,11 +282,7 @@ impl Sender {
             tracing::debug!(%error, "the times of messages could not be removed");
         }
         while !self.stop.is_cancelled()
-            && self
-                .store
-                .remove_spent_deliveries()
-                .await
-                .is_ok_and(|more| more)
+            && let Ok(true) = self.store.remove_spent_deliveries().await
         {}
     }
 }

@@ -345,11 +345,8 @@ impl Sender {
             return false;
         };
         let ids = claimed.iter().map(|one| one.id).collect();
-        let recorded = self
-            .store
-            .record_attempt(ids, first.lease_until, attempt)
-            .await;
-        let recorded = recorded.unwrap_or_else(|error| {
+        let recorded = self.store.record_attempt(ids, first.lease_until, attempt);
+        let recorded = recorded.await.unwrap_or_else(|error| {
             tracing::debug!(entry = name, %error, "an attempt could not be recorded");
             Vec::new()
         });
@@ -395,24 +392,22 @@ impl Sender {
             }
         };
         let Some(except) = except else { return };
-        match self
-            .store
-            .make_waiting_deliveries_due(&state.entry.name, except)
-            .await
-        {
+        let name = state.entry.name.as_str();
+        let made_due = self.store.make_waiting_deliveries_due(name, except);
+        match made_due.await {
             Ok(0) => {}
             Ok(count) => {
                 // This process claims the deliveries in its next pass, so that it makes the
                 // attempts itself. Only its own attempts tell it which messages are refused.
                 state.expect_due();
                 tracing::info!(
-                    entry = state.entry.name,
+                    entry = name,
                     count,
                     "the receiver accepts messages again: waiting deliveries are due"
                 );
             }
             Err(error) => {
-                tracing::debug!(entry = state.entry.name, %error, "waiting deliveries could not be made due");
+                tracing::debug!(entry = name, %error, "waiting deliveries could not be made due");
             }
         }
     }

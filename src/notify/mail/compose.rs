@@ -86,11 +86,8 @@ pub(super) fn mail(head: &MailHead<'_>, digest: &Digest) -> Option<Message> {
 
 pub(super) fn ping(head: MailHead<'_>) -> Option<Message> {
     let texts = MailTexts::for_language(head.language);
-    let html = page(
-        head.language,
-        texts.ping_subject,
-        &html! { p { (texts.ping) } },
-    );
+    let body = html! { p { (texts.ping) } };
+    let html = page(head.language, texts.ping_subject, &body);
     let subject = texts.ping_subject.to_owned();
     build(head, subject, &[], (format!("{}\r\n", texts.ping), html))
 }
@@ -181,16 +178,12 @@ fn question_url(question: &DigestQuestion) -> &str {
 }
 
 fn notes(texts: &'static MailTexts, digest: &Digest) -> [&'static str; 2] {
-    let linked = digest
-        .questions
-        .iter()
-        .any(|question| question.link.is_some());
-    let link_note = if linked {
-        texts.own_link
+    let mut questions = digest.questions.iter();
+    if questions.any(|question| question.link.is_some()) {
+        [texts.own_link, texts.reason]
     } else {
-        texts.sign_in
-    };
-    [link_note, texts.reason]
+        [texts.sign_in, texts.reason]
+    }
 }
 
 fn plain(texts: &'static MailTexts, subject: &str, digest: &Digest, limits: TextLimits) -> String {
