@@ -53,10 +53,8 @@ impl RoomMessage {
     pub(super) fn heading(&self) -> String {
         let (listed, unlisted) = (self.digest.questions.len(), self.digest.unlisted);
         let all = unlisted.saturating_add(u64::try_from(listed).unwrap_or(u64::MAX));
-        let open = self
-            .listed_questions()
-            .filter(ListedQuestion::is_open)
-            .count();
+        let questions = self.listed_questions();
+        let open = questions.filter(ListedQuestion::is_open).count();
         // A text about closed questions counts only the listed questions, because the outcomes of
         // unlisted questions are not known here.
         let counted = match unlisted {
@@ -131,22 +129,14 @@ impl ListedQuestion<'_> {
     /// Returns pairs of a label and a value: the question's kind, its times, and its outcome if it
     /// has one.
     pub(super) fn facts(&self) -> Vec<(&'static str, String)> {
-        let DigestQuestion {
-            kind,
-            created_at,
-            expires_at,
-            ..
-        } = self.question;
-        let mut facts = vec![("Kind", kind.as_str().replace('_', " "))];
-        facts.push(("Asked", format_time(*created_at, None)));
-        match (self.outcome, expires_at) {
-            (Some(outcome), _) if !outcome.is_open => {}
-            (_, Some(at)) => facts.push(("Answer by", format_time(*at, None))),
-            (_, None) => {}
+        let kind = self.question.kind.as_str().replace('_', " ");
+        let asked = format_time(self.question.created_at, None);
+        let mut facts = vec![("Kind", kind), ("Asked", asked)];
+        if let Some(at) = self.question.expires_at.filter(|_| self.is_open()) {
+            facts.push(("Answer by", format_time(at, None)));
         }
-        if let Some(outcome) = self.outcome {
-            facts.push(("State", outcome.text.clone()));
-        }
+        let state = self.outcome.map(|outcome| outcome.text.clone());
+        facts.extend(state.map(|text| ("State", text)));
         facts
     }
 }
