@@ -20,7 +20,6 @@ use crate::store::{ClaimedDelivery, DeliveryChannel, EventFilter, RequestRow};
 use crate::task::decision::Door;
 use crate::task::event_name::{REQUEST_CREATED, REQUEST_EXPIRING, REQUEST_WAITING};
 use crate::task::time::Time;
-use crate::task::user::UserIds;
 
 /// The part of a delivery's lease that is left for recording the attempt.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(5);
@@ -244,17 +243,13 @@ impl Entry {
     pub(super) fn selects(&self, request: &RequestRow, accounts: Option<&Directory>) -> bool {
         let (approvers, kind) = (&request.spec.terms.approvers, request.spec.kind);
         let (tenant, owner) = (request.tenant.as_str(), request.owner.as_str());
-        self.groups
-            .iter()
-            .any(|group| approvers.groups.contains(group))
-            || self
-                .users
-                .iter()
-                .map(|user| user_as_caller(user, tenant, accounts))
-                .any(|person| {
-                    may_decide(&person, tenant, owner, approvers).is_some()
-                        && may_take_any_action(&person, kind)
-                })
+        let approves = |group: &String| approvers.groups.contains(group);
+        let decides = |user: &String| {
+            let person = user_as_caller(user, tenant, accounts);
+            may_decide(&person, tenant, owner, approvers).is_some()
+                && may_take_any_action(&person, kind)
+        };
+        self.groups.iter().any(approves) || self.users.iter().any(decides)
     }
 }
 
@@ -271,10 +266,7 @@ pub(crate) fn user_as_caller(user: &str, tenant: &str, accounts: Option<&Directo
     let has_service_decider = || accounts.is_none_or(|all| all.has_service_decider(tenant));
     let decide = by_key.or(by_link).is_some() || has_service_decider();
     Caller {
-        user_id: accounts.map_or_else(
-            || UserIds::default().id(user),
-            |accounts| accounts.ids().id(user),
-        ),
+        user_id: accounts.map(Directory::ids).unwrap_or_default().id(user),
         tenant: tenant.to_owned(),
         groups: by_key.or(by_link).unwrap_or_default().to_vec(),
         via: None,
