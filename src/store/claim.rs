@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::change_rows::micros;
 use super::claim_statement::CLAIM;
 use super::db::{Sql, Value, sql};
-use super::record::record;
+use super::record::{SingleColumn, record};
 use super::{ReadError, Store, lock};
 use crate::task::id::TaskId;
 
@@ -82,12 +82,6 @@ returning task_id",
 };
 
 pub(super) const STATEMENTS: &[Sql] = &[CLAIM, SET_BEGUN, RENEW, RELEASE];
-
-record! {
-    struct LeasedTask {
-        task_id: Uuid,
-    }
-}
 
 record! {
     struct Candidate {
@@ -337,7 +331,7 @@ impl Store {
     }
 
     async fn write_leases(&self, sql: Sql, values: Vec<Value>) -> Result<Vec<TaskId>, ReadError> {
-        let rows: Vec<LeasedTask> = self.db().write(sql, values).await?;
-        Ok(rows.into_iter().map(|row| TaskId(row.task_id)).collect())
+        let ids: Vec<SingleColumn<Uuid>> = self.db().write(sql, values).await?;
+        Ok(ids.into_iter().map(|id| TaskId(id.0)).collect())
     }
 }

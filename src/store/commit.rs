@@ -24,7 +24,7 @@ use super::db::{DatabaseEngine, Db, DbFailure, Sql, Value, sql};
 use super::feed::Feed;
 use super::notices::EventFilters;
 use super::rows::ChangeRows;
-use super::{At, CommitError, StoppedTask, commit_postgres, commit_single, commit_sqlite, lock};
+use super::{CommitError, StoppedTask, commit_postgres, commit_single, commit_sqlite, lock};
 use crate::task::change::{Change, Committed, LeaseChange};
 use crate::task::id::TaskId;
 use crate::task::time::Time;
@@ -393,8 +393,7 @@ impl Committer {
             return Ok(None);
         };
         let values = vec![Value::Id(task), Value::Int(seq), Value::Id(rows.change)];
-        let found = self.db.one::<At>(FIND, values).await?;
-        Ok(found.map(|found| found.at))
+        self.db.value(FIND, values).await
     }
 }
 

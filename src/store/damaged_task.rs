@@ -55,12 +55,6 @@ record! {
     }
 }
 
-record! {
-    struct Body {
-        body: String,
-    }
-}
-
 /// Whether a journal has every item from 1 to `last_seq`. A journal with a gap must not be used:
 /// the missing item may be the start of a call.
 pub(super) fn is_complete(items: &[Item], last_seq: i64) -> bool {
@@ -115,9 +109,9 @@ impl Store {
         let Some(damaged_task) = self.task_without_journal(task).await? else {
             return Ok(None);
         };
-        let bodies: Vec<Body> = self.db().all(BODIES, vec![Value::Id(task.0)]).await?;
+        let bodies: Vec<String> = self.db().column(BODIES, vec![Value::Id(task.0)]).await?;
         Ok(Some(DamagedTask {
-            newer: bodies.iter().any(|body| is_newer(&body.body)),
+            newer: bodies.iter().any(|body| is_newer(body)),
             ..damaged_task
         }))
     }

@@ -17,8 +17,7 @@ use uuid::Uuid;
 
 use super::change_rows::micros;
 use super::db::{Sql, Value, sql};
-use super::delivery_list::DeliveryId;
-use super::record::{AnyRow, record};
+use super::record::{AnyRow, SingleColumn, record};
 use super::{ReadError, Store};
 use crate::task::id::{ChangeId, RequestId, TaskId};
 use crate::task::time::Time;
@@ -309,12 +308,6 @@ record! {
     }
 }
 
-record! {
-    struct Target {
-        target: String,
-    }
-}
-
 impl ClaimRecord {
     pub(super) fn claimed(self) -> ClaimedDelivery {
         ClaimedDelivery {
@@ -341,8 +334,7 @@ impl Store {
     /// [`ReadError`] when the database does not answer.
     pub async fn entries_with_due(&self, targets: &[String]) -> Result<Vec<String>, ReadError> {
         let values = vec![Value::Now, Value::Texts(targets.to_vec())];
-        let found: Vec<Target> = self.db().all(DUE, values).await?;
-        Ok(found.into_iter().map(|found| found.target).collect())
+        Ok(self.db().column(DUE, values).await?)
     }
 
     /// Claims at most `limit` due deliveries of an entry, the oldest first, each for `lease`. If
@@ -402,8 +394,8 @@ impl Store {
             Value::Int(counted),
             Value::Int(matches!(attempt.next, NextState::Postponed(_)).into()),
         ];
-        let recorded: Vec<DeliveryId> = self.db().write(RECORD, values).await?;
-        Ok(recorded.into_iter().map(|one| one.delivery_id).collect())
+        let recorded: Vec<SingleColumn<Uuid>> = self.db().write(RECORD, values).await?;
+        Ok(recorded.into_iter().map(|one| one.0).collect())
     }
 
     /// Makes an entry's deliveries due now if they wait for another attempt after two or more
@@ -451,8 +443,8 @@ impl Store {
             Value::Int(micros(ORPHAN_TIMEOUT)),
             Value::Texts(without_updates.to_vec()),
         ];
-        let dropped: Vec<Target> = self.db().write(DROP, values).await?;
-        Ok(dropped.into_iter().map(|dropped| dropped.target).collect())
+        let dropped: Vec<SingleColumn<String>> = self.db().write(DROP, values).await?;
+        Ok(dropped.into_iter().map(|target| target.0).collect())
     }
 
     /// Removes at most one batch of deliveries that ended long ago. Returns whether there may be

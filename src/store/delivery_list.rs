@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 use super::db::{Sql, Value, sql};
 use super::page::Page;
-use super::record::record;
+use super::record::{SingleColumn, record};
 use super::tasks::corrupt;
 use super::{ReadError, Store};
 use crate::task::event_name::{REQUEST_EXPIRING, REQUEST_WAITING};
@@ -260,12 +260,6 @@ record! {
     }
 }
 
-record! {
-    pub(super) struct DeliveryId {
-        pub(super) delivery_id: Uuid,
-    }
-}
-
 impl ResendFilter {
     /// Returns the parameters of `RESEND_ALL`: the time, the values of this filter, the maximum
     /// number of deliveries, and `after`. Only deliveries with ids greater than `after` become due.
@@ -370,9 +364,9 @@ impl Store {
         let (mut count, mut after) = (0, Uuid::nil());
         loop {
             let values = filter.values(Value::Now, limit, after);
-            let found: Vec<DeliveryId> = self.db().write(RESEND_ALL, values).await?;
+            let found: Vec<SingleColumn<Uuid>> = self.db().write(RESEND_ALL, values).await?;
             count += found.len();
-            let ids = found.iter().map(|changed| changed.delivery_id);
+            let ids = found.iter().map(|changed| changed.0);
             after = ids.max().unwrap_or(after);
             self.inner.feed.sender_wakeup.notify_one();
             if found.len() < BATCH {

@@ -278,12 +278,6 @@ impl MessageRecord {
     }
 }
 
-record! {
-    struct Number {
-        event_number: i64,
-    }
-}
-
 impl Store {
     /// Reads the events of a tree or subtree with numbers greater than `after`, in order. Stops
     /// before an event that cannot be decoded.
@@ -404,8 +398,7 @@ impl Store {
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn first_event(&self, task: TaskId, seq: i64) -> Result<Option<i64>, ReadError> {
         let values = vec![Value::Id(task.0), Value::Int(seq)];
-        let found: Option<Number> = self.db().one(FIRST_OF_CHANGE, values).await?;
-        Ok(found.map(|found| found.event_number))
+        Ok(self.db().value(FIRST_OF_CHANGE, values).await?)
     }
 
     /// Returns the number of the first event of the change that stored an idempotency key. `None`
@@ -418,7 +411,6 @@ impl Store {
             .into_iter()
             .map(|text| Value::Text(text.clone()));
         let values = texts.chain([Value::Id(key.task_id.0)]).collect();
-        let found: Option<Number> = self.db().one(FIRST_OF_KEY, values).await?;
-        Ok(found.map(|found| found.event_number))
+        Ok(self.db().value(FIRST_OF_KEY, values).await?)
     }
 }

@@ -19,7 +19,7 @@ use uuid::Uuid;
 use super::change_rows::micros;
 use super::db::{DatabaseEngine, Sql, Value, sql};
 use super::deliveries::{ClaimRecord, ClaimedDelivery, claimed_columns};
-use super::record::record;
+use super::record::{SingleColumn, record};
 use super::sql::request_changes;
 use super::sqlite::{count_written, records};
 use super::{ReadError, Store};
@@ -169,12 +169,6 @@ record! {
     }
 }
 
-record! {
-    struct NextAt {
-        next_at: i64,
-    }
-}
-
 impl Store {
     /// Claims the due deliveries of an entry to at most `limit` people, for the duration `lease`.
     /// Returns one list of deliveries for each message. If the earliest time of a person's next
@@ -277,8 +271,8 @@ fn claim(
     let (mut claimed, mut opened) = (Vec::new(), 0);
     for ((tenant, person), ids) in people {
         let key = [text(target), text(&tenant), text(&person)];
-        let next = records::<NextAt>(transaction, NEXT_AT.sqlite, &key)?;
-        let next = next.first().map_or(at, |row| row.next_at);
+        let next = records::<SingleColumn<i64>>(transaction, NEXT_AT.sqlite, &key)?;
+        let next = next.first().map_or(at, |next_at| next_at.0);
         if next > at {
             let due_at = next.min(at + pause);
             for id in ids {

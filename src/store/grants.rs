@@ -201,12 +201,6 @@ record! {
     }
 }
 
-record! {
-    struct Id {
-        grant_id: Uuid,
-    }
-}
-
 impl Record {
     fn row(self) -> Result<GrantRow, ReadError> {
         let corrupt = |what: &str| ReadError::Corrupt(format!("the {what} of a standing decision"));
@@ -261,8 +255,7 @@ impl IdsFirst for GrantSelection<'_> {
             Value::Id(before),
             Value::Int(limit),
         ];
-        let ids: Vec<Id> = store.db().all(IDS, values).await?;
-        Ok(ids.into_iter().map(|id| id.grant_id).collect())
+        Ok(store.db().column(IDS, values).await?)
     }
 
     async fn matching(

@@ -82,12 +82,6 @@ record! {
     }
 }
 
-record! {
-    struct UncertainUntilRecord {
-        doubted_at: Option<i64>,
-    }
-}
-
 /// The time up to which the history is uncertain, as this process last read it; 0 if the history is
 /// certain. After a restore or a promotion, the end of this history may be missing.
 #[derive(Clone, Debug, Default)]
@@ -228,21 +222,18 @@ pub(super) async fn load_uncertain_until(db: &Db, restored: bool) -> Result<(), 
             "the operator reported a restored database: calls that may have run need a decision"
         );
     }
-    let row: Option<UncertainUntilRecord> = db
-        .one(READ_UNCERTAIN_UNTIL, Vec::new())
-        .await
-        .map_err(failed)?;
-    db.uncertain_until.set(row.and_then(|row| row.doubted_at));
+    let read = db
+        .value::<Option<i64>>(READ_UNCERTAIN_UNTIL, Vec::new())
+        .await;
+    db.uncertain_until.set(read.map_err(failed)?.flatten());
     Ok(())
 }
 
 #[expect(clippy::disallowed_methods, reason = "as `execute_without_time_limit`")]
 async fn restore(db: &Db) -> Result<(), DbFailure> {
     let DatabaseEngine::Postgres { lists, .. } = &db.engine else {
-        return db
-            .write::<UncertainUntilRecord>(MARK_RESTORED, vec![Value::Now])
-            .await
-            .map(|_| ());
+        db.count_written(MARK_RESTORED, vec![Value::Now]).await?;
+        return Ok(());
     };
     let mut checked_out = lists.get().await.map_err(DbFailure::unsent)?;
     let connection = checked_out.connection().map_err(DbFailure::unsent)?;

@@ -105,7 +105,7 @@ pub use self::open_list::OpenRequest;
 pub use self::outage::Outage;
 pub use self::page::Page;
 pub use self::queries::{RequestFilter, RequestRow, TaskFilter};
-use self::record::record;
+use self::record::AnyRow;
 pub use self::resend_keys::{ResendKey, ResendTarget, StoredResend};
 pub use self::stopped::{StoppedTask, UNCOMMITTED};
 pub use self::tree::{TreeItem, TreeSnapshot};
@@ -173,18 +173,6 @@ const READY: Sql = Sql {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-record! {
-    struct Definition {
-        definition: String,
-    }
-}
-
-record! {
-    struct At {
-        at: i64,
-    }
 }
 
 impl Store {
@@ -357,8 +345,7 @@ impl Store {
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn agent_definition(&self, digest: &str) -> Result<Option<String>, ReadError> {
         let values = vec![Value::Text(digest.to_owned())];
-        let row: Option<Definition> = self.db().one(DEFINITION, values).await?;
-        Ok(row.map(|row| row.definition))
+        Ok(self.db().value(DEFINITION, values).await?)
     }
 
     /// Reads the database's clock.
@@ -366,15 +353,15 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn now(&self) -> Result<Time, ReadError> {
-        let row = self.db().one::<At>(NOW, vec![Value::Now]).await?;
-        row.map(|row| Time(row.at))
+        let at = self.db().value(NOW, vec![Value::Now]).await?;
+        at.map(Time)
             .ok_or_else(|| ReadError::Corrupt("the database did not return its time".to_owned()))
     }
 
     /// Whether the database answers in time and has the tables of the service. A Postgres must also
     /// accept writes.
     pub async fn ready(&self) -> bool {
-        self.db().probe::<At>(READY).await.is_some()
+        self.db().probe::<AnyRow>(READY).await.is_some()
     }
 
     /// Returns a receiver that is notified of each commit of this process to the tree of `root`.

@@ -1,6 +1,8 @@
 //! Reads rows of both engines (`SQLite` and Postgres) into structs.
 
-use sqlx::postgres::PgRow;
+use rusqlite::types::FromSql;
+use sqlx::postgres::{PgRow, Postgres};
+use sqlx::{Decode, Type};
 use uuid::Uuid;
 
 /// A type that can be read from a row of either engine.
@@ -49,4 +51,20 @@ pub(super) use record;
 record! {
     /// A row that is only counted.
     pub(super) struct AnyRow {}
+}
+
+/// A row with a single column.
+pub(super) struct SingleColumn<T>(pub(super) T);
+
+impl<T> Record for SingleColumn<T>
+where
+    T: FromSql + Type<Postgres> + for<'r> Decode<'r, Postgres> + Send + 'static,
+{
+    fn from_postgres(row: &PgRow) -> Result<Self, sqlx::Error> {
+        sqlx::Row::try_get(row, 0).map(Self)
+    }
+
+    fn from_sqlite(row: &rusqlite::Row<'_>) -> rusqlite::Result<Self> {
+        row.get(0).map(Self)
+    }
 }

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::db::{DatabaseEngine, Sql, Value, sql};
 use super::page::{IdsFirst, MAX_PAGE_BYTES, Page};
-use super::record::{Record, record};
+use super::record::{Record, SingleColumn, record};
 use super::requests::RequestRecord;
 use super::{ReadError, RequestFilter, RequestRow, Store};
 use crate::task::status::RequestStatus;
@@ -97,12 +97,6 @@ const MATCHING: Sql = sql!(
 pub(super) const STATEMENTS: &[Sql] = &[INBOX, OF_PERSON, OPEN, OF_TENANT, OF_TREES, MATCHING];
 
 record! {
-    pub(super) struct Id {
-        pub(super) request_id: Uuid,
-    }
-}
-
-record! {
     /// One item of a request in a page. `found` is the same in all records of the page: the number
     /// of matching requests, counted up to one more than the limit.
     struct ListedRecord {
@@ -144,7 +138,7 @@ impl IdsFirst for RequestSelection<'_> {
         let Self { filter, source } = self;
         let after = Value::Id(after);
         let tenant = Value::Text(filter.tenant.clone());
-        let mut ids: Vec<Id> = match source {
+        let mut ids: Vec<SingleColumn<Uuid>> = match source {
             RequestSource::Keys(sql, keys) => {
                 let end = [Value::Int(limit)];
                 store.by_keys(*sql, &[tenant, after], keys, &end).await?
@@ -163,10 +157,10 @@ impl IdsFirst for RequestSelection<'_> {
                 store.db().all(OF_TREES, values).await?
             }
         };
-        ids.sort_unstable_by_key(|id| id.request_id);
-        ids.dedup_by_key(|id| id.request_id);
+        ids.sort_unstable_by_key(|id| id.0);
+        ids.dedup_by_key(|id| id.0);
         ids.truncate(usize::try_from(limit).unwrap_or(0));
-        Ok(ids.into_iter().map(|id| id.request_id).collect())
+        Ok(ids.into_iter().map(|id| id.0).collect())
     }
 
     async fn matching(

@@ -7,7 +7,6 @@ use uuid::Uuid;
 
 use super::db::{Sql, Value, sql};
 use super::record::{AnyRow, record};
-use super::request_list::Id;
 use super::tasks::{corrupt, fact, names};
 use super::{ReadError, RequestFilter, RequestRow, Store};
 use crate::task::id::{RequestId, TaskId};
@@ -267,8 +266,8 @@ impl Store {
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn pending_ids_of(&self, roots: &[TaskId]) -> Result<Vec<RequestId>, ReadError> {
         let roots = Value::Ids(roots.iter().map(|root| root.0).collect());
-        let ids: Vec<Id> = self.db().all(PENDING_IDS_OF_ROOTS, vec![roots]).await?;
-        Ok(ids.into_iter().map(|id| RequestId(id.request_id)).collect())
+        let ids = self.db().column(PENDING_IDS_OF_ROOTS, vec![roots]).await?;
+        Ok(ids.into_iter().map(RequestId).collect())
     }
 
     /// Whether a person may decide, or has decided, a request of a tree. The table

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::db::{DatabaseEngine, Sql, Value, sql};
 use super::delivery_list::{RESEND, RESEND_ALL, ResendFilter};
-use super::record::record;
+use super::record::{SingleColumn, record};
 use super::sqlite::count_written;
 use super::{ReadError, Store};
 use crate::task::user::{UserId, UserKey};
@@ -180,12 +180,6 @@ record! {
     }
 }
 
-record! {
-    struct Counted {
-        count: i64,
-    }
-}
-
 impl ResendTarget {
     /// Returns the minimum number of deliveries that a POST must make due, so that the store keeps
     /// its key. This is 1 for a single delivery: if the delivery does not exist, the POST fails.
@@ -306,8 +300,9 @@ impl Store {
                 let (statement, rest) = target.on_postgres();
                 let mut values = key.values(Value::Now, target.least());
                 values.extend(rest);
-                let found = self.db().write::<Counted>(statement, values).await;
-                found.map(|found| found.first().map_or(0, |counted| counted.count))
+                let counts: Result<Vec<SingleColumn<i64>>, _> =
+                    self.db().write(statement, values).await;
+                counts.map(|counts| counts.first().map_or(0, |count| count.0))
             }
             DatabaseEngine::Sqlite(_) => {
                 let (target, key) = (target.clone(), key.clone());

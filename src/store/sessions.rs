@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use super::change_rows::micros;
 use super::db::{Sql, Value, sql};
-use super::record::record;
 use super::{ReadError, Store};
 
 const BEGIN: Sql = sql!(
@@ -47,12 +46,6 @@ returning expires_at",
 
 pub(super) const STATEMENTS: &[Sql] = &[BEGIN, FIND, END, REMOVE];
 
-record! {
-    struct Found {
-        binding: String,
-    }
-}
-
 impl Store {
     /// Begins a session that lasts for `life`.
     ///
@@ -81,8 +74,7 @@ impl Store {
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn session(&self, token_sha256: &str) -> Result<Option<String>, ReadError> {
         let values = vec![Value::Now, Value::Text(token_sha256.to_owned())];
-        let found: Option<Found> = self.db().one(FIND, values).await?;
-        Ok(found.map(|found| found.binding))
+        Ok(self.db().value(FIND, values).await?)
     }
 
     /// Ends a session, if it exists.

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::db::{Sql, Value, sql};
 use super::page::{IdsFirst, MAX_PAGE_BYTES, Page};
-use super::record::record;
+use super::record::{SingleColumn, record};
 use super::task_columns::TaskRecord;
 use super::{ReadError, Store, TaskFilter};
 use crate::task::change::TaskRow;
@@ -59,12 +59,6 @@ const MATCHING: Sql = sql!(
 pub(super) const STATEMENTS: &[Sql] = &[OF_USERS, OF_TENANT, OF_TREES, MATCHING];
 
 record! {
-    struct Id {
-        task_id: Uuid,
-    }
-}
-
-record! {
     /// A [`TaskRecord`] of a page. `found` is the number of matching tasks, counted up to one more
     /// than the limit.
     struct ListedRecord {
@@ -113,7 +107,7 @@ impl IdsFirst for TaskSelection<'_> {
         let (tenant, before) = (Value::Text(filter.tenant.clone()), Value::Id(before));
         let max_ids = usize::try_from(limit).unwrap_or(0);
         let limit = Value::Int(limit);
-        let mut ids: Vec<Id> = if !filter.roots.is_empty() {
+        let mut ids: Vec<SingleColumn<Uuid>> = if !filter.roots.is_empty() {
             let roots = Value::Ids(filter.roots.iter().map(|id| id.0).collect());
             let values = vec![tenant, before, limit, roots];
             store.db().all(OF_TREES, values).await?
@@ -125,9 +119,9 @@ impl IdsFirst for TaskSelection<'_> {
             let end = [before, limit];
             store.by_keys(OF_USERS, &[tenant], &users, &end).await?
         };
-        ids.sort_unstable_by_key(|id| Reverse(id.task_id));
+        ids.sort_unstable_by_key(|id| Reverse(id.0));
         ids.truncate(max_ids);
-        Ok(ids.into_iter().map(|id| id.task_id).collect())
+        Ok(ids.into_iter().map(|id| id.0).collect())
     }
 
     async fn matching(

@@ -84,12 +84,6 @@ pub struct TreeItem {
 }
 
 record! {
-    struct SizeRecord {
-        size: i64,
-    }
-}
-
-record! {
     struct EventRecord {
         task_id: Uuid,
         record: ItemRecord => flatten,
@@ -193,8 +187,8 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer.
     pub async fn tree_size(&self, root: TaskId) -> Result<i64, ReadError> {
-        let found: Option<SizeRecord> = self.db().one(SIZE, vec![Value::Id(root.0)]).await?;
-        Ok(found.map_or(0, |record| record.size))
+        let size = self.db().value(SIZE, vec![Value::Id(root.0)]).await?;
+        Ok(size.unwrap_or(0))
     }
 
     /// Reads the rows of a tree, without its items. `unreadable` has the tasks with a row that

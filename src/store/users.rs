@@ -64,12 +64,6 @@ pub(super) fn spelled(users: &[UserId]) -> [Value; 2] {
 }
 
 record! {
-    struct Spelling {
-        spelling: String,
-    }
-}
-
-record! {
     struct Unfolded {
         tenant: String,
         spelling: String,
@@ -92,9 +86,9 @@ impl Store {
         }
         let [names, keys] = spelled(users);
         let values = vec![Value::Text(tenant.to_owned()), names, keys];
-        let found: Vec<Spelling> = self.db().all(SPELLINGS, values).await?;
-        let spellings = found.into_iter().map(|found| found.spelling);
+        let spellings: Vec<String> = self.db().column(SPELLINGS, values).await?;
         let own: BTreeSet<String> = spellings
+            .into_iter()
             .filter(|spelling| users.iter().any(|user| user.is(spelling)))
             .collect();
         Ok(own.into_iter().collect())
