@@ -111,7 +111,7 @@ impl ChangeRows {
         for fact in facts {
             seq += 1;
             if let Fact::TaskStatus { status, .. } = &fact {
-                line.status = Some(status.as_str());
+                line.status = Some(*status);
                 line.status_seq = seq;
             }
             self.add_derived_rows(&fact, task_id, seq, updates);
@@ -300,7 +300,7 @@ impl TaskLine {
             return Some(());
         };
         self.agent_path = Some(serde_json::to_string(&new.agent_path).ok()?);
-        self.status = self.status.or(Some(TaskStatus::Running.as_str()));
+        self.status = self.status.or(Some(TaskStatus::Running));
         if self.task.lease == LeaseChange::Keep {
             self.task.lease = LeaseChange::Queue;
         }

@@ -39,12 +39,6 @@ pub(super) struct ChangeRows {
     pub(super) idempotency: Option<IdempotencyRow>,
 }
 
-const ENDS: [TaskStatus; 3] = [
-    TaskStatus::Completed,
-    TaskStatus::Failed,
-    TaskStatus::Canceled,
-];
-
 /// The effect of a change on one task's row.
 #[derive(Debug)]
 pub(super) struct TaskLine {
@@ -57,7 +51,7 @@ pub(super) struct TaskLine {
     /// in the root's line; 0 in all other lines.
     pub(super) events: i64,
     /// The new status; `None` if unchanged.
-    pub(super) status: Option<&'static str>,
+    pub(super) status: Option<TaskStatus>,
     /// The `seq` of the item that sets the status; 0 if no item does.
     pub(super) status_seq: i64,
     /// For a new task, the [`NewTask::agent_path`] as JSON.
@@ -230,7 +224,7 @@ impl TaskLine {
 
     /// Whether the task becomes terminal in this change. Its credentials are then deleted.
     pub(super) fn ends(&self) -> bool {
-        ENDS.iter().any(|end| self.status == Some(end.as_str()))
+        self.status.is_some_and(TaskStatus::is_terminal)
     }
 
     /// Whether this change sets a time from which a worker may claim the task: at once, when the
@@ -251,8 +245,7 @@ impl ChangeRows {
     pub(super) fn root_runs(&self) -> Option<bool> {
         let mut lines = self.tasks.iter();
         let root = lines.find(|line| line.task.task_id == self.root)?;
-        root.status
-            .map(|status| status == TaskStatus::Running.as_str())
+        root.status.map(|status| status == TaskStatus::Running)
     }
 
     /// Returns the new presence of the asker ([`TaskChange::asker`]), if the change sets it for the
@@ -322,13 +315,10 @@ impl ChangeRows {
     }
 
     pub(super) fn size(&self) -> usize {
-        let items: usize = self.items.iter().map(|item| item.body.len()).sum();
-        items
-            + self
-                .credentials
-                .iter()
-                .map(|line| line.sealed.text.len())
-                .sum::<usize>()
+        let items = self.items.iter().map(|item| item.body.len());
+        let credentials = self.credentials.iter();
+        let credentials = credentials.map(|line| line.sealed.text.len());
+        items.chain(credentials).sum()
     }
 
     /// Returns the task id and the `seq` of the first item; `None` if the change has no items.
