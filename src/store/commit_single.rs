@@ -351,21 +351,14 @@ pub(super) async fn write(
     batch: &[&ChangeRows],
     repeated: bool,
 ) -> Result<Vec<Option<i64>>, DbFailure> {
-    let mut sorted: Vec<usize> = (0..batch.len()).collect();
-    sorted.sort_by_key(|number| batch.get(*number).map(|rows| rows.root));
-    let rows: Vec<&ChangeRows> = sorted
-        .iter()
-        .filter_map(|number| batch.get(*number).copied())
-        .collect();
+    let mut sorted: Vec<(usize, &ChangeRows)> = batch.iter().copied().enumerate().collect();
+    sorted.sort_by_key(|(_, rows)| rows.root);
+    let (numbers, rows): (Vec<usize>, Vec<&ChangeRows>) = sorted.into_iter().unzip();
     let parts = Parts::for_batch(&rows);
     let times = send(db, parts.statement(), &parts.lists(), &rows, repeated).await?;
-    let mut answers = vec![None; batch.len()];
-    for (number, time) in sorted.into_iter().zip(times) {
-        if let Some(answer) = answers.get_mut(number) {
-            *answer = time;
-        }
-    }
-    Ok(answers)
+    let mut answers: Vec<_> = numbers.into_iter().zip(times).collect();
+    answers.sort_unstable_by_key(|(number, _)| *number);
+    Ok(answers.into_iter().map(|(_, time)| time).collect())
 }
 
 #[cfg(test)]
