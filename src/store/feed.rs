@@ -247,11 +247,8 @@ impl Feed {
 
     pub(super) fn deliver_delta(&self, delta: Arc<Delta>) {
         let trees = lock(&self.trees);
-        if let Some(deltas) = trees
-            .channels
-            .get(&delta.root_task_id)
-            .and_then(|channels| channels.deltas.as_ref())
-        {
+        let channels = trees.channels.get(&delta.root_task_id);
+        if let Some(deltas) = channels.and_then(|channels| channels.deltas.as_ref()) {
             // The send fails if the tree has no listener. Then the delta is not needed.
             let _ = deltas.send(delta);
         }
@@ -360,12 +357,9 @@ impl Feed {
 
     pub(super) fn subscribed_trees(&self) -> Vec<TaskId> {
         let trees = lock(&self.trees);
-        trees
-            .channels
-            .iter()
-            .filter(|(_, channels)| channels.has_listeners())
-            .map(|(root, _)| *root)
-            .collect()
+        let all = trees.channels.iter();
+        let subscribed = all.filter(|(_, channels)| channels.has_listeners());
+        subscribed.map(|(root, _)| *root).collect()
     }
 
     /// Records the number of the tree's last event, as just read from the database. If this number

@@ -64,17 +64,10 @@ impl Feed {
         }
         self.deliver_requests(tenant, &ids);
         self.with_replicas(|replicas| {
-            let now = Instant::now();
-            if replicas
-                .inboxes
-                .get(tenant)
-                .is_some_and(|until| now < *until)
-            {
-                let requests = replicas
-                    .outgoing
-                    .requests
-                    .entry(tenant.to_owned())
-                    .or_default();
+            let until = replicas.inboxes.get(tenant);
+            if until.is_some_and(|until| Instant::now() < *until) {
+                let requests = &mut replicas.outgoing.requests;
+                let requests = requests.entry(tenant.to_owned()).or_default();
                 requests.extend(ids.iter());
             }
         });
@@ -101,11 +94,8 @@ impl Feed {
         &self,
         tenants: impl IntoIterator<Item = String>,
     ) {
-        record(
-            &mut lock(&self.replicas).inboxes,
-            tenants,
-            MAX_REMOTE_SUBSCRIPTIONS,
-        );
+        let mut replicas = lock(&self.replicas);
+        record(&mut replicas.inboxes, tenants, MAX_REMOTE_SUBSCRIPTIONS);
     }
 
     pub(super) fn subscribed_inboxes(&self) -> Vec<String> {

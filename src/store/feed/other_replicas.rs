@@ -77,11 +77,8 @@ impl OtherReplicas {
     /// notifications.
     pub(super) fn record_subscriptions(&mut self, roots: Vec<TaskId>) {
         let new: HashSet<_> = roots.iter().copied().collect();
-        record(
-            &mut self.tree_subscriptions,
-            roots,
-            MAX_REMOTE_SUBSCRIPTIONS,
-        );
+        let known = &mut self.tree_subscriptions;
+        record(known, roots, MAX_REMOTE_SUBSCRIPTIONS);
         let outgoing = &mut self.outgoing;
         self.unsent.retain(|commit| {
             let is_wanted = new.contains(&commit.root);
