@@ -243,13 +243,13 @@ impl Entry {
     pub(super) fn selects(&self, request: &RequestRow, accounts: Option<&Directory>) -> bool {
         let (approvers, kind) = (&request.spec.terms.approvers, request.spec.kind);
         let (tenant, owner) = (request.tenant.as_str(), request.owner.as_str());
-        let approves = |group: &String| approvers.groups.contains(group);
+        let is_approver = |group: &String| approvers.groups.contains(group);
         let decides = |user: &String| {
             let person = user_as_caller(user, tenant, accounts);
             may_decide(&person, tenant, owner, approvers).is_some()
                 && may_take_any_action(&person, kind)
         };
-        self.groups.iter().any(approves) || self.users.iter().any(decides)
+        self.groups.iter().any(is_approver) || self.users.iter().any(decides)
     }
 }
 

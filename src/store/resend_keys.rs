@@ -111,6 +111,7 @@ const RESEND_WITH_KEY: Sql = Sql::on_postgres(resend_on_postgres!(
     "
     update delivery d set
         attempts = case when d.state = 'due' then d.attempts else 0 end,
+        came_early = case when d.state = 'due' then d.came_early else 0 end,
         lease_until = case when d.state = 'due' and d.lease_until > d.due_at then d.lease_until end,
         due_at = case when d.state = 'due' and d.due_at < m.at then d.due_at else m.at end,
         created_at = case when d.state = 'due' then d.created_at else m.at end,

@@ -96,12 +96,11 @@ impl Decisions<'_> {
         };
         let mut read = Some((row, journal));
         for number in 0..MAX_TRIES {
-            let (row, journal) = match read.take() {
-                Some(read) => read,
-                None => {
-                    let read = self.engine.store.request_with_journal(request).await?;
-                    read.ok_or(Refusal::NotFound)?
-                }
+            let (row, journal) = if let Some(read) = read.take() {
+                read
+            } else {
+                let read = self.engine.store.request_with_journal(request).await?;
+                read.ok_or(Refusal::NotFound)?
             };
             let tried = decider.try_decision(&row, journal, &answer, key.as_ref(), number == 0);
             if let Some(accepted) = tried.await? {

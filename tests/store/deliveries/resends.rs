@@ -85,25 +85,38 @@ async fn resend_ends_the_wait_that_a_receiver_asked_for(fixture: StoreFixture) {
 async fn resend_of_an_ended_delivery_forgets_that_it_was_attempted_early_and_of_a_waiting_one_does_not(
     fixture: StoreFixture,
 ) {
-    two(&fixture).await;
-    for one in claim(&fixture, 4).await {
-        assert!(record(&fixture, &one, NextState::Postponed(Duration::ZERO)).await);
+    for has_key in [false, true] {
+        two(&fixture).await;
+        for one in claim(&fixture, 4).await {
+            assert!(record(&fixture, &one, NextState::Postponed(Duration::ZERO)).await);
+        }
+        let [ended, waiting] = &claim(&fixture, 4).await[..] else {
+            panic!("two are due")
+        };
+        assert!(ended.came_early && waiting.came_early);
+        record(&fixture, ended, NextState::Dead).await;
+        record(&fixture, waiting, NextState::Again(HOUR)).await;
+        for (one, key) in [(ended, "ended"), (waiting, "waiting")] {
+            if has_key {
+                let (target, key) = (ResendTarget::One(one.id), resend_key("ops", key));
+                let resent = fixture.store.resend_with_key(&target, &key).await;
+                assert_eq!(resent.unwrap(), Some(1));
+            } else {
+                assert!(fixture.store.resend("acme", one.id).await.unwrap());
+            }
+        }
+        let mut early = Vec::new();
+        for one in claim(&fixture, 4).await {
+            early.push((one.id == waiting.id, one.came_early));
+            record(&fixture, &one, NextState::Sent).await;
+        }
+        early.sort_unstable();
+        assert_eq!(
+            early,
+            [(false, false), (true, true)],
+            "with a key: {has_key}"
+        );
     }
-    let [ended, waiting] = &claim(&fixture, 4).await[..] else {
-        panic!("two are due")
-    };
-    assert!(ended.came_early && waiting.came_early);
-    record(&fixture, ended, NextState::Dead).await;
-    record(&fixture, waiting, NextState::Again(HOUR)).await;
-    for one in [ended, waiting] {
-        assert!(fixture.store.resend("acme", one.id).await.unwrap());
-    }
-    let mut early = Vec::new();
-    for one in claim(&fixture, 4).await {
-        early.push((one.id == waiting.id, one.came_early));
-    }
-    early.sort_unstable();
-    assert_eq!(early, [(false, false), (true, true)]);
 }
 
 #[apply(both)]
