@@ -210,7 +210,7 @@ pub fn load(
     check::all(&mut config, &root, &mut mistakes);
     check_rules::check_remembered_conditions(&root, &inserted, &mut mistakes);
     warnings::check_settings(&config, &root, &mut mistakes);
-    complete_settings(&mut config, &root, environment, &directory, &mut mistakes);
+    complete_settings(&mut config, &root, &mut mistakes);
     check_parts::credential_references(&config, &root, &mut mistakes);
     check_gates::credentials(&config, &mut mistakes);
     correct_indexes(&root, mistakes.found.iter_mut().skip(found_before));
@@ -313,13 +313,8 @@ fn read_sections(root: &mut Node, mistakes: &mut Mistakes) -> Config {
 
 /// Completes the settings: the models' names, the tools' unexpanded definitions, relative paths,
 /// the database's URL, and the variables that are passed on to shell tools and MCP servers.
-fn complete_settings(
-    config: &mut Config,
-    root: &Node,
-    environment: &Environment,
-    directory: &Path,
-    mistakes: &mut Mistakes,
-) {
+fn complete_settings(config: &mut Config, root: &Node, mistakes: &mut Mistakes) {
+    let (environment, directory) = (&config.environment, &config.directory);
     let place = |path: &[&str], text: &str| resolve_path(root, path, text, directory);
     for (name, model) in &mut config.models {
         if let Some(script) = model
