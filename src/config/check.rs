@@ -226,21 +226,14 @@ fn database(config: &Config, mistakes: &mut Mistakes) {
             "expected `sqlite://<file>` or `postgres://user@host/db`",
         );
     }
-    at_least_one(
-        &["database", "max_connections"],
-        database.max_connections,
-        mistakes,
-    );
-    positive(
-        &["database", "acquire_timeout"],
-        database.acquire_timeout,
-        mistakes,
-    );
-    positive(
-        &["database", "statement_timeout"],
-        database.statement_timeout,
-        mistakes,
-    );
+    let max_connections = database.max_connections;
+    at_least_one(&["database", "max_connections"], max_connections, mistakes);
+    for (key, timeout) in [
+        ("acquire_timeout", database.acquire_timeout),
+        ("statement_timeout", database.statement_timeout),
+    ] {
+        positive(&["database", key], timeout, mistakes);
+    }
 }
 
 fn secrets(config: &Config, mistakes: &mut Mistakes) {
@@ -309,53 +302,38 @@ fn check_provider_keys(name: &str, model: &model::Settings, node: &Node, mistake
         node.get(key)
             .is_some_and(|value| !matches!(value.kind, Kind::Null))
     };
+    let mut add =
+        |below: &[&str], detail: &str| mistakes.add(&[&["models", name], below].concat(), detail);
     if model.provider == Provider::Scripted {
         if !has("script") {
-            mistakes.add(
-                &["models", name],
-                "`script` is missing: a scripted model has a file, or `builtin:refunds`",
-            );
+            let detail = "`script` is missing: a scripted model has a file, or `builtin:refunds`";
+            add(&[], detail);
         }
     } else {
         if !has("model") {
-            mistakes.add(
-                &["models", name],
-                "`model` is missing: the model's name at its provider",
-            );
+            add(&[], "`model` is missing: the model's name at its provider");
         }
         if has("script") {
-            mistakes.add(
-                &["models", name, "script"],
-                "only a `scripted` model has a `script`",
-            );
+            add(&["script"], "only a `scripted` model has a `script`");
         }
     }
-    if model
-        .script
-        .as_ref()
-        .is_some_and(|script| script.starts_with("builtin:") && script != "builtin:refunds")
-    {
-        mistakes.add(
-            &["models", name, "script"],
-            "there is one built-in script, `builtin:refunds`",
-        );
+    let is_unknown =
+        |script: &String| script.starts_with("builtin:") && script != "builtin:refunds";
+    if model.script.as_ref().is_some_and(is_unknown) {
+        let detail = "there is one built-in script, `builtin:refunds`";
+        add(&["script"], detail);
     }
-    if model
-        .base_url
-        .as_ref()
-        .is_some_and(|url| parse_http_url(url).is_none())
-    {
-        mistakes.add(
-            &["models", name, "base_url"],
-            "expected an address such as `https://api.openai.com/v1`",
-        );
+    let is_no_url = |url: &String| parse_http_url(url).is_none();
+    if model.base_url.as_ref().is_some_and(is_no_url) {
+        let detail = "expected an address such as `https://api.openai.com/v1`";
+        add(&["base_url"], detail);
     }
     for key in ["model", "base_url", "script"] {
         let is_empty = node
             .get(key)
             .is_some_and(|value| !value.broken && value.text().is_some_and(str::is_empty));
         if is_empty {
-            mistakes.add(&["models", name, key], format!("`{key}` is empty"));
+            add(&[key], &format!("`{key}` is empty"));
         }
     }
 }
