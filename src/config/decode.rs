@@ -177,7 +177,7 @@ impl<'de> de::Deserializer<'de> for Reader<'de> {
                 (_, _, number) => visitor.visit_f64(number.unwrap_or(f64::NAN)),
             },
             Kind::Text(text) => visitor.visit_borrowed_str(text),
-            Kind::List(elements) => visitor.visit_seq(Elements { elements, next: 0 }),
+            Kind::List(elements) => visitor.visit_seq(Elements(elements.iter().enumerate())),
             Kind::Map(entries) => visitor.visit_map(Entries {
                 entries: entries.iter(),
                 value: None,
@@ -243,10 +243,7 @@ impl<'de> de::Deserializer<'de> for Reader<'de> {
 }
 
 /// Iterates over the elements of a list, without the broken elements.
-struct Elements<'n> {
-    elements: &'n [Node],
-    next: usize,
-}
+struct Elements<'n>(std::iter::Enumerate<std::slice::Iter<'n, Node>>);
 
 impl<'de> de::SeqAccess<'de> for Elements<'de> {
     type Error = DecodeFault;
@@ -255,17 +252,12 @@ impl<'de> de::SeqAccess<'de> for Elements<'de> {
         &mut self,
         seed: T,
     ) -> Result<Option<T::Value>, DecodeFault> {
-        while let Some(node) = self.elements.get(self.next) {
-            let index = self.next;
-            self.next += 1;
-            if !node.broken {
-                return seed
-                    .deserialize(Reader(node))
-                    .map(Some)
-                    .map_err(|fault| fault.within(index.to_string()));
-            }
-        }
-        Ok(None)
+        let Some((index, node)) = self.0.find(|(_, node)| !node.broken) else {
+            return Ok(None);
+        };
+        seed.deserialize(Reader(node))
+            .map(Some)
+            .map_err(|fault| fault.within(index.to_string()))
     }
 }
 
