@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use granit_parser::{Event, Parser, ScalarStyle, Span, Tag};
-use serde_json::{Map, Number, Value};
+use serde_json::{Number, Value};
 
 use crate::world::Mistakes;
 
@@ -171,13 +171,11 @@ impl Node {
             Kind::Bool(value) => Value::Bool(*value),
             Kind::Number(number) => Value::Number(number.clone()),
             Kind::Text(text) => Value::String(text.clone()),
-            Kind::List(elements) => Value::Array(elements.iter().map(Self::to_json).collect()),
-            Kind::Map(entries) => Value::Object(
-                entries
-                    .iter()
-                    .map(|entry| (entry.key.clone(), entry.node.to_json()))
-                    .collect::<Map<_, _>>(),
-            ),
+            Kind::List(elements) => elements.iter().map(Self::to_json).collect(),
+            Kind::Map(entries) => entries
+                .iter()
+                .map(|entry| (entry.key.clone(), entry.node.to_json()))
+                .collect(),
         }
     }
 }

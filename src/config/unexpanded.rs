@@ -4,9 +4,9 @@
 //! be secret ([`is_secret`]) and comes from a variable or a flag, the JSON has the name of the
 //! variable or flag.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::tree::{Kind, Node, Origin};
+use super::tree::{Kind, MapEntry, Node, Origin};
 
 /// Stands in the JSON in place of a key, token or password ([`is_key`]) from the file whose text is
 /// not exactly `${NAME}`. With the text itself, the digest of the JSON could be used to test
@@ -33,24 +33,16 @@ fn json(node: &Node, place: &mut Vec<String>) -> Value {
             Origin::File { .. } => node.to_json(),
         },
         Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Text(_) => node.to_json(),
-        Kind::List(elements) => Value::Array(
+        Kind::List(elements) => {
+            let elements = elements.iter().enumerate();
             elements
-                .iter()
-                .enumerate()
                 .map(|(index, element)| below(element, index.to_string(), place))
-                .collect(),
-        ),
-        Kind::Map(entries) => Value::Object(
-            entries
-                .iter()
-                .map(|entry| {
-                    (
-                        entry.key.clone(),
-                        below(&entry.node, entry.key.clone(), place),
-                    )
-                })
-                .collect::<Map<_, _>>(),
-        ),
+                .collect()
+        }
+        Kind::Map(entries) => entries
+            .iter()
+            .map(|MapEntry { key, node, .. }| (key.clone(), below(node, key.clone(), place)))
+            .collect(),
     }
 }
 
