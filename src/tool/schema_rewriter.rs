@@ -320,30 +320,22 @@ impl Rewriter<'_> {
         let Value::Array(schemas) = list else {
             return list.clone();
         };
-        Value::Array(
-            schemas
-                .iter()
-                .enumerate()
-                .map(|(index, schema)| {
-                    self.rewrite_one(schema, &pointer(at, &index.to_string()), is_child)
-                })
-                .collect(),
-        )
+        let schemas = schemas.iter().enumerate();
+        let rewritten = schemas.map(|(index, schema)| {
+            self.rewrite_one(schema, &pointer(at, &index.to_string()), is_child)
+        });
+        rewritten.collect()
     }
 
     fn rewrite_map(&mut self, map: &Value, at: &str, is_child: bool) -> Value {
         let Value::Object(schemas) = map else {
             return map.clone();
         };
-        Value::Object(
-            schemas
-                .iter()
-                .map(|(name, schema)| {
-                    let schema = self.rewrite_one(schema, &pointer(at, name), is_child);
-                    (name.clone(), schema)
-                })
-                .collect(),
-        )
+        let rewritten = schemas.iter().map(|(name, schema)| {
+            let schema = self.rewrite_one(schema, &pointer(at, name), is_child);
+            (name.clone(), schema)
+        });
+        rewritten.collect()
     }
 
     fn rewrite_one(&mut self, schema: &Value, at: &str, is_child: bool) -> Value {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum OrderedValue {
@@ -39,14 +39,10 @@ impl From<&OrderedValue> for Value {
         match value {
             OrderedValue::Text(text) => Self::String(text.clone()),
             OrderedValue::List(elements) => elements.iter().map(Self::from).collect(),
-            OrderedValue::Object(members) => {
-                let members = members.iter();
-                Self::Object(
-                    members
-                        .map(|(name, value)| (name.clone(), value.into()))
-                        .collect::<Map<_, _>>(),
-                )
-            }
+            OrderedValue::Object(members) => members
+                .iter()
+                .map(|(name, value)| (name.clone(), Self::from(value)))
+                .collect(),
             OrderedValue::Scalar(value) => value.clone(),
         }
     }
