@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use url::Url;
 
 use super::check_parts::{check_name, is_glob, is_name};
@@ -283,30 +283,22 @@ fn insert_tool(config: &mut Config, exposed_name: &str, settings: catalog::Setti
         let kept = ["url", "headers", "oauth", "command", "working_dir", "env"];
         members.retain(|key, _| kept.contains(&key.as_str()));
     }
-    let mut definition = config.unexpanded(&["tools", exposed_name]);
-    if !definition.is_object() {
-        definition = Value::Object(Map::new());
-    }
-    let has_description = definition.get("description").is_some();
-    if let Some(members) = definition.as_object_mut() {
-        if !has_description {
-            members.insert(
-                "description".to_owned(),
-                escape_variables(&json!(settings.description)),
-            );
-        }
-        let parameters = settings.parameters.clone().unwrap_or_default();
-        members.insert("parameters".to_owned(), escape_variables(&parameters));
-        members.insert("effect".to_owned(), json!(settings.effect.as_str()));
-        let mcp = json!({
-            "server": mcp.server, "tool": mcp.tool, "digest": reviewed.digest, "reach": server_settings,
-        });
-        members.insert("mcp".to_owned(), mcp);
-    }
+    let written = config.unexpanded(&["tools", exposed_name]);
+    let mut definition = written.as_object().cloned().unwrap_or_default();
+    definition
+        .entry("description")
+        .or_insert_with(|| escape_variables(&json!(settings.description)));
+    let parameters = settings.parameters.clone().unwrap_or_default();
+    definition.insert("parameters".to_owned(), escape_variables(&parameters));
+    definition.insert("effect".to_owned(), json!(settings.effect.as_str()));
+    let mcp = json!({
+        "server": mcp.server, "tool": mcp.tool, "digest": reviewed.digest, "reach": server_settings,
+    });
+    definition.insert("mcp".to_owned(), mcp);
     if let Some(root) = config.unexpanded.as_object_mut() {
         let tools = root.entry("tools").or_insert_with(|| json!({}));
         if let Some(tools) = tools.as_object_mut() {
-            tools.insert(exposed_name.to_owned(), definition);
+            tools.insert(exposed_name.to_owned(), Value::Object(definition));
         }
     }
     config.tools.insert(exposed_name.to_owned(), settings);
