@@ -68,24 +68,21 @@ fn check_keys(node: &mut Node, keys: &[&str], place: &[String], mistakes: &mut M
         return;
     }
     for key in keys {
-        let is_missing = match node.get(key) {
-            None => true,
-            Some(value) => {
-                matches!(&value.kind, Kind::Text(text) if text.trim().is_empty() && !value.broken)
-                    || matches!(&value.kind, Kind::List(list) if list.is_empty())
-                    || matches!(&value.kind, Kind::Map(map) if map.is_empty())
-            }
-        };
-        if !is_missing {
-            continue;
-        }
         let mut key_path: Vec<&str> = place.iter().map(String::as_str).collect();
-        if let Some(value) = node.get_mut(key) {
+        let Some(value) = node.get_mut(key) else {
+            mistakes.add(&key_path, format!("`{key}` is missing"));
+            continue;
+        };
+        let is_empty = match &value.kind {
+            Kind::Text(text) => text.trim().is_empty() && !value.broken,
+            Kind::List(list) => list.is_empty(),
+            Kind::Map(map) => map.is_empty(),
+            Kind::Null | Kind::Bool(_) | Kind::Number(_) => false,
+        };
+        if is_empty {
             value.broken = true;
             key_path.push(key);
             mistakes.add(&key_path, format!("`{key}` is empty"));
-        } else {
-            mistakes.add(&key_path, format!("`{key}` is missing"));
         }
     }
 }
