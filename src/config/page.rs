@@ -100,21 +100,13 @@ struct NestedMap<'s> {
 /// Returns the schema of the settings that a property holds: directly, by name, or in a list.
 fn nested_map<'s>(property: &'s Value, schema: &'s Value) -> NestedMap<'s> {
     let own = resolved(property, schema);
-    if let Some(values) = own.get("additionalProperties").filter(|it| it.is_object()) {
-        let schema = resolved(values, schema);
-        return NestedMap {
-            schema,
-            step: ".<name>",
-        };
-    }
-    if let Some(items) = own.get("items") {
-        let schema = resolved(items, schema);
-        return NestedMap { schema, step: "[]" };
-    }
-    NestedMap {
-        schema: own,
-        step: "",
-    }
+    let values = own.get("additionalProperties").filter(|it| it.is_object());
+    let (schema, step) = match (values, own.get("items")) {
+        (Some(values), _) => (resolved(values, schema), ".<name>"),
+        (None, Some(items)) => (resolved(items, schema), "[]"),
+        (None, None) => (own, ""),
+    };
+    NestedMap { schema, step }
 }
 
 fn description(property: &Value) -> String {
