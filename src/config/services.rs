@@ -66,14 +66,12 @@ impl Config {
         let mut specs: Vec<ToolSpec> = Vec::new();
         for (name, agent) in &self.agents {
             let services = self.services(name, |_| None);
-            for spec in request_kinds(&agent.human)
-                .into_iter()
-                .filter_map(|kind| Some(human::catalog_entry(kind, &services)?.spec))
-            {
-                if !specs
-                    .iter()
-                    .any(|known| known.name == spec.name && known.parameters == spec.parameters)
-                {
+            let kinds = request_kinds(&agent.human).into_iter();
+            for spec in kinds.filter_map(|kind| Some(human::catalog_entry(kind, &services)?.spec)) {
+                let is_same = |known: &ToolSpec| {
+                    known.name == spec.name && known.parameters == spec.parameters
+                };
+                if !specs.iter().any(is_same) {
                     specs.push(spec);
                 }
             }
@@ -107,20 +105,12 @@ impl Config {
     ) -> BTreeMap<&'c str, BTreeSet<&'c str>> {
         let mut takers: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for tool in self.tools_below(agent) {
-            for text in self
-                .tools
-                .get(tool)
-                .map(|tool| self.credential_texts(tool))
-                .unwrap_or_default()
-            {
-                for (credential, field) in references(text).unwrap_or_default() {
-                    if self
-                        .credentials
-                        .get(credential)
-                        .is_some_and(|known| known.fields.contains_key(field))
-                    {
-                        takers.entry(credential).or_default().insert(tool);
-                    }
+            let settings = self.tools.get(tool).into_iter();
+            let texts = settings.flat_map(|settings| self.credential_texts(settings));
+            for (credential, field) in texts.flat_map(|text| references(text).unwrap_or_default()) {
+                let known = self.credentials.get(credential);
+                if known.is_some_and(|known| known.fields.contains_key(field)) {
+                    takers.entry(credential).or_default().insert(tool);
                 }
             }
         }
