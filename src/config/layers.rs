@@ -223,12 +223,11 @@ fn entry<'n>(
     let exact = entries
         .iter()
         .position(|entry| entry.key.eq_ignore_ascii_case(step));
-    let close: Vec<usize> = (0..entries.len())
-        .filter(|at| {
-            entries
-                .get(*at)
-                .is_some_and(|entry| is_same_name(&entry.key, step))
-        })
+    let close: Vec<usize> = entries
+        .iter()
+        .enumerate()
+        .filter(|(_, entry)| is_same_name(&entry.key, step))
+        .map(|(index, _)| index)
         .collect();
     let index = match (exact, close.as_slice()) {
         (Some(index), _) | (None, &[index]) => index,
@@ -257,13 +256,8 @@ fn entry<'n>(
 
 /// Whether two names are equal without regard to case, `-` and `_`.
 fn is_same_name(one: &str, other: &str) -> bool {
-    let letters = |name: &str| {
-        name.chars()
-            .filter(|c| !matches!(c, '-' | '_'))
-            .map(|c| c.to_ascii_lowercase())
-            .collect::<Vec<_>>()
-    };
-    letters(one) == letters(other)
+    let letters = |name: &str| name.replace(['-', '_'], "");
+    letters(one).eq_ignore_ascii_case(&letters(other))
 }
 
 #[cfg(test)]
