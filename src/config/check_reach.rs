@@ -18,7 +18,7 @@ use crate::people::Caller;
 use crate::people::authorization::may_decide;
 use crate::people::directory::Directory;
 use crate::people::person::Person;
-use crate::policy::{Decide, Expiry, Rule};
+use crate::policy::{Decide, Rule};
 use crate::task::verdict::{Approvers, Terms};
 use crate::world::Mistakes;
 
@@ -188,10 +188,7 @@ fn all_question_terms(config: &Config) -> Vec<QuestionTerms<'_>> {
         .map(|rule| QuestionTerms {
             rule: Some(rule),
             approvers: question_approvers(rule),
-            expires_in: match rule.expires_in {
-                Expiry::Never => None,
-                Expiry::After(time) => Some(time),
-            },
+            expires_in: rule.terms().expires_in,
         })
         .collect();
     let defaults = Terms::default();
@@ -444,18 +441,16 @@ fn names_nobody(to: &Recipients) -> bool {
 /// Splits the recipients into single names. Each result has the list in which the name stands
 /// (`groups` or `users`), the index of the name in this list, and a `Named` with this name alone.
 fn single_names(named: &Named) -> Vec<(&'static str, usize, Named)> {
-    let groups = named.groups.iter().map(|group| Named {
-        groups: vec![group.clone()],
-        users: Vec::new(),
-    });
-    let users = named.users.iter().map(|user| Named {
-        groups: Vec::new(),
-        users: vec![user.clone()],
-    });
-    let groups = groups
-        .enumerate()
-        .map(|(index, one)| ("groups", index, one));
-    let users = users.enumerate().map(|(index, one)| ("users", index, one));
+    let of_group = |(index, group): (usize, &String)| {
+        let (groups, users) = (vec![group.clone()], Vec::new());
+        ("groups", index, Named { groups, users })
+    };
+    let of_user = |(index, user): (usize, &String)| {
+        let (groups, users) = (Vec::new(), vec![user.clone()]);
+        ("users", index, Named { groups, users })
+    };
+    let groups = named.groups.iter().enumerate().map(of_group);
+    let users = named.users.iter().enumerate().map(of_user);
     groups.chain(users).collect()
 }
 
