@@ -13,7 +13,6 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use http::HeaderMap;
 use reqwest::Response;
-use serde_json::{Map, Value};
 use url::Url;
 
 use super::clean::Cleaner;
@@ -90,13 +89,9 @@ impl RequestForm {
 }
 
 pub(super) struct Endpoint<P> {
-    name: String,
-    model: String,
+    settings: Settings,
     address: Url,
     headers: HeaderMap,
-    body: Map<String, Value>,
-    timeout: Duration,
-    retries: u32,
     net: Net,
     clock: Arc<dyn Clock>,
     cleaner: Cleaner,
@@ -112,8 +107,8 @@ pub(super) struct Endpoint<P> {
 impl<P> fmt::Debug for Endpoint<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Endpoint")
-            .field("name", &self.name)
-            .field("model", &self.model)
+            .field("name", &self.settings.name)
+            .field("model", &self.settings.model)
             .finish_non_exhaustive()
     }
 }
@@ -137,28 +132,15 @@ impl<P: Protocol> Endpoint<P> {
         let headers = settings
             .header_map::<P>()
             .ok_or_else(|| unusable("a header cannot be sent"))?;
-        let model = settings.model.unwrap_or_default();
-        let Settings {
-            name,
-            timeout,
-            retries,
-            body,
-            ..
-        } = settings;
-        let (cleaner, mode_index, protocol) = (Cleaner(redactor), AtomicUsize::new(0), PhantomData);
         Ok(Self {
-            name,
-            model,
+            settings,
             address,
             headers,
-            body,
-            timeout,
-            retries,
             net,
             clock,
-            cleaner,
-            mode_index,
-            protocol,
+            cleaner: Cleaner(redactor),
+            mode_index: AtomicUsize::new(0),
+            protocol: PhantomData,
         })
     }
 
@@ -166,9 +148,10 @@ impl<P: Protocol> Endpoint<P> {
     /// form's `mode_index`, or if the body cannot be written.
     fn request(&self, prompt: &Prompt, form: RequestForm) -> Option<Bytes> {
         let mode = P::REQUEST_MODES.get(form.mode_index)?;
-        Some(Bytes::from(
-            P::body(prompt, &self.model, &self.body, *mode, form.thinking).ok()?,
-        ))
+        let Settings { model, body, .. } = &self.settings;
+        let model = model.as_deref().unwrap_or_default();
+        let body = P::body(prompt, model, body, *mode, form.thinking).ok()?;
+        Some(Bytes::from(body))
     }
 
     /// Sends one request. Returns the [`AttemptOutcome`], which says whether the client asks again,
@@ -184,7 +167,7 @@ impl<P: Protocol> Endpoint<P> {
             .post(self.address.clone())
             .headers(self.headers.clone())
             .body(body);
-        let response = match net::send_request(request, self.timeout).await {
+        let response = match net::send_request(request, self.settings.timeout).await {
             Ok(response) => response,
             Err(NetFailure::NotSent(reason) | NetFailure::Lost(reason)) => {
                 let attempt_end = AttemptEnd {
@@ -241,11 +224,8 @@ impl<P: Protocol> Endpoint<P> {
             AttemptOutcome::Retry(..) | AttemptOutcome::RetrySimpler(..) => "again",
             AttemptOutcome::Failed(_) => "failed",
         };
-        super::measure(
-            &self.name,
-            outcome,
-            self.clock.uptime().saturating_sub(began),
-        );
+        let took = self.clock.uptime().saturating_sub(began);
+        super::measure(&self.settings.name, outcome, took);
     }
 
     fn error(&self, why: &str, attempts: u32, attempt_end: AttemptEnd) -> ModelError {
@@ -254,8 +234,9 @@ impl<P: Protocol> Endpoint<P> {
         } else {
             String::new()
         };
+        let name = &self.settings.name;
         ModelError {
-            detail: format!("Model `{}` gave no usable answer{times}: {why}", self.name),
+            detail: format!("Model `{name}` gave no usable answer{times}: {why}"),
             attempt_end,
         }
     }
@@ -298,15 +279,15 @@ impl<P: Protocol> ModelClient for Endpoint<P> {
                         kept_mode = form.mode_index;
                     }
                     body = request;
-                    tracing::debug!(model = %self.name, "the model is called again with a simpler request");
+                    tracing::debug!(model = %self.settings.name, "the model is called again with a simpler request");
                 }
-                AttemptOutcome::Retry(why, _) if retries >= self.retries => {
+                AttemptOutcome::Retry(why, _) if retries >= self.settings.retries => {
                     return Err(self.error(&why, attempts, attempt_end));
                 }
                 AttemptOutcome::Retry(_, wait) => {
                     retries += 1;
                     let wait = retry::backoff(retries, wait);
-                    tracing::info!(model = %self.name, status = attempt_end.status, reason = attempt_end.reason, attempts, wait = wait.as_secs_f64(), "the model is asked again");
+                    tracing::info!(model = %self.settings.name, status = attempt_end.status, reason = attempt_end.reason, attempts, wait = wait.as_secs_f64(), "the model is asked again");
                     self.clock.sleep(wait).await;
                 }
             }

@@ -142,11 +142,8 @@ impl ModelClient for Scripted {
         let began = self.clock.uptime();
         let answer = self.answer_paced(prompt, sink).await;
         let outcome = if answer.is_ok() { "answered" } else { "failed" };
-        super::measure(
-            &self.name,
-            outcome,
-            self.clock.uptime().saturating_sub(began),
-        );
+        let took = self.clock.uptime().saturating_sub(began);
+        super::measure(&self.name, outcome, took);
         answer
     }
 }

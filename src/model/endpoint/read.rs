@@ -177,7 +177,7 @@ impl<P: Protocol> Endpoint<P> {
     fn deadline(&self) -> Duration {
         self.clock
             .uptime()
-            .saturating_add(self.timeout.saturating_mul(ANSWER_TIMEOUT_FACTOR))
+            .saturating_add(self.settings.timeout.saturating_mul(ANSWER_TIMEOUT_FACTOR))
     }
 
     async fn next_bytes(
@@ -189,6 +189,6 @@ impl<P: Protocol> Endpoint<P> {
         if remaining.is_zero() {
             return Err(NetFailure::Lost(net::NO_ANSWER_IN_TIME));
         }
-        net::next_bytes(response, self.timeout.min(remaining)).await
+        net::next_bytes(response, self.settings.timeout.min(remaining)).await
     }
 }
