@@ -45,6 +45,13 @@ pub(super) struct ReceivedBlock {
     pub(super) arguments: Option<String>,
 }
 
+/// The exact text of a block's `input`.
+#[derive(Deserialize)]
+pub(super) struct ExactBlock<'a> {
+    #[serde(borrow)]
+    pub(super) input: Option<&'a RawValue>,
+}
+
 pub(super) fn read_unstreamed(body: &str, cleaner: &Cleaner) -> AttemptOutcome {
     let readable = replace_escapes(body, InvalidEscape::LoneSurrogates);
     let Ok(Value::Object(mut reply)) = serde_json::from_str::<Value>(&readable) else {
@@ -87,12 +94,7 @@ fn exact_inputs(body: &str) -> Option<Vec<Option<&str>>> {
     #[derive(Deserialize)]
     struct Reply<'a> {
         #[serde(borrow)]
-        content: Vec<Block<'a>>,
-    }
-    #[derive(Deserialize)]
-    struct Block<'a> {
-        #[serde(borrow)]
-        input: Option<&'a RawValue>,
+        content: Vec<ExactBlock<'a>>,
     }
     let reply: Reply<'_> = serde_json::from_str(body).ok()?;
     Some(

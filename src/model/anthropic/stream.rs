@@ -5,10 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::reply::{ReceivedBlock, ReceivedMessage};
+use super::reply::{ExactBlock, ReceivedBlock, ReceivedMessage};
 use super::turn::has_type;
 use crate::model::clean::{Cleaner, StreamCleaner};
 use crate::model::problem::classify_error;
@@ -44,66 +43,6 @@ struct PartialBlock {
 }
 
 impl MessageStreamReader {
-    fn take_event(
-        &mut self,
-        data: &str,
-        emitter: &mut PieceEmitter<'_>,
-    ) -> Result<StreamState, AttemptOutcome> {
-        let readable = replace_escapes(data, InvalidEscape::LoneSurrogates);
-        let Ok(Value::Object(mut event)) = serde_json::from_str::<Value>(&readable) else {
-            return Err(retryable("an event of its answer is not JSON"));
-        };
-        let kind = event
-            .get("type")
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-            .to_owned();
-        match kind.as_str() {
-            "message_start" => self.store_usage(
-                event
-                    .get("message")
-                    .and_then(|message| message.get("usage")),
-            ),
-            "content_block_start" => {
-                let index = block_index(&event)?;
-                let block = event.remove("content_block").unwrap_or_default();
-                self.held_bytes = self.held_bytes.saturating_add(data.len());
-                let input = has_type(&block, "tool_use")
-                    .then(|| first_input(data).or_else(|| first_input(&readable)));
-                self.begin_block(index, block, input.flatten(), emitter)?;
-            }
-            "content_block_delta" => {
-                let index = block_index(&event)?;
-                let delta = event.get("delta").and_then(Value::as_object);
-                let delta = delta.ok_or_else(|| retryable(UNREADABLE))?;
-                self.add_delta(index, delta, emitter)?;
-            }
-            "content_block_stop" => {
-                let at = self
-                    .open_blocks
-                    .remove(&block_index(&event)?)
-                    .ok_or_else(|| retryable(UNREADABLE))?;
-                self.end_block(at, emitter);
-            }
-            "message_delta" => {
-                self.store_usage(event.get("usage"));
-                self.message
-                    .set_stop_reason(event.get("delta").unwrap_or(&Value::Null));
-            }
-            "message_stop" => {
-                self.has_ended = true;
-                return Ok(StreamState::Ended);
-            }
-            "error" => {
-                let error = event.get("error").unwrap_or(&Value::Null);
-                return Err(classify_error(error, &self.cleaner));
-            }
-            // `ping` events are ignored, and so are event types that Anthropic may add later.
-            _ => {}
-        }
-        Ok(StreamState::Open)
-    }
-
     /// Stores token counts. Each count is the total so far, so a later count replaces an earlier
     /// count.
     fn store_usage(&mut self, usage: Option<&Value>) {
@@ -242,12 +181,7 @@ fn first_input(data: &str) -> Option<String> {
     #[derive(serde::Deserialize)]
     struct Start<'a> {
         #[serde(borrow)]
-        content_block: Block<'a>,
-    }
-    #[derive(serde::Deserialize)]
-    struct Block<'a> {
-        #[serde(borrow)]
-        input: Option<&'a RawValue>,
+        content_block: ExactBlock<'a>,
     }
     let start: Start<'_> = serde_json::from_str(data).ok()?;
     start
@@ -288,7 +222,56 @@ impl StreamReader for MessageStreamReader {
         event: &SseEvent,
         emitter: &mut PieceEmitter<'_>,
     ) -> Result<StreamState, AttemptOutcome> {
-        self.take_event(&event.data, emitter)
+        let data = &event.data;
+        let readable = replace_escapes(data, InvalidEscape::LoneSurrogates);
+        let Ok(Value::Object(mut event)) = serde_json::from_str::<Value>(&readable) else {
+            return Err(retryable("an event of its answer is not JSON"));
+        };
+        let kind = event.get("type").and_then(Value::as_str);
+        let kind = kind.unwrap_or_default().to_owned();
+        match kind.as_str() {
+            "message_start" => {
+                let message = event.get("message");
+                self.store_usage(message.and_then(|message| message.get("usage")));
+            }
+            "content_block_start" => {
+                let index = block_index(&event)?;
+                let block = event.remove("content_block").unwrap_or_default();
+                self.held_bytes = self.held_bytes.saturating_add(data.len());
+                let input = has_type(&block, "tool_use")
+                    .then(|| first_input(data).or_else(|| first_input(&readable)));
+                self.begin_block(index, block, input.flatten(), emitter)?;
+            }
+            "content_block_delta" => {
+                let index = block_index(&event)?;
+                let delta = event.get("delta").and_then(Value::as_object);
+                let delta = delta.ok_or_else(|| retryable(UNREADABLE))?;
+                self.add_delta(index, delta, emitter)?;
+            }
+            "content_block_stop" => {
+                let at = self
+                    .open_blocks
+                    .remove(&block_index(&event)?)
+                    .ok_or_else(|| retryable(UNREADABLE))?;
+                self.end_block(at, emitter);
+            }
+            "message_delta" => {
+                self.store_usage(event.get("usage"));
+                self.message
+                    .set_stop_reason(event.get("delta").unwrap_or(&Value::Null));
+            }
+            "message_stop" => {
+                self.has_ended = true;
+                return Ok(StreamState::Ended);
+            }
+            "error" => {
+                let error = event.get("error").unwrap_or(&Value::Null);
+                return Err(classify_error(error, &self.cleaner));
+            }
+            // `ping` events are ignored, and so are event types that Anthropic may add later.
+            _ => {}
+        }
+        Ok(StreamState::Open)
     }
 
     fn held_bytes(&self) -> usize {
@@ -309,26 +292,17 @@ impl StreamReader for MessageStreamReader {
             }
             self.end_block(at, emitter);
         }
+        let received = |block: PartialBlock| ReceivedBlock {
+            arguments: block.call.is_some().then_some(block.input),
+            members: block.members,
+        };
         let mut message = self.message;
-        message.blocks = self
-            .blocks
-            .into_iter()
-            .map(PartialBlock::into_received)
-            .collect();
+        message.blocks = self.blocks.into_iter().map(received).collect();
         if let Some(refusal) = message.refusal() {
             emitter.text(&self.text_cleaner.push(refusal));
         }
         emitter.text(&self.text_cleaner.finish());
         message.answer(&self.cleaner)
-    }
-}
-
-impl PartialBlock {
-    fn into_received(self) -> ReceivedBlock {
-        ReceivedBlock {
-            arguments: self.call.is_some().then_some(self.input),
-            members: self.members,
-        }
     }
 }
 
