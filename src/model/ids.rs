@@ -80,16 +80,8 @@ fn cut(text: &str, longest: usize) -> String {
 /// Returns the text with `_` for each character that ids and tool names may not contain, cut to
 /// `max_chars` characters.
 fn sanitized(text: &str, max_chars: usize) -> String {
-    text.chars()
-        .take(max_chars)
-        .map(|c| {
-            if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') {
-                c
-            } else {
-                '_'
-            }
-        })
-        .collect()
+    let is_refused = |c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '-'));
+    cut(text, max_chars).replace(is_refused, "_")
 }
 
 /// Returns a tool name that may be sent. A stored name may have characters or a length that an
