@@ -136,8 +136,8 @@ fn messages(conversation: &[Message], earlier_thinking: EarlierThinking) -> Vec<
     for message in conversation {
         match message {
             Message::User { context, parts } => {
-                let about = context.as_ref().filter(|context| !context.is_empty());
-                let about = about.and_then(|context| Block::text(&data_about_the_user(context)));
+                let about = data_about_the_user(context.as_ref());
+                let about = about.and_then(|about| Block::text(&about));
                 let mut content: Vec<_> = parts.iter().filter_map(part).collect();
                 if content.is_empty() {
                     content.extend(Block::text(EMPTY_TEXT_PLACEHOLDER));

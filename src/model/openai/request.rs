@@ -36,10 +36,8 @@ pub(super) fn body(
     for message in &prompt.messages {
         match message {
             Message::User { context, parts } => {
-                let about = context.as_ref().filter(|context| !context.is_empty());
-                messages.extend(about.map(
-                    |context| json!({"role": "user", "content": data_about_the_user(context)}),
-                ));
+                let about = data_about_the_user(context.as_ref());
+                messages.extend(about.map(|about| json!({"role": "user", "content": about})));
                 let content = user_content(parts, content_part);
                 messages.push(json!({"role": "user", "content": content}));
             }

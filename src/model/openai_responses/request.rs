@@ -65,10 +65,8 @@ fn input(conversation: &[Message], earlier_thinking: EarlierThinking) -> Vec<Res
     for message in conversation {
         match message {
             Message::User { context, parts } => {
-                let about = context.as_ref().filter(|context| !context.is_empty());
-                input.extend(about.map(|context| {
-                    text_item([("role", "user"), ("content", &data_about_the_user(context))])
-                }));
+                let about = data_about_the_user(context.as_ref());
+                input.extend(about.map(|about| text_item([("role", "user"), ("content", &about)])));
                 input.push(user_item(parts));
             }
             Message::Assistant { raw, text, calls } => {
