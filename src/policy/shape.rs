@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 /// The maximum number of schema parts that are read. All further parts are untyped.
 const MAX_PARTS: usize = 2000;
@@ -136,12 +136,8 @@ impl<'a> SchemaReader<'a> {
         {
             self.facets(target, depth + 1, found);
         }
-        for part in schema
-            .get("allOf")
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten()
-        {
+        let parts = schema.get("allOf").and_then(Value::as_array);
+        for part in parts.into_iter().flatten() {
             self.facets(part, depth + 1, found);
         }
     }
@@ -163,17 +159,16 @@ impl<'a> SchemaReader<'a> {
     fn members(&mut self, facets: &[&'a Value], depth: usize) -> BTreeMap<String, Member> {
         let mut members: BTreeMap<String, Member> = BTreeMap::new();
         for facet in facets {
-            for (name, schema) in object(facet.get("properties")) {
+            let properties = facet.get("properties").and_then(Value::as_object);
+            for (name, schema) in properties.into_iter().flatten() {
                 let shape = self.shape(schema, depth + 1);
                 match members.get_mut(name) {
                     None => {
-                        members.insert(
-                            name.clone(),
-                            Member {
-                                shape,
-                                required: false,
-                            },
-                        );
+                        let member = Member {
+                            shape,
+                            required: false,
+                        };
+                        members.insert(name.clone(), member);
                     }
                     Some(known) if known.shape == Shape::Untyped => known.shape = shape,
                     Some(known) if shape != Shape::Untyped && shape != known.shape => {
@@ -184,13 +179,8 @@ impl<'a> SchemaReader<'a> {
             }
         }
         for facet in facets {
-            for name in facet
-                .get("required")
-                .and_then(Value::as_array)
-                .into_iter()
-                .flatten()
-                .filter_map(Value::as_str)
-            {
+            let required = facet.get("required").and_then(Value::as_array);
+            for name in required.into_iter().flatten().filter_map(Value::as_str) {
                 if let Some(member) = members.get_mut(name) {
                     member.required = true;
                 }
@@ -198,13 +188,6 @@ impl<'a> SchemaReader<'a> {
         }
         members
     }
-}
-
-fn object(value: Option<&Value>) -> impl Iterator<Item = (&String, &Value)> {
-    value
-        .and_then(Value::as_object)
-        .into_iter()
-        .flat_map(Map::iter)
 }
 
 /// Returns the type of a value that satisfies all these schemas. `None` if they declare no type, or
