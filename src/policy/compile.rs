@@ -226,36 +226,30 @@ fn report(
     mistakes: &mut Mistakes,
 ) -> bool {
     let before = mistakes.found.len();
+    let name = &rule.name;
     let mut types: BTreeMap<&str, (&str, &Shape)> = BTreeMap::new();
     for (tool, findings) in found {
+        let of_tool = |detail: &String| format!("rule `{name}`: for tool `{tool}` it {detail}");
         for detail in &findings.refused {
-            mistakes.add(
-                place,
-                format!("rule `{}`: for tool `{tool}` it {detail}", rule.name),
-            );
+            mistakes.add(place, of_tool(detail));
         }
         for detail in &findings.misfits {
-            mistakes.warn(
-                place,
-                format!("rule `{}`: for tool `{tool}` it {detail}", rule.name),
-            );
+            mistakes.warn(place, of_tool(detail));
         }
         for member in &findings.optional {
             let detail = format!(
-                "`{member}` is not `required` by tool `{tool}`: without it the rule cannot be evaluated"
+                "rule `{name}`: `{member}` is not `required` by tool `{tool}`: without it the rule cannot be evaluated"
             );
-            mistakes.warn(place, format!("rule `{}`: {detail}", rule.name));
+            mistakes.warn(place, detail);
         }
         for (member, shape) in &findings.members {
             let (first, known) = *types.entry(member).or_insert((tool, shape));
             if known.type_name() != shape.type_name() {
                 let (one, two) = (known.type_name(), shape.type_name());
-                let detail =
-                    format!("`{member}` is {one} of tool `{first}` and {two} of tool `{tool}`");
-                mistakes.add(
-                    place,
-                    format!("rule `{}`: {detail}; it needs one type", rule.name),
+                let detail = format!(
+                    "rule `{name}`: `{member}` is {one} of tool `{first}` and {two} of tool `{tool}`; it needs one type"
                 );
+                mistakes.add(place, detail);
             }
         }
     }
@@ -264,14 +258,9 @@ fn report(
             .iter()
             .flat_map(|(_, findings)| &findings.from_caller)
             .collect();
-        for name in from_caller {
-            mistakes.warn(
-                place,
-                format!(
-                    "rule `{}` allows by `{name}`, which the caller writes",
-                    rule.name
-                ),
-            );
+        for variable in from_caller {
+            let detail = format!("rule `{name}` allows by `{variable}`, which the caller writes");
+            mistakes.warn(place, detail);
         }
     }
     mistakes.found.len() == before
