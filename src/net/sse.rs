@@ -26,7 +26,7 @@ pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooLong;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Decoder {
     line: Vec<u8>,
     name: Vec<u8>,
@@ -45,15 +45,10 @@ impl Decoder {
     /// Returns a decoder that holds at most `max_bytes` bytes of an event: its name, its data and
     /// its incomplete line.
     pub(crate) fn new(max_bytes: usize) -> Self {
-        let (line, name, data) = (Vec::new(), Vec::new(), Vec::new());
         Self {
-            line,
-            name,
-            data,
-            has_data: false,
-            after_cr: false,
             first: true,
             max_bytes,
+            ..Self::default()
         }
     }
 
@@ -94,10 +89,8 @@ impl Decoder {
             line.drain(..3);
         }
         if line.is_empty() {
-            let (name, data) = (
-                std::mem::take(&mut self.name),
-                std::mem::take(&mut self.data),
-            );
+            let name = std::mem::take(&mut self.name);
+            let data = std::mem::take(&mut self.data);
             let has_data = std::mem::take(&mut self.has_data);
             return has_data.then(|| SseEvent {
                 name: from_bytes(&name),
