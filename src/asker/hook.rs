@@ -36,7 +36,7 @@ pub struct HookOptions {
 }
 
 /// The exit code, standard output and standard error of the hook's process.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HookAnswer {
     pub exit_code: u8,
     pub stdout: String,
@@ -46,11 +46,7 @@ pub struct HookAnswer {
 impl HookAnswer {
     /// Returns the answer after which the host proceeds as if there were no hook.
     fn silent() -> Self {
-        Self {
-            exit_code: 0,
-            stdout: String::new(),
-            stderr: String::new(),
-        }
+        Self::default()
     }
 
     /// Returns the answer that blocks the call. `why` is shown on standard error.
@@ -58,8 +54,8 @@ impl HookAnswer {
     pub fn blocked(why: &str) -> Self {
         Self {
             exit_code: BLOCK_EXIT_CODE,
-            stdout: String::new(),
             stderr: format!("Holdpoint blocks this call: {why}\n"),
+            ..Self::silent()
         }
     }
 
