@@ -16,11 +16,13 @@ pub const BLOCK_EXIT_CODE: u8 = 2;
 const BLANK_REASON: &str = "The call was not run. The text of its result is empty.";
 
 /// The program that runs the hook.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Host {
     /// Claude Code, whose hooks may approve a call and change the arguments.
+    #[value(help = "Claude Code")]
     ClaudeCode,
     /// Codex, whose hooks may refuse a call but cannot approve or change it.
+    #[value(help = "Codex")]
     Codex,
 }
 

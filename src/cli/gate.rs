@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use serde_json::value::RawValue;
 
 use super::{OK, USAGE_ERROR, print, print_error};
 use crate::asker::client::{
     AskError, AskerReport, AskerVerdict, GateClient, ProposedCall, ServiceAnswer, ServiceDecision,
 };
-use crate::asker::hook::{self, BLOCK_EXIT_CODE, HookAnswer, HookOptions};
+use crate::asker::hook::{self, BLOCK_EXIT_CODE, HookAnswer, HookOptions, Host};
 use crate::asker::hook_input::{HookInput, MAX_INPUT_BYTES, MAX_REPORT_INPUT_BYTES};
 use crate::asker::{self, AskerSettings};
 use crate::config::environment::Environment;
@@ -50,31 +50,14 @@ pub(super) enum GateCommand {
     /// Print the settings that make a coding agent run the hook for every tool call.
     Print {
         /// The coding agent that reads the settings.
-        host: HookHost,
+        host: Host,
     },
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(super) enum HookHost {
-    /// Claude Code.
-    ClaudeCode,
-    /// Codex.
-    Codex,
-}
-
-impl From<HookHost> for hook::Host {
-    fn from(host: HookHost) -> Self {
-        match host {
-            HookHost::ClaudeCode => Self::ClaudeCode,
-            HookHost::Codex => Self::Codex,
-        }
-    }
 }
 
 #[derive(Debug, Args)]
 pub(super) struct Hook {
     /// The coding agent that runs the hook.
-    host: HookHost,
+    host: Host,
     /// If a rule allows the call, also skip the coding agent's own permission prompt.
     #[arg(long = "final")]
     is_final: bool,
@@ -116,7 +99,7 @@ pub(super) fn run(command: GateCommand, environment: &Environment) -> u8 {
         GateCommand::Hook(options) => return answer_hook(&options, settings),
         GateCommand::Print { host } => settings.map(|settings| {
             let wait = settings.wait.min(MAX_WAIT);
-            print(&asker::print::settings(host.into(), wait))
+            print(&asker::print::settings(host, wait))
         }),
         GateCommand::Call(options) => settings.and_then(|settings| {
             run_in_thread(None, move || propose(&options, settings))
@@ -145,7 +128,7 @@ fn run_in_thread<T: Send + 'static>(
 
 fn answer_hook(options: &Hook, settings: Result<AskerSettings, String>) -> u8 {
     let options = HookOptions {
-        host: options.host.into(),
+        host: options.host,
         is_final: options.is_final,
         includes_content: !options.no_content,
     };
