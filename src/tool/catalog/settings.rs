@@ -233,32 +233,24 @@ impl Settings {
                 .try_fold(&self.raw, |value, key| value.get(key))
                 .cloned()
         };
-        let destination = match self.kind() {
-            Some(KindSettings::Http(settings)) => format!("{} {}", settings.method, settings.url),
-            Some(KindSettings::Shell(_) | KindSettings::Mcp(_) | KindSettings::External(_))
-            | None => target.to_owned(),
-        };
-        let names = |names: Vec<&String>| json!(names);
-        let (headers, env) = match self.kind() {
-            Some(KindSettings::Http(settings)) => (
-                raw_member(&["http", "headers"])
-                    .unwrap_or_else(|| names(settings.headers.keys().collect())),
-                Value::Null,
-            ),
-            Some(KindSettings::Shell(settings)) => (
-                Value::Null,
-                raw_member(&["shell", "env"])
-                    .unwrap_or_else(|| names(settings.env.0.keys().collect())),
-            ),
+        let (mut destination, mut headers, mut env) = (target.to_owned(), Value::Null, Value::Null);
+        match self.kind() {
+            Some(KindSettings::Http(settings)) => {
+                destination = format!("{} {}", settings.method, settings.url);
+                headers = raw_member(&["http", "headers"])
+                    .unwrap_or_else(|| settings.headers.keys().cloned().collect());
+            }
+            Some(KindSettings::Shell(settings)) => {
+                env = raw_member(&["shell", "env"])
+                    .unwrap_or_else(|| settings.env.0.keys().cloned().collect());
+            }
             // For a tool of an MCP server, `raw` holds three parts: the server's settings, the
             // tool's name at the server, and the digest of the tool's definition in the lock file.
-            Some(KindSettings::Mcp(_)) => (raw_member(&["mcp"]).unwrap_or_default(), Value::Null),
-            Some(KindSettings::External(_)) | None => (Value::Null, Value::Null),
-        };
-        let parameters = match raw_member(&["parameters"]).filter(|_| self.parameters.is_some()) {
-            Some(raw_member) => raw_member,
-            None => parameters.clone(),
-        };
+            Some(KindSettings::Mcp(_)) => headers = raw_member(&["mcp"]).unwrap_or_default(),
+            Some(KindSettings::External(_)) | None => {}
+        }
+        let written = raw_member(&["parameters"]).filter(|_| self.parameters.is_some());
+        let parameters = written.as_ref().unwrap_or(parameters);
         let definition = json!({
             "kind": kind, "target": destination, "effect": self.effect.as_str(), "headers": headers, "env": env,
             "parameters": parameters,
