@@ -340,11 +340,11 @@ fn spawn_background(work: impl Future<Output = ()> + Send + 'static) {
 async fn read_report(output: &mut BufReader<ChildStdout>) -> io::Result<GuardLine> {
     let mut line = Vec::new();
     while line != GREETING.as_bytes() {
-        if !read_line(output, &mut line, MAX_MESSAGE_BYTES).await? {
+        if !read_line(output, &mut line).await? {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
     }
-    read_line(output, &mut line, MAX_MESSAGE_BYTES).await?;
+    read_line(output, &mut line).await?;
     Ok(serde_json::from_slice(&line)?)
 }
 
@@ -355,7 +355,7 @@ async fn read_messages(
     shared: Arc<Shared>,
 ) {
     let mut line = Vec::new();
-    while let Ok(true) = read_line(&mut output, &mut line, MAX_MESSAGE_BYTES).await {
+    while let Ok(true) = read_line(&mut output, &mut line).await {
         shared.receive(&line);
     }
     shared.ended.cancel();
@@ -373,11 +373,10 @@ async fn read_messages(
 /// Reads one line into `line`, without its line feed. Returns false at the end of the input.
 ///
 /// # Errors
-/// Fails if the input cannot be read, or if the line is longer than `max_bytes` bytes.
+/// Fails if the input cannot be read, or if the line is longer than [`MAX_MESSAGE_BYTES`].
 async fn read_line(
     input: &mut (impl AsyncBufRead + Unpin),
     line: &mut Vec<u8>,
-    max_bytes: usize,
 ) -> io::Result<bool> {
     line.clear();
     loop {
@@ -389,7 +388,7 @@ async fn read_line(
         let taken = end.unwrap_or(available.len());
         line.extend_from_slice(available.get(..taken).unwrap_or_default());
         input.consume(end.map_or(taken, |end| end + 1));
-        if line.len() > max_bytes {
+        if line.len() > MAX_MESSAGE_BYTES {
             return Err(io::ErrorKind::InvalidData.into());
         }
         if end.is_some() {
@@ -441,7 +440,7 @@ async fn log_lines(server: String, stderr: impl AsyncRead + Unpin, redactor: Arc
     let (mut input, mut line) = (BufReader::new(stderr), Vec::new());
     let mut redacting = StreamRedactor::new(redactor);
     let (mut second_began, mut logged) = (Instant::now(), 0);
-    while let Ok(true) = read_line(&mut input, &mut line, MAX_MESSAGE_BYTES).await {
+    while let Ok(true) = read_line(&mut input, &mut line).await {
         if second_began.elapsed() >= Duration::from_secs(1) {
             (second_began, logged) = (Instant::now(), 0);
         }
