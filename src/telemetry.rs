@@ -36,31 +36,24 @@
 //! operations). No label is a tenant, a user, an id or a text of a caller.
 
 mod backlog;
-mod deliveries;
-mod gates;
 pub(crate) mod gauges;
-mod mcp;
+mod labelled;
 mod observation;
-mod requests;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use prometheus::{
-    Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-    TextEncoder,
-};
+use prometheus::core::Collector;
+use prometheus::{Histogram, HistogramOpts, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::filter::{EnvFilter, FilterExt as _, LevelFilter, filter_fn};
 use tracing_subscriber::fmt::{self as lines, MakeWriter};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
+use backlog::BacklogGauges;
 pub use backlog::BacklogSample;
-use deliveries::DeliveryMetrics;
-use gates::GateMetrics;
-use mcp::McpMetrics;
+use labelled::LabelledMetrics;
 use observation::Observation;
-use requests::RequestMetrics;
 
 /// The `tracing` target of observations.
 pub const METRIC_TARGET: &str = "holdpoint::metric";
@@ -159,25 +152,15 @@ pub struct DatabaseCounts {
 struct Instruments {
     registry: Registry,
     rendering: Mutex<()>,
-    http: HistogramVec,
     tasks: IntGaugeVec,
-    requests: RequestMetrics,
-    model: HistogramVec,
-    tool: HistogramVec,
-    unknown_outcomes: IntCounterVec,
-    grants: IntCounterVec,
+    requests: BacklogGauges,
+    deliveries: BacklogGauges,
     streams: IntGauge,
+    gate_waiting: IntGauge,
     batch: Histogram,
-    deliveries: DeliveryMetrics,
-    gates: GateMetrics,
-    mcp: McpMetrics,
+    labelled: LabelledMetrics,
 }
 
-/// Upper bounds of the buckets in seconds, up to the maximum timeout of a tool.
-const DURATION_BUCKETS: [f64; 17] = [
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
-    300.0, 600.0,
-];
 const BATCH_SIZE_BUCKETS: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
 
 impl Metrics {
@@ -201,54 +184,19 @@ impl Metrics {
         for (status, count) in &counts.tasks {
             all.tasks.with_label_values(&[status]).set(*count);
         }
-        all.requests.open.set(&counts.requests);
-        all.deliveries.waiting.set(&counts.deliveries);
+        all.requests.set(&counts.requests);
+        all.deliveries.set(&counts.deliveries);
         let text = TextEncoder::new().encode_to_string(&all.registry.gather());
         text.unwrap_or_default()
     }
 
     fn observe(&self, observation: &Observation) {
-        let all = &self.0;
-        let seconds = observation.seconds.unwrap_or(0.0);
-        let text = |name: &'static str| observation.text(name);
-        match text("metric") {
-            "http_request" => all
-                .http
-                .with_label_values(&[text("operation"), text("status")])
-                .observe(seconds),
-            "model_call" => all
-                .model
-                .with_label_values(&[text("model"), text("outcome")])
-                .observe(seconds),
-            "tool_call" => all
-                .tool
-                .with_label_values(&[text("tool"), text("outcome")])
-                .observe(seconds),
-            "unknown_outcome" => all
-                .unknown_outcomes
-                .with_label_values(&[text("tool")])
-                .inc(),
-            "request_decided" => {
-                all.requests
-                    .count_decision(text("kind"), text("outcome"), text("door"));
-            }
-            "request_closed" => {
-                all.requests
-                    .record_closed(text("kind"), text("outcome"), observation.seconds);
-            }
-            "grant_used" => all.grants.with_label_values(&[text("rule")]).inc(),
-            "event_stream" => all.streams.add(observation.change),
-            "commit_batch" => all.batch.observe(observation.size),
-            "delivery" => all.deliveries.count_attempt(text("entry"), text("outcome")),
-            "unreachable" => all.deliveries.count_unreachable(text("entry")),
-            "gate_call" => all.gates.count_answer(observation),
-            "gate_ask" => all.gates.record_duration(observation),
-            "gate_waiting" => all.gates.waiting.add(observation.change),
-            "mcp_server_up" => all.mcp.set_up(observation),
-            "mcp_catalogue_changed" => all.mcp.set_changed(observation),
-            "mcp_dropped" => all.mcp.count_dropped(observation),
-            "delivery_lag" => all.deliveries.record_lag(text("entry"), seconds),
-            _ => {}
+        let change = observation.change.unwrap_or_default();
+        match observation.text("metric") {
+            "event_stream" => self.0.streams.add(change),
+            "gate_waiting" => self.0.gate_waiting.add(change),
+            "commit_batch" => self.0.batch.observe(observation.size),
+            _ => self.0.labelled.observe(observation),
         }
     }
 }
@@ -256,98 +204,58 @@ impl Metrics {
 struct Builder(Registry);
 
 impl Builder {
-    fn counter(
-        &self,
-        name: &str,
-        help: &str,
-        labels: &[&str],
-    ) -> prometheus::Result<IntCounterVec> {
-        let counter = IntCounterVec::new(Opts::new(name, help), labels)?;
-        self.0.register(Box::new(counter.clone()))?;
-        Ok(counter)
+    fn register<C: Collector + Clone + 'static>(&self, metric: C) -> prometheus::Result<C> {
+        self.0.register(Box::new(metric.clone()))?;
+        Ok(metric)
     }
 
-    fn gauge(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntGaugeVec> {
-        let gauge = IntGaugeVec::new(Opts::new(name, help), labels)?;
-        self.0.register(Box::new(gauge.clone()))?;
-        Ok(gauge)
-    }
-
-    fn histogram(
-        &self,
-        name: &str,
-        help: &str,
-        labels: &[&str],
-        buckets: &[f64],
-    ) -> prometheus::Result<HistogramVec> {
-        let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());
-        let histogram = HistogramVec::new(options, labels)?;
-        self.0.register(Box::new(histogram.clone()))?;
-        Ok(histogram)
-    }
-
-    /// Registers `holdpoint_build_info` and the instruments without labels. Returns the gauge of
-    /// open event streams and the histogram of batch sizes.
-    fn unlabelled(&self) -> prometheus::Result<(IntGauge, Histogram)> {
-        let streams = IntGauge::new("holdpoint_event_streams", "Event streams that are open.")?;
-        self.0.register(Box::new(streams.clone()))?;
-        let size = HistogramOpts::new(
-            "holdpoint_commit_batch_size",
-            "Changes that were committed together.",
-        );
-        let batch = Histogram::with_opts(size.buckets(BATCH_SIZE_BUCKETS.to_vec()))?;
-        self.0.register(Box::new(batch.clone()))?;
-        let build = self.gauge(
-            "holdpoint_build_info",
-            "Which version this is.",
-            &["version"],
-        )?;
-        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
-        Ok((streams, batch))
+    fn gauge(&self, name: &str, help: &str, label: &str) -> prometheus::Result<IntGaugeVec> {
+        self.register(IntGaugeVec::new(Opts::new(name, help), &[label])?)
     }
 }
 
 impl Instruments {
     fn new() -> prometheus::Result<Self> {
         let build = Builder(Registry::new());
-        let (streams, batch) = build.unlabelled()?;
+        let version = build.gauge("holdpoint_build_info", "Which version this is.", "version")?;
+        version
+            .with_label_values(&[env!("CARGO_PKG_VERSION")])
+            .set(1);
+        let streams = IntGauge::new("holdpoint_event_streams", "Event streams that are open.")?;
+        let waiting = IntGauge::new("holdpoint_gate_waiting", "Clients that wait at gates.")?;
+        let batch = HistogramOpts::new(
+            "holdpoint_commit_batch_size",
+            "Changes that were committed together.",
+        );
+        let batch = batch.buckets(BATCH_SIZE_BUCKETS.to_vec());
         Ok(Self {
             rendering: Mutex::default(),
-            http: build.histogram(
-                "holdpoint_http_request_duration_seconds",
-                "How long HTTP requests took to answer.",
-                &["operation", "status"],
-                &DURATION_BUCKETS,
+            tasks: build.gauge("holdpoint_tasks", "Tasks, by status.", "status")?,
+            requests: BacklogGauges::new(
+                &build,
+                ("holdpoint_requests_open", "Requests that wait for a human."),
+                (
+                    "holdpoint_request_oldest_seconds",
+                    "The age of the oldest request that waits.",
+                ),
+                "kind",
             )?,
-            tasks: build.gauge("holdpoint_tasks", "Tasks, by status.", &["status"])?,
-            requests: RequestMetrics::new(&build)?,
-            model: build.histogram(
-                "holdpoint_model_call_duration_seconds",
-                "How long models took to answer.",
-                &["model", "outcome"],
-                &DURATION_BUCKETS,
+            deliveries: BacklogGauges::new(
+                &build,
+                (
+                    "holdpoint_deliveries_waiting",
+                    "Messages that are to be sent, now or after a failure.",
+                ),
+                (
+                    "holdpoint_delivery_oldest_seconds",
+                    "The age of the oldest message that is to be sent.",
+                ),
+                "target",
             )?,
-            tool: build.histogram(
-                "holdpoint_tool_call_duration_seconds",
-                "How long tools took to answer.",
-                &["tool", "outcome"],
-                &DURATION_BUCKETS,
-            )?,
-            unknown_outcomes: build.counter(
-                "holdpoint_unknown_outcomes_total",
-                "Calls with an unknown outcome.",
-                &["tool"],
-            )?,
-            grants: build.counter(
-                "holdpoint_grants_used_total",
-                "Calls that a standing decision let through.",
-                &["rule"],
-            )?,
-            streams,
-            batch,
-            deliveries: DeliveryMetrics::new(&build)?,
-            gates: GateMetrics::new(&build)?,
-            mcp: McpMetrics::new(&build)?,
+            streams: build.register(streams)?,
+            gate_waiting: build.register(waiting)?,
+            batch: build.register(Histogram::with_opts(batch)?)?,
+            labelled: LabelledMetrics::new(&build)?,
             registry: build.0,
         })
     }

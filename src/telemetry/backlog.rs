@@ -30,8 +30,8 @@ impl BacklogGauges {
         label: &str,
     ) -> prometheus::Result<Self> {
         Ok(Self {
-            waiting: build.gauge(waiting.0, waiting.1, &[label])?,
-            oldest: build.gauge(oldest.0, oldest.1, &[label])?,
+            waiting: build.gauge(waiting.0, waiting.1, label)?,
+            oldest: build.gauge(oldest.0, oldest.1, label)?,
         })
     }
 

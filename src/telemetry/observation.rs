@@ -9,7 +9,7 @@ use tracing::field::{Field, Visit};
 pub(super) struct Observation {
     texts: BTreeMap<&'static str, String>,
     pub(super) seconds: Option<f64>,
-    pub(super) change: i64,
+    pub(super) change: Option<i64>,
     pub(super) size: f64,
 }
 
@@ -35,7 +35,7 @@ impl Visit for Observation {
 
     fn record_i64(&mut self, field: &Field, value: i64) {
         if field.name() == "change" {
-            self.change = value;
+            self.change = Some(value);
         } else {
             self.record_u64(field, u64::try_from(value).unwrap_or(0));
         }
@@ -43,7 +43,7 @@ impl Visit for Observation {
 
     fn record_u64(&mut self, field: &Field, value: u64) {
         if field.name() == "change" {
-            self.change = i64::try_from(value).unwrap_or(0);
+            self.change = Some(i64::try_from(value).unwrap_or(0));
         }
         self.texts.insert(field.name(), value.to_string());
         self.number(
