@@ -63,27 +63,18 @@ pub(super) fn add(config: &mut Config, root: &mut Node, mistakes: &mut Mistakes)
 const REVIEW_ADVICE: &str = "review its tools with `holdpoint mcp lock`";
 
 fn read_lock(environment: &Environment, path: &Path, mistakes: &mut Mistakes) -> Option<Lock> {
-    let place = ["mcp_lock"];
-    let file = path.display();
-    let text = match environment.file(path) {
-        Ok(text) => text,
-        Err(error) => {
-            let detail = format!(
-                "the lock file `{file}` cannot be read: {error}; write it with `holdpoint mcp lock`"
-            );
-            mistakes.add(&place, detail);
-            return None;
-        }
+    let found = match environment.file(path).map(|text| Lock::read(&text)) {
+        Ok(Ok(lock)) => return Some(lock),
+        Ok(Err(found)) => found,
+        Err(error) => vec![format!(
+            "cannot be read: {error}; write it with `holdpoint mcp lock`"
+        )],
     };
-    match Lock::read(&text) {
-        Ok(lock) => Some(lock),
-        Err(found) => {
-            for detail in found {
-                mistakes.add(&place, format!("the lock file `{file}` {detail}"));
-            }
-            None
-        }
+    let file = path.display();
+    for detail in found {
+        mistakes.add(&["mcp_lock"], format!("the lock file `{file}` {detail}"));
     }
+    None
 }
 
 /// Checks a server's settings, as far as this is possible without the lock file.
