@@ -85,12 +85,8 @@ struct CommonOptions {
     /// exists, else the built-in demonstration.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The address and port to listen on; overrides `server.listen`.
-    #[arg(long, value_name = "ADDRESS")]
-    listen: Option<String>,
-    /// The URL of the database; overrides `database.url`.
-    #[arg(long, value_name = "URL")]
-    database_url: Option<String>,
+    #[command(flatten)]
+    flags: Flags,
 }
 
 #[derive(Debug, Default, Args)]
@@ -214,13 +210,6 @@ const USING_DEFAULT_FILE: &str =
 const USING_DEMO: &str =
     "No configuration is named and there is no ./holdpoint.yaml: using the built-in demonstration.";
 
-fn flags(common: &CommonOptions) -> Flags {
-    Flags {
-        listen: common.listen.clone(),
-        database_url: common.database_url.clone(),
-    }
-}
-
 /// A configuration that has no mistakes, and the warnings about it.
 struct Loaded {
     config: Config,
@@ -233,7 +222,7 @@ struct Loaded {
 /// Loads the configuration. The error message lists every mistake.
 fn load(common: &CommonOptions, environment: &Environment) -> Result<Loaded, CommandFailure> {
     let (source, note) = source(common, environment).map_err(|why| (USAGE_ERROR, why))?;
-    match config::load(source, environment, &flags(common), app::check) {
+    match config::load(source, environment, &common.flags, app::check) {
         Ok((config, report)) => Ok(Loaded {
             config,
             report,

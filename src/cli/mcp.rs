@@ -6,9 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::{
-    CommandFailure, CommonOptions, FAILED, OK, USAGE_ERROR, flags, print, run_to_end, source,
-};
+use super::{CommandFailure, CommonOptions, FAILED, OK, USAGE_ERROR, print, run_to_end, source};
 use crate::app::{self, ReviewResult};
 use crate::config::environment::Environment;
 use crate::config::{self, McpConfig};
@@ -41,7 +39,7 @@ pub(super) fn run(command: &Mcp, environment: &Environment) -> Result<u8, Comman
     let Mcp::Lock(options) = command;
     let wrong = |why: String| (USAGE_ERROR, why);
     let (source, _) = source(&options.common, environment).map_err(wrong)?;
-    let loaded = config::load_mcp(source, environment, &flags(&options.common));
+    let loaded = config::load_mcp(source, environment, &options.common.flags);
     let config = loaded.map_err(|report| wrong(report.to_string()))?;
     if let Some(name) = &options.server
         && !config.servers.contains_key(name)

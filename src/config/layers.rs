@@ -31,11 +31,13 @@ const FAILPOINTS_VARIABLE: Option<&str> = if cfg!(any(debug_assertions, feature 
 pub const NOT_UTF_8: &str = "the variable's value is not UTF-8";
 
 /// The values of the flags that override a key; `None` if a flag is not given.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, clap::Args)]
 pub struct Flags {
-    /// `--listen`, which overrides `server.listen`.
+    /// The address and port to listen on; overrides `server.listen`.
+    #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<String>,
-    /// `--database-url`, which overrides `database.url`.
+    /// The URL of the database; overrides `database.url`.
+    #[arg(long, value_name = "URL")]
     pub database_url: Option<String>,
 }
 
