@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::client::spawn_background;
 use super::reader::{MAX_MESSAGE_BYTES, MAX_QUEUED_REQUESTS};
 use super::wire::{
     RpcAnswer, ServerMessage, is_list_change, raw_result, readable, reply, unreadable_answer_id,
@@ -326,14 +327,6 @@ impl Shared {
 /// space, so spaces may replace them.
 fn one_line(message: &str) -> String {
     message.replace(['\n', '\r'], " ") + "\n"
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the work ends with the child, which ends with the service"
-)]
-fn spawn_background(work: impl Future<Output = ()> + Send + 'static) {
-    tokio::spawn(work);
 }
 
 /// Skips all lines up to [`GREETING`], and reads the next line: the guard's report on the child.

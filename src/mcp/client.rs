@@ -383,6 +383,15 @@ impl Client {
     }
 }
 
+/// Runs work that ends with a child process or at a time limit.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a shutdown ends the children and need not wait for the rest"
+)]
+pub(super) fn spawn_background(work: impl Future<Output = ()> + Send + 'static) {
+    tokio::spawn(work);
+}
+
 /// Returns the data for the next request of an attempt. `input` is the server's request for input,
 /// without questions to a person: the server asked no question, or every question was declined.
 fn next_resume(earlier: Resume, input: Elicitation) -> Resume {

@@ -18,10 +18,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use url::Url;
 
-use self::conversations::{
-    Context, Conversation, Conversations, Renewal, end_sessions, spawn_background,
-};
-use super::client::{ClientError, McpCall, McpOutcome, ToolListing};
+use self::conversations::{Context, Conversation, Conversations, Renewal, end_sessions};
+use super::client::{ClientError, McpCall, McpOutcome, ToolListing, spawn_background};
 use super::content::outcome;
 use super::listing::Pages;
 use super::oauth::{Tokens, bearer, with_token_redacted};

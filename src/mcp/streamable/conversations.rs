@@ -175,11 +175,3 @@ pub(super) async fn end_sessions(net: Net, url: Url, headers: HeaderMap, ended: 
     });
     join_all(ends).await;
 }
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the work has a time limit, and a shutdown need not wait for it"
-)]
-pub(super) fn spawn_background(work: impl Future<Output = ()> + Send + 'static) {
-    tokio::spawn(work);
-}
