@@ -259,13 +259,9 @@ impl Client {
                 net,
                 changes.clone(),
             ))),
-            Transport::Stdio {
-                command,
-                working_dir,
-                environment,
-            } => Connection::Stdio(Box::new(Stdio::new(
+            Transport::Stdio(command) => Connection::Stdio(Box::new(Stdio::new(
                 name,
-                (command, working_dir, environment),
+                command,
                 hint,
                 timeout,
                 changes.clone(),

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::json;
 use url::Url;
 
+use super::stdio::ServerCommand;
 use crate::net::plain_http_url;
 use crate::secret::Secret;
 use crate::task::tool_spec::Effect;
@@ -132,12 +133,7 @@ pub(crate) enum Transport {
         oauth: Option<Box<OAuth>>,
     },
     /// A child process that speaks over its standard input and output.
-    Stdio {
-        /// The program, then its arguments; not empty.
-        command: Vec<Secret<String>>,
-        working_dir: String,
-        environment: BTreeMap<String, Secret<String>>,
-    },
+    Stdio(ServerCommand),
 }
 
 impl Transport {
@@ -149,7 +145,7 @@ impl Transport {
                 let needs: BTreeSet<&str> = headers.credential_names().collect();
                 needs.into_iter().map(str::to_owned).collect()
             }
-            Self::Stdio { .. } => Vec::new(),
+            Self::Stdio(_) => Vec::new(),
         }
     }
 }
@@ -262,11 +258,8 @@ impl Settings {
                 "serves all users: neither it nor its `env` can hold a person's credential",
             );
         }
-        Some(Transport::Stdio {
-            command: self.command.clone(),
-            working_dir,
-            environment,
-        })
+        let command = (self.command.clone(), working_dir, environment);
+        Some(Transport::Stdio(command))
     }
 
     /// Returns the name of a server's tool in this configuration: the prefix and the name, with `_`

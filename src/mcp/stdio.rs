@@ -44,7 +44,7 @@ const CLOSED: &str = "it is not started while the service shuts down";
 /// The error text for a start whose future was dropped before the start had succeeded or failed.
 const GIVEN_UP: &str = "its start was given up";
 
-/// The program with its arguments, the working directory, and the environment.
+/// The program with its arguments (not empty), the working directory, and the environment.
 pub(super) type ServerCommand = (
     Vec<Secret<String>>,
     String,

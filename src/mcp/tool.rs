@@ -73,7 +73,7 @@ impl Servers {
             let transport = settings.checked().0?;
             let headers = match &transport {
                 Transport::Http { headers, .. } => headers.clone(),
-                Transport::Stdio { .. } => Headers::default(),
+                Transport::Stdio(_) => Headers::default(),
             };
             let hint = Revision::parse(&locked.protocol);
             let client = Client::new(
@@ -140,7 +140,7 @@ pub(crate) async fn list(
     let transport = settings.checked().0.context("its settings have mistakes")?;
     let mut all = match &transport {
         Transport::Http { headers, .. } => headers.fixed().clone(),
-        Transport::Stdio { .. } => HeaderMap::new(),
+        Transport::Stdio(_) => HeaderMap::new(),
     };
     all.extend(headers.clone());
     let log = (Arc::new(redactor.clone()), false);
