@@ -34,20 +34,14 @@ struct QuestionTerms<'c> {
     expires_in: Option<Duration>,
 }
 
-/// The accounts, and the tenants of their keys.
-struct Accounts<'c> {
+/// What decides whom the messages about questions reach.
+struct Reach<'c> {
+    config: &'c Config,
     /// `None` in a service without accounts.
     directory: Option<Directory>,
+    /// The tenants of the accounts' keys.
     tenants: BTreeSet<&'c str>,
-}
-
-impl<'c> Accounts<'c> {
-    fn from_config(config: &'c Config) -> Self {
-        Self {
-            directory: config.directory(),
-            tenants: tenants(config),
-        }
-    }
+    terms: Vec<QuestionTerms<'c>>,
 }
 
 pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
@@ -55,8 +49,7 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     if !is_readable(&["auth"]) || !is_readable(&["policy"]) {
         return;
     }
-    let accounts = Accounts::from_config(config);
-    let all_terms = all_question_terms(config);
+    let reach = Reach::from_config(config);
     let are_approvers_known = !are_approvers_unreadable(root);
     let are_terms_known = are_approvers_known && !are_rules_unreadable(root);
     for (index, entry) in config.notify.to.iter().enumerate() {
@@ -65,95 +58,274 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         if !is_readable(&place) {
             continue;
         }
-        check_times(entry, &all_terms, &place, mistakes);
-        if !all_terms.iter().any(|terms| is_in_time(entry, terms)) {
+        check_times(entry, &reach.terms, &place, mistakes);
+        if !reach.terms.iter().any(|terms| is_in_time(entry, terms)) {
             continue;
         }
         if are_terms_known {
-            check_selection(entry, &all_terms, &accounts, (&place, mistakes));
+            reach.check_selection(entry, &place, mistakes);
         }
         if let Some(mail) = &entry.mail
             && (are_approvers_known || names_nobody(&mail.to))
         {
-            check_recipients(entry, &mail.to, &all_terms, &accounts, (&place, mistakes));
+            reach.check_recipients(entry, &mail.to, &place, mistakes);
         }
     }
     if !are_approvers_known {
         return;
     }
-    check_entries_exist(config, root, &accounts, mistakes);
+    reach.check_entries_exist(root, mistakes);
     for (index, rule) in config.policy.iter().enumerate() {
-        let Some(own) = all_terms.iter().find(|terms| terms.rule == Some(rule)) else {
+        let Some(own) = reach.terms.iter().find(|terms| terms.rule == Some(rule)) else {
             continue;
         };
         let place = ["policy", &index.to_string(), "approvers"];
-        if lacks_links(config, own, &accounts) {
+        if reach.lacks_links(own) {
             let detail = "too few people could answer: approvers without a key decide by the link of a mail, and no \
                           entry of `notify.to` mails it to them";
             mistakes.warn(&place, detail);
-        } else if !config.notify.to.is_empty() && recipient_names(config, own, &accounts).is_empty()
-        {
+        } else if !config.notify.to.is_empty() && reach.recipient_names(own).is_empty() {
             mistakes.warn(&place, "no message is sent about this rule's questions");
-        } else if misses_mail(config, own, &accounts) {
+        } else if reach.misses_mail(own) {
             let detail = "no approver has a mail address in `auth.people`, so no mail is sent about this rule's questions";
             mistakes.warn(&place, detail);
         }
     }
 }
 
-/// Warns if a rule holds calls and `notify.to` has no entry. Does not warn in a service without
-/// accounts, because its only user is at the same machine.
-fn check_entries_exist(
-    config: &Config,
-    root: &Node,
-    accounts: &Accounts<'_>,
-    mistakes: &mut Mistakes,
-) {
-    let place = ["notify", "to"];
-    let is_empty = root.at(&place).is_none_or(|to| to.elements().is_empty());
-    let has_questions = config.policy.iter().any(|rule| rule.decide == Decide::Hold);
-    if is_empty && !root.is_broken_on_path(&place) && has_questions && accounts.directory.is_some()
-    {
-        let detail = "no entry: nobody is told of the rules' questions, which wait for those who open the inbox or ask \
-                      the API";
-        mistakes.warn(&place, detail);
+impl<'c> Reach<'c> {
+    fn from_config(config: &'c Config) -> Self {
+        Self {
+            config,
+            directory: config.directory(),
+            tenants: tenants(config),
+            terms: all_question_terms(config),
+        }
     }
-}
 
-/// Whether enough people may answer questions with these `terms`, but too few of them have a key or
-/// get a mail. A person without a key can decide only by the link in a mail.
-fn lacks_links(config: &Config, terms: &QuestionTerms<'_>, accounts: &Accounts<'_>) -> bool {
-    let Some(directory) = &accounts.directory else {
-        return false;
-    };
-    let mailed = mails(config).flat_map(|(entry, to)| mailed_people(entry, to, terms, accounts));
-    let reached = directory.clone().with_people(mailed.cloned().collect());
-    let approvers = &terms.approvers;
-    let suffices = |directory: &Directory| {
-        accounts.tenants.iter().any(|tenant| {
-            let count = directory.possible_approver_count(tenant, approvers, None, None);
-            count >= approvers.required as usize
+    /// Checks each name in the entry's own `groups` and `users`. Warns if no rule lets this group
+    /// or user decide any question about which the entry sends messages. This is not a mistake,
+    /// because a user may decide questions about their own tasks. Skips a name that no account has,
+    /// because an earlier check reports it.
+    fn check_selection(&self, entry: &EntrySettings, place: &[&str], mistakes: &mut Mistakes) {
+        let decisive = self.decisive_terms();
+        let named = Named {
+            groups: entry.groups.clone(),
+            users: entry.users.clone(),
+        };
+        for (key, index, one) in single_names(&named) {
+            let index = index.to_string();
+            let place = [place, &[key, &index]].concat();
+            let name = [&one.groups[..], &one.users[..]].concat().join(", ");
+            let single = limited_to(entry, one);
+            let is_reported = mistakes.found.iter().any(|known| known.place == place);
+            let mut terms = decisive.iter();
+            if !is_reported && !terms.any(|terms| self.selects_in_any_tenant(&single, terms)) {
+                let detail = format!("no rule lets `{name}` decide a question of this entry");
+                mistakes.warn(&place, detail);
+            }
+        }
+    }
+
+    fn check_recipients(
+        &self,
+        entry: &EntrySettings,
+        to: &Recipients,
+        place: &[&str],
+        mistakes: &mut Mistakes,
+    ) {
+        let place = [place, &["mail", "to"]].concat();
+        let reaches = |to: &Recipients, terms: &QuestionTerms<'_>| {
+            !self.mailed_people(entry, to, terms).is_empty()
+        };
+        let Recipients::Named(named) = to else {
+            if !self.terms.iter().any(|terms| reaches(to, terms)) {
+                mistakes.warn(
+                    &place,
+                    "no approver of a question that this entry reports has a mail address in `auth.people`",
+                );
+            }
+            return;
+        };
+        if names_nobody(to) {
+            return mistakes.add(&place, "`groups` or `users` is missing");
+        }
+        let decisive = self.decisive_terms();
+        let of_rules = self.terms.iter().filter(|terms| terms.rule.is_some());
+        let picked: Vec<&QuestionTerms<'_>> = of_rules
+            .filter(|terms| self.selects_in_any_tenant(entry, terms))
+            .collect();
+        for (key, index, one) in single_names(named) {
+            let to = Recipients::Named(one.clone());
+            let index = index.to_string();
+            let place = [&place[..], &[key, &index]].concat();
+            let is_reached = decisive.iter().any(|terms| reaches(&to, terms));
+            let has_decider = || {
+                let mut terms = decisive.iter();
+                terms.any(|terms| self.has_decider_with_key(entry, &one, terms))
+            };
+            if !is_reached && has_decider() {
+                let detail = "nobody here who may decide a question of this entry has a mail address in `auth.people`";
+                mistakes.warn(&place, detail);
+            } else if !is_reached {
+                let detail = "no person here has a mail address and may decide a question of this entry: a message reports \
+                              a question, it never widens who may decide it";
+                mistakes.add(&place, detail);
+            } else if picked.iter().any(|terms| !reaches(&to, terms)) {
+                let detail = "no person here may decide the questions of some rules, and no mail about those is sent here";
+                mistakes.warn(&place, detail);
+            }
+        }
+    }
+
+    /// Warns if a rule holds calls and `notify.to` has no entry. Does not warn in a service without
+    /// accounts, because its only user is at the same machine.
+    fn check_entries_exist(&self, root: &Node, mistakes: &mut Mistakes) {
+        let place = ["notify", "to"];
+        let is_empty = root.at(&place).is_none_or(|to| to.elements().is_empty());
+        let mut rules = self.config.policy.iter();
+        let has_questions = rules.any(|rule| rule.decide == Decide::Hold);
+        if is_empty && !root.is_broken_on_path(&place) && has_questions && self.directory.is_some()
+        {
+            let detail = "no entry: nobody is told of the rules' questions, which wait for those who open the inbox or \
+                          ask the API";
+            mistakes.warn(&place, detail);
+        }
+    }
+
+    /// Whether enough people may answer questions with these `terms`, but too few of them have a
+    /// key or get a mail. A person without a key can decide only by the link in a mail.
+    fn lacks_links(&self, terms: &QuestionTerms<'_>) -> bool {
+        let Some(directory) = &self.directory else {
+            return false;
+        };
+        let mails = self.mails();
+        let mailed = mails.flat_map(|(entry, to)| self.mailed_people(entry, to, terms));
+        let reached = directory.clone().with_people(mailed.cloned().collect());
+        let approvers = &terms.approvers;
+        let suffices = |directory: &Directory| {
+            self.tenants.iter().any(|tenant| {
+                let count = directory.possible_approver_count(tenant, approvers, None, None);
+                count >= approvers.required as usize
+            })
+        };
+        suffices(directory) && !suffices(&reached)
+    }
+
+    /// Whether an entry of `notify.to` should mail questions with these `terms` to all their
+    /// approvers, but no entry mails such a question to any person, because no approver has a mail
+    /// address.
+    fn misses_mail(&self, terms: &QuestionTerms<'_>) -> bool {
+        let mut mails = self.mails();
+        let is_unmailed = mails.all(|(entry, to)| self.mailed_people(entry, to, terms).is_empty());
+        is_unmailed
+            && self.directory.is_some()
+            && self.mails().any(|(entry, to)| {
+                matches!(to, Recipients::Approvers) && self.selects_in_any_tenant(entry, terms)
+            })
+    }
+
+    fn recipient_names(&self, terms: &QuestionTerms<'_>) -> Vec<String> {
+        let mut all = Vec::new();
+        for entry in &self.config.notify.to {
+            if let Some(mail) = &entry.mail {
+                let people = self.mailed_people(entry, &mail.to, terms).into_iter();
+                all.extend(people.map(|person| format!("{} ({})", person.user, entry.name)));
+            } else if entry.sends_new_questions() && self.selects_in_any_tenant(entry, terms) {
+                all.push(entry.name.clone());
+            }
+        }
+        all
+    }
+
+    /// Returns the people among the recipients `to` to whom an entry mails questions with these
+    /// `terms`. Returns no people in a service without accounts.
+    fn mailed_people(
+        &self,
+        entry: &EntrySettings,
+        to: &Recipients,
+        terms: &QuestionTerms<'_>,
+    ) -> Vec<&Person> {
+        let Some(directory) = &self.directory else {
+            return Vec::new();
+        };
+        directory
+            .people()
+            .filter(|person| person.email.is_some() && recipients_include(to, person, directory))
+            .filter(|person| {
+                let caller = directory.most_entitled_caller(person);
+                may_decide_as_any(&caller, &terms.approvers)
+            })
+            .filter(|person| self.selects(entry, terms, &person.tenant))
+            .collect()
+    }
+
+    /// Returns the entries of `notify.to` that send mails, with the mails' recipients.
+    fn mails(&self) -> impl Iterator<Item = (&EntrySettings, &Recipients)> {
+        let entries = self.config.notify.to.iter();
+        entries.filter_map(|entry| Some((entry, &entry.mail.as_ref()?.to)))
+    }
+
+    /// Returns the terms for the check that the people of an entry may decide at least one
+    /// question: the terms of the rules that hold calls. If there is no such rule, returns the
+    /// terms for calls that no rule matches. The owner decides these calls, and any person may be
+    /// an owner, so with these terms every entry passes the check.
+    fn decisive_terms(&self) -> Vec<&QuestionTerms<'c>> {
+        let has_rules = self.terms.iter().any(|terms| terms.rule.is_some());
+        let all = self.terms.iter();
+        all.filter(|terms| terms.rule.is_some() || !has_rules)
+            .collect()
+    }
+
+    /// Whether the entry sends messages about questions with these `terms`, and a person among
+    /// `named` has a key with which they may decide such a question. With the key, this person can
+    /// read the question even if no mail reaches them.
+    fn has_decider_with_key(
+        &self,
+        entry: &EntrySettings,
+        named: &Named,
+        terms: &QuestionTerms<'_>,
+    ) -> bool {
+        let Some(directory) = &self.directory else {
+            return false;
+        };
+        let single = limited_to(entry, named.clone());
+        let by_key = Approvers {
+            owner: false,
+            users: named.users.clone(),
+            groups: named.groups.clone(),
+            links: Some(false),
+            ..terms.approvers.clone()
+        };
+        self.tenants.iter().any(|tenant| {
+            self.selects(entry, terms, tenant)
+                && self.selects(&single, terms, tenant)
+                && directory.possible_approver_count(tenant, &by_key, None, None) > 0
         })
-    };
-    suffices(directory) && !suffices(&reached)
-}
+    }
 
-/// Whether an entry of `notify.to` should mail questions with these `terms` to all their approvers,
-/// but no entry mails such a question to any person, because no approver has a mail address.
-fn misses_mail(config: &Config, terms: &QuestionTerms<'_>, accounts: &Accounts<'_>) -> bool {
-    let is_unmailed =
-        mails(config).all(|(entry, to)| mailed_people(entry, to, terms, accounts).is_empty());
-    is_unmailed
-        && accounts.directory.is_some()
-        && mails(config).any(|(entry, to)| {
-            matches!(to, Recipients::Approvers) && selects_in_any_tenant(entry, terms, accounts)
-        })
-}
+    /// Whether an entry sends messages about questions with these `terms` of any tenant.
+    fn selects_in_any_tenant(&self, entry: &EntrySettings, terms: &QuestionTerms<'_>) -> bool {
+        let mut tenants = self.tenants.iter();
+        tenants.any(|tenant| self.selects(entry, terms, tenant))
+    }
 
-/// Returns the entries of `notify.to` that send mails, with the mails' recipients.
-fn mails(config: &Config) -> impl Iterator<Item = (&EntrySettings, &Recipients)> {
-    let entries = config.notify.to.iter();
-    entries.filter_map(|entry| Some((entry, &entry.mail.as_ref()?.to)))
+    /// Whether an entry sends messages about a tenant's questions with these `terms`. The entry's
+    /// filters by agent and event are ignored.
+    fn selects(&self, entry: &EntrySettings, terms: &QuestionTerms<'_>, tenant: &str) -> bool {
+        let approvers = &terms.approvers;
+        let is_of_tenant =
+            entry.tenants.is_empty() || entry.tenants.iter().any(|own| own == tenant);
+        let group = |group: &String| approvers.groups.contains(group);
+        let user = |user: &String| {
+            let caller = user_as_caller(user, tenant, self.directory.as_ref());
+            may_decide_as_any(&caller, approvers)
+        };
+        let by_approvers = (entry.groups.is_empty() && entry.users.is_empty())
+            || entry.groups.iter().any(group)
+            || entry.users.iter().any(user);
+        is_of_tenant && by_approvers && is_in_time(entry, terms)
+    }
 }
 
 impl Config {
@@ -161,13 +333,11 @@ impl Config {
     /// questions, and the entry of `notify.to` that sends to the recipient.
     #[must_use]
     pub fn recipient_lines(&self) -> Vec<String> {
-        let accounts = Accounts::from_config(self);
-        let all_terms = all_question_terms(self);
-        let rules = all_terms
-            .iter()
-            .filter_map(|terms| Some((terms.rule?, terms)));
+        let reach = Reach::from_config(self);
+        let all = reach.terms.iter();
+        let rules = all.filter_map(|terms| Some((terms.rule?, terms)));
         let lines = rules.map(|(rule, terms)| {
-            let names = recipient_names(self, terms, &accounts);
+            let names = reach.recipient_names(terms);
             let who = if names.is_empty() {
                 "nobody".to_owned()
             } else {
@@ -217,37 +387,6 @@ fn is_in_time(entry: &EntrySettings, terms: &QuestionTerms<'_>) -> bool {
     when.is_none_or(|when| when.reminder_delay(terms.expires_in).is_some())
 }
 
-/// Whether an entry sends messages about a tenant's questions with these `terms`. The entry's
-/// filters by agent and event are ignored.
-fn selects(
-    entry: &EntrySettings,
-    terms: &QuestionTerms<'_>,
-    tenant: &str,
-    accounts: &Accounts<'_>,
-) -> bool {
-    let approvers = &terms.approvers;
-    let is_of_tenant = entry.tenants.is_empty() || entry.tenants.iter().any(|own| own == tenant);
-    let group = |group: &String| approvers.groups.contains(group);
-    let user = |user: &String| {
-        let caller = user_as_caller(user, tenant, accounts.directory.as_ref());
-        may_decide_as_any(&caller, approvers)
-    };
-    let by_approvers = (entry.groups.is_empty() && entry.users.is_empty())
-        || entry.groups.iter().any(group)
-        || entry.users.iter().any(user);
-    is_of_tenant && by_approvers && is_in_time(entry, terms)
-}
-
-/// Whether an entry sends messages about questions with these `terms` of any tenant.
-fn selects_in_any_tenant(
-    entry: &EntrySettings,
-    terms: &QuestionTerms<'_>,
-    accounts: &Accounts<'_>,
-) -> bool {
-    let mut tenants = accounts.tenants.iter();
-    tenants.any(|tenant| selects(entry, terms, tenant, accounts))
-}
-
 /// Whether a caller may decide questions with these `approvers`, either as an approver or as the
 /// owner.
 fn may_decide_as_any(caller: &Caller, approvers: &Approvers) -> bool {
@@ -257,170 +396,12 @@ fn may_decide_as_any(caller: &Caller, approvers: &Approvers) -> bool {
         .any(|owner| may_decide(caller, &caller.tenant, owner, approvers).is_some())
 }
 
-/// Returns the people among the recipients `to` to whom an entry mails questions with these
-/// `terms`. Returns no people in a service without accounts.
-fn mailed_people<'d>(
-    entry: &EntrySettings,
-    to: &Recipients,
-    terms: &QuestionTerms<'_>,
-    accounts: &'d Accounts<'_>,
-) -> Vec<&'d Person> {
-    let Some(directory) = &accounts.directory else {
-        return Vec::new();
-    };
-    directory
-        .people()
-        .filter(|person| person.email.is_some() && recipients_include(to, person, directory))
-        .filter(|person| {
-            let caller = directory.most_entitled_caller(person);
-            may_decide_as_any(&caller, &terms.approvers)
-        })
-        .filter(|person| selects(entry, terms, &person.tenant, accounts))
-        .collect()
-}
-
-fn recipient_names(
-    config: &Config,
-    terms: &QuestionTerms<'_>,
-    accounts: &Accounts<'_>,
-) -> Vec<String> {
-    let mut all = Vec::new();
-    for entry in &config.notify.to {
-        if let Some(mail) = &entry.mail {
-            let people = mailed_people(entry, &mail.to, terms, accounts).into_iter();
-            all.extend(people.map(|person| format!("{} ({})", person.user, entry.name)));
-        } else if entry.sends_new_questions() && selects_in_any_tenant(entry, terms, accounts) {
-            all.push(entry.name.clone());
-        }
-    }
-    all
-}
-
 /// Whether a mistake in the rules hides which questions a rule opens, or who may decide them.
 fn are_rules_unreadable(root: &Node) -> bool {
     let rules = root.get("policy").map_or(&[][..], Node::elements);
     rules.iter().any(|rule| {
         let mut keys = ["decide", "approvers"].iter();
         rule.broken || keys.any(|key| rule.get(key).is_some_and(has_broken))
-    })
-}
-
-/// Returns the terms for the check that the people of an entry may decide at least one question:
-/// the terms of the rules that hold calls. If there is no such rule, returns the terms for calls
-/// that no rule matches. The owner decides these calls, and any person may be an owner, so with
-/// these terms every entry passes the check.
-fn decisive_terms<'a, 'c>(all: &'a [QuestionTerms<'c>]) -> Vec<&'a QuestionTerms<'c>> {
-    let has_rules = all.iter().any(|terms| terms.rule.is_some());
-    let decisive = all
-        .iter()
-        .filter(|terms| terms.rule.is_some() || !has_rules);
-    decisive.collect()
-}
-
-/// Checks each name in the entry's own `groups` and `users`. Warns if no rule lets this group or
-/// user decide any question about which the entry sends messages. This is not a mistake, because a
-/// user may decide questions about their own tasks. Skips a name that no account has, because an
-/// earlier check reports it.
-fn check_selection(
-    entry: &EntrySettings,
-    all: &[QuestionTerms<'_>],
-    accounts: &Accounts<'_>,
-    (place, mistakes): (&[&str], &mut Mistakes),
-) {
-    let decisive = decisive_terms(all);
-    let named = Named {
-        groups: entry.groups.clone(),
-        users: entry.users.clone(),
-    };
-    for (key, index, one) in single_names(&named) {
-        let index = index.to_string();
-        let place = [place, &[key, &index]].concat();
-        let name = [&one.groups[..], &one.users[..]].concat().join(", ");
-        let single = limited_to(entry, one);
-        let is_reported = mistakes.found.iter().any(|known| known.place == place);
-        let mut terms = decisive.iter();
-        if !is_reported && !terms.any(|terms| selects_in_any_tenant(&single, terms, accounts)) {
-            let detail = format!("no rule lets `{name}` decide a question of this entry");
-            mistakes.warn(&place, detail);
-        }
-    }
-}
-
-fn check_recipients(
-    entry: &EntrySettings,
-    to: &Recipients,
-    all: &[QuestionTerms<'_>],
-    accounts: &Accounts<'_>,
-    (place, mistakes): (&[&str], &mut Mistakes),
-) {
-    let place = [place, &["mail", "to"]].concat();
-    let reaches = |to: &Recipients, terms: &QuestionTerms<'_>| {
-        !mailed_people(entry, to, terms, accounts).is_empty()
-    };
-    let Recipients::Named(named) = to else {
-        if !all.iter().any(|terms| reaches(to, terms)) {
-            mistakes.warn(
-                &place,
-                "no approver of a question that this entry reports has a mail address in `auth.people`",
-            );
-        }
-        return;
-    };
-    if names_nobody(to) {
-        return mistakes.add(&place, "`groups` or `users` is missing");
-    }
-    let decisive = decisive_terms(all);
-    let of_rules = all.iter().filter(|terms| terms.rule.is_some());
-    let picked: Vec<&QuestionTerms<'_>> = of_rules
-        .filter(|terms| selects_in_any_tenant(entry, terms, accounts))
-        .collect();
-    for (key, index, one) in single_names(named) {
-        let to = Recipients::Named(one.clone());
-        let index = index.to_string();
-        let place = [&place[..], &[key, &index]].concat();
-        let is_reached = decisive.iter().any(|terms| reaches(&to, terms));
-        let has_decider = || {
-            let mut terms = decisive.iter();
-            terms.any(|terms| has_decider_with_key(entry, &one, terms, accounts))
-        };
-        if !is_reached && has_decider() {
-            let detail = "nobody here who may decide a question of this entry has a mail address in `auth.people`";
-            mistakes.warn(&place, detail);
-        } else if !is_reached {
-            let detail = "no person here has a mail address and may decide a question of this entry: a message reports a \
-                          question, it never widens who may decide it";
-            mistakes.add(&place, detail);
-        } else if picked.iter().any(|terms| !reaches(&to, terms)) {
-            let detail = "no person here may decide the questions of some rules, and no mail about those is sent here";
-            mistakes.warn(&place, detail);
-        }
-    }
-}
-
-/// Whether the entry sends messages about questions with these `terms`, and a person among `named`
-/// has a key with which they may decide such a question. With the key, this person can read the
-/// question even if no mail reaches them.
-fn has_decider_with_key(
-    entry: &EntrySettings,
-    named: &Named,
-    terms: &QuestionTerms<'_>,
-    accounts: &Accounts<'_>,
-) -> bool {
-    let Some(directory) = &accounts.directory else {
-        return false;
-    };
-    let single = limited_to(entry, named.clone());
-    let by_key = Approvers {
-        owner: false,
-        users: named.users.clone(),
-        groups: named.groups.clone(),
-        links: Some(false),
-        ..terms.approvers.clone()
-    };
-    accounts.tenants.iter().any(|tenant| {
-        selects(entry, terms, tenant, accounts)
-            && selects(&single, terms, tenant, accounts)
-            && directory.possible_approver_count(tenant, &by_key, None, None) > 0
     })
 }
 
