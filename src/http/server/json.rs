@@ -21,6 +21,10 @@ const MAX_DEPTH: usize = 64;
 /// The maximum number of values in a text, including nested values.
 pub(crate) const MAX_VALUES: usize = 100_000;
 
+/// The beginning of `serde_json`'s error about a number such as `1e999`. The error has no kind of
+/// its own.
+const NUMBER_OUT_OF_RANGE: &str = "number out of range";
+
 /// The reason why a text was refused. The reason may give the position of the mistake, but never
 /// repeats the content of the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,7 +126,13 @@ fn json_error(error: &serde_json::Error) -> JsonError {
         }
         serde_json::error::Category::Eof => "The JSON ends too early.".to_owned(),
         serde_json::error::Category::Io | serde_json::error::Category::Syntax => {
-            format!("The body is not JSON: line {line}, column {column}.")
+            let is_number = error.to_string().starts_with(NUMBER_OUT_OF_RANGE);
+            let what = if is_number {
+                "A number is too large for a double"
+            } else {
+                "The body is not JSON"
+            };
+            format!("{what}: line {line}, column {column}.")
         }
     })
 }
@@ -311,6 +321,10 @@ mod tests {
         }
         assert!(parse(b"\"\xff\"").is_err());
         assert!(refusal_detail(r#"{"a":1,"a":2}"#).starts_with(REPEATED_MEMBER));
+        assert_eq!(
+            refusal_detail("[1,\n1e999]"),
+            "A number is too large for a double: line 2, column 5."
+        );
     }
 
     #[test]

@@ -48,8 +48,16 @@ impl wire::WireDecisionBody {
         fields: &mut Fields,
         errors: &mut Errors,
     ) -> Option<Self> {
-        let (action, decisions) = (fields.take("action"), fields.take("decisions"));
+        let (action, decisions) = (fields.raw("action"), fields.raw("decisions"));
         match (action, decisions) {
+            (Some(_), Some(_)) => {
+                errors.add(&fields.pointer("action"), "no `action` beside `decisions`");
+                None
+            }
+            (None | Some(Value::Null), None) => {
+                errors.add("", "`action` or `decisions`");
+                None
+            }
             (Some(word), None) => {
                 let action = word.as_str().and_then(variant);
                 let whole = action.and_then(|action| {
@@ -70,14 +78,6 @@ impl wire::WireDecisionBody {
                 let at = fields.pointer("decisions");
                 let decisions = read_call_decisions(decisions, text.as_bytes(), &at, errors)?;
                 Some(Self::PerCall(wire::PerCallDecision { decisions, digest }))
-            }
-            (None, None) => {
-                errors.add("", "`action` or `decisions`");
-                None
-            }
-            (Some(_), Some(_)) => {
-                errors.add(&fields.pointer("action"), "no `action` beside `decisions`");
-                None
             }
         }
     }
@@ -208,9 +208,10 @@ fn read_remember(fields: &mut Fields, errors: &mut Errors) -> Option<wire::NewRe
     remember
 }
 
-/// Adds a mistake if an answer that is not an approval has the member `remember`.
+/// Adds a mistake if an answer that is not an approval has the member `remember`, even if its value
+/// is `null`.
 fn refuse_remember(fields: &mut Fields, errors: &mut Errors) {
-    if fields.take("remember").is_some() {
+    if fields.raw("remember").is_some() {
         errors.add(
             &fields.pointer("remember"),
             "`remember` only beside `approve`",
@@ -251,9 +252,10 @@ fn read_then(fields: &mut Fields, errors: &mut Errors) -> Option<ThenAction> {
     then
 }
 
-/// Adds a mistake if an answer that is not a rejection has the member `then`.
+/// Adds a mistake if an answer that is not a rejection has the member `then`, even if its value is
+/// `null`.
 fn refuse_then(fields: &mut Fields, errors: &mut Errors) {
-    if fields.take("then").is_some() {
+    if fields.raw("then").is_some() {
         errors.add(&fields.pointer("then"), DetailCode::ThenWithoutReject);
     }
 }

@@ -175,7 +175,14 @@ fn body_that_cannot_be_understood_is_no_answer() {
             json!({"action": "approve", "decisions": {"a": {"action": "reject"}}}),
             "/action",
         ),
+        (json!({"action": "approve", "decisions": null}), "/action"),
+        (
+            json!({"action": null, "decisions": {"a": {"action": "reject"}}}),
+            "/action",
+        ),
         (json!({"action": "approve", "then": "continue"}), "/then"),
+        (json!({"action": "approve", "then": null}), "/then"),
+        (json!({"action": "reject", "remember": null}), "/remember"),
         (json!({"action": "reject", "then": "stop"}), "/then"),
         (json!({"action": "reject", "then": 1}), "/then"),
         (json!({"action": "approve", "reason": 1}), "/reason"),
@@ -217,6 +224,14 @@ fn body_that_cannot_be_understood_is_no_answer() {
             "/decisions/a/then",
         ),
         (
+            json!({"decisions": {"a": {"action": "edit", "arguments": {}, "then": null}}}),
+            "/decisions/a/then",
+        ),
+        (
+            json!({"decisions": {"a": {"action": "reject", "remember": null}}}),
+            "/decisions/a/remember",
+        ),
+        (
             json!({"decisions": {"a": {"action": "approve", "arguments": {}}}}),
             "/decisions/a/arguments",
         ),
@@ -234,4 +249,6 @@ fn body_that_cannot_be_understood_is_no_answer() {
     }
     assert!(read(json!({"action": "approve"}), Some(Action::Approve)).is_err());
     assert!(read(json!({"then": "continue"}), Some(Action::Approve)).is_err());
+    assert!(read(json!({"then": null}), Some(Action::Approve)).is_err());
+    assert!(read(json!({"remember": null}), Some(Action::Reject)).is_err());
 }
