@@ -327,10 +327,12 @@ impl Runner<'_> {
     fn run(&mut self, verdict: &AskerVerdict, command: &[String]) -> Result<u8, String> {
         let answer = &verdict.answer;
         let Some(permit) = &answer.permit else {
-            return Err(format!(
-                "The command was not run, because there is no permit for it: {}",
-                message(answer)
-            ));
+            let why = if answer.result.is_some() {
+                "The command was not run: the service runs this tool itself, and the call has ended"
+            } else {
+                "The command was not run, because there is no permit for it"
+            };
+            return Err(format!("{why}: {}", message(answer)));
         };
         if answer.edited {
             let why = "The command was not run: a person changed the arguments.";

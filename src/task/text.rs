@@ -109,6 +109,22 @@ pub(crate) fn cut(text: &str, bytes: usize) -> &str {
     text.get(..text.floor_char_boundary(bytes)).unwrap_or("")
 }
 
+/// Returns the lines of a text, joined by spaces, without the empty ones.
+#[must_use]
+pub(crate) fn one_line(text: &str) -> String {
+    let is_break = |c| {
+        matches!(
+            c,
+            '\n' | '\u{b}'..='\r' | '\u{85}' | '\u{2028}' | '\u{2029}'
+        )
+    };
+    let lines = text.split(is_break).map(str::trim);
+    lines
+        .filter(|line| !line.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
 /// Returns the text with a full stop, unless it is empty or ends with a punctuation mark.
 #[must_use]
 pub(crate) fn as_sentence(text: &str) -> String {
@@ -161,6 +177,15 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn lines_of_every_kind_are_joined_to_one() {
+        assert_eq!(
+            one_line(" a\r\nb\u{2028}\u{85} c  d\n\n\u{b}e\u{c}"),
+            "a b c  d e"
+        );
+        assert_eq!(one_line("\n"), "");
+    }
 
     #[test]
     fn json_stays_json_whatever_its_texts_become() {

@@ -12,6 +12,7 @@ use crate::agent::Gate;
 use crate::engine::Refusal;
 use crate::engine::session::TaskSession;
 use crate::people::Caller;
+use crate::people::authorization::may_look_at_gate;
 use crate::store::{ReadError, UserJournal};
 use crate::task::call_state::Phase;
 use crate::task::id::TaskId;
@@ -88,7 +89,8 @@ impl Gates<'_> {
     ///
     /// # Errors
     /// `NotFound` if the task is not a gate call or belongs to another tenant; `Forbidden` if the
-    /// task belongs to another user; `Unavailable` when the database does not answer.
+    /// task belongs to another user, or the caller may not look at gates; `Unavailable` when the
+    /// database does not answer.
     pub async fn read_call(
         self,
         caller: &Caller,
@@ -98,6 +100,7 @@ impl Gates<'_> {
         let end = Instant::now() + wait;
         let mut listener = self.engine.store.listen_to_local_commits(task);
         let first = self.call_of(caller, task).await?;
+        may_look_at_gate(caller).map_err(|why| Refusal::Forbidden(why.into()))?;
         if wait.is_zero() {
             return Ok(first);
         }

@@ -10,7 +10,7 @@ use crate::http::Http;
 use crate::people::Caller;
 use crate::people::authenticator::AuthError;
 use crate::people::authorization::{
-    may_administer, may_create, may_look_at_gate, may_read_any, may_read_or_decide_any,
+    may_administer, may_create, may_read_any, may_read_or_decide_any,
 };
 use crate::task::user::UserKey;
 use std::sync::Arc;
@@ -59,10 +59,6 @@ pub(crate) fn must_read_or_decide(caller: &Caller) -> Result<(), Problem> {
 
 pub(crate) fn must_administer(caller: &Caller) -> Result<(), Problem> {
     may_administer(caller).map_err(Problem::forbidden)
-}
-
-pub(crate) fn must_look_at_gate(caller: &Caller) -> Result<(), Problem> {
-    may_look_at_gate(caller).map_err(Problem::forbidden)
 }
 
 pub(crate) fn must_create(caller: &Caller) -> Result<(), Problem> {

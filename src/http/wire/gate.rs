@@ -11,6 +11,7 @@ use crate::http::Settings;
 use crate::people::Caller;
 use crate::task::id::TaskId;
 use crate::task::item::Outcome;
+use crate::task::text::one_line;
 
 wire_enum! {
     /// The verdict for the client that proposed the call (the asker): `allow` (this client may run
@@ -151,7 +152,7 @@ impl WireGateCall {
             outcome: call.outcome.map(Into::into),
             rule: call.rule.clone(),
             reason: call.reason.clone(),
-            message: call.message(),
+            message: one_line(&call.message()),
             by: call.by.clone(),
             permit,
             result: result.map(|result| GateResult {

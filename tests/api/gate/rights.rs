@@ -5,7 +5,7 @@ use holdpoint::task::time::Time;
 use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
-use super::{AGENT, CAROLS_AGENT, NAMESAKES_AGENT, ask, bash, refund, until_asker, yaml};
+use super::{AGENT, CAROLS_AGENT, NAMESAKES_AGENT, ask, ask_as, bash, refund, until_asker, yaml};
 use crate::api::approval_cycle::on_both;
 use crate::api::mcp_gate::{newest, older, post_as};
 use crate::support::test_app::{ALICE, Actor, OPS, OTHER, On, Reply, TestApp};
@@ -134,6 +134,27 @@ async fn alice_calls(app: &TestApp) -> AliceCalls {
         until_at_rest(app, task).await;
     }
     calls
+}
+
+#[apply(on_both)]
+async fn call_and_gate_that_do_not_exist_are_404_for_a_key_without_the_right_too(on: On) {
+    let app = TestApp::with(on, &(yaml("") + NARROW)).await;
+    let call = ask_as(app.actor(NAMESAKES_AGENT), &refund(120), 0).await;
+    let paths = [
+        "/v1/gate/calls/01890000-0000-7000-8000-000000000000".to_owned(),
+        format!("/v1/gate/calls/{}", call.str("/task_id")),
+    ];
+    for key in [READS, DECIDES] {
+        for path in &paths {
+            app.actor(key).get(path).await.assert_code(404, "not_found");
+        }
+        for (gate, status) in [("none", 404), ("refunds", 403)] {
+            let message = json!({"jsonrpc": "2.0", "id": 1, "method": "ping"});
+            let path = format!("/mcp/{gate}");
+            assert_eq!(app.actor(key).post(&path, &message).await.status, status);
+        }
+    }
+    app.stop().await;
 }
 
 #[apply(on_both)]

@@ -48,6 +48,19 @@ async fn compressed_body_is_refused() {
 }
 
 #[tokio::test]
+async fn message_with_too_many_values_is_refused_also_if_they_are_arguments() {
+    let app = gate(On::Sqlite, "").await;
+    for (zeros, code) in [(99_000, None), (100_000, Some(-32600))] {
+        let arguments = json!({"order": 7, "amount": 5, "zeros": vec![0; zeros]});
+        let call = json!({"name": "refund", "arguments": arguments});
+        let reply = post(&app, "0", &older("tools/call", &call)).await;
+        let found = reply.body["error"]["code"].as_i64();
+        assert_eq!(found, code, "{zeros}: {}", reply.text);
+    }
+    app.stop().await;
+}
+
+#[tokio::test]
 async fn call_beyond_the_bound_is_told_when_to_try_again() {
     let app = gate(On::Sqlite, "max_open: 1").await;
     let call = async |amount| post(&app, "0", &older("tools/call", &refund(amount))).await;

@@ -8,7 +8,7 @@ use http::HeaderMap;
 use serde_json::{Map, Value};
 
 use super::json_rpc::RpcError;
-use crate::http::server::json::{JsonError, is_json, parse_except};
+use crate::http::server::json::{JsonError, check_count, is_json, parse_except};
 use crate::task::mcp_revision::Revision;
 
 const MAX_ID_BYTES: usize = 256;
@@ -90,6 +90,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Incoming, RpcError> {
             "A body must be one message; batches are not supported",
         ));
     }
+    check_count(bytes)?;
     let (rest, params) = parse_except(bytes, "params")?;
     let text = |name: &str| rest.get(name).and_then(Value::as_str);
     if text("jsonrpc") != Some("2.0") {

@@ -80,8 +80,8 @@ pub(crate) async fn post_mcp_message(
     Path(gate): Path<String>,
     mut posted: PostRequest,
 ) -> Result<Response, Problem> {
-    may_ask_at_gate(&posted.caller).map_err(Problem::forbidden)?;
     let agent = open_gate(&http, &posted.caller, &gate)?;
+    may_ask_at_gate(&posted.caller).map_err(Problem::forbidden)?;
     let gate = agent.gate.as_deref().ok_or_else(Problem::not_found)?;
     // An MCP client gives the key of a call in `_meta`. The header `Idempotency-Key` is not used,
     // but its form is checked.

@@ -168,7 +168,10 @@ async fn rejected_call_is_denied_with_the_reason_and_again_without_a_question(on
     let path = format!("/resume/{}", held.str("/request/request_id"));
     let rejected = app
         .approver()
-        .post(&path, &json!({"action": "reject", "reason": "Wrong order"}))
+        .post(
+            &path,
+            &json!({"action": "reject", "reason": "Wrong order:\n it is 18."}),
+        )
         .await;
     assert_eq!(rejected.str("/status"), "Canceled", "{}", rejected.text);
     // The client of the held call has left without the call's result. So the next equal proposal
@@ -182,9 +185,14 @@ async fn rejected_call_is_denied_with_the_reason_and_again_without_a_question(on
     );
     assert_eq!(
         (call.str("/task_id"), call.str("/reason").as_str()),
-        (held.str("/task_id"), "Wrong order"),
+        (held.str("/task_id"), "Wrong order:\n it is 18."),
         "{}",
         call.text
+    );
+    assert_eq!(
+        call.str("/message"),
+        "The call was not run (rejected): Wrong order: it is 18.",
+        "one line"
     );
     until_asker(&app, &call, |until| until == ASKER_UNTIL_DELIVERED).await;
     let next = ask(&app, &refund(120), 5).await;
