@@ -7,6 +7,7 @@
 use super::digest::{Digest, DigestQuestion, Reason};
 use super::outcome::QuestionOutcome;
 use crate::task::id::RequestId;
+use crate::task::text::one_line;
 use crate::task::text_safety::visible;
 use crate::task::time::Time;
 
@@ -116,7 +117,7 @@ impl ListedQuestion<'_> {
     /// Returns the rule's message in one line; `None` if the rule has no message.
     pub(super) fn message(&self) -> Option<String> {
         let text = self.question.message.as_deref()?;
-        Some(single_line(text, MAX_MESSAGE_CHARS)).filter(|text| !text.is_empty())
+        Some(single_line(&one_line(text), MAX_MESSAGE_CHARS)).filter(|text| !text.is_empty())
     }
 
     pub(super) fn summaries(&self) -> Vec<String> {

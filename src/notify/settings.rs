@@ -98,7 +98,7 @@ pub struct EntrySettings {
     #[schemars(with = "Option<duration_text::Text>")]
     pub gather: Option<Duration>,
     /// The names of groups. If set, the entry gets no events of tasks, and it gets only messages
-    /// about requests that a member of one of these groups may decide.
+    /// about requests whose approvers include one of these groups by name.
     pub groups: Vec<String>,
     /// The ids of users. If set, the entry gets no events of tasks, and it gets only messages about
     /// requests that one of these users may decide. The right to decide may also come from a group

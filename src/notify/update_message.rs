@@ -7,6 +7,7 @@
 //! should now have other content, the sender updates it again before the delivery ends.
 
 use std::slice::from_ref;
+use std::time::Duration;
 
 use super::Sender;
 use super::attempt_result::AttemptResult;
@@ -22,10 +23,14 @@ use crate::people::directory::Directory;
 use crate::store::{ClaimedDelivery, MessageState, ReadError};
 use crate::task::user::UserIds;
 
+/// How long an update waits before it looks again whether its message has been posted.
+const POSTING_PAUSE: Duration = Duration::from_secs(1);
 const NO_MESSAGE_LISTS_REQUEST: &str = "no message lists this request";
 
 /// The result of an attempt to update a message.
 enum UpdateResult {
+    /// The message is still being posted, so it cannot be updated yet.
+    StillPosting,
     /// No attempt is recorded. The delivery is claimed again after its lease.
     RetryLater,
     /// There is no message to update, so the delivery is dropped. The text is the reason.
@@ -36,7 +41,8 @@ enum UpdateResult {
 
 impl Sender {
     /// Tries to show a request's outcome in the posted message. Records the result, if there is
-    /// one. Otherwise the delivery is claimed again after its lease.
+    /// one. Otherwise the delivery is claimed again: after [`POSTING_PAUSE`] if the message is still
+    /// being posted, else after its lease.
     pub(super) async fn deliver_update(
         &self,
         state: &EntryState,
@@ -48,6 +54,13 @@ impl Sender {
             Ok(UpdateResult::Attempted(result)) => result,
             Ok(UpdateResult::NothingToUpdate(reason)) => {
                 return self.drop_unsent(state, from_ref(claimed), reason).await;
+            }
+            Ok(UpdateResult::StillPosting) => {
+                let given_back = self.store.put_off_delivery(claimed, POSTING_PAUSE).await;
+                if let Err(error) = given_back {
+                    tracing::debug!(entry = state.entry.name, %error, "a delivery could not be given back");
+                }
+                return;
             }
             Ok(UpdateResult::RetryLater) => return,
             Err(error) => {
@@ -90,7 +103,7 @@ impl Sender {
             MessageState::NotSent => {
                 return Ok(UpdateResult::NothingToUpdate(NO_MESSAGE_LISTS_REQUEST));
             }
-            MessageState::Sending => return Ok(UpdateResult::RetryLater),
+            MessageState::Sending => return Ok(UpdateResult::StillPosting),
             MessageState::SentAs(reference) => reference,
         };
         let began = self.clock.uptime();

@@ -205,6 +205,15 @@ const RECORD: Sql = sql!(
 )
 .by_key();
 
+/// Ends the lease of a delivery without an attempt. The delivery is due again after `$4`.
+///
+/// The `coalesce` serves the same purpose as in `RECORD`.
+const PUT_OFF: Sql = sql!(
+    "update delivery set lease_until = null, due_at = " (now 1) " + $4
+      where delivery_id = $2 and lease_until = $3 and coalesce(state, '') = 'due' returning target"
+)
+.by_key();
+
 /// Finds out whether an entry has a delivery that `MAKE_WAITING_DUE` can make due earlier. Such a
 /// delivery meets three conditions:
 /// - It waits for another attempt after at least two failures. After a single failure the wait is
@@ -285,6 +294,7 @@ pub(super) const STATEMENTS: &[Sql] = &[
     DUE,
     CLAIM,
     RECORD,
+    PUT_OFF,
     HAS_WAITING,
     MAKE_WAITING_DUE,
     DROP,
@@ -396,6 +406,26 @@ impl Store {
         ];
         let recorded: Vec<SingleColumn<Uuid>> = self.db().write(RECORD, values).await?;
         Ok(recorded.into_iter().map(|one| one.0).collect())
+    }
+
+    /// Gives a claimed delivery back without an attempt. The delivery can be claimed again after
+    /// `wait`. Does nothing if the delivery has ended, or if another process has claimed it since.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer.
+    pub async fn put_off_delivery(
+        &self,
+        claimed: &ClaimedDelivery,
+        wait: Duration,
+    ) -> Result<(), ReadError> {
+        let values = vec![
+            Value::Now,
+            Value::Id(claimed.id),
+            Value::Int(claimed.lease_until),
+            Value::Int(micros(wait)),
+        ];
+        self.db().count_written(PUT_OFF, values).await?;
+        Ok(())
     }
 
     /// Makes an entry's deliveries due now if they wait for another attempt after two or more
