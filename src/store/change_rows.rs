@@ -257,7 +257,7 @@ impl ChangeRows {
     }
 
     fn add_grants(&mut self, decision: &Decision, request_id: Uuid, task: TaskId, seq: i64) {
-        let grants = decision.grants().map(|(_, grant)| GrantLine {
+        let grants = decision.grants().into_iter().map(|grant| GrantLine {
             grant: grant.clone(),
             agent: String::new(),
             by: decision.by.clone(),

@@ -210,10 +210,18 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// Returns the standing decisions that the person gave with this answer, each with its call.
-    pub fn grants(&self) -> impl Iterator<Item = (CallId, &Grant)> {
-        let answers = self.decisions.iter();
-        answers.filter_map(|(call, answer)| Some((*call, answer.remember.as_deref()?)))
+    /// Returns the standing decisions that the person gave with this answer. The answers about
+    /// several calls may have the same standing decision, which is returned once.
+    #[must_use]
+    pub fn grants(&self) -> Vec<&Grant> {
+        let mut grants: Vec<&Grant> = Vec::new();
+        let answers = self.decisions.values();
+        for grant in answers.filter_map(|answer| answer.remember.as_deref()) {
+            if grants.iter().all(|known| known.grant_id != grant.grant_id) {
+                grants.push(grant);
+            }
+        }
+        grants
     }
 
     /// Whether this answer closes its request, and the task continues. Such an answer also decides

@@ -217,7 +217,7 @@ impl Progress {
     /// Keeps the standing decisions that `decision` gives for the tree, if `is_certain`. A decision
     /// in the uncertain history (see `uncertain_seq`) is not certain.
     fn apply_grants(&mut self, decision: &Decision, is_certain: bool) {
-        let grants = decision.grants().map(|(_, grant)| grant);
+        let grants = decision.grants().into_iter();
         let grants = grants.filter(|grant| is_certain && grant.scope == GrantScope::Task);
         self.grants.extend(grants.map(|grant| grant.grant_id));
     }

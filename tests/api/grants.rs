@@ -224,6 +224,42 @@ async fn call_whose_arguments_say_that_it_needs_no_approval_is_held_or_not_run(o
 }
 
 #[apply(on_both)]
+async fn one_answer_about_several_calls_gives_one_standing_decision_with_its_limit_of_uses(on: On) {
+    let app = finance(on).await;
+    let refunds = [150, 160].map(|amount| json!({"order": 17, "amount": amount}).to_string());
+    let both = refunds.each_ref().map(|text| ("refund", text.as_str()));
+    app.model.then(calls(&both));
+    let held = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+    app.model.then(text_answer("done"));
+    let path = format!("/resume/{}", held.str("/pending/0/request_id"));
+    let answer = json!({"action": "approve", "remember": wish("owner", "1h")});
+    let approved = app.approver().post(&path, &answer).await;
+    assert_eq!(approved.status, 200, "{}", approved.text);
+    let given = listed(app.approver()).await;
+    assert_eq!((given.len(), &given[0]["uses"]), (1, &json!(3)));
+    let id = &given[0]["grant_id"];
+    let request = app.approver().get(&path).await;
+    for place in [
+        "/decision",
+        "/tool_calls/0/decision",
+        "/tool_calls/1/decision",
+    ] {
+        let found = request.str(&format!("{place}/remember/grant_id"));
+        assert_eq!(*id, found, "{place}: {}", request.text);
+    }
+    for (number, status) in ["Completed", "Completed", "Completed", "Paused"]
+        .into_iter()
+        .enumerate()
+    {
+        app.model.then(calls(&[("refund", LARGE)]));
+        app.model.then(text_answer("done"));
+        let task = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+        assert_eq!(task.str("/status"), status, "{number}: {}", task.text);
+    }
+    app.stop().await;
+}
+
+#[apply(on_both)]
 async fn owner_who_may_approve_is_asked_before_each_call_until_they_remember_one(on: On) {
     let app = TestApp::with(on, &(yaml("{ owner: true }") + ACCOUNTS)).await;
     for runs in 0..2 {

@@ -200,7 +200,7 @@ async fn remembered_approval_lets_later_calls_of_its_rule_through_and_says_so(
             let Fact::Decision { decision, .. } = item.fact else {
                 return None;
             };
-            decision.grants().next().map(|(_, grant)| grant.grant_id)
+            decision.grants().first().map(|grant| grant.grant_id)
         })
         .collect();
     assert_eq!(

@@ -64,7 +64,8 @@ pub(super) fn check_door(caller: &Caller) -> Result<(), Refusal> {
 }
 
 impl Decider<'_> {
-    /// Returns the standing decisions that an answer gives, by call.
+    /// Returns the standing decisions that an answer gives, by call. Calls with the same basis get
+    /// the same standing decision, so that its limit of uses holds for the whole answer.
     ///
     /// # Errors
     /// `Invalid` if the rule no longer offers the standing decision that the request shows for a
@@ -97,7 +98,7 @@ impl Decider<'_> {
                 let detail = "nothing: the rule does not offer it for this call any more";
                 return Err(Refusal::invalid(place, detail));
             };
-            let grant = Grant {
+            let new = Grant {
                 grant_id: GrantId(self.engine.ids.fresh()),
                 scope: requested.scope,
                 expires_in: requested.expires_in,
@@ -106,7 +107,15 @@ impl Decider<'_> {
                 rule,
                 basis: offer.basis,
             };
-            grants.insert(*call, grant);
+            let equals_new = |grant: &&Grant| {
+                **grant
+                    == Grant {
+                        grant_id: grant.grant_id,
+                        ..new.clone()
+                    }
+            };
+            let earlier = grants.values().find(equals_new).cloned();
+            grants.insert(*call, earlier.unwrap_or(new));
         }
         Ok(grants)
     }

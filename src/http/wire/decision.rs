@@ -215,10 +215,10 @@ fn remembered(at: Time, grant: &Grant) -> Remembered {
 }
 
 fn only_grant(at: Time, answer: &decision::Decision) -> Option<Remembered> {
-    let mut grants = answer.grants();
-    match (grants.next(), grants.next()) {
-        (Some((_, grant)), None) => Some(remembered(at, grant)),
-        _ => None,
+    if let [grant] = answer.grants()[..] {
+        Some(remembered(at, grant))
+    } else {
+        None
     }
 }
 
