@@ -161,10 +161,7 @@ async fn hostile_names_and_messages_stay_text() {
                 .pointer("/attachments/0/content/body/1/inlines/0")
                 .unwrap();
             assert_eq!(run["type"], "TextRun");
-            assert_eq!(
-                run["text"],
-                format!("{NAME}\\u{{a}} <https://evil.example|Review>")
-            );
+            assert_eq!(run["text"], format!("{NAME} <https://evil.example|Review>"));
             continue;
         }
         let text = said.pointer("/blocks/0/text").unwrap();
