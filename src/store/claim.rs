@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::change_rows::micros;
 use super::claim_statement::CLAIM;
 use super::db::{Sql, Value, sql};
-use super::record::{SingleColumn, record};
+use super::record::record;
 use super::{ReadError, Store, lock};
 use crate::task::id::TaskId;
 
@@ -295,7 +295,7 @@ impl Store {
             Value::Text(owner.to_owned()),
             Value::Bool(begun),
         ];
-        Ok(!self.write_leases(SET_BEGUN, values).await?.is_empty())
+        Ok(self.db().count_written(SET_BEGUN, values).await? > 0)
     }
 
     /// Renews the leases of `tasks` for the duration `lease`. Returns the tasks whose lease this
@@ -316,7 +316,7 @@ impl Store {
             Value::Int(micros(lease)),
             Value::Ids(ids),
         ];
-        self.write_leases(RENEW, values).await
+        Ok(self.db().write(RENEW, values).await?)
     }
 
     /// Releases the leases of `tasks` at shutdown, so that other processes need not wait until the
@@ -327,11 +327,6 @@ impl Store {
     pub async fn release(&self, owner: &str, tasks: &[TaskId]) -> Result<Vec<TaskId>, ReadError> {
         let ids = tasks.iter().map(|id| id.0).collect();
         let values = vec![Value::Text(owner.to_owned()), Value::Ids(ids)];
-        self.write_leases(RELEASE, values).await
-    }
-
-    async fn write_leases(&self, sql: Sql, values: Vec<Value>) -> Result<Vec<TaskId>, ReadError> {
-        let ids: Vec<SingleColumn<Uuid>> = self.db().write(sql, values).await?;
-        Ok(ids.into_iter().map(|id| TaskId(id.0)).collect())
+        Ok(self.db().write(RELEASE, values).await?)
     }
 }

@@ -393,7 +393,7 @@ impl Committer {
             return Ok(None);
         };
         let values = vec![Value::Id(task), Value::Int(seq), Value::Id(rows.change)];
-        self.db.value(FIND, values).await
+        self.db.one(FIND, values).await
     }
 }
 

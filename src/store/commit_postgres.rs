@@ -15,7 +15,6 @@ use super::lists::{
     APPROVERS, CHANGES, CREDENTIALS, DECISIONS, GRANTS, ITEMS, KEYS, List, NOTICES,
     REQUEST_UPDATES, REQUESTS, USES,
 };
-use super::record::record;
 use super::rows::ChangeRows;
 use super::statement::postgres;
 use super::tables::CLAIMABLE;
@@ -259,14 +258,6 @@ pub(super) const STORED_KEYS: &str = "spent_keys as (
             and idempotency.created_at <= excluded.created_at - 86400000000 then excluded.task_id end
 )";
 
-record! {
-    /// A change that was written: its position in the batch, and the time of the commit.
-    struct Taken {
-        change: i64,
-        at: i64,
-    }
-}
-
 /// Writes a batch. Returns for each change, in the order of the batch, the time of the commit, or
 /// `None` if the change is stale. `repeated` is true for changes of a batch that failed. Such
 /// changes are sent on a connection of another pool, so that the writer can write further batches.
@@ -292,9 +283,10 @@ pub(super) async fn send(
     for list in lists {
         values.extend((list.arrays)(batch));
     }
-    let taken: Vec<Taken> = db.write_batch(sql.postgres, values, repeated).await?;
+    // Each row is a change that was written: its position in the batch, and the time of the commit.
+    let taken: Vec<(i64, i64)> = db.write_batch(sql.postgres, values, repeated).await?;
     let mut times = vec![None; batch.len()];
-    for Taken { change, at } in taken {
+    for (change, at) in taken {
         let time = usize::try_from(change)
             .ok()
             .and_then(|index| times.get_mut(index));

@@ -13,7 +13,7 @@ use super::lists::{
     APPROVERS, CREDENTIALS, DECISIONS, GRANTS, ITEMS, KEYS, List, NOTICES, REQUEST_UPDATES,
     REQUESTS, USES,
 };
-use super::record::{SingleColumn, record};
+use super::record::record;
 use super::rows::{ChangeRows, RequiredState, TaskLine};
 use super::sqlite::{count_written, execute_each, records};
 use super::statement;
@@ -209,8 +209,8 @@ fn read_state(
     for rows in batch {
         for line in &rows.uses {
             let values = [Value::Id(line.grant_id), Value::Int(at)];
-            let found: Vec<SingleColumn<i64>> = records(transaction, READ_GRANT, &values)?;
-            grants.extend(found.into_iter().map(|uses| (line.grant_id, uses.0)));
+            let found: Vec<i64> = records(transaction, READ_GRANT, &values)?;
+            grants.extend(found.into_iter().map(|uses| (line.grant_id, uses)));
         }
         for line in &rows.tasks {
             let id = line.task.task_id.0;

@@ -2,17 +2,14 @@
 //! credentials that the decision supplies. The commit that ends a task removes the task's
 //! credentials.
 
-use uuid::Uuid;
-
 use super::db::{Sql, Value, sql};
 use super::record::record;
 use super::{ReadError, Store};
 use crate::task::credential::CredentialRow;
-use crate::task::id::{RequestId, TaskId};
-use crate::task::time::Time;
+use crate::task::id::TaskId;
 
 const CREDENTIALS: Sql = sql!(
-    "select task_id, name, request_id, key_id, sealed, created_at, expires_at from credential
+    "select task_id, name, request_id, key_id, sealed as text, created_at, expires_at from credential
       where task_id " (any 1 uuid) " and (expires_at is null or expires_at > " (now 2) ") order by task_id, name"
 )
 .by_key();
@@ -38,17 +35,7 @@ returning created_at",
 
 pub(super) const STATEMENTS: &[Sql] = &[CREDENTIALS, REMOVE];
 
-record! {
-    struct Record {
-        task_id: Uuid,
-        name: String,
-        request_id: Uuid,
-        key_id: String,
-        sealed: String,
-        created_at: i64,
-        expires_at: Option<i64>,
-    }
-}
+record!(impl CredentialRow { task_id, name, request_id, key_id, text, created_at, expires_at });
 
 impl Store {
     /// Reads the unexpired credentials of `tasks`. Expiry follows the database's clock.
@@ -60,17 +47,7 @@ impl Store {
             Value::Ids(tasks.iter().map(|task| task.0).collect()),
             Value::Now,
         ];
-        let records: Vec<Record> = self.db().all(CREDENTIALS, values).await?;
-        let rows = records.into_iter().map(|record| CredentialRow {
-            task_id: TaskId(record.task_id),
-            name: record.name,
-            request_id: RequestId(record.request_id),
-            key_id: record.key_id,
-            text: record.sealed,
-            created_at: Time(record.created_at),
-            expires_at: record.expires_at.map(Time),
-        });
-        Ok(rows.collect())
+        Ok(self.db().all(CREDENTIALS, values).await?)
     }
 
     /// Removes at most one batch of expired credentials. Returns whether there may be more.

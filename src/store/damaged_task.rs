@@ -109,7 +109,7 @@ impl Store {
         let Some(damaged_task) = self.task_without_journal(task).await? else {
             return Ok(None);
         };
-        let bodies: Vec<String> = self.db().column(BODIES, vec![Value::Id(task.0)]).await?;
+        let bodies: Vec<String> = self.db().all(BODIES, vec![Value::Id(task.0)]).await?;
         Ok(Some(DamagedTask {
             newer: bodies.iter().any(|body| is_newer(body)),
             ..damaged_task

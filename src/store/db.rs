@@ -21,7 +21,7 @@ use super::failure::{DriverError, READ_ONLY};
 use super::identity::UncertainUntil;
 use super::lock;
 use super::outage::{self, Outage};
-use super::record::{AnyRow, Keyed, Record, SingleColumn};
+use super::record::{AnyRow, Keyed, Record};
 pub use super::sql::Sql;
 pub(super) use super::sql::sql;
 use super::sqlite::{self, SqliteFile};
@@ -162,27 +162,6 @@ impl Db {
         values: Vec<Value>,
     ) -> Result<Option<R>, DbFailure> {
         Ok(self.all(sql, values).await?.into_iter().next())
-    }
-
-    /// Reads the values of a statement's single column.
-    pub(super) async fn column<T>(&self, sql: Sql, values: Vec<Value>) -> Result<Vec<T>, DbFailure>
-    where
-        SingleColumn<T>: Record,
-    {
-        let rows: Vec<SingleColumn<T>> = self.all(sql, values).await?;
-        Ok(rows.into_iter().map(|row| row.0).collect())
-    }
-
-    /// Reads the first value of a statement's single column.
-    pub(super) async fn value<T>(
-        &self,
-        sql: Sql,
-        values: Vec<Value>,
-    ) -> Result<Option<T>, DbFailure>
-    where
-        SingleColumn<T>: Record,
-    {
-        Ok(self.column(sql, values).await?.into_iter().next())
     }
 
     /// Reads the first row of a statement without parameters. Returns `None` if there is no row, if

@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use super::change_rows::micros;
 use super::db::{Sql, Value, sql};
-use super::record::{AnyRow, SingleColumn, record};
+use super::record::{AnyRow, record};
 use super::{ReadError, Store};
 use crate::task::id::{ChangeId, RequestId, TaskId};
 use crate::task::time::Time;
@@ -67,6 +67,11 @@ pub struct ClaimedDelivery {
     /// again. A reminder counts as created when it is due.
     pub created_at: Time,
 }
+
+record!(impl ClaimedDelivery {
+    id, tenant, person, root, change, event_number, kind, request, attempts, came_early, lease_until,
+    created_at
+});
 
 /// The result of one attempt to send a message.
 #[derive(Clone, Debug, PartialEq)]
@@ -138,13 +143,12 @@ select x.value as target from json_each($2) x
     by_key: false,
 };
 
-/// The columns of a claimed delivery, which `ClaimRecord` reads. On Postgres, a claim joins
-/// `delivery` with other relations. These must not have columns of the same names, because the
-/// names would be ambiguous.
+/// The columns of a [`ClaimedDelivery`]. On Postgres, a claim joins `delivery` with other relations.
+/// These must not have columns of the same names, because the names would be ambiguous.
 macro_rules! claimed_columns {
     () => {
-        "delivery_id, tenant, person, root_task_id, change_id, event_number, type as kind, request_id, attempts,
-    came_early, lease_until, created_at"
+        "delivery_id as id, tenant, person, root_task_id as root, change_id as change, event_number, type as kind,
+    request_id as request, attempts, came_early <> 0 as came_early, lease_until, created_at"
     };
 }
 pub(super) use claimed_columns;
@@ -301,42 +305,6 @@ pub(super) const STATEMENTS: &[Sql] = &[
     REMOVE,
 ];
 
-record! {
-    pub(super) struct ClaimRecord {
-        delivery_id: Uuid,
-        tenant: String,
-        person: String,
-        root_task_id: Uuid,
-        change_id: Uuid,
-        event_number: i64,
-        kind: String,
-        request_id: Option<Uuid>,
-        attempts: i64,
-        came_early: i64,
-        lease_until: i64,
-        created_at: i64,
-    }
-}
-
-impl ClaimRecord {
-    pub(super) fn claimed(self) -> ClaimedDelivery {
-        ClaimedDelivery {
-            id: self.delivery_id,
-            tenant: self.tenant,
-            person: self.person,
-            root: TaskId(self.root_task_id),
-            change: ChangeId(self.change_id),
-            event_number: self.event_number,
-            kind: self.kind,
-            request: self.request_id.map(RequestId),
-            attempts: self.attempts,
-            came_early: self.came_early != 0,
-            lease_until: self.lease_until,
-            created_at: Time(self.created_at),
-        }
-    }
-}
-
 impl Store {
     /// Returns the entries among `targets` that have a due delivery to claim.
     ///
@@ -344,7 +312,7 @@ impl Store {
     /// [`ReadError`] when the database does not answer.
     pub async fn entries_with_due(&self, targets: &[String]) -> Result<Vec<String>, ReadError> {
         let values = vec![Value::Now, Value::Texts(targets.to_vec())];
-        Ok(self.db().column(DUE, values).await?)
+        Ok(self.db().all(DUE, values).await?)
     }
 
     /// Claims at most `limit` due deliveries of an entry, the oldest first, each for `lease`. If
@@ -367,9 +335,9 @@ impl Store {
             Value::Int(micros(lease)),
             Value::Texts(kinds.iter().map(ToString::to_string).collect()),
         ];
-        let mut claimed: Vec<ClaimRecord> = self.db().write(CLAIM, values).await?;
-        claimed.sort_unstable_by_key(|claimed| claimed.delivery_id);
-        Ok(claimed.into_iter().map(ClaimRecord::claimed).collect())
+        let mut claimed: Vec<ClaimedDelivery> = self.db().write(CLAIM, values).await?;
+        claimed.sort_unstable_by_key(|claimed| claimed.id);
+        Ok(claimed)
     }
 
     /// Records one attempt at deliveries that were claimed together, under the lease `lease_until`.
@@ -404,8 +372,7 @@ impl Store {
             Value::Int(counted),
             Value::Int(matches!(attempt.next, NextState::Postponed(_)).into()),
         ];
-        let recorded: Vec<SingleColumn<Uuid>> = self.db().write(RECORD, values).await?;
-        Ok(recorded.into_iter().map(|one| one.0).collect())
+        Ok(self.db().write(RECORD, values).await?)
     }
 
     /// Gives a claimed delivery back without an attempt. The delivery can be claimed again after
@@ -473,8 +440,7 @@ impl Store {
             Value::Int(micros(ORPHAN_TIMEOUT)),
             Value::Texts(without_updates.to_vec()),
         ];
-        let dropped: Vec<SingleColumn<String>> = self.db().write(DROP, values).await?;
-        Ok(dropped.into_iter().map(|target| target.0).collect())
+        Ok(self.db().write(DROP, values).await?)
     }
 
     /// Removes at most one batch of deliveries that ended long ago. Returns whether there may be

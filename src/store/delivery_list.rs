@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 use super::db::{Sql, Value, sql};
 use super::page::Page;
-use super::record::{SingleColumn, record};
+use super::record::record;
 use super::tasks::corrupt;
 use super::{ReadError, Store};
 use crate::task::event_name::{REQUEST_EXPIRING, REQUEST_WAITING};
@@ -364,10 +364,9 @@ impl Store {
         let (mut count, mut after) = (0, Uuid::nil());
         loop {
             let values = filter.values(Value::Now, limit, after);
-            let found: Vec<SingleColumn<Uuid>> = self.db().write(RESEND_ALL, values).await?;
+            let found: Vec<Uuid> = self.db().write(RESEND_ALL, values).await?;
             count += found.len();
-            let ids = found.iter().map(|changed| changed.0);
-            after = ids.max().unwrap_or(after);
+            after = found.iter().copied().max().unwrap_or(after);
             self.inner.feed.sender_wakeup.notify_one();
             if found.len() < BATCH {
                 return Ok(count);

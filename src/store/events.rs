@@ -398,7 +398,7 @@ impl Store {
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn first_event(&self, task: TaskId, seq: i64) -> Result<Option<i64>, ReadError> {
         let values = vec![Value::Id(task.0), Value::Int(seq)];
-        Ok(self.db().value(FIRST_OF_CHANGE, values).await?)
+        Ok(self.db().one(FIRST_OF_CHANGE, values).await?)
     }
 
     /// Returns the number of the first event of the change that stored an idempotency key. `None`
@@ -411,6 +411,6 @@ impl Store {
             .into_iter()
             .map(|text| Value::Text(text.clone()));
         let values = texts.chain([Value::Id(key.task_id.0)]).collect();
-        Ok(self.db().value(FIRST_OF_KEY, values).await?)
+        Ok(self.db().one(FIRST_OF_KEY, values).await?)
     }
 }

@@ -151,13 +151,6 @@ record! {
     }
 }
 
-record! {
-    struct Open {
-        user_id: String,
-        calls: i64,
-    }
-}
-
 /// The earlier calls that affect how a new call of their tool is handled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundCalls {
@@ -282,9 +275,9 @@ impl Store {
             Value::Int(limit.into()),
             keys,
         ];
-        let counts: Vec<Open> = self.db().all(OPEN, values).await?;
-        let own = counts.iter().filter(|open| user.is(&open.user_id));
-        let calls: i64 = own.map(|open| open.calls).sum();
+        let counts: Vec<(String, i64)> = self.db().all(OPEN, values).await?;
+        let own = counts.iter().filter(|(user_id, _)| user.is(user_id));
+        let calls: i64 = own.map(|(_, calls)| calls).sum();
         let calls = u32::try_from(calls).map_err(|_| corrupt("a number of calls"))?;
         Ok(calls.min(limit))
     }

@@ -18,8 +18,8 @@ use uuid::Uuid;
 
 use super::change_rows::micros;
 use super::db::{DatabaseEngine, Sql, Value, sql};
-use super::deliveries::{ClaimRecord, ClaimedDelivery, claimed_columns};
-use super::record::{SingleColumn, record};
+use super::deliveries::{ClaimedDelivery, claimed_columns};
+use super::record::record;
 use super::sql::request_changes;
 use super::sqlite::{count_written, records};
 use super::{ReadError, Store};
@@ -185,7 +185,7 @@ impl Store {
         lease: Duration,
         pause: Duration,
     ) -> Result<Vec<Vec<ClaimedDelivery>>, ReadError> {
-        let claimed: Vec<ClaimRecord> = if let DatabaseEngine::Sqlite(_) = self.db().engine {
+        let claimed: Vec<ClaimedDelivery> = if let DatabaseEngine::Sqlite(_) = self.db().engine {
             let target = target.to_owned();
             let (lease, pause) = (micros(lease), micros(pause));
             let job = move |transaction: &Transaction<'_>, at| {
@@ -204,7 +204,7 @@ impl Store {
             self.db().write(CLAIM, values).await?
         };
         let mut people: BTreeMap<_, Vec<ClaimedDelivery>> = BTreeMap::new();
-        for claimed in claimed.into_iter().map(ClaimRecord::claimed) {
+        for claimed in claimed {
             let person = (claimed.tenant.clone(), claimed.person.clone());
             people.entry(person).or_default().push(claimed);
         }
@@ -257,7 +257,7 @@ fn claim(
     lease: i64,
     pause: i64,
     at: i64,
-) -> rusqlite::Result<Vec<ClaimRecord>> {
+) -> rusqlite::Result<Vec<ClaimedDelivery>> {
     let text = |text: &str| Value::Text(text.to_owned());
     let values = [text(target), Value::Int(at), Value::Int(MAX_DELIVERIES)];
     let mut people: Vec<((String, String), Vec<Uuid>)> = Vec::new();
@@ -271,8 +271,8 @@ fn claim(
     let (mut claimed, mut opened) = (Vec::new(), 0);
     for ((tenant, person), ids) in people {
         let key = [text(target), text(&tenant), text(&person)];
-        let next = records::<SingleColumn<i64>>(transaction, NEXT_AT.sqlite, &key)?;
-        let next = next.first().map_or(at, |next_at| next_at.0);
+        let next = records::<i64>(transaction, NEXT_AT.sqlite, &key)?;
+        let next = next.first().copied().unwrap_or(at);
         if next > at {
             let due_at = next.min(at + pause);
             for id in ids {

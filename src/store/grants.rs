@@ -255,7 +255,7 @@ impl IdsFirst for GrantSelection<'_> {
             Value::Id(before),
             Value::Int(limit),
         ];
-        Ok(store.db().column(IDS, values).await?)
+        Ok(store.db().all(IDS, values).await?)
     }
 
     async fn matching(

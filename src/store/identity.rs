@@ -223,7 +223,7 @@ pub(super) async fn load_uncertain_until(db: &Db, restored: bool) -> Result<(), 
         );
     }
     let read = db
-        .value::<Option<i64>>(READ_UNCERTAIN_UNTIL, Vec::new())
+        .one::<Option<i64>>(READ_UNCERTAIN_UNTIL, Vec::new())
         .await;
     db.uncertain_until.set(read.map_err(failed)?.flatten());
     Ok(())

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::db::{Sql, Value, sql};
 use super::page::IdsFirst as _;
-use super::record::{SingleColumn, record};
+use super::record::record;
 use super::request_list::{RequestSelection, RequestSource};
 use super::{ReadError, RequestFilter, RequestRow, Store};
 use crate::task::id::RequestId;
@@ -184,8 +184,7 @@ impl Store {
         let users = from_ref(&person.user_id);
         let spellings = self.spellings(tenant, users).await?;
         let answered: Vec<[String; 1]> = spellings.into_iter().map(|name| [name]).collect();
-        let mut ids: Vec<SingleColumn<Uuid>> =
-            self.by_keys(ANSWERED, &head, &answered, &end).await?;
+        let mut ids: Vec<RequestId> = self.by_keys(ANSWERED, &head, &answered, &end).await?;
         if all && person.decides_everything {
             let values = head.into_iter().chain(end).collect();
             ids.append(&mut self.db().all(DECIDED, values).await?);
@@ -193,7 +192,6 @@ impl Store {
             let keys = self.keys(tenant, person).await?;
             ids.append(&mut self.by_keys(OF_KEYS, &head, &keys, &end).await?);
         }
-        let mut ids: Vec<RequestId> = ids.into_iter().map(|id| RequestId(id.0)).collect();
         ids.sort_unstable_by_key(|id| std::cmp::Reverse(*id));
         ids.dedup();
         ids.truncate(usize::try_from(limit).unwrap_or(0));

@@ -45,13 +45,6 @@ const DELIVERIES: Sql = sql!(
 pub(super) const STATEMENTS: &[Sql] = &[TASKS, REQUESTS, DELIVERIES];
 
 record! {
-    struct Count {
-        word: String,
-        number: i64,
-    }
-}
-
-record! {
     struct BacklogRecord {
         name: String,
         number: i64,
@@ -99,10 +92,10 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn task_counts(&self) -> Result<Vec<(TaskStatus, i64)>, ReadError> {
-        let tasks: Vec<Count> = self.db().all(TASKS, Vec::new()).await?;
+        let tasks: Vec<(String, i64)> = self.db().all(TASKS, Vec::new()).await?;
         let found = tasks
             .into_iter()
-            .map(|count| TaskStatus::parse(&count.word).map(|status| (status, count.number)));
+            .map(|(word, number)| TaskStatus::parse(&word).map(|status| (status, number)));
         let found: Option<BTreeMap<TaskStatus, i64>> = found.collect();
         let found = found.ok_or_else(|| corrupt("a task's status"))?;
         let number = |status: TaskStatus| found.get(&status).copied().unwrap_or_default();

@@ -345,7 +345,7 @@ impl Store {
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn agent_definition(&self, digest: &str) -> Result<Option<String>, ReadError> {
         let values = vec![Value::Text(digest.to_owned())];
-        Ok(self.db().value(DEFINITION, values).await?)
+        Ok(self.db().one(DEFINITION, values).await?)
     }
 
     /// Reads the database's clock.
@@ -353,9 +353,8 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn now(&self) -> Result<Time, ReadError> {
-        let at = self.db().value(NOW, vec![Value::Now]).await?;
-        at.map(Time)
-            .ok_or_else(|| ReadError::Corrupt("the database did not return its time".to_owned()))
+        let at = self.db().one(NOW, vec![Value::Now]).await?;
+        at.ok_or_else(|| ReadError::Corrupt("the database did not return its time".to_owned()))
     }
 
     /// Whether the database answers in time and has the tables of the service. A Postgres must also

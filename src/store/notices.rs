@@ -89,6 +89,8 @@ pub struct Notice {
     pub event_number: i64,
 }
 
+record!(impl Notice { id, root, change, event_number });
+
 /// The data about a change from which a sender decides which messages are sent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChangeEvents {
@@ -138,7 +140,7 @@ pub struct NewDelivery {
 }
 
 const NOTICES: Sql = sql!(
-    "select notice_id, root_task_id, change_id, event_number from notice order by notice_id limit $1"
+    "select notice_id as id, root_task_id as root, change_id as change, event_number from notice order by notice_id limit $1"
 );
 
 /// Selects the events of a tree from the number `$2` on, at most `$3`. Returns the body of an item
@@ -207,15 +209,6 @@ pub(super) const STATEMENTS: &[Sql] = &[
 ];
 
 record! {
-    struct NoticeRecord {
-        notice_id: Uuid,
-        root_task_id: Uuid,
-        change_id: Uuid,
-        event_number: i64,
-    }
-}
-
-record! {
     struct EventHeaderRecord {
         tenant: String,
         root_agent: String,
@@ -270,14 +263,7 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer.
     pub async fn notices(&self, limit: i64) -> Result<Vec<Notice>, ReadError> {
-        let found: Vec<NoticeRecord> = self.db().all(NOTICES, vec![Value::Int(limit)]).await?;
-        let notices = found.into_iter().map(|found| Notice {
-            id: found.notice_id,
-            root: TaskId(found.root_task_id),
-            change: ChangeId(found.change_id),
-            event_number: found.event_number,
-        });
-        Ok(notices.collect())
+        Ok(self.db().all(NOTICES, vec![Value::Int(limit)]).await?)
     }
 
     /// Reads the events of the change that wrote the notice. Leaves out events that lead to no

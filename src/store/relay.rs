@@ -23,7 +23,6 @@ use uuid::Uuid;
 use super::db::{DatabaseEngine, Db, Sql, Value, sql};
 use super::feed::{Feed, Outgoing, SUBSCRIPTION_TTL};
 use super::identity::require_recorded;
-use super::record::record;
 use crate::task::delta::{Delta, DeltaContent};
 use crate::task::id::{RequestId, TaskId};
 
@@ -54,13 +53,6 @@ const LAST_EVENTS: Sql =
     sql!("select task_id, next_event from agent_task where task_id " (any 1 uuid)).by_key();
 
 pub(super) const STATEMENTS: &[Sql] = &[NOTIFY, LAST_EVENTS];
-
-record! {
-    struct LastEvent {
-        task_id: Uuid,
-        next_event: i64,
-    }
-}
 
 /// A message from one replica to the others. A delta that is too long for one message is split over
 /// several messages.
@@ -232,10 +224,9 @@ impl Relay {
         }
         let roots = roots.into_iter().map(|root| root.0).collect();
         let values = vec![Value::Ids(roots)];
-        let read = self.db.all::<LastEvent>(LAST_EVENTS, values).await;
-        for last in read.unwrap_or_default() {
-            self.feed
-                .set_last_event(TaskId(last.task_id), last.next_event);
+        let read = self.db.all::<(TaskId, i64)>(LAST_EVENTS, values).await;
+        for (root, last_event) in read.unwrap_or_default() {
+            self.feed.set_last_event(root, last_event);
         }
     }
 

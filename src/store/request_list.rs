@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::db::{DatabaseEngine, Sql, Value, sql};
 use super::page::{IdsFirst, MAX_PAGE_BYTES, Page};
-use super::record::{Record, SingleColumn, record};
+use super::record::{Record, record};
 use super::requests::RequestRecord;
 use super::{ReadError, RequestFilter, RequestRow, Store};
 use crate::task::status::RequestStatus;
@@ -138,7 +138,7 @@ impl IdsFirst for RequestSelection<'_> {
         let Self { filter, source } = self;
         let after = Value::Id(after);
         let tenant = Value::Text(filter.tenant.clone());
-        let mut ids: Vec<SingleColumn<Uuid>> = match source {
+        let mut ids: Vec<Uuid> = match source {
             RequestSource::Keys(sql, keys) => {
                 let end = [Value::Int(limit)];
                 store.by_keys(*sql, &[tenant, after], keys, &end).await?
@@ -157,10 +157,10 @@ impl IdsFirst for RequestSelection<'_> {
                 store.db().all(OF_TREES, values).await?
             }
         };
-        ids.sort_unstable_by_key(|id| id.0);
-        ids.dedup_by_key(|id| id.0);
+        ids.sort_unstable();
+        ids.dedup();
         ids.truncate(usize::try_from(limit).unwrap_or(0));
-        Ok(ids.into_iter().map(|id| id.0).collect())
+        Ok(ids)
     }
 
     async fn matching(

@@ -120,13 +120,6 @@ record! {
     }
 }
 
-record! {
-    struct Overdue {
-        request_id: Uuid,
-        task_id: Uuid,
-    }
-}
-
 /// Assembles requests from records, in the order of the records. The records of one request must be
 /// contiguous.
 pub(super) fn assemble_requests(records: Vec<RequestRecord>) -> Result<Vec<RequestRow>, ReadError> {
@@ -266,8 +259,7 @@ impl Store {
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn pending_ids_of(&self, roots: &[TaskId]) -> Result<Vec<RequestId>, ReadError> {
         let roots = Value::Ids(roots.iter().map(|root| root.0).collect());
-        let ids = self.db().column(PENDING_IDS_OF_ROOTS, vec![roots]).await?;
-        Ok(ids.into_iter().map(RequestId).collect())
+        Ok(self.db().all(PENDING_IDS_OF_ROOTS, vec![roots]).await?)
     }
 
     /// Whether a person may decide, or has decided, a request of a tree. The table
@@ -306,10 +298,6 @@ impl Store {
     ) -> Result<Vec<(RequestId, TaskId)>, ReadError> {
         let count = |count: usize| Value::Int(i64::try_from(count).unwrap_or(i64::MAX));
         let values = vec![Value::Now, count(limit), count(skipped)];
-        let overdue: Vec<Overdue> = self.db().all(OVERDUE, values).await?;
-        Ok(overdue
-            .into_iter()
-            .map(|row| (RequestId(row.request_id), TaskId(row.task_id)))
-            .collect())
+        Ok(self.db().all(OVERDUE, values).await?)
     }
 }

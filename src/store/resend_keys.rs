@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::db::{DatabaseEngine, Sql, Value, sql};
 use super::delivery_list::{RESEND, RESEND_ALL, ResendFilter};
-use super::record::{SingleColumn, record};
+use super::record::record;
 use super::sqlite::count_written;
 use super::{ReadError, Store};
 use crate::task::user::{UserId, UserKey};
@@ -301,9 +301,8 @@ impl Store {
                 let (statement, rest) = target.on_postgres();
                 let mut values = key.values(Value::Now, target.least());
                 values.extend(rest);
-                let counts: Result<Vec<SingleColumn<i64>>, _> =
-                    self.db().write(statement, values).await;
-                counts.map(|counts| counts.first().map_or(0, |count| count.0))
+                let counts: Result<Vec<i64>, _> = self.db().write(statement, values).await;
+                counts.map(|counts| counts.first().copied().unwrap_or(0))
             }
             DatabaseEngine::Sqlite(_) => {
                 let (target, key) = (target.clone(), key.clone());

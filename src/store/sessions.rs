@@ -74,7 +74,7 @@ impl Store {
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn session(&self, token_sha256: &str) -> Result<Option<String>, ReadError> {
         let values = vec![Value::Now, Value::Text(token_sha256.to_owned())];
-        Ok(self.db().value(FIND, values).await?)
+        Ok(self.db().one(FIND, values).await?)
     }
 
     /// Ends a session, if it exists.

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::db::{Sql, Value, sql};
 use super::page::{IdsFirst, MAX_PAGE_BYTES, Page};
-use super::record::{SingleColumn, record};
+use super::record::record;
 use super::task_columns::TaskRecord;
 use super::{ReadError, Store, TaskFilter};
 use crate::task::change::TaskRow;
@@ -107,7 +107,7 @@ impl IdsFirst for TaskSelection<'_> {
         let (tenant, before) = (Value::Text(filter.tenant.clone()), Value::Id(before));
         let max_ids = usize::try_from(limit).unwrap_or(0);
         let limit = Value::Int(limit);
-        let mut ids: Vec<SingleColumn<Uuid>> = if !filter.roots.is_empty() {
+        let mut ids: Vec<Uuid> = if !filter.roots.is_empty() {
             let roots = Value::Ids(filter.roots.iter().map(|id| id.0).collect());
             let values = vec![tenant, before, limit, roots];
             store.db().all(OF_TREES, values).await?
@@ -119,9 +119,9 @@ impl IdsFirst for TaskSelection<'_> {
             let end = [before, limit];
             store.by_keys(OF_USERS, &[tenant], &users, &end).await?
         };
-        ids.sort_unstable_by_key(|id| Reverse(id.0));
+        ids.sort_unstable_by_key(|id| Reverse(*id));
         ids.truncate(max_ids);
-        Ok(ids.into_iter().map(|id| id.0).collect())
+        Ok(ids)
     }
 
     async fn matching(

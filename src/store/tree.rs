@@ -187,7 +187,7 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer.
     pub async fn tree_size(&self, root: TaskId) -> Result<i64, ReadError> {
-        let size = self.db().value(SIZE, vec![Value::Id(root.0)]).await?;
+        let size = self.db().one(SIZE, vec![Value::Id(root.0)]).await?;
         Ok(size.unwrap_or(0))
     }
 

@@ -54,13 +54,6 @@ const LISTED_REQUESTS: Sql = sql!(
 pub(super) const STATEMENTS: &[Sql] = &[SENT_MESSAGE, LISTED_REQUESTS];
 
 record! {
-    struct SentMessageRecord {
-        reference: Option<String>,
-        sending: bool,
-    }
-}
-
-record! {
     struct ListedRequestRecord {
         request_id: Uuid,
         kind: String,
@@ -80,14 +73,14 @@ impl Store {
     ) -> Result<MessageState, ReadError> {
         let target = Value::Text(target.to_owned());
         let values = vec![Value::Now, target, Value::Id(request.0)];
-        let found: Vec<SentMessageRecord> = self.db().all(SENT_MESSAGE, values).await?;
+        let found: Vec<(Option<String>, bool)> = self.db().all(SENT_MESSAGE, values).await?;
         // While a message is being sent again, its delivery may still have the reference of the
         // earlier message. The new message will get another reference, so this function returns
         // `Sending` and not the old reference.
-        if found.iter().any(|record| record.sending) {
+        if found.iter().any(|(_, is_sending)| *is_sending) {
             return Ok(MessageState::Sending);
         }
-        let reference = found.into_iter().find_map(|record| record.reference);
+        let reference = found.into_iter().find_map(|(reference, _)| reference);
         Ok(reference.map_or(MessageState::NotSent, MessageState::SentAs))
     }
 

@@ -16,7 +16,6 @@ use std::collections::BTreeSet;
 use serde_json::json;
 
 use super::db::{Sql, Value, list, sql};
-use super::record::record;
 use super::{ReadError, Store};
 use crate::task::user::{UserId, UserIds};
 
@@ -63,13 +62,6 @@ pub(super) fn spelled(users: &[UserId]) -> [Value; 2] {
     [Value::Texts(names), Value::Texts(keys)]
 }
 
-record! {
-    struct Unfolded {
-        tenant: String,
-        spelling: String,
-    }
-}
-
 impl Store {
     /// Returns every spelling under which rows of the given people may be stored.
     ///
@@ -86,7 +78,7 @@ impl Store {
         }
         let [names, keys] = spelled(users);
         let values = vec![Value::Text(tenant.to_owned()), names, keys];
-        let spellings: Vec<String> = self.db().column(SPELLINGS, values).await?;
+        let spellings: Vec<String> = self.db().all(SPELLINGS, values).await?;
         let own: BTreeSet<String> = spellings
             .into_iter()
             .filter(|spelling| users.iter().any(|user| user.is(spelling)))
@@ -100,13 +92,13 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer.
     pub async fn fold_spellings(&self) -> Result<bool, ReadError> {
-        let new: Vec<Unfolded> = self.db().all(UNFOLDED, vec![Value::Int(BATCH)]).await?;
+        let new: Vec<(String, String)> = self.db().all(UNFOLDED, vec![Value::Int(BATCH)]).await?;
         let more = new.len() >= usize::try_from(BATCH).unwrap_or(usize::MAX);
         if !new.is_empty() {
             let key = |spelling: &str| UserIds::Folded.key(spelling).as_str().to_owned();
             let lines = new
                 .iter()
-                .map(|new| json!([new.tenant, new.spelling, key(&new.spelling)]));
+                .map(|(tenant, spelling)| json!([tenant, spelling, key(spelling)]));
             let values = vec![Value::Text(list(lines))];
             self.db().count_written(FOLD, values).await?;
         }
