@@ -8,9 +8,8 @@ use std::time::Duration;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::change_rows::micros;
 use super::claim_statement::CLAIM;
-use super::db::{Sql, Value, sql};
+use super::db::{Sql, Value, sql, values};
 use super::record::record;
 use super::{ReadError, Store, lock};
 use crate::task::id::TaskId;
@@ -264,15 +263,7 @@ impl Store {
             let last_served = lock(&self.inner.last_served);
             (last_served.tenant.clone(), last_served.users())
         };
-        let values = vec![
-            Value::Now,
-            Value::Text(owner.to_owned()),
-            Value::Int(micros(lease)),
-            Value::Int(limit.max(0)),
-            Value::Text(tenant),
-            Value::Text(users),
-            Value::Bool(alone),
-        ];
+        let values = values![Value::Now, owner, lease, limit.max(0), tenant, users, alone];
         let rows: Vec<Candidate> = self.db().write(CLAIM, values).await?;
         let taken: Vec<&Candidate> = rows.iter().filter(|row| row.taken).collect();
         lock(&self.inner.last_served).record_claimed(&taken);
@@ -290,11 +281,7 @@ impl Store {
         task: TaskId,
         begun: bool,
     ) -> Result<bool, ReadError> {
-        let values = vec![
-            Value::Id(task.0),
-            Value::Text(owner.to_owned()),
-            Value::Bool(begun),
-        ];
+        let values = values![task, owner, begun];
         Ok(self.db().count_written(SET_BEGUN, values).await? > 0)
     }
 
@@ -309,13 +296,7 @@ impl Store {
         lease: Duration,
         tasks: &[TaskId],
     ) -> Result<Vec<TaskId>, ReadError> {
-        let ids = tasks.iter().map(|id| id.0).collect();
-        let values = vec![
-            Value::Now,
-            Value::Text(owner.to_owned()),
-            Value::Int(micros(lease)),
-            Value::Ids(ids),
-        ];
+        let values = values![Value::Now, owner, lease, tasks];
         Ok(self.db().write(RENEW, values).await?)
     }
 
@@ -325,8 +306,6 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn release(&self, owner: &str, tasks: &[TaskId]) -> Result<Vec<TaskId>, ReadError> {
-        let ids = tasks.iter().map(|id| id.0).collect();
-        let values = vec![Value::Text(owner.to_owned()), Value::Ids(ids)];
-        Ok(self.db().write(RELEASE, values).await?)
+        Ok(self.db().write(RELEASE, values![owner, tasks]).await?)
     }
 }

@@ -20,7 +20,7 @@ use tokio_util::task::TaskTracker;
 
 use super::change_rows::rows;
 use super::commit_single::{MAX_BATCH_LINES, is_single};
-use super::db::{DatabaseEngine, Db, DbFailure, Sql, Value, sql};
+use super::db::{DatabaseEngine, Db, DbFailure, Sql, sql, values};
 use super::feed::Feed;
 use super::notices::EventFilters;
 use super::rows::ChangeRows;
@@ -392,7 +392,7 @@ impl Committer {
         let Some((task, seq)) = rows.first_item() else {
             return Ok(None);
         };
-        let values = vec![Value::Id(task), Value::Int(seq), Value::Id(rows.change)];
+        let values = values![task, seq, rows.change];
         self.db.one(FIND, values).await
     }
 }

@@ -10,7 +10,7 @@
 
 use std::sync::OnceLock;
 
-use super::db::{Db, DbFailure, Sql, Value};
+use super::db::{Db, DbFailure, Sql, Value, values};
 use super::lists::{
     APPROVERS, CHANGES, CREDENTIALS, DECISIONS, GRANTS, ITEMS, KEYS, List, NOTICES,
     REQUEST_UPDATES, REQUESTS, USES,
@@ -279,7 +279,7 @@ pub(super) async fn send(
     batch: &[&ChangeRows],
     repeated: bool,
 ) -> Result<Vec<Option<i64>>, DbFailure> {
-    let mut values = vec![Value::Now, Value::Int(db.asker_lock.owner())];
+    let mut values = values![Value::Now, db.asker_lock.owner()];
     for list in lists {
         values.extend((list.arrays)(batch));
     }

@@ -2,7 +2,7 @@
 //! credentials that the decision supplies. The commit that ends a task removes the task's
 //! credentials.
 
-use super::db::{Sql, Value, sql};
+use super::db::{Sql, Value, sql, values};
 use super::record::record;
 use super::{ReadError, Store};
 use crate::task::credential::CredentialRow;
@@ -43,10 +43,7 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn credentials(&self, tasks: &[TaskId]) -> Result<Vec<CredentialRow>, ReadError> {
-        let values = vec![
-            Value::Ids(tasks.iter().map(|task| task.0).collect()),
-            Value::Now,
-        ];
+        let values = values![tasks, Value::Now];
         Ok(self.db().all(CREDENTIALS, values).await?)
     }
 

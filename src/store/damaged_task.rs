@@ -5,7 +5,7 @@
 
 use uuid::Uuid;
 
-use super::db::{Sql, Value, sql};
+use super::db::{Sql, sql, values};
 use super::record::record;
 use super::{ReadError, Store, lock};
 use crate::task::id::{RequestId, TaskId};
@@ -109,7 +109,7 @@ impl Store {
         let Some(damaged_task) = self.task_without_journal(task).await? else {
             return Ok(None);
         };
-        let bodies: Vec<String> = self.db().all(BODIES, vec![Value::Id(task.0)]).await?;
+        let bodies: Vec<String> = self.db().all(BODIES, values![task]).await?;
         Ok(Some(DamagedTask {
             newer: bodies.iter().any(|body| is_newer(body)),
             ..damaged_task
@@ -126,7 +126,7 @@ impl Store {
         &self,
         task: TaskId,
     ) -> Result<Option<DamagedTask>, ReadError> {
-        let records: Vec<Record> = self.db().all(TASK_ROW, vec![Value::Id(task.0)]).await?;
+        let records: Vec<Record> = self.db().all(TASK_ROW, values![task]).await?;
         let open = records
             .iter()
             .filter_map(|record| record.request_id.map(RequestId))

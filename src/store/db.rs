@@ -25,27 +25,8 @@ use super::record::{AnyRow, Keyed, Record};
 pub use super::sql::Sql;
 pub(super) use super::sql::sql;
 use super::sqlite::{self, SqliteFile};
+pub(super) use super::value::{Value, values};
 use crate::world::Clock;
-
-/// A parameter of a statement. Lists are arrays on Postgres, and JSON text on `SQLite`. `Bools` and
-/// the `Maybe…` lists are for Postgres only.
-#[derive(Clone, Debug)]
-pub(super) enum Value {
-    /// The current time. On Postgres, the statement reads the server's clock, and the parameter is
-    /// the offset that tests add to it. On `SQLite`, the parameter is the time of the injected
-    /// clock.
-    Now,
-    Int(i64),
-    Bool(bool),
-    Text(String),
-    Id(Uuid),
-    Ids(Vec<Uuid>),
-    MaybeIds(Vec<Option<Uuid>>),
-    MaybeInts(Vec<Option<i64>>),
-    Texts(Vec<String>),
-    MaybeTexts(Vec<Option<String>>),
-    Bools(Vec<bool>),
-}
 
 #[derive(Debug)]
 pub(super) enum DatabaseEngine {

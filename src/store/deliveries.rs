@@ -15,8 +15,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::change_rows::micros;
-use super::db::{Sql, Value, sql};
+use super::db::{Sql, Value, sql, values};
 use super::record::{AnyRow, record};
 use super::{ReadError, Store};
 use crate::task::id::{ChangeId, RequestId, TaskId};
@@ -311,7 +310,7 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer.
     pub async fn entries_with_due(&self, targets: &[String]) -> Result<Vec<String>, ReadError> {
-        let values = vec![Value::Now, Value::Texts(targets.to_vec())];
+        let values = values![Value::Now, targets];
         Ok(self.db().all(DUE, values).await?)
     }
 
@@ -328,13 +327,7 @@ impl Store {
         lease: Duration,
         kinds: &[&str],
     ) -> Result<Vec<ClaimedDelivery>, ReadError> {
-        let values = vec![
-            Value::Now,
-            Value::Text(target.to_owned()),
-            Value::Int(limit),
-            Value::Int(micros(lease)),
-            Value::Texts(kinds.iter().map(ToString::to_string).collect()),
-        ];
+        let values = values![Value::Now, target, limit, lease, kinds];
         let mut claimed: Vec<ClaimedDelivery> = self.db().write(CLAIM, values).await?;
         claimed.sort_unstable_by_key(|claimed| claimed.id);
         Ok(claimed)
@@ -354,23 +347,23 @@ impl Store {
     ) -> Result<Vec<Uuid>, ReadError> {
         // Dropping a delivery sends nothing, so it does not count as an attempt.
         let (wait, counted) = match attempt.next {
-            NextState::Again(wait) | NextState::Postponed(wait) => (wait, 1),
+            NextState::Again(wait) | NextState::Postponed(wait) => (wait, 1_i64),
             NextState::Sent | NextState::Dead => (Duration::ZERO, 1),
             NextState::Dropped => (Duration::ZERO, 0),
         };
-        let values = vec![
+        let values = values![
             Value::Now,
-            Value::Ids(ids),
-            Value::Int(lease_until),
-            Value::Text(attempt.next.state().to_owned()),
-            Value::Int(micros(wait)),
-            Value::Int(attempt.http_status.unwrap_or(0).into()),
-            Value::Text(attempt.problem.to_owned()),
-            Value::Int(i64::try_from(attempt.took.as_millis()).unwrap_or(i64::MAX)),
-            Value::Text(attempt.reference.clone().unwrap_or_default()),
-            Value::Int(micros(attempt.retry_after.unwrap_or_default())),
-            Value::Int(counted),
-            Value::Int(matches!(attempt.next, NextState::Postponed(_)).into()),
+            ids,
+            lease_until,
+            attempt.next.state(),
+            wait,
+            i64::from(attempt.http_status.unwrap_or(0)),
+            attempt.problem,
+            i64::try_from(attempt.took.as_millis()).unwrap_or(i64::MAX),
+            attempt.reference.clone().unwrap_or_default(),
+            attempt.retry_after.unwrap_or_default(),
+            counted,
+            i64::from(matches!(attempt.next, NextState::Postponed(_))),
         ];
         Ok(self.db().write(RECORD, values).await?)
     }
@@ -407,11 +400,7 @@ impl Store {
         target: &str,
         except: Vec<Uuid>,
     ) -> Result<usize, ReadError> {
-        let values = vec![
-            Value::Now,
-            Value::Text(target.to_owned()),
-            Value::Ids(except),
-        ];
+        let values = values![Value::Now, target, except];
         let waiting: Option<AnyRow> = self.db().one(HAS_WAITING, values.clone()).await?;
         if waiting.is_none() {
             return Ok(0);
@@ -434,12 +423,7 @@ impl Store {
         targets: &[String],
         without_updates: &[String],
     ) -> Result<Vec<String>, ReadError> {
-        let values = vec![
-            Value::Now,
-            Value::Texts(targets.to_vec()),
-            Value::Int(micros(ORPHAN_TIMEOUT)),
-            Value::Texts(without_updates.to_vec()),
-        ];
+        let values = values![Value::Now, targets, ORPHAN_TIMEOUT, without_updates];
         Ok(self.db().write(DROP, values).await?)
     }
 

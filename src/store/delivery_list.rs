@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use super::db::{Sql, Value, sql};
+use super::db::{Sql, Value, sql, values};
 use super::page::Page;
 use super::record::record;
 use super::tasks::corrupt;
@@ -264,14 +264,14 @@ impl ResendFilter {
     /// Returns the parameters of `RESEND_ALL`: the time, the values of this filter, the maximum
     /// number of deliveries, and `after`. Only deliveries with ids greater than `after` become due.
     pub(super) fn values(&self, now: Value, limit: i64, after: Uuid) -> Vec<Value> {
-        vec![
+        values![
             now,
-            Value::Text(self.tenant.clone()),
-            Value::Text(self.target.clone()),
-            Value::Text(self.state.as_str().to_owned()),
-            Value::Int(self.since.map_or(0, |since| since.0)),
-            Value::Int(limit),
-            Value::Id(after),
+            &self.tenant,
+            &self.target,
+            self.state.as_str(),
+            self.since.map_or(0, |since| since.0),
+            limit,
+            after,
         ]
     }
 }
@@ -318,14 +318,14 @@ impl Store {
         filter: &DeliveryFilter,
     ) -> Result<Page<DeliveryRow>, ReadError> {
         let states = filter.states.iter().map(|state| state.as_str().to_owned());
-        let values = vec![
-            Value::Text(filter.tenant.clone()),
-            Value::Id(filter.before.unwrap_or(Uuid::max())),
-            Value::Int(filter.limit.saturating_add(1)),
-            Value::Texts(filter.targets.clone()),
-            Value::Texts(states.collect()),
-            Value::Ids(filter.requests.iter().map(|id| id.0).collect()),
-            Value::Ids(filter.roots.iter().map(|id| id.0).collect()),
+        let values = values![
+            &filter.tenant,
+            filter.before.unwrap_or(Uuid::max()),
+            filter.limit.saturating_add(1),
+            filter.targets.as_slice(),
+            states.collect::<Vec<_>>(),
+            filter.requests.as_slice(),
+            filter.roots.as_slice(),
         ];
         let records: Vec<DeliveryRecord> = self.db().all(LIST, values).await?;
         let found = i64::try_from(records.len()).unwrap_or(i64::MAX);
@@ -343,7 +343,7 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer.
     pub async fn resend(&self, tenant: &str, id: Uuid) -> Result<bool, ReadError> {
-        let values = vec![Value::Now, Value::Text(tenant.to_owned()), Value::Id(id)];
+        let values = values![Value::Now, tenant, id];
         let count = self.db().count_written(RESEND, values).await?;
         self.inner.feed.sender_wakeup.notify_one();
         Ok(count > 0)

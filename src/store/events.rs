@@ -12,7 +12,7 @@
 
 use uuid::Uuid;
 
-use super::db::{Sql, Value, sql};
+use super::db::{Sql, Value, sql, values};
 use super::record::record;
 use super::requests::{RequestRecord, assemble_requests};
 use super::tasks::{corrupt, fact, names};
@@ -290,12 +290,7 @@ impl Store {
         after: i64,
         limit: ReadLimit,
     ) -> Result<Events, ReadError> {
-        let mut values = vec![
-            Value::Id(subtree.root.0),
-            Value::Int(after),
-            Value::Int(limit.events),
-            Value::Int(limit.bytes),
-        ];
+        let mut values = values![subtree.root, after, limit.events, limit.bytes];
         let sql = if subtree.task == subtree.root {
             EVENTS_OF_ROOT
         } else {
@@ -332,12 +327,7 @@ impl Store {
         request: RequestId,
         event: &Event,
     ) -> Result<(RequestRow, i64), ReadError> {
-        let values = vec![
-            Value::Id(request.0),
-            Value::Id(event.task_id.0),
-            Value::Int(event.item.seq),
-            Value::Id(event.change.0),
-        ];
+        let values = values![request, event.task_id, event.item.seq, event.change];
         let records: Vec<RequestAfterRecord> = self.db().all(REQUEST_AFTER, values).await?;
         let last = records
             .first()
@@ -378,7 +368,7 @@ impl Store {
         number: i64,
         change: ChangeId,
     ) -> Result<Option<MessageEvent>, ReadError> {
-        let values = vec![Value::Id(root.0), Value::Int(number), Value::Id(change.0)];
+        let values = values![root, number, change];
         let found: Option<MessageRecord> = self.db().one(MESSAGE_EVENT, values).await?;
         let Some(found) = found else {
             return Ok(None);
@@ -397,7 +387,7 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn first_event(&self, task: TaskId, seq: i64) -> Result<Option<i64>, ReadError> {
-        let values = vec![Value::Id(task.0), Value::Int(seq)];
+        let values = values![task, seq];
         Ok(self.db().one(FIRST_OF_CHANGE, values).await?)
     }
 

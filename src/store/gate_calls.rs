@@ -16,7 +16,7 @@ use std::slice;
 
 use uuid::Uuid;
 
-use super::db::{Sql, Value, sql};
+use super::db::{Sql, Value, sql, values};
 use super::record::record;
 use super::tasks::corrupt;
 use super::users::spelled;
@@ -213,16 +213,15 @@ impl Store {
         since: Time,
     ) -> Result<FoundCalls, ReadError> {
         let [names, name_keys] = spelled(slice::from_ref(user));
-        let text = |text: &str| Value::Text(text.to_owned());
-        let values = vec![
-            text(tenant),
-            text(gate),
+        let values = values![
+            tenant,
+            gate,
             names,
-            text(session_id),
-            text(tool),
-            Value::Texts(keys.to_vec()),
-            Value::Int(since.0),
-            Value::Int(MAX_SCANNED_ROWS),
+            session_id,
+            tool,
+            keys,
+            since.0,
+            MAX_SCANNED_ROWS,
             Value::Now,
             name_keys,
         ];
@@ -268,13 +267,7 @@ impl Store {
         limit: u32,
     ) -> Result<u32, ReadError> {
         let [names, keys] = spelled(slice::from_ref(user));
-        let values = vec![
-            Value::Text(tenant.to_owned()),
-            Value::Text(gate.to_owned()),
-            names,
-            Value::Int(limit.into()),
-            keys,
-        ];
+        let values = values![tenant, gate, names, i64::from(limit), keys];
         let counts: Vec<(String, i64)> = self.db().all(OPEN, values).await?;
         let own = counts.iter().filter(|(user_id, _)| user.is(user_id));
         let calls: i64 = own.map(|(_, calls)| calls).sum();

@@ -17,7 +17,7 @@ use rusqlite::Transaction;
 use uuid::Uuid;
 
 use super::change_rows::micros;
-use super::db::{DatabaseEngine, Sql, Value, sql};
+use super::db::{DatabaseEngine, Sql, Value, sql, values};
 use super::deliveries::{ClaimedDelivery, claimed_columns};
 use super::record::record;
 use super::sql::request_changes;
@@ -193,14 +193,7 @@ impl Store {
             };
             self.db().write_transaction(job).await?
         } else {
-            let values = vec![
-                Value::Now,
-                Value::Text(target.to_owned()),
-                Value::Int(limit),
-                Value::Int(micros(lease)),
-                Value::Int(MAX_DELIVERIES),
-                Value::Int(micros(pause)),
-            ];
+            let values = values![Value::Now, target, limit, lease, MAX_DELIVERIES, pause];
             self.db().write(CLAIM, values).await?
         };
         let mut people: BTreeMap<_, Vec<ClaimedDelivery>> = BTreeMap::new();
@@ -227,13 +220,13 @@ impl Store {
         claimed: &ClaimedDelivery,
         wait: Duration,
     ) -> Result<bool, ReadError> {
-        let values = vec![
+        let values = values![
             Value::Now,
-            Value::Text(target.to_owned()),
-            Value::Text(claimed.tenant.clone()),
-            Value::Text(claimed.person.clone()),
-            Value::Int(claimed.lease_until),
-            Value::Int(micros(wait)),
+            target,
+            &claimed.tenant,
+            &claimed.person,
+            claimed.lease_until,
+            wait,
         ];
         Ok(self.db().count_written(ALLOW_NEXT_MESSAGE, values).await? > 0)
     }
@@ -244,7 +237,7 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer.
     pub async fn remove_spent_gathered(&self) -> Result<(), ReadError> {
-        let values = vec![Value::Now, Value::Int(micros(RETENTION))];
+        let values = values![Value::Now, RETENTION];
         self.db().count_written(REMOVE_SPENT, values).await?;
         Ok(())
     }

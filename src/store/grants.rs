@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::db::{Sql, Value, sql};
+use super::db::{Sql, Value, sql, values};
 use super::page::{IdsFirst, Page};
 use super::record::record;
 use super::{ReadError, Store};
@@ -250,11 +250,7 @@ impl IdsFirst for GrantSelection<'_> {
     }
 
     async fn ids(&self, store: &Store, before: Uuid, limit: i64) -> Result<Vec<Uuid>, ReadError> {
-        let values = vec![
-            Value::Text(self.filter.tenant.clone()),
-            Value::Id(before),
-            Value::Int(limit),
-        ];
+        let values = values![&self.filter.tenant, before, limit];
         Ok(store.db().all(IDS, values).await?)
     }
 
@@ -267,13 +263,13 @@ impl IdsFirst for GrantSelection<'_> {
         let person = self.filter.person.as_ref();
         let decides_everything = person.is_none_or(|person| person.decides_everything);
         let groups = person.map(|person| person.groups.clone());
-        let values = vec![
+        let values = values![
             Value::Now,
-            Value::Ids(ids),
-            Value::Bool(decides_everything),
-            Value::Texts(self.users.clone()),
-            Value::Texts(groups.unwrap_or_default()),
-            Value::Int(limit.saturating_add(1)),
+            ids,
+            decides_everything,
+            self.users.as_slice(),
+            groups.unwrap_or_default(),
+            limit.saturating_add(1),
         ];
         let found = store.rows(store.db().all(MATCHING, values).await?)?;
         let count = i64::try_from(found.len()).unwrap_or(i64::MAX);
@@ -308,15 +304,15 @@ impl Store {
     ) -> Result<Vec<GrantRow>, ReadError> {
         let owner = std::slice::from_ref(&call.owner);
         let owners = self.spellings(call.tenant, owner).await?;
-        let values = vec![
+        let values = values![
             Value::Now,
-            Value::Text(call.tenant.to_owned()),
-            Value::Text(call.basis.to_owned()),
-            Value::Texts(owners),
-            Value::Text(call.root_agent.to_owned()),
-            Value::Id(call.root_task_id.0),
-            Value::Id(call.used_grant.map_or(Uuid::nil(), |id| id.0)),
-            Value::Int(MAX_COVERING),
+            call.tenant,
+            call.basis,
+            owners,
+            call.root_agent,
+            call.root_task_id,
+            call.used_grant.map_or(Uuid::nil(), |id| id.0),
+            MAX_COVERING,
         ];
         self.rows(self.db().all(COVERING, values).await?)
     }
@@ -364,12 +360,7 @@ impl Store {
         id: GrantId,
         by: &str,
     ) -> Result<bool, ReadError> {
-        let values = vec![
-            Value::Now,
-            Value::Text(tenant.to_owned()),
-            Value::Id(id.0),
-            Value::Text(by.to_owned()),
-        ];
+        let values = values![Value::Now, tenant, id, by];
         Ok(self.db().count_written(REVOKE, values).await? > 0)
     }
 

@@ -10,7 +10,7 @@ use std::slice;
 
 use uuid::Uuid;
 
-use super::db::{Sql, Value, sql};
+use super::db::{Sql, Value, sql, values};
 use super::record::{Record, record};
 use super::users::spelled;
 use super::{ReadError, Store};
@@ -136,9 +136,8 @@ impl Store {
         (path, key): (&str, &str),
         spelling: fn(&R) -> &str,
     ) -> Result<Option<R>, ReadError> {
-        let text = |text: &str| Value::Text(text.to_owned());
         let [names, keys] = spelled(slice::from_ref(user));
-        let values = vec![text(tenant), names, text(path), text(key), Value::Now, keys];
+        let values = values![tenant, names, path, key, Value::Now, keys];
         let mut records: Vec<R> = self.db().all(statement, values).await?;
         records.retain(|record| user.is(spelling(record)));
         let is_own = |record: &R| spelling(record) == user.as_str();

@@ -6,7 +6,7 @@ use std::slice::from_ref;
 
 use uuid::Uuid;
 
-use super::db::{Sql, Value, sql};
+use super::db::{Sql, Value, sql, values};
 use super::page::IdsFirst as _;
 use super::record::record;
 use super::request_list::{RequestSelection, RequestSource};
@@ -209,12 +209,7 @@ impl Store {
         shown: &[RequestId],
         after: RequestId,
     ) -> Result<InboxState, ReadError> {
-        let values = vec![
-            Value::Text(tenant.to_owned()),
-            Value::Ids(shown.iter().map(|id| id.0).collect()),
-            Value::Id(after.0),
-            Value::Int(MAX_NEW_REQUESTS),
-        ];
+        let values = values![tenant, shown, after, MAX_NEW_REQUESTS];
         let found: Vec<InboxStateRecord> = self.db().all(READ_INBOX_STATE, values).await?;
         let mut state = InboxState::default();
         for record in found {

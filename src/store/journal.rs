@@ -6,7 +6,7 @@ use std::slice;
 use uuid::Uuid;
 
 use super::damaged_task::is_complete;
-use super::db::{Sql, Value, sql};
+use super::db::{Sql, Value, sql, values};
 use super::page::MAX_PAGE_BYTES;
 use super::record::{Keyed, record};
 use super::task_columns::TaskRecord;
@@ -172,7 +172,7 @@ impl Store {
 
     /// Like [`Store::journal`], but does not call [`Store::report_unreadable`].
     pub(super) async fn read_journal(&self, id: TaskId) -> Result<Option<Journal>, ReadError> {
-        let values = vec![Value::Id(id.0), Value::Now];
+        let values = values![id, Value::Now];
         let groups: Vec<(JournalHead, Vec<KeyedItem>)> = self.db().groups(JOURNAL, values).await?;
         let read = groups.into_iter().next();
         read.map(|(head, items)| journal(head, &items)).transpose()
@@ -191,8 +191,7 @@ impl Store {
         user: &UserId,
     ) -> Result<Option<UserJournal>, ReadError> {
         let [names, keys] = spelled(slice::from_ref(user));
-        let tenant_name = Value::Text(tenant.to_owned());
-        let values = vec![Value::Id(id.0), Value::Now, tenant_name, names, keys];
+        let values = values![id, Value::Now, tenant, names, keys];
         let groups: Vec<(JournalHead, Vec<KeyedItem>)> =
             self.db().groups(USER_JOURNAL, values).await?;
         let Some((head, items)) = groups.into_iter().next() else {
@@ -225,12 +224,7 @@ impl Store {
         after: i64,
         limit: i64,
     ) -> Result<Vec<(Item, i64)>, ReadError> {
-        let values = vec![
-            Value::Id(id.0),
-            Value::Int(after),
-            Value::Int(limit),
-            Value::Int(MAX_PAGE_BYTES),
-        ];
+        let values = values![id, after, limit, MAX_PAGE_BYTES];
         let records: Vec<ItemRecord> = self.db().all(ITEMS, values).await?;
         records
             .iter()
@@ -245,11 +239,7 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn last_user_message(&self, request: &RequestRow) -> Result<Vec<Item>, ReadError> {
-        let values = vec![
-            Value::Id(request.root_task_id.0),
-            Value::Id(request.task_id.0),
-            Value::Int(request.asked_seq),
-        ];
+        let values = values![request.root_task_id, request.task_id, request.asked_seq];
         let records: Vec<ItemRecord> = self.db().all(LAST_USER_MESSAGE, values).await?;
         records.iter().map(ItemRecord::item).collect()
     }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::db::{Sql, Value, sql};
+use super::db::{Sql, Value, sql, values};
 use super::record::record;
 use super::tasks::corrupt;
 use super::{ReadError, Store};
@@ -128,9 +128,7 @@ impl Store {
         targets: &[String],
         without_updates: &[String],
     ) -> Result<Vec<Backlog>, ReadError> {
-        let [targets, without_updates] =
-            [targets, without_updates].map(|names| Value::Texts(names.to_vec()));
-        let values = vec![Value::Now, targets, without_updates];
+        let values = values![Value::Now, targets, without_updates];
         self.backlogs(DELIVERIES, values).await
     }
 

@@ -66,6 +66,7 @@ mod tree;
 mod updatable_messages;
 mod upgrade;
 mod users;
+mod value;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
@@ -90,7 +91,7 @@ pub use self::settings::{OpenError, Settings};
 
 use self::commit::Committer;
 pub use self::damaged_task::DamagedTask;
-use self::db::{DatabaseEngine, Db, Value, sql};
+use self::db::{DatabaseEngine, Db, Value, sql, values};
 pub use self::events::{Event, Events, MessageEvent, ReadLimit, Subtree};
 pub use self::failure::{CommitError, ReadError};
 use self::feed::Feed;
@@ -323,11 +324,7 @@ impl Store {
         digest: &str,
         definition: &str,
     ) -> Result<(), CommitError> {
-        let values = vec![
-            Value::Now,
-            Value::Text(digest.to_owned()),
-            Value::Text(definition.to_owned()),
-        ];
+        let values = values![Value::Now, digest, definition];
         self.inner.db.count_written(STORE_AGENT_VERSION, values).await.map(|_| ()).map_err(|failure| {
             if !failure.is_unreached() {
                 tracing::warn!(error = %failure.error, "an agent's definition could not be stored");
@@ -344,7 +341,7 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn agent_definition(&self, digest: &str) -> Result<Option<String>, ReadError> {
-        let values = vec![Value::Text(digest.to_owned())];
+        let values = values![digest];
         Ok(self.db().one(DEFINITION, values).await?)
     }
 

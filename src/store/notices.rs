@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use rusqlite::Transaction;
 use uuid::Uuid;
 
-use super::db::{DatabaseEngine, Sql, Value, sql};
+use super::db::{DatabaseEngine, Sql, Value, sql, values};
 use super::delivery_list::DeliveryChannel;
 use super::record::record;
 use super::sqlite::count_written;
@@ -263,7 +263,7 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer.
     pub async fn notices(&self, limit: i64) -> Result<Vec<Notice>, ReadError> {
-        Ok(self.db().all(NOTICES, vec![Value::Int(limit)]).await?)
+        Ok(self.db().all(NOTICES, values![limit]).await?)
     }
 
     /// Reads the events of the change that wrote the notice. Leaves out events that lead to no
@@ -280,11 +280,7 @@ impl Store {
         };
         let mut next = notice.event_number;
         loop {
-            let values = vec![
-                Value::Id(notice.root.0),
-                Value::Int(next),
-                Value::Int(MAX_EVENTS_PER_READ),
-            ];
+            let values = values![notice.root, next, MAX_EVENTS_PER_READ];
             let found: Vec<EventHeaderRecord> = self.db().all(CHANGE_EVENTS, values).await?;
             let own_events = found
                 .iter()
@@ -341,20 +337,19 @@ impl Store {
 }
 
 impl NewDelivery {
-    fn values(&self, at: i64) -> [Value; 11] {
-        let text = |text: &str| Value::Text(text.to_owned());
-        [
-            Value::Id(self.id),
-            text(&self.tenant),
-            text(&self.target),
-            text(self.kind),
-            Value::Id(self.notice.root.0),
-            Value::Id(self.notice.change.0),
-            Value::Int(self.event.number),
-            Value::Id(self.event.request.map_or(Uuid::nil(), |id| id.0)),
-            Value::Int(self.due_at.map_or(at, |due| due.0)),
-            text(&self.person),
-            text(self.channel.as_str()),
+    fn values(&self, at: i64) -> Vec<Value> {
+        values![
+            self.id,
+            &self.tenant,
+            &self.target,
+            self.kind,
+            self.notice.root,
+            self.notice.change,
+            self.event.number,
+            self.event.request.map_or(Uuid::nil(), |id| id.0),
+            self.due_at.map_or(at, |due| due.0),
+            &self.person,
+            self.channel.as_str(),
         ]
     }
 }
@@ -366,9 +361,9 @@ fn columns(notices: Vec<Uuid>, all: &[NewDelivery]) -> Vec<Value> {
     };
     let numbers = all.iter().map(|one| Some(one.event.number)).collect();
     let requests = all.iter().map(|one| one.event.request.map(|id| id.0));
-    vec![
+    values![
         Value::Now,
-        Value::Ids(notices),
+        notices,
         ids(&|one| one.id),
         ids(&|one| one.notice.id),
         texts(&|one| &one.tenant),

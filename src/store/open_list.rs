@@ -5,7 +5,7 @@
 
 use uuid::Uuid;
 
-use super::db::{Sql, Value, sql};
+use super::db::{Sql, Value, sql, values};
 use super::inbox::answers;
 use super::page::{IdsFirst, Page};
 use super::record::record;
@@ -163,14 +163,14 @@ impl IdsFirst for OpenList<'_> {
         limit: i64,
     ) -> Result<Vec<Candidate>, ReadError> {
         let RequestSelection { filter, source } = &self.0;
-        let (tenant, after_value) = (Value::Text(filter.tenant.clone()), Value::Id(after));
+        let tenant = &filter.tenant;
         match source {
             RequestSource::Keys(_, keys) if filter.any_kind() => {
-                let head = [Value::Now, tenant, after_value];
+                let head = [Value::Now, tenant.into(), after.into()];
                 store.candidates_of_keys(&head, keys, limit).await
             }
             RequestSource::Open if filter.any_kind() => {
-                let values = vec![Value::Now, tenant, after_value, Value::Int(limit)];
+                let values = values![Value::Now, tenant, after, limit];
                 Ok(store.db().all(OF_TENANT, values).await?)
             }
             RequestSource::Keys(..)
@@ -253,8 +253,7 @@ impl Store {
         let person = filter.person.clone().unwrap_or_default();
         let users = std::slice::from_ref(&person.user_id);
         let spellings = self.spellings(&filter.tenant, users).await?;
-        let tenant = Value::Text(filter.tenant.clone());
-        let mut values = vec![Value::Now, Value::Ids(ids), tenant];
+        let mut values = values![Value::Now, ids, &filter.tenant];
         values.extend(filter.values());
         values.extend([
             Value::Texts(spellings),

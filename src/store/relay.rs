@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::db::{DatabaseEngine, Db, Sql, Value, sql};
+use super::db::{DatabaseEngine, Db, Sql, sql, values};
 use super::feed::{Feed, Outgoing, SUBSCRIPTION_TTL};
 use super::identity::require_recorded;
 use crate::task::delta::{Delta, DeltaContent};
@@ -222,8 +222,7 @@ impl Relay {
         if roots.is_empty() {
             return;
         }
-        let roots = roots.into_iter().map(|root| root.0).collect();
-        let values = vec![Value::Ids(roots)];
+        let values = values![roots.as_slice()];
         let read = self.db.all::<(TaskId, i64)>(LAST_EVENTS, values).await;
         for (root, last_event) in read.unwrap_or_default() {
             self.feed.set_last_event(root, last_event);

@@ -7,7 +7,7 @@ use std::slice;
 
 use uuid::Uuid;
 
-use super::db::{DatabaseEngine, Sql, Value, sql};
+use super::db::{DatabaseEngine, Sql, Value, sql, values};
 use super::page::{IdsFirst, MAX_PAGE_BYTES, Page};
 use super::record::{Record, record};
 use super::requests::RequestRecord;
@@ -136,25 +136,17 @@ impl IdsFirst for RequestSelection<'_> {
 
     async fn ids(&self, store: &Store, after: Uuid, limit: i64) -> Result<Vec<Uuid>, ReadError> {
         let Self { filter, source } = self;
-        let after = Value::Id(after);
-        let tenant = Value::Text(filter.tenant.clone());
+        let (tenant, db) = (&filter.tenant, store.db());
         let mut ids: Vec<Uuid> = match source {
             RequestSource::Keys(sql, keys) => {
-                let end = [Value::Int(limit)];
-                store.by_keys(*sql, &[tenant, after], keys, &end).await?
+                let head = [tenant.into(), after.into()];
+                store.by_keys(*sql, &head, keys, &[limit.into()]).await?
             }
-            RequestSource::Open => {
-                let values = vec![tenant, after, Value::Int(limit)];
-                store.db().all(OPEN, values).await?
-            }
-            RequestSource::Tenant => {
-                let values = vec![tenant, after, Value::Int(limit)];
-                store.db().all(OF_TENANT, values).await?
-            }
+            RequestSource::Open => db.all(OPEN, values![tenant, after, limit]).await?,
+            RequestSource::Tenant => db.all(OF_TENANT, values![tenant, after, limit]).await?,
             RequestSource::Trees => {
-                let roots = Value::Ids(filter.roots.iter().map(|id| id.0).collect());
-                let values = vec![tenant, after, Value::Int(limit), roots];
-                store.db().all(OF_TREES, values).await?
+                let values = values![tenant, after, limit, filter.roots.as_slice()];
+                db.all(OF_TREES, values).await?
             }
         };
         ids.sort_unstable();
@@ -170,8 +162,7 @@ impl IdsFirst for RequestSelection<'_> {
         limit: i64,
     ) -> Result<Page<RequestRow>, ReadError> {
         let Self { filter, .. } = self;
-        let tenant = Value::Text(filter.tenant.clone());
-        let mut values = vec![Value::Now, Value::Ids(ids), tenant];
+        let mut values = values![Value::Now, ids, &filter.tenant];
         values.extend(filter.values());
         values.extend([
             Value::Bool(filter.overdue || !filter.only_pending()),

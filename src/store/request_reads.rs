@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use super::db::{DbFailure, Sql, Value, sql};
+use super::db::{DbFailure, Sql, Value, sql, values};
 use super::journal::{JournalHead, KeyedItem, journal};
 use super::record::record;
 use super::{ReadError, RequestRow, Store, lock};
@@ -221,7 +221,7 @@ impl Store {
         &self,
         ids: Vec<Uuid>,
     ) -> Result<HashMap<Uuid, (RequestHead, Vec<KeyedItem>)>, DbFailure> {
-        let values = vec![Value::Ids(ids), Value::Now];
+        let values = values![ids, Value::Now];
         let groups: Vec<(RequestHead, Vec<KeyedItem>)> =
             self.db().groups(JOURNALS_OF_REQUESTS, values).await?;
         let keyed = groups.into_iter().filter_map(|(head, items)| {

@@ -5,7 +5,7 @@ use std::slice;
 
 use uuid::Uuid;
 
-use super::db::{Sql, Value, sql};
+use super::db::{Sql, Value, sql, values};
 use super::record::{AnyRow, record};
 use super::tasks::{corrupt, fact, names};
 use super::{ReadError, RequestFilter, RequestRow, Store};
@@ -196,7 +196,7 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn request(&self, id: RequestId) -> Result<Option<RequestRow>, ReadError> {
-        let values = vec![Value::Id(id.0), Value::Now];
+        let values = values![id, Value::Now];
         let rows = self.read_requests(REQUEST, values).await?;
         Ok(rows.into_iter().next())
     }
@@ -208,10 +208,10 @@ impl Store {
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn pending(&self, root: TaskId, task: TaskId) -> Result<Vec<RequestRow>, ReadError> {
         if root == task {
-            let values = vec![Value::Id(root.0), Value::Now];
+            let values = values![root, Value::Now];
             return self.read_requests(PENDING_OF_ROOT, values).await;
         }
-        let values = vec![Value::Id(root.0), Value::Id(task.0), Value::Now];
+        let values = values![root, task, Value::Now];
         self.read_requests(PENDING, values).await
     }
 
@@ -227,8 +227,7 @@ impl Store {
         tenant: &str,
         roots: &[TaskId],
     ) -> Result<Vec<RequestRow>, ReadError> {
-        let ids = roots.iter().map(|root| root.0).collect();
-        let values = vec![Value::Ids(ids), Value::Now];
+        let values = values![roots, Value::Now];
         let read = self.read_requests(PENDING_OF_ROOTS, values).await;
         if !matches!(read, Err(ReadError::Corrupt(_))) {
             return read;
@@ -258,8 +257,7 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn pending_ids_of(&self, roots: &[TaskId]) -> Result<Vec<RequestId>, ReadError> {
-        let roots = Value::Ids(roots.iter().map(|root| root.0).collect());
-        Ok(self.db().all(PENDING_IDS_OF_ROOTS, vec![roots]).await?)
+        Ok(self.db().all(PENDING_IDS_OF_ROOTS, values![roots]).await?)
     }
 
     /// Whether a person may decide, or has decided, a request of a tree. The table
@@ -274,11 +272,11 @@ impl Store {
         person: &Viewer,
     ) -> Result<bool, ReadError> {
         let user = slice::from_ref(&person.user_id);
-        let values = vec![
-            Value::Id(root.0),
-            Value::Bool(person.decides_everything),
-            Value::Texts(self.spellings(tenant, user).await?),
-            Value::Texts(person.groups.clone()),
+        let values = values![
+            root,
+            person.decides_everything,
+            self.spellings(tenant, user).await?,
+            person.groups.as_slice(),
         ];
         let found: Option<AnyRow> = self.db().one(FIND_INVOLVED, values).await?;
         Ok(found.is_some())
@@ -297,7 +295,7 @@ impl Store {
         limit: usize,
     ) -> Result<Vec<(RequestId, TaskId)>, ReadError> {
         let count = |count: usize| Value::Int(i64::try_from(count).unwrap_or(i64::MAX));
-        let values = vec![Value::Now, count(limit), count(skipped)];
+        let values = values![Value::Now, count(limit), count(skipped)];
         Ok(self.db().all(OVERDUE, values).await?)
     }
 }

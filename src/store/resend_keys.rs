@@ -9,7 +9,7 @@
 use rusqlite::Transaction;
 use uuid::Uuid;
 
-use super::db::{DatabaseEngine, Sql, Value, sql};
+use super::db::{DatabaseEngine, Sql, Value, sql, values};
 use super::delivery_list::{RESEND, RESEND_ALL, ResendFilter};
 use super::record::record;
 use super::sqlite::count_written;
@@ -194,13 +194,13 @@ impl ResendTarget {
 
     fn on_postgres(&self) -> (Sql, Vec<Value>) {
         match self {
-            Self::One(id) => (RESEND_WITH_KEY, vec![Value::Id(*id)]),
+            Self::One(id) => (RESEND_WITH_KEY, values![*id]),
             Self::All(filter) => {
-                let values = vec![
-                    Value::Text(filter.target.clone()),
-                    Value::Text(filter.state.as_str().to_owned()),
-                    Value::Int(filter.since.map_or(0, |since| since.0)),
-                    Value::Int(MAX_KEYED),
+                let values = values![
+                    &filter.target,
+                    filter.state.as_str(),
+                    filter.since.map_or(0, |since| since.0),
+                    MAX_KEYED,
                 ];
                 (RESEND_ALL_WITH_KEY, values)
             }
@@ -208,14 +208,10 @@ impl ResendTarget {
     }
 
     fn on_sqlite(&self, tenant: &str, at: i64) -> (&'static str, Vec<Value>) {
-        let at = Value::Int(at);
         match self {
-            Self::One(id) => {
-                let tenant = Value::Text(tenant.to_owned());
-                (RESEND.sqlite, vec![at, tenant, Value::Id(*id)])
-            }
+            Self::One(id) => (RESEND.sqlite, values![at, tenant, *id]),
             Self::All(filter) => {
-                let values = filter.values(at, MAX_KEYED, Uuid::nil());
+                let values = filter.values(Value::Int(at), MAX_KEYED, Uuid::nil());
                 (RESEND_ALL.sqlite, values)
             }
         }
@@ -227,17 +223,16 @@ impl ResendKey {
     /// the key, and `count`. On Postgres, `count` is [`ResendTarget::least`]. On `SQLite`, `count`
     /// is the number of deliveries that became due.
     fn values(&self, now: Value, count: i64) -> Vec<Value> {
-        let text = |text: &str| Value::Text(text.to_owned());
         let person = self.user.folded();
-        vec![
+        values![
             now,
-            text(&self.tenant),
-            text(self.user.as_str()),
-            text(&self.path),
-            text(&self.key),
-            text(&self.body_digest),
-            text(person.as_ref().map_or("", UserKey::as_str)),
-            Value::Int(count),
+            &self.tenant,
+            self.user.as_str(),
+            &self.path,
+            &self.key,
+            &self.body_digest,
+            person.as_ref().map_or("", UserKey::as_str),
+            count,
         ]
     }
 }

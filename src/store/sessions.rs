@@ -7,8 +7,7 @@
 
 use std::time::Duration;
 
-use super::change_rows::micros;
-use super::db::{Sql, Value, sql};
+use super::db::{Sql, Value, sql, values};
 use super::{ReadError, Store};
 
 const BEGIN: Sql = sql!(
@@ -58,12 +57,7 @@ impl Store {
         binding: &str,
         life: Duration,
     ) -> Result<(), ReadError> {
-        let values = vec![
-            Value::Now,
-            Value::Text(token_sha256.to_owned()),
-            Value::Text(binding.to_owned()),
-            Value::Int(micros(life)),
-        ];
+        let values = values![Value::Now, token_sha256, binding, life];
         self.db().count_written(BEGIN, values).await?;
         Ok(())
     }
@@ -73,7 +67,7 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn session(&self, token_sha256: &str) -> Result<Option<String>, ReadError> {
-        let values = vec![Value::Now, Value::Text(token_sha256.to_owned())];
+        let values = values![Value::Now, token_sha256];
         Ok(self.db().one(FIND, values).await?)
     }
 
@@ -82,7 +76,7 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer. The session may then still exist.
     pub async fn end_session(&self, token_sha256: &str) -> Result<(), ReadError> {
-        let values = vec![Value::Text(token_sha256.to_owned())];
+        let values = values![token_sha256];
         self.db().count_written(END, values).await?;
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 
 use uuid::Uuid;
 
-use super::db::{Sql, Value, sql};
+use super::db::{Sql, Value, sql, values};
 use super::page::{IdsFirst, MAX_PAGE_BYTES, Page};
 use super::record::record;
 use super::task_columns::TaskRecord;
@@ -104,23 +104,19 @@ impl IdsFirst for TaskSelection<'_> {
 
     async fn ids(&self, store: &Store, before: Uuid, limit: i64) -> Result<Vec<Uuid>, ReadError> {
         let Self { filter, users } = self;
-        let (tenant, before) = (Value::Text(filter.tenant.clone()), Value::Id(before));
-        let max_ids = usize::try_from(limit).unwrap_or(0);
-        let limit = Value::Int(limit);
+        let (tenant, db) = (&filter.tenant, store.db());
         let mut ids: Vec<Uuid> = if !filter.roots.is_empty() {
-            let roots = Value::Ids(filter.roots.iter().map(|id| id.0).collect());
-            let values = vec![tenant, before, limit, roots];
-            store.db().all(OF_TREES, values).await?
+            let values = values![tenant, before, limit, filter.roots.as_slice()];
+            db.all(OF_TREES, values).await?
         } else if users.is_empty() {
-            let values = vec![tenant, before, limit];
-            store.db().all(OF_TENANT, values).await?
+            db.all(OF_TENANT, values![tenant, before, limit]).await?
         } else {
             let users: Vec<_> = users.iter().map(|user| [user.clone()]).collect();
-            let end = [before, limit];
-            store.by_keys(OF_USERS, &[tenant], &users, &end).await?
+            let (head, end) = ([tenant.into()], [before.into(), limit.into()]);
+            store.by_keys(OF_USERS, &head, &users, &end).await?
         };
         ids.sort_unstable_by_key(|id| Reverse(*id));
-        ids.truncate(max_ids);
+        ids.truncate(usize::try_from(limit).unwrap_or(0));
         Ok(ids)
     }
 
@@ -131,7 +127,7 @@ impl IdsFirst for TaskSelection<'_> {
         limit: i64,
     ) -> Result<Page<TaskRow>, ReadError> {
         let Self { filter, users } = self;
-        let mut values = vec![Value::Ids(ids), Value::Texts(users.clone())];
+        let mut values = values![ids, users.as_slice()];
         values.extend(filter.values());
         values.extend([
             Value::Int(limit.saturating_add(1)),

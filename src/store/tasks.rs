@@ -1,6 +1,6 @@
 //! Reads rows of `agent_task`, and decodes the JSON texts of items and of lists of names.
 
-use super::db::{Sql, Value, sql};
+use super::db::{Sql, sql, values};
 use super::task_columns::TaskRecord;
 use super::{ReadError, Store};
 use crate::task::change::TaskRow;
@@ -36,7 +36,7 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn task(&self, id: TaskId) -> Result<Option<TaskRow>, ReadError> {
-        let record: Option<TaskRecord> = self.db().one(TASK, vec![Value::Id(id.0)]).await?;
+        let record: Option<TaskRecord> = self.db().one(TASK, values![id]).await?;
         let row = record.map(TaskRecord::row).transpose();
         if row.is_err() {
             self.report_unreadable(id);

@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use uuid::Uuid;
 
-use super::db::{Sql, Value, sql};
+use super::db::{Sql, Value, sql, values};
 use super::journal::{ItemRecord, JournalHead};
 use super::record::record;
 use super::{ReadError, Store};
@@ -131,7 +131,7 @@ impl Store {
             return Ok(None);
         };
         let last_event = tree.last_event;
-        let values = vec![Value::Id(root.0), Value::Int(after), Value::Int(last_event)];
+        let values = values![root, after, last_event];
         let records: Vec<EventRecord> = self.db().all(EVENTS, values).await?;
         tree.items.reserve(records.len());
         for EventRecord { task_id, record } in &records {
@@ -187,14 +187,14 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer.
     pub async fn tree_size(&self, root: TaskId) -> Result<i64, ReadError> {
-        let size = self.db().one(SIZE, vec![Value::Id(root.0)]).await?;
+        let size = self.db().one(SIZE, values![root]).await?;
         Ok(size.unwrap_or(0))
     }
 
     /// Reads the rows of a tree, without its items. `unreadable` has the tasks with a row that
     /// cannot be decoded completely.
     async fn tree_rows(&self, root: TaskId) -> Result<Option<TreeSnapshot>, ReadError> {
-        let values = vec![Value::Id(root.0), Value::Now];
+        let values = values![root, Value::Now];
         let records: Vec<JournalHead> = self.db().all(ROWS, values).await?;
         let Some(head) = records.iter().find(|record| record.task.id() == root) else {
             return Ok(None);

@@ -4,7 +4,7 @@
 
 use uuid::Uuid;
 
-use super::db::{Sql, Value, sql};
+use super::db::{Sql, Value, sql, values};
 use super::record::record;
 use super::{ReadError, Store};
 use crate::task::id::RequestId;
@@ -71,8 +71,7 @@ impl Store {
         target: &str,
         request: RequestId,
     ) -> Result<MessageState, ReadError> {
-        let target = Value::Text(target.to_owned());
-        let values = vec![Value::Now, target, Value::Id(request.0)];
+        let values = values![Value::Now, target, request];
         let found: Vec<(Option<String>, bool)> = self.db().all(SENT_MESSAGE, values).await?;
         // While a message is being sent again, its delivery may still have the reference of the
         // earlier message. The new message will get another reference, so this function returns
@@ -94,8 +93,7 @@ impl Store {
         reference: &str,
         limit: i64,
     ) -> Result<ListedRequests, ReadError> {
-        let text = |text: &str| Value::Text(text.to_owned());
-        let values = vec![text(target), text(reference), Value::Int(limit)];
+        let values = values![target, reference, limit];
         let found: Vec<ListedRequestRecord> = self.db().all(LISTED_REQUESTS, values).await?;
         let mut listed = ListedRequests::default();
         for record in found {

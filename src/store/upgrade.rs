@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::db::{DatabaseEngine, Sql, Value};
+use super::db::{DatabaseEngine, Sql, Value, values};
 use super::record::record;
 use super::{ReadError, Store};
 
@@ -124,7 +124,7 @@ impl Store {
         after: Option<LastRow>,
     ) -> Result<Option<LastRow>, ReadError> {
         let id = after.as_ref().map_or(Uuid::nil(), |last| last.task_id);
-        let mut values = vec![Value::Id(id), Value::Int(MAX_PAGE_ROWS)];
+        let mut values = values![id, MAX_PAGE_ROWS];
         if sql.postgres.contains("$3") {
             let (tenant, kind, name) =
                 after.map_or_else(Default::default, |last| (last.tenant, last.kind, last.name));

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
-use super::db::{Sql, Value, list, sql};
+use super::db::{Sql, Value, list, sql, values};
 use super::{ReadError, Store};
 use crate::task::user::{UserId, UserIds};
 
@@ -77,7 +77,7 @@ impl Store {
             return Ok(own.into_iter().collect());
         }
         let [names, keys] = spelled(users);
-        let values = vec![Value::Text(tenant.to_owned()), names, keys];
+        let values = values![tenant, names, keys];
         let spellings: Vec<String> = self.db().all(SPELLINGS, values).await?;
         let own: BTreeSet<String> = spellings
             .into_iter()
@@ -92,14 +92,14 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer.
     pub async fn fold_spellings(&self) -> Result<bool, ReadError> {
-        let new: Vec<(String, String)> = self.db().all(UNFOLDED, vec![Value::Int(BATCH)]).await?;
+        let new: Vec<(String, String)> = self.db().all(UNFOLDED, values![BATCH]).await?;
         let more = new.len() >= usize::try_from(BATCH).unwrap_or(usize::MAX);
         if !new.is_empty() {
             let key = |spelling: &str| UserIds::Folded.key(spelling).as_str().to_owned();
             let lines = new
                 .iter()
                 .map(|(tenant, spelling)| json!([tenant, spelling, key(spelling)]));
-            let values = vec![Value::Text(list(lines))];
+            let values = values![list(lines)];
             self.db().count_written(FOLD, values).await?;
         }
         Ok(more)
