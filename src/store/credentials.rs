@@ -14,24 +14,14 @@ const CREDENTIALS: Sql = sql!(
 )
 .by_key();
 
-/// Removes expired credentials.
-///
-/// The texts for Postgres and `SQLite` differ because `SQLite` has no row locks. Postgres skips
-/// rows that a commit is replacing or another replica is removing.
-const REMOVE: Sql = Sql {
-    postgres: "
-with over as materialized (
-    select task_id, name from credential
-     where expires_at <= (select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint)
-     order by expires_at limit $2 for update skip locked
-)
-delete from credential c using over o where c.task_id = o.task_id and c.name = o.name returning c.created_at",
-    sqlite: "
-delete from credential where rowid in (
-    select rowid from credential where expires_at <= $1 order by expires_at limit $2)
-returning created_at",
-    by_key: false,
-};
+/// Removes expired credentials. Postgres skips rows that a commit is replacing or another replica is
+/// removing.
+const REMOVE: Sql = sql!(
+    "with spent as materialized (
+        select task_id, name from credential where expires_at <= " (now 1) " order by expires_at limit $2 " (skip_locked) "
+     )
+     delete from credential where (task_id, name) in (select task_id, name from spent) returning created_at"
+);
 
 pub(super) const STATEMENTS: &[Sql] = &[CREDENTIALS, REMOVE];
 

@@ -154,37 +154,17 @@ pub(super) use claimed_columns;
 
 /// Claims due deliveries of an entry, the oldest first. `$5` is the list of the types to claim. If
 /// this list is empty, claims deliveries of every type.
-///
-/// The texts for Postgres and `SQLite` differ because `SQLite` has no row locks.
-const CLAIM: Sql = Sql {
-    postgres: concat!(
-        "
-with moment as materialized (
-    select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint as at
-), free as materialized (
-    select d.delivery_id as id from delivery d
-     where d.target = $2 and d.state = 'due' and d.due_at <= (select at from moment)
-       and (d.lease_until is null or d.lease_until <= (select at from moment))
-       and (cardinality($5::text[]) = 0 or d.type = any($5::text[]))
-     order by d.due_at, d.delivery_id limit $3 for update of d skip locked
-)
-update delivery d set lease_until = m.at + $4
-  from free f cross join moment m where delivery_id = f.id
-returning ",
-        claimed_columns!()
-    ),
-    sqlite: concat!(
-        "
-update delivery set lease_until = $1 + $4
- where delivery_id in (select d.delivery_id from delivery d
-     where d.target = $2 and d.state = 'due' and d.due_at <= $1 and (d.lease_until is null or d.lease_until <= $1)
-       and (json_array_length($5) = 0 or d.type in (select value from json_each($5)))
-     order by d.due_at, d.delivery_id limit $3)
-returning ",
-        claimed_columns!()
-    ),
-    by_key: false,
-};
+const CLAIM: Sql = sql!(
+    "with moment as materialized (select " (now 1) " as at), free as materialized (
+        select d.delivery_id as id from delivery d
+         where d.target = $2 and d.state = 'due' and d.due_at <= (select at from moment)
+           and (d.lease_until is null or d.lease_until <= (select at from moment))
+           and (" (none 5 text) " or d.type " (any 5 text) ")
+         order by d.due_at, d.delivery_id limit $3 " (skip_locked) "
+     )
+     update delivery set lease_until = (select at from moment) + $4 where delivery_id in (select id from free)
+     returning " (claimed_delivery)
+);
 
 /// Records one attempt to send deliveries that were claimed with one lease. Adds `$11` to the count
 /// of attempts: 0 if the deliveries were dropped unsent, otherwise 1. `$12` is 1 if the receiver
@@ -261,36 +241,21 @@ const DROP: Sql = sql!(
 /// deliveries of a message that may still be changed, that is, if a request in the message is open
 /// or got a journal item within [`UPDATABLE_FOR`].
 ///
-/// The texts for Postgres and `SQLite` differ because `SQLite` has no row locks. Postgres skips
-/// rows that another replica is removing.
-const REMOVE: Sql = Sql {
-    postgres: "
-with moment as materialized (
-    select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint as at
-), over as materialized (
-    select d.delivery_id from delivery d
-     where d.state <> 'due' and d.ended_at <= (select at from moment) - $3
-       and (d.state <> 'dead' or d.ended_at <= (select at from moment) - $4)
-       and (d.reference is null or not exists (select 1 from delivery m
-             where m.target = d.target and m.reference = d.reference
-               and (exists (select 1 from intervention_request r where r.request_id = m.request_id and r.status = 'pending')
-                 or exists (select 1 from agent_task_item i
-                     where i.request_id = m.request_id and i.at > (select at from moment) - $5))))
-     order by d.ended_at limit $2 for update of d skip locked
-)
-delete from delivery d using over o where d.delivery_id = o.delivery_id returning d.target",
-    sqlite: "
-delete from delivery where delivery_id in (
-    select d.delivery_id from delivery d
-     where d.state <> 'due' and d.ended_at <= $1 - $3 and (d.state <> 'dead' or d.ended_at <= $1 - $4)
-       and (d.reference is null or not exists (select 1 from delivery m
-             where m.target = d.target and m.reference = d.reference
-               and (exists (select 1 from intervention_request r where r.request_id = m.request_id and r.status = 'pending')
-                 or exists (select 1 from agent_task_item i where i.request_id = m.request_id and i.at > $1 - $5))))
-     order by d.ended_at limit $2)
-returning target",
-    by_key: false,
-};
+/// Postgres skips rows that another replica is removing.
+const REMOVE: Sql = sql!(
+    "with moment as materialized (select " (now 1) " as at), spent as materialized (
+        select d.delivery_id from delivery d
+         where d.state <> 'due' and d.ended_at <= (select at from moment) - $3
+           and (d.state <> 'dead' or d.ended_at <= (select at from moment) - $4)
+           and (d.reference is null or not exists (select 1 from delivery m
+                 where m.target = d.target and m.reference = d.reference
+                   and (exists (select 1 from intervention_request r where r.request_id = m.request_id and r.status = 'pending')
+                     or exists (select 1 from agent_task_item i
+                         where i.request_id = m.request_id and i.at > (select at from moment) - $5))))
+         order by d.ended_at limit $2 " (skip_locked) "
+     )
+     delete from delivery where delivery_id in (select delivery_id from spent) returning target"
+);
 
 pub(super) const STATEMENTS: &[Sql] = &[
     EXPIRE_LEASES,

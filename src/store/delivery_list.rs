@@ -210,28 +210,16 @@ pub(super) const RESEND: Sql = sql!(
 /// Makes at most one batch of ended deliveries due now, as `RESEND` does. Selects the deliveries by
 /// tenant, entry, state and earliest time of creation. Takes only deliveries with ids greater than
 /// `$7`, in order of id.
-///
-/// The texts for Postgres and `SQLite` differ because `SQLite` has no row locks.
-pub(super) const RESEND_ALL: Sql = Sql {
-    postgres: "
-with moment as materialized (
-    select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint as at
-), chosen as materialized (
-    select delivery_id from delivery
-     where tenant = $2 and target = $3 and state = $4 and created_at >= $5 and delivery_id > $7
-     order by delivery_id limit $6 for update skip locked
-)
-update delivery d set state = 'due', attempts = 0, came_early = 0, lease_until = null, ended_at = null,
-    due_at = m.at, created_at = m.at
-  from chosen c cross join moment m where d.delivery_id = c.delivery_id returning d.delivery_id",
-    sqlite: "
-update delivery set state = 'due', attempts = 0, came_early = 0, lease_until = null, ended_at = null, due_at = $1, created_at = $1
- where delivery_id in (select delivery_id from delivery
-     where tenant = $2 and target = $3 and state = $4 and created_at >= $5 and delivery_id > $7
-     order by delivery_id limit $6)
-returning delivery_id",
-    by_key: false,
-};
+pub(super) const RESEND_ALL: Sql = sql!(
+    "with moment as materialized (select " (now 1) " as at), chosen as materialized (
+        select delivery_id from delivery
+         where tenant = $2 and target = $3 and state = $4 and created_at >= $5 and delivery_id > $7
+         order by delivery_id limit $6 " (skip_locked) "
+     )
+     update delivery set state = 'due', attempts = 0, came_early = 0, lease_until = null, ended_at = null,
+        due_at = (select at from moment), created_at = (select at from moment)
+      where delivery_id in (select delivery_id from chosen) returning delivery_id"
+);
 
 pub(super) const STATEMENTS: &[Sql] = &[LIST, RESEND, RESEND_ALL];
 

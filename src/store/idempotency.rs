@@ -51,31 +51,18 @@ const KEY_OF_CALL: Sql = sql!(
 /// the task of each key: Postgres runs it once for each key. For an `exists` in its place, Postgres
 /// might read all tasks into a hash table.
 ///
-/// The texts for Postgres and `SQLite` differ because `SQLite` has no row locks. Postgres skips
-/// rows that a commit is replacing or another replica is removing.
-const REMOVE: Sql = Sql {
-    postgres: "
-with spent as materialized (
-    select i.tenant, i.user_id, i.path, i.key from idempotency i
-     where i.request_id is null
-       and i.created_at <= (select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint) - 86400000000
-       and not (i.path like '%/v1/gate/calls' and coalesce((select t.status in ('Running', 'Paused') or t.updated_at
-            > (select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint) - 86400000000
-             from agent_task t where t.task_id = i.task_id), false))
-     order by i.created_at limit $2 for update of i skip locked
-)
-delete from idempotency i using spent s
- where i.tenant = s.tenant and i.user_id = s.user_id and i.path = s.path and i.key = s.key
-returning i.created_at",
-    sqlite: "
-delete from idempotency where rowid in (
-    select i.rowid from idempotency i where i.request_id is null and i.created_at <= $1 - 86400000000
-       and not (i.path like '%/v1/gate/calls' and coalesce((select t.status in ('Running', 'Paused') or t.updated_at
-            > $1 - 86400000000 from agent_task t where t.task_id = i.task_id), false))
-     order by i.created_at limit $2)
-returning created_at",
-    by_key: false,
-};
+/// Postgres skips rows that a commit is replacing or another replica is removing.
+const REMOVE: Sql = sql!(
+    "with spent as materialized (
+        select i.tenant, i.user_id, i.path, i.key from idempotency i
+         where i.request_id is null and i.created_at <= " (now 1) " - 86400000000
+           and not (i.path like '%/v1/gate/calls' and coalesce((select t.status in ('Running', 'Paused')
+                or t.updated_at > " (now 1) " - 86400000000 from agent_task t where t.task_id = i.task_id), false))
+         order by i.created_at limit $2 " (skip_locked) "
+     )
+     delete from idempotency where (tenant, user_id, path, key) in (select tenant, user_id, path, key from spent)
+     returning created_at"
+);
 
 pub(super) const STATEMENTS: &[Sql] = &[KEY, KEY_OF_CALL, REMOVE];
 

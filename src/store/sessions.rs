@@ -24,24 +24,13 @@ const FIND: Sql = sql!(
 const END: Sql =
     sql!("delete from browser_session where token_sha256 = $1 returning expires_at").by_key();
 
-/// Removes expired sessions.
-///
-/// The texts for Postgres and `SQLite` differ because `SQLite` has no row locks. Postgres skips
-/// rows that another replica is removing.
-const REMOVE: Sql = Sql {
-    postgres: "
-with spent as materialized (
-    select token_sha256 from browser_session
-     where expires_at <= (select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint)
-     order by expires_at limit $2 for update skip locked
-)
-delete from browser_session b using spent s where b.token_sha256 = s.token_sha256 returning b.expires_at",
-    sqlite: "
-delete from browser_session where rowid in (
-    select rowid from browser_session where expires_at <= $1 order by expires_at limit $2)
-returning expires_at",
-    by_key: false,
-};
+/// Removes expired sessions. Postgres skips rows that another replica is removing.
+const REMOVE: Sql = sql!(
+    "with spent as materialized (
+        select token_sha256 from browser_session where expires_at <= " (now 1) " order by expires_at limit $2 " (skip_locked) "
+     )
+     delete from browser_session where token_sha256 in (select token_sha256 from spent) returning expires_at"
+);
 
 pub(super) const STATEMENTS: &[Sql] = &[BEGIN, FIND, END, REMOVE];
 

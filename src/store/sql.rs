@@ -64,10 +64,13 @@ pub(super) use request_changes;
 /// - `(asker_until "c")`: the column `asker_until` of the task `t`. In the rows for which the
 ///   condition `c` is true, the end of a wait that another process stored reads as 0 if the wait is
 ///   over or that process is gone (see `asker_lock.rs`). Any other value is as stored;
+/// - `(skip_locked)`: after a `limit`, takes the lock of each row that the subquery selects, and skips
+///   the rows that another transaction has locked. On `SQLite`, which has no row locks, empty;
 /// - `(task)`: the columns of a task that several statements read (see `task_columns.rs`). The
 ///   statement must join the item that set the task's status, with the alias `s`. A statement with
 ///   several rows for a task may join `s` only to the row from which the caller reads the task;
 /// - `(request)`: the columns of a request that several statements read;
+/// - `(claimed_delivery)`: the columns of a claimed delivery (see `deliveries.rs`);
 /// - `(request_changes)`: the list of the types in `task::event_name::REQUEST_CHANGES`;
 /// - `(first_of_changes)`: the rest of a statement that returns the number of a change's first
 ///   event. The statement must begin with the recursive common table expression
@@ -114,6 +117,10 @@ macro_rules! sql {
             when t.asker_until <= (extract(epoch from clock_timestamp()) * 1000000)::bigint then 0
             when pg_try_advisory_xact_lock_shared(t.asker_owner) then 0 else t.asker_until end as asker_until",] $($rest)*)
     };
+    (@pg [$($out:tt)*] (skip_locked) $($rest:tt)*) => {
+        sql!(@pg [$($out)* "for update skip locked",] $($rest)*)
+    };
+    (@lite [$($out:tt)*] (skip_locked) $($rest:tt)*) => { sql!(@lite [$($out)*] $($rest)*) };
     (@lite [$($out:tt)*] (asker_until $condition:literal) $($rest:tt)*) => {
         sql!(@lite [$($out)* "t.asker_until",] $($rest)*)
     };
@@ -128,6 +135,9 @@ macro_rules! sql {
     };
     (@$engine:ident [$($out:tt)*] (request_changes) $($rest:tt)*) => {
         sql!(@$engine [$($out)* $crate::store::sql::request_changes!(),] $($rest)*)
+    };
+    (@$engine:ident [$($out:tt)*] (claimed_delivery) $($rest:tt)*) => {
+        sql!(@$engine [$($out)* $crate::store::deliveries::claimed_columns!(),] $($rest)*)
     };
     (@$engine:ident [$($out:tt)*] (first_of_changes) $($rest:tt)*) => {
         sql!(@$engine [$($out)* "union
