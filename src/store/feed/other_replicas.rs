@@ -90,7 +90,7 @@ impl OtherReplicas {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 pub(in crate::store) struct Outgoing {
     /// The trees with commits since the last message to other replicas. The value says whether the
     /// root runs; `None` if none of these commits set the root's status.
@@ -108,20 +108,7 @@ pub(in crate::store) struct Outgoing {
 
 impl Outgoing {
     pub(in crate::store) fn is_empty(&self) -> bool {
-        let Self {
-            news,
-            deltas,
-            subscriptions,
-            inboxes,
-            requests,
-            has_queued_task,
-        } = self;
-        news.is_empty()
-            && deltas.is_empty()
-            && subscriptions.is_empty()
-            && inboxes.is_empty()
-            && requests.is_empty()
-            && !has_queued_task
+        *self == Self::default()
     }
 
     fn add_commit(&mut self, root: TaskId, running: Option<bool>) {
