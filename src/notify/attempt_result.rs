@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use reqwest::StatusCode;
+use reqwest::{Response, StatusCode};
 
-use super::exchange::HttpResponse;
 use super::schedule;
 use crate::net::retry_after;
 use crate::store::{Attempt, NextState};
@@ -43,17 +42,18 @@ impl AttemptResult {
 
     /// Returns the result of an attempt that got an HTTP answer. A status 410 (Gone) is a permanent
     /// failure. Any other failure is not permanent, because the receiver may recover later.
-    pub(super) fn from_response(response: &HttpResponse, now: Time) -> Self {
-        let problem = match response.status {
+    pub(super) fn from_response(response: &Response, now: Time) -> Self {
+        let code = response.status();
+        let problem = match code {
             status if status.is_success() => "",
             status if status.is_redirection() => "a redirect is not followed",
             StatusCode::GONE => "the receiver no longer wants this message",
             _ => "no 2xx",
         };
         Self {
-            status: Some(response.status.as_u16()),
-            is_permanent_failure: response.status == StatusCode::GONE,
-            retry_after: retry_after(&response.headers, now, schedule::MAX_RETRY_AFTER),
+            status: Some(code.as_u16()),
+            is_permanent_failure: code == StatusCode::GONE,
+            retry_after: retry_after(response.headers(), now, schedule::MAX_RETRY_AFTER),
             ..Self::without_status(problem)
         }
     }

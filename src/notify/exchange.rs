@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use reqwest::header::HeaderMap;
-use reqwest::{RequestBuilder, Response, StatusCode};
+use reqwest::{RequestBuilder, Response};
 
 use super::attempt_result::AttemptResult;
 use crate::net::{NO_ANSWER_IN_TIME, NetFailure, next_bytes, send_request};
@@ -11,14 +10,6 @@ use crate::world::Clock;
 
 pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(15);
 const MAX_BODY_BYTES: usize = 16 * 1024;
-
-pub(super) struct HttpResponse {
-    pub(super) status: StatusCode,
-    pub(super) headers: HeaderMap,
-    /// The first 16 KiB of the body. Fewer bytes if the body is shorter, the connection failed, a
-    /// part of the body was late, or the time of the attempt ended.
-    pub(super) body: Vec<u8>,
-}
 
 /// Sends a request, and returns the result of this attempt and the beginning of the answer's body.
 /// Waits at most `body_timeout` for each part of the body.
@@ -33,10 +24,9 @@ pub(super) async fn exchange(
         () = &mut timeout => Err(NetFailure::Lost(NO_ANSWER_IN_TIME)),
     };
     match sent {
-        Ok(response) => {
-            let response = read_response(response, timeout, body_timeout).await;
-            let result = AttemptResult::from_response(&response, clock.now());
-            (result, response.body)
+        Ok(mut response) => {
+            let body = read_body(&mut response, timeout, body_timeout).await;
+            (AttemptResult::from_response(&response, clock.now()), body)
         }
         Err(NetFailure::NotSent(problem) | NetFailure::Lost(problem)) => {
             (AttemptResult::without_status(problem), Vec::new())
@@ -44,18 +34,18 @@ pub(super) async fn exchange(
     }
 }
 
-/// Reads the beginning of a body until `timeout` ends. A slow body does not make the attempt fail,
-/// because the receiver has already answered.
-async fn read_response(
-    mut response: Response,
+/// Reads the first 16 KiB of a body. Returns fewer bytes if the body is shorter, the connection
+/// failed, a part of the body was late, or `timeout` ended. A slow body does not make the attempt
+/// fail, because the receiver has already answered.
+async fn read_body(
+    response: &mut Response,
     timeout: impl Future<Output = ()>,
     body_timeout: Duration,
-) -> HttpResponse {
-    let (status, headers) = (response.status(), response.headers().clone());
+) -> Vec<u8> {
     let mut body = Vec::new();
     let read = async {
         while body.len() < MAX_BODY_BYTES
-            && let Ok(Some(bytes)) = next_bytes(&mut response, body_timeout).await
+            && let Ok(Some(bytes)) = next_bytes(response, body_timeout).await
         {
             body.extend_from_slice(&bytes);
         }
@@ -65,17 +55,13 @@ async fn read_response(
         () = timeout => {}
     }
     body.truncate(MAX_BODY_BYTES);
-    HttpResponse {
-        status,
-        headers,
-        body,
-    }
+    body
 }
 
 #[cfg(test)]
 mod tests {
     use futures_util::stream::{self, StreamExt as _};
-    use reqwest::Body;
+    use reqwest::{Body, StatusCode};
 
     use super::*;
 
@@ -83,9 +69,9 @@ mod tests {
     async fn answer_whose_body_does_not_end_counts_with_what_came_of_it() {
         let first = stream::iter([Ok::<_, std::io::Error>("ok")]);
         let body = Body::wrap_stream(first.chain(stream::pending()));
-        let response = Response::from(http::Response::new(body));
+        let mut response = Response::from(http::Response::new(body));
         let timeout = tokio::task::yield_now();
-        let read = read_response(response, timeout, Duration::from_hours(1)).await;
-        assert_eq!((read.status, read.body), (StatusCode::OK, b"ok".to_vec()));
+        let read = read_body(&mut response, timeout, Duration::from_hours(1)).await;
+        assert_eq!((response.status(), read), (StatusCode::OK, b"ok".to_vec()));
     }
 }
