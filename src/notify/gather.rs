@@ -15,7 +15,7 @@ use super::entry::Channel;
 use super::outcome::QuestionOutcome;
 use super::schedule::{self, RetryContext};
 use super::send::{EntryState, UNSELECTED};
-use super::{Sender, recipients};
+use super::{Sender, recipients, slack, teams};
 use crate::failpoint;
 use crate::people::person::Person;
 use crate::store::{ClaimedDelivery, NextState, ReadError, RequestRow};
@@ -199,8 +199,8 @@ impl Sender {
                 }
                 None => AttemptResult::without_status("there is no mail server"),
             },
-            (Channel::Slack(slack), None) => slack.post(net, clock, message).await,
-            (Channel::Teams(teams), None) => teams.post(net, clock, message).await,
+            (Channel::Slack(room), None) => room.post(net, clock, slack::content(message)).await,
+            (Channel::Teams(room), None) => room.post(net, clock, &teams::body(message)).await,
             (Channel::Mail(_), None)
             | (Channel::Slack(_) | Channel::Teams(_), Some(_))
             | (Channel::Webhook(_), _) => {

@@ -11,6 +11,7 @@ use super::message::envelope;
 use super::recipients::recipients_include;
 use super::settings::{EntrySettings, MailServer, Recipients};
 use super::webhook::post;
+use super::{slack, teams};
 use crate::net::{Net, NetError};
 use crate::people::directory::Directory;
 use crate::people::person::Person;
@@ -68,8 +69,14 @@ pub async fn ping(
             let people: Vec<_> = people.filter(is_named).collect();
             mailer.ping(clock, &people, &id).await
         }
-        Channel::Slack(slack) => slack.post_text(&Net::new()?, clock, &text(name)).await,
-        Channel::Teams(teams) => teams.post_text(&Net::new()?, clock, &text(name)).await,
+        Channel::Slack(room) => {
+            let content = slack::plain_content(&text(name));
+            room.post(&Net::new()?, clock, content).await
+        }
+        Channel::Teams(room) => {
+            let body = teams::plain_body(&text(name));
+            room.post(&Net::new()?, clock, &body).await
+        }
     };
     Ok(Some(PingResult {
         status: result.status,

@@ -7,6 +7,7 @@
 mod blocks;
 mod reply;
 
+pub(super) use self::blocks::{content, plain_content};
 pub(super) use self::reply::MESSAGE_DELETED;
 
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
@@ -75,24 +76,6 @@ impl SlackChannel {
         &self,
         net: &Net,
         clock: &dyn Clock,
-        message: &RoomMessage,
-    ) -> AttemptResult {
-        self.send(net, clock, blocks::content(message)).await
-    }
-
-    pub(super) async fn post_text(
-        &self,
-        net: &Net,
-        clock: &dyn Clock,
-        text: &str,
-    ) -> AttemptResult {
-        self.send(net, clock, blocks::plain_content(text)).await
-    }
-
-    async fn send(
-        &self,
-        net: &Net,
-        clock: &dyn Clock,
         mut content: Map<String, Value>,
     ) -> AttemptResult {
         for off in ["unfurl_links", "unfurl_media"] {
@@ -120,7 +103,7 @@ impl SlackChannel {
         let SlackTransport::Bot(bot) = &self.transport else {
             return AttemptResult::without_status("an incoming webhook cannot update a message");
         };
-        let mut content = blocks::content(message);
+        let mut content = content(message);
         content.insert("ts".to_owned(), ts.into());
         bot.call(net, clock, &bot.update, content).await
     }

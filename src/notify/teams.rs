@@ -31,25 +31,7 @@ impl TeamsChannel {
 
     /// Posts a message. The result has no id of the message, because a posted message cannot be
     /// updated.
-    pub(super) async fn post(
-        &self,
-        net: &Net,
-        clock: &dyn Clock,
-        message: &RoomMessage,
-    ) -> AttemptResult {
-        self.send(net, clock, &body(message)).await
-    }
-
-    pub(super) async fn post_text(
-        &self,
-        net: &Net,
-        clock: &dyn Clock,
-        text: &str,
-    ) -> AttemptResult {
-        self.send(net, clock, &plain_body(text)).await
-    }
-
-    async fn send(&self, net: &Net, clock: &dyn Clock, body: &Value) -> AttemptResult {
+    pub(super) async fn post(&self, net: &Net, clock: &dyn Clock, body: &Value) -> AttemptResult {
         let request = net.repeatable().post(self.url.clone());
         let json = HeaderValue::from_static("application/json");
         let request = request.header(CONTENT_TYPE, json).body(body.to_string());
@@ -57,7 +39,7 @@ impl TeamsChannel {
     }
 }
 
-fn body(message: &RoomMessage) -> Value {
+pub(super) fn body(message: &RoomMessage) -> Value {
     let mut content = Vec::new();
     if message.digest.questions.len() == 1 {
         for listed in message.listed_questions() {
@@ -79,7 +61,7 @@ fn body(message: &RoomMessage) -> Value {
     card(&content, &actions(message))
 }
 
-fn plain_body(text: &str) -> Value {
+pub(super) fn plain_body(text: &str) -> Value {
     card(&[text_block(text, false)], &[])
 }
 
