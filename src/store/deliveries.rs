@@ -343,12 +343,7 @@ impl Store {
         claimed: &ClaimedDelivery,
         wait: Duration,
     ) -> Result<(), ReadError> {
-        let values = vec![
-            Value::Now,
-            Value::Id(claimed.id),
-            Value::Int(claimed.lease_until),
-            Value::Int(micros(wait)),
-        ];
+        let values = values![Value::Now, claimed.id, claimed.lease_until, wait];
         self.db().count_written(PUT_OFF, values).await?;
         Ok(())
     }
