@@ -17,7 +17,7 @@ use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
 
 use super::call_decisions::{bodies, each, edit, last_open_request, message, question, refused};
-use super::engine_harness::{EngineHarness, drive, person, whole};
+use super::engine_harness::{EngineHarness, decides, drive, person, whole};
 use crate::store::store_fixture::{StoreFixture, both};
 
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
@@ -101,15 +101,13 @@ async fn decided_by(
     request: RequestId,
     action: Action,
 ) {
-    process(harness, roster, 0)
-        .decide(
-            &keyed(user, &["finance"]),
-            request,
-            whole(action, None),
-            None,
-        )
-        .await
-        .unwrap();
+    decides(
+        &process(harness, roster, 0),
+        &keyed(user, &["finance"]),
+        request,
+        whole(action, None),
+    )
+    .await;
 }
 
 /// Asserts that the call did not run and that a new request is open; returns the new request.
@@ -304,15 +302,13 @@ async fn edit_of_a_person_who_is_gone_is_held_with_its_bytes(fixture: StoreFixtu
     let carol = account("carol", &["finance"]);
     let (task, request, call) = held_call(&harness).await;
     let before = known([account("bob", &["finance"]), carol.clone()]);
-    process(&harness, &before, 0)
-        .decide(
-            &keyed("bob", &["finance"]),
-            request,
-            each([(call, edit(EDITED))]),
-            None,
-        )
-        .await
-        .unwrap();
+    decides(
+        &process(&harness, &before, 0),
+        &keyed("bob", &["finance"]),
+        request,
+        each([(call, edit(EDITED))]),
+    )
+    .await;
     let now = known([carol]);
     driven(&harness, &now).await;
     let anew = asked_again(&harness, task, request).await;

@@ -17,7 +17,7 @@ use holdpoint::task::status::TaskStatus;
 
 use self::database::{Cell, OtherConnection};
 use super::call_decisions::{approve, each, edit, question, reject_then};
-use super::engine_harness::{Calls, EngineHarness, alice, go, person, turn, whole};
+use super::engine_harness::{Calls, EngineHarness, alice, decides, go, person, turn, whole};
 use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::StoreFixture;
 use crate::support::repetitions;
@@ -91,7 +91,7 @@ impl Scenario {
     async fn decided(self, harness: &EngineHarness, api: &Arc<Engine>, task: TaskId) {
         let (request, calls) = question(harness, task).await;
         let decide = async |caller: Caller, request: RequestId, answer: DecisionInput| {
-            api.decide(&caller, request, answer, None).await.unwrap();
+            decides(api, &caller, request, answer).await;
         };
         let yes = || whole(Action::Approve, None);
         match self {
@@ -250,14 +250,13 @@ async fn scenarios() -> (EngineHarness, Vec<(Scenario, TaskId)>) {
         .filter(|(scenario, _)| *scenario == Scenario::WrittenForTwo)
     {
         let (request, calls) = question(&harness, *task).await;
-        api.decide(
+        decides(
+            &api,
             &person("bob"),
             request,
             each([(calls[0], edit(WRITTEN))]),
-            None,
         )
-        .await
-        .unwrap();
+        .await;
     }
     driven(&harness).await;
     join_all(

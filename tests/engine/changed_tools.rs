@@ -18,7 +18,7 @@ use serde_json::Value;
 use tokio::sync::{Notify, oneshot};
 
 use super::call_decisions::{each, edit};
-use super::engine_harness::{Calls, EngineHarness, alice, go, outcomes, whole};
+use super::engine_harness::{Calls, EngineHarness, alice, alice_decides, go, outcomes, whole};
 use crate::store::store_fixture::StoreFixture;
 
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
@@ -298,10 +298,7 @@ async fn call_whose_preparation_failed_has_one_result_after_another_commit_came_
     let asked = harness.open_specs(task).await.remove(0);
     assert_eq!(asked.kind, RequestKind::ExternalResult);
     let answer = whole(Action::Respond, Some(Value::from("it is there")));
-    engine
-        .decide(&alice(), asked.request_id, answer, None)
-        .await
-        .unwrap();
+    alice_decides(&engine, asked.request_id, answer).await;
     goes_on.send(()).unwrap();
     harness.until_stopped(task).await;
     let journal = harness.journal(task).await;

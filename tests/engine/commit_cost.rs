@@ -10,7 +10,7 @@ use holdpoint::task::decision::Action;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::status::TaskStatus;
 
-use super::engine_harness::{EngineHarness, alice, go, whole};
+use super::engine_harness::{EngineHarness, alice, alice_decides, go, whole};
 use crate::store::store_fixture::StoreFixture;
 
 async fn until(harness: &EngineHarness, task: TaskId, status: TaskStatus) {
@@ -26,10 +26,7 @@ async fn cycle(harness: &EngineHarness, engine: &Arc<Engine>) {
     let [(request, _)] = harness.open(task).await[..] else {
         panic!("one is open")
     };
-    engine
-        .decide(&alice(), request, whole(Action::Approve, None), None)
-        .await
-        .unwrap();
+    alice_decides(engine, request, whole(Action::Approve, None)).await;
     until(harness, task, TaskStatus::Completed).await;
 }
 

@@ -14,7 +14,7 @@ use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
-use super::engine_harness::{Calls, EngineHarness, alice, fills, outcomes, person, whole};
+use super::engine_harness::{Calls, EngineHarness, alice_decides, fills, outcomes, person, whole};
 use super::invariants::{check, check_ended};
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::test_app::ACCOUNTS;
@@ -68,11 +68,7 @@ pub(super) async fn only_open_request(harness: &EngineHarness, task: TaskId) -> 
 
 pub(super) async fn fill(harness: &EngineHarness, task: TaskId, response: &Value) {
     let asked = only_open_request(harness, task).await;
-    harness
-        .engine(0)
-        .decide(&alice(), asked.request_id, fills(response), None)
-        .await
-        .unwrap();
+    alice_decides(&harness.engine(0), asked.request_id, fills(response)).await;
     harness.run().await;
 }
 

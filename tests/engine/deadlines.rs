@@ -14,7 +14,9 @@ use holdpoint::task::status::{RequestStatus, TaskStatus};
 use macro_rules_attribute::apply;
 use serde_json::Value;
 
-use super::engine_harness::{EngineHarness, alice, go, outcomes, person, rejects, whole};
+use super::engine_harness::{
+    EngineHarness, alice, alice_decides, go, outcomes, person, rejects, whole,
+};
 use super::two_replicas::{Pair, closed, finance, place};
 use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::{StoreFixture, both};
@@ -132,11 +134,7 @@ async fn asked_first(harness: &EngineHarness, task: TaskId) {
     };
     harness.script(|_| Ok(super::engine_harness::turn(&[])));
     let paid = whole(Action::Respond, Some(Value::from("it was paid")));
-    harness
-        .engine(0)
-        .decide(&alice(), request, paid, None)
-        .await
-        .unwrap();
+    alice_decides(&harness.engine(0), request, paid).await;
     harness.finish(task).await;
     assert_eq!(
         only_result(harness, task).await,
@@ -235,9 +233,7 @@ async fn expired_approval_is_told_to_the_model_differently_from_a_rejection(fixt
         let (task, request) = task_with_request(&harness, RequestKind::Approval).await;
         let (refused, no) = task_with_request(&harness, RequestKind::Approval).await;
         let api = harness.engine(4);
-        api.decide(&alice(), no, rejects(Then::Continue), None)
-            .await
-            .unwrap();
+        alice_decides(&api, no, rejects(Then::Continue)).await;
         harness.fixture.forward(Duration::from_hours(25));
         let late = api
             .decide(&alice(), request, whole(Action::Approve, None), None)
@@ -320,11 +316,7 @@ async fn rejected_reconcile_request_makes_the_call_failed(fixture: StoreFixture)
     let harness = EngineHarness::new(fixture, LARGE).await;
     for then in [Then::Continue, Then::Cancel] {
         let (task, request) = task_with_request(&harness, RequestKind::Reconcile).await;
-        harness
-            .engine(4)
-            .decide(&alice(), request, rejects(then), None)
-            .await
-            .unwrap();
+        alice_decides(&harness.engine(4), request, rejects(then)).await;
         harness.finish(task).await;
         assert_eq!(
             only_result(&harness, task).await.0,

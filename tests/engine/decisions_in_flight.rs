@@ -14,7 +14,9 @@ use macro_rules_attribute::apply;
 use serde_json::Value;
 
 use super::call_decisions::{each, edit, last_open_request, shown};
-use super::engine_harness::{Calls, EngineHarness, alice, go, outcomes, rejects, whole};
+use super::engine_harness::{
+    Calls, EngineHarness, alice, alice_decides, go, outcomes, rejects, whole,
+};
 use super::invariants::check_ended;
 use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::{StoreFixture, both};
@@ -96,10 +98,7 @@ async fn answered_while_one_is_out(fixture: StoreFixture, calls: Calls, path: &s
         assert_eq!(open.len(), 3);
         for (request, kind) in open {
             assert_eq!(kind, RequestKind::ExternalResult);
-            decider
-                .decide(&alice(), request, posted("it is there"), None)
-                .await
-                .unwrap();
+            alice_decides(&decider, request, posted("it is there")).await;
             for _ in 0..50 {
                 decider.round().await.unwrap();
                 tokio::task::yield_now().await;
@@ -208,9 +207,7 @@ async fn decision_that_ends_the_task_does_not_wait_for_a_call_in_flight(fixture:
     let task = here.create(&alice(), go(), None).await.unwrap().task_id;
     harness.tool.reached(1).await;
     let (request, _) = harness.open(task).await[0];
-    here.decide(&alice(), request, rejects(Then::Cancel), None)
-        .await
-        .unwrap();
+    alice_decides(&here, request, rejects(Then::Cancel)).await;
     let journal = harness.journal(task).await;
     assert_eq!(
         (
@@ -226,11 +223,7 @@ async fn decision_that_ends_the_task_does_not_wait_for_a_call_in_flight(fixture:
 #[apply(both)]
 async fn rejected_call_that_had_started_is_not_reported_as_not_run(fixture: StoreFixture) {
     let (harness, task, request) = held_after_its_start(fixture).await;
-    harness
-        .engine(0)
-        .decide(&alice(), request, rejects(Then::Continue), None)
-        .await
-        .unwrap();
+    alice_decides(&harness.engine(0), request, rejects(Then::Continue)).await;
     is_not_denied(&harness, task, Outcome::Rejected).await;
 }
 
@@ -253,11 +246,7 @@ async fn arguments_of_a_call_that_was_sent_cannot_be_edited(fixture: StoreFixtur
         before,
         "and nothing has changed"
     );
-    harness
-        .engine(0)
-        .decide(&alice(), request, whole(Action::Approve, None), None)
-        .await
-        .unwrap();
+    alice_decides(&harness.engine(0), request, whole(Action::Approve, None)).await;
     harness.run().await;
     let sent: Vec<_> = harness
         .tool

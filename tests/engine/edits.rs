@@ -21,7 +21,7 @@ use super::call_decisions::{
     approve, became, bodies, each, edit, last_open_request, places, question, refused, reject,
     shown,
 };
-use super::engine_harness::{EngineHarness, alice, person, turn, whole};
+use super::engine_harness::{EngineHarness, alice, alice_decides, decides, person, turn, whole};
 use crate::store::store_fixture::{StoreFixture, both};
 
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
@@ -64,9 +64,7 @@ pub(super) async fn rewritten(
     text: &str,
 ) -> (TaskId, RequestId, CallId, Arc<Engine>) {
     let (task, request, call, api) = held_call(harness).await;
-    api.decide(&person("bob"), request, each([(call, edit(text))]), None)
-        .await
-        .unwrap();
+    decides(&api, &person("bob"), request, each([(call, edit(text))])).await;
     assert_eq!(
         harness.status(task).await,
         TaskStatus::Paused,
@@ -164,9 +162,7 @@ async fn edited_arguments_are_read_as_strictly_as_a_models(fixture: StoreFixture
 async fn edited_arguments_run_byte_for_byte(fixture: StoreFixture) {
     let harness = harness(fixture, "{ owner: true }").await;
     let (task, request, call, api) = held_call(&harness).await;
-    api.decide(&alice(), request, each([(call, edit(EDITED))]), None)
-        .await
-        .unwrap();
+    alice_decides(&api, request, each([(call, edit(EDITED))])).await;
     harness.run().await;
     assert_eq!(harness.status(task).await, TaskStatus::Completed);
     assert_eq!(
@@ -218,9 +214,7 @@ async fn edited_arguments_are_judged_by_the_rules(fixture: StoreFixture) {
         r#"{"order":1,"amount":700.0}"#,
     ] {
         let (task, request, call, api) = held_call(&harness).await;
-        api.decide(&alice(), request, each([(call, edit(text))]), None)
-            .await
-            .unwrap();
+        alice_decides(&api, request, each([(call, edit(text))])).await;
         harness.run().await;
         assert_eq!(
             (
@@ -236,9 +230,7 @@ async fn edited_arguments_are_judged_by_the_rules(fixture: StoreFixture) {
     // A rule with other approvers holds these arguments.
     let text = r#"{"order":1,"amount":5000.00}"#;
     let (task, request, call, api) = held_call(&harness).await;
-    api.decide(&alice(), request, each([(call, edit(text))]), None)
-        .await
-        .unwrap();
+    alice_decides(&api, request, each([(call, edit(text))])).await;
     harness.run().await;
     assert_eq!(harness.executions(task, "/refund"), 0);
     let anew = last_open_request(&harness, task).await;
@@ -259,14 +251,13 @@ async fn edited_arguments_are_judged_by_the_rules(fixture: StoreFixture) {
         )
         .await;
     assert!(matches!(own.err(), Some(Refusal::Forbidden(_))));
-    api.decide(
+    decides(
+        &api,
         &person("carol"),
         anew.request_id,
         whole(Action::Approve, None),
-        None,
     )
-    .await
-    .unwrap();
+    .await;
     harness.run().await;
     assert_eq!(
         bodies(&harness, task, "/refund"),
@@ -303,9 +294,7 @@ async fn denied_edit_is_refused_before_the_state_of_its_request_is_looked_at(
         Refusal::DigestMismatch(request)
     );
     assert_eq!(harness.journal(task).await.items, before);
-    api.decide(&alice(), request, each([(call, reject())]), None)
-        .await
-        .unwrap();
+    alice_decides(&api, request, each([(call, reject())])).await;
     let later = refusals(&api, request, call, None).await;
     assert_eq!(
         later,
@@ -323,9 +312,7 @@ async fn denied_edit_is_refused_before_the_state_of_its_request_is_looked_at(
 
     let harness = super::edits::harness(fixture, TWO).await;
     let (_, request, call, api) = held_call(&harness).await;
-    api.decide(&alice(), request, each([(call, approve())]), None)
-        .await
-        .unwrap();
+    alice_decides(&api, request, each([(call, approve())])).await;
     let later = refusals(&api, request, call, None).await;
     assert_eq!(
         later,
@@ -345,9 +332,7 @@ async fn stricter_rule_holds_or_denies_edited_arguments_before_the_start(fixture
         let mut harness = harness(StoreFixture::like(&fixture).await, "{ owner: true }").await;
         harness.script(|asked| Ok(turn(if asked == 1 { LARGE } else { &[] })));
         let (task, request, call, api) = held_call(&harness).await;
-        api.decide(&alice(), request, each([(call, edit(EDITED))]), None)
-            .await
-            .unwrap();
+        alice_decides(&api, request, each([(call, edit(EDITED))])).await;
         let rule = format!(
             "policy:\n  - {{ name: late, tools: [refund], when: \"args.order == 2\", {now} }}\n"
         );
@@ -363,16 +348,13 @@ async fn stricter_rule_holds_or_denies_edited_arguments_before_the_start(fixture
         }
         let anew = last_open_request(&harness, task).await;
         assert_eq!(anew.pending_tool_calls[0].arguments_text, EDITED);
-        harness
-            .engine(0)
-            .decide(
-                &person("carol"),
-                anew.request_id,
-                whole(Action::Approve, None),
-                None,
-            )
-            .await
-            .unwrap();
+        decides(
+            &harness.engine(0),
+            &person("carol"),
+            anew.request_id,
+            whole(Action::Approve, None),
+        )
+        .await;
         harness.run().await;
         assert_eq!(
             bodies(&harness, task, "/refund"),

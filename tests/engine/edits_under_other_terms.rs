@@ -11,7 +11,7 @@ use super::call_decisions::{
     approve, bodies, each, edit, last_open_request, places, question, refused,
 };
 use super::edits::{TWO, harness, held_call, offered, rewritten};
-use super::engine_harness::{EngineHarness, alice, person, whole};
+use super::engine_harness::{EngineHarness, alice_decides, decides, person, whole};
 use crate::store::store_fixture::{StoreFixture, both};
 
 /// Arguments that one approval of Bob or Carol lets run.
@@ -53,9 +53,7 @@ async fn editor_may_not_approve_where_the_new_rule_needs_one_approval(fixture: S
     }
     // Bob's next edit does not count as an approval either.
     let again = r#"{"order":777,"amount":121}"#;
-    api.decide(&person("bob"), request, each([(call, edit(again))]), None)
-        .await
-        .unwrap();
+    decides(&api, &person("bob"), request, each([(call, edit(again))])).await;
     harness.run().await;
     let (third, _) = question(&harness, task).await;
     assert!(third != request && harness.executions(task, "/refund") == 0);
@@ -70,9 +68,7 @@ async fn editor_may_not_approve_where_the_new_rule_needs_one_approval(fixture: S
         .await,
         Refusal::Forbidden(_)
     ));
-    api.decide(&person("carol"), third, whole(Action::Approve, None), None)
-        .await
-        .unwrap();
+    decides(&api, &person("carol"), third, whole(Action::Approve, None)).await;
     harness.run().await;
     assert_eq!(
         bodies(&harness, task, "/refund"),
@@ -86,14 +82,13 @@ async fn edit_by_another_person_approves_where_one_approval_is_needed(fixture: S
     let harness = two_or_one(fixture).await;
     let (task, request, call, api) = rewritten(&harness, SINGLE).await;
     let by_carol = r#"{"order":777,"amount":122}"#;
-    api.decide(
+    decides(
+        &api,
         &person("carol"),
         request,
         each([(call, edit(by_carol))]),
-        None,
     )
-    .await
-    .unwrap();
+    .await;
     harness.run().await;
     assert_eq!(
         bodies(&harness, task, "/refund"),
@@ -111,5 +106,5 @@ async fn edit_that_too_few_others_could_approve_is_refused(fixture: StoreFixture
     let no = refused(&harness, &api, &person("carol"), task, huge.clone()).await;
     assert_eq!(places(&no), [format!("/decisions/{call}/arguments")]);
     let (request, _) = question(&harness, task).await;
-    api.decide(&alice(), request, huge, None).await.unwrap();
+    alice_decides(&api, request, huge).await;
 }

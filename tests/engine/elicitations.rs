@@ -24,7 +24,8 @@ use serde_json::{Value, json};
 
 use super::approval_rights::{account, driven, keyed, known, process};
 use super::engine_harness::{
-    Calls, EngineHarness, alice, fills, outcomes, person, rejects, too_late, whole,
+    Calls, EngineHarness, alice, alice_decides, decides, fills, outcomes, person, rejects,
+    too_late, whole,
 };
 use crate::store::store_fixture::StoreFixture;
 
@@ -114,7 +115,7 @@ async fn the_request(harness: &EngineHarness, task: TaskId) -> RequestSpec {
 async fn answer(harness: &EngineHarness, task: TaskId, answer: DecisionInput) {
     let request = the_request(harness, task).await.request_id;
     let api = harness.engine(0);
-    api.decide(&alice(), request, answer, None).await.unwrap();
+    alice_decides(&api, request, answer).await;
     harness.run().await;
 }
 
@@ -136,7 +137,7 @@ async fn answer_as(
 ) {
     let request = the_request(harness, task).await.request_id;
     let (api, member) = (process(harness, roster, 0), keyed(user, &["finance"]));
-    api.decide(&member, request, answer, None).await.unwrap();
+    decides(&api, &member, request, answer).await;
 }
 
 async fn attempts(harness: &EngineHarness, task: TaskId) -> Vec<u32> {
@@ -394,9 +395,7 @@ async fn approvers_of_an_exact_rule_answer_the_question_and_those_of_a_glob_do_n
         let approval = the_request(&harness, task).await.request_id;
         let api = harness.engine(0);
         let yes = whole(Action::Approve, None);
-        api.decide(&person("bob"), approval, yes, None)
-            .await
-            .unwrap();
+        decides(&api, &person("bob"), approval, yes).await;
         harness.run().await;
         let asked = the_request(&harness, task).await;
         assert_eq!(asked.kind, RequestKind::Elicitation);

@@ -1,6 +1,8 @@
 //! A harness of engines that run no workers. A test holds the drivers, polls them as often as it
 //! needs, and drops them.
 
+mod steps;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -40,6 +42,8 @@ use crate::store::store_fixture::StoreFixture;
 use crate::support::fake_tool::FakeTool;
 use crate::support::test_app::{VARIABLES, refunds};
 use crate::support::until;
+
+pub use self::steps::{alice_decides, decides};
 
 /// Maps the name of a model and the prompt to the model's answer.
 pub type Script = Arc<dyn Fn(&str, &Prompt) -> Result<model::Answer, ModelError> + Send + Sync>;
@@ -317,10 +321,7 @@ impl EngineHarness {
                 }
                 _ => whole(Action::Approve, None),
             };
-            engine
-                .decide(&alice(), asked.request_id, answer, None)
-                .await
-                .unwrap();
+            alice_decides(engine, asked.request_id, answer).await;
         }
     }
 

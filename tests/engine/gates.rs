@@ -30,7 +30,7 @@ use holdpoint::task::time::Time;
 use macro_rules_attribute::apply;
 use tokio::task::JoinHandle;
 
-use super::engine_harness::{EngineHarness, alice, claimed, join, outcomes, whole};
+use super::engine_harness::{EngineHarness, alice, alice_decides, claimed, join, outcomes, whole};
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::{eventually, repetitions, until};
 
@@ -219,10 +219,7 @@ async fn approve(harness: &EngineHarness, engine: &Arc<Engine>, task: TaskId) {
     let [(request, _)] = harness.open(task).await[..] else {
         panic!("one request")
     };
-    engine
-        .decide(&alice(), request, whole(Action::Approve, None), None)
-        .await
-        .unwrap();
+    alice_decides(engine, request, whole(Action::Approve, None)).await;
 }
 
 /// Proposes a call, and approves it while no asker waits for it. Returns the call's task.

@@ -20,7 +20,7 @@ use holdpoint::task::verdict::{Judgement, Verdict};
 use macro_rules_attribute::apply;
 
 use super::call_decisions::{approve, each, last_open_request, plain, question};
-use super::engine_harness::{Calls, EngineHarness, alice, go, person, whole};
+use super::engine_harness::{Calls, EngineHarness, alice, decides, go, person, whole};
 use crate::store::store_fixture::{StoreFixture, both};
 
 pub(super) const LARGE: (&str, &str) = ("refund", r#"{"order":1,"amount":120}"#);
@@ -81,10 +81,7 @@ async fn begun_by(harness: &EngineHarness, caller: &Caller) -> TaskId {
 pub(super) async fn answered(harness: &EngineHarness, task: TaskId, answer: DecisionInput) {
     let (request, _) = question(harness, task).await;
     let engine = harness.engine(0);
-    engine
-        .decide(&person("bob"), request, answer, None)
-        .await
-        .unwrap();
+    decides(&engine, &person("bob"), request, answer).await;
     harness.run().await;
 }
 
@@ -300,16 +297,13 @@ async fn rejection_beats_a_standing_decision(fixture: StoreFixture) {
         ..approve()
     };
     let no = plain(Action::Reject);
-    harness
-        .engine(0)
-        .decide(
-            &person("bob"),
-            request,
-            each([(calls[0], yes), (calls[1], no)]),
-            None,
-        )
-        .await
-        .unwrap();
+    decides(
+        &harness.engine(0),
+        &person("bob"),
+        request,
+        each([(calls[0], yes), (calls[1], no)]),
+    )
+    .await;
     harness.run().await;
     ran(&harness, task, "/refund", 2).await;
     let verdicts: Vec<_> = judgements(&harness, task)

@@ -9,7 +9,7 @@ use holdpoint::task::verdict::Verdict;
 use macro_rules_attribute::apply;
 
 use super::call_decisions::{approve, each, message, plain, question};
-use super::engine_harness::{EngineHarness, alice, person, rejects};
+use super::engine_harness::{EngineHarness, alice, decides, person, rejects};
 use super::grants::{LARGE, OTHER, answered, grant, harness, hours, judgements, ran, remembered};
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -62,9 +62,7 @@ async fn later_rejection_in_the_same_request_beats_a_standing_decision(fixture: 
     };
     let api = harness.engine(0);
     for (call, reply) in [(calls[0], yes), (calls[1], plain(Action::Reject))] {
-        api.decide(&person("bob"), request, each([(call, reply)]), None)
-            .await
-            .unwrap();
+        decides(&api, &person("bob"), request, each([(call, reply)])).await;
     }
     harness.run().await;
     ran(&harness, task, "/refund", 2).await;

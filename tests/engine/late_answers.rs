@@ -14,7 +14,7 @@ use holdpoint::tool::{Invocation, Tool, ToolAnswer};
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-use super::engine_harness::{EngineHarness, alice, outcomes, whole};
+use super::engine_harness::{EngineHarness, alice_decides, outcomes, whole};
 use crate::store::store_fixture::StoreFixture;
 
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
@@ -110,7 +110,7 @@ async fn late_answer_after_a_person_settled_the_call_is_a_late_result() {
     let request = harness.open_specs(task).await.remove(0).request_id;
     let settled = whole(Action::Respond, Some(Value::from("it was paid")));
     let api = harness.engine(0);
-    api.decide(&alice(), request, settled, None).await.unwrap();
+    alice_decides(&api, request, settled).await;
     harness.run().await;
     assert_eq!(harness.status(task).await, TaskStatus::Completed);
     late.send(paid()).unwrap();
@@ -125,7 +125,7 @@ async fn late_answer_to_an_earlier_attempt_is_not_the_result_of_a_repetition() {
     let request = harness.open_specs(task).await.remove(0).request_id;
     let retry = whole(Action::Retry, None);
     let api = harness.engine(0);
-    api.decide(&alice(), request, retry, None).await.unwrap();
+    alice_decides(&api, request, retry).await;
     harness.run().await;
     first
         .send(ToolAnswer::Failed {

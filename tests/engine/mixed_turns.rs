@@ -18,7 +18,9 @@ use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
 use super::call_decisions::{edit, named};
-use super::engine_harness::{Calls, EngineHarness, alice, fills, go, outcomes, turn, whole};
+use super::engine_harness::{
+    Calls, EngineHarness, alice, alice_decides, fills, go, outcomes, turn, whole,
+};
 use super::invariants::check_ended;
 use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::{StoreFixture, both};
@@ -74,14 +76,7 @@ async fn answer_to(
 
 async fn answer_all(harness: &EngineHarness, api: &Arc<Engine>, task: TaskId) {
     for (request, kind) in harness.open(task).await {
-        api.decide(
-            &alice(),
-            request,
-            answer_to(harness, request, kind).await,
-            None,
-        )
-        .await
-        .unwrap();
+        alice_decides(api, request, answer_to(harness, request, kind).await).await;
     }
 }
 
@@ -316,14 +311,7 @@ async fn task_opens_at_most_twenty_requests_at_once(fixture: StoreFixture) {
         );
         let (request, kind) = *open.last().unwrap();
         seen += 1;
-        api.decide(
-            &alice(),
-            request,
-            answer_to(&harness, request, kind).await,
-            None,
-        )
-        .await
-        .unwrap();
+        alice_decides(&api, request, answer_to(&harness, request, kind).await).await;
         harness.run().await;
     }
     let journal = harness.journal(task).await;

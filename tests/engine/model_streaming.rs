@@ -23,7 +23,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Mutex, oneshot, watch};
 
 use super::credentials::{TOKEN, clerk, jira, only_open_request};
-use super::engine_harness::{EngineHarness, alice, fills, go, turn};
+use super::engine_harness::{EngineHarness, alice, alice_decides, fills, go, turn};
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::sqlite_file;
 
@@ -421,11 +421,7 @@ async fn delta_never_shows_a_filled_in_credential(fixture: StoreFixture) {
     streaming.order(Order::Answer(Ok(turn(&[("comment", "{}")]))));
     streaming.until(TaskStatus::Paused).await;
     let asked = only_open_request(&streaming.harness, streaming.task).await;
-    streaming
-        .engine
-        .decide(&alice(), asked.request_id, fills(&jira(TOKEN)), None)
-        .await
-        .unwrap();
+    alice_decides(&streaming.engine, asked.request_id, fills(&jira(TOKEN))).await;
     assert_eq!(streaming.reached().await, 2);
     let said = format!("It is {TOKEN}, no less.");
     for letter in said.chars() {

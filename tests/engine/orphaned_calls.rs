@@ -26,7 +26,7 @@ use macro_rules_attribute::apply;
 use serde_json::Value;
 
 use self::past_calls::{PastCall, asks, history, large, lookup, refund};
-use super::engine_harness::{EngineHarness, alice, drive, outcomes, turn, whole};
+use super::engine_harness::{EngineHarness, alice_decides, drive, outcomes, turn, whole};
 use super::invariants::check_ended;
 use crate::store::store_fixture::{StoreFixture, both, fresh, new_task, request_spec};
 
@@ -306,12 +306,7 @@ async fn started_calls_are_asked_about_or_repeated_by_their_effect(fixture: Stor
         "nothing runs past an unknown outcome"
     );
     let paid = whole(Action::Respond, Some(Value::from("it was paid")));
-    orphans
-        .harness
-        .engine(0)
-        .decide(&alice(), request, paid, None)
-        .await
-        .unwrap();
+    alice_decides(&orphans.harness.engine(0), request, paid).await;
     assert_eq!(orphans.driven(task).await, TaskStatus::Completed);
     let ended = orphans.outcomes_at_end(task, &[&once, &read, &spent]).await;
     assert_eq!(

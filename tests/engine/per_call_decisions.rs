@@ -19,7 +19,9 @@ use super::call_decisions::{
     approve, became, bodies, each, edit, question, refused, reject, reject_because, reject_then,
     respond, results, shown,
 };
-use super::engine_harness::{Calls, EngineHarness, alice, person, too_late, whole};
+use super::engine_harness::{
+    Calls, EngineHarness, alice, alice_decides, decides, person, too_late, whole,
+};
 use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -124,9 +126,7 @@ async fn calls_are_decided_in_any_order_by_different_people(fixture: StoreFixtur
             } else {
                 person("bob")
             };
-            api.decide(&caller, request, each([(call, reply)]), None)
-                .await
-                .unwrap();
+            decides(&api, &caller, request, each([(call, reply)])).await;
         }
         as_decided(&harness, task, calls).await;
         assert_eq!(status(&harness, request).await, RequestStatus::Resumed);
@@ -160,11 +160,7 @@ async fn calls_are_decided_in_one_body_or_several_now_or_later(fixture: StoreFix
             answer.body = DecisionBody::PerCall(replies.collect());
             if !matches!(&answer.body, DecisionBody::PerCall(replies) if replies.is_empty()) {
                 harness.fixture.forward(Duration::from_hours(3));
-                harness
-                    .engine(0)
-                    .decide(&person("bob"), request, answer, None)
-                    .await
-                    .unwrap();
+                decides(&harness.engine(0), &person("bob"), request, answer).await;
             }
             if at == 4 {
                 break;
@@ -238,13 +234,9 @@ async fn approve_covers_every_undecided_call_this_person_has_not_answered(fixtur
     let api = harness.engine(0);
     let (task, request, calls) = held_calls(&harness).await;
     let yes = || whole(Action::Approve, None);
-    api.decide(&alice(), request, each([(calls[1], approve())]), None)
-        .await
-        .unwrap();
-    api.decide(&person("bob"), request, each([(calls[0], reject())]), None)
-        .await
-        .unwrap();
-    api.decide(&alice(), request, yes(), None).await.unwrap();
+    alice_decides(&api, request, each([(calls[1], approve())])).await;
+    decides(&api, &person("bob"), request, each([(calls[0], reject())])).await;
+    alice_decides(&api, request, yes()).await;
     let row = harness.fixture.request(request).await;
     let (_, last) = row.answers.last().unwrap();
     assert_eq!(
@@ -256,9 +248,7 @@ async fn approve_covers_every_undecided_call_this_person_has_not_answered(fixtur
         Refusal::AlreadyDecided { .. }
     ));
     waits(&harness, task, request).await;
-    api.decide(&person("bob"), request, yes(), None)
-        .await
-        .unwrap();
+    decides(&api, &person("bob"), request, yes()).await;
     assert_eq!(
         api.decide(&alice(), request, yes(), None).await.err(),
         Some(Refusal::AlreadyDecided {

@@ -14,7 +14,9 @@ use macro_rules_attribute::apply;
 
 use super::call_decisions::{each, edit, question};
 use super::edits::TWO;
-use super::engine_harness::{EngineHarness, alice, go, person, rejects, turn, whole};
+use super::engine_harness::{
+    EngineHarness, alice, alice_decides, go, person, rejects, turn, whole,
+};
 use crate::store::store_fixture::{StoreFixture, both};
 
 /// A refund that a rule allows.
@@ -40,11 +42,7 @@ async fn answered(harness: &EngineHarness, task: TaskId, action: Action) {
     let (request, kind) = only_open_request(harness, task).await;
     let result =
         (action == Action::Respond && kind == RequestKind::Reconcile).then(|| "it was paid".into());
-    harness
-        .engine(0)
-        .decide(&alice(), request, whole(action, result), None)
-        .await
-        .unwrap();
+    alice_decides(&harness.engine(0), request, whole(action, result)).await;
     harness.run().await;
 }
 
@@ -252,14 +250,12 @@ async fn quarantine_outlives_a_cancel_and_a_message(fixture: StoreFixture) {
     is_held(&harness, task, 1).await;
     // A person's rejection ends the quarantine, as an approval does.
     let (request, _) = only_open_request(&harness, task).await;
-    api.decide(
-        &alice(),
+    alice_decides(
+        &api,
         request,
         rejects(holdpoint::task::decision::Then::Continue),
-        None,
     )
-    .await
-    .unwrap();
+    .await;
     // The call that was just rejected stays rejected, so the model proposes a different call.
     harness.script(|asked| {
         Ok(turn(if asked <= 4 {
@@ -344,11 +340,7 @@ async fn edit_that_other_people_must_approve_leaves_the_tool_in_quarantine(fixtu
     is_held(&harness, task, 1).await;
     let (request, call) = question(&harness, task).await;
     let large = edit(r#"{"order":1,"amount":120}"#);
-    harness
-        .engine(0)
-        .decide(&alice(), request, each([(call[0], large)]), None)
-        .await
-        .unwrap();
+    alice_decides(&harness.engine(0), request, each([(call[0], large)])).await;
     harness.run().await;
     assert_ne!(
         only_open_request(&harness, task).await.0,

@@ -18,7 +18,9 @@ use macro_rules_attribute::apply;
 use super::call_decisions::{
     bodies, each, edit, last_open_request, message, question, reject_then, shown,
 };
-use super::engine_harness::{Calls, EngineHarness, alice, outcomes, person, rejects, turn, whole};
+use super::engine_harness::{
+    Calls, EngineHarness, alice, alice_decides, decides, outcomes, person, rejects, turn, whole,
+};
 use crate::store::store_fixture::{StoreFixture, both};
 
 type Change = fn(&str) -> String;
@@ -35,11 +37,7 @@ async fn harness(fixture: StoreFixture, turns: &'static [Calls]) -> EngineHarnes
 
 async fn answered(harness: &EngineHarness, task: TaskId, answer: DecisionInput) {
     let (request, _) = question(harness, task).await;
-    harness
-        .engine(0)
-        .decide(&alice(), request, answer, None)
-        .await
-        .unwrap();
+    alice_decides(&harness.engine(0), request, answer).await;
     harness.run().await;
 }
 
@@ -56,11 +54,7 @@ async fn no(harness: &EngineHarness, task: TaskId) {
             replies.insert(call.to_string(), reply);
         }
     }
-    harness
-        .engine(0)
-        .decide(&alice(), request, answer, None)
-        .await
-        .unwrap();
+    alice_decides(&harness.engine(0), request, answer).await;
     harness.run().await;
 }
 
@@ -190,11 +184,7 @@ async fn rejected_call_is_refused_even_where_a_rule_allows_it_now(fixture: Store
     let mut harness = harness(fixture, &[&[LARGE], &[LARGE], &[OTHER]]).await;
     let task = harness.stopped().await;
     let (request, _) = question(&harness, task).await;
-    harness
-        .engine(0)
-        .decide(&alice(), request, rejects(Then::Continue), None)
-        .await
-        .unwrap();
+    alice_decides(&harness.engine(0), request, rejects(Then::Continue)).await;
     harness.configure(|yaml| yaml.replace("args.amount <= 20.0", "args.amount <= 2000.0"));
     harness.run().await;
     assert_eq!(
@@ -308,16 +298,13 @@ async fn rejection_of_an_edited_call_covers_the_edited_arguments_only(fixture: S
     });
     let task = harness.stopped().await;
     let (request, calls) = question(&harness, task).await;
-    harness
-        .engine(0)
-        .decide(
-            &person("bob"),
-            request,
-            each([(calls[0], edit(r#"{"amount":130.0,"order":9}"#))]),
-            None,
-        )
-        .await
-        .unwrap();
+    decides(
+        &harness.engine(0),
+        &person("bob"),
+        request,
+        each([(calls[0], edit(r#"{"amount":130.0,"order":9}"#))]),
+    )
+    .await;
     harness.run().await;
     no(&harness, task).await;
     // The rejection covers only the edited arguments. `WRITTEN` has equal arguments, so this

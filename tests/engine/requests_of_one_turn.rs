@@ -12,7 +12,9 @@ use holdpoint::task::status::{RequestStatus, TaskStatus};
 use macro_rules_attribute::apply;
 use serde_json::Value;
 
-use super::engine_harness::{EngineHarness, alice, outcomes, person, rejects, too_late, whole};
+use super::engine_harness::{
+    EngineHarness, alice, alice_decides, decides, outcomes, person, rejects, too_late, whole,
+};
 use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -71,9 +73,7 @@ async fn doubtful(fixture: StoreFixture, approvers: &str) -> (EngineHarness, Tas
     };
     for user in ["alice", "bob"] {
         if harness.status(task).await == TaskStatus::Paused {
-            api.decide(&person(user), request, whole(Action::Approve, None), None)
-                .await
-                .unwrap();
+            decides(&api, &person(user), request, whole(Action::Approve, None)).await;
         }
     }
     harness.run().await;
@@ -117,9 +117,7 @@ async fn approver_is_warned_only_about_the_calls_to_decide(fixture: StoreFixture
 async fn two_requests_approved_and_rejected_with_continue_run_one_call(fixture: StoreFixture) {
     let (harness, task, first, second) = two_questions(fixture, "expires_in: 24h").await;
     let api = harness.engine(0);
-    api.decide(&person("bob"), second, rejects(Then::Continue), None)
-        .await
-        .unwrap();
+    decides(&api, &person("bob"), second, rejects(Then::Continue)).await;
     assert_eq!(
         harness.status(task).await,
         TaskStatus::Paused,
@@ -133,9 +131,7 @@ async fn two_requests_approved_and_rejected_with_continue_run_one_call(fixture: 
         statuses(&harness, [first, second]).await,
         [RequestStatus::Pending, RequestStatus::Responded]
     );
-    api.decide(&alice(), first, whole(Action::Approve, None), None)
-        .await
-        .unwrap();
+    alice_decides(&api, first, whole(Action::Approve, None)).await;
     assert_eq!(
         statuses(&harness, [first, second]).await,
         [RequestStatus::Resumed; 2]
@@ -164,16 +160,12 @@ async fn two_requests_approved_and_rejected_with_continue_run_one_call(fixture: 
 async fn two_requests_approved_and_rejected_with_cancel_run_nothing(fixture: StoreFixture) {
     let (harness, task, first, second) = two_questions(fixture, "expires_in: 24h").await;
     let api = harness.engine(0);
-    api.decide(&alice(), first, whole(Action::Approve, None), None)
-        .await
-        .unwrap();
+    alice_decides(&api, first, whole(Action::Approve, None)).await;
     assert!(
         harness.engine(1).claim().await.unwrap().is_empty(),
         "nothing of a turn runs while a question is open"
     );
-    api.decide(&person("bob"), second, rejects(Then::Cancel), None)
-        .await
-        .unwrap();
+    decides(&api, &person("bob"), second, rejects(Then::Cancel)).await;
     assert_eq!(
         since_asked(&harness, task).await,
         [
@@ -201,9 +193,7 @@ async fn two_requests_approved_and_rejected_with_cancel_run_nothing(fixture: Sto
 async fn answered_request_is_resumed_when_its_task_is_canceled(fixture: StoreFixture) {
     let (harness, task, first, second) = two_questions(fixture, "expires_in: 24h").await;
     let api = harness.engine(0);
-    api.decide(&alice(), first, whole(Action::Approve, None), None)
-        .await
-        .unwrap();
+    alice_decides(&api, first, whole(Action::Approve, None)).await;
     api.cancel(&alice(), task, None).await.unwrap();
     assert_eq!(
         statuses(&harness, [first, second]).await,
@@ -230,9 +220,7 @@ async fn request_that_expires_leaves_the_other_request_open(fixture: StoreFixtur
         ["request_closed", "tool_result"]
     );
     assert_eq!(harness.status(task).await, TaskStatus::Paused);
-    api.decide(&alice(), first, whole(Action::Approve, None), None)
-        .await
-        .unwrap();
+    alice_decides(&api, first, whole(Action::Approve, None)).await;
     harness.finish(task).await;
     assert_eq!(
         outcomes(&harness.journal(task).await),
@@ -283,9 +271,7 @@ async fn two_required_approvals_must_come_from_two_people(fixture: StoreFixture)
         panic!("one is open")
     };
     let api = harness.engine(0);
-    api.decide(&alice(), request, whole(Action::Approve, None), None)
-        .await
-        .unwrap();
+    alice_decides(&api, request, whole(Action::Approve, None)).await;
     for again in [Action::Approve, Action::Reject] {
         let twice = api
             .decide(&alice(), request, whole(again, None), None)
@@ -296,9 +282,7 @@ async fn two_required_approvals_must_come_from_two_people(fixture: StoreFixture)
         harness.engine(1).claim().await.unwrap().is_empty(),
         "one is not enough"
     );
-    api.decide(&person("bob"), request, whole(Action::Approve, None), None)
-        .await
-        .unwrap();
+    decides(&api, &person("bob"), request, whole(Action::Approve, None)).await;
     harness.run().await;
     assert_eq!(
         (
@@ -318,9 +302,7 @@ async fn retry_of_a_call_that_required_two_approvals_requires_two(fixture: Store
     let (harness, task, doubt) =
         doubtful(fixture, "{ owner: true, users: [bob], required: 2 }").await;
     let api = harness.engine(0);
-    api.decide(&alice(), doubt, whole(Action::Retry, None), None)
-        .await
-        .unwrap();
+    alice_decides(&api, doubt, whole(Action::Retry, None)).await;
     assert!(
         harness.engine(1).claim().await.unwrap().is_empty(),
         "one is not enough"
@@ -329,9 +311,7 @@ async fn retry_of_a_call_that_required_two_approvals_requires_two(fixture: Store
         .decide(&alice(), doubt, whole(Action::Retry, None), None)
         .await;
     assert!(too_late(&twice, doubt));
-    api.decide(&person("bob"), doubt, whole(Action::Retry, None), None)
-        .await
-        .unwrap();
+    decides(&api, &person("bob"), doubt, whole(Action::Retry, None)).await;
     harness.run().await;
     assert_eq!(
         (
@@ -354,11 +334,9 @@ async fn outcome_of_a_call_may_be_told_by_one_person(fixture: StoreFixture) {
     let (harness, task, doubt) =
         doubtful(fixture, "{ owner: true, users: [bob], required: 2 }").await;
     let api = harness.engine(0);
-    api.decide(&alice(), doubt, whole(Action::Retry, None), None)
-        .await
-        .unwrap();
+    alice_decides(&api, doubt, whole(Action::Retry, None)).await;
     let paid = whole(Action::Respond, Some(Value::from("it was paid")));
-    api.decide(&person("bob"), doubt, paid, None).await.unwrap();
+    decides(&api, &person("bob"), doubt, paid).await;
     harness.run().await;
     assert_eq!(
         (

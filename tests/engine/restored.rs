@@ -11,7 +11,9 @@ use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
 use serde_json::Value;
 
-use super::engine_harness::{EngineHarness, alice, go, outcomes, rejects, turn, whole};
+use super::engine_harness::{
+    EngineHarness, alice, alice_decides, go, outcomes, rejects, turn, whole,
+};
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::postgres::run;
 
@@ -80,11 +82,7 @@ async fn approved_but_unstarted_call_after_a_restore_is_asked_about_and_runs_on_
         asked.pending_tool_calls[0].warnings[0].code,
         "may_already_have_run"
     );
-    harness
-        .engine(0)
-        .decide(&alice(), request, whole(Action::Retry, None), None)
-        .await
-        .unwrap();
+    alice_decides(&harness.engine(0), request, whole(Action::Retry, None)).await;
     harness.run().await;
     assert_eq!(
         (harness.status(task).await, harness.tool.ledger().len()),
@@ -98,20 +96,12 @@ async fn unused_permit_to_retry_is_uncertain_again_after_the_next_restore(fixtur
     mark_restored(&harness).await;
     harness.run().await;
     let (first, _) = only_open_request(&harness, task).await;
-    harness
-        .engine(0)
-        .decide(&alice(), first, whole(Action::Retry, None), None)
-        .await
-        .unwrap();
+    alice_decides(&harness.engine(0), first, whole(Action::Retry, None)).await;
     mark_restored(&harness).await;
     harness.run().await;
     let (second, _) = only_open_request(&harness, task).await;
     assert!(first != second && harness.tool.ledger().is_empty());
-    harness
-        .engine(0)
-        .decide(&alice(), second, rejects(Then::Continue), None)
-        .await
-        .unwrap();
+    alice_decides(&harness.engine(0), second, rejects(Then::Continue)).await;
     harness.run().await;
     assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Failed]);
     assert_eq!(
@@ -193,11 +183,7 @@ async fn rejected_call_after_a_restore_is_not_reported_as_not_run(fixture: Store
     let task = harness.held().await;
     let (request, _) = only_open_request(&harness, task).await;
     mark_restored(&harness).await;
-    harness
-        .engine(0)
-        .decide(&alice(), request, rejects(Then::Continue), None)
-        .await
-        .unwrap();
+    alice_decides(&harness.engine(0), request, rejects(Then::Continue)).await;
     let items = harness.journal(task).await.items;
     let result = items.iter().find_map(|item| {
         if let Fact::ToolResult(result) = &item.fact {

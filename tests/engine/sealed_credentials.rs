@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::credentials::{
     TOKEN, approve, clerk, fill, jira, only_open_request, ran, results, times_asked,
 };
-use super::engine_harness::{EngineHarness, alice, fills, turn};
+use super::engine_harness::{EngineHarness, alice_decides, fills, turn};
 use super::invariants::check;
 use super::takeover::{Drop, drive_and_drop};
 use crate::store::store_fixture::{StoreFixture, both};
@@ -76,9 +76,7 @@ async fn crash_after_a_credential_answer_loses_nothing_and_asks_nothing_twice(
     let request = only_open_request(&harness, task).await.request_id;
     // This process has no slot to drive the task. It only stores the answer, and then ends.
     let api = harness.engine(0);
-    api.decide(&alice(), request, fills(&jira(TOKEN)), None)
-        .await
-        .unwrap();
+    alice_decides(&api, request, fills(&jira(TOKEN))).await;
     drop(api);
     assert_eq!(
         (harness.status(task).await, harness.tool.ledger().len()),

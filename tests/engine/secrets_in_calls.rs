@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::call_decisions::{bodies, each, edit, places, refused};
 use super::credentials::{fill, jira, results};
-use super::engine_harness::{EngineHarness, person, turn};
+use super::engine_harness::{EngineHarness, decides, person, turn};
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::test_app::ACCOUNTS;
 
@@ -368,15 +368,13 @@ async fn edit_that_holds_a_secret_is_refused_and_changes_nothing(fixture: StoreF
         assert!(!format!("{refusal:?}").contains(WORD));
     }
     let written = r#"{"to":"y"}"#;
-    engine
-        .decide(
-            &bob,
-            approval(&harness, task).await.request_id,
-            each([(call, edit(written))]),
-            None,
-        )
-        .await
-        .unwrap();
+    decides(
+        &engine,
+        &bob,
+        approval(&harness, task).await.request_id,
+        each([(call, edit(written))]),
+    )
+    .await;
     harness.run().await;
     assert_eq!(bodies(&harness, task, "/send")[0].1, written);
 }

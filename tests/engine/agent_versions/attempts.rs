@@ -8,7 +8,7 @@ use holdpoint::task::request::RequestKind;
 use holdpoint::task::tool_spec::Effect;
 use macro_rules_attribute::apply;
 
-use super::super::engine_harness::{EngineHarness, alice, outcomes, whole};
+use super::super::engine_harness::{EngineHarness, alice, alice_decides, outcomes, whole};
 use super::{LARGE, TAG, approved};
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -63,9 +63,7 @@ async fn retry_of_a_call_whose_tool_has_changed_runs_nothing_and_is_asked_anew(
         .await;
     assert_eq!(retried.err(), Some(Refusal::Withdrawn(first)));
     let known = whole(Action::Respond, Some("it was paid".into()));
-    api.decide(&alice(), before[1].request_id, known, None)
-        .await
-        .unwrap();
+    alice_decides(&api, before[1].request_id, known).await;
     harness.later();
     harness.tool.answers(200, "paid");
     harness.run().await;
@@ -87,9 +85,7 @@ async fn retry_of_a_call_whose_tool_has_changed_runs_nothing_and_is_asked_anew(
         ),
         (1, 0)
     );
-    api.decide(&alice(), anew.request_id, whole(Action::Retry, None), None)
-        .await
-        .unwrap();
+    alice_decides(&api, anew.request_id, whole(Action::Retry, None)).await;
     harness.run().await;
     assert_eq!(
         outcomes(&harness.journal(tasks[0]).await),
@@ -113,11 +109,7 @@ async fn retry_that_a_rule_denies_at_its_start_leaves_the_outcome_unknown(fixtur
     let asked = harness.open_specs(task).await.remove(0);
     harness.configure(|yaml| yaml.replace("decide: hold,", "decide: deny,"));
     let retry = whole(Action::Retry, None);
-    harness
-        .engine(0)
-        .decide(&alice(), asked.request_id, retry, None)
-        .await
-        .unwrap();
+    alice_decides(&harness.engine(0), asked.request_id, retry).await;
     harness.run().await;
     // The first attempt may have taken effect. So the denial of the second attempt leaves the
     // outcome of the call unknown.

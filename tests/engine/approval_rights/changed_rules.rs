@@ -5,7 +5,7 @@ use holdpoint::task::item::Outcome;
 use macro_rules_attribute::apply;
 
 use super::super::call_decisions::{became, last_open_request, shown};
-use super::super::engine_harness::{alice, whole};
+use super::super::engine_harness::{alice_decides, whole};
 use super::{asked_again, harness, held_call, ran, vouched};
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -55,11 +55,7 @@ async fn rule_that_denies_since_the_approval_denies_the_call(fixture: StoreFixtu
             "policy:\n  - { name: stop, tools: [refund], decide: deny, reason: Not today. }\n",
         )
     });
-    harness
-        .engine(0)
-        .decide(&alice(), request, whole(Action::Approve, None), None)
-        .await
-        .unwrap();
+    alice_decides(&harness.engine(0), request, whole(Action::Approve, None)).await;
     harness.run().await;
     assert_eq!(
         (

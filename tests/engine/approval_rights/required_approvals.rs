@@ -11,7 +11,7 @@ use macro_rules_attribute::apply;
 use super::super::call_decisions::{
     approve, became, bodies, each, edit, question, refused, respond,
 };
-use super::super::engine_harness::{go, too_late, whole};
+use super::super::engine_harness::{decides, go, too_late, whole};
 use super::super::worker_steps::WorkerSteps as _;
 use super::{
     EDITED, LARGE, account, asked_again, decided_by, driven, harness, held_call, keyed, known,
@@ -60,9 +60,7 @@ async fn second_answer_of_one_person_is_refused_and_one_rejection_decides(fixtur
     let harness = harness(fixture, "{ groups: [finance], required: 3 }").await;
     let (task, request, call) = held_call(&harness).await;
     let api = harness.engine(0);
-    api.decide(&vouched("bob"), request, whole(Action::Approve, None), None)
-        .await
-        .unwrap();
+    decides(&api, &vouched("bob"), request, whole(Action::Approve, None)).await;
     for again in [
         whole(Action::Approve, None),
         whole(Action::Reject, None),
@@ -82,21 +80,18 @@ async fn second_answer_of_one_person_is_refused_and_one_rejection_decides(fixtur
             );
         }
     }
-    api.decide(
+    decides(
+        &api,
         &vouched("carol"),
         request,
         whole(Action::Approve, None),
-        None,
     )
-    .await
-    .unwrap();
+    .await;
     assert!(
         harness.engine(1).claim().await.unwrap().is_empty(),
         "two of three"
     );
-    api.decide(&vouched("dave"), request, whole(Action::Reject, None), None)
-        .await
-        .unwrap();
+    decides(&api, &vouched("dave"), request, whole(Action::Reject, None)).await;
     assert_eq!(
         (
             harness.status(task).await,

@@ -9,7 +9,7 @@ use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
-use super::super::engine_harness::{alice, fills, outcomes, rejects, whole};
+use super::super::engine_harness::{alice, alice_decides, fills, outcomes, rejects, whole};
 use super::{TOKEN, bearer, clerk, fill, jira, only_open_request, ran};
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -28,11 +28,7 @@ async fn credential_repeated_in_the_reason_of_its_answer_stays_out_of_the_journa
     if let DecisionBody::Whole { reason, .. } = &mut answer.body {
         *reason = Some(format!("alice@acme.com has {TOKEN}"));
     }
-    harness
-        .engine(0)
-        .decide(&alice(), request, answer, None)
-        .await
-        .unwrap();
+    alice_decides(&harness.engine(0), request, answer).await;
     let (_, decision) = harness.fixture.request(request).await.answers.remove(0);
     let shown = Some("alice@acme.com has [secret jira.token]");
     assert_eq!(decision.reason.as_deref(), shown);
@@ -54,11 +50,7 @@ async fn declined_credential_rejects_its_call_and_others_go_on(fixture: StoreFix
         .decide(&alice(), request, whole(Action::Approve, None), None)
         .await;
     assert!(matches!(refused, Err(Refusal::Invalid(_))), "{refused:?}");
-    harness
-        .engine(0)
-        .decide(&alice(), request, whole(Action::Reject, None), None)
-        .await
-        .unwrap();
+    alice_decides(&harness.engine(0), request, whole(Action::Reject, None)).await;
     harness.run().await;
     assert_eq!(
         outcomes(&harness.journal(task).await),
@@ -73,11 +65,7 @@ async fn declined_credential_rejects_its_call_and_others_go_on(fixture: StoreFix
     );
     let other = harness.stopped().await;
     let request = only_open_request(&harness, other).await.request_id;
-    harness
-        .engine(0)
-        .decide(&alice(), request, rejects(Then::Cancel), None)
-        .await
-        .unwrap();
+    alice_decides(&harness.engine(0), request, rejects(Then::Cancel)).await;
     assert_eq!(harness.status(other).await, TaskStatus::Canceled);
     assert_eq!(
         harness.tool.ledger().len(),

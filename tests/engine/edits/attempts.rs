@@ -12,7 +12,7 @@ use macro_rules_attribute::apply;
 use super::super::call_decisions::{
     became, bodies, each, edit, last_open_request, places, question, refused, shown,
 };
-use super::super::engine_harness::{EngineHarness, alice, whole};
+use super::super::engine_harness::{EngineHarness, alice, alice_decides, whole};
 use super::super::worker_steps::WorkerSteps as _;
 use super::{EDITED, harness, held_call, offered};
 use crate::store::store_fixture::{StoreFixture, both};
@@ -32,9 +32,7 @@ async fn crash_anywhere_neither_loses_nor_repeats_nor_changes_an_edit(fixture: S
         let polls = 1 + rounds % 16;
         rounds += 1;
         let (task, request, call, api) = held_call(&harness).await;
-        api.decide(&alice(), request, each([(call, edit(EDITED))]), None)
-            .await
-            .unwrap();
+        alice_decides(&api, request, each([(call, edit(EDITED))])).await;
         let driver = harness.engine(1).claim().await.unwrap().pop().unwrap();
         {
             let (mut driver, mut left) = (pin!(driver), polls);
@@ -80,9 +78,7 @@ async fn lost_attempt_of_an_edited_call_is_asked_about_or_repeated_with_the_edit
     let harness = harness(StoreFixture::like(&fixture).await, "{ owner: true }").await;
     harness.tool.answers(502, "");
     let (task, request, call, api) = held_call(&harness).await;
-    api.decide(&alice(), request, each([(call, edit(EDITED))]), None)
-        .await
-        .unwrap();
+    alice_decides(&api, request, each([(call, edit(EDITED))])).await;
     harness.run().await;
     let doubt = last_open_request(&harness, task).await;
     assert_eq!(
@@ -93,9 +89,7 @@ async fn lost_attempt_of_an_edited_call_is_asked_about_or_repeated_with_the_edit
         (RequestKind::Reconcile, EDITED)
     );
     harness.tool.answers(200, "paid");
-    api.decide(&alice(), doubt.request_id, whole(Action::Retry, None), None)
-        .await
-        .unwrap();
+    alice_decides(&api, doubt.request_id, whole(Action::Retry, None)).await;
     harness.run().await;
     assert_eq!(
         bodies(&harness, task, "/refund"),
@@ -115,9 +109,7 @@ async fn lost_attempt_of_an_edited_call_is_asked_about_or_repeated_with_the_edit
     });
     harness.tool.answers(502, "");
     let (task, request, call, api) = held_call(&harness).await;
-    api.decide(&alice(), request, each([(call, edit(TAGGED))]), None)
-        .await
-        .unwrap();
+    alice_decides(&api, request, each([(call, edit(TAGGED))])).await;
     harness.run().await;
     assert_eq!(
         bodies(&harness, task, "/tag"),

@@ -9,7 +9,7 @@ use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
 
 use super::super::call_decisions::{each, edit, last_open_request};
-use super::super::engine_harness::{EngineHarness, alice, person, whole};
+use super::super::engine_harness::{EngineHarness, alice, alice_decides, decides, person, whole};
 use super::{EDITED, LARGE, TWO, harness, held_call};
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -34,9 +34,7 @@ async fn is_damaged(harness: &EngineHarness, task: TaskId) {
 async fn stored_edit_that_was_changed_in_the_database_does_not_run(fixture: StoreFixture) {
     let harness = harness(fixture, "{ owner: true }").await;
     let (task, request, call, api) = held_call(&harness).await;
-    api.decide(&alice(), request, each([(call, edit(EDITED))]), None)
-        .await
-        .unwrap();
+    alice_decides(&api, request, each([(call, edit(EDITED))])).await;
     tampered(&harness, task, "decision", "41.10", "41.20").await;
     harness.run().await;
     is_damaged(&harness, task).await;
@@ -46,9 +44,7 @@ async fn stored_edit_that_was_changed_in_the_database_does_not_run(fixture: Stor
 async fn decision_that_lost_its_edit_is_asked_for_again(fixture: StoreFixture) {
     let harness = harness(fixture, "{ owner: true }").await;
     let (task, request, call, api) = held_call(&harness).await;
-    api.decide(&alice(), request, each([(call, edit(EDITED))]), None)
-        .await
-        .unwrap();
+    alice_decides(&api, request, each([(call, edit(EDITED))])).await;
     tampered(&harness, task, "decision", "\"edit\":{", "\"edjt\":{").await;
     harness.run().await;
     assert_eq!(
@@ -75,9 +71,7 @@ async fn required_approvals_cannot_change_while_their_request_is_open(fixture: S
         let (task, request, _, api) = held_call(&harness).await;
         if approved {
             for user in ["alice", "bob"] {
-                api.decide(&person(user), request, whole(Action::Approve, None), None)
-                    .await
-                    .unwrap();
+                decides(&api, &person(user), request, whole(Action::Approve, None)).await;
             }
         }
         tampered(

@@ -12,7 +12,7 @@ use super::super::call_decisions::{
     approve, became, bodies, each, edit, last_open_request, places, question, refused, reject,
     respond,
 };
-use super::super::engine_harness::{alice, person, whole};
+use super::super::engine_harness::{alice_decides, decides, person, whole};
 use super::super::worker_steps::WorkerSteps as _;
 use super::{EDITED, TWO, harness, held_call, offered, rewritten};
 use crate::store::store_fixture::{StoreFixture, both};
@@ -43,16 +43,12 @@ async fn editor_of_the_arguments_is_not_one_of_two_required_approvers(fixture: S
                 Refusal::Forbidden(_)
             ));
         }
-        api.decide(&alice(), request, whole(Action::Approve, None), None)
-            .await
-            .unwrap();
+        alice_decides(&api, request, whole(Action::Approve, None)).await;
         assert!(
             harness.engine(1).claim().await.unwrap().is_empty(),
             "one is not enough"
         );
-        api.decide(&person("carol"), request, each([(call, approve())]), None)
-            .await
-            .unwrap();
+        decides(&api, &person("carol"), request, each([(call, approve())])).await;
         harness.run().await;
         assert_eq!(
             bodies(&harness, task, "/refund"),
@@ -71,9 +67,7 @@ async fn editor_of_the_arguments_is_not_one_of_two_required_approvers(fixture: S
 async fn editor_of_the_arguments_may_still_reject_or_edit_again(fixture: StoreFixture) {
     let harness = harness(fixture, TWO).await;
     let (task, request, call, api) = rewritten(&harness, EDITED).await;
-    api.decide(&person("bob"), request, each([(call, reject())]), None)
-        .await
-        .unwrap();
+    decides(&api, &person("bob"), request, each([(call, reject())])).await;
     assert_eq!(
         (
             harness.status(task).await,
@@ -82,19 +76,13 @@ async fn editor_of_the_arguments_may_still_reject_or_edit_again(fixture: StoreFi
         (TaskStatus::Canceled, [Some(Outcome::Rejected)])
     );
     let (task, request, call, api) = rewritten(&harness, EDITED).await;
-    api.decide(&alice(), request, whole(Action::Approve, None), None)
-        .await
-        .unwrap();
-    api.decide(&person("bob"), request, each([(call, edit(AGAIN))]), None)
-        .await
-        .unwrap();
+    alice_decides(&api, request, whole(Action::Approve, None)).await;
+    decides(&api, &person("bob"), request, each([(call, edit(AGAIN))])).await;
     harness.run().await;
     let (third, _) = question(&harness, task).await;
     // Approvals of earlier arguments no longer count, and Bob, who wrote these arguments,
     // cannot approve them.
-    api.decide(&alice(), third, whole(Action::Approve, None), None)
-        .await
-        .unwrap();
+    alice_decides(&api, third, whole(Action::Approve, None)).await;
     assert!(matches!(
         refused(
             &harness,
@@ -108,15 +96,11 @@ async fn editor_of_the_arguments_may_still_reject_or_edit_again(fixture: StoreFi
     ));
     assert!(harness.engine(1).claim().await.unwrap().is_empty());
     // Carol replaces Bob's arguments, so Bob may now approve them and count as an approver.
-    api.decide(&person("carol"), third, each([(call, edit(EDITED))]), None)
-        .await
-        .unwrap();
+    decides(&api, &person("carol"), third, each([(call, edit(EDITED))])).await;
     harness.run().await;
     let (fourth, _) = question(&harness, task).await;
     for user in ["bob", "alice"] {
-        api.decide(&person(user), fourth, whole(Action::Approve, None), None)
-            .await
-            .unwrap();
+        decides(&api, &person(user), fourth, whole(Action::Approve, None)).await;
     }
     harness.run().await;
     assert_eq!(

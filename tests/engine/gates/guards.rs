@@ -19,7 +19,7 @@ use holdpoint::task::status::TaskStatus;
 use holdpoint::task::time::Time;
 use macro_rules_attribute::apply;
 
-use super::super::engine_harness::{EngineHarness, alice, claimed, whole};
+use super::super::engine_harness::{EngineHarness, alice_decides, claimed, whole};
 use super::super::random_gates::Replica;
 use super::failures::in_doubt;
 use super::{
@@ -282,10 +282,7 @@ async fn approval_after_a_rejection_of_an_equal_call_lets_the_approved_call_run(
             let [(request, _)] = harness.open(rejected).await[..] else {
                 panic!("one request")
             };
-            engine
-                .decide(&alice(), request, whole(Action::Reject, None), None)
-                .await
-                .unwrap();
+            alice_decides(&engine, request, whole(Action::Reject, None)).await;
         };
         if approved_last {
             no().await;

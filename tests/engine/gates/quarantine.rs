@@ -16,7 +16,7 @@ use macro_rules_attribute::apply;
 
 use super::super::call_slots::limit_refund;
 use super::super::damaged_journals::{CUT, damage};
-use super::super::engine_harness::{EngineHarness, alice, person, whole};
+use super::super::engine_harness::{EngineHarness, alice, alice_decides, person, whole};
 use super::super::worker_steps::WorkerSteps as _;
 use super::failures::{by_key, report_of};
 use super::{
@@ -134,10 +134,7 @@ async fn tool_of_unknown_outcome_is_held_after_the_question_about_it_has_expired
     let [(request, RequestKind::Approval)] = harness.open(held.task_id).await[..] else {
         panic!("one approval")
     };
-    engine
-        .decide(&alice(), request, whole(Action::Reject, None), None)
-        .await
-        .unwrap();
+    alice_decides(&engine, request, whole(Action::Reject, None)).await;
     assert!(asks(&engine, &shell("pwd", LONG)).await.permit.is_some());
     let same = asks(&engine, &by_key("k", None, bash(Duration::ZERO))).await;
     assert_eq!(
@@ -228,10 +225,7 @@ async fn call_held_after_a_doubt_stays_held_when_its_tool_changes(fixture: Store
         "{reason}"
     );
     let answer = whole(Action::Reject, None);
-    changed
-        .decide(&alice(), open[0].request_id, answer, None)
-        .await
-        .unwrap();
+    alice_decides(&changed, open[0].request_id, answer).await;
     let call = waiting.await.unwrap().unwrap().call;
     assert_eq!(
         (call.outcome, harness.tool.count()),

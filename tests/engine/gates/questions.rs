@@ -19,7 +19,7 @@ use holdpoint::tool::{Credentials, DefinitionChange, Invocation, StartReason, To
 use macro_rules_attribute::apply;
 use serde_json::json;
 
-use super::super::engine_harness::{EngineHarness, alice, fills, outcomes, whole};
+use super::super::engine_harness::{EngineHarness, alice_decides, fills, outcomes, whole};
 use super::failures::by_key;
 use super::{
     LONG, agent, approve, asking_by, asks, driven, harness, refund, small, until_asked,
@@ -140,7 +140,7 @@ async fn answer(harness: &EngineHarness, engine: &Arc<Engine>, task: TaskId, wit
     let [(request, _)] = harness.open(task).await[..] else {
         panic!("one request")
     };
-    engine.decide(&alice(), request, with, None).await.unwrap();
+    alice_decides(engine, request, with).await;
 }
 
 /// Returns a change of the tool's definition, for which the next attempt is held.

@@ -9,7 +9,7 @@ use holdpoint::task::grant::{GrantRequest, GrantScope};
 use macro_rules_attribute::apply;
 
 use super::super::call_decisions::{approve, each, places, plain, question, refused};
-use super::super::engine_harness::{person, rejects};
+use super::super::engine_harness::{decides, person, rejects};
 use super::{HUGE, LARGE, TAG, answered, grants, harness, hours, remembered};
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -83,11 +83,7 @@ async fn wish_beyond_the_offer_is_refused(fixture: StoreFixture) {
     let changed = refused(&harness, &later, &bob, task, for_an_hour()).await;
     assert_eq!(places(&changed), ["/remember"]);
     harness.configure(|_| before.clone());
-    harness
-        .engine(0)
-        .decide(&bob, request, for_an_hour(), None)
-        .await
-        .unwrap();
+    decides(&harness.engine(0), &bob, request, for_an_hour()).await;
     assert_eq!(grants(&harness).await.len(), 2, "one for each call");
     harness.run().await;
     let beyond = refused(&harness, &api, &bob, task, for_an_hour()).await;

@@ -11,7 +11,7 @@ use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
 
 use super::super::call_decisions::question;
-use super::super::engine_harness::{alice, claimed, go, person, whole};
+use super::super::engine_harness::{alice, claimed, decides, go, person, whole};
 use super::super::takeover::{Drop, drive_and_drop};
 use super::super::two_replicas::Pair;
 use super::{LARGE, TAG, answered, asks, grant, grants, harness, hours, ran, remembered};
@@ -81,10 +81,7 @@ async fn replayed_approval_gives_no_second_standing_decision(fixture: StoreFixtu
     let (request, _) = question(&harness, task).await;
     let engine = harness.engine(0);
     let once = remembered(GrantScope::Owner, hours(1));
-    engine
-        .decide(&person("bob"), request, once.clone(), None)
-        .await
-        .unwrap();
+    decides(&engine, &person("bob"), request, once.clone()).await;
     let again = engine.decide(&person("bob"), request, once, None).await;
     assert!(
         matches!(again, Err(Refusal::AlreadyDecided { .. })),

@@ -11,7 +11,7 @@ use macro_rules_attribute::apply;
 use super::super::call_decisions::{
     approve, became, each, message, question, reject, reject_then, respond,
 };
-use super::super::engine_harness::{alice, rejects, whole};
+use super::super::engine_harness::{alice, alice_decides, rejects, whole};
 use super::{FOUR, harness, held_calls, of_two, status};
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -31,7 +31,7 @@ async fn decided_calls_stay_decided_at_the_deadline(fixture: StoreFixture) {
             (calls[1], reject()),
             (calls[3], respond("\"so\"")),
         ]);
-        api.decide(&alice(), request, some, None).await.unwrap();
+        alice_decides(&api, request, some).await;
         harness.fixture.forward(Duration::from_hours(2));
         let late = api
             .decide(&alice(), request, each([(calls[2], approve())]), None)
@@ -73,11 +73,7 @@ async fn changed_tool_keeps_decided_calls_and_asks_about_the_rest(fixture: Store
         (calls[0], reject_then(Then::Continue)),
         (calls[1], respond("1")),
     ]);
-    harness
-        .engine(0)
-        .decide(&alice(), request, some, None)
-        .await
-        .unwrap();
+    alice_decides(&harness.engine(0), request, some).await;
     harness.configure(|yaml| yaml.replace("exclusiveMinimum: 0", "minimum: 1"));
     let api = harness.engine(0);
     let yes = whole(Action::Approve, None);
@@ -88,9 +84,7 @@ async fn changed_tool_keeps_decided_calls_and_asks_about_the_rest(fixture: Store
     harness.run().await;
     let (anew, rest) = question(&harness, task).await;
     assert_eq!((anew == request, rest), (false, calls[2..].to_vec()));
-    api.decide(&alice(), anew, whole(Action::Approve, None), None)
-        .await
-        .unwrap();
+    alice_decides(&api, anew, whole(Action::Approve, None)).await;
     harness.run().await;
     let expected = [
         Outcome::Rejected,
@@ -111,7 +105,7 @@ async fn message_keeps_answered_calls_and_withdraws_the_rest(fixture: StoreFixtu
         (calls[1], reject_then(Then::Continue)),
         (calls[2], respond("1")),
     ]);
-    api.decide(&alice(), request, some, None).await.unwrap();
+    alice_decides(&api, request, some).await;
     api.message(&alice(), task, message(), None).await.unwrap();
     harness.run().await;
     let expected = [

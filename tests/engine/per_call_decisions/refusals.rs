@@ -9,7 +9,7 @@ use super::super::call_decisions::{
     approve, each, edit, last_open_request, named, places, plain, question, refused, reject,
     reject_then, respond,
 };
-use super::super::engine_harness::{EngineHarness, alice, go, person, whole};
+use super::super::engine_harness::{EngineHarness, alice, alice_decides, go, person, whole};
 use super::{EDITED, FOUR, harness, held_calls, of_two};
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -20,9 +20,7 @@ async fn body_that_names_a_decided_call_is_refused_as_a_whole(fixture: StoreFixt
     let (task, request, [first, second, third, _]) = held_calls(&harness).await;
     for decided in [approve(), reject(), edit(EDITED), respond("1")] {
         let (task, request, [first, second, ..]) = held_calls(&harness).await;
-        api.decide(&alice(), request, each([(first, decided)]), None)
-            .await
-            .unwrap();
+        alice_decides(&api, request, each([(first, decided)])).await;
         for reply in [
             approve(),
             reject_then(Then::Cancel),
@@ -40,9 +38,7 @@ async fn body_that_names_a_decided_call_is_refused_as_a_whole(fixture: StoreFixt
             );
         }
     }
-    api.decide(&alice(), request, each([(second, approve())]), None)
-        .await
-        .unwrap();
+    alice_decides(&api, request, each([(second, approve())])).await;
     let answer = each([(first, approve()), (second, approve()), (third, approve())]);
     assert!(matches!(
         refused(&harness, &api, &alice(), task, answer).await,

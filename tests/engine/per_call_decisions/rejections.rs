@@ -7,7 +7,7 @@ use holdpoint::task::status::{RequestStatus, TaskStatus};
 use macro_rules_attribute::apply;
 
 use super::super::call_decisions::{approve, became, each, reject, reject_then, respond};
-use super::super::engine_harness::{alice, person, too_late, whole};
+use super::super::engine_harness::{alice_decides, decides, person, too_late, whole};
 use super::{FOUR, harness, held_calls, of_two, status, waits};
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -16,12 +16,8 @@ async fn reject_covers_every_undecided_call(fixture: StoreFixture) {
     let harness = of_two(fixture).await;
     let api = harness.engine(0);
     let (task, request, calls) = held_calls(&harness).await;
-    api.decide(&alice(), request, each([(calls[2], approve())]), None)
-        .await
-        .unwrap();
-    api.decide(&person("bob"), request, whole(Action::Reject, None), None)
-        .await
-        .unwrap();
+    alice_decides(&api, request, each([(calls[2], approve())])).await;
+    decides(&api, &person("bob"), request, whole(Action::Reject, None)).await;
     harness.run().await;
     let expected = [
         Outcome::Rejected,
@@ -55,16 +51,12 @@ async fn rule_decides_what_follows_when_every_call_is_rejected(fixture: StoreFix
             let (task, request, [first, second, third, fourth]) = held_calls(&harness).await;
             let api = harness.engine(0);
             if bodies == 2 {
-                api.decide(&alice(), request, each([(second, reject())]), None)
-                    .await
-                    .unwrap();
+                alice_decides(&api, request, each([(second, reject())])).await;
                 waits(&harness, task, request).await;
                 let rest = each([(first, reject()), (third, reject()), (fourth, reject())]);
-                api.decide(&alice(), request, rest, None).await.unwrap();
+                alice_decides(&api, request, rest).await;
             } else {
-                api.decide(&alice(), request, whole(Action::Reject, None), None)
-                    .await
-                    .unwrap();
+                alice_decides(&api, request, whole(Action::Reject, None)).await;
             }
             harness.run().await;
             assert_eq!(
@@ -88,18 +80,14 @@ async fn continue_with_one_rejection_holds_for_all(fixture: StoreFixture) {
     let harness = of_two(fixture).await;
     let (task, request, calls) = held_calls(&harness).await;
     let api = harness.engine(0);
-    api.decide(
-        &alice(),
+    alice_decides(
+        &api,
         request,
         each([(calls[3], reject_then(Then::Continue))]),
-        None,
     )
-    .await
-    .unwrap();
+    .await;
     waits(&harness, task, request).await;
-    api.decide(&person("bob"), request, whole(Action::Reject, None), None)
-        .await
-        .unwrap();
+    decides(&api, &person("bob"), request, whole(Action::Reject, None)).await;
     harness.run().await;
     assert_eq!(
         became(&harness, task, calls).await,
@@ -141,17 +129,11 @@ async fn cancel_with_one_rejection_ends_all_calls_at_once(fixture: StoreFixture)
                 (fourth, reject_then(then)),
             );
             if late {
-                api.decide(&alice(), request, each([yes, by_hand]), None)
-                    .await
-                    .unwrap();
+                alice_decides(&api, request, each([yes, by_hand])).await;
                 waits(&harness, task, request).await;
-                api.decide(&person("bob"), request, each([no]), None)
-                    .await
-                    .unwrap();
+                decides(&api, &person("bob"), request, each([no])).await;
             } else {
-                api.decide(&alice(), request, each([yes, by_hand, no]), None)
-                    .await
-                    .unwrap();
+                alice_decides(&api, request, each([yes, by_hand, no])).await;
             }
             assert_eq!(harness.status(task).await, TaskStatus::Canceled);
             let row = harness.fixture.request(request).await;
@@ -192,7 +174,7 @@ async fn call_with_one_of_two_approvals_is_canceled_when_a_rejection_of_another_
     let (task, request, calls) = held_calls(&harness).await;
     let api = harness.engine(0);
     let both = each([(calls[0], approve()), (calls[1], reject_then(Then::Cancel))]);
-    api.decide(&alice(), request, both, None).await.unwrap();
+    alice_decides(&api, request, both).await;
     assert_eq!(harness.status(task).await, TaskStatus::Canceled);
     let expected = [
         Outcome::Canceled,

@@ -7,7 +7,7 @@ use holdpoint::task::item::Outcome;
 use macro_rules_attribute::apply;
 
 use super::super::call_decisions::{approve, each, edit, question, reject, reject_because, shown};
-use super::super::engine_harness::{alice, outcomes, person, whole};
+use super::super::engine_harness::{alice_decides, decides, outcomes, person, whole};
 use super::{LARGE, OTHER, answered, asked_again, harness, no, refused_unasked};
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -20,11 +20,7 @@ async fn later_approval_of_such_a_call_lifts_its_rejection(fixture: StoreFixture
     // run.
     let (request, calls) = question(&harness, task).await;
     let written = each([(calls[0], edit(r#"{"amount":120,"order":1}"#))]);
-    harness
-        .engine(0)
-        .decide(&person("alice"), request, written, None)
-        .await
-        .unwrap();
+    decides(&harness.engine(0), &person("alice"), request, written).await;
     harness.run().await;
     asked_again(&harness, task, 3).await;
     assert_eq!(harness.executions(task, "/refund"), 1);
@@ -39,9 +35,7 @@ async fn last_decision_of_two_equal_calls_in_one_request_stands(fixture: StoreFi
         let api = harness.engine(0);
         for (call, yes) in [(calls[0], !first_no), (calls[1], first_no)] {
             let reply = if yes { approve() } else { reject() };
-            api.decide(&alice(), request, each([(call, reply)]), None)
-                .await
-                .unwrap();
+            alice_decides(&api, request, each([(call, reply)])).await;
         }
         harness.run().await;
         assert_eq!(
@@ -65,16 +59,12 @@ async fn last_decision_of_two_equal_calls_in_one_request_stands(fixture: StoreFi
         } else {
             (calls[1], calls[0])
         };
-        harness
-            .engine(0)
-            .decide(
-                &alice(),
-                request,
-                each([(no, reject()), (yes, approve())]),
-                None,
-            )
-            .await
-            .unwrap();
+        alice_decides(
+            &harness.engine(0),
+            request,
+            each([(no, reject()), (yes, approve())]),
+        )
+        .await;
         harness.run().await;
         assert_eq!(harness.executions(task, "/refund"), 1);
         refused_unasked(&harness, task, 1).await;
@@ -93,12 +83,8 @@ async fn incomplete_approval_does_not_lift_a_rejection(fixture: StoreFixture) {
     let task = harness.stopped().await;
     let (request, calls) = question(&harness, task).await;
     let api = harness.engine(0);
-    api.decide(&alice(), request, each([(calls[0], reject())]), None)
-        .await
-        .unwrap();
-    api.decide(&alice(), request, each([(calls[1], approve())]), None)
-        .await
-        .unwrap();
+    alice_decides(&api, request, each([(calls[0], reject())])).await;
+    alice_decides(&api, request, each([(calls[1], approve())])).await;
     harness.fixture.forward(Duration::from_hours(25));
     api.worker().expire().await.unwrap();
     harness.run().await;
@@ -115,11 +101,7 @@ async fn single_rejection_among_several_calls_goes_on_and_is_kept(fixture: Store
         (calls[0], approve()),
         (calls[1], reject_because("too much")),
     ]);
-    harness
-        .engine(0)
-        .decide(&alice(), request, some, None)
-        .await
-        .unwrap();
+    alice_decides(&harness.engine(0), request, some).await;
     harness.run().await;
     // The model repeats both calls. A person is asked about the call that was approved before.
     // The call that was rejected before is refused at once.

@@ -27,7 +27,7 @@ use holdpoint::task::transcript::Message;
 use serde_json::{Value, json};
 
 use super::super::call_decisions::edit;
-use super::super::engine_harness::{EngineHarness, alice, fills, rejects, turn, whole};
+use super::super::engine_harness::{EngineHarness, alice_decides, fills, rejects, turn, whole};
 use super::super::invariants::check_ended;
 use crate::store::store_fixture::StoreFixture;
 
@@ -318,10 +318,7 @@ impl EngineHarness {
             }
             _ => whole(Action::Approve, None),
         };
-        engine
-            .decide(&alice(), request.spec.request_id, answer, None)
-            .await
-            .unwrap();
+        alice_decides(engine, request.spec.request_id, answer).await;
     }
 
     /// Drives the rest of a tree in new processes and answers its requests, until the tree has

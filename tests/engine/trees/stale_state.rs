@@ -18,7 +18,9 @@ use macro_rules_attribute::apply;
 
 use super::super::call_decisions::edit;
 use super::super::damaged_journals::{GONE, damage};
-use super::super::engine_harness::{EngineHarness, alice, drive, outcomes, rejects, whole};
+use super::super::engine_harness::{
+    EngineHarness, alice, alice_decides, drive, outcomes, rejects, whole,
+};
 use super::super::stored_prompts::thinks;
 use super::super::worker_steps::WorkerSteps as _;
 use super::endings::looked_after;
@@ -229,14 +231,7 @@ async fn rejection_made_while_a_siblings_model_answers_holds_for_the_sibling(
         panic!("one is open")
     };
     let api = EngineHarness::like(&parts, 0);
-    api.decide(
-        &alice(),
-        request.spec.request_id,
-        rejects(Then::Continue),
-        None,
-    )
-    .await
-    .unwrap();
+    alice_decides(&api, request.spec.request_id, rejects(Then::Continue)).await;
     thinking.await;
     TreeDriver::of(&harness, &parts, root)
         .drive(usize::MAX)
@@ -314,14 +309,12 @@ async fn model_is_told_the_edited_task_its_sub_agent_was_called_with(fixture: St
     let call = request.spec.own_calls().next().unwrap().tool_call_id;
     let body = DecisionBody::PerCall([(call.to_string(), edit(r#"{"task":"go.99"}"#))].into());
     let api = EngineHarness::like(&parts, 0);
-    api.decide(
-        &alice(),
+    alice_decides(
+        &api,
         request.spec.request_id,
         DecisionInput { digest: None, body },
-        None,
     )
-    .await
-    .unwrap();
+    .await;
     harness.finish_tree(&parts, root, People::Approve).await;
     harness.checked_journals(root).await;
     let (name, prompt) = harness.prompted();

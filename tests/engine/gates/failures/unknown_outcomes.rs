@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::super::{LONG, agent, approved, asks, bash, driven, harness, refund, small};
 use super::{in_doubt, report_of};
-use crate::engine::engine_harness::{alice, whole};
+use crate::engine::engine_harness::{alice_decides, whole};
 use crate::store::store_fixture::{StoreFixture, both, fresh};
 
 const DOUBT: &str = "update database_identity set doubted_at = (select max(updated_at) from agent_task) returning doubted_at";
@@ -70,7 +70,7 @@ async fn tool_in_doubt_is_held_in_its_session(fixture: StoreFixture) {
         panic!("one reconcile request")
     };
     let said = whole(Action::Respond, Some(Value::from("it ran")));
-    engine.decide(&alice(), request, said, None).await.unwrap();
+    alice_decides(&engine, request, said).await;
     let after = asks(&engine, &small_of(4, "a", LONG)).await;
     assert_eq!(after.outcome, Some(Outcome::Succeeded));
 }

@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use super::super::failures::report_of;
 use super::super::{LONG, agent, approve, approved, asks, bash, driven, harness, until_present};
-use crate::engine::engine_harness::{EngineHarness, alice, outcomes, whole};
+use crate::engine::engine_harness::{EngineHarness, alice_decides, outcomes, whole};
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::until;
 
@@ -67,7 +67,7 @@ async fn report_after_a_persons_answer_is_kept_as_a_late_result(fixture: StoreFi
         let [(request, RequestKind::Reconcile)] = harness.open(task).await[..] else {
             panic!("one reconcile request")
         };
-        engine.decide(&alice(), request, said, None).await.unwrap();
+        alice_decides(&engine, request, said).await;
         let has_ended = async || harness.status(task).await.is_terminal();
         until("the call has ended", has_ended).await;
         let report = |outcome| OutcomeReport {
