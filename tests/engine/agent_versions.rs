@@ -250,13 +250,8 @@ async fn changed_limit_and_changed_policy_apply_at_once(fixture: StoreFixture) {
     });
     harness.run().await;
     assert_eq!(outcomes(&harness.journal(denied).await), [Outcome::Denied]);
-    assert_eq!(
-        (
-            harness.executions(limited, "/refund"),
-            harness.executions(denied, "/refund")
-        ),
-        (1, 0)
-    );
+    assert_eq!(harness.executions(limited, "/refund"), 1);
+    assert_eq!(harness.executions(denied, "/refund"), 0);
 }
 
 #[apply(both)]
@@ -278,11 +273,6 @@ async fn tool_with_a_changed_target_is_asked_about_anew(fixture: StoreFixture) {
     assert_eq!(answered.err(), Some(Refusal::Withdrawn(request)));
     assert_eq!(harness.tool.ledger().len(), 0);
     harness.finish(task).await;
-    assert_eq!(
-        (
-            harness.executions(task, "/refund"),
-            harness.executions(task, "/elsewhere")
-        ),
-        (0, 1)
-    );
+    assert_eq!(harness.executions(task, "/refund"), 0);
+    assert_eq!(harness.executions(task, "/elsewhere"), 1);
 }

@@ -112,26 +112,16 @@ async fn decided_by(
 
 /// Asserts that the call did not run and that a new request is open; returns the new request.
 async fn asked_again(harness: &EngineHarness, task: TaskId, before: RequestId) -> RequestId {
-    assert_eq!(
-        (
-            harness.executions(task, "/refund"),
-            harness.status(task).await
-        ),
-        (0, TaskStatus::Paused)
-    );
+    assert_eq!(harness.executions(task, "/refund"), 0);
+    assert_eq!(harness.status(task).await, TaskStatus::Paused);
     let anew = last_open_request(harness, task).await;
     assert_ne!(anew.request_id, before);
     anew.request_id
 }
 
 async fn ran(harness: &EngineHarness, task: TaskId) {
-    assert_eq!(
-        (
-            harness.executions(task, "/refund"),
-            harness.status(task).await
-        ),
-        (1, TaskStatus::Completed)
-    );
+    assert_eq!(harness.executions(task, "/refund"), 1);
+    assert_eq!(harness.status(task).await, TaskStatus::Completed);
 }
 
 #[apply(both)]
@@ -229,13 +219,8 @@ async fn retry_by_a_person_who_lost_the_right_since_asks_again_about_the_unknown
     harness.tool.answers(200, "paid");
     decided_by(&harness, &now, "carol", anew.request_id, Action::Retry).await;
     driven(&harness, &now).await;
-    assert_eq!(
-        (
-            harness.executions(task, "/refund"),
-            harness.status(task).await
-        ),
-        (2, TaskStatus::Completed)
-    );
+    assert_eq!(harness.executions(task, "/refund"), 2);
+    assert_eq!(harness.status(task).await, TaskStatus::Completed);
 }
 
 #[apply(both)]

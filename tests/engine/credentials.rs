@@ -257,13 +257,8 @@ async fn unknown_credential_is_not_asked_for_and_one_that_no_tool_takes_is_sent_
         (&json!("spare"), &json!([]))
     );
     fill(&harness, task, &json!({"x": "spare-0123456789"})).await;
-    assert_eq!(
-        (
-            harness.status(task).await,
-            harness.executions(task, "/plain")
-        ),
-        (TaskStatus::Completed, 1)
-    );
+    assert_eq!(harness.status(task).await, TaskStatus::Completed);
+    assert_eq!(harness.executions(task, "/plain"), 1);
     assert_eq!(times_asked(&harness, task).await, 1);
     assert!(outcomes(&harness.journal(task).await).contains(&Outcome::Invalid));
     assert!(!format!("{:?}", harness.tool.ledger()).contains("spare-0123456789"));
@@ -330,13 +325,8 @@ async fn calls_that_lack_the_same_credential_ask_for_it_once(fixture: StoreFixtu
     for path in ["/look", "/peek"] {
         ran(&harness, task, path, ("x-key", "crm-key-0123456789"), 1).await;
     }
-    assert_eq!(
-        (
-            times_asked(&harness, task).await,
-            harness.executions(task, "/plain")
-        ),
-        (1, 1)
-    );
+    assert_eq!(times_asked(&harness, task).await, 1);
+    assert_eq!(harness.executions(task, "/plain"), 1);
 }
 
 #[apply(both)]
@@ -355,13 +345,8 @@ async fn call_that_needs_two_credentials_asks_for_both_and_sends_them_in_path_an
         };
         fill(&harness, task, &response).await;
     }
-    assert_eq!(
-        (
-            harness.status(task).await,
-            times_asked(&harness, task).await
-        ),
-        (TaskStatus::Completed, 2)
-    );
+    assert_eq!(harness.status(task).await, TaskStatus::Completed);
+    assert_eq!(times_asked(&harness, task).await, 2);
     let uris: Vec<_> = harness
         .tool
         .ledger()

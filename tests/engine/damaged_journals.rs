@@ -75,13 +75,8 @@ async fn unreadable_running_task_fails_and_the_others_go_on(fixture: StoreFixtur
             "{what} {which}"
         );
         assert_eq!(harness.executions(broken, "/refund"), 0);
-        assert_eq!(
-            (
-                harness.status(other).await,
-                harness.executions(other, "/refund")
-            ),
-            (TaskStatus::Completed, 1)
-        );
+        assert_eq!(harness.status(other).await, TaskStatus::Completed);
+        assert_eq!(harness.executions(other, "/refund"), 1);
         harness.later();
         assert!(
             harness.engine(4).claim().await.unwrap().is_empty(),

@@ -371,14 +371,9 @@ async fn gate_that_was_removed_fails_its_open_calls(fixture: StoreFixture) {
         .read_call(&agent(), task, Duration::ZERO)
         .await
         .unwrap();
-    assert_eq!(
-        (call.state, call.decision, call.outcome),
-        (
-            GateState::Settled,
-            GateDecision::Deny,
-            Some(Outcome::Withdrawn)
-        )
-    );
+    assert_eq!(call.state, GateState::Settled);
+    assert_eq!(call.decision, GateDecision::Deny);
+    assert_eq!(call.outcome, Some(Outcome::Withdrawn));
     let message =
         "The call was not run (withdrawn): The configuration has no agent or gate coding.";
     assert_eq!(call.message(), message);

@@ -472,13 +472,8 @@ async fn commit_whose_answer_is_lost_is_not_repeated_while_a_task_is_driven() {
             let journal = harness.journal(task).await;
             check(&journal.items);
             assert_eq!(outcomes(&journal), [Outcome::Succeeded]);
-            assert_eq!(
-                (
-                    harness.executions(task, "/refund"),
-                    starts(&journal, "refund")
-                ),
-                (1, 1)
-            );
+            assert_eq!(harness.executions(task, "/refund"), 1);
+            assert_eq!(starts(&journal, "refund"), 1);
             let asked = journal
                 .items
                 .iter()

@@ -105,13 +105,8 @@ async fn result_in_hand_moves_a_task_that_another_replica_parked_for_it(fixture:
         driver.await;
     }
     assert_eq!(harness.status(task).await, TaskStatus::Completed);
-    assert_eq!(
-        (
-            harness.executions(task, "/refund"),
-            outcomes(&harness.journal(task).await)
-        ),
-        (1, vec![Outcome::Succeeded])
-    );
+    assert_eq!(harness.executions(task, "/refund"), 1);
+    assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Succeeded]);
 }
 
 #[apply(both)]

@@ -272,13 +272,8 @@ async fn declined_request_that_is_no_approval_does_not_count_as_a_rejection(fixt
         harness.tool.answers(502, "");
         let task = harness.stopped().await;
         for asked_before in [1, 2] {
-            assert_eq!(
-                (
-                    last_open_request(&harness, task).await.kind,
-                    questions(&harness, task).await
-                ),
-                (kind, asked_before)
-            );
+            assert_eq!(last_open_request(&harness, task).await.kind, kind);
+            assert_eq!(questions(&harness, task).await, asked_before);
             answered(&harness, task, whole(Action::Reject, None)).await;
         }
         assert_eq!(harness.status(task).await, TaskStatus::Completed);
@@ -336,14 +331,9 @@ async fn too_many_rejections_fail_the_task(fixture: StoreFixture) {
     let limited = async |refusals: usize| {
         let journal = harness.journal(task).await;
         let error = journal.row.error.clone().unwrap();
-        assert_eq!(
-            (journal.row.status, error.code, error.limit.as_deref()),
-            (
-                TaskStatus::Failed,
-                FailureCode::LimitReached,
-                Some("max_rejections")
-            )
-        );
+        assert_eq!(journal.row.status, TaskStatus::Failed);
+        assert_eq!(error.code, FailureCode::LimitReached);
+        assert_eq!(error.limit.as_deref(), Some("max_rejections"));
         assert_eq!(
             outcomes(&journal),
             vec![Outcome::Rejected; 1 + refusals],

@@ -226,13 +226,8 @@ async fn request_that_expires_leaves_the_other_request_open(fixture: StoreFixtur
         outcomes(&harness.journal(task).await),
         [Outcome::Expired, Outcome::Succeeded]
     );
-    assert_eq!(
-        (
-            harness.executions(task, "/refund"),
-            harness.executions(task, "/forbidden")
-        ),
-        (1, 0)
-    );
+    assert_eq!(harness.executions(task, "/refund"), 1);
+    assert_eq!(harness.executions(task, "/forbidden"), 0);
 }
 
 #[apply(both)]
@@ -284,13 +279,8 @@ async fn two_required_approvals_must_come_from_two_people(fixture: StoreFixture)
     );
     decides(&api, &person("bob"), request, whole(Action::Approve, None)).await;
     harness.run().await;
-    assert_eq!(
-        (
-            harness.status(task).await,
-            harness.executions(task, "/refund")
-        ),
-        (TaskStatus::Completed, 1)
-    );
+    assert_eq!(harness.status(task).await, TaskStatus::Completed);
+    assert_eq!(harness.executions(task, "/refund"), 1);
     assert_eq!(
         harness.tool.ledger()[0].header("holdpoint-decided-by"),
         "alice,bob"
@@ -313,13 +303,8 @@ async fn retry_of_a_call_that_required_two_approvals_requires_two(fixture: Store
     assert!(too_late(&twice, doubt));
     decides(&api, &person("bob"), doubt, whole(Action::Retry, None)).await;
     harness.run().await;
-    assert_eq!(
-        (
-            harness.status(task).await,
-            harness.executions(task, "/refund")
-        ),
-        (TaskStatus::Completed, 2)
-    );
+    assert_eq!(harness.status(task).await, TaskStatus::Completed);
+    assert_eq!(harness.executions(task, "/refund"), 2);
     let keys: Vec<_> = harness
         .tool
         .ledger()
@@ -338,13 +323,8 @@ async fn outcome_of_a_call_may_be_told_by_one_person(fixture: StoreFixture) {
     let paid = whole(Action::Respond, Some(Value::from("it was paid")));
     decides(&api, &person("bob"), doubt, paid).await;
     harness.run().await;
-    assert_eq!(
-        (
-            harness.status(task).await,
-            harness.executions(task, "/refund")
-        ),
-        (TaskStatus::Completed, 1)
-    );
+    assert_eq!(harness.status(task).await, TaskStatus::Completed);
+    assert_eq!(harness.executions(task, "/refund"), 1);
     assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Responded]);
 }
 
@@ -360,13 +340,8 @@ async fn later_calls_wait_after_an_unknown_outcome(fixture: StoreFixture) {
     .await;
     harness.tool.answers(504, "");
     let task = harness.stopped().await;
-    assert_eq!(
-        (
-            harness.executions(task, "/refund"),
-            harness.executions(task, "/lookup")
-        ),
-        (1, 0)
-    );
+    assert_eq!(harness.executions(task, "/refund"), 1);
+    assert_eq!(harness.executions(task, "/lookup"), 0);
     harness.tool.answers(200, "found");
     harness.answer_all(&harness.engine(0), task).await;
     harness.run().await;

@@ -26,14 +26,9 @@ async fn request_is_read_with_its_question_and_its_deadline(fixture: StoreFixtur
         (&row.spec, row.task_id, row.root_task_id),
         (&question, id, id)
     );
-    assert_eq!(
-        (
-            row.tenant.as_str(),
-            row.owner.as_str(),
-            row.session_id.as_str()
-        ),
-        ("acme", "alice", "s")
-    );
+    assert_eq!(row.tenant.as_str(), "acme");
+    assert_eq!(row.owner.as_str(), "alice");
+    assert_eq!(row.session_id.as_str(), "s");
     assert_eq!((row.status, row.expired), (RequestStatus::Pending, false));
     assert_eq!(
         row.expires_at,

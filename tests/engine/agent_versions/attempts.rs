@@ -30,13 +30,8 @@ async fn not_repeated(fixture: StoreFixture, now: &str) {
     };
     harness.finish(task).await;
     assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Responded]);
-    assert_eq!(
-        (
-            harness.executions(task, "/tag"),
-            harness.executions(task, "/tagged")
-        ),
-        (1, 0)
-    );
+    assert_eq!(harness.executions(task, "/tag"), 1);
+    assert_eq!(harness.executions(task, "/tagged"), 0);
 }
 
 #[apply(both)]
@@ -78,26 +73,16 @@ async fn retry_of_a_call_whose_tool_has_changed_runs_nothing_and_is_asked_anew(
         (RequestKind::Reconcile, &before[0].details)
     );
     assert!(anew.request_id != first && anew.digest != before[0].digest);
-    assert_eq!(
-        (
-            harness.executions(tasks[0], "/refund"),
-            harness.executions(tasks[0], "/elsewhere")
-        ),
-        (1, 0)
-    );
+    assert_eq!(harness.executions(tasks[0], "/refund"), 1);
+    assert_eq!(harness.executions(tasks[0], "/elsewhere"), 0);
     alice_decides(&api, anew.request_id, whole(Action::Retry, None)).await;
     harness.run().await;
     assert_eq!(
         outcomes(&harness.journal(tasks[0]).await),
         [Outcome::Succeeded]
     );
-    assert_eq!(
-        (
-            harness.executions(tasks[0], "/refund"),
-            harness.executions(tasks[0], "/elsewhere")
-        ),
-        (1, 1)
-    );
+    assert_eq!(harness.executions(tasks[0], "/refund"), 1);
+    assert_eq!(harness.executions(tasks[0], "/elsewhere"), 1);
 }
 
 #[apply(both)]

@@ -81,13 +81,8 @@ async fn lost_attempt_of_an_edited_call_is_asked_about_or_repeated_with_the_edit
     alice_decides(&api, request, each([(call, edit(EDITED))])).await;
     harness.run().await;
     let doubt = last_open_request(&harness, task).await;
-    assert_eq!(
-        (
-            doubt.kind,
-            doubt.pending_tool_calls[0].arguments_text.as_str()
-        ),
-        (RequestKind::Reconcile, EDITED)
-    );
+    assert_eq!(doubt.kind, RequestKind::Reconcile);
+    assert_eq!(doubt.pending_tool_calls[0].arguments_text.as_str(), EDITED);
     harness.tool.answers(200, "paid");
     alice_decides(&api, doubt.request_id, whole(Action::Retry, None)).await;
     harness.run().await;

@@ -113,13 +113,8 @@ async fn child_canceled_alone_ends_and_its_parent_is_told(fixture: StoreFixture)
             vec![Outcome::Canceled, Outcome::Succeeded]
         )
     );
-    assert_eq!(
-        (
-            harness.executions(first.task_id, "/refund"),
-            harness.executions(second.task_id, "/refund")
-        ),
-        (0, 1)
-    );
+    assert_eq!(harness.executions(first.task_id, "/refund"), 0);
+    assert_eq!(harness.executions(second.task_id, "/refund"), 1);
 }
 
 #[apply(both)]
@@ -311,13 +306,8 @@ async fn unreadable_parent_fails_and_its_children_are_canceled(fixture: StoreFix
             TaskStatus::Completed,
             "{how:?}"
         );
-        assert_eq!(
-            (
-                harness.executions(first.task_id, "/refund"),
-                harness.executions(second.task_id, "/refund")
-            ),
-            (0, 1)
-        );
+        assert_eq!(harness.executions(first.task_id, "/refund"), 0);
+        assert_eq!(harness.executions(second.task_id, "/refund"), 1);
     }
 }
 
@@ -401,13 +391,8 @@ async fn approved_but_unstarted_call_of_a_child_is_asked_about_after_a_restore(
     harness.finish_tree(&parts, root, People::Approve).await;
     let journals = harness.checked_journals(root).await;
     assert_eq!(journals[&root].row.status, TaskStatus::Completed);
-    assert_eq!(
-        (
-            harness.executions(first.task_id, "/refund"),
-            harness.executions(second.task_id, "/refund")
-        ),
-        (1, 1)
-    );
+    assert_eq!(harness.executions(first.task_id, "/refund"), 1);
+    assert_eq!(harness.executions(second.task_id, "/refund"), 1);
 }
 
 #[apply(both)]

@@ -195,23 +195,13 @@ async fn limit_of_model_calls_counts_the_whole_tree(fixture: StoreFixture) {
     let (harness, root) = limited(&fixture, Shape::flat(2), "max_model_calls: 5").await;
     let row = harness.row(root).await;
     let error = row.error.unwrap();
-    assert_eq!(
-        (row.status, error.code, error.limit.as_deref()),
-        (
-            TaskStatus::Failed,
-            FailureCode::LimitReached,
-            Some("max_model_calls")
-        )
-    );
+    assert_eq!(row.status, TaskStatus::Failed);
+    assert_eq!(error.code, FailureCode::LimitReached);
+    assert_eq!(error.limit.as_deref(), Some("max_model_calls"));
     assert_eq!(row.model_calls, 5);
     for leaf in harness.of_agent(root, LEAF).await {
-        assert_eq!(
-            (
-                harness.row(leaf).await.status,
-                harness.row(leaf).await.model_calls
-            ),
-            (TaskStatus::Completed, 2)
-        );
+        assert_eq!(harness.row(leaf).await.status, TaskStatus::Completed);
+        assert_eq!(harness.row(leaf).await.model_calls, 2);
     }
 }
 
@@ -305,11 +295,6 @@ async fn tool_quarantined_in_one_child_is_not_allowed_in_its_sibling(fixture: St
     assert_eq!(harness.executions(second, "/refund"), 0);
     harness.finish_tree(&parts, root, People::Approve).await;
     harness.checked_journals(root).await;
-    assert_eq!(
-        (
-            harness.executions(first, "/refund"),
-            harness.executions(second, "/refund")
-        ),
-        (1, 1)
-    );
+    assert_eq!(harness.executions(first, "/refund"), 1);
+    assert_eq!(harness.executions(second, "/refund"), 1);
 }

@@ -115,13 +115,8 @@ async fn preflight_allows_the_configured_origin_and_no_other(on: On) {
         ("", true)
     );
     let foreign = preflight(EVIL).await;
-    assert_eq!(
-        (
-            foreign.status,
-            foreign.header("access-control-allow-origin")
-        ),
-        (204, "")
-    );
+    assert_eq!(foreign.status, 204);
+    assert_eq!(foreign.header("access-control-allow-origin"), "");
 }
 
 #[apply(on_both)]

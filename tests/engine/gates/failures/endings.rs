@@ -43,13 +43,8 @@ async fn request_that_expires_denies_its_call_even_if_its_rule_cancels_the_task(
             "{}",
             call.message()
         );
-        assert_eq!(
-            (
-                harness.status(task).await,
-                harness.executions(task, "/refund")
-            ),
-            (end, 0)
-        );
+        assert_eq!(harness.status(task).await, end);
+        assert_eq!(harness.executions(task, "/refund"), 0);
     }
 }
 
@@ -142,14 +137,9 @@ async fn started_call_of_a_removed_gate_has_an_unknown_outcome(fixture: StoreFix
         .read_call(&agent(), task, Duration::ZERO)
         .await
         .unwrap();
-    assert_eq!(
-        (call.state, call.decision, call.outcome),
-        (
-            GateState::Settled,
-            GateDecision::Allow,
-            Some(Outcome::Unknown)
-        )
-    );
+    assert_eq!(call.state, GateState::Settled);
+    assert_eq!(call.decision, GateDecision::Allow);
+    assert_eq!(call.outcome, Some(Outcome::Unknown));
     assert_eq!(
         call.message(),
         "The outcome of the call is not known. It may have run. Do not repeat it."
