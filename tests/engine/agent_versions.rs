@@ -4,7 +4,7 @@
 mod attempts;
 mod damage;
 
-use holdpoint::engine::{MessageInput, Refusal};
+use holdpoint::engine::Refusal;
 use holdpoint::task::decision::Action;
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::TaskId;
@@ -13,7 +13,7 @@ use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
 
-use super::engine_harness::{EngineHarness, alice, go, outcomes, whole};
+use super::engine_harness::{EngineHarness, alice, alice_writes, message, outcomes, whole};
 use crate::store::store_fixture::{StoreFixture, both};
 
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
@@ -76,14 +76,6 @@ fn after() -> (String, String, Vec<String>) {
     )
 }
 
-fn message() -> MessageInput {
-    MessageInput {
-        items: go().items,
-        user_context: None,
-        supersede: false,
-    }
-}
-
 async fn failure(harness: &EngineHarness, task: TaskId) -> Option<FailureCode> {
     let row = harness.journal(task).await.row;
     assert_eq!(
@@ -130,11 +122,7 @@ async fn paused_task_keeps_its_agent_version_until_the_next_message(fixture: Sto
         (row.status, &row.agent_version),
         (TaskStatus::Completed, &version)
     );
-    harness
-        .engine(0)
-        .message(&alice(), task, message(), None)
-        .await
-        .unwrap();
+    alice_writes(&harness.engine(0), task, message("go")).await;
     assert_ne!(
         harness.journal(task).await.row.agent_version,
         version,

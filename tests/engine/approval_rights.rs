@@ -16,8 +16,8 @@ use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
 
-use super::call_decisions::{bodies, each, edit, last_open_request, message, question, refused};
-use super::engine_harness::{EngineHarness, decides, drive, person, whole};
+use super::call_decisions::{bodies, each, edit, last_open_request, question, refused};
+use super::engine_harness::{EngineHarness, decides, drive, person, superseding, whole};
 use crate::store::store_fixture::{StoreFixture, both};
 
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
@@ -129,7 +129,8 @@ async fn stranger_moves_no_task_whatever_the_operation_asked_before(fixture: Sto
     let harness = EngineHarness::new(fixture, LARGE).await;
     let (task, api) = (harness.held().await, harness.engine(4));
     for said in [
-        api.message(&person("bob"), task, message(), None).await,
+        api.message(&person("bob"), task, superseding("and now"), None)
+            .await,
         api.retry(&person("bob"), task, None).await,
         api.cancel(&person("bob"), task, None).await,
     ] {

@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use holdpoint::engine::{CallReply, DecisionBody, DecisionInput, Engine, MessageInput, Refusal};
+use holdpoint::engine::{CallReply, DecisionBody, DecisionInput, Engine, Refusal};
 use holdpoint::people::Caller;
 use holdpoint::task::change::Journal;
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::id::{CallId, RequestId, TaskId};
-use holdpoint::task::item::{Fact, Outcome, Part, PartType};
+use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::request::RequestSpec;
 use holdpoint::task::transcript::Message;
 
@@ -179,16 +179,4 @@ pub fn shown(harness: &EngineHarness) -> Vec<String> {
         }
     };
     messages.filter_map(content).collect()
-}
-
-pub fn message() -> MessageInput {
-    let items = vec![Part {
-        content_type: PartType::Text,
-        content: "and now".to_owned(),
-    }];
-    MessageInput {
-        items,
-        user_context: None,
-        supersede: true,
-    }
 }

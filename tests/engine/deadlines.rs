@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use holdpoint::engine::{MessageInput, Refusal};
+use holdpoint::engine::Refusal;
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::{RequestId, TaskId};
@@ -15,7 +15,7 @@ use macro_rules_attribute::apply;
 use serde_json::Value;
 
 use super::engine_harness::{
-    EngineHarness, alice, alice_decides, go, outcomes, person, rejects, whole,
+    EngineHarness, alice, alice_decides, alice_writes, message, outcomes, person, rejects, whole,
 };
 use super::two_replicas::{Pair, closed, finance, place};
 use super::worker_steps::WorkerSteps as _;
@@ -377,15 +377,6 @@ async fn message_after_five_takeovers_without_progress_asks_about_the_started_ca
     fixture: StoreFixture,
 ) {
     let (harness, task) = taken_over_in_vain(fixture).await;
-    let message = MessageInput {
-        items: go().items,
-        user_context: None,
-        supersede: false,
-    };
-    harness
-        .engine(0)
-        .message(&alice(), task, message, None)
-        .await
-        .unwrap();
+    alice_writes(&harness.engine(0), task, message("go")).await;
     asked_first(&harness, task).await;
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::stream;
-use holdpoint::engine::{ConflictCode, DecisionBody, DecisionInput, Engine, MessageInput, Refusal};
+use holdpoint::engine::{ConflictCode, DecisionBody, DecisionInput, Engine, Refusal};
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{CloseReason, Fact, Outcome};
@@ -17,7 +17,8 @@ use macro_rules_attribute::apply;
 use serde_json::Value;
 
 use super::engine_harness::{
-    EngineHarness, alice, claimed, drive, go, join, outcomes, person, rejects, too_late, whole,
+    EngineHarness, alice, claimed, drive, join, outcomes, person, rejects, superseding, too_late,
+    whole,
 };
 use super::two_replicas::{Pair, closed, finance, place};
 use super::worker_steps::WorkerSteps as _;
@@ -283,11 +284,7 @@ async fn approval_racing_a_superseding_message_has_one_outcome(fixture: StoreFix
         let (here, there) = pair.turned(round);
         let (bob, owner) = (finance("bob"), alice());
         let approve = here.decide(&bob, requests[0], answer(Action::Approve), None);
-        let message = MessageInput {
-            items: go().items,
-            user_context: None,
-            supersede: true,
-        };
+        let message = superseding("go");
         let message = there.message(&owner, task, message, None);
         let (approved, said) = if round % 4 > 1 {
             let (said, approved) = tokio::join!(message, approve);

@@ -8,8 +8,8 @@ use holdpoint::task::id::TaskId;
 use holdpoint::task::verdict::Verdict;
 use macro_rules_attribute::apply;
 
-use super::call_decisions::{approve, each, message, plain, question};
-use super::engine_harness::{EngineHarness, alice, decides, person, rejects};
+use super::call_decisions::{approve, each, plain, question};
+use super::engine_harness::{EngineHarness, alice_writes, decides, person, rejects, superseding};
 use super::grants::{LARGE, OTHER, answered, grant, harness, hours, judgements, ran, remembered};
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -33,11 +33,7 @@ async fn later_rejection_in_another_task_beats_a_standing_decision_until_the_nex
     ran(&harness, second, "/refund", 1).await;
     let expected = [Verdict::Hold, Verdict::Deny, Verdict::Allow];
     assert_eq!(verdicts(&harness, second).await, expected);
-    harness
-        .engine(0)
-        .message(&alice(), second, message(), None)
-        .await
-        .unwrap();
+    alice_writes(&harness.engine(0), second, superseding("and now")).await;
     harness.run().await;
     ran(&harness, second, "/refund", 2).await;
     assert_eq!(

@@ -10,19 +10,21 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use holdpoint::engine::{Engine, EngineParts, MessageInput, Refusal};
+use holdpoint::engine::{Engine, EngineParts, Refusal};
 use holdpoint::store::CommitError;
 use holdpoint::task::change::{Guard, Journal, TaskChange};
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::{CallId, TaskId};
-use holdpoint::task::item::{Fact, Item, Outcome, Part, PartType, ToolResult};
+use holdpoint::task::item::{Fact, Item, Outcome, ToolResult};
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::time::Time;
 use holdpoint::world::{Clock, SystemClock};
 use macro_rules_attribute::apply;
 
-use super::engine_harness::{EngineHarness, alice, drive, go, outcomes, spawn, turn};
+use super::engine_harness::{
+    EngineHarness, alice, alice_writes, drive, go, message, outcomes, spawn, turn,
+};
 use super::invariants::{check, check_ended};
 use super::stored_prompts::answers;
 use super::two_replicas::place;
@@ -309,16 +311,7 @@ async fn late_result_of_a_canceled_turn_does_not_disturb_the_next_turn(fixture: 
         let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
         harness.tool.reached(called + 1).await;
         engine.cancel(&alice(), task, None).await.unwrap();
-        let next = vec![Part {
-            content_type: PartType::Text,
-            content: "and on".to_owned(),
-        }];
-        let next = MessageInput {
-            items: next,
-            user_context: None,
-            supersede: false,
-        };
-        engine.message(&alice(), task, next, None).await.unwrap();
+        alice_writes(&engine, task, message("and on")).await;
         for _ in 0..round * 3 {
             tokio::task::yield_now().await;
         }

@@ -1,7 +1,7 @@
 //! Tests processes that panic, hang, shut down or come back with another configuration while a task
 //! runs.
 
-use holdpoint::engine::{MessageInput, Refusal};
+use holdpoint::engine::Refusal;
 use holdpoint::task::decision::Action;
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::item::{Fact, Outcome};
@@ -9,7 +9,9 @@ use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
 
-use super::engine_harness::{EngineHarness, alice, drive, go, join, outcomes, spawn, turn, whole};
+use super::engine_harness::{
+    EngineHarness, alice, alice_writes, drive, go, join, message, outcomes, spawn, turn, whole,
+};
 use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -202,13 +204,8 @@ async fn call_approved_before_a_failure_is_withdrawn_by_a_message_and_run_by_a_r
     drive(&harness.engine(4)).await;
     harness.configure(|_| whole_yaml.clone());
     let [spoken, retried] = tasks;
-    let message = MessageInput {
-        items: go().items,
-        user_context: None,
-        supersede: false,
-    };
     assert_eq!(harness.status(spoken).await, TaskStatus::Failed);
-    api.message(&alice(), spoken, message, None).await.unwrap();
+    alice_writes(&api, spoken, message("go")).await;
     api.retry(&alice(), retried, None).await.unwrap();
     harness.finish(spoken).await;
     harness.finish(retried).await;

@@ -4,10 +4,9 @@
 
 use std::time::Duration;
 
-use holdpoint::engine::MessageInput;
 use holdpoint::task::decision::Action;
 use holdpoint::task::id::{RequestId, TaskId};
-use holdpoint::task::item::{Fact, Item, Part, PartType};
+use holdpoint::task::item::{Fact, Item};
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
@@ -15,7 +14,8 @@ use macro_rules_attribute::apply;
 use super::call_decisions::{each, edit, question};
 use super::edits::TWO;
 use super::engine_harness::{
-    EngineHarness, alice, alice_decides, go, person, rejects, turn, whole,
+    EngineHarness, alice, alice_decides, alice_writes, go, message, person, rejects, superseding,
+    turn, whole,
 };
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -55,18 +55,6 @@ async fn reason(harness: &EngineHarness, task: TaskId) -> String {
         asked.own_calls().next()?.reason.clone()
     });
     reason.expect("a reason")
-}
-
-fn message(supersede: bool) -> MessageInput {
-    let items = vec![Part {
-        content_type: PartType::Text,
-        content: "and again".to_owned(),
-    }];
-    MessageInput {
-        items,
-        user_context: None,
-        supersede,
-    }
 }
 
 /// Checks that `paid` calls were executed and that the next call is held, although a rule allows
@@ -227,14 +215,10 @@ async fn quarantine_outlives_a_cancel_and_a_message(fixture: StoreFixture) {
     harness.tool.answers(200, "paid");
     let api = harness.engine(0);
     api.cancel(&alice(), task, None).await.unwrap();
-    api.message(&alice(), task, message(false), None)
-        .await
-        .unwrap();
+    alice_writes(&api, task, message("and again")).await;
     harness.run().await;
     is_held(&harness, task, 1).await;
-    api.message(&alice(), task, message(true), None)
-        .await
-        .unwrap();
+    alice_writes(&api, task, superseding("and again")).await;
     harness.script(|asked| Ok(turn(if asked <= 3 { &[SMALL] } else { &[] })));
     harness.run().await;
     is_held(&harness, task, 1).await;
@@ -271,11 +255,7 @@ async fn changed_effect_in_the_configuration_does_not_lift_the_quarantine(fixtur
         let now = format!("refund:\n    effect: {effect}\n");
         harness.configure(|yaml| yaml.replace("refund:\n", &now));
         harness.script(|asked| Ok(turn(if asked <= 2 { &[SMALL] } else { &[] })));
-        harness
-            .engine(0)
-            .message(&alice(), task, message(false), None)
-            .await
-            .unwrap();
+        alice_writes(&harness.engine(0), task, message("and again")).await;
         harness.run().await;
         is_held(&harness, task, 1).await;
     }
@@ -294,10 +274,7 @@ async fn late_5xx_after_a_cancel_does_not_lift_the_quarantine(fixture: StoreFixt
     let is_kept = async || harness.journal(task).await.items.iter().any(is_late);
     crate::support::until("the late result is kept", is_kept).await;
     harness.tool.answers(200, "paid");
-    engine
-        .message(&alice(), task, message(false), None)
-        .await
-        .unwrap();
+    alice_writes(&engine, task, message("and again")).await;
     harness.until_stopped(task).await;
     is_held(&harness, task, 1).await;
 }
@@ -332,11 +309,7 @@ async fn edit_that_other_people_must_approve_leaves_the_tool_in_quarantine(fixtu
         request,
         "the rule of large refunds asks Bob"
     );
-    harness
-        .engine(0)
-        .message(&alice(), task, message(true), None)
-        .await
-        .unwrap();
+    alice_writes(&harness.engine(0), task, superseding("and again")).await;
     harness.run().await;
     is_held(&harness, task, 1).await;
 }

@@ -15,11 +15,10 @@ use holdpoint::task::status::TaskStatus;
 use holdpoint::task::verdict::Verdict;
 use macro_rules_attribute::apply;
 
-use super::call_decisions::{
-    bodies, each, edit, last_open_request, message, question, reject_then, shown,
-};
+use super::call_decisions::{bodies, each, edit, last_open_request, question, reject_then, shown};
 use super::engine_harness::{
-    Calls, EngineHarness, alice, alice_decides, decides, outcomes, person, rejects, turn, whole,
+    Calls, EngineHarness, alice, alice_decides, alice_writes, decides, outcomes, person, rejects,
+    superseding, turn, whole,
 };
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -200,11 +199,7 @@ async fn next_message_of_the_user_lifts_a_rejection(fixture: StoreFixture) {
     let task = harness.stopped().await;
     no(&harness, task).await;
     refused_unasked(&harness, task, 1).await;
-    harness
-        .engine(0)
-        .message(&alice(), task, message(), None)
-        .await
-        .unwrap();
+    alice_writes(&harness.engine(0), task, superseding("and now")).await;
     harness.run().await;
     asked_again(&harness, task, 2).await;
 }
@@ -344,11 +339,7 @@ async fn too_many_rejections_fail_the_task(fixture: StoreFixture) {
     harness.engine(0).retry(&alice(), task, None).await.unwrap();
     harness.run().await;
     limited(3).await;
-    harness
-        .engine(0)
-        .message(&alice(), task, message(), None)
-        .await
-        .unwrap();
+    alice_writes(&harness.engine(0), task, superseding("and now")).await;
     harness.run().await;
     asked_again(&harness, task, 2).await;
     answered(&harness, task, whole(Action::Approve, None)).await;

@@ -1,7 +1,6 @@
 //! Tests uncertain history: the history up to a restore of the database. A call that would run now
 //! may have run already, in the part of the history that the restore lost.
 
-use holdpoint::engine::MessageInput;
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::item::{Fact, Outcome};
@@ -12,7 +11,8 @@ use macro_rules_attribute::apply;
 use serde_json::Value;
 
 use super::engine_harness::{
-    EngineHarness, alice, alice_decides, go, outcomes, rejects, turn, whole,
+    EngineHarness, alice, alice_decides, alice_writes, message, outcomes, rejects, superseding,
+    turn, whole,
 };
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::postgres::run;
@@ -115,17 +115,8 @@ async fn canceled_call_after_a_restore_ends_as_unknown_asked_about_or_not(fixtur
         .await
         .unwrap();
     assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Unknown]);
-    let message = MessageInput {
-        items: go().items,
-        user_context: None,
-        supersede: false,
-    };
     harness.script(|_| Ok(turn(&[])));
-    harness
-        .engine(4)
-        .message(&alice(), task, message, None)
-        .await
-        .unwrap();
+    alice_writes(&harness.engine(4), task, message("go")).await;
     harness.finish(task).await;
     let second = harness.queued().await;
     harness.script(|asked| Ok(turn(if asked == 1 { LARGE } else { &[] })));
@@ -137,16 +128,7 @@ async fn canceled_call_after_a_restore_ends_as_unknown_asked_about_or_not(fixtur
         only_open_request(&harness, second).await.1.kind,
         RequestKind::Reconcile
     );
-    let message = MessageInput {
-        items: go().items,
-        user_context: None,
-        supersede: true,
-    };
-    harness
-        .engine(0)
-        .message(&alice(), second, message, None)
-        .await
-        .unwrap();
+    alice_writes(&harness.engine(0), second, superseding("go")).await;
     assert_eq!(outcomes(&harness.journal(second).await), [Outcome::Unknown]);
     assert!(harness.tool.ledger().is_empty());
 }
@@ -226,16 +208,7 @@ async fn once_call_after_a_restore_is_held_until_the_users_next_message(fixture:
         call.reason
     );
     assert!(call.warnings.is_empty(), "this very call has not run");
-    let message = MessageInput {
-        items: go().items,
-        user_context: None,
-        supersede: true,
-    };
-    harness
-        .engine(0)
-        .message(&alice(), task, message, None)
-        .await
-        .unwrap();
+    alice_writes(&harness.engine(0), task, superseding("go")).await;
     harness.run().await;
     assert_eq!(harness.status(task).await, TaskStatus::Completed);
     assert_eq!(harness.executions(task, "/refund"), 1);

@@ -9,7 +9,7 @@ use std::task::Poll;
 
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt as _};
-use holdpoint::engine::{DecisionBody, DecisionInput, MessageInput, TaskInput};
+use holdpoint::engine::{DecisionBody, DecisionInput, TaskInput};
 use holdpoint::model::Prompt;
 use holdpoint::store::{Store, TaskFilter};
 use holdpoint::task::change::Journal;
@@ -23,7 +23,7 @@ use macro_rules_attribute::apply;
 use serde_json::json;
 
 use super::call_decisions::{each, respond};
-use super::engine_harness::{EngineHarness, alice, fills, go, turn, whole};
+use super::engine_harness::{EngineHarness, alice, alice_writes, fills, go, message, turn, whole};
 use super::takeover::{Drop, drive_and_drop};
 use super::trees::harness::{Shape, one_large, said};
 use super::two_replicas::Pair;
@@ -365,12 +365,7 @@ async fn canceled_and_reopened_task_is_asked_by_its_new_driver_alone(fixture: St
     let mut first = engine.claim().await.unwrap().remove(0);
     thinks(&harness, &mut first).await;
     api.cancel(&alice(), task, None).await.unwrap();
-    let message = MessageInput {
-        items: go().items,
-        user_context: None,
-        supersede: false,
-    };
-    api.message(&alice(), task, message, None).await.unwrap();
+    alice_writes(&api, task, message("go")).await;
     let mut second = engine.claim().await.unwrap().remove(0);
     thinks(&harness, &mut second).await;
     first.await;

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use holdpoint::engine::MessageInput;
 use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
 
-use super::super::engine_harness::{alice, go};
+use super::super::engine_harness::{alice_writes, message, superseding};
 use super::{TOKEN, approve, bearer, clerk, fill, jira, ran, times_asked};
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -42,16 +41,7 @@ async fn reopened_task_asks_for_its_credential_again(fixture: StoreFixture) {
             .await,
         0
     );
-    let message = MessageInput {
-        items: go().items,
-        user_context: None,
-        supersede: false,
-    };
-    harness
-        .engine(0)
-        .message(&alice(), task, message, None)
-        .await
-        .unwrap();
+    alice_writes(&harness.engine(0), task, message("go")).await;
     harness.run().await;
     assert_eq!(harness.tool.ledger().len(), 1);
     assert_eq!(times_asked(&harness, task).await, 2);
@@ -78,16 +68,7 @@ async fn message_to_a_running_task_keeps_its_credentials(fixture: StoreFixture) 
     .await;
     let task = harness.stopped().await;
     fill(&harness, task, &jira(TOKEN)).await;
-    let message = MessageInput {
-        items: go().items,
-        user_context: None,
-        supersede: true,
-    };
-    harness
-        .engine(0)
-        .message(&alice(), task, message, None)
-        .await
-        .unwrap();
+    alice_writes(&harness.engine(0), task, superseding("go")).await;
     harness.run().await;
     ran(
         &harness,

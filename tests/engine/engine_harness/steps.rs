@@ -1,10 +1,11 @@
-//! What people do in the tests of the engine: they decide requests.
+//! What people do in the tests of the engine: they decide requests and write messages.
 
 use std::sync::Arc;
 
-use holdpoint::engine::{DecisionInput, Engine};
+use holdpoint::engine::{DecisionInput, Engine, MessageInput};
 use holdpoint::people::Caller;
-use holdpoint::task::id::RequestId;
+use holdpoint::task::id::{RequestId, TaskId};
+use holdpoint::task::item::{Part, PartType};
 
 use super::alice;
 
@@ -21,4 +22,32 @@ pub async fn decides(
     answer: DecisionInput,
 ) {
     engine.decide(caller, request, answer, None).await.unwrap();
+}
+
+/// Writes a message to a task as Alice, who owns the task. Panics if the engine refuses the
+/// message.
+pub async fn alice_writes(engine: &Arc<Engine>, task: TaskId, message: MessageInput) {
+    let accepted = engine.message(&alice(), task, message, None).await;
+    accepted.unwrap();
+}
+
+/// Returns a message that does not supersede the work on the task.
+pub fn message(text: &str) -> MessageInput {
+    let items = vec![Part {
+        content_type: PartType::Text,
+        content: text.to_owned(),
+    }];
+    MessageInput {
+        items,
+        user_context: None,
+        supersede: false,
+    }
+}
+
+/// Returns a message that supersedes the work on the task.
+pub fn superseding(text: &str) -> MessageInput {
+    MessageInput {
+        supersede: true,
+        ..message(text)
+    }
 }

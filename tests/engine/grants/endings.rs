@@ -9,8 +9,8 @@ use holdpoint::task::grant::{GrantEnd, GrantScope};
 use macro_rules_attribute::apply;
 
 use super::super::approval_rights::{account, directory};
-use super::super::call_decisions::{last_open_request, message};
-use super::super::engine_harness::{alice, drive, person, whole};
+use super::super::call_decisions::last_open_request;
+use super::super::engine_harness::{alice_writes, drive, person, superseding, whole};
 use super::{
     LARGE, OFFER, TAG, answered, asks, grant, harness, hours, judgements, ran, remembered,
 };
@@ -22,11 +22,7 @@ async fn next_message_of_the_user_ends_what_was_remembered_for_the_task(fixture:
     let task = harness.stopped().await;
     answered(&harness, task, remembered(GrantScope::Task, hours(1))).await;
     ran(&harness, task, "/refund", 2).await;
-    harness
-        .engine(0)
-        .message(&alice(), task, message(), None)
-        .await
-        .unwrap();
+    alice_writes(&harness.engine(0), task, superseding("and now")).await;
     harness.run().await;
     asks(&harness, task, "/refund", 2).await;
     let row = grant(&harness).await;

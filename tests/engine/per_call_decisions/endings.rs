@@ -8,10 +8,10 @@ use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::status::{RequestStatus, TaskStatus};
 use macro_rules_attribute::apply;
 
-use super::super::call_decisions::{
-    approve, became, each, message, question, reject, reject_then, respond,
+use super::super::call_decisions::{approve, became, each, question, reject, reject_then, respond};
+use super::super::engine_harness::{
+    alice, alice_decides, alice_writes, rejects, superseding, whole,
 };
-use super::super::engine_harness::{alice, alice_decides, rejects, whole};
 use super::{FOUR, harness, held_calls, of_two, status};
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -106,7 +106,7 @@ async fn message_keeps_answered_calls_and_withdraws_the_rest(fixture: StoreFixtu
         (calls[2], respond("1")),
     ]);
     alice_decides(&api, request, some).await;
-    api.message(&alice(), task, message(), None).await.unwrap();
+    alice_writes(&api, task, superseding("and now")).await;
     harness.run().await;
     let expected = [
         Outcome::Withdrawn,

@@ -16,11 +16,13 @@ use holdpoint::task::status::{RequestStatus, TaskStatus};
 use macro_rules_attribute::apply;
 
 use super::super::damaged_journals::{CUT, GONE, damage};
-use super::super::engine_harness::{EngineHarness, alice, rejects, whole};
+use super::super::engine_harness::{
+    EngineHarness, alice, alice_writes, rejects, superseding, whole,
+};
 use super::super::two_replicas::{closed, place};
 use super::super::worker_steps::WorkerSteps as _;
 use super::harness::{
-    LEAF, People, Shape, TreeDriver, ended_as, handed_back, one_large, one_small, said, superseding,
+    LEAF, People, Shape, TreeDriver, ended_as, handed_back, one_large, one_small, said,
 };
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -183,9 +185,7 @@ async fn next_message_cancels_the_working_children_and_the_tree_goes_on(fixture:
             status: TaskStatus::Paused
         })
     );
-    api.message(&alice(), root, superseding("other.7"), None)
-        .await
-        .unwrap();
+    alice_writes(&api, root, superseding("other.7")).await;
     for row in harness
         .tree(root)
         .await

@@ -14,13 +14,13 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdpoint::engine::{DecisionBody, Engine, EngineParts, MessageInput, Settings};
+use holdpoint::engine::{DecisionBody, Engine, EngineParts, Settings};
 use holdpoint::model::{self, AnswerCall, Prompt};
 use holdpoint::store::{RequestRow, TaskFilter};
 use holdpoint::task::change::{Journal, TaskRow};
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::id::{CallId, TaskId};
-use holdpoint::task::item::{Fact, FinishReason, Outcome, Part, PartType, ToolResult};
+use holdpoint::task::item::{Fact, FinishReason, Outcome, ToolResult};
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::transcript::Message;
@@ -436,18 +436,6 @@ pub fn handed_back(journals: &BTreeMap<TaskId, Journal>, child: TaskId) -> Optio
 
 pub fn ended_as(journals: &BTreeMap<TaskId, Journal>, task: TaskId) -> Vec<Outcome> {
     super::super::engine_harness::outcomes(&journals[&task])
-}
-
-pub fn superseding(text: &str) -> MessageInput {
-    let items = vec![Part {
-        content_type: PartType::Text,
-        content: text.to_owned(),
-    }];
-    MessageInput {
-        items,
-        user_context: None,
-        supersede: true,
-    }
 }
 
 /// A long time without an answer to a request, yet shorter than the time to the request's deadline.

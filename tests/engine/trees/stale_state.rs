@@ -19,14 +19,13 @@ use macro_rules_attribute::apply;
 use super::super::call_decisions::edit;
 use super::super::damaged_journals::{GONE, damage};
 use super::super::engine_harness::{
-    EngineHarness, alice, alice_decides, drive, outcomes, rejects, whole,
+    EngineHarness, alice, alice_decides, alice_writes, drive, outcomes, rejects, superseding, whole,
 };
 use super::super::stored_prompts::thinks;
 use super::super::worker_steps::WorkerSteps as _;
 use super::endings::looked_after;
 use super::harness::{
     LEAF, People, Shape, TreeDriver, hands_on, one_large, one_small, refund, said, speaks,
-    superseding,
 };
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -349,10 +348,7 @@ async fn unreadable_conversation_is_begun_anew_and_its_calls_are_held(fixture: S
         };
         assert_eq!(harness.row(root).await.status, TaskStatus::Completed);
         damage(&harness.fixture, leaf, GONE, which).await;
-        EngineHarness::like(&parts, 0)
-            .message(&alice(), root, superseding("more"), None)
-            .await
-            .unwrap();
+        alice_writes(&EngineHarness::like(&parts, 0), root, superseding("more")).await;
         looked_after(&harness, &parts, root).await;
         // The refund of the next leaf is held although a rule allows it, because the effects of
         // the damaged leaf are unknown.

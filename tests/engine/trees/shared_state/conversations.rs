@@ -7,9 +7,9 @@ use macro_rules_attribute::apply;
 
 use super::super::crashes::drive_and_crash;
 use super::super::harness::{
-    LEAF, People, Shape, TreeDriver, ended_as, hands_on, one_large, said, speaks, superseding,
+    LEAF, People, Shape, TreeDriver, ended_as, hands_on, one_large, said, speaks,
 };
-use crate::engine::engine_harness::{EngineHarness, alice};
+use crate::engine::engine_harness::{EngineHarness, alice_writes, superseding};
 use crate::store::store_fixture::{StoreFixture, both};
 
 /// Returns the number of the model's answer to this prompt. The first answer after the last message
@@ -148,9 +148,7 @@ async fn next_message_continues_the_sub_agents_conversation(fixture: StoreFixtur
         panic!("one leaf")
     };
     let api = EngineHarness::like(&parts, 0);
-    api.message(&alice(), root, superseding("more"), None)
-        .await
-        .unwrap();
+    alice_writes(&api, root, superseding("more")).await;
     TreeDriver::of(&harness, &parts, root)
         .drive(usize::MAX)
         .await;
