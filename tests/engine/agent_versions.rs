@@ -248,12 +248,8 @@ async fn tool_with_a_changed_target_is_asked_about_anew(fixture: StoreFixture) {
     let (waiting, task) = (harness.held().await, approved(&harness).await);
     harness.configure(|yaml| yaml.replace("{tool}/refund", "{tool}/elsewhere"));
     harness.run().await;
-    let [(_, RequestKind::Approval)] = harness.open(task).await[..] else {
-        panic!("it is asked anew")
-    };
-    let [(request, RequestKind::Approval)] = harness.open(waiting).await[..] else {
-        panic!("one is open")
-    };
+    harness.only_request(task, RequestKind::Approval).await;
+    let request = harness.only_request(waiting, RequestKind::Approval).await;
     let answered = harness
         .engine(0)
         .decide(&alice(), request, whole(Action::Approve, None), None)

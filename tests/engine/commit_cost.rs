@@ -23,9 +23,7 @@ async fn until(harness: &EngineHarness, task: TaskId, status: TaskStatus) {
 async fn cycle(harness: &EngineHarness, engine: &Arc<Engine>) {
     let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
     until(harness, task, TaskStatus::Paused).await;
-    let [(request, _)] = harness.open(task).await[..] else {
-        panic!("one is open")
-    };
+    let (request, _) = harness.only_open(task).await;
     alice_decides(engine, request, whole(Action::Approve, None)).await;
     until(harness, task, TaskStatus::Completed).await;
 }

@@ -73,9 +73,7 @@ pub(super) async fn fill(harness: &EngineHarness, task: TaskId, response: &Value
 }
 
 pub(super) async fn approve(harness: &EngineHarness, task: TaskId) {
-    let [(request, RequestKind::Approval)] = harness.open(task).await[..] else {
-        panic!("an approval is open")
-    };
+    let request = harness.only_request(task, RequestKind::Approval).await;
     harness
         .engine(0)
         .decide(&person("bob"), request, whole(Action::Approve, None), None)

@@ -37,9 +37,7 @@ pub const GONE: &str = "delete from agent_task_item";
 /// Copies the open request of the task `count` times. The deadline of each copy is a microsecond
 /// earlier than the deadline of the request.
 async fn copy_request(harness: &EngineHarness, task: TaskId, count: usize) {
-    let [(request, _)] = harness.open(task).await[..] else {
-        panic!("one is open")
-    };
+    let (request, _) = harness.only_open(task).await;
     let request = harness.fixture.literal(request.0);
     let columns = "task_id, seq, root_task_id, tenant, kind, status, required, created_at";
     let copies = (0..count).map(|_| {
@@ -172,9 +170,7 @@ async fn unreadable_request_found_by_an_inbox_is_removed_in_the_next_round(fixtu
 async fn unreadable_task_found_by_a_decision_fails_and_runs_nothing(fixture: StoreFixture) {
     let harness = EngineHarness::new(fixture, LARGE).await;
     let task = harness.held().await;
-    let [(request, _)] = harness.open(task).await[..] else {
-        panic!("one is open")
-    };
+    let (request, _) = harness.only_open(task).await;
     damage(&harness.fixture, task, CUT, "type = 'judged'").await;
     let engine = harness.engine(4);
     let answered = engine

@@ -56,9 +56,7 @@ async fn task_with_request(harness: &EngineHarness, kind: RequestKind) -> (TaskI
         harness.run().await;
     }
     harness.tool.answers(200, "paid");
-    let [(request, known)] = harness.open(task).await[..] else {
-        panic!("one is open")
-    };
+    let (request, known) = harness.only_open(task).await;
     assert_eq!(known, kind);
     (task, request)
 }
@@ -129,9 +127,7 @@ async fn asked_first(harness: &EngineHarness, task: TaskId) {
     harness.script(|_| panic!("the model is asked too early"));
     harness.later();
     harness.run().await;
-    let [(request, RequestKind::Reconcile)] = harness.open(task).await[..] else {
-        panic!("it is asked about")
-    };
+    let request = harness.only_request(task, RequestKind::Reconcile).await;
     harness.script(|_| Ok(super::engine_harness::turn(&[])));
     let paid = whole(Action::Respond, Some(Value::from("it was paid")));
     alice_decides(&harness.engine(0), request, paid).await;

@@ -1,6 +1,7 @@
 //! A harness of engines that run no workers. A test holds the drivers, polls them as often as it
 //! needs, and drops them.
 
+mod readings;
 mod steps;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

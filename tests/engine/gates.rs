@@ -175,9 +175,7 @@ async fn until_open(harness: &EngineHarness, task: TaskId, kind: RequestKind) {
 /// Sends a rejection of the only request of a call whose tool has changed. Asserts that the engine
 /// refuses the rejection, and waits until a new request is open.
 async fn reject_in_vain(harness: &EngineHarness, engine: &Arc<Engine>, task: TaskId) {
-    let [(request, _)] = harness.open(task).await[..] else {
-        panic!("one request")
-    };
+    let (request, _) = harness.only_open(task).await;
     let answer = whole(Action::Reject, None);
     let refused = engine.decide(&alice(), request, answer, None).await;
     assert!(refused.is_err());
@@ -216,9 +214,7 @@ async fn driven_until(
 }
 
 async fn approve(harness: &EngineHarness, engine: &Arc<Engine>, task: TaskId) {
-    let [(request, _)] = harness.open(task).await[..] else {
-        panic!("one request")
-    };
+    let (request, _) = harness.only_open(task).await;
     alice_decides(engine, request, whole(Action::Approve, None)).await;
 }
 
@@ -353,9 +349,7 @@ async fn gate_that_was_removed_fails_its_open_calls(fixture: StoreFixture) {
     let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
     harness.configure(|yaml| yaml.replace(GATE, ""));
     let without = harness.engine(8);
-    let [(request, _)] = harness.open(task).await[..] else {
-        panic!("one request")
-    };
+    let (request, _) = harness.only_open(task).await;
     let decided = without
         .decide(&alice(), request, whole(Action::Approve, None), None)
         .await;

@@ -378,9 +378,7 @@ async fn model_removed_during_a_call_still_asks_for_its_outcome(fixture: StoreFi
     });
     harness.later();
     drive(&without).await;
-    let [(_, RequestKind::Reconcile)] = harness.open(task).await[..] else {
-        panic!("it is asked about")
-    };
+    harness.only_request(task, RequestKind::Reconcile).await;
     harness.answer_all(&without, task).await;
     harness.until_stopped(task).await;
     let row = harness.journal(task).await.row;
@@ -404,9 +402,7 @@ async fn asked_about_first(harness: &EngineHarness, task: TaskId) {
     harness.engine(0).retry(&alice(), task, None).await.unwrap();
     harness.later();
     harness.run().await;
-    let [(_, RequestKind::Reconcile)] = harness.open(task).await[..] else {
-        panic!("it is asked about")
-    };
+    harness.only_request(task, RequestKind::Reconcile).await;
     harness.finish(task).await;
     let journal = harness.journal(task).await;
     assert_eq!(

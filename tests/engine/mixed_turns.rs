@@ -229,9 +229,7 @@ async fn credential_that_is_sent_is_the_one_of_the_answer_that_counts(fixture: S
     let mut whole_answers = 0;
     for polls in 1.. {
         let task = harness.held().await;
-        let [(request, RequestKind::Credentials)] = harness.open(task).await[..] else {
-            panic!("one is open")
-        };
+        let request = harness.only_request(task, RequestKind::Credentials).await;
         let api = harness.engine(0);
         let mut left = polls;
         let first = polled(

@@ -164,9 +164,7 @@ async fn removed_agent_fails_a_running_task_but_a_canceled_one_stays_canceled(
     let (approved, expired) = (harness.held().await, harness.held().await);
     harness.configure(|yaml| yaml.replace("  billing:", "  other:"));
     let api = harness.engine(0);
-    let [(request, RequestKind::Approval)] = harness.open(approved).await[..] else {
-        panic!("one is open")
-    };
+    let request = harness.only_request(approved, RequestKind::Approval).await;
     // The configuration no longer has the agent or its tools, so the tool in the request does
     // not exist.
     let answered = api

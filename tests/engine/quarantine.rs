@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use holdpoint::task::decision::Action;
-use holdpoint::task::id::{RequestId, TaskId};
+use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{Fact, Item};
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
@@ -31,15 +31,8 @@ async fn harness(fixture: StoreFixture, turns: u32, status: u16) -> EngineHarnes
     harness
 }
 
-async fn only_open_request(harness: &EngineHarness, task: TaskId) -> (RequestId, RequestKind) {
-    let [only] = harness.open(task).await[..] else {
-        panic!("one is open: {:#?}", harness.journal(task).await.items)
-    };
-    only
-}
-
 async fn answered(harness: &EngineHarness, task: TaskId, action: Action) {
-    let (request, kind) = only_open_request(harness, task).await;
+    let (request, kind) = harness.only_open(task).await;
     let result =
         (action == Action::Respond && kind == RequestKind::Reconcile).then(|| "it was paid".into());
     alice_decides(&harness.engine(0), request, whole(action, result)).await;
@@ -60,10 +53,7 @@ async fn reason(harness: &EngineHarness, task: TaskId) -> String {
 /// Checks that `paid` calls were executed and that the next call is held, although a rule allows
 /// it.
 async fn is_held(harness: &EngineHarness, task: TaskId, paid: usize) {
-    assert_eq!(
-        only_open_request(harness, task).await.1,
-        RequestKind::Approval
-    );
+    assert_eq!(harness.only_open(task).await.1, RequestKind::Approval);
     assert_eq!(harness.executions(task, "/refund"), paid);
     assert_eq!(harness.status(task).await, TaskStatus::Paused);
 }
@@ -131,7 +121,7 @@ async fn edit_that_approves_nothing_keeps_the_judgement_with_the_reason_of_the_q
         .unwrap();
     harness.run().await;
     assert_ne!(
-        only_open_request(&harness, task).await.0,
+        harness.only_open(task).await.0,
         request,
         "others are asked about the edited call"
     );
@@ -186,10 +176,7 @@ async fn decision_about_an_unknown_call_lifts_the_quarantine(fixture: StoreFixtu
     for action in [Action::Respond, Action::Reject] {
         let harness = &harness(StoreFixture::like(&fixture).await, 2, 502).await;
         let task = harness.stopped().await;
-        assert_eq!(
-            only_open_request(harness, task).await.1,
-            RequestKind::Reconcile
-        );
+        assert_eq!(harness.only_open(task).await.1, RequestKind::Reconcile);
         harness.tool.answers(200, "paid");
         answered(harness, task, action).await;
         assert_eq!(harness.status(task).await, TaskStatus::Completed);
@@ -223,7 +210,7 @@ async fn quarantine_outlives_a_cancel_and_a_message(fixture: StoreFixture) {
     harness.run().await;
     is_held(&harness, task, 1).await;
     // A person's rejection ends the quarantine, as an approval does.
-    let (request, _) = only_open_request(&harness, task).await;
+    let (request, _) = harness.only_open(task).await;
     alice_decides(
         &api,
         request,
@@ -305,7 +292,7 @@ async fn edit_that_other_people_must_approve_leaves_the_tool_in_quarantine(fixtu
     alice_decides(&harness.engine(0), request, each([(call[0], large)])).await;
     harness.run().await;
     assert_ne!(
-        only_open_request(&harness, task).await.0,
+        harness.only_open(task).await.0,
         request,
         "the rule of large refunds asks Bob"
     );

@@ -68,9 +68,7 @@ async fn doubtful(fixture: StoreFixture, approvers: &str) -> (EngineHarness, Tas
     harness.tool.answers(502, "");
     let task = harness.held().await;
     let api = harness.engine(0);
-    let [(request, RequestKind::Approval)] = harness.open(task).await[..] else {
-        panic!("one is open")
-    };
+    let request = harness.only_request(task, RequestKind::Approval).await;
     for user in ["alice", "bob"] {
         if harness.status(task).await == TaskStatus::Paused {
             decides(&api, &person(user), request, whole(Action::Approve, None)).await;
@@ -78,9 +76,7 @@ async fn doubtful(fixture: StoreFixture, approvers: &str) -> (EngineHarness, Tas
     }
     harness.run().await;
     harness.tool.answers(200, "paid");
-    let [(doubt, RequestKind::Reconcile)] = harness.open(task).await[..] else {
-        panic!("a reconcile is open")
-    };
+    let doubt = harness.only_request(task, RequestKind::Reconcile).await;
     (harness, task, doubt)
 }
 
@@ -262,9 +258,7 @@ async fn two_required_approvals_must_come_from_two_people(fixture: StoreFixture)
         )
     });
     let task = harness.held().await;
-    let [(request, _)] = harness.open(task).await[..] else {
-        panic!("one is open")
-    };
+    let (request, _) = harness.only_open(task).await;
     let api = harness.engine(0);
     alice_decides(&api, request, whole(Action::Approve, None)).await;
     for again in [Action::Approve, Action::Reject] {

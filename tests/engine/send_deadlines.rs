@@ -315,9 +315,7 @@ async fn call_in_flight_on_another_replica_is_not_asked_about_before_its_time_is
     );
     harness.fixture.forward(Duration::from_mins(1));
     harness.run().await;
-    let [(_, RequestKind::Reconcile)] = harness.open(task).await[..] else {
-        panic!("it is asked about")
-    };
+    harness.only_request(task, RequestKind::Reconcile).await;
     harness.tool.open();
     join(slow).await;
     assert_eq!(harness.executions(task, "/refund"), 1);

@@ -181,9 +181,7 @@ async fn changed_effect_is_journaled_before_the_call_is_sent(fixture: StoreFixtu
     harness.tool.answers(502, "");
     for _ in 0..2 {
         harness.run().await;
-        let [(_, RequestKind::Reconcile)] = harness.open(task).await[..] else {
-            panic!("it is asked about")
-        };
+        harness.only_request(task, RequestKind::Reconcile).await;
         harness.answer_all(&harness.engine(0), task).await;
     }
     let journal = harness.journal(task).await;

@@ -112,9 +112,7 @@ async fn request_with_a_changed_byte_takes_no_answer(fixture: StoreFixture) {
         let task = harness.held().await;
         let (was, is) = flipped(&first_call_of_request(&harness, task).await).swap_remove(at);
         rewrite(&harness.fixture, task, "intervention_requested", &was, &is).await;
-        let [(request, _)] = harness.open(task).await[..] else {
-            panic!("one is open")
-        };
+        let (request, _) = harness.only_open(task).await;
         let answered = api
             .decide(&alice(), request, whole(Action::Approve, None), None)
             .await;
@@ -152,9 +150,7 @@ async fn agent_version_that_differs_from_its_digest_drives_nothing(fixture: Stor
             "{damage}"
         );
     }
-    let [(request, _)] = harness.open(waiting).await[..] else {
-        panic!("one is open")
-    };
+    let (request, _) = harness.only_open(waiting).await;
     let answered = harness
         .engine(0)
         .decide(&alice(), request, whole(Action::Approve, None), None)

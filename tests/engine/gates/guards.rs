@@ -279,9 +279,7 @@ async fn approval_after_a_rejection_of_an_equal_call_lets_the_approved_call_run(
         assert_ne!(approved, rejected);
         abort(waiting).await;
         let no = async || {
-            let [(request, _)] = harness.open(rejected).await[..] else {
-                panic!("one request")
-            };
+            let (request, _) = harness.only_open(rejected).await;
             alice_decides(&engine, request, whole(Action::Reject, None)).await;
         };
         if approved_last {

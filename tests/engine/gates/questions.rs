@@ -137,9 +137,7 @@ async fn questioned(harness: &EngineHarness, engine: &Arc<Engine>, proposal: &Pr
 }
 
 async fn answer(harness: &EngineHarness, engine: &Arc<Engine>, task: TaskId, with: DecisionInput) {
-    let [(request, _)] = harness.open(task).await[..] else {
-        panic!("one request")
-    };
+    let (request, _) = harness.only_open(task).await;
     alice_decides(engine, request, with).await;
 }
 

@@ -64,9 +64,7 @@ async fn report_after_a_persons_answer_is_kept_as_a_late_result(fixture: StoreFi
         assert!(asks(&engine, &bash(LONG)).await.permit.is_some());
         harness.fixture.forward(Duration::from_mins(11));
         driven(&engine).await;
-        let [(request, RequestKind::Reconcile)] = harness.open(task).await[..] else {
-            panic!("one reconcile request")
-        };
+        let request = harness.only_request(task, RequestKind::Reconcile).await;
         alice_decides(&engine, request, said).await;
         let has_ended = async || harness.status(task).await.is_terminal();
         until("the call has ended", has_ended).await;

@@ -1,0 +1,24 @@
+//! What the tests of the engine read of a task.
+
+use holdpoint::task::id::{RequestId, TaskId};
+use holdpoint::task::request::RequestKind;
+
+use super::EngineHarness;
+
+impl EngineHarness {
+    /// Returns the only open request of a task. Panics unless exactly one is open.
+    pub async fn only_open(&self, task: TaskId) -> (RequestId, RequestKind) {
+        let [only] = self.open(task).await[..] else {
+            panic!("one is open: {:#?}", self.journal(task).await.items)
+        };
+        only
+    }
+
+    /// Returns the only open request of a task. Panics unless exactly one is open and is of this
+    /// kind.
+    pub async fn only_request(&self, task: TaskId, kind: RequestKind) -> RequestId {
+        let (request, known) = self.only_open(task).await;
+        assert_eq!(known, kind);
+        request
+    }
+}
