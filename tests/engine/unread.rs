@@ -127,16 +127,7 @@ async fn open_request_of_a_task_that_ends_unread_is_withdrawn(fixture: StoreFixt
 
 #[apply(both)]
 async fn sub_agent_that_ends_unread_has_failed_and_its_caller_goes_on(fixture: StoreFixture) {
-    let harness = EngineHarness::of_trees(
-        fixture,
-        Shape {
-            depth: 2,
-            children: 2,
-            wide: 0,
-        },
-        one_large,
-    )
-    .await;
+    let harness = EngineHarness::of_trees(fixture, Shape::branched(2, 2), one_large).await;
     let parts = harness.parts(0);
     let root = harness.grown(&parts).await;
     let [first, second] = &harness.asked_by_tree(root).await[..] else {
@@ -173,16 +164,7 @@ async fn sub_agent_that_ends_unread_has_failed_and_its_caller_goes_on(fixture: S
 
 #[apply(both)]
 async fn sub_agents_of_a_task_that_ends_unread_are_canceled(fixture: StoreFixture) {
-    let harness = EngineHarness::of_trees(
-        fixture,
-        Shape {
-            depth: 2,
-            children: 2,
-            wide: 0,
-        },
-        one_large,
-    )
-    .await;
+    let harness = EngineHarness::of_trees(fixture, Shape::branched(2, 2), one_large).await;
     let parts = harness.parts(0);
     let root = harness.grown(&parts).await;
     died(&harness, root, DEATHS).await;

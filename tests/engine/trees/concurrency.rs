@@ -295,16 +295,7 @@ async fn child_held_for_days_goes_on_beside_a_long_finished_sibling(fixture: Sto
 
 #[apply(both)]
 async fn unanswered_request_of_a_child_expires_and_the_tree_goes_on(fixture: StoreFixture) {
-    let harness = EngineHarness::of_trees(
-        fixture,
-        Shape {
-            depth: 2,
-            children: 2,
-            wide: 0,
-        },
-        one_large,
-    )
-    .await;
+    let harness = EngineHarness::of_trees(fixture, Shape::branched(2, 2), one_large).await;
     let parts = harness.parts(0);
     let root = harness.grown(&parts).await;
     assert_eq!(harness.asked_by_tree(root).await.len(), 2);
@@ -370,16 +361,7 @@ async fn parent_that_dies_after_the_end_of_a_child_loses_nothing(fixture: StoreF
 
 #[apply(both)]
 async fn request_of_a_child_names_its_agent_path_and_its_root(fixture: StoreFixture) {
-    let harness = EngineHarness::of_trees(
-        fixture,
-        Shape {
-            depth: 3,
-            children: 1,
-            wide: 0,
-        },
-        one_large,
-    )
-    .await;
+    let harness = EngineHarness::of_trees(fixture, Shape::branched(3, 1), one_large).await;
     let parts = harness.parts(0);
     let root = harness.grown(&parts).await;
     let [request] = &harness.asked_by_tree(root).await[..] else {

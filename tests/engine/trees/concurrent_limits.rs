@@ -54,16 +54,7 @@ async fn three_children_that_ask_at_once_keep_the_limit_of_model_calls(fixture: 
 
 #[apply(both)]
 async fn three_children_that_start_tasks_at_once_keep_the_limit_of_tasks(fixture: StoreFixture) {
-    let mut harness = EngineHarness::of_trees(
-        fixture,
-        Shape {
-            depth: 2,
-            children: 3,
-            wide: 0,
-        },
-        one_small,
-    )
-    .await;
+    let mut harness = EngineHarness::of_trees(fixture, Shape::branched(2, 3), one_small).await;
     let limits = "sub_agents: [mid], limits: { max_tasks: 4, max_model_calls: 100 }";
     harness.configure(|yaml| yaml.replace("sub_agents: [mid]", limits));
     let root = harness.grown(&harness.parts(0)).await;

@@ -21,31 +21,11 @@ use crate::support::repetitions;
 /// Shapes of trees with one, two and three levels of sub-agents. In every second shape, one agent
 /// starts three children. All other agents start one child.
 const SHAPES: [Shape; 6] = [
-    Shape {
-        depth: 1,
-        children: 1,
-        wide: 0,
-    },
-    Shape {
-        depth: 1,
-        children: 3,
-        wide: 0,
-    },
-    Shape {
-        depth: 2,
-        children: 1,
-        wide: 0,
-    },
-    Shape {
-        depth: 2,
-        children: 3,
-        wide: 0,
-    },
-    Shape {
-        depth: 3,
-        children: 1,
-        wide: 0,
-    },
+    Shape::branched(1, 1),
+    Shape::branched(1, 3),
+    Shape::branched(2, 1),
+    Shape::branched(2, 3),
+    Shape::branched(3, 1),
     Shape {
         depth: 3,
         children: 3,

@@ -27,11 +27,7 @@ use super::harness::{
 use crate::store::store_fixture::{StoreFixture, both};
 
 /// A boss with two branches. Each branch is a `mid` and a leaf.
-const FORK: Shape = Shape {
-    depth: 2,
-    children: 2,
-    wide: 0,
-};
+const FORK: Shape = Shape::branched(2, 2);
 
 const DAMAGES: [(&str, &str); 3] = [(CUT, "seq = 2"), (GONE, "seq = 2"), (GONE, "seq > 0")];
 

@@ -59,8 +59,14 @@ pub type LeafScript = fn(task: &str, turn: u32) -> Vec<(String, String)>;
 impl Shape {
     /// Returns the shape of a tree in which the root's agent (`boss`) starts this many leaves.
     pub fn flat(children: usize) -> Self {
+        Self::branched(1, children)
+    }
+
+    /// Returns the shape of a tree in which the root's agent (`boss`) starts this many branches. A
+    /// branch has one task on each of the `depth` levels.
+    pub const fn branched(depth: usize, children: usize) -> Self {
         Self {
-            depth: 1,
+            depth,
             children,
             wide: 0,
         }

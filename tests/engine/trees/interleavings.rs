@@ -26,11 +26,7 @@ use crate::support::repetitions;
 
 /// A tree whose root's agent (`boss`) starts two tasks of the agent `mid`. Each of these starts one
 /// leaf.
-const FORK: Shape = Shape {
-    depth: 2,
-    children: 2,
-    wide: 0,
-};
+const FORK: Shape = Shape::branched(2, 2);
 
 /// Scripts two leaves, which both call `lookup` and `refund` in their first turn. Only the refund
 /// of the second leaf needs an approval.

@@ -48,16 +48,7 @@ async fn last_result(harness: &EngineHarness, task: TaskId) -> String {
 
 #[apply(both)]
 async fn requests_beyond_the_limit_of_a_tree_open_as_others_are_answered(fixture: StoreFixture) {
-    let mut harness = EngineHarness::of_trees(
-        fixture,
-        Shape {
-            depth: 2,
-            children: 3,
-            wide: 0,
-        },
-        one_large,
-    )
-    .await;
+    let mut harness = EngineHarness::of_trees(fixture, Shape::branched(2, 3), one_large).await;
     harness.configure(|yaml| {
         yaml.replace(
             "sub_agents: [mid]",
@@ -120,34 +111,14 @@ async fn requests_beyond_the_limit_of_a_tree_open_as_others_are_answered(fixture
 
 #[apply(both)]
 async fn tree_stays_within_its_width_depth_and_size_limits(fixture: StoreFixture) {
-    let deep = Shape {
-        depth: 2,
-        children: 1,
-        wide: 0,
-    };
+    let deep = Shape::branched(2, 1);
     for (shape, limit, tasks) in [
         (Shape::flat(3), "max_children: 2", 3),
         (deep, "max_depth: 1", 2),
         (Shape::flat(3), "max_tasks: 2", 3),
-        (
-            Shape {
-                depth: 3,
-                children: 1,
-                wide: 0,
-            },
-            "max_tasks: 2",
-            3,
-        ),
+        (Shape::branched(3, 1), "max_tasks: 2", 3),
         // Two agents try to start one more task each, simultaneously.
-        (
-            Shape {
-                depth: 2,
-                children: 2,
-                wide: 0,
-            },
-            "max_tasks: 3",
-            4,
-        ),
+        (Shape::branched(2, 2), "max_tasks: 3", 4),
     ] {
         let (harness, root) = limited(&fixture, shape, limit).await;
         let journals = harness.checked_journals(root).await;

@@ -110,11 +110,7 @@ async fn parent_that_fails_beside_waiting_children_cancels_them_and_a_retry_goes
 
 #[apply(both)]
 async fn child_whose_model_fails_is_a_failed_call_and_its_sibling_goes_on(fixture: StoreFixture) {
-    let shape = Shape {
-        depth: 2,
-        children: 2,
-        wide: 0,
-    };
+    let shape = Shape::branched(2, 2);
     let harness = EngineHarness::of_trees(fixture, shape, one_small).await;
     harness.script_by_name(move |name, prompt| {
         let fallen = name == LEAF && said(prompt).starts_with("go.1");
