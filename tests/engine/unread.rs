@@ -12,7 +12,7 @@ use macro_rules_attribute::apply;
 
 use super::damaged_journals::{CUT, damage};
 use super::engine_harness::{EngineHarness, outcomes};
-use super::trees::harness::{People, Shape, TreeDriver, one_large};
+use super::trees::harness::{People, Shape, one_large};
 use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -145,9 +145,7 @@ async fn sub_agent_that_ends_unread_has_failed_and_its_caller_goes_on(fixture: S
         (above.status, above.busy, top.status, top.busy),
         (TaskStatus::Running, 1, TaskStatus::Running, 1)
     );
-    TreeDriver::of(&harness, &parts, root)
-        .drive(usize::MAX)
-        .await;
+    harness.drive_tree(&parts, root).await;
     assert_eq!(harness.row(mid).await.status, TaskStatus::Completed);
     harness
         .answer_one(&EngineHarness::like(&parts, 0), second, People::Approve)
@@ -174,9 +172,7 @@ async fn sub_agents_of_a_task_that_ends_unread_are_canceled(fixture: StoreFixtur
     drivers.pop().unwrap().await;
     let row = harness.row(root).await;
     assert_eq!((row.status, row.error.map(|error| error.code)), UNREAD);
-    TreeDriver::of(&harness, &parts, root)
-        .drive(usize::MAX)
-        .await;
+    harness.drive_tree(&parts, root).await;
     for row in harness
         .tree(root)
         .await

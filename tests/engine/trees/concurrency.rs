@@ -117,11 +117,7 @@ async fn three_held_children_are_decided_in_any_order_without_disturbing_sibling
                 TaskStatus::Running,
                 "something of its tree is about to run"
             );
-            assert!(
-                TreeDriver::of(&harness, &parts, root)
-                    .drive(usize::MAX)
-                    .await
-            );
+            harness.drive_tree(&parts, root).await;
             assert_eq!(harness.row(child).await.status, TaskStatus::Completed);
             let after: Vec<_> = join_all(left.iter().map(|other| harness.row(other.task_id))).await;
             assert_eq!(before, after, "{order:?}");
@@ -223,9 +219,7 @@ async fn child_held_twice_is_asked_about_twice_and_its_siblings_once(fixture: St
         panic!("two are open")
     };
     harness.answer_one(&api, one, People::Approve).await;
-    TreeDriver::of(&harness, &parts, root)
-        .drive(usize::MAX)
-        .await;
+    harness.drive_tree(&parts, root).await;
     let second = harness.asked_by_tree(root).await;
     assert_eq!(
         (second.len(), &second[0]),
@@ -238,17 +232,13 @@ async fn child_held_twice_is_asked_about_twice_and_its_siblings_once(fixture: St
         (one.task_id, TaskStatus::Paused)
     );
     harness.answer_one(&api, &second[1], People::Approve).await;
-    TreeDriver::of(&harness, &parts, root)
-        .drive(usize::MAX)
-        .await;
+    harness.drive_tree(&parts, root).await;
     assert_eq!(
         harness.asked_by_tree(root).await,
         std::slice::from_ref(other)
     );
     harness.answer_one(&api, other, People::Approve).await;
-    TreeDriver::of(&harness, &parts, root)
-        .drive(usize::MAX)
-        .await;
+    harness.drive_tree(&parts, root).await;
     let journals = harness.checked_journals(root).await;
     assert_eq!(journals[&root].row.status, TaskStatus::Completed);
     assert_eq!(harness.executions(one.task_id, "/refund"), 2);
@@ -278,9 +268,7 @@ async fn child_held_for_days_goes_on_beside_a_long_finished_sibling(fixture: Sto
     harness
         .answer_one(&EngineHarness::like(&parts, 0), request, People::Approve)
         .await;
-    TreeDriver::of(&harness, &parts, root)
-        .drive(usize::MAX)
-        .await;
+    harness.drive_tree(&parts, root).await;
     assert_eq!(
         harness.checked_journals(root).await[&root].row.status,
         TaskStatus::Completed,
@@ -307,9 +295,7 @@ async fn unanswered_request_of_a_child_expires_and_the_tree_goes_on(fixture: Sto
         assert!(closed > 0);
         expired += closed;
     }
-    TreeDriver::of(&harness, &parts, root)
-        .drive(usize::MAX)
-        .await;
+    harness.drive_tree(&parts, root).await;
     let journals = harness.checked_journals(root).await;
     assert_eq!(
         journals[&root].row.status,

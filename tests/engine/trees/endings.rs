@@ -34,13 +34,13 @@ const DAMAGES: [(&str, &str); 3] = [(CUT, "seq = 2"), (GONE, "seq = 2"), (GONE, 
 /// Drives the tree and runs rounds of a worker, often enough that nothing is left to do.
 pub(super) async fn looked_after(harness: &EngineHarness, parts: &EngineParts, root: TaskId) {
     for _ in 0..6 {
-        TreeDriver::of(harness, parts, root).drive(usize::MAX).await;
+        harness.drive_tree(parts, root).await;
         // `round` ends each task that was reported as unreadable: the task is then `Failed`.
         let engine = EngineHarness::like(parts, 0);
         engine.round().await.unwrap();
     }
     harness.later();
-    TreeDriver::of(harness, parts, root).drive(usize::MAX).await;
+    harness.drive_tree(parts, root).await;
 }
 
 async fn ended(harness: &EngineHarness, task: TaskId) -> (TaskStatus, Option<FailureCode>) {
@@ -364,9 +364,7 @@ async fn approved_but_unstarted_call_of_a_child_is_asked_about_after_a_restore(
         .answer_one(&EngineHarness::like(&parts, 0), first, People::Approve)
         .await;
     assert_eq!(harness.fixture.numbers(DOUBT).await.unwrap().len(), 1);
-    TreeDriver::of(&harness, &parts, root)
-        .drive(usize::MAX)
-        .await;
+    harness.drive_tree(&parts, root).await;
     assert!(
         harness.tool.ledger().is_empty(),
         "the call may have run already"
@@ -401,9 +399,7 @@ async fn payment_of_a_sub_agent_lost_in_a_restore_is_not_repeated_by_a_rule(fixt
     // No driver has run, so the journal has only the user's message. A restore that loses all later
     // work of the sub-agents leaves the same journal.
     assert_eq!(harness.fixture.numbers(DOUBT).await.unwrap().len(), 1);
-    TreeDriver::of(&harness, &parts, root)
-        .drive(usize::MAX)
-        .await;
+    harness.drive_tree(&parts, root).await;
     assert!(
         harness.tool.ledger().is_empty(),
         "no rule allows the call: {}",

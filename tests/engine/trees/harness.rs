@@ -286,6 +286,11 @@ impl EngineHarness {
         driver.root
     }
 
+    /// Drives a tree until nothing can be driven.
+    pub async fn drive_tree(&self, parts: &EngineParts, root: TaskId) {
+        assert!(TreeDriver::of(self, parts, root).drive(usize::MAX).await);
+    }
+
     pub async fn answer_tree(&self, engine: &Arc<Engine>, root: TaskId, people: People) {
         for request in self.asked_by_tree(root).await {
             self.answer_one(engine, &request, people).await;
@@ -333,7 +338,7 @@ impl EngineHarness {
         let api = Self::like(parts, 0);
         for _ in 0..40 {
             self.later();
-            TreeDriver::of(self, parts, root).drive(usize::MAX).await;
+            self.drive_tree(parts, root).await;
             match self.row(root).await.status {
                 TaskStatus::Running => {}
                 TaskStatus::Paused => self.answer_tree(&api, root, people).await,

@@ -60,7 +60,7 @@ impl Meanwhile {
         let root = driver.root;
         if self == Self::Takeover {
             harness.later();
-            TreeDriver::of(harness, parts, root).drive(usize::MAX).await;
+            harness.drive_tree(parts, root).await;
             return None;
         }
         let branch = harness.of_agent(root, "mid").await.first().copied();

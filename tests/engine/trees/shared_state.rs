@@ -19,7 +19,7 @@ use macro_rules_attribute::apply;
 use super::super::engine_harness::{EngineHarness, outcomes};
 use super::super::two_replicas::place;
 use super::harness::{
-    LEAF, People, Shape, TreeDriver, ended_as, hands_on, one_large, one_small, refund, said, speaks,
+    LEAF, People, Shape, ended_as, hands_on, one_large, one_small, refund, said, speaks,
 };
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -91,9 +91,7 @@ async fn requests_beyond_the_limit_of_a_tree_open_as_others_are_answered(fixture
             seen += 1;
         }
         harness.later();
-        TreeDriver::of(&harness, &parts, root)
-            .drive(usize::MAX)
-            .await;
+        harness.drive_tree(&parts, root).await;
         assert!(seen <= 24, "a request was opened twice");
         if seen < 4 {
             assert_eq!(harness.asked_by_tree(root).await.len(), 20);
@@ -202,9 +200,7 @@ async fn rejection_in_one_child_holds_for_its_sibling(fixture: StoreFixture) {
     harness
         .answer_tree(&EngineHarness::like(&parts, 0), root, People::Reject)
         .await;
-    TreeDriver::of(&harness, &parts, root)
-        .drive(usize::MAX)
-        .await;
+    harness.drive_tree(&parts, root).await;
     let journals = harness.checked_journals(root).await;
     assert_eq!(
         (journals.len(), journals[&root].row.status),

@@ -24,9 +24,7 @@ use super::super::engine_harness::{
 use super::super::stored_prompts::thinks;
 use super::super::worker_steps::WorkerSteps as _;
 use super::endings::looked_after;
-use super::harness::{
-    LEAF, People, Shape, TreeDriver, hands_on, one_large, one_small, refund, said, speaks,
-};
+use super::harness::{LEAF, People, Shape, hands_on, one_large, one_small, refund, said, speaks};
 use crate::store::store_fixture::{StoreFixture, both};
 
 /// Starts a boss with two leaves. Returns the root, the driver of a leaf whose first model call is
@@ -232,9 +230,7 @@ async fn rejection_made_while_a_siblings_model_answers_holds_for_the_sibling(
     let api = EngineHarness::like(&parts, 0);
     alice_decides(&api, request.spec.request_id, rejects(Then::Continue)).await;
     thinking.await;
-    TreeDriver::of(&harness, &parts, root)
-        .drive(usize::MAX)
-        .await;
+    harness.drive_tree(&parts, root).await;
     assert!(
         harness.asked_by_tree(root).await.is_empty(),
         "{}",
@@ -262,9 +258,7 @@ async fn task_waiting_to_open_a_request_is_woken_when_one_closes_while_it_parks(
         if !over {
             last.await;
         }
-        TreeDriver::of(&harness, &parts, root)
-            .drive(usize::MAX)
-            .await;
+        harness.drive_tree(&parts, root).await;
         let open = harness.asked_by_tree(root).await.len();
         assert_eq!(
             open,

@@ -6,9 +6,7 @@ use holdpoint::task::transcript::Message;
 use macro_rules_attribute::apply;
 
 use super::super::crashes::drive_and_crash;
-use super::super::harness::{
-    LEAF, People, Shape, TreeDriver, ended_as, hands_on, one_large, said, speaks,
-};
+use super::super::harness::{LEAF, People, Shape, ended_as, hands_on, one_large, said, speaks};
 use crate::engine::engine_harness::{EngineHarness, alice_writes, superseding};
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -149,9 +147,7 @@ async fn next_message_continues_the_sub_agents_conversation(fixture: StoreFixtur
     };
     let api = EngineHarness::like(&parts, 0);
     alice_writes(&api, root, superseding("more")).await;
-    TreeDriver::of(&harness, &parts, root)
-        .drive(usize::MAX)
-        .await;
+    harness.drive_tree(&parts, root).await;
     // The earlier approval does not cover a second refund, so the service opens a new request.
     assert_eq!(
         harness.asked_by_tree(root).await.len(),

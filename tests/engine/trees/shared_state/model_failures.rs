@@ -80,9 +80,7 @@ async fn parent_that_fails_beside_waiting_children_cancels_them_and_a_retry_goes
     });
     let without = harness.parts(0);
     harness.later();
-    TreeDriver::of(&harness, &without, root)
-        .drive(usize::MAX)
-        .await;
+    harness.drive_tree(&without, root).await;
     let row = harness.row(root).await;
     let code = row.error.map(|error| error.code);
     assert_eq!(
