@@ -130,9 +130,7 @@ async fn sub_agent_that_ends_unread_has_failed_and_its_caller_goes_on(fixture: S
     let harness = EngineHarness::of_trees(fixture, Shape::branched(2, 2), one_large).await;
     let parts = harness.parts(0);
     let root = harness.grown(&parts).await;
-    let [first, second] = &harness.asked_by_tree(root).await[..] else {
-        panic!("two are open")
-    };
+    let [first, second] = &harness.asked_exactly(root).await;
     let mid = harness.row(first.task_id).await.parent.unwrap().0;
     died(&harness, first.task_id, DEATHS).await;
     let engine = EngineHarness::like(&parts, 4);

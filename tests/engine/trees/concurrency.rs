@@ -251,9 +251,7 @@ async fn child_held_for_days_goes_on_beside_a_long_finished_sibling(fixture: Sto
     let parts = harness.parts(0);
     let began = harness.prompt_count();
     let root = harness.grown(&parts).await;
-    let [request] = &harness.asked_by_tree(root).await[..] else {
-        panic!("one is open")
-    };
+    let [request] = &harness.asked_exactly(root).await;
     let waiting =
         |row: &holdpoint::task::change::TaskRow| (row.status, row.busy, row.open_requests);
     assert_eq!(
@@ -350,9 +348,7 @@ async fn request_of_a_child_names_its_agent_path_and_its_root(fixture: StoreFixt
     let harness = EngineHarness::of_trees(fixture, Shape::branched(3, 1), one_large).await;
     let parts = harness.parts(0);
     let root = harness.grown(&parts).await;
-    let [request] = &harness.asked_by_tree(root).await[..] else {
-        panic!("one is open")
-    };
+    let [request] = &harness.asked_exactly(root).await;
     assert_eq!(
         (request.root_task_id, request.spec.kind),
         (root, RequestKind::Approval)

@@ -75,9 +75,7 @@ async fn child_canceled_alone_ends_and_its_parent_is_told(fixture: StoreFixture)
     let harness = EngineHarness::of_trees(fixture, FORK, one_large).await;
     let parts = harness.parts(0);
     let root = harness.grown(&parts).await;
-    let [first, second] = &harness.asked_by_tree(root).await[..] else {
-        panic!("two are open")
-    };
+    let [first, second] = &harness.asked_exactly(root).await;
     let mid = harness.row(first.task_id).await.parent.unwrap().0;
     let api = EngineHarness::like(&parts, 0);
     api.cancel(&alice(), mid, None).await.unwrap();
@@ -123,9 +121,7 @@ async fn rejection_in_a_child_cancels_that_child_or_with_cancel_root_the_tree(
     for then in [Then::Cancel, Then::CancelRoot] {
         let parts = harness.parts(0);
         let root = harness.grown(&parts).await;
-        let [first, second] = &harness.asked_by_tree(root).await[..] else {
-            panic!("two are open")
-        };
+        let [first, second] = &harness.asked_exactly(root).await;
         EngineHarness::like(&parts, 0)
             .decide(&alice(), first.spec.request_id, rejects(then), None)
             .await
@@ -220,9 +216,7 @@ async fn unreadable_child_fails_and_its_parent_goes_on(fixture: StoreFixture) {
             EngineHarness::of_trees(StoreFixture::like(&fixture).await, FORK, one_large).await;
         let parts = harness.parts(0);
         let root = harness.grown(&parts).await;
-        let [first, second] = &harness.asked_by_tree(root).await[..] else {
-            panic!("two are open")
-        };
+        let [first, second] = &harness.asked_exactly(root).await;
         let mid = harness.row(first.task_id).await.parent.unwrap().0;
         let api = EngineHarness::like(&parts, 0);
         harness.answer_one(&api, first, People::Approve).await;
@@ -264,9 +258,7 @@ async fn unreadable_parent_fails_and_its_children_are_canceled(fixture: StoreFix
             EngineHarness::of_trees(StoreFixture::like(&fixture).await, FORK, one_large).await;
         let parts = harness.parts(0);
         let root = harness.grown(&parts).await;
-        let [first, second] = &harness.asked_by_tree(root).await[..] else {
-            panic!("two are open")
-        };
+        let [first, second] = &harness.asked_exactly(root).await;
         let mid = harness.row(first.task_id).await.parent.unwrap().0;
         damage(&harness.fixture, mid, how.0, how.1).await;
         // The damage `seq > 0` leaves no items, so a read finds no journal. Every other damage
@@ -357,9 +349,7 @@ async fn approved_but_unstarted_call_of_a_child_is_asked_about_after_a_restore(
     let harness = EngineHarness::of_trees(fixture, FORK, one_large).await;
     let parts = harness.parts(0);
     let root = harness.grown(&parts).await;
-    let [first, second] = &harness.asked_by_tree(root).await[..] else {
-        panic!("two are open")
-    };
+    let [first, second] = &harness.asked_exactly(root).await;
     harness
         .answer_one(&EngineHarness::like(&parts, 0), first, People::Approve)
         .await;

@@ -279,6 +279,11 @@ impl EngineHarness {
         self.fixture.store.pending(root, root).await.unwrap()
     }
 
+    /// Returns the open requests of a tree. Panics unless exactly `N` are open.
+    pub async fn asked_exactly<const N: usize>(&self, root: TaskId) -> [RequestRow; N] {
+        self.asked_by_tree(root).await.try_into().unwrap()
+    }
+
     /// Creates a tree and drives it until nothing can be driven. Returns the root.
     pub async fn grown(&self, parts: &EngineParts) -> TaskId {
         let mut driver = TreeDriver::start(self, parts).await;

@@ -224,9 +224,7 @@ async fn rejection_made_while_a_siblings_model_answers_holds_for_the_sibling(
     let engine = EngineHarness::like(&parts, 4);
     let (root, thinking, other) = one_thinks(&harness, &engine).await;
     other.await;
-    let [request] = &harness.asked_by_tree(root).await[..] else {
-        panic!("one is open")
-    };
+    let [request] = &harness.asked_exactly(root).await;
     let api = EngineHarness::like(&parts, 0);
     alice_decides(&api, request.spec.request_id, rejects(Then::Continue)).await;
     thinking.await;
@@ -296,9 +294,7 @@ async fn model_is_told_the_edited_task_its_sub_agent_was_called_with(fixture: St
     harness.configure(|yaml| yaml.replace("policy:\n", held));
     let parts = harness.parts(0);
     let root = harness.grown(&parts).await;
-    let [request] = &harness.asked_by_tree(root).await[..] else {
-        panic!("one is open")
-    };
+    let [request] = &harness.asked_exactly(root).await;
     let call = request.spec.own_calls().next().unwrap().tool_call_id;
     let body = DecisionBody::PerCall([(call.to_string(), edit(r#"{"task":"go.99"}"#))].into());
     let api = EngineHarness::like(&parts, 0);
