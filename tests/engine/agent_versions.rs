@@ -13,7 +13,9 @@ use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
 
-use super::engine_harness::{EngineHarness, alice, alice_writes, message, outcomes, whole};
+use super::engine_harness::{
+    EngineHarness, alice, alice_is_refused, alice_writes, message, outcomes, whole,
+};
 use crate::store::store_fixture::{StoreFixture, both};
 
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
@@ -250,11 +252,9 @@ async fn tool_with_a_changed_target_is_asked_about_anew(fixture: StoreFixture) {
     harness.run().await;
     harness.only_request(task, RequestKind::Approval).await;
     let request = harness.only_request(waiting, RequestKind::Approval).await;
-    let answered = harness
-        .engine(0)
-        .decide(&alice(), request, whole(Action::Approve, None), None)
-        .await;
-    assert_eq!(answered.err(), Some(Refusal::Withdrawn(request)));
+    let answered =
+        alice_is_refused(&harness.engine(0), request, whole(Action::Approve, None)).await;
+    assert_eq!(answered, Refusal::Withdrawn(request));
     assert_eq!(harness.tool.ledger().len(), 0);
     harness.finish(task).await;
     assert_eq!(harness.executions(task, "/refund"), 0);

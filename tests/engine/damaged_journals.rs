@@ -11,7 +11,7 @@ use holdpoint::task::id::TaskId;
 use holdpoint::task::status::{RequestStatus, TaskStatus};
 use macro_rules_attribute::apply;
 
-use super::engine_harness::{EngineHarness, alice, whole};
+use super::engine_harness::{EngineHarness, alice_is_refused, whole};
 use super::unread;
 use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::{StoreFixture, both, fresh};
@@ -173,16 +173,12 @@ async fn unreadable_task_found_by_a_decision_fails_and_runs_nothing(fixture: Sto
     let (request, _) = harness.only_open(task).await;
     damage(&harness.fixture, task, CUT, "type = 'judged'").await;
     let engine = harness.engine(4);
-    let answered = engine
-        .decide(&alice(), request, whole(Action::Approve, None), None)
-        .await;
-    assert_eq!(answered.err(), Some(Refusal::Internal));
+    let answered = alice_is_refused(&engine, request, whole(Action::Approve, None)).await;
+    assert_eq!(answered, Refusal::Internal);
     engine.round().await.unwrap();
     assert_eq!(ended(&harness, task).await, Some(FailureCode::Integrity));
-    let answered = engine
-        .decide(&alice(), request, whole(Action::Approve, None), None)
-        .await;
-    assert_eq!(answered.err(), Some(Refusal::Withdrawn(request)));
+    let answered = alice_is_refused(&engine, request, whole(Action::Approve, None)).await;
+    assert_eq!(answered, Refusal::Withdrawn(request));
     assert_eq!(harness.tool.ledger().len(), 0);
 }
 

@@ -15,7 +15,8 @@ use macro_rules_attribute::apply;
 use serde_json::Value;
 
 use super::engine_harness::{
-    EngineHarness, alice, alice_decides, alice_writes, message, outcomes, person, rejects, whole,
+    EngineHarness, alice, alice_decides, alice_is_refused, alice_writes, message, outcomes, person,
+    rejects, whole,
 };
 use super::two_replicas::{Pair, closed, finance, place};
 use super::worker_steps::WorkerSteps as _;
@@ -226,10 +227,8 @@ async fn expired_approval_is_told_to_the_model_differently_from_a_rejection(fixt
         let api = harness.engine(4);
         alice_decides(&api, no, rejects(Then::Continue)).await;
         harness.fixture.forward(Duration::from_hours(25));
-        let late = api
-            .decide(&alice(), request, whole(Action::Approve, None), None)
-            .await;
-        assert_eq!(late.err(), Some(Refusal::Expired(request)), "not swept");
+        let late = alice_is_refused(&api, request, whole(Action::Approve, None)).await;
+        assert_eq!(late, Refusal::Expired(request), "not swept");
         assert_eq!(
             harness.status(task).await,
             TaskStatus::Paused,
@@ -237,10 +236,8 @@ async fn expired_approval_is_told_to_the_model_differently_from_a_rejection(fixt
         );
         assert_eq!(api.worker().expire().await.unwrap(), 1);
         assert_eq!(api.worker().expire().await.unwrap(), 0);
-        let late = api
-            .decide(&alice(), request, rejects(Then::Cancel), None)
-            .await;
-        assert_eq!(late.err(), Some(Refusal::Expired(request)), "swept");
+        let late = alice_is_refused(&api, request, rejects(Then::Cancel)).await;
+        assert_eq!(late, Refusal::Expired(request), "swept");
         harness.finish(task).await;
         harness.finish(refused).await;
         let (outcome, text) = only_result(&harness, task).await;
@@ -271,15 +268,11 @@ async fn expired_reconcile_request_leaves_the_outcome_unknown(fixture: StoreFixt
         let (task, request) = task_with_request(&harness, RequestKind::Reconcile).await;
         harness.fixture.forward(Duration::from_hours(25));
         let api = harness.engine(4);
-        let late = api
-            .decide(&alice(), request, whole(Action::Retry, None), None)
-            .await;
-        assert_eq!(late.err(), Some(Refusal::Expired(request)), "not swept");
+        let late = alice_is_refused(&api, request, whole(Action::Retry, None)).await;
+        assert_eq!(late, Refusal::Expired(request), "not swept");
         assert_eq!(api.worker().expire().await.unwrap(), 1);
-        let late = api
-            .decide(&alice(), request, whole(Action::Retry, None), None)
-            .await;
-        assert_eq!(late.err(), Some(Refusal::Expired(request)), "swept");
+        let late = alice_is_refused(&api, request, whole(Action::Retry, None)).await;
+        assert_eq!(late, Refusal::Expired(request), "swept");
         harness.finish(task).await;
         let (outcome, text) = only_result(&harness, task).await;
         assert_eq!(outcome, Outcome::Unknown);

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::call_decisions::{each, edit, last_open_request, shown};
 use super::engine_harness::{
-    Calls, EngineHarness, alice, alice_decides, go, outcomes, rejects, whole,
+    Calls, EngineHarness, alice, alice_decides, alice_is_refused, go, outcomes, rejects, whole,
 };
 use super::invariants::check_ended;
 use super::worker_steps::WorkerSteps as _;
@@ -218,11 +218,8 @@ async fn arguments_of_a_call_that_was_sent_cannot_be_edited(fixture: StoreFixtur
     let call = last_open_request(&harness, task).await.pending_tool_calls[0].tool_call_id;
     let before = harness.journal(task).await.items.len();
     let other = each([(call, edit(r#"{"order":2}"#))]);
-    let said = harness
-        .engine(0)
-        .decide(&alice(), request, other, None)
-        .await;
-    let Err(Refusal::Invalid(errors)) = said else {
+    let said = alice_is_refused(&harness.engine(0), request, other).await;
+    let Refusal::Invalid(errors) = said else {
         panic!("{said:?}")
     };
     assert_eq!(errors[0].pointer, format!("/decisions/{call}/action"));

@@ -21,7 +21,9 @@ use super::call_decisions::{
     approve, became, bodies, each, edit, last_open_request, places, question, refused, reject,
     shown,
 };
-use super::engine_harness::{EngineHarness, alice, alice_decides, decides, person, turn, whole};
+use super::engine_harness::{
+    EngineHarness, alice, alice_decides, alice_is_refused, decides, person, turn, whole,
+};
 use crate::store::store_fixture::{StoreFixture, both};
 
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
@@ -237,15 +239,8 @@ async fn edited_arguments_are_judged_by_the_rules(fixture: StoreFixture) {
         (&["carol".to_owned()][..], text)
     );
     assert_eq!(anew.pending_tool_calls[0].rule.as_deref(), Some("huge"));
-    let own = api
-        .decide(
-            &alice(),
-            anew.request_id,
-            whole(Action::Approve, None),
-            None,
-        )
-        .await;
-    assert!(matches!(own.err(), Some(Refusal::Forbidden(_))));
+    let own = alice_is_refused(&api, anew.request_id, whole(Action::Approve, None)).await;
+    assert!(matches!(own, Refusal::Forbidden(_)));
     decides(
         &api,
         &person("carol"),

@@ -44,7 +44,9 @@ use crate::support::fake_tool::FakeTool;
 use crate::support::test_app::{VARIABLES, refunds};
 use crate::support::until;
 
-pub use self::steps::{alice_decides, alice_writes, decides, message, superseding};
+pub use self::steps::{
+    alice_decides, alice_is_refused, alice_writes, decides, message, superseding,
+};
 
 /// Maps the name of a model and the prompt to the model's answer.
 pub type Script = Arc<dyn Fn(&str, &Prompt) -> Result<model::Answer, ModelError> + Send + Sync>;

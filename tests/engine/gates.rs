@@ -30,7 +30,9 @@ use holdpoint::task::time::Time;
 use macro_rules_attribute::apply;
 use tokio::task::JoinHandle;
 
-use super::engine_harness::{EngineHarness, alice, alice_decides, claimed, join, outcomes, whole};
+use super::engine_harness::{
+    EngineHarness, alice, alice_decides, alice_is_refused, claimed, join, outcomes, whole,
+};
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::{eventually, repetitions, until};
 
@@ -350,10 +352,8 @@ async fn gate_that_was_removed_fails_its_open_calls(fixture: StoreFixture) {
     harness.configure(|yaml| yaml.replace(GATE, ""));
     let without = harness.engine(8);
     let (request, _) = harness.only_open(task).await;
-    let decided = without
-        .decide(&alice(), request, whole(Action::Approve, None), None)
-        .await;
-    assert_eq!(decided.unwrap_err(), Refusal::Withdrawn(request));
+    let decided = alice_is_refused(&without, request, whole(Action::Approve, None)).await;
+    assert_eq!(decided, Refusal::Withdrawn(request));
     driven_until(&harness, &without, task, TaskStatus::Failed).await;
     let error = harness.journal(task).await.row.error;
     assert_eq!(

@@ -10,7 +10,8 @@ use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
 
 use super::engine_harness::{
-    EngineHarness, alice, alice_writes, drive, go, join, message, outcomes, spawn, turn, whole,
+    EngineHarness, alice, alice_is_refused, alice_writes, drive, go, join, message, outcomes,
+    spawn, turn, whole,
 };
 use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::{StoreFixture, both};
@@ -167,10 +168,8 @@ async fn removed_agent_fails_a_running_task_but_a_canceled_one_stays_canceled(
     let request = harness.only_request(approved, RequestKind::Approval).await;
     // The configuration no longer has the agent or its tools, so the tool in the request does
     // not exist.
-    let answered = api
-        .decide(&alice(), request, whole(Action::Approve, None), None)
-        .await;
-    assert_eq!(answered.err(), Some(Refusal::Withdrawn(request)));
+    let answered = alice_is_refused(&api, request, whole(Action::Approve, None)).await;
+    assert_eq!(answered, Refusal::Withdrawn(request));
     harness.fixture.forward(std::time::Duration::from_hours(25));
     api.worker().expire().await.unwrap();
     for (task, end) in [

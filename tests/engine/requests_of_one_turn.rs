@@ -13,7 +13,8 @@ use macro_rules_attribute::apply;
 use serde_json::Value;
 
 use super::engine_harness::{
-    EngineHarness, alice, alice_decides, decides, outcomes, person, rejects, too_late, whole,
+    EngineHarness, alice, alice_decides, alice_is_refused, decides, outcomes, person, rejects,
+    too_late, whole,
 };
 use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::{StoreFixture, both};
@@ -242,10 +243,8 @@ async fn request_whose_expiry_cancels_withdraws_the_other_request(fixture: Store
         outcomes(&harness.journal(task).await),
         [Outcome::Canceled; 2]
     );
-    let late = api
-        .decide(&alice(), first, whole(Action::Approve, None), None)
-        .await;
-    assert_eq!(late.err(), Some(Refusal::Withdrawn(first)));
+    let late = alice_is_refused(&api, first, whole(Action::Approve, None)).await;
+    assert_eq!(late, Refusal::Withdrawn(first));
 }
 
 #[apply(both)]

@@ -8,7 +8,9 @@ use holdpoint::task::request::RequestKind;
 use holdpoint::task::tool_spec::Effect;
 use macro_rules_attribute::apply;
 
-use super::super::engine_harness::{EngineHarness, alice, alice_decides, outcomes, whole};
+use super::super::engine_harness::{
+    EngineHarness, alice, alice_decides, alice_is_refused, outcomes, whole,
+};
 use super::{LARGE, TAG, approved};
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -53,10 +55,8 @@ async fn retry_of_a_call_whose_tool_has_changed_runs_nothing_and_is_asked_anew(
     );
     harness.configure(|yaml| yaml.replace("{tool}/refund", "{tool}/elsewhere"));
     let (first, api) = (before[0].request_id, harness.engine(0));
-    let retried = api
-        .decide(&alice(), first, whole(Action::Retry, None), None)
-        .await;
-    assert_eq!(retried.err(), Some(Refusal::Withdrawn(first)));
+    let retried = alice_is_refused(&api, first, whole(Action::Retry, None)).await;
+    assert_eq!(retried, Refusal::Withdrawn(first));
     let known = whole(Action::Respond, Some("it was paid".into()));
     alice_decides(&api, before[1].request_id, known).await;
     harness.later();

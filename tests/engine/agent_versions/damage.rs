@@ -9,7 +9,7 @@ use holdpoint::task::request::CallSpec;
 use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
 
-use super::super::engine_harness::{EngineHarness, alice, whole};
+use super::super::engine_harness::{EngineHarness, alice_is_refused, whole};
 use super::{LARGE, approved, before, changed, failure, retry, run, shown};
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -113,10 +113,8 @@ async fn request_with_a_changed_byte_takes_no_answer(fixture: StoreFixture) {
         let (was, is) = flipped(&first_call_of_request(&harness, task).await).swap_remove(at);
         rewrite(&harness.fixture, task, "intervention_requested", &was, &is).await;
         let (request, _) = harness.only_open(task).await;
-        let answered = api
-            .decide(&alice(), request, whole(Action::Approve, None), None)
-            .await;
-        assert_eq!(answered.err(), Some(Refusal::Withdrawn(request)), "{is}");
+        let answered = alice_is_refused(&api, request, whole(Action::Approve, None)).await;
+        assert_eq!(answered, Refusal::Withdrawn(request), "{is}");
         assert_eq!(
             failure(&harness, task).await,
             Some(FailureCode::Integrity),
@@ -151,11 +149,9 @@ async fn agent_version_that_differs_from_its_digest_drives_nothing(fixture: Stor
         );
     }
     let (request, _) = harness.only_open(waiting).await;
-    let answered = harness
-        .engine(0)
-        .decide(&alice(), request, whole(Action::Approve, None), None)
-        .await;
-    assert_eq!(answered.err(), Some(Refusal::Withdrawn(request)));
+    let answered =
+        alice_is_refused(&harness.engine(0), request, whole(Action::Approve, None)).await;
+    assert_eq!(answered, Refusal::Withdrawn(request));
     assert_eq!(
         failure(&harness, waiting).await,
         Some(FailureCode::Integrity)

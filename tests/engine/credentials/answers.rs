@@ -9,7 +9,9 @@ use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
-use super::super::engine_harness::{alice, alice_decides, fills, outcomes, rejects, whole};
+use super::super::engine_harness::{
+    alice, alice_decides, alice_is_refused, fills, outcomes, rejects, whole,
+};
 use super::{TOKEN, bearer, clerk, fill, jira, only_open_request, ran};
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -45,11 +47,8 @@ async fn declined_credential_rejects_its_call_and_others_go_on(fixture: StoreFix
     let harness = clerk(fixture, &[&[("comment", "{}"), ("plain", "{}")]]).await;
     let task = harness.stopped().await;
     let request = only_open_request(&harness, task).await.request_id;
-    let refused = harness
-        .engine(0)
-        .decide(&alice(), request, whole(Action::Approve, None), None)
-        .await;
-    assert!(matches!(refused, Err(Refusal::Invalid(_))), "{refused:?}");
+    let refused = alice_is_refused(&harness.engine(0), request, whole(Action::Approve, None)).await;
+    assert!(matches!(refused, Refusal::Invalid(_)), "{refused:?}");
     alice_decides(&harness.engine(0), request, whole(Action::Reject, None)).await;
     harness.run().await;
     assert_eq!(
@@ -83,11 +82,8 @@ async fn unanswered_credential_request_expires(fixture: StoreFixture) {
     for _ in 0..2 {
         let request = only_open_request(&harness, task).await.request_id;
         harness.fixture.forward(Duration::from_hours(25));
-        let late = harness
-            .engine(0)
-            .decide(&alice(), request, fills(&jira(TOKEN)), None)
-            .await;
-        assert!(matches!(late, Err(Refusal::Expired(_))), "{late:?}");
+        let late = alice_is_refused(&harness.engine(0), request, fills(&jira(TOKEN))).await;
+        assert!(matches!(late, Refusal::Expired(_)), "{late:?}");
         assert_eq!(harness.engine(0).worker().expire().await.unwrap(), 1);
         harness.run().await;
     }
@@ -139,11 +135,8 @@ async fn credential_answer_that_does_not_fit_is_refused_by_place_without_its_val
         (json!(null), "/response"),
     ];
     for (response, place) in cases {
-        let refused = harness
-            .engine(0)
-            .decide(&alice(), request, fills(&response), None)
-            .await;
-        let Err(Refusal::Invalid(errors)) = &refused else {
+        let refused = alice_is_refused(&harness.engine(0), request, fills(&response)).await;
+        let Refusal::Invalid(errors) = &refused else {
             panic!("{response}: {refused:?}")
         };
         let places: Vec<_> = errors.iter().map(|error| error.pointer.as_str()).collect();

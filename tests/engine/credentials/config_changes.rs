@@ -7,7 +7,7 @@ use holdpoint::task::status::{RequestStatus, TaskStatus};
 use macro_rules_attribute::apply;
 use serde_json::json;
 
-use super::super::engine_harness::{alice, fills, turn};
+use super::super::engine_harness::{alice_is_refused, fills, turn};
 use super::{TOKEN, bearer, clerk, fill, jira, only_open_request, ran};
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -32,12 +32,10 @@ async fn credential_request_whose_fields_or_receivers_changed_is_asked_anew(fixt
             let task = harness.stopped().await;
             let old = only_open_request(&harness, task).await;
             harness.configure(|yaml| yaml.replacen(from, to, 1));
-            let refused = harness
-                .engine(0)
-                .decide(&alice(), old.request_id, fills(&jira(TOKEN)), None)
-                .await;
+            let refused =
+                alice_is_refused(&harness.engine(0), old.request_id, fills(&jira(TOKEN))).await;
             assert!(
-                matches!(refused, Err(Refusal::Withdrawn(_))),
+                matches!(refused, Refusal::Withdrawn(_)),
                 "{calls:?} {to}: {refused:?}"
             );
             let row = harness.fixture.request(old.request_id).await;
@@ -97,11 +95,13 @@ async fn call_that_no_longer_needs_a_credential_withdraws_the_request_and_runs(
         )
     });
     let old = only_open_request(&harness, task).await;
-    let refused = harness
-        .engine(0)
-        .decide(&alice(), old.request_id, fills(&json!({"key": "k"})), None)
-        .await;
-    assert!(matches!(refused, Err(Refusal::Withdrawn(_))), "{refused:?}");
+    let refused = alice_is_refused(
+        &harness.engine(0),
+        old.request_id,
+        fills(&json!({"key": "k"})),
+    )
+    .await;
+    assert!(matches!(refused, Refusal::Withdrawn(_)), "{refused:?}");
     harness.run().await;
     assert_eq!(harness.status(task).await, TaskStatus::Completed);
     assert_eq!(harness.executions(task, "/find"), 1);

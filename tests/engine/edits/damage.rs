@@ -9,7 +9,9 @@ use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
 
 use super::super::call_decisions::{each, edit, last_open_request};
-use super::super::engine_harness::{EngineHarness, alice, alice_decides, decides, person, whole};
+use super::super::engine_harness::{
+    EngineHarness, alice_decides, alice_is_refused, decides, person, whole,
+};
 use super::{EDITED, LARGE, TWO, harness, held_call};
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -80,10 +82,8 @@ async fn required_approvals_cannot_change_while_their_request_is_open(fixture: S
         if approved {
             harness.run().await;
         } else {
-            let said = api
-                .decide(&alice(), request, whole(Action::Approve, None), None)
-                .await;
-            assert_eq!(said.err(), Some(Refusal::Withdrawn(request)));
+            let said = alice_is_refused(&api, request, whole(Action::Approve, None)).await;
+            assert_eq!(said, Refusal::Withdrawn(request));
         }
         is_damaged(&harness, task).await;
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use holdpoint::engine::{DecisionInput, Engine, MessageInput};
+use holdpoint::engine::{DecisionInput, Engine, MessageInput, Refusal};
 use holdpoint::people::Caller;
 use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::item::{Part, PartType};
@@ -22,6 +22,17 @@ pub async fn decides(
     answer: DecisionInput,
 ) {
     engine.decide(caller, request, answer, None).await.unwrap();
+}
+
+/// Decides a request as Alice, who owns the task. Returns the refusal. Panics if the engine accepts
+/// the decision.
+pub async fn alice_is_refused(
+    engine: &Arc<Engine>,
+    request: RequestId,
+    answer: DecisionInput,
+) -> Refusal {
+    let decided = engine.decide(&alice(), request, answer, None).await;
+    decided.unwrap_err()
 }
 
 /// Writes a message to a task as Alice, who owns the task. Panics if the engine refuses the

@@ -10,7 +10,7 @@ use macro_rules_attribute::apply;
 
 use super::super::call_decisions::{approve, became, each, question, reject, reject_then, respond};
 use super::super::engine_harness::{
-    alice, alice_decides, alice_writes, rejects, superseding, whole,
+    alice, alice_decides, alice_is_refused, alice_writes, rejects, superseding, whole,
 };
 use super::{FOUR, harness, held_calls, of_two, status};
 use crate::store::store_fixture::{StoreFixture, both};
@@ -33,10 +33,8 @@ async fn decided_calls_stay_decided_at_the_deadline(fixture: StoreFixture) {
         ]);
         alice_decides(&api, request, some).await;
         harness.fixture.forward(Duration::from_hours(2));
-        let late = api
-            .decide(&alice(), request, each([(calls[2], approve())]), None)
-            .await;
-        assert_eq!(late.err(), Some(Refusal::Expired(request)));
+        let late = alice_is_refused(&api, request, each([(calls[2], approve())])).await;
+        assert_eq!(late, Refusal::Expired(request));
         api.worker().expire().await.unwrap();
         harness.run().await;
         let expected = match end {
@@ -117,10 +115,8 @@ async fn message_keeps_answered_calls_and_withdraws_the_rest(fixture: StoreFixtu
     assert_eq!(became(&harness, task, calls).await, expected.map(Some));
     assert_eq!(harness.executions(task, "/refund"), 0);
     assert_eq!(status(&harness, request).await, RequestStatus::Withdrawn);
-    let late = api
-        .decide(&alice(), request, rejects(Then::Continue), None)
-        .await;
-    assert_eq!(late.err(), Some(Refusal::Withdrawn(request)));
+    let late = alice_is_refused(&api, request, rejects(Then::Continue)).await;
+    assert_eq!(late, Refusal::Withdrawn(request));
     let decisions = harness
         .journal(task)
         .await

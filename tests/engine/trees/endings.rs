@@ -17,7 +17,7 @@ use macro_rules_attribute::apply;
 
 use super::super::damaged_journals::{CUT, GONE, damage};
 use super::super::engine_harness::{
-    EngineHarness, alice, alice_writes, rejects, superseding, whole,
+    EngineHarness, alice, alice_is_refused, alice_writes, rejects, superseding, whole,
 };
 use super::super::two_replicas::{closed, place};
 use super::super::worker_steps::WorkerSteps as _;
@@ -86,15 +86,8 @@ async fn child_canceled_alone_ends_and_its_parent_is_told(fixture: StoreFixture)
         closed(&harness.journal(first.task_id).await, first.spec.request_id),
         Some(CloseReason::Canceled)
     );
-    let late = api
-        .decide(
-            &alice(),
-            first.spec.request_id,
-            whole(Action::Approve, None),
-            None,
-        )
-        .await;
-    assert_eq!(late.err(), Some(Refusal::Withdrawn(first.spec.request_id)));
+    let late = alice_is_refused(&api, first.spec.request_id, whole(Action::Approve, None)).await;
+    assert_eq!(late, Refusal::Withdrawn(first.spec.request_id));
     assert_eq!(
         harness.asked_by_tree(root).await,
         std::slice::from_ref(second),
@@ -278,15 +271,9 @@ async fn unreadable_parent_fails_and_its_children_are_canceled(fixture: StoreFix
             "{how:?}"
         );
         let api = EngineHarness::like(&parts, 0);
-        let late = api
-            .decide(
-                &alice(),
-                first.spec.request_id,
-                whole(Action::Approve, None),
-                None,
-            )
-            .await;
-        assert_eq!(late.err(), Some(Refusal::Withdrawn(first.spec.request_id)));
+        let late =
+            alice_is_refused(&api, first.spec.request_id, whole(Action::Approve, None)).await;
+        assert_eq!(late, Refusal::Withdrawn(first.spec.request_id));
         harness.answer_one(&api, second, People::Approve).await;
         looked_after(&harness, &parts, root).await;
         assert_eq!(
