@@ -136,8 +136,11 @@ pub(super) async fn ran(
     }
 }
 
-fn bearer(token: &str) -> String {
-    format!("Bearer {token}")
+/// Asserts that the task has completed, and that the tool `comment` was called `times` times, each
+/// time with this token.
+pub(super) async fn commented(harness: &EngineHarness, task: TaskId, token: &str, times: usize) {
+    let bearer = format!("Bearer {token}");
+    ran(harness, task, "/comment", ("authorization", &bearer), times).await;
 }
 
 #[apply(both)]
@@ -188,14 +191,7 @@ async fn credential_requested_by_the_agent_reaches_the_tool_and_stays_out_of_the
         "the spare one, too, which no tool takes"
     );
     fill(&harness, task, &jira(TOKEN)).await;
-    ran(
-        &harness,
-        task,
-        "/comment",
-        ("authorization", &bearer(TOKEN)),
-        1,
-    )
-    .await;
+    commented(&harness, task, TOKEN, 1).await;
     let results = results(&harness, task).await;
     assert_eq!(
         (results[0].0.as_str(), results[0].1),
@@ -277,14 +273,7 @@ async fn call_without_its_credential_asks_for_it_then_runs_once(fixture: StoreFi
         (TaskStatus::Paused, 0)
     );
     fill(&harness, task, &jira(TOKEN)).await;
-    ran(
-        &harness,
-        task,
-        "/comment",
-        ("authorization", &bearer(TOKEN)),
-        2,
-    )
-    .await;
+    commented(&harness, task, TOKEN, 2).await;
     assert_eq!(times_asked(&harness, task).await, 1);
 }
 

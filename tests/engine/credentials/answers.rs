@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::super::engine_harness::{
     alice, alice_decides, alice_is_refused, fills, outcomes, rejects, whole,
 };
-use super::{TOKEN, bearer, clerk, fill, jira, only_open_request, ran};
+use super::{TOKEN, clerk, commented, fill, jira, only_open_request};
 use crate::store::store_fixture::{StoreFixture, both};
 
 #[apply(both)]
@@ -156,14 +156,7 @@ async fn credential_answer_that_does_not_fit_is_refused_by_place_without_its_val
         0
     );
     fill(&harness, task, &jira(TOKEN)).await;
-    ran(
-        &harness,
-        task,
-        "/comment",
-        ("authorization", &bearer(TOKEN)),
-        1,
-    )
-    .await;
+    commented(&harness, task, TOKEN, 1).await;
 }
 
 #[apply(both)]
@@ -172,14 +165,7 @@ async fn credential_of_one_letter_and_the_maximum_length_is_sent(fixture: StoreF
     let task = harness.stopped().await;
     let token = "a".repeat(8192);
     fill(&harness, task, &jira(&token)).await;
-    ran(
-        &harness,
-        task,
-        "/comment",
-        ("authorization", &bearer(&token)),
-        1,
-    )
-    .await;
+    commented(&harness, task, &token, 1).await;
 }
 
 #[apply(both)]
@@ -205,12 +191,5 @@ async fn first_of_two_credential_answers_is_stored_and_sent(fixture: StoreFixtur
     } else {
         "second-0123456789"
     };
-    ran(
-        &harness,
-        task,
-        "/comment",
-        ("authorization", &bearer(won)),
-        1,
-    )
-    .await;
+    commented(&harness, task, won, 1).await;
 }

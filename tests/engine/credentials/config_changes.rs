@@ -8,7 +8,7 @@ use macro_rules_attribute::apply;
 use serde_json::json;
 
 use super::super::engine_harness::{alice_is_refused, fills, turn};
-use super::{TOKEN, bearer, clerk, fill, jira, only_open_request, ran};
+use super::{TOKEN, clerk, commented, fill, jira, only_open_request};
 use crate::store::store_fixture::{StoreFixture, both};
 
 #[apply(both)]
@@ -72,14 +72,7 @@ async fn credential_request_with_only_other_wording_is_not_withdrawn(fixture: St
             .replace("From your profile.", "A token.")
     });
     fill(&harness, task, &jira(TOKEN)).await;
-    ran(
-        &harness,
-        task,
-        "/comment",
-        ("authorization", &bearer(TOKEN)),
-        1,
-    )
-    .await;
+    commented(&harness, task, TOKEN, 1).await;
 }
 
 #[apply(both)]

@@ -6,7 +6,7 @@ use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
 
 use super::super::engine_harness::{alice_writes, message, superseding};
-use super::{TOKEN, approve, bearer, clerk, fill, jira, ran, times_asked};
+use super::{TOKEN, approve, clerk, commented, fill, jira, ran, times_asked};
 use crate::store::store_fixture::{StoreFixture, both};
 
 #[apply(both)]
@@ -70,14 +70,7 @@ async fn message_to_a_running_task_keeps_its_credentials(fixture: StoreFixture) 
     fill(&harness, task, &jira(TOKEN)).await;
     alice_writes(&harness.engine(0), task, superseding("go")).await;
     harness.run().await;
-    ran(
-        &harness,
-        task,
-        "/comment",
-        ("authorization", &bearer(TOKEN)),
-        1,
-    )
-    .await;
+    commented(&harness, task, TOKEN, 1).await;
     assert_eq!(harness.executions(task, "/pay"), 0);
     assert_eq!(times_asked(&harness, task).await, 1);
 }
@@ -102,14 +95,7 @@ async fn credential_of_one_task_is_not_used_by_another_of_the_same_user(fixture:
         "what the other task was given is not sent for this one"
     );
     fill(&harness, second, &jira("second-0123456789")).await;
-    ran(
-        &harness,
-        second,
-        "/comment",
-        ("authorization", &bearer("second-0123456789")),
-        1,
-    )
-    .await;
+    commented(&harness, second, "second-0123456789", 1).await;
     approve(&harness, first).await;
     ran(&harness, first, "/pay", ("x-token", "first-0123456789"), 1).await;
 }
