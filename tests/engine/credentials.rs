@@ -45,6 +45,9 @@ policy:
 
 pub(super) const TOKEN: &str = "tok/en-\"é+0123456789";
 
+/// The agent's call that requests the credential `jira`.
+pub(super) const ASKS_FOR_JIRA: (&str, &str) = ("request_credentials", r#"{"service":"jira"}"#);
+
 pub(super) fn jira(token: &str) -> Value {
     json!({"email": "alice@acme.com", "token": token})
 }

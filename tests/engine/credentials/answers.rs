@@ -12,18 +12,14 @@ use serde_json::{Value, json};
 use super::super::engine_harness::{
     alice, alice_decides, alice_is_refused, fills, outcomes, rejects, whole,
 };
-use super::{TOKEN, clerk, commented, fill, jira, only_open_request};
+use super::{ASKS_FOR_JIRA, TOKEN, clerk, commented, fill, jira, only_open_request};
 use crate::store::store_fixture::{StoreFixture, both};
 
 #[apply(both)]
 async fn credential_repeated_in_the_reason_of_its_answer_stays_out_of_the_journal(
     fixture: StoreFixture,
 ) {
-    let harness = clerk(
-        fixture,
-        &[&[("request_credentials", r#"{"service":"jira"}"#)]],
-    )
-    .await;
+    let harness = clerk(fixture, &[&[ASKS_FOR_JIRA]]).await;
     let task = harness.stopped().await;
     let request = only_open_request(&harness, task).await.request_id;
     let mut answer = fills(&jira(TOKEN));
@@ -72,10 +68,7 @@ async fn declined_credential_rejects_its_call_and_others_go_on(fixture: StoreFix
 async fn unanswered_credential_request_expires(fixture: StoreFixture) {
     let harness = clerk(
         fixture,
-        &[
-            &[("request_credentials", r#"{"service":"jira"}"#)],
-            &[("comment", "{}"), ("plain", "{}")],
-        ],
+        &[&[ASKS_FOR_JIRA], &[("comment", "{}"), ("plain", "{}")]],
     )
     .await;
     let task = harness.stopped().await;

@@ -8,7 +8,7 @@ use macro_rules_attribute::apply;
 use serde_json::json;
 
 use super::super::engine_harness::{alice_is_refused, fills, turn};
-use super::{TOKEN, clerk, commented, fill, jira, only_open_request};
+use super::{ASKS_FOR_JIRA, TOKEN, clerk, commented, fill, jira, only_open_request};
 use crate::store::store_fixture::{StoreFixture, both};
 
 #[apply(both)]
@@ -22,7 +22,7 @@ async fn credential_request_whose_fields_or_receivers_changed_is_asked_anew(fixt
         "url: \"{tool}/plain\", headers: { X: \"{{credential:jira.token}}\" }",
     );
     const CALL: &[(&str, &str)] = &[("comment", "{}")];
-    const AGENT: &[(&str, &str)] = &[("request_credentials", r#"{"service":"jira"}"#)];
+    const AGENT: &[(&str, &str)] = &[ASKS_FOR_JIRA];
     let mut harness = clerk(fixture, &[]).await;
     let before = harness.yaml();
     for calls in [CALL, AGENT] {

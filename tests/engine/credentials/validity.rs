@@ -6,19 +6,12 @@ use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
 
 use super::super::engine_harness::{alice_writes, message, superseding};
-use super::{TOKEN, approve, clerk, commented, fill, jira, ran, times_asked};
+use super::{ASKS_FOR_JIRA, TOKEN, approve, clerk, commented, fill, jira, ran, times_asked};
 use crate::store::store_fixture::{StoreFixture, both};
 
 #[apply(both)]
 async fn expired_credential_is_asked_for_again(fixture: StoreFixture) {
-    let harness = clerk(
-        fixture,
-        &[
-            &[("request_credentials", r#"{"service":"jira"}"#)],
-            &[("pay", "{}")],
-        ],
-    )
-    .await;
+    let harness = clerk(fixture, &[&[ASKS_FOR_JIRA], &[("pay", "{}")]]).await;
     let task = harness.stopped().await;
     fill(&harness, task, &jira("old-0123456789")).await;
     harness.fixture.forward(Duration::from_hours(9));
@@ -59,11 +52,7 @@ async fn reopened_task_asks_for_its_credential_again(fixture: StoreFixture) {
 async fn message_to_a_running_task_keeps_its_credentials(fixture: StoreFixture) {
     let harness = clerk(
         fixture,
-        &[
-            &[("request_credentials", r#"{"service":"jira"}"#)],
-            &[("pay", "{}")],
-            &[("comment", "{}")],
-        ],
+        &[&[ASKS_FOR_JIRA], &[("pay", "{}")], &[("comment", "{}")]],
     )
     .await;
     let task = harness.stopped().await;
@@ -77,14 +66,7 @@ async fn message_to_a_running_task_keeps_its_credentials(fixture: StoreFixture) 
 
 #[apply(both)]
 async fn credential_of_one_task_is_not_used_by_another_of_the_same_user(fixture: StoreFixture) {
-    let harness = clerk(
-        fixture,
-        &[
-            &[("request_credentials", r#"{"service":"jira"}"#)],
-            &[("pay", "{}")],
-        ],
-    )
-    .await;
+    let harness = clerk(fixture, &[&[ASKS_FOR_JIRA], &[("pay", "{}")]]).await;
     let first = harness.stopped().await;
     fill(&harness, first, &jira("first-0123456789")).await;
     harness.script_turns(&[&[("comment", "{}")]]);
