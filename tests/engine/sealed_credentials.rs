@@ -128,13 +128,7 @@ async fn credential_is_asked_for_once_wherever_its_driver_is_dropped(fixture: St
             .collect::<Vec<_>>(),
         ["Bearer of-token@acme.com"]
     );
-    assert_eq!(
-        harness
-            .fixture
-            .number("select count(*) from credential")
-            .await,
-        0
-    );
+    assert_eq!(harness.stored_credentials().await, 0);
 }
 
 #[apply(both)]

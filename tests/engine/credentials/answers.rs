@@ -86,13 +86,7 @@ async fn unanswered_credential_request_expires(fixture: StoreFixture) {
     );
     assert_eq!(harness.status(task).await, TaskStatus::Completed);
     assert_eq!(harness.executions(task, "/comment"), 0);
-    assert_eq!(
-        harness
-            .fixture
-            .number("select count(*) from credential")
-            .await,
-        0
-    );
+    assert_eq!(harness.stored_credentials().await, 0);
 }
 
 #[apply(both)]
@@ -141,13 +135,7 @@ async fn credential_answer_that_does_not_fit_is_refused_by_place_without_its_val
             "{told}"
         );
     }
-    assert_eq!(
-        harness
-            .fixture
-            .number("select count(*) from credential")
-            .await,
-        0
-    );
+    assert_eq!(harness.stored_credentials().await, 0);
     fill(&harness, task, &jira(TOKEN)).await;
     commented(&harness, task, TOKEN, 1).await;
 }

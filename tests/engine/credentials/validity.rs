@@ -27,13 +27,7 @@ async fn reopened_task_asks_for_its_credential_again(fixture: StoreFixture) {
     let task = harness.stopped().await;
     fill(&harness, task, &jira("old-0123456789")).await;
     assert_eq!(harness.status(task).await, TaskStatus::Completed);
-    assert_eq!(
-        harness
-            .fixture
-            .number("select count(*) from credential")
-            .await,
-        0
-    );
+    assert_eq!(harness.stored_credentials().await, 0);
     alice_writes(&harness.engine(0), task, message("go")).await;
     harness.run().await;
     assert_eq!(harness.tool.ledger().len(), 1);

@@ -21,4 +21,9 @@ impl EngineHarness {
         assert_eq!(known, kind);
         request
     }
+
+    pub async fn stored_credentials(&self) -> i64 {
+        let sql = "select count(*) from credential";
+        self.fixture.number(sql).await
+    }
 }
