@@ -168,6 +168,14 @@ pub fn bodies(harness: &EngineHarness, task: TaskId, path: &str) -> Vec<(String,
         .collect()
 }
 
+/// Asserts that the tool at this path received one call of the task: `call` with this body.
+pub fn ran_as(harness: &EngineHarness, task: TaskId, path: &str, call: CallId, body: &str) {
+    assert_eq!(
+        bodies(harness, task, path),
+        [(call.to_string(), body.to_owned())]
+    );
+}
+
 /// Returns the contents of the tool results in the last prompt, in the order of the prompt.
 pub fn shown(harness: &EngineHarness) -> Vec<String> {
     let messages = harness.prompted().1.messages.into_iter();

@@ -18,7 +18,7 @@ use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
 
 use super::call_decisions::{
-    approve, became, bodies, each, edit, last_open_request, places, question, refused, reject,
+    approve, became, each, edit, last_open_request, places, question, ran_as, refused, reject,
     shown,
 };
 use super::engine_harness::{
@@ -167,10 +167,7 @@ async fn edited_arguments_run_byte_for_byte(fixture: StoreFixture) {
     alice_decides(&api, request, each([(call, edit(EDITED))])).await;
     harness.run().await;
     assert_eq!(harness.status(task).await, TaskStatus::Completed);
-    assert_eq!(
-        bodies(&harness, task, "/refund"),
-        [(call.to_string(), EDITED.to_owned())]
-    );
+    ran_as(&harness, task, "/refund", call, EDITED);
     let (asked, ran) = digests(&harness, task).await;
     assert_eq!((asked.len(), ran.len(), asked[0] == ran[0]), (1, 1, false));
     let row = harness.fixture.request(request).await;
@@ -219,10 +216,7 @@ async fn edited_arguments_are_judged_by_the_rules(fixture: StoreFixture) {
         alice_decides(&api, request, each([(call, edit(text))])).await;
         harness.run().await;
         assert_eq!(harness.status(task).await, TaskStatus::Completed);
-        assert_eq!(
-            bodies(&harness, task, "/refund"),
-            [(call.to_string(), text.to_owned())]
-        );
+        ran_as(&harness, task, "/refund", call, text);
     }
     // A rule with other approvers holds these arguments.
     let text = r#"{"order":1,"amount":5000.00}"#;
@@ -249,10 +243,7 @@ async fn edited_arguments_are_judged_by_the_rules(fixture: StoreFixture) {
     )
     .await;
     harness.run().await;
-    assert_eq!(
-        bodies(&harness, task, "/refund"),
-        [(call.to_string(), text.to_owned())]
-    );
+    ran_as(&harness, task, "/refund", call, text);
 }
 
 #[apply(both)]
@@ -346,9 +337,6 @@ async fn stricter_rule_holds_or_denies_edited_arguments_before_the_start(fixture
         )
         .await;
         harness.run().await;
-        assert_eq!(
-            bodies(&harness, task, "/refund"),
-            [(call.to_string(), EDITED.to_owned())]
-        );
+        ran_as(&harness, task, "/refund", call, EDITED);
     }
 }

@@ -8,7 +8,7 @@ use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
 
 use super::call_decisions::{
-    approve, bodies, each, edit, last_open_request, places, question, refused,
+    approve, each, edit, last_open_request, places, question, ran_as, refused,
 };
 use super::edits::{TWO, harness, held_call, offered, rewritten};
 use super::engine_harness::{EngineHarness, alice_decides, decides, person, whole};
@@ -70,10 +70,7 @@ async fn editor_may_not_approve_where_the_new_rule_needs_one_approval(fixture: S
     ));
     decides(&api, &person("carol"), third, whole(Action::Approve, None)).await;
     harness.run().await;
-    assert_eq!(
-        bodies(&harness, task, "/refund"),
-        [(call.to_string(), again.to_owned())]
-    );
+    ran_as(&harness, task, "/refund", call, again);
     assert_eq!(harness.status(task).await, TaskStatus::Completed);
 }
 
@@ -90,10 +87,7 @@ async fn edit_by_another_person_approves_where_one_approval_is_needed(fixture: S
     )
     .await;
     harness.run().await;
-    assert_eq!(
-        bodies(&harness, task, "/refund"),
-        [(call.to_string(), by_carol.to_owned())]
-    );
+    ran_as(&harness, task, "/refund", call, by_carol);
 }
 
 #[apply(both)]

@@ -9,7 +9,7 @@ use macro_rules_attribute::apply;
 
 use super::super::approval_rights::{account, directory};
 use super::super::call_decisions::{
-    approve, became, bodies, each, edit, last_open_request, places, question, refused, reject,
+    approve, became, each, edit, last_open_request, places, question, ran_as, refused, reject,
     respond,
 };
 use super::super::engine_harness::{alice_decides, decides, person, whole};
@@ -50,10 +50,7 @@ async fn editor_of_the_arguments_is_not_one_of_two_required_approvers(fixture: S
         );
         decides(&api, &person("carol"), request, each([(call, approve())])).await;
         harness.run().await;
-        assert_eq!(
-            bodies(&harness, task, "/refund"),
-            [(call.to_string(), text.to_owned())]
-        );
+        ran_as(&harness, task, "/refund", call, text);
         let ledger = harness.tool.ledger();
         assert_eq!(
             ledger.last().unwrap().header("holdpoint-decided-by"),
@@ -103,10 +100,7 @@ async fn editor_of_the_arguments_may_still_reject_or_edit_again(fixture: StoreFi
         decides(&api, &person(user), fourth, whole(Action::Approve, None)).await;
     }
     harness.run().await;
-    assert_eq!(
-        bodies(&harness, task, "/refund"),
-        [(call.to_string(), EDITED.to_owned())]
-    );
+    ran_as(&harness, task, "/refund", call, EDITED);
 }
 
 #[apply(both)]
