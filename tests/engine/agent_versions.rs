@@ -120,10 +120,8 @@ async fn paused_task_keeps_its_agent_version_until_the_next_message(fixture: Sto
     harness.run().await;
     assert_eq!(shown(&harness), before());
     let row = harness.journal(task).await.row;
-    assert_eq!(
-        (row.status, &row.agent_version),
-        (TaskStatus::Completed, &version)
-    );
+    assert_eq!(row.status, TaskStatus::Completed);
+    assert_eq!(row.agent_version, version);
     alice_writes(&harness.engine(0), task, message("go")).await;
     assert_ne!(
         harness.journal(task).await.row.agent_version,
@@ -180,14 +178,10 @@ async fn removed_model_fails_the_task_and_a_retry_goes_on_when_it_is_back(fixtur
     harness.configure(|_| whole_yaml.clone());
     retry(&harness, task).await;
     let row = harness.journal(task).await.row;
-    assert_eq!(
-        (row.status, row.agent_version),
-        (TaskStatus::Completed, version)
-    );
-    assert_eq!(
-        (shown(&harness), harness.executions(task, "/refund")),
-        (before(), 1)
-    );
+    assert_eq!(row.status, TaskStatus::Completed);
+    assert_eq!(row.agent_version, version);
+    assert_eq!(shown(&harness), before());
+    assert_eq!(harness.executions(task, "/refund"), 1);
 }
 
 #[apply(both)]
@@ -207,10 +201,8 @@ async fn removed_variable_fails_the_task_and_a_retry_uses_its_new_value(fixture:
     harness.variables.push(("WHO", "Eve"));
     retry(&harness, task).await;
     assert_eq!(harness.status(task).await, TaskStatus::Completed);
-    assert_eq!(
-        (shown(&harness).1, harness.executions(task, "/refund")),
-        ("You are Eve.".to_owned(), 1)
-    );
+    assert_eq!(shown(&harness).1, "You are Eve.".to_owned());
+    assert_eq!(harness.executions(task, "/refund"), 1);
 }
 
 #[apply(both)]

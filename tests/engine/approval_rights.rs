@@ -205,10 +205,8 @@ async fn retry_by_a_person_who_lost_the_right_since_asks_again_about_the_unknown
     decided_by(&harness, &before, "bob", unknown.request_id, Action::Retry).await;
     driven(&harness, &now).await;
     let anew = last_open_request(&harness, task).await;
-    assert_eq!(
-        (anew.kind, &anew.details),
-        (RequestKind::Reconcile, &unknown.details)
-    );
+    assert_eq!(anew.kind, RequestKind::Reconcile);
+    assert_eq!(anew.details, unknown.details);
     assert!(anew.request_id != unknown.request_id && harness.executions(task, "/refund") == 1);
     let reason = anew.pending_tool_calls[0]
         .reason

@@ -144,10 +144,8 @@ pub async fn refused(
         "{answer:?}"
     );
     let (before, after) = (before.1.unwrap(), after.1.unwrap());
-    assert_eq!(
-        (before.status, before.answers),
-        (after.status, after.answers)
-    );
+    assert_eq!(before.status, after.status);
+    assert_eq!(before.answers, after.answers);
     refusal
 }
 

@@ -196,10 +196,8 @@ async fn credential_requested_by_the_agent_reaches_the_tool_and_stays_out_of_the
     fill(&harness, task, &jira(TOKEN)).await;
     commented(&harness, task, TOKEN, 1).await;
     let results = results(&harness, task).await;
-    assert_eq!(
-        (results[0].0.as_str(), results[0].1),
-        ("request_credentials", Outcome::Responded)
-    );
+    assert_eq!(results[0].0.as_str(), "request_credentials");
+    assert_eq!(results[0].1, Outcome::Responded);
     let told: Value = serde_json::from_str(&results[0].2).unwrap();
     assert_eq!(
         (&told["provided"], &told["fields"]),
@@ -271,10 +269,8 @@ async fn call_without_its_credential_asks_for_it_then_runs_once(fixture: StoreFi
         (None, Some(&json!({"service": "jira"})))
     );
     assert_eq!(asked.pending_tool_calls.len(), 1);
-    assert_eq!(
-        (harness.status(task).await, harness.tool.ledger().len()),
-        (TaskStatus::Paused, 0)
-    );
+    assert_eq!(harness.status(task).await, TaskStatus::Paused);
+    assert_eq!(harness.tool.ledger().len(), 0);
     fill(&harness, task, &jira(TOKEN)).await;
     commented(&harness, task, TOKEN, 2).await;
     assert_eq!(times_asked(&harness, task).await, 1);

@@ -83,10 +83,8 @@ async fn taken_over_in_vain(fixture: StoreFixture) -> (EngineHarness, TaskId) {
         }
         assert_eq!(drivers.len(), 1);
         let row = harness.journal(task).await.row;
-        assert_eq!(
-            (row.fruitless, row.status),
-            (fruitless, TaskStatus::Running)
-        );
+        assert_eq!(row.fruitless, fruitless);
+        assert_eq!(row.status, TaskStatus::Running);
         for driver in drivers {
             if fruitless == 7 {
                 driver.await;
@@ -200,10 +198,8 @@ async fn answer_at_the_deadline_is_taken_or_told_that_it_came_too_late(fixture: 
             } else {
                 (Outcome::Rejected, 0)
             };
-            assert_eq!(
-                ((outcome, ran), closed(&journal, request)),
-                (expected, None)
-            );
+            assert_eq!((outcome, ran), expected);
+            assert_eq!(closed(&journal, request), None);
             (seen[1], before) = (seen[1] + 1, (before / 2).max(1));
         }
     }
@@ -328,18 +324,14 @@ async fn two_deadlines_of_one_turn_pass_one_after_the_other(fixture: StoreFixtur
         .await;
     assert_eq!(late.err(), Some(Refusal::Expired(second)));
     assert_eq!(api.worker().expire().await.unwrap(), 1);
-    assert_eq!(
-        (harness.status(task).await, harness.open(task).await),
-        (TaskStatus::Paused, vec![(first, RequestKind::Approval)])
-    );
+    assert_eq!(harness.status(task).await, TaskStatus::Paused);
+    assert_eq!(harness.open(task).await, [(first, RequestKind::Approval)]);
     harness.fixture.forward(Duration::from_hours(24));
     assert_eq!(api.worker().expire().await.unwrap(), 1);
     harness.finish(task).await;
     let journal = harness.journal(task).await;
-    assert_eq!(
-        (journal.row.status, outcomes(&journal)),
-        (TaskStatus::Completed, vec![Outcome::Expired; 2])
-    );
+    assert_eq!(journal.row.status, TaskStatus::Completed);
+    assert_eq!(outcomes(&journal), [Outcome::Expired; 2]);
     assert!(harness.tool.ledger().is_empty());
     let went_on = place(
         &journal,

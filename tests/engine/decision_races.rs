@@ -96,10 +96,8 @@ async fn decided_at_once(pair: &Pair, round: usize, deciders: usize) -> (TaskId,
     } else {
         Outcome::Rejected
     };
-    assert_eq!(
-        (journal.row.status, outcomes(&journal)),
-        (TaskStatus::Completed, vec![outcome])
-    );
+    assert_eq!(journal.row.status, TaskStatus::Completed);
+    assert_eq!(outcomes(&journal), [outcome]);
     let row = pair.other.request(request).await.unwrap().unwrap();
     assert_eq!(row.status, RequestStatus::Resumed);
     (task, *action)
@@ -404,10 +402,8 @@ async fn reconcile_decision_racing_the_calls_late_result_has_one_outcome() {
         crate::support::until("the task does not run", has_stopped).await;
         let journal = pair.checked_journal(task).await;
         let late = place(&journal, |fact| matches!(fact, Fact::LateResult(_))).is_some();
-        assert_eq!(
-            (journal.row.status, pair.harness.executions(task, "/refund")),
-            (TaskStatus::Completed, 1)
-        );
+        assert_eq!(journal.row.status, TaskStatus::Completed);
+        assert_eq!(pair.harness.executions(task, "/refund"), 1);
         match told {
             Ok(()) => {
                 assert_eq!(

@@ -161,10 +161,8 @@ async fn held_after_its_start(fixture: StoreFixture) -> (EngineHarness, TaskId, 
     harness.later();
     harness.run().await;
     let asked = last_open_request(&harness, task).await;
-    assert_eq!(
-        (harness.status(task).await, asked.kind),
-        (TaskStatus::Paused, RequestKind::Approval)
-    );
+    assert_eq!(harness.status(task).await, TaskStatus::Paused);
+    assert_eq!(asked.kind, RequestKind::Approval);
     (harness, task, asked.request_id)
 }
 

@@ -354,10 +354,8 @@ async fn lost_continuation_is_asked_about_again_once_the_person_who_retried_it_i
     answer_as(&harness, &before, "bob", task, whole(Action::Retry, None)).await;
     driven(&harness, &now).await;
     let anew = the_request(&harness, task).await;
-    assert_eq!(
-        (anew.kind, &anew.details),
-        (RequestKind::Reconcile, &unknown.details)
-    );
+    assert_eq!(anew.kind, RequestKind::Reconcile);
+    assert_eq!(anew.details, unknown.details);
     assert_ne!(anew.request_id, unknown.request_id);
     assert_eq!(attempts(&harness, task).await, [1, 2]);
     answer_as(&harness, &now, "carol", task, whole(Action::Retry, None)).await;

@@ -389,10 +389,8 @@ async fn model_removed_during_a_call_still_asks_for_its_outcome(fixture: StoreFi
     harness.engine(0).retry(&alice(), task, None).await.unwrap();
     harness.finish(task).await;
     let journal = harness.journal(task).await;
-    assert_eq!(
-        (journal.row.status, outcomes(&journal)),
-        (TaskStatus::Completed, vec![Outcome::Responded])
-    );
+    assert_eq!(journal.row.status, TaskStatus::Completed);
+    assert_eq!(outcomes(&journal), [Outcome::Responded]);
     assert_eq!(harness.executions(task, "/refund"), 1);
 }
 
@@ -405,10 +403,8 @@ async fn asked_about_first(harness: &EngineHarness, task: TaskId) {
     harness.only_request(task, RequestKind::Reconcile).await;
     harness.finish(task).await;
     let journal = harness.journal(task).await;
-    assert_eq!(
-        (journal.row.status, outcomes(&journal)),
-        (TaskStatus::Completed, vec![Outcome::Responded])
-    );
+    assert_eq!(journal.row.status, TaskStatus::Completed);
+    assert_eq!(outcomes(&journal), [Outcome::Responded]);
     assert_eq!(harness.executions(task, "/refund"), 1);
 }
 

@@ -280,12 +280,10 @@ async fn unjudged_call_is_held_where_the_rules_hold_it(fixture: StoreFixture) {
         .await;
     assert_eq!(orphans.driven(task).await, TaskStatus::Completed);
     assert_eq!(
-        (
-            orphans.outcomes_at_end(task, &[&one]).await,
-            orphans.ran(task)
-        ),
-        (vec![Some(Outcome::Succeeded)], (1, 0))
+        orphans.outcomes_at_end(task, &[&one]).await,
+        [Some(Outcome::Succeeded)]
     );
+    assert_eq!(orphans.ran(task), (1, 0));
 }
 
 #[apply(both)]
@@ -317,10 +315,8 @@ async fn started_calls_are_asked_about_or_repeated_by_their_effect(fixture: Stor
             Some(Outcome::Failed)
         ]
     );
-    assert_eq!(
-        (orphans.ran(task), orphans.shown(&once)),
-        ((0, 1), "it was paid".to_owned())
-    );
+    assert_eq!(orphans.ran(task), (0, 1));
+    assert_eq!(orphans.shown(&once), "it was paid".to_owned());
 }
 
 #[apply(both)]
@@ -378,12 +374,10 @@ async fn late_result_before_or_after_an_unknown_one_is_shown_to_the_model(fixtur
         orphans.imported(task, &[history(), facts]).await;
         assert_eq!(orphans.driven(task).await, TaskStatus::Completed);
         assert_eq!(
-            (
-                orphans.outcomes_at_end(task, &[&one]).await,
-                orphans.ran(task)
-            ),
-            (vec![Some(Outcome::Unknown)], (0, 0))
+            orphans.outcomes_at_end(task, &[&one]).await,
+            [Some(Outcome::Unknown)]
         );
+        assert_eq!(orphans.ran(task), (0, 0));
         assert_eq!(orphans.shown(&one), "paid after all", "{early}");
     }
 }

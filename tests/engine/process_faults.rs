@@ -132,10 +132,8 @@ async fn shutdown_during_a_call_keeps_its_result(fixture: StoreFixture) {
             .any(|item| matches!(item.fact, Fact::InterventionRequested(_))),
         "no request is opened"
     );
-    assert_eq!(
-        (harness.executions(task, "/refund"), outcomes(&journal)),
-        (1, vec![Outcome::Succeeded])
-    );
+    assert_eq!(harness.executions(task, "/refund"), 1);
+    assert_eq!(outcomes(&journal), [Outcome::Succeeded]);
 }
 
 #[apply(both)]
@@ -206,19 +204,15 @@ async fn call_approved_before_a_failure_is_withdrawn_by_a_message_and_run_by_a_r
     api.retry(&alice(), retried, None).await.unwrap();
     harness.finish(spoken).await;
     harness.finish(retried).await;
+    assert_eq!(harness.executions(spoken, "/refund"), 0);
     assert_eq!(
-        (
-            harness.executions(spoken, "/refund"),
-            outcomes(&harness.journal(spoken).await)
-        ),
-        (0, vec![Outcome::Withdrawn])
+        outcomes(&harness.journal(spoken).await),
+        [Outcome::Withdrawn]
     );
+    assert_eq!(harness.executions(retried, "/refund"), 1);
     assert_eq!(
-        (
-            harness.executions(retried, "/refund"),
-            outcomes(&harness.journal(retried).await)
-        ),
-        (1, vec![Outcome::Succeeded])
+        outcomes(&harness.journal(retried).await),
+        [Outcome::Succeeded]
     );
 }
 
@@ -230,10 +224,8 @@ async fn tool_removed_after_the_approval_gives_an_invalid_result(fixture: StoreF
     harness.configure(without_refund);
     harness.finish(task).await;
     let journal = harness.journal(task).await;
-    assert_eq!(
-        (journal.row.status, outcomes(&journal)),
-        (TaskStatus::Completed, vec![Outcome::Invalid])
-    );
+    assert_eq!(journal.row.status, TaskStatus::Completed);
+    assert_eq!(outcomes(&journal), [Outcome::Invalid]);
     assert_eq!(harness.executions(task, "/refund"), 0);
 }
 
@@ -251,10 +243,8 @@ async fn raised_limit_lets_a_retry_go_on(fixture: StoreFixture) {
     let task = api.create(&alice(), go(), None).await.unwrap().task_id;
     harness.finish(task).await;
     let error = harness.journal(task).await.row.error.unwrap();
-    assert_eq!(
-        (error.code, error.limit.as_deref()),
-        (FailureCode::LimitReached, Some("max_model_calls"))
-    );
+    assert_eq!(error.code, FailureCode::LimitReached);
+    assert_eq!(error.limit.as_deref(), Some("max_model_calls"));
     api.retry(&alice(), task, None).await.unwrap();
     harness.finish(task).await;
     assert_eq!(
@@ -287,10 +277,8 @@ async fn long_call_counts_as_duration_before_the_model_is_asked_again(fixture: S
     harness.tool.open();
     join(drivers).await;
     let error = harness.journal(task).await.row.error.unwrap();
-    assert_eq!(
-        (error.code, error.limit.as_deref()),
-        (FailureCode::LimitReached, Some("max_duration"))
-    );
+    assert_eq!(error.code, FailureCode::LimitReached);
+    assert_eq!(error.limit.as_deref(), Some("max_duration"));
 }
 
 #[apply(both)]
@@ -309,10 +297,8 @@ async fn long_model_call_counts_as_duration_before_the_model_is_asked_again(fixt
     });
     let task = harness.stopped().await;
     let error = harness.journal(task).await.row.error.unwrap();
-    assert_eq!(
-        (error.code, error.limit.as_deref()),
-        (FailureCode::LimitReached, Some("max_duration"))
-    );
+    assert_eq!(error.code, FailureCode::LimitReached);
+    assert_eq!(error.limit.as_deref(), Some("max_duration"));
     assert_eq!(harness.prompt_count(), 1);
 }
 

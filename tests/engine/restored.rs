@@ -37,10 +37,8 @@ async fn approved(fixture: StoreFixture) -> (EngineHarness, TaskId) {
     let harness = EngineHarness::new(fixture, LARGE).await;
     let task = harness.held().await;
     harness.answer_all(&harness.engine(0), task).await;
-    assert_eq!(
-        (harness.status(task).await, harness.tool.ledger().len()),
-        (TaskStatus::Running, 0)
-    );
+    assert_eq!(harness.status(task).await, TaskStatus::Running);
+    assert_eq!(harness.tool.ledger().len(), 0);
     (harness, task)
 }
 
@@ -59,10 +57,8 @@ async fn approved_but_unstarted_call_after_a_restore_is_asked_about_and_runs_on_
     let (harness, task) = approved(fixture).await;
     mark_restored(&harness).await;
     harness.run().await;
-    assert_eq!(
-        (harness.status(task).await, harness.tool.ledger().len()),
-        (TaskStatus::Paused, 0)
-    );
+    assert_eq!(harness.status(task).await, TaskStatus::Paused);
+    assert_eq!(harness.tool.ledger().len(), 0);
     let (request, asked) = only_open_request(&harness, task).await;
     assert_eq!(asked.kind, RequestKind::Reconcile);
     let details = asked.details.clone().unwrap();
@@ -79,10 +75,8 @@ async fn approved_but_unstarted_call_after_a_restore_is_asked_about_and_runs_on_
     );
     alice_decides(&harness.engine(0), request, whole(Action::Retry, None)).await;
     harness.run().await;
-    assert_eq!(
-        (harness.status(task).await, harness.tool.ledger().len()),
-        (TaskStatus::Completed, 1)
-    );
+    assert_eq!(harness.status(task).await, TaskStatus::Completed);
+    assert_eq!(harness.tool.ledger().len(), 1);
 }
 
 #[apply(both)]
@@ -99,10 +93,8 @@ async fn unused_permit_to_retry_is_uncertain_again_after_the_next_restore(fixtur
     alice_decides(&harness.engine(0), second, rejects(Then::Continue)).await;
     harness.run().await;
     assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Failed]);
-    assert_eq!(
-        (harness.status(task).await, harness.tool.ledger().len()),
-        (TaskStatus::Completed, 0)
-    );
+    assert_eq!(harness.status(task).await, TaskStatus::Completed);
+    assert_eq!(harness.tool.ledger().len(), 0);
 }
 
 #[apply(both)]
@@ -148,10 +140,8 @@ async fn open_request_is_marked_uncertain_after_a_restore_and_its_approval_runs_
     );
     harness.answer_all(&harness.engine(0), task).await;
     harness.run().await;
-    assert_eq!(
-        (harness.status(task).await, harness.tool.ledger().len()),
-        (TaskStatus::Completed, 1)
-    );
+    assert_eq!(harness.status(task).await, TaskStatus::Completed);
+    assert_eq!(harness.tool.ledger().len(), 1);
 }
 
 #[apply(both)]
@@ -194,12 +184,10 @@ async fn once_call_after_a_restore_is_held_until_the_users_next_message(fixture:
     assert_eq!(harness.executions(task, "/lookup"), 1);
     assert_eq!(harness.executions(task, "/refund"), 0);
     let (_, held) = only_open_request(&harness, task).await;
+    assert_eq!(held.kind, RequestKind::Approval);
     assert_eq!(
-        (held.kind, held.terms.clone()),
-        (
-            RequestKind::Approval,
-            holdpoint::task::verdict::Terms::default()
-        )
+        held.terms.clone(),
+        holdpoint::task::verdict::Terms::default()
     );
     let call = &held.pending_tool_calls[0];
     assert!(
@@ -255,8 +243,6 @@ async fn driver_waiting_for_its_model_during_a_restore_starts_nothing() {
     harness.later();
     harness.run().await;
     assert!(harness.fixture.store.history_uncertain_until().is_some());
-    assert_eq!(
-        (harness.status(task).await, harness.tool.ledger().len()),
-        (TaskStatus::Paused, 0)
-    );
+    assert_eq!(harness.status(task).await, TaskStatus::Paused);
+    assert_eq!(harness.tool.ledger().len(), 0);
 }

@@ -186,10 +186,8 @@ async fn field_is_secret_unless_the_file_says_otherwise(fixture: StoreFixture) {
     let judged = judged(&harness, task).await;
     assert_eq!(judged[0].1, Verdict::Invalid);
     assert_eq!(judged[0].2, r#"{"to":"[secret jira.email]"}"#);
-    assert_eq!(
-        (judged[1].1, judged[1].2.as_str()),
-        (Verdict::Allow, r#"{"to":"SHOP-0123456789"}"#)
-    );
+    assert_eq!(judged[1].1, Verdict::Allow);
+    assert_eq!(judged[1].2.as_str(), r#"{"to":"SHOP-0123456789"}"#);
     assert_eq!(bodies(&harness, task, "/note").len(), 1);
 }
 
@@ -286,10 +284,8 @@ async fn tool_name_that_holds_a_secret_is_invalid(fixture: StoreFixture) {
     )
     .await;
     let judged = judged(&harness, task).await;
-    assert_eq!(
-        (judged[0].0.as_str(), judged[0].1),
-        ("[secret jira.token]", Verdict::Invalid)
-    );
+    assert_eq!(judged[0].0.as_str(), "[secret jira.token]");
+    assert_eq!(judged[0].1, Verdict::Invalid);
 }
 
 #[apply(both)]

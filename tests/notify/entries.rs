@@ -38,10 +38,8 @@ async fn nothing_is_written_where_no_entry_wants_it(on: On) {
         let sql = format!("select cast(count(*) as text) from {table}");
         fixture.app.database.texts(&sql).await
     };
-    assert_eq!(
-        (texts("notice").await, texts("delivery").await),
-        (vec!["0".to_owned()], vec!["0".to_owned()])
-    );
+    assert_eq!(texts("notice").await, ["0".to_owned()]);
+    assert_eq!(texts("delivery").await, ["0".to_owned()]);
     assert_eq!(fixture.hook.count(), 0);
 }
 
@@ -167,10 +165,8 @@ async fn start_of_a_sub_agent_is_told_to_the_entry_that_names_it(on: On) {
         panic!("one start")
     };
     let data = &message.body["data"];
-    assert_eq!(
-        (message.kind(), &data["task_id"]),
-        ("sub_agent.started", &done.body["task_id"])
-    );
+    assert_eq!(message.kind(), "sub_agent.started");
+    assert_eq!(data["task_id"], done.body["task_id"]);
     assert_eq!(
         (&data["agent_path"], &data["request"]),
         (&json!(["billing"]), &json!(null))

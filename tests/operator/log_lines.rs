@@ -188,10 +188,8 @@ fn tells_answers(log: &str, request_id: &str) {
         .iter()
         .find(|line| line["operation"] == "get_me")
         .unwrap();
-    assert_eq!(
-        (me["http_request_id"].as_str(), &me["request_id"]),
-        (Some(request_id), &Value::Null)
-    );
+    assert_eq!(me["http_request_id"].as_str(), Some(request_id));
+    assert_eq!(me["request_id"], Value::Null);
 }
 
 /// Asserts that every warning names the unreachable database and a reason. The number of warnings

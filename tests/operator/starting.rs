@@ -96,10 +96,8 @@ async fn is_alive_and_not_ready(served: &Served) {
 async fn streams_end_at_once(served: &Served) {
     let stream = [("host", "localhost"), ("accept", "text/event-stream")];
     let ended = served.exchange("GET", "/v1/events", &stream, "").await;
-    assert_eq!(
-        (ended.status, ended.text.as_str()),
-        (200, "retry: 1000\n\n")
-    );
+    assert_eq!(ended.status, 200);
+    assert_eq!(ended.text.as_str(), "retry: 1000\n\n");
     assert_eq!(ended.header("content-type"), "text/event-stream");
     let post = served.exchange("POST", "/v1/tasks", &stream, INPUT).await;
     assert_eq!(post.status, 503, "{}", post.text);

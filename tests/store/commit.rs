@@ -285,10 +285,8 @@ async fn paused_task_needs_an_open_request_and_nothing_running(fixture: StoreFix
         "still busy"
     );
     let journal = fixture.store.journal(id).await.unwrap().unwrap();
-    assert_eq!(
-        (journal.row.status, journal.items.len()),
-        (TaskStatus::Running, 2)
-    );
+    assert_eq!(journal.row.status, TaskStatus::Running);
+    assert_eq!(journal.items.len(), 2);
 }
 
 #[apply(every_statement)]

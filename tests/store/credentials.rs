@@ -186,10 +186,8 @@ async fn latest_credential_replaces_the_one_before(fixture: StoreFixture) {
         ["jira", "mail"]
     );
     assert_eq!(opened(&rows[0]).unwrap(), b"latest");
-    assert_eq!(
-        (rows[0].request_id, rows[0].expires_at),
-        (latest.request_id, None)
-    );
+    assert_eq!(rows[0].request_id, latest.request_id);
+    assert_eq!(rows[0].expires_at, None);
 }
 
 #[apply(both)]

@@ -70,10 +70,8 @@ async fn portion_ends_at_its_events_or_bytes_and_is_empty_only_at_the_end(fixtur
         (item.number, item.task_id, item.of_root, item.item.seq),
         (8, root, true, 8)
     );
-    assert_eq!(
-        (item.agent_path, item.item.fact),
-        (vec!["billing".to_owned()], said(&"x".repeat(1000)))
-    );
+    assert_eq!(item.agent_path, ["billing".to_owned()]);
+    assert_eq!(item.item.fact, said(&"x".repeat(1000)));
 }
 
 #[apply(both)]

@@ -80,10 +80,8 @@ async fn three_children_start_in_one_commit_and_events_follow_the_order_of_its_t
             .filter(|item| item.event > before.last_event)
             .all(|item| item.item.at == at)
     );
-    assert_eq!(
-        (after.rows.len(), after.last_event),
-        (43, before.last_event + 11)
-    );
+    assert_eq!(after.rows.len(), 43);
+    assert_eq!(after.last_event, before.last_event + 11);
     for task in above.iter().chain([&leaf]) {
         let then = before.rows.iter().find(|row| row.task_id == *task).unwrap();
         let now = after.rows.iter().find(|row| row.task_id == *task).unwrap();
@@ -357,10 +355,8 @@ async fn subtree_ends_in_one_commit_with_its_credentials(fixture: StoreFixture) 
             + 1
     };
     let expected: Vec<_> = ending.iter().map(|task| (*task, seq(task))).collect();
-    assert_eq!(
-        (ending.len(), order(&after, before.last_event)),
-        (13, expected)
-    );
+    assert_eq!(ending.len(), 13);
+    assert_eq!(order(&after, before.last_event), expected);
     for row in &after.rows {
         let ended = ending.contains(&row.task_id);
         assert_eq!(row.status == TaskStatus::Canceled, ended);

@@ -54,10 +54,8 @@ async fn asker_of_a_sqlite_file_is_gone_after_a_crash() {
         .await
         .unwrap();
     let row = store.journal(task).await.unwrap().unwrap().row;
-    assert_eq!(
-        (row.status, row.asker_until),
-        (TaskStatus::Paused, Some(Time(0)))
-    );
+    assert_eq!(row.status, TaskStatus::Paused);
+    assert_eq!(row.asker_until, Some(Time(0)));
     waiting.abort();
 }
 
@@ -222,10 +220,8 @@ async fn call_that_a_crashed_replica_ran_is_continued_by_the_next_equal_ask(fixt
     );
     driven(&engine).await;
     let again = ask(&engine, 1, Duration::ZERO).await.call;
-    assert_eq!(
-        (again.task_id, again.state),
-        (task, GateState::OutcomeUnknown)
-    );
+    assert_eq!(again.task_id, task);
+    assert_eq!(again.state, GateState::OutcomeUnknown);
     assert_eq!(harness.executions(task, "/refund"), 1);
 }
 

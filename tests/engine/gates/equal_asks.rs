@@ -129,10 +129,8 @@ async fn asker_that_leaves_while_its_call_changes_keeps_its_call() {
     other.execute(AssertSqlSafe(changed)).await.unwrap();
     other.execute("commit").await.unwrap();
     let answer = asking.await.unwrap().unwrap();
-    assert_eq!(
-        (answer.call.task_id, answer.call.state),
-        (task, GateState::Pending)
-    );
+    assert_eq!(answer.call.task_id, task);
+    assert_eq!(answer.call.state, GateState::Pending);
     let until = harness.journal(task).await.row.asker_until;
     assert_eq!(until, Some(Time(0)));
 }
@@ -226,10 +224,8 @@ async fn answer_that_is_not_handed_over_ends_no_reservation_of_a_later_ask(fixtu
     harness.fixture.forward(Duration::from_secs(6));
     let later = ask(&there, 1, Duration::ZERO).await;
     for answer in [&earlier, &later] {
-        assert_eq!(
-            (answer.call.task_id, answer.call.outcome),
-            (task, Some(Outcome::Succeeded))
-        );
+        assert_eq!(answer.call.task_id, task);
+        assert_eq!(answer.call.outcome, Some(Outcome::Succeeded));
     }
     let until = harness.journal(task).await.row.asker_until;
     drop(earlier);
@@ -260,10 +256,8 @@ async fn equal_ask_beside_a_call_of_unknown_outcome_says_so_and_the_next_one_con
     abort(asking).await;
     until_present(&harness, task, |until| until == Time(0)).await;
     let again = asks(&engine, &small(1, Duration::ZERO)).await;
-    assert_eq!(
-        (again.task_id, again.state),
-        (task, GateState::OutcomeUnknown)
-    );
+    assert_eq!(again.task_id, task);
+    assert_eq!(again.state, GateState::OutcomeUnknown);
     assert_eq!(harness.tool.count(), 1);
 }
 
@@ -287,10 +281,8 @@ async fn equal_ask_beside_an_approved_call_says_so_and_the_next_one_continues_th
     drop(slot);
     until_at_rest(&harness, task).await;
     let again = ask(&engine, 1, LONG).await.call;
-    assert_eq!(
-        (again.task_id, again.outcome),
-        (task, Some(Outcome::Succeeded))
-    );
+    assert_eq!(again.task_id, task);
+    assert_eq!(again.outcome, Some(Outcome::Succeeded));
 }
 
 #[apply(both)]

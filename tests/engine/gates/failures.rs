@@ -119,10 +119,8 @@ async fn approved_call_that_waits_for_a_slot_does_not_start_without_its_asker(
     until_at_rest(&harness, task).await;
     assert_eq!(outcomes(&harness.journal(task).await), []);
     let again = ask(&engine, 1, LONG).await.call;
-    assert_eq!(
-        (again.task_id, again.outcome),
-        (task, Some(Outcome::Succeeded))
-    );
+    assert_eq!(again.task_id, task);
+    assert_eq!(again.outcome, Some(Outcome::Succeeded));
 }
 
 #[apply(both)]
@@ -132,10 +130,8 @@ async fn result_that_is_not_handed_over_is_there_for_the_next_ask_at_once(fixtur
     let task = approved(&harness, &engine, &refund(1, Duration::ZERO)).await;
     for _ in 0..3 {
         let lost = ask(&engine, 1, LONG).await;
-        assert_eq!(
-            (lost.call.task_id, lost.call.outcome),
-            (task, Some(Outcome::Succeeded))
-        );
+        assert_eq!(lost.call.task_id, task);
+        assert_eq!(lost.call.outcome, Some(Outcome::Succeeded));
         drop(lost.delivery);
         until_present(&harness, task, |until| until == Time(0)).await;
     }
@@ -156,10 +152,8 @@ async fn call_whose_asker_leaves_while_it_runs_keeps_its_result_for_the_next_ask
     harness.tool.open();
     harness.until_stopped(task).await;
     let again = ask(&engine, 1, LONG).await;
-    assert_eq!(
-        (again.call.task_id, again.call.outcome),
-        (task, Some(Outcome::Succeeded))
-    );
+    assert_eq!(again.call.task_id, task);
+    assert_eq!(again.call.outcome, Some(Outcome::Succeeded));
     assert_eq!(harness.executions(task, "/refund"), 1);
 }
 
@@ -169,10 +163,8 @@ async fn call_whose_server_is_down_has_failed_at_once(fixture: StoreFixture) {
     harness.configure(|yaml| yaml.replace("{tool}/refund", "http://127.0.0.1:9/refund"));
     let engine = harness.engine(8);
     let call = asks(&engine, &small(1, LONG)).await;
-    assert_eq!(
-        (call.state, call.outcome),
-        (GateState::Settled, Some(Outcome::Failed))
-    );
+    assert_eq!(call.state, GateState::Settled);
+    assert_eq!(call.outcome, Some(Outcome::Failed));
 }
 
 #[apply(both)]
@@ -199,10 +191,8 @@ async fn two_equal_calls_of_one_turn_are_two_requests_and_two_runs(fixture: Stor
         ..refund(1, LONG)
     };
     let call = asks(&engine, &known).await;
-    assert_eq!(
-        (call.task_id, call.outcome),
-        (second.task_id, Some(Outcome::Succeeded))
-    );
+    assert_eq!(call.task_id, second.task_id);
+    assert_eq!(call.outcome, Some(Outcome::Succeeded));
     assert_eq!(harness.executions(task, "/refund"), 1);
     assert_eq!(harness.executions(second.task_id, "/refund"), 1);
 }
@@ -245,10 +235,8 @@ async fn id_of_a_call_is_a_handle_for_its_user_session_tool_and_arguments_only(
     let own = known(refund(1, LONG));
     for _ in 0..2 {
         let answer = engine.gates().ask(&agent(), &own, None).await.unwrap();
-        assert_eq!(
-            (answer.call.task_id, answer.call.outcome),
-            (task, Some(Outcome::Succeeded))
-        );
+        assert_eq!(answer.call.task_id, task);
+        assert_eq!(answer.call.outcome, Some(Outcome::Succeeded));
         answer
             .delivery
             .into_iter()

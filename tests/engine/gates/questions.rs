@@ -181,10 +181,8 @@ async fn answer_after_use_within_continues_the_call_whose_asker_waits(fixture: S
         harness.fixture.forward(Duration::from_hours(2));
         answer(&harness, &engine, task, folder()).await;
         let call = asking.await.unwrap().unwrap().call;
-        assert_eq!(
-            (call.outcome, server.attempts()),
-            (Some(Outcome::Succeeded), 2)
-        );
+        assert_eq!(call.outcome, Some(Outcome::Succeeded));
+        assert_eq!(server.attempts(), 2);
     }
 }
 
@@ -209,10 +207,8 @@ async fn answered_call_waits_for_its_asker_for_use_within_from_the_answer(fixtur
     harness.fixture.forward(Duration::from_mins(50));
     driven(&engine).await;
     let call = asks(&engine, &small(1, LONG)).await;
-    assert_eq!(
-        (call.task_id, call.outcome),
-        (task, Some(Outcome::Succeeded))
-    );
+    assert_eq!(call.task_id, task);
+    assert_eq!(call.outcome, Some(Outcome::Succeeded));
     assert_eq!(server.attempts(), 2);
 }
 
@@ -243,15 +239,11 @@ async fn answered_call_without_a_stored_presence_continues_only_with_its_asker(
     assert!(harness.fixture.number(bare).await > 0);
     answer_question(&harness, &engine, task).await;
     driven(&engine).await;
-    assert_eq!(
-        (harness.status(task).await, server.attempts()),
-        (TaskStatus::Running, 1)
-    );
+    assert_eq!(harness.status(task).await, TaskStatus::Running);
+    assert_eq!(server.attempts(), 1);
     let call = asks(&engine, &named(LONG)).await;
-    assert_eq!(
-        (call.outcome, server.attempts()),
-        (Some(Outcome::Succeeded), 2)
-    );
+    assert_eq!(call.outcome, Some(Outcome::Succeeded));
+    assert_eq!(server.attempts(), 2);
 }
 
 #[apply(both)]
@@ -296,10 +288,8 @@ async fn started_call_with_a_question_of_its_server_does_not_say_that_it_has_not
         .unwrap();
     let says =
         "The call was started and has not ended: a person must answer a question of its tool.";
-    assert_eq!(
-        (held.state, held.message()),
-        (GateState::Pending, says.to_owned())
-    );
+    assert_eq!(held.state, GateState::Pending);
+    assert_eq!(held.message(), says.to_owned());
 }
 
 #[apply(both)]
@@ -323,10 +313,8 @@ async fn started_call_that_a_person_rejects_stays_allowed_and_says_that_it_may_h
         .unwrap();
     for call in [told, read] {
         assert_eq!((call.task_id, call.state), (task, GateState::Settled));
-        assert_eq!(
-            (call.decision, call.outcome),
-            (GateDecision::Allow, Some(Outcome::Rejected))
-        );
+        assert_eq!(call.decision, GateDecision::Allow);
+        assert_eq!(call.outcome, Some(Outcome::Rejected));
         let says = "The call was started and ended as rejected. It may have run. Do not repeat it.";
         assert_eq!(call.message(), says);
     }
@@ -338,10 +326,8 @@ async fn call_that_fails_before_its_start_says_why(fixture: StoreFixture) {
     let (harness, server) = served(fixture, Vec::new()).await;
     *server.down.lock().unwrap() = true;
     let call = asks(&harness.engine(8), &small(1, LONG)).await;
-    assert_eq!(
-        (call.decision, call.outcome),
-        (GateDecision::Deny, Some(Outcome::Failed))
-    );
+    assert_eq!(call.decision, GateDecision::Deny);
+    assert_eq!(call.outcome, Some(Outcome::Failed));
     let told = call.message();
     let begins = told.starts_with("The call was not run (failed): The tool `refund` failed");
     assert!(begins && told.ends_with("no connection."), "{told}");
@@ -364,10 +350,8 @@ async fn repeatable_call_that_is_held_at_its_start_is_continued_by_an_equal_ask(
     until_at_rest(&harness, task).await;
     assert_eq!(server.attempts(), 0);
     let call = asks(&engine, &small(1, LONG)).await;
-    assert_eq!(
-        (call.task_id, call.outcome),
-        (task, Some(Outcome::Succeeded))
-    );
+    assert_eq!(call.task_id, task);
+    assert_eq!(call.outcome, Some(Outcome::Succeeded));
     assert_eq!(server.attempts(), 1);
 }
 
@@ -383,10 +367,8 @@ async fn repeatable_call_whose_server_asked_is_continued_by_an_equal_ask(fixture
     driven(&engine).await;
     assert_eq!(server.attempts(), 1);
     let call = asks(&engine, &small(1, LONG)).await;
-    assert_eq!(
-        (call.task_id, call.outcome),
-        (task, Some(Outcome::Succeeded))
-    );
+    assert_eq!(call.task_id, task);
+    assert_eq!(call.outcome, Some(Outcome::Succeeded));
     assert_eq!(server.attempts(), 2);
 }
 

@@ -102,10 +102,8 @@ async fn call_started_before_the_users_next_message_is_asked_about_first(fixture
         .await;
     assert_eq!(orphans.driven(task).await, TaskStatus::Completed);
     assert_eq!(
-        (
-            orphans.outcomes_at_end(task, &[&one]).await,
-            orphans.ran(task)
-        ),
-        (vec![Some(Outcome::Responded)], (0, 0))
+        orphans.outcomes_at_end(task, &[&one]).await,
+        [Some(Outcome::Responded)]
     );
+    assert_eq!(orphans.ran(task), (0, 0));
 }

@@ -227,10 +227,8 @@ async fn child_held_twice_is_asked_about_twice_and_its_siblings_once(fixture: St
         "{}",
         harness.description(root).await
     );
-    assert_eq!(
-        (second[1].task_id, harness.row(root).await.status),
-        (one.task_id, TaskStatus::Paused)
-    );
+    assert_eq!(second[1].task_id, one.task_id);
+    assert_eq!(harness.row(root).await.status, TaskStatus::Paused);
     harness.answer_one(&api, &second[1], People::Approve).await;
     harness.drive_tree(&parts, root).await;
     assert_eq!(
@@ -332,10 +330,8 @@ async fn parent_that_dies_after_the_end_of_a_child_loses_nothing(fixture: StoreF
         drop(crashing);
         harness.finish_tree(&parts, root, People::Approve).await;
         let journals = harness.checked_journals(root).await;
-        assert_eq!(
-            (journals.len(), journals[&root].row.status),
-            (3, TaskStatus::Completed)
-        );
+        assert_eq!(journals.len(), 3);
+        assert_eq!(journals[&root].row.status, TaskStatus::Completed);
         assert_eq!(ended_as(&journals, root), [Outcome::Succeeded; 2]);
         each_has_paid_once(&harness, root).await;
         cut += usize::from(!whole);
@@ -349,10 +345,8 @@ async fn request_of_a_child_names_its_agent_path_and_its_root(fixture: StoreFixt
     let parts = harness.parts(0);
     let root = harness.grown(&parts).await;
     let [request] = &harness.asked_exactly(root).await;
-    assert_eq!(
-        (request.root_task_id, request.spec.kind),
-        (root, RequestKind::Approval)
-    );
+    assert_eq!(request.root_task_id, root);
+    assert_eq!(request.spec.kind, RequestKind::Approval);
     assert_eq!(request.agent_path, ["boss", "mid", "low", "leaf"]);
     for row in harness.tree(root).await {
         assert_eq!(

@@ -416,10 +416,8 @@ impl EngineHarness {
                     self.description(root).await
                 );
                 let child = &journals[child_task_id].row;
-                assert_eq!(
-                    (child.parent.map(|parent| parent.0), &child.agent),
-                    (Some(*task), agent)
-                );
+                assert_eq!(child.parent.map(|parent| parent.0), Some(*task));
+                assert_eq!(&child.agent, agent);
                 let path = [journal.row.agent_path.clone(), vec![agent.clone()]].concat();
                 assert_eq!((&child.agent_path, child.root_task_id), (&path, root));
             }

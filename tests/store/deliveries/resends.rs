@@ -300,10 +300,8 @@ async fn resend_with_a_key_is_done_once_in_a_day_for_every_spelling_of_its_user(
     assert_eq!(resend("ops").await, Some(2));
     all_die().await;
     for user in ["ops", "Ops"] {
-        assert_eq!(
-            (resend(user).await, stored(user).await),
-            (None, Some(("00".to_owned(), 2)))
-        );
+        assert_eq!(resend(user).await, None);
+        assert_eq!(stored(user).await, Some(("00".to_owned(), 2)));
     }
     assert_eq!(
         claim(&fixture, 4).await,

@@ -399,10 +399,8 @@ async fn filtered_list_looks_at_2000_requests_and_says_where_it_goes_on() {
             listed.push(page.len());
             if status == RequestStatus::Pending {
                 let counted = fixture.store.open_requests(&filter).await.unwrap();
-                assert_eq!(
-                    (counted.more, counted.scanned_to),
-                    (page.more, page.scanned_to)
-                );
+                assert_eq!(counted.more, page.more);
+                assert_eq!(counted.scanned_to, page.scanned_to);
                 open.push(counted.len());
             }
             filter.after = page.scanned_to.map(RequestId);

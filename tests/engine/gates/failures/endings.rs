@@ -34,10 +34,8 @@ async fn request_that_expires_denies_its_call_even_if_its_rule_cancels_the_task(
             ..refund(order, LONG)
         };
         let call = asks(&engine, &known).await;
-        assert_eq!(
-            (call.decision, call.outcome),
-            (GateDecision::Deny, Some(Outcome::Expired))
-        );
+        assert_eq!(call.decision, GateDecision::Deny);
+        assert_eq!(call.outcome, Some(Outcome::Expired));
         assert!(
             call.message().contains("expired without a decision"),
             "{}",
@@ -59,10 +57,8 @@ async fn cancel_denies_a_held_call_and_keeps_the_late_report_of_a_permit(fixture
         ..refund(1, LONG)
     };
     let call = asks(&engine, &known).await;
-    assert_eq!(
-        (call.decision, call.outcome),
-        (GateDecision::Deny, Some(Outcome::Canceled))
-    );
+    assert_eq!(call.decision, GateDecision::Deny);
+    assert_eq!(call.outcome, Some(Outcome::Canceled));
 
     let task = approved(&harness, &engine, &bash(Duration::ZERO)).await;
     let permitted = asks(&engine, &bash(LONG)).await;
@@ -74,19 +70,15 @@ async fn cancel_denies_a_held_call_and_keeps_the_late_report_of_a_permit(fixture
         .report(&agent(), &report, None)
         .await
         .unwrap();
-    assert_eq!(
-        (call.decision, call.outcome),
-        (GateDecision::Allow, Some(Outcome::Unknown))
-    );
+    assert_eq!(call.decision, GateDecision::Allow);
+    assert_eq!(call.outcome, Some(Outcome::Unknown));
     let journal = harness.journal(task).await;
     let late = journal
         .items
         .iter()
         .filter(|item| matches!(&item.fact, Fact::LateResult(result) if result.content == "made"));
-    assert_eq!(
-        (late.count(), outcomes(&journal)),
-        (1, vec![Outcome::Unknown])
-    );
+    assert_eq!(late.count(), 1);
+    assert_eq!(outcomes(&journal), [Outcome::Unknown]);
 }
 
 #[apply(both)]
@@ -97,10 +89,8 @@ async fn late_report_of_a_call_of_a_removed_gate_is_kept(fixture: StoreFixture) 
     let engine = harness.engine(8);
     let task = approved(&harness, &engine, &bash(Duration::ZERO)).await;
     let released = asks(&engine, &bash(LONG)).await;
-    assert_eq!(
-        (released.task_id, released.outcome),
-        (task, Some(Outcome::Released))
-    );
+    assert_eq!(released.task_id, task);
+    assert_eq!(released.outcome, Some(Outcome::Released));
     harness.configure(|yaml| yaml.replace(&optional, ""));
     let without = harness.engine(8);
     let report = report_of(task, ReportedOutcome::Succeeded);
@@ -115,10 +105,8 @@ async fn late_report_of_a_call_of_a_removed_gate_is_kept(fixture: StoreFixture) 
         .items
         .iter()
         .filter(|item| matches!(&item.fact, Fact::LateResult(result) if result.content == "made"));
-    assert_eq!(
-        (late.count(), journal.row.status),
-        (1, TaskStatus::Completed)
-    );
+    assert_eq!(late.count(), 1);
+    assert_eq!(journal.row.status, TaskStatus::Completed);
 }
 
 #[apply(both)]

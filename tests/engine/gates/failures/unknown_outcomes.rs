@@ -27,10 +27,8 @@ async fn call_of_unknown_outcome_is_told_as_one_that_may_have_run(fixture: Store
     // The outcome of the call stays unknown, so each ask waits for the whole second.
     let proposal = small(1, Duration::from_secs(1));
     let call = in_doubt(&harness, &engine, proposal.clone()).await;
-    assert_eq!(
-        (call.state, call.decision),
-        (GateState::OutcomeUnknown, GateDecision::Pending)
-    );
+    assert_eq!(call.state, GateState::OutcomeUnknown);
+    assert_eq!(call.decision, GateDecision::Pending);
     assert!(
         call.message().contains("may have run"),
         "{}",
@@ -40,10 +38,8 @@ async fn call_of_unknown_outcome_is_told_as_one_that_may_have_run(fixture: Store
     // waits for the answer to the same reconcile request.
     harness.tool.answers(200, "{}");
     let again = asks(&engine, &proposal).await;
-    assert_eq!(
-        (again.task_id, again.state),
-        (call.task_id, GateState::OutcomeUnknown)
-    );
+    assert_eq!(again.task_id, call.task_id);
+    assert_eq!(again.state, GateState::OutcomeUnknown);
     assert_eq!(harness.executions(call.task_id, "/refund"), 1);
 }
 
@@ -59,10 +55,8 @@ async fn tool_in_doubt_is_held_in_its_session(fixture: StoreFixture) {
     let doubtful = in_doubt(&harness, &engine, small_of(1, "a", Duration::from_secs(1))).await;
     harness.tool.answers(200, "{}");
     let held = asks(&engine, &small_of(2, "a", Duration::from_secs(1))).await;
-    assert_eq!(
-        (held.state, held.decision),
-        (GateState::Pending, GateDecision::Pending)
-    );
+    assert_eq!(held.state, GateState::Pending);
+    assert_eq!(held.decision, GateDecision::Pending);
     assert!(held.reason.unwrap().contains("its outcome is not known"));
     let elsewhere = asks(&engine, &small_of(3, "b", LONG)).await;
     assert_eq!(elsewhere.outcome, Some(Outcome::Succeeded));
@@ -93,10 +87,8 @@ async fn late_report_answers_the_question_about_its_call(fixture: StoreFixture) 
         .report(&agent(), &report, None)
         .await
         .unwrap();
-    assert_eq!(
-        (call.state, call.outcome),
-        (GateState::Settled, Some(Outcome::Succeeded))
-    );
+    assert_eq!(call.state, GateState::Settled);
+    assert_eq!(call.outcome, Some(Outcome::Succeeded));
     let journal = harness.journal(task).await;
     assert!(journal.items.iter().any(|item| matches!(
         item.fact,
@@ -122,10 +114,8 @@ async fn approved_call_of_a_lost_history_is_asked_about_and_a_lost_permit_is_unk
         refund(1, Duration::from_secs(1)),
     )
     .await;
-    assert_eq!(
-        (call.task_id, call.state),
-        (task, GateState::OutcomeUnknown)
-    );
+    assert_eq!(call.task_id, task);
+    assert_eq!(call.state, GateState::OutcomeUnknown);
     assert_eq!(harness.executions(task, "/refund"), 0);
     let lost = report_of(TaskId(fresh()), ReportedOutcome::Succeeded);
     let unknown = engine.gates().report(&agent(), &lost, None).await;

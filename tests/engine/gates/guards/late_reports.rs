@@ -97,10 +97,8 @@ async fn report_after_a_persons_answer_is_kept_as_a_late_result(fixture: StoreFi
                 Some(result.content.as_str())
             })
             .collect();
-        assert_eq!(
-            (late, outcomes(&journal)),
-            (vec!["made with [secret TOOL_SECRET]"], vec![outcome])
-        );
+        assert_eq!(late, ["made with [secret TOOL_SECRET]"]);
+        assert_eq!(outcomes(&journal), [outcome]);
         // Asks for the settled call and marks its result as delivered. Otherwise the equal
         // proposal of the next round would get this result instead of a new call.
         let key = Proposal {
@@ -141,10 +139,8 @@ async fn late_report_leaves_a_call_that_is_held_again_to_the_next_ask(fixture: S
     assert_eq!(asks(&engine, &bash(Duration::ZERO)).await.task_id, task);
     approve(&harness, &engine, task).await;
     let second = asks(&engine, &bash(LONG)).await;
-    assert_eq!(
-        (second.task_id, second.permit.map(|permit| permit.attempt)),
-        (task, Some(2))
-    );
+    assert_eq!(second.task_id, task);
+    assert_eq!(second.permit.map(|permit| permit.attempt), Some(2));
 }
 
 #[apply(both)]
@@ -167,10 +163,8 @@ async fn report_settles_its_attempt_although_it_equals_a_late_report_about_an_ea
         .report(&agent(), &report, None)
         .await
         .unwrap();
-    assert_eq!(
-        (settled.state, settled.outcome),
-        (GateState::Settled, Some(Outcome::Succeeded))
-    );
+    assert_eq!(settled.state, GateState::Settled);
+    assert_eq!(settled.outcome, Some(Outcome::Succeeded));
     assert_eq!(
         harness.journal(task).await.row.asker_until,
         Some(ASKER_UNTIL_DELIVERED)

@@ -41,10 +41,8 @@ async fn equal_ask_gets_the_next_attempt_of_a_repeatable_call_whose_permit_is_ov
     let engine = harness.engine(8);
     let task = approved(&harness, &engine, &bash(Duration::ZERO)).await;
     let first = asks(&engine, &bash(LONG)).await;
-    assert_eq!(
-        (first.task_id, first.permit.map(|permit| permit.attempt)),
-        (task, Some(1))
-    );
+    assert_eq!(first.task_id, task);
+    assert_eq!(first.permit.map(|permit| permit.attempt), Some(1));
     let beside = asks(&engine, &bash(Duration::ZERO)).await;
     assert_ne!(beside.task_id, task);
     assert!(
@@ -55,16 +53,12 @@ async fn equal_ask_gets_the_next_attempt_of_a_repeatable_call_whose_permit_is_ov
     );
     harness.fixture.forward(Duration::from_mins(11));
     let second = asks(&engine, &bash(LONG)).await;
-    assert_eq!(
-        (second.task_id, second.permit.map(|permit| permit.attempt)),
-        (task, Some(2))
-    );
+    assert_eq!(second.task_id, task);
+    assert_eq!(second.permit.map(|permit| permit.attempt), Some(2));
     harness.fixture.forward(Duration::from_mins(11));
     let third = asks(&engine, &bash(LONG)).await;
-    assert_eq!(
-        (third.task_id, third.permit.map(|permit| permit.attempt)),
-        (task, Some(3))
-    );
+    assert_eq!(third.task_id, task);
+    assert_eq!(third.permit.map(|permit| permit.attempt), Some(3));
     harness.fixture.forward(Duration::from_mins(11));
     let known = Proposal {
         identity: Identity::Call(task),
