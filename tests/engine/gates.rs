@@ -109,6 +109,13 @@ async fn asks(engine: &Arc<Engine>, proposal: &Proposal) -> GateCall {
         .call
 }
 
+/// Reads a call as its asker does. The read does not wait.
+async fn read(engine: &Arc<Engine>, task: TaskId) -> GateCall {
+    let gates = engine.gates();
+    let call = gates.read_call(&agent(), task, Duration::ZERO).await;
+    call.unwrap()
+}
+
 async fn ask(engine: &Arc<Engine>, order: u32, wait: Duration) -> GateAnswer {
     engine
         .gates()
@@ -350,11 +357,7 @@ async fn gate_that_was_removed_fails_its_open_calls(fixture: StoreFixture) {
         error.map(|error| error.code),
         Some(FailureCode::Configuration)
     );
-    let call = without
-        .gates()
-        .read_call(&agent(), task, Duration::ZERO)
-        .await
-        .unwrap();
+    let call = read(&without, task).await;
     assert_eq!(call.state, GateState::Settled);
     assert_eq!(call.decision, GateDecision::Deny);
     assert_eq!(call.outcome, Some(Outcome::Withdrawn));

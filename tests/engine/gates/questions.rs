@@ -22,7 +22,7 @@ use serde_json::json;
 use super::super::engine_harness::{EngineHarness, alice_decides, fills, outcomes, whole};
 use super::failures::by_key;
 use super::{
-    LONG, agent, approve, asking_by, asks, driven, harness, refund, small, until_asked,
+    LONG, agent, approve, asking_by, asks, driven, harness, read, refund, small, until_asked,
     until_at_rest,
 };
 use crate::store::store_fixture::{StoreFixture, both};
@@ -193,11 +193,7 @@ async fn answered_call_waits_for_its_asker_for_use_within_from_the_answer(fixtur
     let task = questioned(&harness, &engine, &small(1, Duration::ZERO)).await;
     harness.fixture.forward(Duration::from_mins(50));
     answer_question(&harness, &engine, task).await;
-    let told = engine
-        .gates()
-        .read_call(&agent(), task, Duration::ZERO)
-        .await
-        .unwrap();
+    let told = read(&engine, task).await;
     let items = harness.journal(task).await.items;
     let answered = items
         .iter()
@@ -254,11 +250,7 @@ async fn call_of_a_tool_with_a_credential_runs_once_a_person_has_entered_it(fixt
     let engine = harness.engine(8);
     let asking = asking_by(&engine, small(1, Duration::from_mins(5)));
     let task = until_asked(&harness, RequestKind::Credentials).await;
-    let held = engine
-        .gates()
-        .read_call(&agent(), task, Duration::ZERO)
-        .await
-        .unwrap();
+    let held = read(&engine, task).await;
     let says = "Held: a person must enter a credential that its tool needs. It has not run.";
     assert_eq!(held.message(), says);
     harness.fixture.forward(Duration::from_hours(2));
@@ -281,11 +273,7 @@ async fn started_call_with_a_question_of_its_server_does_not_say_that_it_has_not
     let (harness, _) = served(fixture, vec![question()]).await;
     let engine = harness.engine(8);
     let task = questioned(&harness, &engine, &small(1, Duration::ZERO)).await;
-    let held = engine
-        .gates()
-        .read_call(&agent(), task, Duration::ZERO)
-        .await
-        .unwrap();
+    let held = read(&engine, task).await;
     let says =
         "The call was started and has not ended: a person must answer a question of its tool.";
     assert_eq!(held.state, GateState::Pending);
@@ -306,11 +294,7 @@ async fn started_call_that_a_person_rejects_stays_allowed_and_says_that_it_may_h
     assert_eq!(until_asked(&harness, RequestKind::Approval).await, task);
     answer(&harness, &engine, task, whole(Action::Reject, None)).await;
     let told = asking.await.unwrap().unwrap().call;
-    let read = engine
-        .gates()
-        .read_call(&agent(), task, Duration::ZERO)
-        .await
-        .unwrap();
+    let read = read(&engine, task).await;
     for call in [told, read] {
         assert_eq!((call.task_id, call.state), (task, GateState::Settled));
         assert_eq!(call.decision, GateDecision::Allow);

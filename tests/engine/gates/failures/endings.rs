@@ -8,7 +8,8 @@ use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
 
 use super::super::{
-    GATE, LONG, agent, approved, ask, asks, bash, driven_until, harness, refund, until_at_rest,
+    GATE, LONG, agent, approved, ask, asks, bash, driven_until, harness, read, refund,
+    until_at_rest,
 };
 use super::report_of;
 use crate::engine::engine_harness::{alice, outcomes};
@@ -120,11 +121,7 @@ async fn started_call_of_a_removed_gate_has_an_unknown_outcome(fixture: StoreFix
     let without = harness.engine(8);
     harness.fixture.forward(Duration::from_mins(11));
     driven_until(&harness, &without, task, TaskStatus::Failed).await;
-    let call = without
-        .gates()
-        .read_call(&agent(), task, Duration::ZERO)
-        .await
-        .unwrap();
+    let call = read(&without, task).await;
     assert_eq!(call.state, GateState::Settled);
     assert_eq!(call.decision, GateDecision::Allow);
     assert_eq!(call.outcome, Some(Outcome::Unknown));
