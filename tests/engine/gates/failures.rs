@@ -50,6 +50,17 @@ pub fn report_of(task: TaskId, outcome: ReportedOutcome) -> OutcomeReport {
     }
 }
 
+/// Reports this outcome of a call, as the call's asker does. Returns the call after the report.
+pub async fn reported(engine: &Arc<Engine>, task: TaskId, outcome: ReportedOutcome) -> GateCall {
+    let report = report_of(task, outcome);
+    let (call, _) = engine
+        .gates()
+        .report(&agent(), &report, None)
+        .await
+        .unwrap();
+    call
+}
+
 /// Asks for a call whose outcome becomes unknown. Returns the call as an asker sees it after that.
 pub async fn in_doubt(
     harness: &EngineHarness,

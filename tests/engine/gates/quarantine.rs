@@ -18,7 +18,7 @@ use super::super::call_slots::limit_refund;
 use super::super::damaged_journals::{CUT, damage};
 use super::super::engine_harness::{EngineHarness, alice, alice_decides, person, whole};
 use super::super::worker_steps::WorkerSteps as _;
-use super::failures::{by_key, report_of};
+use super::failures::{by_key, reported};
 use super::{
     LONG, abort, agent, approve, approved, asking_by, asks, bash, driven, harness, proposal,
     refund, reject_in_vain, small, until_open, until_present, until_proposed,
@@ -38,20 +38,11 @@ fn shell(command: &str, wait: Duration) -> Proposal {
     proposal("Bash", &format!(r#"{{"command":"{command}"}}"#), wait)
 }
 
-async fn report_unknown(engine: &Arc<Engine>, task: TaskId) {
-    let report = report_of(task, ReportedOutcome::Unknown);
-    engine
-        .gates()
-        .report(&agent(), &report, None)
-        .await
-        .unwrap();
-}
-
 /// Asks for a call, and reports as its runner that the outcome is unknown. Waits until a reconcile
 /// request is open. Returns the call's task.
 async fn unknown_call(harness: &EngineHarness, engine: &Arc<Engine>) -> TaskId {
     let task = asks(engine, &bash(LONG)).await.task_id;
-    report_unknown(engine, task).await;
+    reported(engine, task, ReportedOutcome::Unknown).await;
     until_open(harness, task, RequestKind::Reconcile).await;
     task
 }
@@ -299,7 +290,7 @@ async fn late_unknown_outcome_of_a_canceled_call_holds_its_tool(fixture: StoreFi
     assert_eq!((held.state, held.permit), (GateState::Pending, None));
     approve(&harness, &engine, held.task_id).await;
     assert!(asks(&engine, &shell("pwd", LONG)).await.permit.is_some());
-    report_unknown(&engine, task).await;
+    reported(&engine, task, ReportedOutcome::Unknown).await;
     let held = asks(&engine, &shell("du", Duration::ZERO)).await;
     assert_eq!((held.state, held.permit), (GateState::Pending, None));
 }

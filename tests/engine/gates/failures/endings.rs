@@ -8,10 +8,9 @@ use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
 
 use super::super::{
-    GATE, LONG, agent, approved, ask, asks, bash, driven_until, harness, read, refund,
-    until_at_rest,
+    GATE, LONG, approved, ask, asks, bash, driven_until, harness, read, refund, until_at_rest,
 };
-use super::report_of;
+use super::reported;
 use crate::engine::engine_harness::{alice, outcomes};
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -65,12 +64,7 @@ async fn cancel_denies_a_held_call_and_keeps_the_late_report_of_a_permit(fixture
     let permitted = asks(&engine, &bash(LONG)).await;
     assert!(permitted.permit.is_some());
     engine.cancel(&alice(), task, None).await.unwrap();
-    let report = report_of(task, ReportedOutcome::Succeeded);
-    let (call, _) = engine
-        .gates()
-        .report(&agent(), &report, None)
-        .await
-        .unwrap();
+    let call = reported(&engine, task, ReportedOutcome::Succeeded).await;
     assert_eq!(call.decision, GateDecision::Allow);
     assert_eq!(call.outcome, Some(Outcome::Unknown));
     let journal = harness.journal(task).await;
@@ -94,12 +88,7 @@ async fn late_report_of_a_call_of_a_removed_gate_is_kept(fixture: StoreFixture) 
     assert_eq!(released.outcome, Some(Outcome::Released));
     harness.configure(|yaml| yaml.replace(&optional, ""));
     let without = harness.engine(8);
-    let report = report_of(task, ReportedOutcome::Succeeded);
-    let (call, _) = without
-        .gates()
-        .report(&agent(), &report, None)
-        .await
-        .unwrap();
+    let call = reported(&without, task, ReportedOutcome::Succeeded).await;
     assert_eq!(call.outcome, Some(Outcome::Released));
     let journal = harness.journal(task).await;
     let late = journal

@@ -13,7 +13,7 @@ use macro_rules_attribute::apply;
 use serde_json::Value;
 
 use super::super::{LONG, agent, approved, asks, bash, driven, harness, refund, small};
-use super::{in_doubt, report_of};
+use super::{in_doubt, report_of, reported};
 use crate::engine::engine_harness::{alice_decides, whole};
 use crate::store::store_fixture::{StoreFixture, both, fresh};
 
@@ -81,12 +81,7 @@ async fn late_report_answers_the_question_about_its_call(fixture: StoreFixture) 
         harness.open(task).await[..],
         [(_, RequestKind::Reconcile)]
     ));
-    let report = report_of(task, ReportedOutcome::Succeeded);
-    let (call, _) = engine
-        .gates()
-        .report(&agent(), &report, None)
-        .await
-        .unwrap();
+    let call = reported(&engine, task, ReportedOutcome::Succeeded).await;
     assert_eq!(call.state, GateState::Settled);
     assert_eq!(call.outcome, Some(Outcome::Succeeded));
     let journal = harness.journal(task).await;

@@ -16,7 +16,7 @@ use holdpoint::task::time::Time;
 use macro_rules_attribute::apply;
 use serde_json::Value;
 
-use super::super::failures::report_of;
+use super::super::failures::reported;
 use super::super::{LONG, agent, approve, approved, asks, bash, driven, harness, until_present};
 use crate::engine::engine_harness::{EngineHarness, alice_decides, outcomes, whole};
 use crate::store::store_fixture::{StoreFixture, both};
@@ -121,13 +121,8 @@ async fn report_after_a_persons_answer_is_kept_as_a_late_result(fixture: StoreFi
 async fn late_report_leaves_a_call_that_is_held_again_to_the_next_ask(fixture: StoreFixture) {
     let mut harness = harness(fixture).await;
     let (engine, task) = held_again(&mut harness).await;
-    let report = report_of(task, ReportedOutcome::Succeeded);
     for _ in 0..2 {
-        let (call, _) = engine
-            .gates()
-            .report(&agent(), &report, None)
-            .await
-            .unwrap();
+        let call = reported(&engine, task, ReportedOutcome::Succeeded).await;
         assert_eq!((call.state, call.outcome), (GateState::Pending, None));
     }
     let journal = harness.journal(task).await;
@@ -149,20 +144,11 @@ async fn report_settles_its_attempt_although_it_equals_a_late_report_about_an_ea
 ) {
     let mut harness = harness(fixture).await;
     let (engine, task) = held_again(&mut harness).await;
-    let report = report_of(task, ReportedOutcome::Succeeded);
-    let (held, _) = engine
-        .gates()
-        .report(&agent(), &report, None)
-        .await
-        .unwrap();
+    let held = reported(&engine, task, ReportedOutcome::Succeeded).await;
     assert_eq!(held.state, GateState::Pending);
     approve(&harness, &engine, task).await;
     assert!(asks(&engine, &bash(LONG)).await.permit.is_some());
-    let (settled, _) = engine
-        .gates()
-        .report(&agent(), &report, None)
-        .await
-        .unwrap();
+    let settled = reported(&engine, task, ReportedOutcome::Succeeded).await;
     assert_eq!(settled.state, GateState::Settled);
     assert_eq!(settled.outcome, Some(Outcome::Succeeded));
     assert_eq!(

@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use holdpoint::engine::gate::{
-    GateDecision, GateState, Identity, OutcomeReport, Proposal, ReportedOutcome,
-};
+use holdpoint::engine::gate::{GateDecision, GateState, Identity, Proposal, ReportedOutcome};
 use holdpoint::task::item::Outcome;
 use macro_rules_attribute::apply;
 
-use super::super::failures::{by_key, in_doubt};
-use super::super::{LONG, agent, approved, asks, bash, harness};
+use super::super::failures::{by_key, in_doubt, reported};
+use super::super::{LONG, approved, asks, bash, harness};
 use crate::store::store_fixture::{StoreFixture, both};
 
 #[apply(both)]
@@ -109,17 +107,7 @@ async fn permit_of_a_released_call_ends_with_the_report(fixture: StoreFixture) {
         assert_eq!(released.outcome, Some(Outcome::Released));
         assert_eq!(released.permit.map(|permit| permit.attempt), Some(1));
     }
-    let report = OutcomeReport {
-        call: Ok(task),
-        attempt: None,
-        outcome: ReportedOutcome::Succeeded,
-        content: "made".to_owned(),
-    };
-    engine
-        .gates()
-        .report(&agent(), &report, None)
-        .await
-        .unwrap();
+    reported(&engine, task, ReportedOutcome::Succeeded).await;
     let over = asks(&engine, &one(LONG)).await;
     assert_eq!(
         (over.decision, over.outcome, over.permit),
