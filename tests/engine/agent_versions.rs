@@ -188,10 +188,10 @@ async fn removed_model_fails_the_task_and_a_retry_goes_on_when_it_is_back(fixtur
 async fn removed_variable_fails_the_task_and_a_retry_uses_its_new_value(fixture: StoreFixture) {
     let mut harness = EngineHarness::new(fixture, LARGE).await;
     harness.variables.push(("WHO", "Ada"));
-    harness.configure(|yaml| yaml.replace("You handle refunds.", "\"You are ${WHO}.\""));
+    harness.replace("You handle refunds.", "\"You are ${WHO}.\"");
     let task = approved(&harness).await;
     harness.variables.pop();
-    harness.configure(|yaml| yaml.replace("${WHO}", "nobody"));
+    harness.replace("${WHO}", "nobody");
     harness.run().await;
     assert_eq!(
         failure(&harness, task).await,
@@ -240,7 +240,7 @@ async fn changed_limit_and_changed_policy_apply_at_once(fixture: StoreFixture) {
 async fn tool_with_a_changed_target_is_asked_about_anew(fixture: StoreFixture) {
     let mut harness = EngineHarness::new(fixture, LARGE).await;
     let (waiting, task) = (harness.held().await, approved(&harness).await);
-    harness.configure(|yaml| yaml.replace("{tool}/refund", "{tool}/elsewhere"));
+    harness.replace("{tool}/refund", "{tool}/elsewhere");
     harness.run().await;
     harness.only_request(task, RequestKind::Approval).await;
     let request = harness.only_request(waiting, RequestKind::Approval).await;

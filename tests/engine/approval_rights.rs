@@ -83,7 +83,7 @@ pub async fn driven(harness: &EngineHarness, roster: &Roster) {
 
 async fn harness(fixture: StoreFixture, approvers: &str) -> EngineHarness {
     let mut harness = EngineHarness::new(fixture, LARGE).await;
-    harness.configure(|yaml| yaml.replace("{ owner: true }", approvers));
+    harness.replace("{ owner: true }", approvers);
     harness
 }
 

@@ -233,7 +233,7 @@ async fn driven(harness: &EngineHarness) {
 async fn scenarios() -> (EngineHarness, Vec<(Scenario, TaskId)>) {
     let mut harness = EngineHarness::new(StoreFixture::sqlite().await, &[]).await;
     let huge = "policy:\n  - { name: huge, tools: [refund], when: \"args.amount > 1000.0\", decide: hold, approvers: { owner: true, users: [bob, carol], required: 2 } }\n";
-    harness.configure(|yaml| yaml.replace("policy:\n", huge));
+    harness.replace("policy:\n", huge);
     let (mut tasks, api) = (Vec::new(), harness.engine(0));
     for scenario in SCENARIOS {
         harness.script(move |asked| Ok(turn(if asked == 1 { scenario.calls() } else { &[] })));

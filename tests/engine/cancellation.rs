@@ -233,7 +233,7 @@ async fn call_still_connecting_when_cancel_answers_is_not_sent(fixture: StoreFix
     let mut harness = EngineHarness::new(fixture, SMALL).await;
     let (listener, queue) = full_backlog().await;
     let url = format!("http://{}", listener.local_addr().unwrap());
-    harness.configure(|yaml| yaml.replace("{tool}", &url));
+    harness.replace("{tool}", &url);
     let engine = Engine::new(EngineParts {
         clock: Arc::new(SystemClock),
         ..harness.parts(4)

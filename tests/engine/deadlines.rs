@@ -142,7 +142,7 @@ async fn asked_first(harness: &EngineHarness, task: TaskId) {
 #[apply(both)]
 async fn answer_at_the_deadline_is_taken_or_told_that_it_came_too_late(fixture: StoreFixture) {
     let mut harness = EngineHarness::new(fixture, LARGE).await;
-    harness.configure(|yaml| yaml.replace("{ owner: true }", "{ groups: [finance] }"));
+    harness.replace("{ owner: true }", "{ groups: [finance] }");
     let pair = Pair::of(harness).await;
     let (mut seen, mut before) = ([0; 2], 4096_u64);
     for round in 0..100 {
@@ -214,9 +214,7 @@ async fn expired_approval_is_told_to_the_model_differently_from_a_rejection(fixt
     let mut harness = EngineHarness::new(fixture, LARGE).await;
     for cancels in [false, true] {
         if cancels {
-            harness.configure(|yaml| {
-                yaml.replace("decide: hold,", "decide: hold, on_expiry: cancel,")
-            });
+            harness.replace("decide: hold,", "decide: hold, on_expiry: cancel,");
         }
         let (task, request) = task_with_request(&harness, RequestKind::Approval).await;
         let (refused, no) = task_with_request(&harness, RequestKind::Approval).await;
@@ -257,9 +255,7 @@ async fn expired_reconcile_request_leaves_the_outcome_unknown(fixture: StoreFixt
     let mut harness = EngineHarness::new(fixture, LARGE).await;
     for cancels in [false, true] {
         if cancels {
-            harness.configure(|yaml| {
-                yaml.replace("decide: hold,", "decide: hold, on_expiry: cancel,")
-            });
+            harness.replace("decide: hold,", "decide: hold, on_expiry: cancel,");
         }
         let (task, request) = task_with_request(&harness, RequestKind::Reconcile).await;
         harness.fixture.forward(Duration::from_hours(25));
@@ -312,7 +308,7 @@ async fn rejected_reconcile_request_makes_the_call_failed(fixture: StoreFixture)
 async fn two_deadlines_of_one_turn_pass_one_after_the_other(fixture: StoreFixture) {
     let mut harness = EngineHarness::new(fixture, BOTH).await;
     let rule = "decide: hold, approvers: { users: [bob] }, expires_in: 1h";
-    harness.configure(|yaml| yaml.replace("decide: deny, reason: Not this one.", rule));
+    harness.replace("decide: deny, reason: Not this one.", rule);
     let task = harness.held().await;
     let [(first, _), (second, _)] = harness.open(task).await[..] else {
         panic!("two are open")

@@ -37,7 +37,7 @@ const AT_ONCE: usize = 128;
 /// Creates two replicas of a service in which members of `finance` decide refunds.
 async fn of_finance(fixture: StoreFixture) -> Pair {
     let mut harness = EngineHarness::new(fixture, LARGE).await;
-    harness.configure(|yaml| yaml.replace("{ owner: true }", "{ groups: [finance] }"));
+    harness.replace("{ owner: true }", "{ groups: [finance] }");
     Pair::of(harness).await
 }
 
@@ -339,7 +339,7 @@ async fn approval_racing_a_superseding_message_has_one_outcome(fixture: StoreFix
 async fn decision_of_one_request_never_loses_to_that_of_another_request(fixture: StoreFixture) {
     let mut harness = EngineHarness::new(fixture, BOTH).await;
     let rule = "decide: hold, approvers: { users: [bob] }, expires_in: 24h";
-    harness.configure(|yaml| yaml.replace("decide: deny, reason: Not this one.", rule));
+    harness.replace("decide: deny, reason: Not this one.", rule);
     let pair = Pair::of(harness).await;
     for round in 0..150 {
         let (task, requests) = pair.held().await;

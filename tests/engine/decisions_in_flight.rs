@@ -152,12 +152,10 @@ async fn answered_while_one_is_out(fixture: StoreFixture, calls: Calls, path: &s
 async fn held_after_its_start(fixture: StoreFixture) -> (EngineHarness, TaskId, RequestId) {
     let mut harness = EngineHarness::new(fixture, &[LOOKUP]).await;
     let task = harness.lost_call().await;
-    harness.configure(|yaml| {
-        yaml.replace(
-            "tools: [lookup, tag], decide: allow",
-            "tools: [lookup, tag], decide: hold",
-        )
-    });
+    harness.replace(
+        "tools: [lookup, tag], decide: allow",
+        "tools: [lookup, tag], decide: hold",
+    );
     harness.later();
     harness.run().await;
     let asked = last_open_request(&harness, task).await;

@@ -315,7 +315,7 @@ async fn stricter_rule_holds_or_denies_edited_arguments_before_the_start(fixture
         let rule = format!(
             "policy:\n  - {{ name: late, tools: [refund], when: \"args.order == 2\", {now} }}\n"
         );
-        harness.configure(|yaml| yaml.replace("policy:\n", &rule));
+        harness.replace("policy:\n", &rule);
         harness.run().await;
         assert_eq!(harness.executions(task, "/refund"), 0);
         if !asked_again {

@@ -122,7 +122,7 @@ async fn answer(harness: &EngineHarness, task: TaskId, answer: DecisionInput) {
 /// Lets the group finance approve large refunds. Returns a roster in which Bob and Carol are of
 /// this group, and a later roster without Bob.
 fn rosters_of_finance(harness: &mut EngineHarness) -> (Roster, Roster) {
-    harness.configure(|yaml| yaml.replace("{ owner: true }", "{ groups: [finance] }"));
+    harness.replace("{ owner: true }", "{ groups: [finance] }");
     let [bob, carol] = ["bob", "carol"].map(|user| account(user, &["finance"]));
     (known([bob, carol.clone()]), known([carol]))
 }
@@ -420,7 +420,7 @@ async fn approvers_of_an_exact_rule_answer_the_question_and_those_of_a_glob_do_n
 async fn state_that_cannot_be_opened_any_more_fails_the_call_and_sends_nothing() {
     let (mut harness, server) = harness(SMALL, vec![asks(&["folder"])]).await;
     let task = harness.held().await;
-    harness.configure(|yaml| yaml.replace(SEALING, ""));
+    harness.replace(SEALING, "");
     answer(&harness, task, fills(&json!({"folder": "a"}))).await;
     assert_eq!(server.resumed().len(), 1);
     assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Failed]);

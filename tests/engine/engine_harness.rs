@@ -1,6 +1,7 @@
 //! A harness of engines that run no workers. A test holds the drivers, polls them as often as it
 //! needs, and drops them.
 
+mod configuration;
 mod readings;
 mod steps;
 
@@ -219,11 +220,6 @@ impl EngineHarness {
         held(&self.model.shown)[count..].to_vec()
     }
 
-    /// Changes the configuration of engines that are created from now on.
-    pub fn configure(&mut self, change: impl Fn(&str) -> String) {
-        self.yaml = change(&self.yaml);
-    }
-
     /// Creates an engine that runs at most `max_running` tasks at once. With 0 it queues every task
     /// that it accepts.
     pub fn engine(&self, max_running: usize) -> Arc<Engine> {
@@ -373,10 +369,6 @@ impl EngineHarness {
     /// Drives at most 4 tasks that can run now. Uses a new engine, as a restarted process would.
     pub async fn run(&self) {
         drive(&self.engine(4)).await;
-    }
-
-    pub fn yaml(&self) -> String {
-        self.yaml.clone()
     }
 
     /// Drives the task to its end in a new engine. Advances the clock and answers the task's

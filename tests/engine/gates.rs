@@ -346,7 +346,7 @@ async fn gate_that_was_removed_fails_its_open_calls(fixture: StoreFixture) {
     let mut harness = harness(fixture).await;
     let engine = harness.engine(8);
     let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
-    harness.configure(|yaml| yaml.replace(GATE, ""));
+    harness.replace(GATE, "");
     let without = harness.engine(8);
     let (request, _) = harness.only_open(task).await;
     let decided = alice_is_refused(&without, request, whole(Action::Approve, None)).await;
@@ -395,17 +395,15 @@ async fn parked_call_keeps_the_terms_of_its_making_and_todays_rules_tighten_them
     for parked in [task, denied] {
         until_at_rest(&harness, parked).await;
     }
-    harness.configure(|yaml| yaml.replace("use_within: 1h", "use_within: 1m"));
+    harness.replace("use_within: 1h", "use_within: 1m");
     let shorter = harness.engine(8);
     harness.fixture.forward(Duration::from_mins(30));
     let answer = ask(&shorter, 1, LONG).await;
     assert_eq!(answer.call.outcome, Some(Outcome::Succeeded));
-    harness.configure(|yaml| {
-        yaml.replace(
-            "name: large, tools: [refund], decide: hold",
-            "name: large, tools: [refund], decide: deny",
-        )
-    });
+    harness.replace(
+        "name: large, tools: [refund], decide: hold",
+        "name: large, tools: [refund], decide: deny",
+    );
     let stricter = harness.engine(8);
     let key = Proposal {
         identity: Identity::Call(denied),

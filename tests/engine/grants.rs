@@ -227,7 +227,7 @@ async fn call_with_other_arguments_than_the_remembered_ones_is_asked_about(fixtu
 #[apply(both)]
 async fn call_of_another_task_owner_agent_or_tenant_is_asked_about(fixture: StoreFixture) {
     let mut harness = harness(fixture, &[&[LARGE]]).await;
-    harness.configure(|yaml| yaml.replace("policy:\n", "  other: { description: Refunds too., model: main, instructions: Refund., tools: [refund] }\ndefault_agent: billing\npolicy:\n"));
+    harness.replace("policy:\n", "  other: { description: Refunds too., model: main, instructions: Refund., tools: [refund] }\ndefault_agent: billing\npolicy:\n");
     let first = harness.stopped().await;
     answered(&harness, first, remembered(GrantScope::Task, hours(1))).await;
     ran(&harness, first, "/refund", 1).await;
@@ -323,7 +323,7 @@ async fn deny_and_the_hold_of_another_rule_beat_a_standing_decision(fixture: Sto
     let first = harness.stopped().await;
     answered(&harness, first, remembered(GrantScope::Owner, hours(1))).await;
     let before = harness.yaml();
-    harness.configure(|yaml| yaml.replace("policy:\n", "policy:\n  - { name: watch, tools: [refund], decide: hold, approvers: { users: [carol] } }\n"));
+    harness.replace("policy:\n", "policy:\n  - { name: watch, tools: [refund], decide: hold, approvers: { users: [carol] } }\n");
     let second = harness.stopped().await;
     asks(&harness, second, "/refund", 0).await;
     assert_eq!(

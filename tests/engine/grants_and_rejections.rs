@@ -23,7 +23,7 @@ async fn later_rejection_in_another_task_beats_a_standing_decision_until_the_nex
     fixture: StoreFixture,
 ) {
     let mut harness = harness(fixture, &[&[LARGE], &[LARGE], &[OTHER], &[], &[LARGE]]).await;
-    harness.configure(|yaml| yaml.replace("uses: 3", "uses: 9"));
+    harness.replace("uses: 3", "uses: 9");
     // Both tasks open their requests before the standing decision exists, which would let the
     // second task's call run without a request.
     let (first, second) = (harness.stopped().await, harness.stopped().await);

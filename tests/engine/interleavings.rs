@@ -355,7 +355,7 @@ async fn agent_removed_during_a_call_fails_the_task_until_it_is_back(fixture: St
     let mut harness = EngineHarness::new(fixture, SMALL).await;
     let whole_yaml = harness.yaml();
     let task = harness.lost_call().await;
-    harness.configure(|yaml| yaml.replace("  billing:", "  other:"));
+    harness.replace("  billing:", "  other:");
     harness.later();
     harness.run().await;
     let journal = harness.journal(task).await;

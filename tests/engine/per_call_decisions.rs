@@ -37,7 +37,7 @@ const EDITED: &str = r#"{ "amount": 33.30, "order": 3 }"#;
 
 async fn harness(fixture: StoreFixture, calls: Calls, terms: &str) -> EngineHarness {
     let mut harness = EngineHarness::new(fixture, calls).await;
-    harness.configure(|yaml| yaml.replace("{ owner: true }", terms));
+    harness.replace("{ owner: true }", terms);
     harness
 }
 

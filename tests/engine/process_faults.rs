@@ -159,9 +159,9 @@ async fn removed_agent_fails_a_running_task_but_a_canceled_one_stays_canceled(
     fixture: StoreFixture,
 ) {
     let mut harness = EngineHarness::new(fixture, LARGE).await;
-    harness.configure(|yaml| yaml.replace("decide: hold,", "decide: hold, on_expiry: cancel,"));
+    harness.replace("decide: hold,", "decide: hold, on_expiry: cancel,");
     let (approved, expired) = (harness.held().await, harness.held().await);
-    harness.configure(|yaml| yaml.replace("  billing:", "  other:"));
+    harness.replace("  billing:", "  other:");
     let api = harness.engine(0);
     let request = harness.only_request(approved, RequestKind::Approval).await;
     // The configuration no longer has the agent or its tools, so the tool in the request does
@@ -195,7 +195,7 @@ async fn call_approved_before_a_failure_is_withdrawn_by_a_message_and_run_by_a_r
     for task in tasks {
         harness.answer_all(&api, task).await;
     }
-    harness.configure(|yaml| yaml.replace("  billing:", "  other:"));
+    harness.replace("  billing:", "  other:");
     drive(&harness.engine(4)).await;
     harness.configure(|_| whole_yaml.clone());
     let [spoken, retried] = tasks;
@@ -233,12 +233,10 @@ async fn tool_removed_after_the_approval_gives_an_invalid_result(fixture: StoreF
 async fn raised_limit_lets_a_retry_go_on(fixture: StoreFixture) {
     let mut harness = EngineHarness::new(fixture, SMALL).await;
     let unlimited = harness.yaml();
-    harness.configure(|yaml| {
-        yaml.replace(
-            "model: main,",
-            "model: main, limits: { max_model_calls: 1 },",
-        )
-    });
+    harness.replace(
+        "model: main,",
+        "model: main, limits: { max_model_calls: 1 },",
+    );
     let api = harness.engine(0);
     let task = api.create(&alice(), go(), None).await.unwrap().task_id;
     harness.finish(task).await;
@@ -266,12 +264,10 @@ async fn raised_limit_lets_a_retry_go_on(fixture: StoreFixture) {
 #[apply(both)]
 async fn long_call_counts_as_duration_before_the_model_is_asked_again(fixture: StoreFixture) {
     let mut harness = EngineHarness::new(fixture, SMALL).await;
-    harness.configure(|yaml| {
-        yaml.replace(
-            "model: main,",
-            "model: main, limits: { max_duration: 10m },",
-        )
-    });
+    harness.replace(
+        "model: main,",
+        "model: main, limits: { max_duration: 10m },",
+    );
     let (task, drivers) = harness.in_flight().await;
     harness.fixture.forward(std::time::Duration::from_mins(11));
     harness.tool.open();
@@ -284,12 +280,10 @@ async fn long_call_counts_as_duration_before_the_model_is_asked_again(fixture: S
 #[apply(both)]
 async fn long_model_call_counts_as_duration_before_the_model_is_asked_again(fixture: StoreFixture) {
     let mut harness = EngineHarness::new(fixture, &[]).await;
-    harness.configure(|yaml| {
-        yaml.replace(
-            "model: main,",
-            "model: main, limits: { max_duration: 10m },",
-        )
-    });
+    harness.replace(
+        "model: main,",
+        "model: main, limits: { max_duration: 10m },",
+    );
     let clock = harness.fixture.clock.clone();
     harness.script(move |_| {
         clock.forward(std::time::Duration::from_mins(11));
@@ -316,12 +310,10 @@ async fn process_clock_does_not_count_as_duration(fixture: StoreFixture) {
 #[apply(both)]
 async fn waiting_for_a_decision_does_not_count_as_duration(fixture: StoreFixture) {
     let mut harness = EngineHarness::new(fixture, LARGE).await;
-    harness.configure(|yaml| {
-        yaml.replace(
-            "model: main,",
-            "model: main, limits: { max_duration: 10m },",
-        )
-    });
+    harness.replace(
+        "model: main,",
+        "model: main, limits: { max_duration: 10m },",
+    );
     let task = harness.held().await;
     harness.fixture.forward(std::time::Duration::from_hours(2));
     harness.answer_all(&harness.engine(0), task).await;

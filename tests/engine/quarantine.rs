@@ -104,7 +104,7 @@ async fn edit_that_approves_nothing_keeps_the_judgement_with_the_reason_of_the_q
     fixture: StoreFixture,
 ) {
     let mut harness = harness(fixture, 2, 500).await;
-    harness.configure(|yaml| yaml.replace("{ owner: true }", TWO));
+    harness.replace("{ owner: true }", TWO);
     harness.script(|asked| match asked {
         1 => Ok(turn(&[SMALL])),
         2 => Ok(turn(&[("refund", r#"{"order":1,"amount":120}"#)])),
@@ -238,7 +238,7 @@ async fn changed_effect_in_the_configuration_does_not_lift_the_quarantine(fixtur
         });
         let task = harness.stopped().await;
         let now = format!("refund:\n    effect: {effect}\n");
-        harness.configure(|yaml| yaml.replace("refund:\n", &now));
+        harness.replace("refund:\n", &now);
         harness.script(|asked| Ok(turn(if asked <= 2 { &[SMALL] } else { &[] })));
         alice_writes(&harness.engine(0), task, message("and again")).await;
         harness.run().await;
@@ -282,7 +282,7 @@ async fn quarantine_outlives_a_retry_after_a_model_failure(fixture: StoreFixture
 #[apply(both)]
 async fn edit_that_other_people_must_approve_leaves_the_tool_in_quarantine(fixture: StoreFixture) {
     let mut harness = harness(fixture, 3, 500).await;
-    harness.configure(|yaml| yaml.replace("{ owner: true }", "{ users: [bob] }"));
+    harness.replace("{ owner: true }", "{ users: [bob] }");
     let task = harness.stopped().await;
     is_held(&harness, task, 1).await;
     let (request, call) = question(&harness, task).await;

@@ -168,7 +168,7 @@ async fn call_without_arguments_equals_one_with_an_empty_object(fixture: StoreFi
         ],
     )
     .await;
-    harness.configure(|yaml| yaml.replace("decide: deny", "decide: hold"));
+    harness.replace("decide: deny", "decide: hold");
     let task = harness.stopped().await;
     no(&harness, task).await;
     refused_unasked(&harness, task, 1).await;
@@ -184,7 +184,7 @@ async fn rejected_call_is_refused_even_where_a_rule_allows_it_now(fixture: Store
     let task = harness.stopped().await;
     let (request, _) = question(&harness, task).await;
     alice_decides(&harness.engine(0), request, rejects(Then::Continue)).await;
-    harness.configure(|yaml| yaml.replace("args.amount <= 20.0", "args.amount <= 2000.0"));
+    harness.replace("args.amount <= 20.0", "args.amount <= 2000.0");
     harness.run().await;
     assert_eq!(
         outcomes(&harness.journal(task).await),
@@ -218,7 +218,7 @@ async fn expired_request_does_not_count_as_a_rejection(fixture: StoreFixture) {
 async fn withdrawn_request_does_not_count_as_a_rejection(fixture: StoreFixture) {
     let mut harness = harness(fixture, &[&[LARGE]]).await;
     let task = harness.stopped().await;
-    harness.configure(|yaml| yaml.replace("exclusiveMinimum: 0", "minimum: 1"));
+    harness.replace("exclusiveMinimum: 0", "minimum: 1");
     let (request, _) = question(&harness, task).await;
     harness
         .engine(0)
@@ -280,12 +280,10 @@ async fn declined_request_that_is_no_approval_does_not_count_as_a_rejection(fixt
 async fn rejection_of_an_edited_call_covers_the_edited_arguments_only(fixture: StoreFixture) {
     const WRITTEN: (&str, &str) = ("refund", r#"{"order":9,"amount":130}"#);
     let mut harness = harness(fixture, &[&[LARGE], &[WRITTEN], &[LARGE]]).await;
-    harness.configure(|yaml| {
-        yaml.replace(
-            "{ owner: true }",
-            "{ owner: true, users: [bob, carol], required: 2 }",
-        )
-    });
+    harness.replace(
+        "{ owner: true }",
+        "{ owner: true, users: [bob, carol], required: 2 }",
+    );
     let task = harness.stopped().await;
     let (request, calls) = question(&harness, task).await;
     decides(
@@ -315,12 +313,10 @@ async fn rejection_of_an_edited_call_covers_the_edited_arguments_only(fixture: S
 async fn too_many_rejections_fail_the_task(fixture: StoreFixture) {
     let mut harness = EngineHarness::new(fixture, &[]).await;
     harness.script(|_| Ok(turn(&[LARGE])));
-    harness.configure(|yaml| {
-        yaml.replace(
-            "tools: [lookup, tag, refund, forbidden] }",
-            "tools: [lookup, tag, refund, forbidden], limits: { max_rejections: 2 } }",
-        )
-    });
+    harness.replace(
+        "tools: [lookup, tag, refund, forbidden] }",
+        "tools: [lookup, tag, refund, forbidden], limits: { max_rejections: 2 } }",
+    );
     let task = harness.stopped().await;
     no(&harness, task).await;
     let limited = async |refusals: usize| {

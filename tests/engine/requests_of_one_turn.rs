@@ -34,7 +34,7 @@ async fn two_questions(
 ) -> (EngineHarness, TaskId, RequestId, RequestId) {
     let mut harness = EngineHarness::new(fixture, BOTH).await;
     let rule = format!("decide: hold, approvers: {{ users: [bob] }}, {terms}");
-    harness.configure(|yaml| yaml.replace("decide: deny, reason: Not this one.", &rule));
+    harness.replace("decide: deny, reason: Not this one.", &rule);
     let task = harness.held().await;
     let [(first, _), (second, _)] = harness.open(task).await[..] else {
         panic!("two are open")
@@ -65,7 +65,7 @@ async fn since_asked(harness: &EngineHarness, task: TaskId) -> Vec<&'static str>
 /// pauses the task.
 async fn doubtful(fixture: StoreFixture, approvers: &str) -> (EngineHarness, TaskId, RequestId) {
     let mut harness = EngineHarness::new(fixture, LARGE).await;
-    harness.configure(|yaml| yaml.replace("{ owner: true }", approvers));
+    harness.replace("{ owner: true }", approvers);
     harness.tool.answers(502, "");
     let task = harness.held().await;
     let api = harness.engine(0);
@@ -88,9 +88,7 @@ async fn approver_is_warned_only_about_the_calls_to_decide(fixture: StoreFixture
         ("forbidden", "         {}"),
     ];
     let mut harness = EngineHarness::new(fixture, STRANGE).await;
-    harness.configure(|yaml| {
-        yaml.replace("decide: deny", "decide: hold, approvers: { users: [bob] }")
-    });
+    harness.replace("decide: deny", "decide: hold, approvers: { users: [bob] }");
     let task = harness.held().await;
     for (request, _) in harness.open(task).await {
         let asked = harness.fixture.request(request).await.spec;
@@ -248,12 +246,10 @@ async fn request_whose_expiry_cancels_withdraws_the_other_request(fixture: Store
 #[apply(both)]
 async fn two_required_approvals_must_come_from_two_people(fixture: StoreFixture) {
     let mut harness = EngineHarness::new(fixture, LARGE).await;
-    harness.configure(|yaml| {
-        yaml.replace(
-            "{ owner: true }",
-            "{ owner: true, users: [bob], required: 2 }",
-        )
-    });
+    harness.replace(
+        "{ owner: true }",
+        "{ owner: true, users: [bob], required: 2 }",
+    );
     let task = harness.held().await;
     let (request, _) = harness.only_open(task).await;
     let api = harness.engine(0);

@@ -133,7 +133,7 @@ async fn credential_is_asked_for_once_wherever_its_driver_is_dropped(fixture: St
 async fn old_sealing_key_still_opens_what_it_sealed(fixture: StoreFixture) {
     let mut harness = clerk(fixture, ASKS_THEN_PAYS).await;
     let task = given(&harness, TOKEN).await;
-    harness.configure(|yaml| yaml.replace(FIRST_KEY, &format!("{NEXT_KEY}, {FIRST_KEY}")));
+    harness.replace(FIRST_KEY, &format!("{NEXT_KEY}, {FIRST_KEY}"));
     approve(&harness, task).await;
     ran(&harness, task, "/pay", ("x-token", TOKEN), 1).await;
     assert_eq!(times_asked(&harness, task).await, 1);
@@ -143,7 +143,7 @@ async fn old_sealing_key_still_opens_what_it_sealed(fixture: StoreFixture) {
 async fn credential_without_its_key_is_asked_for_again(fixture: StoreFixture) {
     let mut harness = clerk(fixture, ASKS_THEN_PAYS).await;
     let task = given(&harness, "old-0123456789").await;
-    harness.configure(|yaml| yaml.replace(FIRST_KEY, NEXT_KEY));
+    harness.replace(FIRST_KEY, NEXT_KEY);
     asks_again(&harness, task).await;
 }
 
@@ -151,7 +151,7 @@ async fn credential_without_its_key_is_asked_for_again(fixture: StoreFixture) {
 async fn other_key_under_the_same_id_opens_nothing(fixture: StoreFixture) {
     let mut harness = clerk(fixture, ASKS_THEN_PAYS).await;
     let task = given(&harness, "old-0123456789").await;
-    harness.configure(|yaml| yaml.replace(FIRST_KEY, &NEXT_KEY.replace("k2", "k1")));
+    harness.replace(FIRST_KEY, &NEXT_KEY.replace("k2", "k1"));
     asks_again(&harness, task).await;
 }
 
@@ -159,12 +159,10 @@ async fn other_key_under_the_same_id_opens_nothing(fixture: StoreFixture) {
 async fn new_credential_field_is_asked_for_before_the_call(fixture: StoreFixture) {
     let mut harness = clerk(fixture, ASKS_THEN_PAYS).await;
     let task = given(&harness, "old-0123456789").await;
-    harness.configure(|yaml| {
-        yaml.replace(
-            "email: { format: email },",
-            "email: { format: email }, site: {},",
-        )
-    });
+    harness.replace(
+        "email: { format: email },",
+        "email: { format: email }, site: {},",
+    );
     approve(&harness, task).await;
     assert_eq!(harness.executions(task, "/pay"), 0);
     fill(

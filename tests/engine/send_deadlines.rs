@@ -281,7 +281,7 @@ async fn call_whose_lease_ran_out_before_it_was_sent_is_not_sent(fixture: StoreF
 #[apply(both)]
 async fn call_in_flight_is_never_asked_about_by_its_own_process(fixture: StoreFixture) {
     let mut harness = EngineHarness::new(fixture, SMALL).await;
-    harness.configure(|yaml| yaml.replace("timeout: 5s", "timeout: 60s"));
+    harness.replace("timeout: 5s", "timeout: 60s");
     harness.tool.close();
     let task = harness.queued().await;
     let engine = harness.engine(2);
@@ -303,7 +303,7 @@ async fn call_in_flight_is_never_asked_about_by_its_own_process(fixture: StoreFi
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn call_in_flight_on_another_replica_is_not_asked_about_before_its_time_is_over() {
     let mut harness = EngineHarness::new(StoreFixture::postgres().await, SMALL).await;
-    harness.configure(|yaml| yaml.replace("timeout: 5s", "timeout: 60s"));
+    harness.replace("timeout: 5s", "timeout: 60s");
     let (task, slow) = harness.in_flight().await;
     harness.fixture.forward(Duration::from_secs(31));
     harness.run().await;

@@ -145,12 +145,10 @@ fn named(session: &str) -> TaskInput {
 /// otherwise makes a refund that is held.
 async fn asking(fixture: StoreFixture) -> EngineHarness {
     let mut harness = EngineHarness::new(fixture, &[]).await;
-    harness.configure(|yaml| {
-        yaml.replace(
-            "refund, forbidden] }",
-            "refund, forbidden], human: [guidance] }",
-        )
-    });
+    harness.replace(
+        "refund, forbidden] }",
+        "refund, forbidden], human: [guidance] }",
+    );
     harness.script_by_name(|_, prompt| {
         let guidance = ("request_human_guidance", r#"{"question":"Which shop?"}"#);
         let refund = ("refund", r#"{"order":1,"amount":120}"#);

@@ -29,7 +29,7 @@ impl LockedRefund {
     async fn at(listener: &TcpListener) -> Self {
         let mut harness = EngineHarness::new(StoreFixture::postgres().await, LARGE).await;
         let address = format!("http://{}", listener.local_addr().unwrap());
-        harness.configure(|yaml| yaml.replace("{tool}", &address));
+        harness.replace("{tool}", &address);
         let task = harness.held().await;
         let request = harness.open_specs(task).await.remove(0).request_id;
         let other = harness.fixture.holding(TASKS, task.0).await;

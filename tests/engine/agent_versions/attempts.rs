@@ -20,12 +20,10 @@ async fn not_repeated(fixture: StoreFixture, now: &str) {
     let mut harness = EngineHarness::new(fixture, TAG).await;
     let task = harness.lost_call().await;
     harness.later();
-    harness.configure(|yaml| {
-        yaml.replace(
-            "effect: idempotent, http: { method: POST, url: \"{tool}/tag\"",
-            now,
-        )
-    });
+    harness.replace(
+        "effect: idempotent, http: { method: POST, url: \"{tool}/tag\"",
+        now,
+    );
     harness.run().await;
     let [(_, RequestKind::Reconcile)] = harness.open(task).await[..] else {
         panic!("{:#?}", harness.journal(task).await)
@@ -53,7 +51,7 @@ async fn retry_of_a_call_whose_tool_has_changed_runs_nothing_and_is_asked_anew(
             .iter()
             .all(|asked| asked.kind == RequestKind::Reconcile)
     );
-    harness.configure(|yaml| yaml.replace("{tool}/refund", "{tool}/elsewhere"));
+    harness.replace("{tool}/refund", "{tool}/elsewhere");
     let (first, api) = (before[0].request_id, harness.engine(0));
     let retried = alice_is_refused(&api, first, whole(Action::Retry, None)).await;
     assert_eq!(retried, Refusal::Withdrawn(first));
@@ -90,7 +88,7 @@ async fn retry_that_a_rule_denies_at_its_start_leaves_the_outcome_unknown(fixtur
     let task = approved(&harness).await;
     harness.run().await;
     let asked = harness.open_specs(task).await.remove(0);
-    harness.configure(|yaml| yaml.replace("decide: hold,", "decide: deny,"));
+    harness.replace("decide: hold,", "decide: deny,");
     let retry = whole(Action::Retry, None);
     alice_decides(&harness.engine(0), asked.request_id, retry).await;
     harness.run().await;
@@ -109,7 +107,7 @@ async fn lost_call_that_a_rule_holds_by_now_tells_the_approver_that_it_was_start
     harness.later();
     let rule =
         "policy:\n  - { name: watch, tools: [tag], decide: hold, reason: Tags are watched }\n";
-    harness.configure(|yaml| yaml.replace("policy:\n", rule));
+    harness.replace("policy:\n", rule);
     harness.run().await;
     let asked = harness.open_specs(task).await.remove(0);
     let reason = asked.pending_tool_calls[0].reason.as_deref();
@@ -173,7 +171,7 @@ async fn changed_effect_is_journaled_before_the_call_is_sent(fixture: StoreFixtu
     )
     .await;
     let task = approved(&harness).await;
-    harness.configure(|yaml| yaml.replace("effect: idempotent", "effect: once"));
+    harness.replace("effect: idempotent", "effect: once");
     harness.tool.answers(502, "");
     for _ in 0..2 {
         harness.run().await;

@@ -30,7 +30,7 @@ async fn changed_rule_asks_again_unless_those_who_approved_are_among_its_approve
             .decide(&vouched("bob"), request, whole(Action::Approve, None), None)
             .await
             .unwrap();
-        harness.configure(|yaml| yaml.replace("{ groups: [finance] }", approvers));
+        harness.replace("{ groups: [finance] }", approvers);
         harness.run().await;
         if stands {
             ran(&harness, task).await;
@@ -49,12 +49,10 @@ async fn changed_rule_asks_again_unless_those_who_approved_are_among_its_approve
 async fn rule_that_denies_since_the_approval_denies_the_call(fixture: StoreFixture) {
     let mut harness = harness(fixture, "{ owner: true }").await;
     let (task, request, call) = held_call(&harness).await;
-    harness.configure(|yaml| {
-        yaml.replace(
-            "policy:\n",
-            "policy:\n  - { name: stop, tools: [refund], decide: deny, reason: Not today. }\n",
-        )
-    });
+    harness.replace(
+        "policy:\n",
+        "policy:\n  - { name: stop, tools: [refund], decide: deny, reason: Not today. }\n",
+    );
     alice_decides(&harness.engine(0), request, whole(Action::Approve, None)).await;
     harness.run().await;
     assert_eq!(harness.executions(task, "/refund"), 0);

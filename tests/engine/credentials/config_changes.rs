@@ -81,12 +81,10 @@ async fn call_that_no_longer_needs_a_credential_withdraws_the_request_and_runs(
 ) {
     let mut harness = clerk(fixture, &[&[("find", "{}")]]).await;
     let task = harness.stopped().await;
-    harness.configure(|yaml| {
-        yaml.replace(
-            "{tool}/find/{{credential:crm.key}}?as={{credential:jira.email}}&all=1",
-            "{tool}/find",
-        )
-    });
+    harness.replace(
+        "{tool}/find/{{credential:crm.key}}?as={{credential:jira.email}}&all=1",
+        "{tool}/find",
+    );
     let old = only_open_request(&harness, task).await;
     let refused = alice_is_refused(
         &harness.engine(0),

@@ -96,12 +96,10 @@ async fn lost_attempt_of_an_edited_call_is_asked_about_or_repeated_with_the_edit
     assert!(shown(&harness)[0].contains(EDITED));
 
     let mut harness = EngineHarness::new(fixture, TAG).await;
-    harness.configure(|yaml| {
-        yaml.replace(
-            "tools: [lookup, tag], decide: allow",
-            "tools: [lookup, tag], decide: hold",
-        )
-    });
+    harness.replace(
+        "tools: [lookup, tag], decide: allow",
+        "tools: [lookup, tag], decide: hold",
+    );
     harness.tool.answers(502, "");
     let (task, request, call, api) = held_call(&harness).await;
     alice_decides(&api, request, each([(call, edit(TAGGED))])).await;
@@ -121,12 +119,10 @@ async fn approval_of_a_call_that_was_sent_offers_no_edit(fixture: StoreFixture) 
     let mut harness = EngineHarness::new(fixture, TAG).await;
     let task = harness.lost_call().await;
     harness.later();
-    harness.configure(|yaml| {
-        yaml.replace(
-            "tools: [lookup, tag], decide: allow",
-            "tools: [lookup, tag], decide: hold",
-        )
-    });
+    harness.replace(
+        "tools: [lookup, tag], decide: allow",
+        "tools: [lookup, tag], decide: hold",
+    );
     harness.run().await;
     let (_, calls) = question(&harness, task).await;
     assert_eq!(

@@ -171,7 +171,7 @@ async fn call_whose_asker_leaves_while_it_runs_keeps_its_result_for_the_next_ask
 #[apply(both)]
 async fn call_whose_server_is_down_has_failed_at_once(fixture: StoreFixture) {
     let mut harness = harness(fixture).await;
-    harness.configure(|yaml| yaml.replace("{tool}/refund", "http://127.0.0.1:9/refund"));
+    harness.replace("{tool}/refund", "http://127.0.0.1:9/refund");
     let engine = harness.engine(8);
     let call = asks(&engine, &small(1, LONG)).await;
     assert_eq!(call.state, GateState::Settled);

@@ -78,7 +78,7 @@ async fn wish_beyond_the_offer_is_refused(fixture: StoreFixture) {
     }
     // Changes the rule after the request was opened.
     let before = harness.yaml();
-    harness.configure(|yaml| yaml.replace("args.amount <= 500.0", "args.amount <= 400.0"));
+    harness.replace("args.amount <= 500.0", "args.amount <= 400.0");
     let later = harness.engine(0);
     let changed = refused(&harness, &later, &bob, task, for_an_hour()).await;
     assert_eq!(places(&changed), ["/remember"]);
@@ -98,7 +98,7 @@ async fn wish_beyond_the_offer_is_refused(fixture: StoreFixture) {
 #[apply(both)]
 async fn scope_that_is_not_offered_is_refused(fixture: StoreFixture) {
     let mut harness = harness(fixture, &[&[LARGE]]).await;
-    harness.configure(|yaml| yaml.replace("for: [task, owner], most: 4h", "for: [task], most: 4h"));
+    harness.replace("for: [task, owner], most: 4h", "for: [task], most: 4h");
     let task = harness.stopped().await;
     let (api, wish) = (harness.engine(0), remembered(GrantScope::Owner, hours(1)));
     let said = refused(&harness, &api, &person("bob"), task, wish).await;

@@ -117,7 +117,7 @@ async fn call_that_is_let_through_runs_at_most_once_wherever_its_driver_is_dropp
     fixture: StoreFixture,
 ) {
     let mut harness = harness(fixture, &[&[LARGE]]).await;
-    harness.configure(|yaml| yaml.replace("uses: 3", "uses: 1000"));
+    harness.replace("uses: 3", "uses: 1000");
     let first = harness.stopped().await;
     answered(&harness, first, remembered(GrantScope::Owner, hours(4))).await;
     let (mut polls, mut started) = (0, 0);

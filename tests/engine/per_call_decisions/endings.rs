@@ -72,7 +72,7 @@ async fn changed_tool_keeps_decided_calls_and_asks_about_the_rest(fixture: Store
         (calls[1], respond("1")),
     ]);
     alice_decides(&harness.engine(0), request, some).await;
-    harness.configure(|yaml| yaml.replace("exclusiveMinimum: 0", "minimum: 1"));
+    harness.replace("exclusiveMinimum: 0", "minimum: 1");
     let api = harness.engine(0);
     let yes = whole(Action::Approve, None);
     assert_eq!(

@@ -107,7 +107,7 @@ async fn cancel_with_one_rejection_ends_all_calls_at_once(fixture: StoreFixture)
         )
         .await;
         let rule = "decide: hold, approvers: { users: [carol] }";
-        harness.configure(|yaml| yaml.replace("decide: deny, reason: Not this one.", rule));
+        harness.replace("decide: deny, reason: Not this one.", rule);
         for late in [false, true] {
             let task = harness.held().await;
             let [(request, _), (beside, _)] = harness.open(task).await[..] else {

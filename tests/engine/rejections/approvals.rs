@@ -74,12 +74,10 @@ async fn last_decision_of_two_equal_calls_in_one_request_stands(fixture: StoreFi
 #[apply(both)]
 async fn incomplete_approval_does_not_lift_a_rejection(fixture: StoreFixture) {
     let mut harness = harness(fixture, &[&[LARGE, LARGE], &[LARGE]]).await;
-    harness.configure(|yaml| {
-        yaml.replace(
-            "{ owner: true }",
-            "{ owner: true, users: [bob], required: 2 }",
-        )
-    });
+    harness.replace(
+        "{ owner: true }",
+        "{ owner: true, users: [bob], required: 2 }",
+    );
     let task = harness.stopped().await;
     let (request, calls) = question(&harness, task).await;
     let api = harness.engine(0);

@@ -163,8 +163,7 @@ async fn simultaneous_decisions_of_three_people_on_three_children_are_all_stored
     fixture: StoreFixture,
 ) {
     let mut harness = EngineHarness::of_trees(fixture, Shape::flat(3), one_large).await;
-    harness
-        .configure(|yaml| yaml.replace("{ owner: true }", "{ owner: true, users: [bob, carol] }"));
+    harness.replace("{ owner: true }", "{ owner: true, users: [bob, carol] }");
     let parts = harness.parts(0);
     let apis: Vec<Arc<Engine>> = (0..3).map(|_| EngineHarness::like(&parts, 0)).collect();
     for round in 0..24 {

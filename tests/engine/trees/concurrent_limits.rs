@@ -34,7 +34,7 @@ async fn three_children_that_ask_at_once_keep_the_limit_of_model_calls(fixture: 
         )
         .await;
         let limits = format!("sub_agents: [leaf], limits: {{ max_model_calls: {most} }}");
-        harness.configure(|yaml| yaml.replace("sub_agents: [leaf]", &limits));
+        harness.replace("sub_agents: [leaf]", &limits);
         let root = harness.grown(&harness.parts(0)).await;
         let row = harness.row(root).await;
         let expected = if most == 8 {
@@ -56,7 +56,7 @@ async fn three_children_that_ask_at_once_keep_the_limit_of_model_calls(fixture: 
 async fn three_children_that_start_tasks_at_once_keep_the_limit_of_tasks(fixture: StoreFixture) {
     let mut harness = EngineHarness::of_trees(fixture, Shape::branched(2, 3), one_small).await;
     let limits = "sub_agents: [mid], limits: { max_tasks: 4, max_model_calls: 100 }";
-    harness.configure(|yaml| yaml.replace("sub_agents: [mid]", limits));
+    harness.replace("sub_agents: [mid]", limits);
     let root = harness.grown(&harness.parts(0)).await;
     let journals = harness.checked_journals(root).await;
     assert_eq!(

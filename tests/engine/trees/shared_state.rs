@@ -29,7 +29,7 @@ async fn limited(fixture: &StoreFixture, shape: Shape, limits: &str) -> (EngineH
     let mut harness =
         EngineHarness::of_trees(StoreFixture::like(fixture).await, shape, one_small).await;
     let sub = format!("sub_agents: [{}]", shape.name(1));
-    harness.configure(|yaml| yaml.replace(&sub, &format!("{sub}, limits: {{ {limits} }}")));
+    harness.replace(&sub, &format!("{sub}, limits: {{ {limits} }}"));
     let root = harness.grown(&harness.parts(0)).await;
     (harness, root)
 }
@@ -49,12 +49,10 @@ async fn last_result(harness: &EngineHarness, task: TaskId) -> String {
 #[apply(both)]
 async fn requests_beyond_the_limit_of_a_tree_open_as_others_are_answered(fixture: StoreFixture) {
     let mut harness = EngineHarness::of_trees(fixture, Shape::branched(2, 3), one_large).await;
-    harness.configure(|yaml| {
-        yaml.replace(
-            "sub_agents: [mid]",
-            "sub_agents: [mid], limits: { max_model_calls: 100 }",
-        )
-    });
+    harness.replace(
+        "sub_agents: [mid]",
+        "sub_agents: [mid], limits: { max_model_calls: 100 }",
+    );
     harness.script_by_name(|name, prompt| {
         let task = said(prompt);
         let many = |agent: &str, count: u32| {

@@ -165,12 +165,10 @@ fn the_same(_: &str, turn: u32) -> Vec<(String, String)> {
 /// sub-agent `leaf` once. The sub-agent keeps its conversation between these calls.
 async fn of_one_session(fixture: StoreFixture) -> EngineHarness {
     let mut harness = EngineHarness::of_trees(fixture, Shape::flat(1), one_small).await;
-    harness.configure(|yaml| {
-        yaml.replace(
-            "sub_agents: [leaf]",
-            "sub_agents: [{ agent: leaf, session: true }]",
-        )
-    });
+    harness.replace(
+        "sub_agents: [leaf]",
+        "sub_agents: [{ agent: leaf, session: true }]",
+    );
     harness.script_by_name(|name, prompt| {
         let task = said(prompt);
         let told = prompt
@@ -291,7 +289,7 @@ async fn overdue_requests_of_one_tree_are_closed_together(fixture: StoreFixture)
 async fn model_is_told_the_edited_task_its_sub_agent_was_called_with(fixture: StoreFixture) {
     let mut harness = EngineHarness::of_trees(fixture, Shape::flat(1), one_small).await;
     let held = "policy:\n  - { name: calls, tools: [leaf], decide: hold }\n";
-    harness.configure(|yaml| yaml.replace("policy:\n", held));
+    harness.replace("policy:\n", held);
     let parts = harness.parts(0);
     let root = harness.grown(&parts).await;
     let [request] = &harness.asked_exactly(root).await;

@@ -20,10 +20,10 @@ async fn request_that_expires_denies_its_call_even_if_its_rule_cancels_the_task(
 ) {
     let mut harness = harness(fixture).await;
     let held = "name: large, tools: [refund], decide: hold,";
-    harness.configure(|yaml| yaml.replace(held, &format!("{held} expires_in: 10m,")));
+    harness.replace(held, &format!("{held} expires_in: 10m,"));
     for (order, end) in [(1, TaskStatus::Completed), (2, TaskStatus::Canceled)] {
         if end == TaskStatus::Canceled {
-            harness.configure(|yaml| yaml.replace(held, &format!("{held} on_expiry: cancel,")));
+            harness.replace(held, &format!("{held} on_expiry: cancel,"));
         }
         let engine = harness.engine(8);
         let task = ask(&engine, order, Duration::ZERO).await.call.task_id;
@@ -80,13 +80,13 @@ async fn cancel_denies_a_held_call_and_keeps_the_late_report_of_a_permit(fixture
 async fn late_report_of_a_call_of_a_removed_gate_is_kept(fixture: StoreFixture) {
     let optional = GATE.replacen("  coding: {", "  coding: { report: optional,", 1);
     let mut harness = harness(fixture).await;
-    harness.configure(|yaml| yaml.replace(GATE, &optional));
+    harness.replace(GATE, &optional);
     let engine = harness.engine(8);
     let task = approved(&harness, &engine, &bash(Duration::ZERO)).await;
     let released = asks(&engine, &bash(LONG)).await;
     assert_eq!(released.task_id, task);
     assert_eq!(released.outcome, Some(Outcome::Released));
-    harness.configure(|yaml| yaml.replace(&optional, ""));
+    harness.replace(&optional, "");
     let without = harness.engine(8);
     let call = reported(&without, task, ReportedOutcome::Succeeded).await;
     assert_eq!(call.outcome, Some(Outcome::Released));
@@ -106,7 +106,7 @@ async fn started_call_of_a_removed_gate_has_an_unknown_outcome(fixture: StoreFix
     let task = approved(&harness, &engine, &bash(Duration::ZERO)).await;
     assert!(asks(&engine, &bash(LONG)).await.permit.is_some());
     until_at_rest(&harness, task).await;
-    harness.configure(|yaml| yaml.replace(GATE, ""));
+    harness.replace(GATE, "");
     let without = harness.engine(8);
     harness.fixture.forward(Duration::from_mins(11));
     driven_until(&harness, &without, task, TaskStatus::Failed).await;

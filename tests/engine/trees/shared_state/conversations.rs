@@ -30,12 +30,10 @@ async fn of_sessions(
     boss: fn(u32) -> Vec<(String, String)>,
 ) -> EngineHarness {
     let mut harness = EngineHarness::of_trees(fixture, Shape::flat(1), one_large).await;
-    harness.configure(|yaml| {
-        yaml.replace(
-            "sub_agents: [leaf]",
-            "sub_agents: [{ agent: leaf, session: true }]",
-        )
-    });
+    harness.replace(
+        "sub_agents: [leaf]",
+        "sub_agents: [{ agent: leaf, session: true }]",
+    );
     harness.script_by_name(move |name, prompt| {
         let (task, turn) = (said(prompt), turn_of_message(prompt));
         let calls = if name == LEAF {
