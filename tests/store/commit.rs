@@ -139,10 +139,8 @@ async fn tree_is_written_completely_or_not_at_all(fixture: StoreFixture) {
     assert!(fixture.store.task(child).await.unwrap().is_none());
 
     fixture
-        .store
-        .commit(change(root, vec![parent, child_task(child, root)]))
-        .await
-        .unwrap();
+        .commit(root, vec![parent, child_task(child, root)])
+        .await;
     let row = fixture.row(child).await;
     assert_eq!((row.root_task_id, row.parent.unwrap().0), (root, root));
     assert_eq!(row.agent_path, ["billing", "analyst"]);
@@ -162,10 +160,8 @@ async fn tree_is_written_completely_or_not_at_all(fixture: StoreFixture) {
     let counted = below.counters;
     let before = fixture.row(root).await;
     fixture
-        .store
-        .commit(change(root, vec![below, ancestor(root, counted)]))
-        .await
-        .unwrap();
+        .commit(root, vec![below, ancestor(root, counted)])
+        .await;
     let after = fixture.row(root).await;
     assert_eq!((after.usage, after.model_calls), (usage, 1));
     assert_eq!(
@@ -176,11 +172,7 @@ async fn tree_is_written_completely_or_not_at_all(fixture: StoreFixture) {
 
     let mut alone = fixture.next(child).await;
     alone.facts = vec![said("the root is not named")];
-    fixture
-        .store
-        .commit(change(root, vec![alone]))
-        .await
-        .unwrap();
+    fixture.commit(root, vec![alone]).await;
     let events = fixture
         .numbers("select event_number from agent_task_item order by event_number")
         .await

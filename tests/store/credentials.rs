@@ -137,11 +137,7 @@ async fn stale_change_writes_no_credential_and_removes_none(fixture: StoreFixtur
     assert_eq!(names(&fixture, &[task]).await, ["mail"]);
     // If one change of a commit is stale, no change of the commit writes a credential.
     let (root, child) = (task, TaskId(fresh()));
-    fixture
-        .store
-        .commit(change(root, vec![child_task(child, root)]))
-        .await
-        .unwrap();
+    fixture.commit(root, vec![child_task(child, root)]).await;
     let mut behind = fixture.next(root).await;
     behind.guard = Guard::Version(1);
     behind.facts = vec![said("late")];
@@ -193,18 +189,12 @@ async fn latest_credential_replaces_the_one_before(fixture: StoreFixture) {
 #[apply(both)]
 async fn credentials_of_a_task_and_its_ancestors_are_read_at_once(fixture: StoreFixture) {
     let (root, child, other) = (fixture.task().await, TaskId(fresh()), fixture.task().await);
-    fixture
-        .store
-        .commit(change(root, vec![child_task(child, root)]))
-        .await
-        .unwrap();
+    fixture.commit(root, vec![child_task(child, root)]).await;
     for task in [root, child, other] {
         let next = giving(&fixture, task, vec![given(task, "jira", PLAIN)]).await;
         fixture
-            .store
-            .commit(change(if task == child { root } else { task }, vec![next]))
-            .await
-            .unwrap();
+            .commit(if task == child { root } else { task }, vec![next])
+            .await;
     }
     let found = fixture.store.credentials(&[child, root]).await.unwrap();
     let tasks: Vec<_> = found.iter().map(|row| row.task_id).collect();
@@ -252,21 +242,13 @@ async fn end_of_a_sub_agent_removes_its_own_credentials_and_end_of_the_root_both
     fixture: StoreFixture,
 ) {
     let (root, child) = (fixture.task().await, TaskId(fresh()));
-    fixture
-        .store
-        .commit(change(root, vec![child_task(child, root)]))
-        .await
-        .unwrap();
+    fixture.commit(root, vec![child_task(child, root)]).await;
     for task in [root, child] {
         let next = giving(&fixture, task, vec![given(task, "jira", PLAIN)]).await;
-        fixture
-            .store
-            .commit(change(root, vec![next]))
-            .await
-            .unwrap();
+        fixture.commit(root, vec![next]).await;
     }
     let sub = ending(&fixture, child, TaskStatus::Completed).await;
-    fixture.store.commit(change(root, vec![sub])).await.unwrap();
+    fixture.commit(root, vec![sub]).await;
     assert_eq!(
         fixture
             .store
@@ -286,16 +268,12 @@ async fn end_of_a_sub_agent_removes_its_own_credentials_and_end_of_the_root_both
         credentials: vec![given(child, "jira", PLAIN)],
         ..fixture.next(child).await
     };
-    fixture
-        .store
-        .commit(change(root, vec![again]))
-        .await
-        .unwrap();
+    fixture.commit(root, vec![again]).await;
     let ends = vec![
         ending(&fixture, root, TaskStatus::Canceled).await,
         ending(&fixture, child, TaskStatus::Canceled).await,
     ];
-    fixture.store.commit(change(root, ends)).await.unwrap();
+    fixture.commit(root, ends).await;
     assert_eq!(fixture.number(COUNT).await, 0);
 }
 

@@ -81,7 +81,7 @@ async fn part_of_a_tree_is_a_task_and_its_subtree(fixture: StoreFixture) {
     for (task, parent) in [(child, root), (grandchild, child), (sibling, root)] {
         let mut new = child_task(task, parent);
         new.facts.push(said("more"));
-        fixture.store.commit(change(root, vec![new])).await.unwrap();
+        fixture.commit(root, vec![new]).await;
     }
     let numbers = async |task, after, portion| -> Vec<i64> {
         let read = fixture
@@ -109,10 +109,8 @@ async fn first_event_of_a_commit_is_found_from_any_of_its_items(fixture: StoreFi
     let mut own = fixture.next(root).await;
     own.facts = vec![said("a"), said("b")];
     fixture
-        .store
-        .commit(change(root, vec![child_task(child, root), own]))
-        .await
-        .unwrap();
+        .commit(root, vec![child_task(child, root), own])
+        .await;
     for (task, seq, first) in [
         (root, 1, 1),
         (root, 2, 1),

@@ -21,7 +21,7 @@ use holdpoint::task::verdict::Terms;
 use macro_rules_attribute::apply;
 
 use super::store_fixture::{
-    StoreFixture, both, change, child_task, fresh, new_task, request_spec, said, status,
+    StoreFixture, both, child_task, fresh, new_task, request_spec, said, status,
 };
 
 const MINUTE: Duration = Duration::from_mins(1);
@@ -199,7 +199,7 @@ async fn identity_that_a_later_commit_stores_is_found_and_counts_the_pending_cal
         };
         let child = with_child.then(|| child_task(TaskId(fresh()), id));
         let tasks = [next].into_iter().chain(child).collect();
-        fixture.store.commit(change(id, tasks)).await.unwrap();
+        fixture.commit(id, tasks).await;
         let keys = ["b:1".to_owned()];
         let alice = "alice".into();
         let found = fixture

@@ -150,11 +150,7 @@ async fn commit_locks_its_requests_in_the_order_of_their_ids() {
         let mut asks = fixture.next(*child).await;
         asks.facts = vec![Fact::InterventionRequested(asked.clone())];
         asks.counters.open_requests = 1;
-        fixture
-            .store
-            .commit(change(root, vec![asks]))
-            .await
-            .unwrap();
+        fixture.commit(root, vec![asks]).await;
         requests.push(asked.request_id);
     }
     children.reverse();
@@ -270,13 +266,8 @@ async fn simultaneous_changes_of_two_children_are_both_counted_on_their_root() {
             ..Counters::default()
         };
         fixture
-            .store
-            .commit(change(
-                root,
-                vec![child_task(child, root), counted(root, counters)],
-            ))
-            .await
-            .unwrap();
+            .commit(root, vec![child_task(child, root), counted(root, counters)])
+            .await;
     }
     let mut holder = fixture.holding(TASKS, root.0).await;
     let mut changes = Vec::new();

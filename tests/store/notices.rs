@@ -168,10 +168,8 @@ async fn change_of_a_tree_has_one_notice_of_all_its_tasks(fixture: StoreFixture)
         ..fixture.next(root).await
     };
     fixture
-        .store
-        .commit(change(root, vec![child_task(child, root), above]))
-        .await
-        .unwrap();
+        .commit(root, vec![child_task(child, root), above])
+        .await;
     let [notice] = notices(&fixture).await[..] else {
         panic!("one commit is wanted")
     };

@@ -10,9 +10,7 @@ use holdpoint::task::status::TaskStatus;
 use holdpoint::task::user::UserId;
 use macro_rules_attribute::apply;
 
-use super::store_fixture::{
-    StoreFixture, both, change, child_task, finance, fresh, request_spec, said,
-};
+use super::store_fixture::{StoreFixture, both, child_task, finance, fresh, request_spec, said};
 
 #[apply(both)]
 async fn tasks_are_listed_newest_first_page_by_page_and_only_roots(fixture: StoreFixture) {
@@ -23,10 +21,8 @@ async fn tasks_are_listed_newest_first_page_by_page_and_only_roots(fixture: Stor
     fixture.task_of("globex", "alice").await;
     let child = TaskId(fresh());
     fixture
-        .store
-        .commit(change(all[0], vec![child_task(child, all[0])]))
-        .await
-        .unwrap();
+        .commit(all[0], vec![child_task(child, all[0])])
+        .await;
     all.reverse();
     let mut filter = TaskFilter {
         tenant: "acme".to_owned(),
@@ -66,7 +62,7 @@ async fn tasks_are_filtered_by_each_member_of_the_filter(fixture: StoreFixture) 
     }
     fixture.task_of("globex", "alice").await;
     let child = vec![child_task(TaskId(fresh()), all[0])];
-    fixture.store.commit(change(all[0], child)).await.unwrap();
+    fixture.commit(all[0], child).await;
     let (root, other_root) = (all[0], all[1]);
     for (filter, expected) in [
         (tasks_of_acme(|by| by.users = vec!["alice".into()]), 3),
@@ -187,22 +183,14 @@ async fn last_user_message_is_the_newest_of_the_root_before_the_question(fixture
         fixture.write(next).await.unwrap();
     };
     say("first").await;
-    fixture
-        .store
-        .commit(change(root, vec![child_task(child, root)]))
-        .await
-        .unwrap();
+    fixture.commit(root, vec![child_task(child, root)]).await;
     let mut questions = Vec::new();
     for (task, later) in [(child, "second"), (root, "third")] {
         let question = request_spec(RequestKind::Approval, finance(1), 1);
         let mut asks = fixture.next(task).await;
         asks.facts = vec![Fact::InterventionRequested(question.clone())];
         asks.counters.open_requests = 1;
-        fixture
-            .store
-            .commit(change(root, vec![asks]))
-            .await
-            .unwrap();
+        fixture.commit(root, vec![asks]).await;
         say(later).await;
         questions.push(question.request_id);
     }

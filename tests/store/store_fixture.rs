@@ -240,6 +240,11 @@ impl StoreFixture {
         self.store.commit(change(root, vec![task])).await
     }
 
+    /// Commits these changes of tasks in the tree of `root`.
+    pub async fn commit(&self, root: TaskId, tasks: Vec<TaskChange>) -> Committed {
+        self.store.commit(change(root, tasks)).await.unwrap()
+    }
+
     /// Creates a running task with its first two items.
     pub async fn task(&self) -> TaskId {
         self.task_of("acme", "alice").await

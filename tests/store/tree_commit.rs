@@ -53,12 +53,7 @@ async fn three_children_start_in_one_commit_and_events_follow_the_order_of_its_t
             ..fixture.next(*above).await
         });
     }
-    let at = fixture
-        .store
-        .commit(change(grown.root, tasks))
-        .await
-        .unwrap()
-        .at;
+    let at = fixture.commit(grown.root, tasks).await.at;
     let after = read(&fixture, grown.root).await;
     let seq = |task: TaskId| {
         before
@@ -129,11 +124,7 @@ async fn ancestor_is_counted_and_fenced_only_where_the_change_says_so(fixture: S
         // The leaf is the only task of its subtree, so its `busy` is 1. Only one of the two rounds
         // can subtract this 1.
         tasks[0].counters.busy = if fence { -1 } else { 0 };
-        fixture
-            .store
-            .commit(change(grown.root, tasks))
-            .await
-            .unwrap();
+        fixture.commit(grown.root, tasks).await;
     }
     let after = read(&fixture, grown.root).await;
     let above = grown.above(leaf);
@@ -243,11 +234,7 @@ async fn single_stale_ancestor_refuses_the_whole_change(fixture: StoreFixture) {
             .unwrap()
             .is_empty()
     );
-    fixture
-        .store
-        .commit(change(grown.root, tasks))
-        .await
-        .unwrap();
+    fixture.commit(grown.root, tasks).await;
 }
 
 #[apply(both)]
@@ -264,7 +251,7 @@ async fn second_child_end_at_one_root_version_is_stale(fixture: StoreFixture) {
         let children = [TaskId(fresh()), TaskId(fresh())];
         let mut tasks = vec![starting(&fixture, root, &children).await];
         tasks.extend(children.map(|child| child_task(child, root)));
-        fixture.store.commit(change(root, tasks)).await.unwrap();
+        fixture.commit(root, tasks).await;
         let before = fixture.row(root).await;
         let mut ends = Vec::new();
         for child in children {
@@ -313,11 +300,7 @@ async fn subtree_ends_in_one_commit_with_its_credentials(fixture: StoreFixture) 
             ..fixture.next(*task).await
         });
     }
-    fixture
-        .store
-        .commit(change(grown.root, gives))
-        .await
-        .unwrap();
+    fixture.commit(grown.root, gives).await;
     let before = read(&fixture, grown.root).await;
     assert_eq!(fixture.store.credentials(&all).await.unwrap().len(), 40);
     // The deepest task comes first.
@@ -339,11 +322,7 @@ async fn subtree_ends_in_one_commit_with_its_credentials(fixture: StoreFixture) 
         counters: Counters { busy: -13, ..BUSY },
         ..fixture.next(grown.root).await
     });
-    fixture
-        .store
-        .commit(change(grown.root, tasks))
-        .await
-        .unwrap();
+    fixture.commit(grown.root, tasks).await;
     let after = read(&fixture, grown.root).await;
     let seq = |task: &TaskId| {
         before

@@ -90,7 +90,7 @@ pub async fn grown(fixture: &StoreFixture) -> StoredTree {
                     ..fixture.next(above).await
                 });
             }
-            fixture.store.commit(change(root, tasks)).await.unwrap();
+            fixture.commit(root, tasks).await;
             next.extend(children);
         }
         tree.levels.push(next);
@@ -321,21 +321,13 @@ async fn task_is_parked_only_without_queueing_lease_or_wake_time(fixture: StoreF
             lease: lease.clone(),
             ..child_task(child, root)
         };
-        fixture
-            .store
-            .commit(change(root, vec![begins]))
-            .await
-            .unwrap();
+        fixture.commit(root, vec![begins]).await;
         assert_eq!(fixture.row(child).await.parked, parked, "{lease:?}");
         let becomes = TaskChange {
             lease,
             ..fixture.next(child).await
         };
-        fixture
-            .store
-            .commit(change(root, vec![becomes]))
-            .await
-            .unwrap();
+        fixture.commit(root, vec![becomes]).await;
         expected.insert(child, parked);
     }
     let tree = read(&fixture, root).await;
@@ -376,7 +368,7 @@ async fn open_requests_of_every_subtree_are_found_in_the_order_they_were_asked(
                 ..fixture.next(*task).await
             });
         }
-        fixture.store.commit(change(tree.root, asks)).await.unwrap();
+        fixture.commit(tree.root, asks).await;
     }
     for task in grown.all() {
         let below = grown.below(task);

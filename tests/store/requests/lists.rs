@@ -11,7 +11,7 @@ use holdpoint::task::verdict::Terms;
 use macro_rules_attribute::apply;
 
 use super::super::store_fixture::{
-    StoreFixture, change, child_task, decided, every_statement, finance, fresh, request_spec,
+    StoreFixture, child_task, decided, every_statement, finance, fresh, request_spec,
 };
 use crate::support::allocator::limit_further_bytes;
 
@@ -68,11 +68,7 @@ async fn pending_lists_a_subtrees_open_requests_in_the_order_they_were_asked(
     let root = fixture.task().await;
     let (left, right, below) = (TaskId(fresh()), TaskId(fresh()), TaskId(fresh()));
     for (child, parent) in [(left, root), (right, root), (below, left)] {
-        fixture
-            .store
-            .commit(change(root, vec![child_task(child, parent)]))
-            .await
-            .unwrap();
+        fixture.commit(root, vec![child_task(child, parent)]).await;
     }
     // The order of the ids differs from the order in which the requests were asked.
     let mut questions: Vec<_> = (0..3)
@@ -83,7 +79,7 @@ async fn pending_lists_a_subtrees_open_requests_in_the_order_they_were_asked(
         let mut ask = fixture.next(task).await;
         ask.facts = vec![Fact::InterventionRequested(question.clone())];
         ask.counters.open_requests = 1;
-        fixture.store.commit(change(root, vec![ask])).await.unwrap();
+        fixture.commit(root, vec![ask]).await;
     }
     let ids = |of: Vec<RequestRow>| {
         of.into_iter()
