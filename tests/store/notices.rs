@@ -75,8 +75,7 @@ async fn commit_of_a_wanted_event_writes_one_notice_and_any_other_commit_none(
         events(&fixture, &notice).await,
         [(3, "request.created"), (4, "task.paused")]
     );
-    let answer = fixture.deciding(id, &asked, "carol", Action::Approve).await;
-    fixture.write(answer).await.unwrap();
+    fixture.decide(id, &asked, "carol", Action::Approve).await;
     assert_eq!(
         notices(&fixture).await,
         [notice],
@@ -87,8 +86,7 @@ async fn commit_of_a_wanted_event_writes_one_notice_and_any_other_commit_none(
 #[apply(both)]
 async fn commit_writes_no_notice_where_nothing_is_wanted(fixture: StoreFixture) {
     let (id, asked) = fixture.paused(finance(1)).await;
-    let answer = fixture.deciding(id, &asked, "carol", Action::Approve).await;
-    fixture.write(answer).await.unwrap();
+    fixture.decide(id, &asked, "carol", Action::Approve).await;
     assert_eq!(notices(&fixture).await, []);
 }
 

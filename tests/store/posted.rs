@@ -149,10 +149,7 @@ async fn message_without_an_id_cannot_be_changed(fixture: StoreFixture) {
 async fn message_that_told_of_the_beginning_is_found_and_no_change_of_it(fixture: StoreFixture) {
     want(&fixture, &["request.created", "request.decided"]);
     let (task, asked) = fixture.paused(finance(1)).await;
-    let answer = fixture
-        .deciding(task, &asked, "carol", Action::Approve)
-        .await;
-    fixture.write(answer).await.unwrap();
+    fixture.decide(task, &asked, "carol", Action::Approve).await;
     spread(&fixture, &["room"]).await;
     let claimed = claim(&fixture, "room").await;
     let change: Vec<_> = claimed

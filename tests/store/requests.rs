@@ -76,10 +76,7 @@ async fn first_answer_wins_and_the_second_is_stale(fixture: StoreFixture) {
 #[apply(every_statement)]
 async fn responded_request_becomes_resumed_with_a_later_change(fixture: StoreFixture) {
     let (id, question) = fixture.paused(finance(1)).await;
-    let decide = fixture
-        .deciding(id, &question, "bob", Action::Approve)
-        .await;
-    fixture.write(decide).await.unwrap();
+    fixture.decide(id, &question, "bob", Action::Approve).await;
     let row = fixture.request(question.request_id).await;
     assert_eq!(row.status, RequestStatus::Responded);
     let mut later = change(id, vec![fixture.next(id).await]);
@@ -239,10 +236,7 @@ async fn request_without_a_deadline_never_expires(fixture: StoreFixture) {
         .await;
     fixture.forward(Duration::from_hours(24 * 400));
     assert!(!fixture.request(question.request_id).await.expired);
-    let decide = fixture
-        .deciding(id, &question, "bob", Action::Approve)
-        .await;
-    fixture.write(decide).await.unwrap();
+    fixture.decide(id, &question, "bob", Action::Approve).await;
 }
 
 #[apply(every_statement)]
@@ -264,10 +258,9 @@ async fn approval_is_final_only_with_the_last_of_two_required(fixture: StoreFixt
         Err(CommitError::Refused),
         "one person decides twice"
     );
-    let second = fixture
-        .deciding(id, &question, "carol", Action::Approve)
+    fixture
+        .decide(id, &question, "carol", Action::Approve)
         .await;
-    fixture.write(second).await.unwrap();
     assert_eq!(fixture.number("select count(*) from decision").await, 2);
     assert_eq!(
         fixture

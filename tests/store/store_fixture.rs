@@ -286,6 +286,12 @@ impl StoreFixture {
         TaskChange::empty(id, Guard::Version(row.version), row.last_seq)
     }
 
+    /// Closes the one open request of a task by a person's answer.
+    pub async fn decide(&self, id: TaskId, asked: &RequestSpec, by: &str, action: Action) {
+        let decide = self.deciding(id, asked, by, action).await;
+        self.write(decide).await.unwrap();
+    }
+
     /// Returns the change by which a person's answer closes the one open request of a task.
     pub async fn deciding(
         &self,

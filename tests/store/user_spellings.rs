@@ -110,10 +110,9 @@ async fn stored(fixture: &StoreFixture) -> [TaskId; 2] {
     );
     fixture.pause(ids[0], &asked).await;
     let (other, question) = fixture.paused(terms(&["carol"])).await;
-    let decide = fixture
-        .deciding(other, &question, "BOB", Action::Approve)
+    fixture
+        .decide(other, &question, "BOB", Action::Approve)
         .await;
-    fixture.write(decide).await.unwrap();
     ids
 }
 

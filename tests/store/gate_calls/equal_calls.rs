@@ -207,15 +207,14 @@ async fn pending_calls_are_counted_by_gate_and_user_up_to_a_maximum(fixture: Sto
     assert_eq!(open("cli", &UserIds::Folded.id("ALICE"), 10).await, 3);
     assert_eq!(open("ci", &alice, 10).await, 1);
     let asked = fixture.store.pending(id, id).await.unwrap().remove(0).spec;
-    let decided = fixture
-        .deciding(
+    fixture
+        .decide(
             id,
             &asked,
             "alice",
             holdpoint::task::decision::Action::Approve,
         )
         .await;
-    fixture.write(decided).await.unwrap();
     assert_eq!(
         open("cli", &alice, 10).await,
         2,

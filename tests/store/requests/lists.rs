@@ -37,8 +37,7 @@ async fn requests_decided_by_anyone_are_listed_newest_first_without_those_that_w
         let id = fixture.task().await;
         let question = request_spec(RequestKind::Approval, finance(1), 2);
         fixture.pause(id, &question).await;
-        let decide = fixture.deciding(id, &question, by, Action::Approve).await;
-        fixture.write(decide).await.unwrap();
+        fixture.decide(id, &question, by, Action::Approve).await;
         decided.insert(0, question.request_id);
         fixture.paused(finance(1)).await;
     }
@@ -148,10 +147,7 @@ async fn inbox_lists_requests_a_person_may_decide_or_has_decided(fixture: StoreF
     };
     assert!(fixture.store.requests(&other).await.unwrap().is_empty());
 
-    let decide = fixture
-        .deciding(id, &by_group, "zoe", Action::Approve)
-        .await;
-    fixture.write(decide).await.unwrap();
+    fixture.decide(id, &by_group, "zoe", Action::Approve).await;
     let zoe = person("zoe", &[]);
     assert!(
         fixture
