@@ -443,9 +443,6 @@ async fn agent_version_is_stored_once(fixture: StoreFixture) {
             .await
             .unwrap();
     }
-    assert_eq!(
-        fixture.number("select count(*) from agent_version").await,
-        1
-    );
+    assert_eq!(fixture.count("agent_version").await, 1);
     assert!(fixture.store.ready().await);
 }

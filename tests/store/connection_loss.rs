@@ -160,7 +160,7 @@ async fn change_of_the_asker_alone_whose_answer_was_lost_is_written_once_and_unk
     assert_eq!(store.commit(gone).await, Err(CommitError::Unknown));
     let row = fixture.row(id).await;
     assert_eq!((row.version, row.asker_until), (2, Some(Time(0))));
-    assert_eq!(fixture.number("select count(*) from idempotency").await, 1);
+    assert_eq!(fixture.count("idempotency").await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -187,11 +187,8 @@ async fn killed_backends_cost_no_commit() {
         run(fixture.settings.url.reveal(), kill.to_owned()).await;
     }
     writers.join_all().await;
-    assert_eq!(fixture.number("select count(*) from agent_task").await, 200);
-    assert_eq!(
-        fixture.number("select count(*) from agent_task_item").await,
-        400
-    );
+    assert_eq!(fixture.count("agent_task").await, 200);
+    assert_eq!(fixture.count("agent_task_item").await, 400);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

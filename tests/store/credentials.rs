@@ -203,7 +203,7 @@ async fn credentials_of_a_task_and_its_ancestors_are_read_at_once(fixture: Store
     assert!(found.iter().all(|row| opened(row).is_ok()));
     assert_eq!(
         fixture
-            .number("select count(*) from credential where root_task_id = task_id")
+            .count("credential where root_task_id = task_id")
             .await,
         2
     );

@@ -142,9 +142,7 @@ async fn new_call_stores_its_identity_and_how_long_its_asker_waits(fixture: Stor
     assert_eq!(asker_until(&fixture, id).await, Some(at + MINUTE));
     assert_eq!(
         fixture
-            .number(
-                "select count(*) from agent_task where call_tool = 'refund' and call_key = 'b:1'"
-            )
+            .count("agent_task where call_tool = 'refund' and call_key = 'b:1'")
             .await,
         1
     );
@@ -152,7 +150,7 @@ async fn new_call_stores_its_identity_and_how_long_its_asker_waits(fixture: Stor
     assert_eq!(asker_until(&fixture, other).await, None);
     assert_eq!(
         fixture
-            .number("select count(*) from agent_task where call_key is null and call_tool is null")
+            .count("agent_task where call_key is null and call_tool is null")
             .await,
         1
     );
@@ -217,9 +215,7 @@ async fn identity_that_a_later_commit_stores_is_found_and_counts_the_pending_cal
         later.facts = vec![said("more")];
         fixture.write(later).await.unwrap();
         assert_eq!(
-            fixture
-                .number("select count(*) from agent_task where call_key = 'b:1'")
-                .await,
+            fixture.count("agent_task where call_key = 'b:1'").await,
             1 + i64::from(with_child)
         );
     }

@@ -98,7 +98,7 @@ async fn key_lasts_a_day_and_then_counts_as_never_used(fixture: StoreFixture) {
         Some(row("k", winner, None))
     );
     assert_eq!(
-        fixture.number("select count(*) from agent_task").await,
+        fixture.count("agent_task").await,
         2,
         "nothing is left of the others"
     );
@@ -113,7 +113,7 @@ async fn spent_key_is_used_anew_in_another_spelling_of_its_user(fixture: StoreFi
     fixture.forward(DAY);
     let (first, one) = create_as("Alice", UserIds::Folded, "k");
     fixture.store.commit(one).await.unwrap();
-    assert_eq!(fixture.number("select count(*) from idempotency").await, 2);
+    assert_eq!(fixture.count("idempotency").await, 2);
     assert_eq!(
         fixture
             .store
@@ -137,7 +137,7 @@ async fn spent_key_is_used_anew_in_another_spelling_of_its_user(fixture: StoreFi
         );
     }
     assert_eq!(
-        fixture.number("select count(*) from agent_task").await,
+        fixture.count("agent_task").await,
         3,
         "nothing is left of the others"
     );
@@ -157,11 +157,11 @@ async fn spent_keys_of_two_spellings_give_way_to_the_first_use_of_either(fixture
         .await
         .unwrap();
     fixture.forward(DAY);
-    assert_eq!(fixture.number("select count(*) from idempotency").await, 2);
+    assert_eq!(fixture.count("idempotency").await, 2);
     let (id, anew) = create_as("alice", UserIds::Folded, "k");
     fixture.store.commit(anew).await.unwrap();
     assert_eq!(known(&fixture, "ALICE", "k").await, Some(id));
-    assert_eq!(fixture.number("select count(*) from idempotency").await, 1);
+    assert_eq!(fixture.count("idempotency").await, 1);
 }
 
 #[apply(both)]
@@ -193,7 +193,7 @@ async fn key_of_an_answer_is_kept_from_every_spelling_of_its_user(fixture: Store
         .unwrap();
     assert_eq!(
         fixture
-            .number("select count(*) from idempotency where user_id in ('Alice', 'Bob')")
+            .count("idempotency where user_id in ('Alice', 'Bob')")
             .await,
         2
     );
@@ -216,7 +216,7 @@ async fn idempotency_key_of_a_decision_lasts_as_long_as_its_request(fixture: Sto
         Err(CommitError::Refused)
     );
     fixture.store.remove_spent_keys().await.unwrap();
-    assert_eq!(fixture.number("select count(*) from idempotency").await, 1);
+    assert_eq!(fixture.count("idempotency").await, 1);
 }
 
 #[apply(both)]
@@ -231,7 +231,7 @@ async fn key_of_a_call_at_a_gate_lasts_until_a_day_after_its_task_has_ended(fixt
     };
     let removed = async || {
         fixture.store.remove_spent_keys().await.unwrap();
-        fixture.number("select count(*) from idempotency").await
+        fixture.count("idempotency").await
     };
     for path in ["/v1/gate/calls", "POST /v1/gate/calls"] {
         let (id, mut call) = create("k", None);
@@ -290,7 +290,7 @@ async fn only_spent_keys_are_removed(fixture: StoreFixture) {
         !fixture.store.remove_spent_keys().await.unwrap(),
         "there are no more"
     );
-    assert_eq!(fixture.number("select count(*) from idempotency").await, 2);
+    assert_eq!(fixture.count("idempotency").await, 2);
     let old = fixture
         .store
         .idempotency("acme", &"alice".into(), "POST /v1/tasks", "old1")

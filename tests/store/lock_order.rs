@@ -171,7 +171,7 @@ async fn commit_locks_its_requests_in_the_order_of_their_ids() {
     locks_in_order(&fixture, REQUESTS, &ids, write).await;
     assert_eq!(
         fixture
-            .number("select count(*) from intervention_request where status = 'withdrawn'")
+            .count("intervention_request where status = 'withdrawn'")
             .await,
         9
     );

@@ -272,13 +272,13 @@ database: {{ url: \"{}\" }}\n",
     }
     assert_eq!(
         fixture
-            .number("select count(*) from _sqlx_migrations where version = 3 and success")
+            .count("_sqlx_migrations where version = 3 and success")
             .await,
         1
     );
     assert_eq!(
         fixture
-            .number("select count(*) from pg_indexes where indexname = 'idempotency_spent'")
+            .count("pg_indexes where indexname = 'idempotency_spent'")
             .await,
         1
     );

@@ -65,12 +65,7 @@ async fn first_answer_wins_and_the_second_is_stale(fixture: StoreFixture) {
         .deciding(id, &question, "carol", Action::Reject)
         .await;
     assert_eq!(fixture.write(third).await, Err(CommitError::Stale));
-    assert_eq!(
-        fixture
-            .number("select count(*) from decision where final")
-            .await,
-        1
-    );
+    assert_eq!(fixture.count("decision where final").await, 1);
 }
 
 #[apply(every_statement)]
@@ -133,13 +128,8 @@ async fn request_that_one_change_opens_and_closes_is_in_no_inbox(fixture: StoreF
     fixture.write(both).await.unwrap();
     let row = fixture.request(question.request_id).await;
     assert_eq!(row.status, RequestStatus::Withdrawn);
-    assert_eq!(
-        fixture
-            .number("select count(*) from request_approver")
-            .await,
-        2
-    );
-    assert_eq!(fixture.number("select count(*) from inbox").await, 0);
+    assert_eq!(fixture.count("request_approver").await, 2);
+    assert_eq!(fixture.count("inbox").await, 0);
 }
 
 #[apply(every_statement)]
@@ -245,12 +235,7 @@ async fn approval_is_final_only_with_the_last_of_two_required(fixture: StoreFixt
     let mut first = fixture.next(id).await;
     first.facts = vec![decided(&question, "bob", Action::Approve, false)];
     fixture.write(first).await.unwrap();
-    assert_eq!(
-        fixture
-            .number("select count(*) from decision where final")
-            .await,
-        0
-    );
+    assert_eq!(fixture.count("decision where final").await, 0);
     let mut again = fixture.next(id).await;
     again.facts = vec![decided(&question, "bob", Action::Approve, true)];
     assert_eq!(
@@ -261,13 +246,8 @@ async fn approval_is_final_only_with_the_last_of_two_required(fixture: StoreFixt
     fixture
         .decide(id, &question, "carol", Action::Approve)
         .await;
-    assert_eq!(fixture.number("select count(*) from decision").await, 2);
-    assert_eq!(
-        fixture
-            .number("select count(*) from decision where final")
-            .await,
-        1
-    );
+    assert_eq!(fixture.count("decision").await, 2);
+    assert_eq!(fixture.count("decision where final").await, 1);
     let row = fixture.request(question.request_id).await;
     assert_eq!(
         row.answers

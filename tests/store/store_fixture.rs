@@ -235,6 +235,11 @@ impl StoreFixture {
         self.numbers(sql).await.unwrap()[0]
     }
 
+    /// Counts the rows of a table. A condition may follow the table's name.
+    pub async fn count(&self, table: &str) -> i64 {
+        self.number(&format!("select count(*) from {table}")).await
+    }
+
     pub async fn write(&self, task: TaskChange) -> Result<Committed, CommitError> {
         let root = task.task_id;
         self.store.commit(change(root, vec![task])).await

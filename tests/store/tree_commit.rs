@@ -166,11 +166,7 @@ async fn single_stale_ancestor_refuses_the_whole_change(fixture: StoreFixture) {
     let count = async || {
         let mut counts = Vec::new();
         for table in tables {
-            counts.push(
-                fixture
-                    .number(&format!("select count(*) from {table}"))
-                    .await,
-            );
+            counts.push(fixture.count(table).await);
         }
         counts
     };

@@ -158,19 +158,9 @@ async fn is_found(store: &Store, ids: [TaskId; 2]) {
 async fn every_spelling_finds_rows_stored_under_another(fixture: StoreFixture) {
     let ids = stored(&fixture).await;
     is_found(&fixture.store, ids).await;
-    assert_eq!(
-        fixture
-            .number("select count(*) from user_spelling where folded is null")
-            .await,
-        5
-    );
+    assert_eq!(fixture.count("user_spelling where folded is null").await, 5);
     assert!(!fixture.store.fold_spellings().await.unwrap());
-    assert_eq!(
-        fixture
-            .number("select count(*) from user_spelling where folded is null")
-            .await,
-        0
-    );
+    assert_eq!(fixture.count("user_spelling where folded is null").await, 0);
     is_found(&fixture.store, ids).await;
 }
 
@@ -200,10 +190,7 @@ async fn rows_stored_before_the_migration_are_found_under_every_spelling(fixture
             )
         })
         .await;
-    assert_eq!(
-        fixture.number("select count(*) from user_spelling").await,
-        5
-    );
+    assert_eq!(fixture.count("user_spelling").await, 5);
     is_found(&fixture.store, ids).await;
     fixture.store.fold_spellings().await.unwrap();
     is_found(&fixture.store, ids).await;

@@ -23,7 +23,6 @@ impl EngineHarness {
     }
 
     pub async fn stored_credentials(&self) -> i64 {
-        let sql = "select count(*) from credential";
-        self.fixture.number(sql).await
+        self.fixture.count("credential").await
     }
 }

@@ -441,7 +441,7 @@ async fn request_that_an_older_replica_opened_or_closed_is_listed_right_after_an
     assert!(fixture.store.requests(&filter).await.unwrap().is_empty());
     let mut cursor = UpgradeCursor::default();
     fixture.store.upgrade(&mut cursor).await.unwrap();
-    assert_eq!(fixture.number("select count(*) from inbox").await, 0);
+    assert_eq!(fixture.count("inbox").await, 0);
 }
 
 #[tokio::test]
