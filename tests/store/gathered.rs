@@ -42,6 +42,14 @@ async fn claim_with_pause(fixture: &StoreFixture, pause: Duration) -> Vec<Vec<Cl
     claimed.unwrap()
 }
 
+/// Returns whether the claim of this delivery still holds, so that its message may be sent. The
+/// person's next message waits for `pause`.
+async fn allowed(fixture: &StoreFixture, claimed: &ClaimedDelivery, pause: Duration) -> bool {
+    let store = &fixture.store;
+    let allowed = store.allow_next_message("by-mail", claimed, pause).await;
+    allowed.unwrap()
+}
+
 async fn sent(fixture: &StoreFixture, message: &[ClaimedDelivery]) -> usize {
     let attempt = Attempt {
         next: NextState::Sent,
@@ -69,13 +77,7 @@ async fn due_deliveries_of_a_person_are_one_message_and_the_next_waits(fixture: 
         .map(|one| (one[0].person.as_str(), one.len()))
         .collect();
     assert_eq!(people, [("alice", 3), ("bob", 3)]);
-    assert!(
-        fixture
-            .store
-            .allow_next_message("by-mail", &messages[0][0], INTERVAL)
-            .await
-            .unwrap()
-    );
+    assert!(allowed(&fixture, &messages[0][0], INTERVAL).await);
     assert_eq!(sent(&fixture, &messages[0]).await, 3);
     question(&fixture, &["alice"]).await;
     assert_eq!(
@@ -106,21 +108,9 @@ async fn sender_that_is_slower_than_its_lease_changes_nothing(fixture: StoreFixt
     let first = claim(&fixture).await.remove(0);
     fixture.forward(LEASE + SECOND);
     let second = claim(&fixture).await.remove(0);
-    assert!(
-        !fixture
-            .store
-            .allow_next_message("by-mail", &first[0], INTERVAL)
-            .await
-            .unwrap()
-    );
+    assert!(!allowed(&fixture, &first[0], INTERVAL).await);
     assert_eq!(sent(&fixture, &first).await, 0);
-    assert!(
-        fixture
-            .store
-            .allow_next_message("by-mail", &second[0], INTERVAL)
-            .await
-            .unwrap()
-    );
+    assert!(allowed(&fixture, &second[0], INTERVAL).await);
     assert_eq!(sent(&fixture, &second).await, 1);
 }
 
@@ -141,13 +131,7 @@ async fn question_that_comes_during_a_send_waits_for_the_pause_and_not_for_the_l
         );
         fixture.forward(pause);
     }
-    assert!(
-        fixture
-            .store
-            .allow_next_message("by-mail", &first[0], pause)
-            .await
-            .unwrap()
-    );
+    assert!(allowed(&fixture, &first[0], pause).await);
     assert_eq!(sent(&fixture, &first).await, 1);
     assert_eq!(
         claim_with_pause(&fixture, pause).await.len(),
@@ -184,13 +168,7 @@ async fn question_that_waits_to_be_gathered_is_no_backlog_before_its_time(fixtur
     want(&fixture, &["request.created"]);
     question(&fixture, &["bob"]).await;
     let message = claim(&fixture).await.remove(0);
-    assert!(
-        fixture
-            .store
-            .allow_next_message("by-mail", &message[0], INTERVAL)
-            .await
-            .unwrap()
-    );
+    assert!(allowed(&fixture, &message[0], INTERVAL).await);
     assert_eq!(sent(&fixture, &message).await, 1);
     question(&fixture, &["bob"]).await;
     assert_eq!(claim(&fixture).await.len(), 0, "it has to wait");
@@ -217,13 +195,7 @@ async fn time_of_a_message_is_forgotten_an_hour_after_it(fixture: StoreFixture) 
     want(&fixture, &["request.created"]);
     question(&fixture, &["bob"]).await;
     let message = claim(&fixture).await.remove(0);
-    assert!(
-        fixture
-            .store
-            .allow_next_message("by-mail", &message[0], INTERVAL)
-            .await
-            .unwrap()
-    );
+    assert!(allowed(&fixture, &message[0], INTERVAL).await);
     fixture.store.remove_spent_gathered().await.unwrap();
     question(&fixture, &["bob"]).await;
     assert_eq!(
