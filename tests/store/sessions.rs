@@ -8,45 +8,36 @@ use super::store_fixture::{StoreFixture, both};
 
 const LIFE: Duration = Duration::from_hours(12);
 
+async fn begin(fixture: &StoreFixture, name: &str, binding: &str) {
+    let begun = fixture.store.begin_session(name, binding, LIFE).await;
+    begun.unwrap();
+}
+
+async fn binding(fixture: &StoreFixture, name: &str) -> Option<String> {
+    fixture.store.session(name).await.unwrap()
+}
+
 #[apply(both)]
 async fn session_lasts_its_time_and_then_counts_as_none(fixture: StoreFixture) {
-    fixture
-        .store
-        .begin_session("one", "of-one", LIFE)
-        .await
-        .unwrap();
-    fixture
-        .store
-        .begin_session("two", "of-two", LIFE)
-        .await
-        .unwrap();
+    begin(&fixture, "one", "of-one").await;
+    begin(&fixture, "two", "of-two").await;
     fixture.forward(LIFE.checked_sub(Duration::from_secs(30)).unwrap());
-    assert_eq!(
-        fixture.store.session("one").await.unwrap().as_deref(),
-        Some("of-one")
-    );
-    assert_eq!(
-        fixture.store.session("two").await.unwrap().as_deref(),
-        Some("of-two")
-    );
-    assert_eq!(fixture.store.session("three").await.unwrap(), None);
+    assert_eq!(binding(&fixture, "one").await.as_deref(), Some("of-one"));
+    assert_eq!(binding(&fixture, "two").await.as_deref(), Some("of-two"));
+    assert_eq!(binding(&fixture, "three").await, None);
     fixture.forward(Duration::from_secs(30));
-    assert_eq!(fixture.store.session("one").await.unwrap(), None);
+    assert_eq!(binding(&fixture, "one").await, None);
 }
 
 #[apply(both)]
 async fn ended_session_is_gone_and_another_session_is_not(fixture: StoreFixture) {
     for name in ["one", "two"] {
-        fixture
-            .store
-            .begin_session(name, "binding", LIFE)
-            .await
-            .unwrap();
+        begin(&fixture, name, "binding").await;
     }
     fixture.store.end_session("one").await.unwrap();
     fixture.store.end_session("one").await.unwrap();
-    assert_eq!(fixture.store.session("one").await.unwrap(), None);
-    assert!(fixture.store.session("two").await.unwrap().is_some());
+    assert_eq!(binding(&fixture, "one").await, None);
+    assert!(binding(&fixture, "two").await.is_some());
     assert!(
         fixture
             .store
@@ -55,33 +46,22 @@ async fn ended_session_is_gone_and_another_session_is_not(fixture: StoreFixture)
             .is_err(),
         "a token begins one session"
     );
-    assert_eq!(
-        fixture.store.session("two").await.unwrap().as_deref(),
-        Some("binding")
-    );
+    assert_eq!(binding(&fixture, "two").await.as_deref(), Some("binding"));
 }
 
 #[apply(both)]
 async fn only_expired_sessions_are_removed(fixture: StoreFixture) {
     for name in ["one", "two"] {
-        fixture
-            .store
-            .begin_session(name, "binding", LIFE)
-            .await
-            .unwrap();
+        begin(&fixture, name, "binding").await;
     }
     fixture.forward(LIFE);
-    fixture
-        .store
-        .begin_session("young", "binding", LIFE)
-        .await
-        .unwrap();
+    begin(&fixture, "young", "binding").await;
     assert!(
         !fixture.store.remove_spent_sessions().await.unwrap(),
         "there are no more"
     );
     assert_eq!(fixture.count("browser_session").await, 1);
-    assert!(fixture.store.session("young").await.unwrap().is_some());
+    assert!(binding(&fixture, "young").await.is_some());
 }
 
 #[apply(both)]
