@@ -50,6 +50,12 @@ fn create_as(user: &str, ids: UserIds, key: &str) -> (TaskId, Change) {
     (id, create)
 }
 
+/// Commits the change that creates a task. Returns the task's id.
+async fn created(fixture: &StoreFixture, (id, create): (TaskId, Change)) -> TaskId {
+    fixture.store.commit(create).await.unwrap();
+    id
+}
+
 async fn stored(fixture: &StoreFixture, user: &str, key: &str) -> Option<IdempotencyRow> {
     fixture
         .store
@@ -80,8 +86,7 @@ async fn only_winner(fixture: &StoreFixture, attempts: Vec<(TaskId, Change)>) ->
 
 #[apply(both)]
 async fn key_lasts_a_day_and_then_counts_as_never_used(fixture: StoreFixture) {
-    let (first, one) = create("k", None);
-    fixture.store.commit(one).await.unwrap();
+    let first = created(&fixture, create("k", None)).await;
     fixture.forward(DAY.checked_sub(Duration::from_secs(30)).unwrap());
     assert_eq!(known(&fixture, "alice", "k").await, Some(first));
     assert_eq!(
@@ -108,11 +113,9 @@ async fn key_lasts_a_day_and_then_counts_as_never_used(fixture: StoreFixture) {
 async fn spent_key_is_used_anew_in_another_spelling_of_its_user(fixture: StoreFixture) {
     // `alice` stores a row while ids are compared byte by byte. Later `Alice` stores a second
     // row.
-    let (_, exact) = create_as("alice", UserIds::Exact, "k");
-    fixture.store.commit(exact).await.unwrap();
+    created(&fixture, create_as("alice", UserIds::Exact, "k")).await;
     fixture.forward(DAY);
-    let (first, one) = create_as("Alice", UserIds::Folded, "k");
-    fixture.store.commit(one).await.unwrap();
+    let first = created(&fixture, create_as("Alice", UserIds::Folded, "k")).await;
     assert_eq!(fixture.count("idempotency").await, 2);
     assert_eq!(
         fixture
@@ -145,21 +148,12 @@ async fn spent_key_is_used_anew_in_another_spelling_of_its_user(fixture: StoreFi
 
 #[apply(both)]
 async fn spent_keys_of_two_spellings_give_way_to_the_first_use_of_either(fixture: StoreFixture) {
-    fixture
-        .store
-        .commit(create_as("alice", UserIds::Exact, "k").1)
-        .await
-        .unwrap();
+    created(&fixture, create_as("alice", UserIds::Exact, "k")).await;
     fixture.forward(DAY);
-    fixture
-        .store
-        .commit(create_as("Alice", UserIds::Folded, "k").1)
-        .await
-        .unwrap();
+    created(&fixture, create_as("Alice", UserIds::Folded, "k")).await;
     fixture.forward(DAY);
     assert_eq!(fixture.count("idempotency").await, 2);
-    let (id, anew) = create_as("alice", UserIds::Folded, "k");
-    fixture.store.commit(anew).await.unwrap();
+    let id = created(&fixture, create_as("alice", UserIds::Folded, "k")).await;
     assert_eq!(known(&fixture, "ALICE", "k").await, Some(id));
     assert_eq!(fixture.count("idempotency").await, 1);
 }
@@ -179,18 +173,10 @@ async fn key_of_an_answer_is_kept_from_every_spelling_of_its_user(fixture: Store
     );
     // Alice's stored row with the key `k` blocks neither Bob's key `k` nor Alice's key `l`.
     for (user, key) in [("Bob", "k"), ("Alice", "l")] {
-        fixture
-            .store
-            .commit(create_as(user, UserIds::Folded, key).1)
-            .await
-            .unwrap();
+        created(&fixture, create_as(user, UserIds::Folded, key)).await;
     }
     fixture.forward(DAY);
-    fixture
-        .store
-        .commit(create_as("alice", UserIds::Folded, "l").1)
-        .await
-        .unwrap();
+    created(&fixture, create_as("alice", UserIds::Folded, "l")).await;
     assert_eq!(
         fixture
             .count("idempotency where user_id in ('Alice', 'Bob')")
@@ -202,8 +188,7 @@ async fn key_of_an_answer_is_kept_from_every_spelling_of_its_user(fixture: Store
 #[apply(both)]
 async fn idempotency_key_of_a_decision_lasts_as_long_as_its_request(fixture: StoreFixture) {
     let request = RequestId(fresh());
-    let (id, answer) = create("k", Some(request));
-    fixture.store.commit(answer).await.unwrap();
+    let id = created(&fixture, create("k", Some(request))).await;
     fixture.forward(DAY * 400);
     let found = fixture
         .store
@@ -237,8 +222,7 @@ async fn key_of_a_call_at_a_gate_lasts_until_a_day_after_its_task_has_ended(fixt
         let (id, mut call) = create("k", None);
         path.clone_into(&mut call.idempotency.as_mut().unwrap().path);
         fixture.store.commit(call).await.unwrap();
-        let (_, other) = create(path, None);
-        fixture.store.commit(other).await.unwrap();
+        created(&fixture, create(path, None)).await;
         fixture.forward(DAY * 3);
         assert_eq!(key_of(path, "k").await, Some(id), "running");
         assert_eq!(removed().await, 1, "the key of another path is removed");
@@ -276,16 +260,12 @@ async fn key_of_a_call_at_a_gate_lasts_until_a_day_after_its_task_has_ended(fixt
 #[apply(both)]
 async fn only_spent_keys_are_removed(fixture: StoreFixture) {
     for number in 0..3 {
-        fixture
-            .store
-            .commit(create(&format!("old{number}"), None).1)
-            .await
-            .unwrap();
+        created(&fixture, create(&format!("old{number}"), None)).await;
     }
     fixture.forward(DAY);
-    fixture.store.commit(create("young", None).1).await.unwrap();
+    created(&fixture, create("young", None)).await;
     // An expired key begins a new lifetime when it is used again.
-    fixture.store.commit(create("old1", None).1).await.unwrap();
+    created(&fixture, create("old1", None)).await;
     assert!(
         !fixture.store.remove_spent_keys().await.unwrap(),
         "there are no more"
