@@ -18,6 +18,14 @@ async fn lease(fixture: &StoreFixture, id: TaskId, lease: LeaseChange) {
     fixture.write(change).await.unwrap();
 }
 
+/// Returns a change that gives the lease to the process `owner`.
+fn held_by(owner: &str) -> LeaseChange {
+    LeaseChange::Take {
+        owner: owner.to_owned(),
+        time: LEASE,
+    }
+}
+
 /// Returns the number of out-of-date rows of `claimable_task`: the row says that its task is due,
 /// but the task has a lease. A claim reads such a row without taking the task.
 async fn stale(fixture: &StoreFixture) -> i64 {
@@ -117,15 +125,7 @@ async fn lease_of_a_commit_counts_as_begun_and_that_of_a_claim_only_for_its_owne
     fixture: StoreFixture,
 ) {
     let id = fixture.task().await;
-    lease(
-        &fixture,
-        id,
-        LeaseChange::Take {
-            owner: "api".to_owned(),
-            time: LEASE,
-        },
-    )
-    .await;
+    lease(&fixture, id, held_by("api")).await;
     fixture.forward(LEASE);
     assert_eq!(claim(&fixture.store, "me", 1).await, [id]);
     assert_eq!(fixture.row(id).await.fruitless, 1);
@@ -135,10 +135,7 @@ async fn lease_of_a_commit_counts_as_begun_and_that_of_a_claim_only_for_its_owne
     assert_eq!(fixture.row(id).await.fruitless, 1, "no work had begun");
     let born = TaskId(fresh());
     let mut new = new_task(born, "acme", "alice");
-    new.lease = LeaseChange::Take {
-        owner: "api".to_owned(),
-        time: LEASE,
-    };
+    new.lease = held_by("api");
     fixture.write(new).await.unwrap();
     fixture.forward(LEASE);
     claim(&fixture.store, "me", 2).await;
@@ -229,15 +226,7 @@ async fn parked_task_sleeps_until_its_time_or_until_it_is_queued(fixture: StoreF
 #[apply(both)]
 async fn commit_can_take_the_lease(fixture: StoreFixture) {
     let id = fixture.task().await;
-    lease(
-        &fixture,
-        id,
-        LeaseChange::Take {
-            owner: "me".to_owned(),
-            time: LEASE,
-        },
-    )
-    .await;
+    lease(&fixture, id, held_by("me")).await;
     let row = fixture.row(id).await;
     assert_eq!(row.lease_owner.as_deref(), Some("me"));
     assert!(claim(&fixture.store, "other", 1).await.is_empty());
@@ -253,10 +242,7 @@ async fn commit_under_a_lease_writes_its_due_time_only_in_the_second_half_of_the
     let commit = async || {
         let mut change = fixture.next(id).await;
         change.facts = vec![said("under the lease")];
-        change.lease = LeaseChange::Take {
-            owner: "me".to_owned(),
-            time: LEASE,
-        };
+        change.lease = held_by("me");
         fixture.write(change).await.unwrap();
     };
     let due = async || {
@@ -372,10 +358,7 @@ async fn row_of_claimable_task_that_is_out_of_date_claims_nothing_and_is_correct
     let fixture = StoreFixture::postgres().await;
     let (parked, leased) = (fixture.task().await, fixture.task().await);
     lease(&fixture, parked, LeaseChange::Park { wake_in: None }).await;
-    let taken = LeaseChange::Take {
-        owner: "api".to_owned(),
-        time: LEASE,
-    };
+    let taken = held_by("api");
     lease(&fixture, leased, taken).await;
     let wrong =
         "insert into claimable_task select task_id, tenant, user_id, 0, false from agent_task

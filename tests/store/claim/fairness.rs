@@ -4,7 +4,7 @@ use holdpoint::task::change::LeaseChange;
 use macro_rules_attribute::apply;
 
 use super::super::store_fixture::{LEASE, StoreFixture, both, claim};
-use super::{lease, stale};
+use super::{held_by, lease, stale};
 
 #[apply(both)]
 async fn claims_are_fair_by_tenant(fixture: StoreFixture) {
@@ -82,15 +82,7 @@ async fn woken_task_and_task_with_a_lost_lease_take_their_turns_among_queued_one
         },
     )
     .await;
-    lease(
-        &fixture,
-        lost,
-        LeaseChange::Take {
-            owner: "gone".to_owned(),
-            time: LEASE,
-        },
-    )
-    .await;
+    lease(&fixture, lost, held_by("gone")).await;
     let queued = [
         fixture.task_of("acme", "alice").await,
         fixture.task_of("beta", "bob").await,
