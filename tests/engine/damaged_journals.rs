@@ -14,7 +14,7 @@ use macro_rules_attribute::apply;
 use super::engine_harness::{EngineHarness, alice_is_refused, whole};
 use super::unread;
 use super::worker_steps::WorkerSteps as _;
-use crate::store::store_fixture::{StoreFixture, both, fresh};
+use crate::store::store_fixture::{StoreFixture, acme_requests, both, fresh};
 
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":500}"#)];
@@ -151,10 +151,8 @@ async fn unreadable_request_found_by_an_inbox_is_removed_in_the_next_round(fixtu
     .await;
     let statuses = vec![RequestStatus::Pending];
     let all = RequestFilter {
-        tenant: "acme".to_owned(),
         statuses,
-        limit: 9,
-        ..RequestFilter::default()
+        ..acme_requests(9)
     };
     assert_eq!(
         harness.fixture.store.requests(&all).await.unwrap().len(),

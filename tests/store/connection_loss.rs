@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use holdpoint::secret::Secret;
-use holdpoint::store::{CommitError, OpenError, RequestFilter, Settings, Store};
+use holdpoint::store::{CommitError, OpenError, Settings, Store};
 use holdpoint::task::change::{AskerPresence, IdempotencyRow};
 use holdpoint::task::id::TaskId;
 use holdpoint::task::time::Time;
@@ -14,7 +14,7 @@ use sqlx::Executor as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, UnixStream};
 
-use super::store_fixture::{StoreFixture, change, fresh, new_task, said};
+use super::store_fixture::{StoreFixture, acme_requests, change, fresh, new_task, said};
 use crate::support::forwarder::Forwarder;
 use crate::support::postgres::run;
 
@@ -234,11 +234,7 @@ async fn dropped_reads_open_no_more_connections_than_the_pool_may_have() {
         .execute("begin; lock table intervention_request in access exclusive mode")
         .await
         .unwrap();
-    let filter = RequestFilter {
-        tenant: "acme".to_owned(),
-        limit: 10,
-        ..RequestFilter::default()
-    };
+    let filter = acme_requests(10);
     for _ in 0..40 {
         let read = tokio::time::timeout(Duration::from_millis(20), store.requests(&filter)).await;
         assert!(read.is_err(), "the table is locked");
@@ -267,11 +263,7 @@ async fn dropped_read_without_an_answer_frees_its_connection_after_the_statement
         ..Settings::default()
     };
     let store = Store::open(&settings, Arc::new(SystemClock)).await.unwrap();
-    let filter = RequestFilter {
-        tenant: "acme".to_owned(),
-        limit: 10,
-        ..RequestFilter::default()
-    };
+    let filter = acme_requests(10);
     assert!(store.requests(&filter).await.unwrap().is_empty());
     line.blackhole();
     let read = tokio::time::timeout(Duration::from_millis(20), store.requests(&filter)).await;

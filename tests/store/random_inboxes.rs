@@ -13,7 +13,7 @@ use holdpoint::task::user::Viewer;
 use holdpoint::task::verdict::{Approvers, Terms};
 use macro_rules_attribute::apply;
 
-use super::store_fixture::{StoreFixture, decided, every_statement, request_spec};
+use super::store_fixture::{StoreFixture, acme_requests, decided, every_statement, request_spec};
 use crate::support::repetitions;
 use crate::support::rng::SeededRng;
 
@@ -158,11 +158,9 @@ async fn lists_hold_exactly_the_open_requests_of_a_person_after_each_commit(fixt
             decides_everything: rng.one_in(5),
         };
         let filter = RequestFilter {
-            tenant: "acme".to_owned(),
             person: Some(person.clone()),
             statuses: vec![RequestStatus::Pending],
-            limit: 50,
-            ..RequestFilter::default()
+            ..acme_requests(50)
         };
         let page = fixture.store.requests(&filter).await.unwrap();
         let found: Vec<_> = page.iter().map(|row| row.spec.request_id).collect();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use holdpoint::store::{RequestFilter, TaskFilter, UserJournal};
+use holdpoint::store::{TaskFilter, UserJournal};
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::Fact;
 use holdpoint::task::request::RequestKind;
@@ -10,7 +10,9 @@ use holdpoint::task::status::TaskStatus;
 use holdpoint::task::user::UserId;
 use macro_rules_attribute::apply;
 
-use super::store_fixture::{StoreFixture, both, child_task, finance, fresh, request_spec, said};
+use super::store_fixture::{
+    StoreFixture, acme_requests, both, child_task, finance, fresh, request_spec, said,
+};
 
 #[apply(both)]
 async fn tasks_are_listed_newest_first_page_by_page_and_only_roots(fixture: StoreFixture) {
@@ -257,11 +259,7 @@ async fn page_reads_no_more_than_it_may_hold(fixture: StoreFixture) {
     filter.before = page.last().map(|row| row.task_id);
     let page = fixture.store.tasks(&filter).await.unwrap();
     assert_eq!((page.len(), page.more), (2, false));
-    let mut filter = RequestFilter {
-        tenant: "acme".to_owned(),
-        limit: 2,
-        ..RequestFilter::default()
-    };
+    let mut filter = acme_requests(2);
     let page = fixture.store.requests(&filter).await.unwrap();
     assert_eq!((page.len(), page.more), (2, true));
     filter.limit = 200;

@@ -15,7 +15,8 @@ use holdpoint::task::verdict::Terms;
 use macro_rules_attribute::apply;
 
 use super::store_fixture::{
-    StoreFixture, change, decided, every_statement, finance, fresh, request_spec, status,
+    StoreFixture, acme_requests, change, decided, every_statement, finance, fresh, request_spec,
+    status,
 };
 
 #[apply(every_statement)]
@@ -173,10 +174,8 @@ async fn overdue_request_cannot_be_answered_only_expired(fixture: StoreFixture) 
     assert_eq!(overdue, [(question.request_id, id)]);
     assert!(fixture.store.overdue(1, 10).await.unwrap().is_empty());
     let filter = |status| RequestFilter {
-        tenant: "acme".to_owned(),
         statuses: vec![status],
-        limit: 9,
-        ..RequestFilter::default()
+        ..acme_requests(9)
     };
     assert!(
         fixture

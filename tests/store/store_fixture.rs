@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdpoint::secret::Secret;
-use holdpoint::store::{CommitError, Drive, RequestRow, Settings, Store};
+use holdpoint::store::{CommitError, Drive, RequestFilter, RequestRow, Settings, Store};
 use holdpoint::task::change::{
     Change, ClientColumns, Committed, Counters, Guard, LeaseChange, NewTask, TaskChange, TaskRow,
 };
@@ -477,5 +477,14 @@ pub fn finance(required: u32) -> Terms {
     Terms {
         approvers,
         ..Terms::default()
+    }
+}
+
+/// Returns a filter that lists all requests of `acme`, at most `limit` at once.
+pub fn acme_requests(limit: i64) -> RequestFilter {
+    RequestFilter {
+        tenant: "acme".to_owned(),
+        limit,
+        ..RequestFilter::default()
     }
 }

@@ -12,7 +12,7 @@ use holdpoint::task::user::{UserId, UserIds, Viewer};
 use holdpoint::task::verdict::{Approvers, Terms};
 use macro_rules_attribute::apply;
 
-use super::store_fixture::{StoreFixture, both, change, fresh, new_task};
+use super::store_fixture::{StoreFixture, acme_requests, both, change, fresh, new_task};
 
 const PATH: &str = "POST /v1/tasks";
 
@@ -42,11 +42,9 @@ async fn requests(store: &Store, user: &UserId) -> (usize, usize) {
         ..Viewer::default()
     };
     let filter = |statuses| RequestFilter {
-        tenant: "acme".to_owned(),
         person: Some(person.clone()),
         statuses,
-        limit: 50,
-        ..RequestFilter::default()
+        ..acme_requests(50)
     };
     let pending = store
         .requests(&filter(vec![RequestStatus::Pending]))

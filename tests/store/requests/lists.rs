@@ -11,7 +11,7 @@ use holdpoint::task::verdict::Terms;
 use macro_rules_attribute::apply;
 
 use super::super::store_fixture::{
-    StoreFixture, child_task, decided, every_statement, finance, fresh, request_spec,
+    StoreFixture, acme_requests, child_task, decided, every_statement, finance, fresh, request_spec,
 };
 use crate::support::allocator::limit_further_bytes;
 
@@ -107,11 +107,9 @@ async fn inbox_lists_requests_a_person_may_decide_or_has_decided(fixture: StoreF
     let (id, by_group) = fixture.paused(finance(1)).await;
     let (_, by_owner) = fixture.paused(Terms::default()).await;
     let filter = |person, statuses| RequestFilter {
-        tenant: "acme".to_owned(),
         person,
         statuses,
-        limit: 50,
-        ..RequestFilter::default()
+        ..acme_requests(50)
     };
     let pending = vec![RequestStatus::Pending];
     for (who, expected) in [
@@ -218,11 +216,7 @@ async fn damaged_request_is_left_out_of_lists_and_hides_no_other(fixture: StoreF
         readable
     );
     for limit in 1..=5 {
-        let mut filter = RequestFilter {
-            tenant: "acme".to_owned(),
-            limit,
-            ..RequestFilter::default()
-        };
+        let mut filter = acme_requests(limit);
         let mut seen = Vec::new();
         loop {
             let page = fixture.store.requests(&filter).await.unwrap();
@@ -249,11 +243,9 @@ async fn large_requests_that_a_person_has_answered_are_read_a_few_at_a_time(fixt
         answered.push(question.request_id);
     }
     let open_to = |user| RequestFilter {
-        tenant: "acme".to_owned(),
         person: Some(person(user, &["finance"])),
         statuses: vec![RequestStatus::Pending],
-        limit: 100,
-        ..RequestFilter::default()
+        ..acme_requests(100)
     };
     // All requests together have 64 MiB, so a read that holds all of them at once exceeds the
     // limit.
@@ -277,11 +269,7 @@ async fn requests_are_filtered_and_paged_by_id(fixture: StoreFixture) {
     for _ in 0..5 {
         all.push(fixture.paused(finance(1)).await);
     }
-    let mut filter = RequestFilter {
-        tenant: "acme".to_owned(),
-        limit: 2,
-        ..RequestFilter::default()
-    };
+    let mut filter = acme_requests(2);
     let mut seen = Vec::new();
     loop {
         let page = fixture.store.requests(&filter).await.unwrap();
@@ -295,11 +283,7 @@ async fn requests_are_filtered_and_paged_by_id(fixture: StoreFixture) {
             .map(|(_, question)| question.request_id)
             .collect::<Vec<_>>()
     );
-    let base = RequestFilter {
-        tenant: "acme".to_owned(),
-        limit: 9,
-        ..RequestFilter::default()
-    };
+    let base = acme_requests(9);
     for (filter, expected) in [
         (
             RequestFilter {
@@ -376,12 +360,10 @@ async fn filtered_list_looks_at_2000_requests_and_says_where_it_goes_on() {
         (&everybody, RequestStatus::Responded),
     ] {
         let mut filter = RequestFilter {
-            tenant: "acme".to_owned(),
             person: Some(person.clone()),
             statuses: vec![status],
             agents: vec!["billing".to_owned()],
-            limit: 50,
-            ..RequestFilter::default()
+            ..acme_requests(50)
         };
         // Two requests match the agent, and both are open: the last of the 20,000 copies, and the
         // original request. Dave may decide the copies, but not the original.
@@ -413,11 +395,9 @@ async fn request_that_an_older_replica_opened_or_closed_is_listed_right_after_an
     let fixture = StoreFixture::postgres().await;
     let (_, question) = fixture.paused(finance(1)).await;
     let filter = RequestFilter {
-        tenant: "acme".to_owned(),
         person: Some(person("bob", &["finance"])),
         statuses: vec![RequestStatus::Pending],
-        limit: 50,
-        ..RequestFilter::default()
+        ..acme_requests(50)
     };
     let forget = "with gone as (delete from inbox returning 1) select count(*) from gone";
     assert!(fixture.number(forget).await > 0);
