@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use macro_rules_attribute::apply;
 
-use super::{BACKEND, BEYOND_RETRIES, NotifyFixture, was_tried};
+use super::{BACKEND, BEYOND_RETRIES, NotifyFixture};
 use crate::api::approval_cycle::on_both;
 use crate::support::fake_receiver::Received;
 use crate::support::test_app::On;
@@ -23,9 +23,7 @@ async fn messages_that_an_earlier_process_left_are_sent_after_the_start(on: On) 
     let mut fixture = NotifyFixture::start(on, BACKEND).await;
     fixture.hook.answers(500);
     fixture.short().await;
-    fixture
-        .until(|found| found.len() == 1 && was_tried(&found[0]))
-        .await;
+    fixture.until_tried(1).await;
     fixture.app.restart().await;
     fixture.hook.answers(200);
     fixture.advance(BEYOND_RETRIES);
@@ -37,9 +35,7 @@ async fn message_of_an_entry_that_is_gone_is_dropped_after_a_day_and_not_before(
     let mut fixture = NotifyFixture::start(on, BACKEND).await;
     fixture.hook.answers(500);
     fixture.short().await;
-    fixture
-        .until(|found| found.len() == 1 && was_tried(&found[0]))
-        .await;
+    fixture.until_tried(1).await;
     fixture
         .app
         .restart_with(|yaml| yaml.replace("name: backend", "name: renamed"))
@@ -67,9 +63,7 @@ async fn delivery_of_a_change_that_the_journal_does_not_have_is_dead_and_not_sen
     let fixture = NotifyFixture::start(on, BACKEND).await;
     fixture.hook.answers(500);
     fixture.short().await;
-    fixture
-        .until(|found| found.len() == 1 && was_tried(&found[0]))
-        .await;
+    fixture.until_tried(1).await;
     fixture
         .app
         .database
@@ -95,9 +89,7 @@ async fn waiting_message_that_the_changed_entry_no_longer_selects_is_dropped(on:
         let mut fixture = NotifyFixture::start(on, BACKEND).await;
         fixture.hook.answers(500);
         fixture.short().await;
-        fixture
-            .until(|found| found.len() == 1 && was_tried(&found[0]))
-            .await;
+        fixture.until_tried(1).await;
         let clerk = "default_agent: billing\nagents:\n  clerk: { model: main }";
         fixture
             .app
@@ -128,9 +120,7 @@ async fn entry_that_now_has_groups_sends_what_waits_about_requests_of_these_grou
         let mut fixture = NotifyFixture::start(on, BACKEND).await;
         fixture.hook.answers(500);
         fixture.app.held().await;
-        fixture
-            .until(|found| found.len() == 2 && found.iter().all(was_tried))
-            .await;
+        fixture.until_tried(2).await;
         let grouped = format!("tenants: [acme], groups: [{groups}] }}");
         fixture
             .app

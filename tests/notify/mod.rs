@@ -129,6 +129,13 @@ impl NotifyFixture {
         crate::support::eventually("the deliveries are as expected", found).await
     }
 
+    /// Waits until there are exactly `count` deliveries and each of them was tried. Returns the
+    /// deliveries.
+    pub async fn until_tried(&self, count: usize) -> Vec<Value> {
+        self.until(|found| found.len() == count && found.iter().all(was_tried))
+            .await
+    }
+
     /// Waits until each state in `states` has exactly its count of deliveries. Returns all
     /// deliveries.
     pub async fn counted(&self, states: &[(&str, usize)]) -> Vec<Value> {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use macro_rules_attribute::apply;
 
 use super::mail::HOUR;
-use super::{BACKEND, NotifyFixture, was_tried};
+use super::{BACKEND, NotifyFixture};
 use crate::api::approval_cycle::on_both;
 use crate::support::fake_receiver::Received;
 use crate::support::test_app::On;
@@ -74,9 +74,7 @@ async fn receiver_of_repeated_and_reordered_messages_ends_with_the_right_state(o
     // receiver refuses the early messages with 503, and does not store them.
     take(|message| if is_early(message) { 503 } else { 500 });
     let tasks = [fixture.cycle().await, fixture.cycle().await];
-    fixture
-        .until(|found| found.len() == 8 && found.iter().all(was_tried))
-        .await;
+    fixture.until_tried(8).await;
     // The receiver accepts the repeated late messages. It accepts the early ones only later, so
     // these arrive last.
     take(|message| if is_early(message) { 503 } else { 204 });

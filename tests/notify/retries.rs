@@ -6,7 +6,7 @@ use std::time::Duration;
 use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
-use super::{BACKEND, NotifyFixture, micros, was_tried};
+use super::{BACKEND, NotifyFixture, micros};
 use crate::api::approval_cycle::on_both;
 use crate::support::fake_receiver::Received;
 use crate::support::test_app::{OPS, On};
@@ -242,9 +242,7 @@ async fn redirect_is_a_failure_and_is_not_followed(on: On) {
         .hook
         .answers_by(move |_| (307, vec![("location", to.clone())]));
     fixture.short().await;
-    let found = fixture
-        .until(|found| found.len() == 1 && was_tried(&found[0]))
-        .await;
+    let found = fixture.until_tried(1).await;
     assert_eq!(found[0]["last"]["problem"], "a redirect is not followed");
     assert!(fixture.hook.all().iter().all(|one| one.path == "/backend"));
 }
@@ -277,9 +275,7 @@ async fn address_at_which_nothing_listens_counts_as_a_failure(on: On) {
     let entry = ends().replace("{hook}", &format!("http://{address}"));
     let fixture = NotifyFixture::start(on, &entry).await;
     fixture.short().await;
-    let found = fixture
-        .until(|found| found.len() == 1 && was_tried(&found[0]))
-        .await;
+    let found = fixture.until_tried(1).await;
     assert_eq!(found[0]["last"]["problem"], "the connection was refused");
     drop(closed);
 }

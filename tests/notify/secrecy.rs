@@ -1,6 +1,6 @@
 //! Tests that the secrets of receivers are in no row, answer, metric or log line.
 
-use super::{BACKEND, NEW, NotifyFixture, OLD, was_tried};
+use super::{BACKEND, NEW, NotifyFixture, OLD};
 use crate::support::test_app::On;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -11,9 +11,7 @@ async fn secrets_and_addresses_of_receivers_are_in_no_row_answer_or_metric() {
     let fixture = NotifyFixture::start(On::Sqlite, &entry).await;
     fixture.hook.answers(500);
     fixture.short().await;
-    fixture
-        .until(|found| found.len() == 1 && was_tried(&found[0]))
-        .await;
+    fixture.until_tried(1).await;
     assert_eq!(
         fixture.hook.all()[0].header("authorization"),
         "Bearer header-canary-0123456789"

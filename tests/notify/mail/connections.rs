@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::delivery::single;
 use super::{HOUR, Post};
 use crate::api::approval_cycle::on_both;
-use crate::notify::{BEYOND_RETRIES, was_tried};
+use crate::notify::BEYOND_RETRIES;
 use crate::support::fake_mail_server::{FakeMailServer, MailBehaviour};
 use crate::support::test_app::On;
 
@@ -27,8 +27,7 @@ async fn with_refused_batch(on: On) -> Post {
     for _ in 0..BATCH {
         post.app.held().await;
     }
-    post.until(|found| found.len() == BATCH && found.iter().all(was_tried))
-        .await;
+    post.until_tried(BATCH).await;
     post
 }
 

@@ -4,7 +4,6 @@ use macro_rules_attribute::apply;
 
 use super::{ALICE, BOB, BOB_ONLY, BY_MAIL, Post};
 use crate::api::approval_cycle::on_both;
-use crate::notify::was_tried;
 use crate::support::has_word;
 use crate::support::test_app::{OPS, On};
 
@@ -108,8 +107,7 @@ async fn address_of_a_person_is_in_no_row_and_no_answer(on: On) {
     post.server
         .then(crate::support::fake_mail_server::MailBehaviour::Refuse(451));
     post.app.held().await;
-    post.until(|found| found.len() == 2 && found.iter().all(was_tried))
-        .await;
+    post.until_tried(2).await;
     for path in ["/v1/deliveries", "/metrics", "/v1/agents"] {
         let text = post.app.actor(OPS).get(path).await.text;
         assert!(

@@ -6,7 +6,7 @@ use macro_rules_attribute::apply;
 
 use super::{ALICE, BOB, BOB_ONLY, BY_MAIL, Post, yaml};
 use crate::api::approval_cycle::on_both;
-use crate::notify::{BACKEND, BEYOND_RETRIES, NEW, was_tried};
+use crate::notify::{BACKEND, BEYOND_RETRIES, NEW};
 use crate::support::fake_mail_server::{FakeMailServer, MailBehaviour};
 use crate::support::fake_receiver::FakeReceiver;
 use crate::support::test_app::{On, TestApp};
@@ -37,9 +37,7 @@ async fn refusal_for_now_is_tried_again_and_a_final_one_is_not(on: On) {
     let post = Post::start(on, &single()).await;
     post.server.then(MailBehaviour::Refuse(451));
     post.app.held().await;
-    let found = post
-        .until(|found| found.len() == 1 && was_tried(&found[0]))
-        .await;
+    let found = post.until_tried(1).await;
     assert_eq!(
         (&found[0]["state"], &found[0]["last"]["problem"]),
         (
@@ -69,9 +67,7 @@ async fn server_without_a_known_sign_in_is_named_as_the_problem(on: On) {
     let post = Post::with(on, &single(), sign_in).await;
     post.server.then(MailBehaviour::OfferCramMd5);
     post.app.held().await;
-    let found = post
-        .until(|found| found.len() == 1 && was_tried(&found[0]))
-        .await;
+    let found = post.until_tried(1).await;
     assert_eq!(
         found[0]["last"]["problem"],
         "the mail server offers no sign-in that the service can use (PLAIN, LOGIN)"
@@ -89,8 +85,7 @@ async fn waiting_mail_of_a_person_whom_the_entry_no_longer_includes_is_dropped(o
     let mut post = Post::start(on, BOB_ONLY).await;
     post.server.then(MailBehaviour::Refuse(451));
     post.app.held().await;
-    post.until(|found| found.len() == 1 && was_tried(&found[0]))
-        .await;
+    post.until_tried(1).await;
     post.app
         .restart_with(|yaml| yaml.replace("users: [bob]", "users: [alice]"))
         .await;
@@ -104,8 +99,7 @@ async fn waiting_mail_of_a_person_whom_the_entry_no_longer_includes_is_dropped(o
 async fn question_that_waits_for_a_room_is_dropped_once_its_entry_mails_people(on: On) {
     let mut post = Post::start(on, ROOM).await;
     post.app.held().await;
-    post.until(|found| found.len() == 1 && was_tried(&found[0]))
-        .await;
+    post.until_tried(1).await;
     post.app
         .restart_with(|yaml| yaml.replace(ROOM, &single()))
         .await;
@@ -165,8 +159,7 @@ async fn mail_whose_end_is_unknown_is_sent_again_under_its_id(on: On) {
     let post = Post::start(on, &single()).await;
     post.server.then(MailBehaviour::Cut);
     post.app.held().await;
-    post.until(|found| found.len() == 1 && was_tried(&found[0]))
-        .await;
+    post.until_tried(1).await;
     post.server.then(MailBehaviour::Take);
     post.advance(BEYOND_RETRIES);
     post.counted(&[("sent", 1)]).await;
@@ -204,8 +197,7 @@ async fn person_who_lost_the_right_or_the_address_is_sent_nothing(on: On) {
         let mut post = Post::start(on, BY_MAIL).await;
         post.server.then(MailBehaviour::Refuse(451));
         post.app.held().await;
-        post.until(|found| found.len() == 2 && found.iter().all(was_tried))
-            .await;
+        post.until_tried(2).await;
         post.app.restart_with(|yaml| yaml.replace(lost, left)).await;
         post.server.then(MailBehaviour::Take);
         post.advance(BEYOND_RETRIES);
@@ -225,8 +217,7 @@ async fn gathered_mail_that_failed_is_sent_once_the_server_is_back(on: On) {
     let post = Post::start(on, BOB_ONLY).await;
     post.server.then(MailBehaviour::Refuse(451));
     post.app.held().await;
-    post.until(|found| found.len() == 1 && was_tried(&found[0]))
-        .await;
+    post.until_tried(1).await;
     post.server.then(MailBehaviour::Take);
     post.advance(BEYOND_RETRIES);
     post.counted(&[("sent", 1)]).await;

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::notify::was_tried;
 use crate::support::fake_mail_server::FakeMailServer;
 use crate::support::test_app::{ACCOUNTS, OPS, On, REFUNDS, TestApp};
 use crate::support::test_clock::TestClock;
@@ -96,6 +97,13 @@ impl Post {
             expected(&found).then_some(found)
         };
         crate::support::eventually("the deliveries are as expected", found).await
+    }
+
+    /// Waits until there are exactly `count` deliveries and each of them was tried. Returns the
+    /// deliveries.
+    pub async fn until_tried(&self, count: usize) -> Vec<Value> {
+        self.until(|found| found.len() == count && found.iter().all(was_tried))
+            .await
     }
 
     pub async fn reject(&self, request: &str, key: &'static str) {

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{BOT, GATHERS, answer, of, rooms};
 use crate::api::approval_cycle::on_both;
-use crate::notify::{BEYOND_RETRIES, was_tried};
+use crate::notify::BEYOND_RETRIES;
 use crate::support::test_app::{ALICE, BOB, On};
 use crate::support::until;
 
@@ -133,9 +133,7 @@ async fn question_that_is_decided_before_its_message_goes_is_not_told_of(on: On)
     let (fixture, slack) = rooms(on, BOT).await;
     slack.fails("chat.postMessage", "ratelimited");
     let held = fixture.app.held().await;
-    fixture
-        .until(|found| found.len() == 1 && was_tried(&found[0]))
-        .await;
+    fixture.until_tried(1).await;
     answer(&fixture, BOB, &held, "approve").await;
     slack.mend();
     fixture

@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 
 use super::{BOT, GATHERS, HOOK, TEAMS, answer, ask_with, rooms};
 use crate::api::approval_cycle::on_both;
-use crate::notify::was_tried;
 use crate::support::fake_slack::{CHANNEL, TOKEN};
 use crate::support::has_word;
 use crate::support::test_app::{BOB, On};
@@ -194,9 +193,7 @@ async fn token_and_urls_of_rooms_are_in_no_row_answer_or_metric() {
             fixture.hook.answers(500);
         }
         fixture.app.held().await;
-        fixture
-            .until(|found| found.len() == 1 && was_tried(&found[0]))
-            .await;
+        fixture.until_tried(1).await;
         let texts = fixture.shown().await;
         for canary in [error, &fixture.hook.url, CHANNEL] {
             assert!(texts.iter().all(|text| !text.contains(canary)), "{canary}");

@@ -33,9 +33,7 @@ async fn error_of_slack_is_a_failure_although_its_status_is_200(on: On) {
         let (fixture, slack) = rooms(on, BOT).await;
         slack.fails("chat.postMessage", error);
         fixture.app.held().await;
-        let found = fixture
-            .until(|found| found.len() == 1 && was_tried(&found[0]))
-            .await;
+        let found = fixture.until_tried(1).await;
         assert_eq!(problem(&found[0]), (&json!(state), &json!(said)));
         assert_eq!(found[0]["last"]["http_status"], 200);
         slack.mend();
@@ -74,9 +72,7 @@ async fn redirect_of_a_room_is_a_failure_and_not_followed(on: On) {
             .hook
             .answers_by(move |_| (status, vec![("location", other.clone())]));
         fixture.app.held().await;
-        let found = fixture
-            .until(|found| found.len() == 1 && was_tried(&found[0]))
-            .await;
+        let found = fixture.until_tried(1).await;
         assert_eq!(
             problem(&found[0]),
             (&json!("due"), &json!("a redirect is not followed"))
@@ -97,9 +93,7 @@ async fn answer_of_slack_is_read_to_16_kib_and_no_further(on: On) {
             axum::response::IntoResponse::into_response(body.to_string())
         });
         fixture.app.held().await;
-        let found = fixture
-            .until(|found| found.len() == 1 && was_tried(&found[0]))
-            .await;
+        let found = fixture.until_tried(1).await;
         assert_eq!(
             found[0]["last"]["problem"].as_str().unwrap_or(""),
             problem_told
@@ -113,9 +107,7 @@ async fn room_of_another_tenant_gets_no_question_that_waited_for_it(on: On) {
         let (mut fixture, _slack) = rooms(on, entry).await;
         fixture.hook.answers(500);
         fixture.app.held().await;
-        fixture
-            .until(|found| found.len() == 1 && was_tried(&found[0]))
-            .await;
+        fixture.until_tried(1).await;
         fixture
             .app
             .restart_with(|yaml| yaml.replace("tenants: [acme]", "tenants: [other]"))
@@ -149,9 +141,7 @@ async fn status_of_a_room_ends_the_attempts_only_if_it_is_410(on: On) {
         let (fixture, _slack) = rooms(on, entry).await;
         fixture.hook.answers(status);
         fixture.app.held().await;
-        let found = fixture
-            .until(|found| found.len() == 1 && was_tried(&found[0]))
-            .await;
+        let found = fixture.until_tried(1).await;
         assert_eq!(problem(&found[0]), (&json!(state), &json!(said)));
     }
 }
