@@ -5,7 +5,7 @@ use std::time::Duration;
 use macro_rules_attribute::apply;
 use serde_json::json;
 
-use super::{BOT, GATHERS, answer, of, rooms};
+use super::{BOT, GATHERS, answer, of, rooms, until_any};
 use crate::api::approval_cycle::on_both;
 use crate::notify::BEYOND_RETRIES;
 use crate::support::test_app::{ALICE, BOB, On};
@@ -136,13 +136,7 @@ async fn question_that_is_decided_before_its_message_goes_is_not_told_of(on: On)
     fixture.until_tried(1).await;
     answer(&fixture, BOB, &held, "approve").await;
     slack.mend();
-    fixture
-        .until(|found| {
-            of(found, "request.decided")
-                .iter()
-                .any(|one| one["state"] == "dropped")
-        })
-        .await;
+    until_any(&fixture, "request.decided", |one| one["state"] == "dropped").await;
     fixture.advance(BEYOND_RETRIES);
     fixture.counted(&[("dropped", 2), ("due", 0)]).await;
     assert_eq!(slack.messages().len(), 0);
@@ -265,13 +259,7 @@ async fn reminder_of_a_bot_is_changed_like_any_message() {
     fixture.advance(Duration::from_hours(3));
     let all = slack.until(|all| all.len() == 1).await;
     assert_eq!(all[0].text(), "A question still waits: refund (billing)");
-    fixture
-        .until(|found| {
-            of(found, "request.waiting")
-                .iter()
-                .any(|one| one["state"] == "sent")
-        })
-        .await;
+    until_any(&fixture, "request.waiting", |one| one["state"] == "sent").await;
     answer(&fixture, BOB, &held, "reject").await;
     let all = slack.until(|all| all[0].bodies.len() == 2).await;
     assert!(all[0].text().starts_with("Rejected by bob, "));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
-use super::{BOT, GATHERS, HOOK, TEAMS, answer, of, rooms};
+use super::{BOT, GATHERS, HOOK, TEAMS, answer, of, rooms, until_any};
 use crate::api::approval_cycle::on_both;
 use crate::notify::{BEYOND_RETRIES, micros, was_tried};
 use crate::support::fake_slack::{CHANNEL, TOKEN};
@@ -154,13 +154,7 @@ async fn change_that_fails_is_tried_again_after_a_restart_and_nothing_is_posted_
     fixture.counted(&[("sent", 1)]).await;
     slack.fails("chat.update", "fatal_error");
     answer(&fixture, BOB, &held, "approve").await;
-    let found = fixture
-        .until(|found| {
-            of(found, "request.decided")
-                .iter()
-                .any(|one| was_tried(one))
-        })
-        .await;
+    let found = until_any(&fixture, "request.decided", was_tried).await;
     assert_eq!(
         problem(of(&found, "request.decided")[0]),
         (&json!("due"), &json!("Slack had an error of its own"))
@@ -183,13 +177,7 @@ async fn change_that_waits_is_dropped_once_the_room_of_its_entry_cannot_change_m
         fixture.counted(&[("sent", 1)]).await;
         slack.fails("chat.update", "fatal_error");
         answer(&fixture, BOB, &held, "approve").await;
-        fixture
-            .until(|found| {
-                of(found, "request.decided")
-                    .iter()
-                    .any(|one| was_tried(one))
-            })
-            .await;
+        until_any(&fixture, "request.decided", was_tried).await;
         let url = &fixture.hook.url;
         let bot =
             format!("slack: {{ token: \"{TOKEN}\", channel: {CHANNEL}, api_url: \"{url}/api\" }}");
@@ -222,13 +210,7 @@ async fn change_that_waits_is_dropped_once_its_entry_is_for_another_tenant(on: O
     fixture.counted(&[("sent", 1)]).await;
     slack.fails("chat.update", "fatal_error");
     answer(&fixture, BOB, &held, "approve").await;
-    fixture
-        .until(|found| {
-            of(found, "request.decided")
-                .iter()
-                .any(|one| was_tried(one))
-        })
-        .await;
+    until_any(&fixture, "request.decided", was_tried).await;
     fixture
         .app
         .restart_with(|yaml| yaml.replace("tenants: [acme]", "tenants: [other]"))

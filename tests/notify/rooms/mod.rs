@@ -47,6 +47,16 @@ pub async fn ask_with(fixture: &NotifyFixture, arguments: &str) {
     assert_eq!(reply.str("/status"), "Paused", "{}", reply.text);
 }
 
+/// Waits until `is` accepts a delivery of an event of this kind. Returns all deliveries.
+pub async fn until_any(
+    fixture: &NotifyFixture,
+    kind: &str,
+    is: impl Fn(&Value) -> bool,
+) -> Vec<Value> {
+    let is_there = |found: &[Value]| of(found, kind).into_iter().any(&is);
+    fixture.until(is_there).await
+}
+
 pub fn of<'d>(found: &'d [Value], kind: &str) -> Vec<&'d Value> {
     found.iter().filter(|one| one["type"] == kind).collect()
 }
