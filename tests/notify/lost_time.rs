@@ -36,10 +36,7 @@ async fn message_of_an_entry_that_is_gone_is_dropped_after_a_day_and_not_before(
     fixture.hook.answers(500);
     fixture.short().await;
     fixture.until_tried(1).await;
-    fixture
-        .app
-        .restart_with(|yaml| yaml.replace("name: backend", "name: renamed"))
-        .await;
+    fixture.replace("name: backend", "name: renamed").await;
     let before = fixture.hook.count();
     fixture.advance(Duration::from_mins(24 * 60 - 5));
     fixture.hook.answers(200);
@@ -122,10 +119,7 @@ async fn entry_that_now_has_groups_sends_what_waits_about_requests_of_these_grou
         fixture.app.held().await;
         fixture.until_tried(2).await;
         let grouped = format!("tenants: [acme], groups: [{groups}] }}");
-        fixture
-            .app
-            .restart_with(|yaml| yaml.replace("tenants: [acme] }", &grouped))
-            .await;
+        fixture.replace("tenants: [acme] }", &grouped).await;
         let before = fixture.hook.count();
         fixture.hook.answers(200);
         fixture.advance(BEYOND_RETRIES);

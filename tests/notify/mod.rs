@@ -72,6 +72,11 @@ impl NotifyFixture {
         self.clock.advance(by);
     }
 
+    /// Replaces a part of the configuration, and restarts the service.
+    pub async fn replace(&mut self, part: &str, by: &str) {
+        self.app.restart_with(|yaml| yaml.replace(part, by)).await;
+    }
+
     /// Creates a task, which is held, approved and completed. Returns the task's id.
     pub async fn cycle(&self) -> String {
         let held = self.app.held().await;

@@ -86,9 +86,7 @@ async fn waiting_mail_of_a_person_whom_the_entry_no_longer_includes_is_dropped(o
     post.server.then(MailBehaviour::Refuse(451));
     post.app.held().await;
     post.until_tried(1).await;
-    post.app
-        .restart_with(|yaml| yaml.replace("users: [bob]", "users: [alice]"))
-        .await;
+    post.replace("users: [bob]", "users: [alice]").await;
     post.server.then(MailBehaviour::Take);
     post.advance(BEYOND_RETRIES);
     post.counted(&[("dropped", 1)]).await;
@@ -100,9 +98,7 @@ async fn question_that_waits_for_a_room_is_dropped_once_its_entry_mails_people(o
     let mut post = Post::start(on, ROOM).await;
     post.app.held().await;
     post.until_tried(1).await;
-    post.app
-        .restart_with(|yaml| yaml.replace(ROOM, &single()))
-        .await;
+    post.replace(ROOM, &single()).await;
     post.advance(BEYOND_RETRIES);
     let found = post.counted(&[("dropped", 1), ("due", 0)]).await;
     assert_eq!(
@@ -121,9 +117,7 @@ async fn answer_that_waits_for_a_webhook_is_dropped_once_its_entry_mails_people(
         .await;
     post.until(|found| found.len() == 2 && found.iter().all(|one| !one["last"].is_null()))
         .await;
-    post.app
-        .restart_with(|yaml| yaml.replace(&webhook, BOB_ONLY))
-        .await;
+    post.replace(&webhook, BOB_ONLY).await;
     // The delivery of the answer is dropped only after a day. Until then, another replica may
     // still have an entry that sends the answer.
     post.advance(Duration::from_hours(25));
@@ -146,9 +140,7 @@ async fn question_that_waits_for_people_is_dropped_once_its_entry_is_a_webhook(o
     post.app.held().await;
     post.until(|found| found.len() == 2 && found.iter().all(|one| !one["last"].is_null()))
         .await;
-    post.app
-        .restart_with(|yaml| yaml.replace(BY_MAIL, &webhook))
-        .await;
+    post.replace(BY_MAIL, &webhook).await;
     post.advance(BEYOND_RETRIES);
     post.counted(&[("dropped", 2), ("due", 0)]).await;
     assert_eq!(hook.count(), 0);
@@ -198,7 +190,7 @@ async fn person_who_lost_the_right_or_the_address_is_sent_nothing(on: On) {
         post.server.then(MailBehaviour::Refuse(451));
         post.app.held().await;
         post.until_tried(2).await;
-        post.app.restart_with(|yaml| yaml.replace(lost, left)).await;
+        post.replace(lost, left).await;
         post.server.then(MailBehaviour::Take);
         post.advance(BEYOND_RETRIES);
         let found = post.counted(&[("sent", 1), ("dropped", 1)]).await;

@@ -74,6 +74,11 @@ impl Post {
         self.clock.advance(by);
     }
 
+    /// Replaces a part of the configuration, and restarts the service.
+    pub async fn replace(&mut self, part: &str, by: &str) {
+        self.app.restart_with(|yaml| yaml.replace(part, by)).await;
+    }
+
     pub async fn deliveries(&self) -> Vec<Value> {
         let reply = self.app.actor(OPS).get("/v1/deliveries?limit=200").await;
         assert_eq!(reply.status, 200, "{}", reply.text);

@@ -203,8 +203,7 @@ async fn reminder_in_full_shows_the_request_as_it_is_now_under_the_type_of_the_r
     let mut fixture = NotifyFixture::start(on, &full).await;
     let two = "{ owner: true, groups: [finance], required: 2 }";
     fixture
-        .app
-        .restart_with(|yaml| yaml.replace("{ owner: true, groups: [finance] }", two))
+        .replace("{ owner: true, groups: [finance] }", two)
         .await;
     let held = fixture.app.held().await;
     let approved = fixture

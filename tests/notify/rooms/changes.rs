@@ -68,13 +68,10 @@ async fn message_of_a_question_that_is_withdrawn_says_so(on: On) {
 async fn message_of_a_question_that_expires_says_so(on: On) {
     let (mut fixture, slack) = rooms(on, BOT).await;
     fixture
-        .app
-        .restart_with(|yaml| {
-            yaml.replace(
-                "decide: hold, reason",
-                "decide: hold, expires_in: 1h, reason",
-            )
-        })
+        .replace(
+            "decide: hold, reason",
+            "decide: hold, expires_in: 1h, reason",
+        )
         .await;
     fixture.app.held().await;
     slack.until(|all| all.len() == 1).await;
@@ -203,13 +200,10 @@ async fn older_change_that_arrives_last_leaves_the_newest_words(on: On) {
 async fn message_is_kept_for_changes_while_its_question_is_open(on: On) {
     let (mut fixture, slack) = rooms(on, BOT).await;
     fixture
-        .app
-        .restart_with(|yaml| {
-            yaml.replace(
-                "decide: hold, reason",
-                "decide: hold, expires_in: 30d, reason",
-            )
-        })
+        .replace(
+            "decide: hold, reason",
+            "decide: hold, expires_in: 30d, reason",
+        )
         .await;
     let held = fixture.app.held().await;
     fixture.counted(&[("sent", 1)]).await;
@@ -231,10 +225,7 @@ async fn message_of_a_question_that_needs_two_approvals_counts_them() {
     let two = "{ groups: [finance], owner: true, required: 2 }";
     let (mut fixture, slack) = rooms(On::Sqlite, BOT).await;
     let one = "{ owner: true, groups: [finance] }";
-    fixture
-        .app
-        .restart_with(|yaml| yaml.replace(one, two))
-        .await;
+    fixture.replace(one, two).await;
     let held = fixture.app.held().await;
     fixture.counted(&[("sent", 1)]).await;
     answer(&fixture, ALICE, &held, "approve").await;

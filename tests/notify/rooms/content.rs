@@ -94,10 +94,7 @@ async fn no_text_of_an_agent_leaves_unless_the_entry_says_so(on: On) {
             );
             let (mut fixture, _slack) = rooms(on, &entry).await;
             let note = "exclusiveMinimum: 0 }, note: { type: string } }";
-            fixture
-                .app
-                .restart_with(|yaml| yaml.replace("exclusiveMinimum: 0 } }", note))
-                .await;
+            fixture.replace("exclusiveMinimum: 0 } }", note).await;
             ask_with(&fixture, HOSTILE).await;
             fixture.counted(&[("sent", 1)]).await;
             let said = &fixture.hook.all()[0].text;
@@ -213,10 +210,7 @@ async fn room_never_gets_the_link_of_a_person() {
     for entry in [BOT, HOOK, TEAMS] {
         let on = On::Sqlite;
         let (mut fixture, _slack) = rooms(on, entry).await;
-        fixture
-            .app
-            .restart_with(|yaml| yaml.replace("notify:\n", LINKED))
-            .await;
+        fixture.replace("notify:\n", LINKED).await;
         let held = fixture.app.held().await;
         fixture.counted(&[("sent", 1)]).await;
         answer(&fixture, BOB, &held, "approve").await;

@@ -108,10 +108,7 @@ async fn room_of_another_tenant_gets_no_question_that_waited_for_it(on: On) {
         fixture.hook.answers(500);
         fixture.app.held().await;
         fixture.until_tried(1).await;
-        fixture
-            .app
-            .restart_with(|yaml| yaml.replace("tenants: [acme]", "tenants: [other]"))
-            .await;
+        fixture.replace("tenants: [acme]", "tenants: [other]").await;
         let before = fixture.hook.count();
         fixture.hook.answers(200);
         fixture.advance(BEYOND_RETRIES);
@@ -182,10 +179,7 @@ async fn change_that_waits_is_dropped_once_the_room_of_its_entry_cannot_change_m
         let bot =
             format!("slack: {{ token: \"{TOKEN}\", channel: {CHANNEL}, api_url: \"{url}/api\" }}");
         let room = room.replace("{hook}", url);
-        fixture
-            .app
-            .restart_with(|yaml| yaml.replace(&bot, &room))
-            .await;
+        fixture.replace(&bot, &room).await;
         let before = fixture.hook.count();
         fixture.advance(Duration::from_hours(25));
         let found = fixture
@@ -211,10 +205,7 @@ async fn change_that_waits_is_dropped_once_its_entry_is_for_another_tenant(on: O
     slack.fails("chat.update", "fatal_error");
     answer(&fixture, BOB, &held, "approve").await;
     until_any(&fixture, "request.decided", was_tried).await;
-    fixture
-        .app
-        .restart_with(|yaml| yaml.replace("tenants: [acme]", "tenants: [other]"))
-        .await;
+    fixture.replace("tenants: [acme]", "tenants: [other]").await;
     slack.mend();
     let before = fixture.hook.count();
     fixture.advance(BEYOND_RETRIES);
