@@ -12,7 +12,9 @@ use holdpoint::world::SystemClock;
 
 use super::checker::TaskRecord;
 use super::gate_askers::AGENT;
+use super::scripted_model::Model;
 use super::simulated_people::People;
+use super::tool_server::ToolServer;
 use crate::support::pause;
 use crate::support::test_app::ACCOUNTS;
 
@@ -45,12 +47,12 @@ gates:
   coding: { tools: [refund, shell], use_within: 1h, run_within: 1h, no_lasts: 0s }
 "#;
 
-/// Writes the configuration file into a folder and returns its path. `model` and `tool_server`
-/// are URLs; `running` is the number of tasks that a process runs at once.
+/// Writes the configuration file into a folder and returns its path. `database` is a URL; `running`
+/// is the number of tasks that a process runs at once.
 pub fn configure(
     folder: &Path,
-    model: &str,
-    tool_server: &str,
+    model: &Model,
+    tool_server: &ToolServer,
     database: &str,
     running: u32,
 ) -> PathBuf {
@@ -68,8 +70,8 @@ pub fn configure(
     };
     let yaml = named(&named(CONFIG, "arguments"), "limits");
     let yaml = yaml
-        .replace("{model}", model)
-        .replace("{tool_server}", tool_server)
+        .replace("{model}", &model.base_url)
+        .replace("{tool_server}", &tool_server.url)
         .replace("{running}", &running.to_string());
     let path = folder.join("holdpoint.yaml");
     std::fs::write(

@@ -110,13 +110,8 @@ async fn killed_by_each_prompt(on: On) {
     let database = Database::of(on).await;
     let (tool_server, model) = (Arc::new(ToolServer::start().await), Model::start().await);
     let folder = tempfile::tempdir().unwrap();
-    let replica = Replica::new(configure(
-        folder.path(),
-        &model.base_url,
-        &tool_server.url,
-        database.url(),
-        64,
-    ));
+    let config = configure(folder.path(), &model, &tool_server, database.url(), 64);
+    let replica = Replica::new(config);
     let deadline = Instant::now() + Duration::from_mins(20);
     let people = People::new(vec![replica.url()], tool_server, 1, deadline);
     let deaths = AtomicU32::new(0);
@@ -158,13 +153,8 @@ async fn dies_after_its_claims(on: On) {
     let (tool_server, model) = (Arc::new(ToolServer::start().await), Model::start().await);
     let database = Database::of(on).await;
     let folder = tempfile::tempdir().unwrap();
-    let replica = Replica::new(configure(
-        folder.path(),
-        &model.base_url,
-        &tool_server.url,
-        database.url(),
-        8,
-    ));
+    let config = configure(folder.path(), &model, &tool_server, database.url(), 8);
+    let replica = Replica::new(config);
     let people = People::new(
         vec![replica.url()],
         Arc::clone(&tool_server),
@@ -282,13 +272,14 @@ impl Kill<'_> {
             }
         };
         let folder = tempfile::tempdir().unwrap();
-        let replica = Replica::new(configure(
+        let config = configure(
             folder.path(),
-            &model.base_url,
-            &tool_server.url,
+            &model,
+            &tool_server,
             database.url(),
             self.running,
-        ));
+        );
+        let replica = Replica::new(config);
         let deadline = Instant::now() + self.within;
         let people = People::new(
             vec![replica.url()],

@@ -24,13 +24,7 @@ async fn replica_frozen_before_a_call_neither_sends_nor_overwrites_when_it_wakes
     let (tool_server, model) = (Arc::new(ToolServer::start().await), Model::start().await);
     let database = Database::postgres().await;
     let folder = tempfile::tempdir().unwrap();
-    let config = configure(
-        folder.path(),
-        &model.base_url,
-        &tool_server.url,
-        database.url(),
-        8,
-    );
+    let config = configure(folder.path(), &model, &tool_server, database.url(), 8);
     let (first, second) = (Replica::new(config.clone()), Replica::new(config));
     let until = Instant::now() + Duration::from_mins(20);
     let at =

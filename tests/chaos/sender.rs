@@ -238,7 +238,7 @@ fn configured(
     database: &str,
 ) -> PathBuf {
     std::fs::create_dir(folder).unwrap();
-    let path = configure(folder, &model.base_url, &tool_server.url, database, 64);
+    let path = configure(folder, model, tool_server, database, 64);
     let yaml = std::fs::read_to_string(&path).unwrap();
     // All replicas have one public address, as behind a load balancer. So a message has the same
     // text, whichever replica writes it.

@@ -167,13 +167,7 @@ async fn storm(plan: &Plan) {
     let (tool_server, model) = (Arc::new(ToolServer::start().await), Model::start().await);
     let folder = tempfile::tempdir().unwrap();
     let database = cluster.url("postgres");
-    let config = configure(
-        folder.path(),
-        &model.base_url,
-        &tool_server.url,
-        &database,
-        64,
-    );
+    let config = configure(folder.path(), &model, &tool_server, &database, 64);
     let replicas: Vec<_> = (0..plan.replicas)
         .map(|_| Replica::new(config.clone()))
         .collect();
