@@ -94,8 +94,7 @@ async fn child_canceled_alone_ends_and_its_parent_is_told(fixture: StoreFixture)
         "its sibling waits on"
     );
     harness.finish_tree(&parts, root, People::Approve).await;
-    let journals = harness.checked_journals(root).await;
-    assert_eq!(journals[&root].row.status, TaskStatus::Completed);
+    let journals = harness.completed_journals(root).await;
     assert_eq!(
         ended_as(&journals, root),
         [Outcome::Canceled, Outcome::Succeeded]
@@ -358,8 +357,7 @@ async fn approved_but_unstarted_call_of_a_child_is_asked_about_after_a_restore(
     );
     assert!(asked[0].history_uncertain && !asked[1].history_uncertain);
     harness.finish_tree(&parts, root, People::Approve).await;
-    let journals = harness.checked_journals(root).await;
-    assert_eq!(journals[&root].row.status, TaskStatus::Completed);
+    harness.completed_journals(root).await;
     assert_eq!(harness.executions(first.task_id, "/refund"), 1);
     assert_eq!(harness.executions(second.task_id, "/refund"), 1);
 }
@@ -387,8 +385,7 @@ async fn payment_of_a_sub_agent_lost_in_a_restore_is_not_repeated_by_a_rule(fixt
         harness.description(root).await
     );
     harness.finish_tree(&parts, root, People::Approve).await;
-    let journals = harness.checked_journals(root).await;
-    assert_eq!(journals[&root].row.status, TaskStatus::Completed);
+    let journals = harness.completed_journals(root).await;
     let paid: Vec<_> = harness
         .of_agent(root, LEAF)
         .await

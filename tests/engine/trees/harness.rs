@@ -376,6 +376,18 @@ impl EngineHarness {
         told
     }
 
+    /// Checks the invariants of a tree whose root has completed. Returns its journals.
+    pub async fn completed_journals(&self, root: TaskId) -> BTreeMap<TaskId, Journal> {
+        let journals = self.checked_journals(root).await;
+        assert_eq!(
+            journals[&root].row.status,
+            TaskStatus::Completed,
+            "{}",
+            self.description(root).await
+        );
+        journals
+    }
+
     /// Checks the invariants of an ended tree. Returns its journals.
     pub async fn checked_journals(&self, root: TaskId) -> BTreeMap<TaskId, Journal> {
         let mut journals = BTreeMap::new();
