@@ -22,7 +22,6 @@ use super::call_decisions::{
 use super::engine_harness::{
     Calls, EngineHarness, alice, alice_decides, decides, person, too_late, whole,
 };
-use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::{StoreFixture, both};
 
 /// Four calls that are held in one request.
@@ -69,7 +68,7 @@ async fn waits(harness: &EngineHarness, task: TaskId, request: RequestId) {
         taken_back, 0,
         "only rejections are written while the request is open: {written:?}"
     );
-    assert!(harness.engine(1).claim().await.unwrap().is_empty());
+    assert!(harness.claims_nothing(1).await);
 }
 
 /// Returns an answer for each of the four calls: approve, reject, edit and respond.

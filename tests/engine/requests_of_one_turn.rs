@@ -16,7 +16,6 @@ use super::engine_harness::{
     EngineHarness, alice, alice_decides, alice_is_refused, decides, outcomes, person, rejects,
     too_late, whole,
 };
-use super::worker_steps::WorkerSteps as _;
 use crate::store::store_fixture::{StoreFixture, both};
 
 /// Two calls that are held under different terms.
@@ -157,7 +156,7 @@ async fn two_requests_approved_and_rejected_with_cancel_run_nothing(fixture: Sto
     let api = harness.engine(0);
     alice_decides(&api, first, whole(Action::Approve, None)).await;
     assert!(
-        harness.engine(1).claim().await.unwrap().is_empty(),
+        harness.claims_nothing(1).await,
         "nothing of a turn runs while a question is open"
     );
     decides(&api, &person("bob"), second, rejects(Then::Cancel)).await;
@@ -260,10 +259,7 @@ async fn two_required_approvals_must_come_from_two_people(fixture: StoreFixture)
             .await;
         assert!(too_late(&twice, request));
     }
-    assert!(
-        harness.engine(1).claim().await.unwrap().is_empty(),
-        "one is not enough"
-    );
+    assert!(harness.claims_nothing(1).await, "one is not enough");
     decides(&api, &person("bob"), request, whole(Action::Approve, None)).await;
     harness.run().await;
     assert_eq!(harness.status(task).await, TaskStatus::Completed);
@@ -280,10 +276,7 @@ async fn retry_of_a_call_that_required_two_approvals_requires_two(fixture: Store
         doubtful(fixture, "{ owner: true, users: [bob], required: 2 }").await;
     let api = harness.engine(0);
     alice_decides(&api, doubt, whole(Action::Retry, None)).await;
-    assert!(
-        harness.engine(1).claim().await.unwrap().is_empty(),
-        "one is not enough"
-    );
+    assert!(harness.claims_nothing(1).await, "one is not enough");
     let twice = api
         .decide(&alice(), doubt, whole(Action::Retry, None), None)
         .await;

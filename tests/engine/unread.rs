@@ -107,7 +107,7 @@ async fn task_of_whose_reading_processes_die_fails_and_the_others_go_on(fixture:
     }
     harness.engine(4).round().await.unwrap();
     assert!(
-        harness.engine(4).claim().await.unwrap().is_empty(),
+        harness.claims_nothing(4).await,
         "the task is not claimed again"
     );
     assert_eq!(ended(&harness, task).await, UNREAD);

@@ -87,10 +87,7 @@ async fn second_answer_of_one_person_is_refused_and_one_rejection_decides(fixtur
         whole(Action::Approve, None),
     )
     .await;
-    assert!(
-        harness.engine(1).claim().await.unwrap().is_empty(),
-        "two of three"
-    );
+    assert!(harness.claims_nothing(1).await, "two of three");
     decides(&api, &vouched("dave"), request, whole(Action::Reject, None)).await;
     assert_eq!(harness.status(task).await, TaskStatus::Canceled);
     assert_eq!(harness.executions(task, "/refund"), 0);

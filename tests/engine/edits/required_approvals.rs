@@ -13,7 +13,6 @@ use super::super::call_decisions::{
     respond,
 };
 use super::super::engine_harness::{alice_decides, decides, person, whole};
-use super::super::worker_steps::WorkerSteps as _;
 use super::{EDITED, TWO, harness, held_call, offered, rewritten};
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -44,10 +43,7 @@ async fn editor_of_the_arguments_is_not_one_of_two_required_approvers(fixture: S
             ));
         }
         alice_decides(&api, request, whole(Action::Approve, None)).await;
-        assert!(
-            harness.engine(1).claim().await.unwrap().is_empty(),
-            "one is not enough"
-        );
+        assert!(harness.claims_nothing(1).await, "one is not enough");
         decides(&api, &person("carol"), request, each([(call, approve())])).await;
         harness.run().await;
         ran_as(&harness, task, "/refund", call, text);
@@ -89,7 +85,7 @@ async fn editor_of_the_arguments_may_still_reject_or_edit_again(fixture: StoreFi
         .await,
         Refusal::Forbidden(_)
     ));
-    assert!(harness.engine(1).claim().await.unwrap().is_empty());
+    assert!(harness.claims_nothing(1).await);
     // Carol replaces Bob's arguments, so Bob may now approve them and count as an approver.
     decides(&api, &person("carol"), third, each([(call, edit(EDITED))])).await;
     harness.run().await;

@@ -4,6 +4,7 @@ use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::request::RequestKind;
 
 use super::EngineHarness;
+use crate::engine::worker_steps::WorkerSteps as _;
 
 impl EngineHarness {
     /// Returns the only open request of a task. Panics unless exactly one is open.
@@ -24,5 +25,10 @@ impl EngineHarness {
 
     pub async fn stored_credentials(&self) -> i64 {
         self.fixture.count("credential").await
+    }
+
+    /// Returns whether a new engine with this many slots finds no task to drive.
+    pub async fn claims_nothing(&self, max_running: usize) -> bool {
+        self.engine(max_running).claim().await.unwrap().is_empty()
     }
 }

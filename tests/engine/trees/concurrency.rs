@@ -19,7 +19,6 @@ use holdpoint::task::transcript::Message;
 use macro_rules_attribute::apply;
 
 use super::super::engine_harness::{EngineHarness, alice, rejects, whole};
-use super::super::worker_steps::WorkerSteps as _;
 use super::harness::{
     DAYS, LEAF, People, Shape, TreeDriver, ended_as, handed_back, one_large, one_small, refund,
 };
@@ -255,7 +254,7 @@ async fn child_held_for_days_goes_on_beside_a_long_finished_sibling(fixture: Sto
     );
     harness.fixture.forward(DAYS);
     assert!(
-        harness.engine(4).claim().await.unwrap().is_empty(),
+        harness.claims_nothing(4).await,
         "nothing can be claimed meanwhile"
     );
     harness

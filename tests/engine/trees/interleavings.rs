@@ -19,7 +19,6 @@ use macro_rules_attribute::apply;
 use super::super::engine_harness::{EngineHarness, alice};
 use super::super::invariants::{events_have_no_gaps, inbox_has_the_open_requests};
 use super::super::two_replicas::place;
-use super::super::worker_steps::WorkerSteps as _;
 use super::harness::{People, Shape, TreeDriver, handed_back, refund};
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::repetitions;
@@ -117,7 +116,7 @@ async fn drive_and_suspend(
     if canceled == Some(root) {
         harness.later();
         assert!(
-            harness.engine(4).claim().await.unwrap().is_empty(),
+            harness.claims_nothing(4).await,
             "after {polls} polls: {}",
             harness.description(root).await
         );
