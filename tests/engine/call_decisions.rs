@@ -9,11 +9,11 @@ use holdpoint::people::Caller;
 use holdpoint::task::change::Journal;
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::id::{CallId, RequestId, TaskId};
-use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::item::Outcome;
 use holdpoint::task::request::RequestSpec;
 use holdpoint::task::transcript::Message;
 
-use super::engine_harness::EngineHarness;
+use super::engine_harness::{EngineHarness, tool_results};
 
 pub fn plain(action: Action) -> CallReply {
     CallReply {
@@ -94,14 +94,12 @@ pub async fn last_open_request(harness: &EngineHarness, task: TaskId) -> Request
 /// Returns the result of each call in a journal. Asserts that no call has two results.
 pub fn results(journal: &Journal) -> BTreeMap<CallId, (Outcome, String)> {
     let mut results = BTreeMap::new();
-    for item in &journal.items {
-        if let Fact::ToolResult(result) = &item.fact {
-            let known = results.insert(
-                result.tool_call_id,
-                (result.outcome, result.content.clone()),
-            );
-            assert_eq!(known, None, "two results of one call: {:#?}", journal.items);
-        }
+    for result in tool_results(&journal.items) {
+        let known = results.insert(
+            result.tool_call_id,
+            (result.outcome, result.content.clone()),
+        );
+        assert_eq!(known, None, "two results of one call: {:#?}", journal.items);
     }
     results
 }

@@ -14,7 +14,9 @@ use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
 use serde_json::{Value, json};
 
-use super::engine_harness::{Calls, EngineHarness, alice_decides, fills, outcomes, person, whole};
+use super::engine_harness::{
+    Calls, EngineHarness, alice_decides, fills, outcomes, person, tool_results, whole,
+};
 use super::invariants::{check, check_ended};
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::test_app::ACCOUNTS;
@@ -91,13 +93,9 @@ pub(super) async fn results(
 ) -> Vec<(String, Outcome, String)> {
     let journal = harness.journal(task).await;
     check(&journal.items);
-    let results = journal.items.into_iter().filter_map(|item| {
-        let Fact::ToolResult(result) = item.fact else {
-            return None;
-        };
-        Some((result.name, result.outcome, result.content))
-    });
-    results.collect()
+    tool_results(&journal.items)
+        .map(|result| (result.name.clone(), result.outcome, result.content.clone()))
+        .collect()
 }
 
 pub(super) async fn times_asked(harness: &EngineHarness, task: TaskId) -> usize {

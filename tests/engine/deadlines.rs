@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::engine_harness::{
     EngineHarness, alice, alice_decides, alice_is_refused, alice_writes, message, outcomes, person,
-    rejects, whole,
+    rejects, tool_results, whole,
 };
 use super::two_replicas::{Pair, closed, finance, place};
 use super::worker_steps::WorkerSteps as _;
@@ -31,20 +31,11 @@ const BOTH: &[(&str, &str)] = &[
 
 async fn only_result(harness: &EngineHarness, task: TaskId) -> (Outcome, String) {
     let journal = harness.journal(task).await;
-    let results: Vec<_> = journal
-        .items
-        .iter()
-        .filter_map(|item| {
-            let Fact::ToolResult(result) = &item.fact else {
-                return None;
-            };
-            Some((result.outcome, result.content.clone()))
-        })
-        .collect();
+    let results: Vec<_> = tool_results(&journal.items).collect();
     let [result] = &results[..] else {
         panic!("{:#?}", journal.items)
     };
-    result.clone()
+    (result.outcome, result.content.clone())
 }
 
 /// Creates a task with an open request of this kind. The request is about a held refund or, for

@@ -27,7 +27,7 @@ use holdpoint::secret::Secret;
 use holdpoint::task::change::{ClientColumns, Journal};
 use holdpoint::task::decision::{Action, Door, Then};
 use holdpoint::task::id::{RequestId, TaskId};
-use holdpoint::task::item::{Fact, FinishReason, Outcome, Part, PartType, Usage};
+use holdpoint::task::item::{FinishReason, Outcome, Part, PartType, Usage};
 use holdpoint::task::progress::Progress;
 use holdpoint::task::request::{RequestKind, RequestSpec};
 use holdpoint::task::status::TaskStatus;
@@ -45,6 +45,7 @@ use crate::support::fake_tool::FakeTool;
 use crate::support::test_app::{VARIABLES, refunds};
 use crate::support::until;
 
+pub use self::readings::tool_results;
 pub use self::steps::{
     alice_decides, alice_is_refused, alice_writes, decides, message, superseding,
 };
@@ -432,13 +433,9 @@ pub fn person(user: &str) -> Caller {
 }
 
 pub fn outcomes(journal: &Journal) -> Vec<Outcome> {
-    let results = journal.items.iter().filter_map(|item| {
-        let Fact::ToolResult(result) = &item.fact else {
-            return None;
-        };
-        Some(result.outcome)
-    });
-    results.collect()
+    tool_results(&journal.items)
+        .map(|result| result.outcome)
+        .collect()
 }
 
 pub fn rejects(then: Then) -> DecisionInput {

@@ -9,6 +9,7 @@ use holdpoint::task::item::{Fact, Item};
 use holdpoint::task::tool_spec::Effect;
 use holdpoint::task::verdict::Verdict;
 
+use super::engine_harness::tool_results;
 use crate::store::store_fixture::StoreFixture;
 
 /// Checks the journal of an ended task.
@@ -37,10 +38,8 @@ pub async fn inbox_has_the_open_requests(fixture: &StoreFixture) {
 
 pub fn every_call_has_one_result(journal: &[Item]) {
     let mut results: BTreeMap<CallId, u32> = BTreeMap::new();
-    for item in journal {
-        if let Fact::ToolResult(result) = &item.fact {
-            *results.entry(result.tool_call_id).or_default() += 1;
-        }
+    for result in tool_results(journal) {
+        *results.entry(result.tool_call_id).or_default() += 1;
     }
     for item in journal {
         if let Fact::AssistantMessage(turn) = &item.fact {

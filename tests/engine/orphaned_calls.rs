@@ -26,7 +26,9 @@ use macro_rules_attribute::apply;
 use serde_json::Value;
 
 use self::past_calls::{PastCall, asks, history, large, lookup, refund};
-use super::engine_harness::{EngineHarness, alice_decides, drive, outcomes, turn, whole};
+use super::engine_harness::{
+    EngineHarness, alice_decides, drive, outcomes, tool_results, turn, whole,
+};
 use super::invariants::check_ended;
 use crate::store::store_fixture::{StoreFixture, both, fresh, new_task, request_spec};
 
@@ -167,12 +169,9 @@ impl OrphanHarness {
             well_formed(&prompt.messages);
         }
         let result = |call: &&PastCall| {
-            journal.items.iter().find_map(|item| {
-                let Fact::ToolResult(result) = &item.fact else {
-                    return None;
-                };
-                (result.tool_call_id == call.id).then_some(result.outcome)
-            })
+            tool_results(&journal.items)
+                .find(|result| result.tool_call_id == call.id)
+                .map(|result| result.outcome)
         };
         calls.iter().map(result).collect()
     }

@@ -3,7 +3,7 @@
 
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::id::{RequestId, TaskId};
-use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::item::Outcome;
 use holdpoint::task::progress::Progress;
 use holdpoint::task::request::{RequestKind, RequestSpec};
 use holdpoint::task::status::TaskStatus;
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::engine_harness::{
     EngineHarness, alice, alice_decides, alice_writes, message, outcomes, rejects, superseding,
-    turn, whole,
+    tool_results, turn, whole,
 };
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::postgres::run;
@@ -152,14 +152,7 @@ async fn rejected_call_after_a_restore_is_not_reported_as_not_run(fixture: Store
     mark_restored(&harness).await;
     alice_decides(&harness.engine(0), request, rejects(Then::Continue)).await;
     let items = harness.journal(task).await.items;
-    let result = items.iter().find_map(|item| {
-        if let Fact::ToolResult(result) = &item.fact {
-            Some(result)
-        } else {
-            None
-        }
-    });
-    let result = result.unwrap();
+    let result = tool_results(&items).next().unwrap();
     assert_eq!(result.outcome, Outcome::Rejected);
     assert!(
         result.content.contains("not known") && !result.content.contains("was not run"),

@@ -23,7 +23,9 @@ use macro_rules_attribute::apply;
 use serde_json::json;
 
 use super::call_decisions::{each, respond};
-use super::engine_harness::{EngineHarness, alice, alice_writes, fills, go, message, turn, whole};
+use super::engine_harness::{
+    EngineHarness, alice, alice_writes, fills, go, message, tool_results, turn, whole,
+};
 use super::takeover::{Drop, drive_and_drop};
 use super::trees::harness::{Shape, one_large, said};
 use super::two_replicas::Pair;
@@ -227,10 +229,8 @@ async fn questions(fixture: StoreFixture, questions: usize, deciders: usize) {
     for task in tasks {
         let journal = pair.checked_journal(task).await;
         stored += answers(&journal.items);
-        for item in &journal.items {
-            if let Fact::ToolResult(result) = &item.fact {
-                *told.entry(result.outcome.as_str()).or_default() += 1;
-            }
+        for result in tool_results(&journal.items) {
+            *told.entry(result.outcome.as_str()).or_default() += 1;
         }
     }
     let asked = pair.harness.prompt_count();

@@ -1,6 +1,7 @@
 //! What the tests of the engine read of a task.
 
 use holdpoint::task::id::{RequestId, TaskId};
+use holdpoint::task::item::{Fact, Item, ToolResult};
 use holdpoint::task::request::RequestKind;
 
 use super::EngineHarness;
@@ -31,4 +32,14 @@ impl EngineHarness {
     pub async fn claims_nothing(&self, max_running: usize) -> bool {
         self.engine(max_running).claim().await.unwrap().is_empty()
     }
+}
+
+/// Returns the results of calls in a journal, in the order of the journal.
+pub fn tool_results(journal: &[Item]) -> impl DoubleEndedIterator<Item = &ToolResult> {
+    journal.iter().filter_map(|item| {
+        let Fact::ToolResult(result) = &item.fact else {
+            return None;
+        };
+        Some(result)
+    })
 }

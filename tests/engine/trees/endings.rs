@@ -1,11 +1,6 @@
 //! Tests trees that end in other ways than by completing: they are canceled in part, superseded by
 //! the user's next message, damaged in the database, or their history is uncertain.
 
-#![expect(
-    clippy::wildcard_enum_match_arm,
-    reason = "an item of a new type says nothing here"
-)]
-
 use holdpoint::engine::{EngineParts, Refusal};
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::failure::FailureCode;
@@ -17,7 +12,7 @@ use macro_rules_attribute::apply;
 
 use super::super::damaged_journals::{CUT, GONE, damage};
 use super::super::engine_harness::{
-    EngineHarness, alice, alice_is_refused, alice_writes, rejects, superseding, whole,
+    EngineHarness, alice, alice_is_refused, alice_writes, rejects, superseding, tool_results, whole,
 };
 use super::super::two_replicas::{closed, place};
 use super::super::worker_steps::WorkerSteps as _;
@@ -61,11 +56,8 @@ const INTEGRITY: (TaskStatus, Option<FailureCode>) =
 async fn outcome_of(harness: &EngineHarness, parent: TaskId, child: TaskId) -> Outcome {
     let call = harness.row(child).await.parent.unwrap().1;
     let items = harness.journal(parent).await.items;
-    let result = items.iter().find_map(|item| match &item.fact {
-        Fact::ToolResult(result) if result.tool_call_id == call => Some(result.outcome),
-        _ => None,
-    });
-    result.unwrap()
+    let result = tool_results(&items).find(|result| result.tool_call_id == call);
+    result.unwrap().outcome
 }
 
 const DOUBT: &str = "update database_identity set doubted_at = (select max(updated_at) from agent_task) returning doubted_at";

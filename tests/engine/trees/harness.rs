@@ -2,11 +2,6 @@
 //! name. A [`TreeDriver`] drives a whole tree. It polls the drivers of the tree's tasks only when
 //! the test says so, and the test can drop the drivers at any moment.
 
-#![expect(
-    clippy::wildcard_enum_match_arm,
-    reason = "an item of a new type says nothing here"
-)]
-
 mod driver;
 
 use std::collections::BTreeMap;
@@ -27,7 +22,9 @@ use holdpoint::task::transcript::Message;
 use serde_json::{Value, json};
 
 use super::super::call_decisions::edit;
-use super::super::engine_harness::{EngineHarness, alice_decides, fills, rejects, turn, whole};
+use super::super::engine_harness::{
+    EngineHarness, alice_decides, fills, rejects, tool_results, turn, whole,
+};
 use super::super::invariants::check_ended;
 use crate::store::store_fixture::StoreFixture;
 
@@ -451,13 +448,7 @@ impl EngineHarness {
 /// Returns the result of the call that started this task, or `None` if the call has no result.
 pub fn handed_back(journals: &BTreeMap<TaskId, Journal>, child: TaskId) -> Option<&ToolResult> {
     let (parent, call) = journals[&child].row.parent.unwrap();
-    journals[&parent]
-        .items
-        .iter()
-        .find_map(|item| match &item.fact {
-            Fact::ToolResult(result) if result.tool_call_id == call => Some(result),
-            _ => None,
-        })
+    tool_results(&journals[&parent].items).find(|result| result.tool_call_id == call)
 }
 
 pub fn ended_as(journals: &BTreeMap<TaskId, Journal>, task: TaskId) -> Vec<Outcome> {

@@ -16,7 +16,7 @@ use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::status::TaskStatus;
 use macro_rules_attribute::apply;
 
-use super::super::engine_harness::{EngineHarness, outcomes};
+use super::super::engine_harness::{EngineHarness, outcomes, tool_results};
 use super::super::two_replicas::place;
 use super::harness::{
     LEAF, People, Shape, ended_as, hands_on, one_large, one_small, refund, said, speaks,
@@ -35,15 +35,9 @@ async fn limited(fixture: &StoreFixture, shape: Shape, limits: &str) -> (EngineH
 }
 
 async fn last_result(harness: &EngineHarness, task: TaskId) -> String {
-    let items = harness.journal(task).await.items.into_iter();
-    let mut results = items.filter_map(|item| {
-        if let Fact::ToolResult(result) = item.fact {
-            Some(result)
-        } else {
-            None
-        }
-    });
-    results.next_back().unwrap().content
+    let items = harness.journal(task).await.items;
+    let last = tool_results(&items).next_back().unwrap();
+    last.content.clone()
 }
 
 #[apply(both)]
@@ -141,14 +135,9 @@ async fn tree_stays_within_its_width_depth_and_size_limits(fixture: StoreFixture
             .iter()
             .filter(|outcome| **outcome == Outcome::Invalid)
             .count();
-        let text = refused.items.iter().find_map(|item| match &item.fact {
-            Fact::ToolResult(result) if result.outcome == Outcome::Invalid => {
-                Some(result.content.clone())
-            }
-            _ => None,
-        });
+        let result = tool_results(&refused.items).find(|result| result.outcome == Outcome::Invalid);
         let (name, number) = limit.split_once(": ").unwrap();
-        let text = text.unwrap();
+        let text = &result.unwrap().content;
         assert!(
             invalid == 1 && text.contains(name) && text.contains(number),
             "{limit}: {text}"
