@@ -24,9 +24,8 @@ const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":500}"#)];
 pub async fn damage(fixture: &StoreFixture, task: TaskId, what: &str, which: &str) {
     let id = fixture.literal(task.0);
     fixture
-        .numbers(&format!("{what} where task_id = {id} and {which}"))
-        .await
-        .unwrap();
+        .execute(&format!("{what} where task_id = {id} and {which}"))
+        .await;
 }
 
 pub const CUT: &str = "update agent_task_item set body = '{\"type\":\"user_mess'";
@@ -196,7 +195,7 @@ async fn result_in_hand_is_written_beside_an_unreadable_journal(fixture: StoreFi
     damage(&harness.fixture, task, CUT, "seq = 2").await;
     let id = harness.fixture.literal(task.0);
     let sql = format!("update agent_task set version = version + 1 where task_id = {id}");
-    harness.fixture.numbers(&sql).await.unwrap();
+    harness.fixture.execute(&sql).await;
     harness.tool.open();
     driver.await.unwrap();
     let late = format!(

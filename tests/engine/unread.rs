@@ -39,7 +39,7 @@ async fn died(harness: &EngineHarness, task: TaskId, deaths: i32) {
     let sql = format!(
         "{listed}update agent_task set fruitless = {deaths}, phase = 'queued' where task_id = {id}"
     );
-    harness.fixture.numbers(&sql).await.unwrap();
+    harness.fixture.execute(&sql).await;
 }
 
 /// Returns the task's status and its failure code from its row. Asserts that the task counts as

@@ -290,9 +290,8 @@ async fn released_task_is_claimed_at_once(fixture: StoreFixture) {
     assert_eq!(claim(&fixture.store, "me", 1).await, [id]);
     if fixture.is_postgres() {
         fixture
-            .numbers("delete from claimable_task returning due_at")
-            .await
-            .unwrap();
+            .execute("delete from claimable_task returning due_at")
+            .await;
     }
     assert_eq!(fixture.store.release("me", &[id]).await.unwrap(), [id]);
     assert_eq!(claim(&fixture.store, "other", 1).await, [id]);
@@ -327,9 +326,8 @@ async fn task_that_an_older_replica_queued_is_claimed_after_an_upgrade() {
     let (left, parked) = (fixture.task().await, fixture.task().await);
     lease(&fixture, parked, LeaseChange::Park { wake_in: None }).await;
     fixture
-        .numbers("delete from claimable_task returning due_at")
-        .await
-        .unwrap();
+        .execute("delete from claimable_task returning due_at")
+        .await;
     assert!(claim(&fixture.store, "me", 9).await.is_empty());
     let mut cursor = UpgradeCursor::default();
     assert!(!fixture.store.upgrade(&mut cursor).await.unwrap());
@@ -341,12 +339,12 @@ async fn task_that_an_older_replica_queued_earlier_than_its_row_says_is_claimed_
     let fixture = StoreFixture::postgres().await;
     let id = fixture.task().await;
     let late = "update claimable_task set due_at = due_at + 3600000000000000 returning due_at";
-    fixture.numbers(late).await.unwrap();
+    fixture.execute(late).await;
     assert!(claim(&fixture.store, "me", 9).await.is_empty());
     let over = "update _sqlx_migrations set installed_on = installed_on - interval '2 days' returning 1::bigint";
     let now = "update _sqlx_migrations set installed_on = now() returning 1::bigint";
     for (installed, expected) in [(over, vec![]), (now, vec![id])] {
-        fixture.numbers(installed).await.unwrap();
+        fixture.execute(installed).await;
         let mut cursor = UpgradeCursor::default();
         fixture.store.upgrade(&mut cursor).await.unwrap();
         assert_eq!(claim(&fixture.store, "me", 9).await, expected);

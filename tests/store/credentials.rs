@@ -378,13 +378,13 @@ async fn credential_rows_renamed_swapped_or_moved_do_not_open(fixture: StoreFixt
             (format!("update credential set sealed = (select o.sealed from credential o where o.name = 'jira'
                 and o.task_id = {first}) where name = 'jira'"), 3),
         ] {
-            fixture.numbers("delete from credential").await.unwrap();
+            fixture.execute("delete from credential").await;
             let (one, two) = (fixture.task().await, fixture.task().await);
             for task in [one, two] {
                 let credentials = vec![given(task, "jira", PLAIN), given(task, "mail", PLAIN)];
                 fixture.write(giving(&fixture, task, credentials).await).await.unwrap();
             }
-            fixture.numbers(&damage).await.unwrap();
+            fixture.execute(&damage).await;
             let found: Vec<_> = fixture.store.credentials(&[one, two]).await.unwrap().iter().map(opened).collect();
             assert_eq!(found.len(), 4);
             assert_eq!(found.iter().filter(|opened| opened.is_ok()).count(), left, "{damage}");

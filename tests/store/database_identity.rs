@@ -96,11 +96,10 @@ async fn restore_with_a_clock_that_is_behind_covers_every_item(fixture: StoreFix
         .number("select max(updated_at) + 3600000000 from agent_task")
         .await;
     fixture
-        .numbers(&format!(
+        .execute(&format!(
             "update agent_task set updated_at = {ahead} returning updated_at"
         ))
-        .await
-        .unwrap();
+        .await;
     fixture.store.close().await;
     let store = again(&fixture, true).await;
     assert_eq!(

@@ -133,9 +133,8 @@ async fn newer_standing_decisions_that_cannot_cover_a_call_do_not_hide_an_older(
         given(&fixture, 1).await;
     }
     fixture
-        .numbers("update standing_grant set used = uses where uses = 1")
-        .await
-        .unwrap();
+        .execute("update standing_grant set used = uses where uses = 1")
+        .await;
     assert_eq!(covering(&fixture, &call()).await, [live]);
     assert_eq!(
         covering(
@@ -149,9 +148,8 @@ async fn newer_standing_decisions_that_cannot_cover_a_call_do_not_hide_an_older(
         [task_scoped, live]
     );
     fixture
-        .numbers("update standing_grant set used = uses")
-        .await
-        .unwrap();
+        .execute("update standing_grant set used = uses")
+        .await;
     assert_eq!(covering(&fixture, &call()).await, []);
     assert_eq!(
         covering(

@@ -139,7 +139,7 @@ async fn schema_of_another_age(fixture: StoreFixture) {
     let newer =
         "insert into _sqlx_migrations (version, description, success, checksum, execution_time)
         values (9999, 'from the future', true, '', 0)";
-    fixture.numbers(newer).await.unwrap();
+    fixture.execute(newer).await;
     for settings in [&settings, &fixture.settings] {
         let refused = open(settings).await.unwrap_err();
         assert!(
@@ -147,10 +147,7 @@ async fn schema_of_another_age(fixture: StoreFixture) {
             "{refused:?}"
         );
     }
-    fixture
-        .numbers("delete from _sqlx_migrations")
-        .await
-        .unwrap();
+    fixture.execute("delete from _sqlx_migrations").await;
     let refused = open(&settings).await.unwrap_err();
     assert!(
         matches!(refused, OpenError::Older { found: 0, known } if known == newest()),
@@ -195,7 +192,7 @@ async fn migration_that_fails_on_sqlite_undoes_the_migrations_before_it() {
         "drop index delivery_recipient",
         "delete from _sqlx_migrations where version >= 25",
     ] {
-        fixture.numbers(undo).await.unwrap();
+        fixture.execute(undo).await;
     }
     let refused = open(&fixture.settings).await.unwrap_err();
     assert!(matches!(refused, OpenError::Migration(_)), "{refused:?}");

@@ -168,6 +168,11 @@ impl StoreFixture {
         })?)
     }
 
+    /// Runs a statement on a connection of its own.
+    pub async fn execute(&self, sql: &str) {
+        self.numbers(sql).await.unwrap();
+    }
+
     /// Opens a new connection to Postgres.
     pub async fn connection(&self) -> PgConnection {
         let url = self.settings.url.reveal();
@@ -219,7 +224,7 @@ impl StoreFixture {
         if self.is_postgres() {
             let sql = "update claimable_task c set alone = true from agent_task t
                 where t.task_id = c.task_id and t.fruitless >= 2 returning c.due_at";
-            self.numbers(sql).await.unwrap();
+            self.execute(sql).await;
         }
         changed.len()
     }

@@ -21,7 +21,7 @@ async fn rewrite(fixture: &StoreFixture, task: TaskId, kind: &str, from: &str, t
         quoted(from),
         quoted(to)
     );
-    fixture.numbers(&sql).await.unwrap();
+    fixture.execute(&sql).await;
 }
 
 /// Returns pairs: a member of the call's JSON, and the same member with one flipped bit. The bit is
@@ -136,7 +136,7 @@ async fn agent_version_that_differs_from_its_digest_drives_nothing(fixture: Stor
         "update agent_version set definition = replace(definition, 'You handle refunds.', 'You give it away.')",
         "delete from agent_version",
     ] {
-        harness.fixture.numbers(damage).await.unwrap();
+        harness.fixture.execute(damage).await;
         if harness.status(task).await == TaskStatus::Running {
             run(&harness, task).await;
         } else {

@@ -20,7 +20,7 @@ async fn tampered(harness: &EngineHarness, task: TaskId, of: &str, from: &str, t
     let sql = format!(
         "update agent_task_item set body = replace(body, '{from}', '{to}') where type = '{of}' and task_id = {id}"
     );
-    harness.fixture.numbers(&sql).await.unwrap();
+    harness.fixture.execute(&sql).await;
 }
 
 async fn is_damaged(harness: &EngineHarness, task: TaskId) {

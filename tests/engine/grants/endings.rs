@@ -60,7 +60,7 @@ async fn standing_decision_ends_with_its_time_its_rule_its_tool_and_a_restored_h
         harness.fixture.forward(Duration::from_mins(later));
         if doubted {
             let doubt = "update database_identity set doubted_at = (select max(updated_at) from agent_task) returning doubted_at";
-            harness.fixture.numbers(doubt).await.unwrap();
+            harness.fixture.execute(doubt).await;
             harness.fixture.forward(Duration::from_secs(1));
         }
         let second = harness.stopped().await;

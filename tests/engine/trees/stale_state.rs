@@ -398,18 +398,16 @@ async fn task_only_a_newer_replica_can_read_does_not_go_on_under_a_canceled_root
     };
     harness
         .fixture
-        .numbers(&swap("user_message", "newer_message"))
-        .await
-        .unwrap();
+        .execute(&swap("user_message", "newer_message"))
+        .await;
     let old = EngineHarness::like(&parts, 0);
     old.cancel(&alice(), root, None).await.unwrap();
     // The item gets its readable type back. So the engines below act as the newer version, which
     // can read the item.
     harness
         .fixture
-        .numbers(&swap("newer_message", "user_message"))
-        .await
-        .unwrap();
+        .execute(&swap("newer_message", "user_message"))
+        .await;
     let newer = EngineHarness::like(&parts, 0);
     for request in harness.asked_by_tree(root).await {
         let _ = newer
