@@ -10,6 +10,7 @@ use holdpoint::store::{
     Attempt, ClaimedDelivery, DeliveryFilter, DeliveryRow, DeliveryState, NextState,
 };
 use macro_rules_attribute::apply;
+use uuid::Uuid;
 
 use super::notices::{deliveries, notices, want};
 use super::store_fixture::{StoreFixture, both, finance};
@@ -73,6 +74,14 @@ async fn record(fixture: &StoreFixture, claimed: &ClaimedDelivery, next: NextSta
         .record_attempt(vec![claimed.id], claimed.lease_until, &attempt(next))
         .await;
     recorded.unwrap() == [claimed.id]
+}
+
+/// Makes waiting deliveries of the entry due, except these. Returns the number of changed
+/// deliveries.
+async fn pull(fixture: &StoreFixture, target: &str, except: &[Uuid]) -> usize {
+    let store = &fixture.store;
+    let pulled = store.make_waiting_deliveries_due(target, except.to_vec());
+    pulled.await.unwrap()
 }
 
 /// Records a failed first attempt at each of the two deliveries. Both deliveries are due again at
@@ -171,21 +180,8 @@ async fn pull_makes_failed_deliveries_of_the_entry_due_and_no_others(fixture: St
     for one in [first, second] {
         record(&fixture, one, NextState::Again(HOUR)).await;
     }
-    let store = &fixture.store;
-    assert_eq!(
-        store
-            .make_waiting_deliveries_due("other", Vec::new())
-            .await
-            .unwrap(),
-        0
-    );
-    assert_eq!(
-        store
-            .make_waiting_deliveries_due("backend", vec![second.id])
-            .await
-            .unwrap(),
-        1
-    );
+    assert_eq!(pull(&fixture, "other", &[]).await, 0);
+    assert_eq!(pull(&fixture, "backend", &[second.id]).await, 1);
     let pulled = &claim(&fixture, 4).await[0];
     assert_eq!((pulled.id, pulled.came_early), (first.id, true));
     // The next attempt follows the schedule. `came_early` is still true, because the delivery
@@ -193,13 +189,7 @@ async fn pull_makes_failed_deliveries_of_the_entry_due_and_no_others(fixture: St
     assert!(record(&fixture, pulled, NextState::Again(Duration::ZERO)).await);
     let later = &claim(&fixture, 4).await[0];
     assert_eq!((later.id, later.came_early), (first.id, true));
-    assert_eq!(
-        store
-            .make_waiting_deliveries_due("backend", Vec::new())
-            .await
-            .unwrap(),
-        1
-    );
+    assert_eq!(pull(&fixture, "backend", &[]).await, 1);
     assert_eq!(claim(&fixture, 4).await[0].id, second.id);
 }
 
@@ -228,14 +218,7 @@ async fn pull_leaves_a_delivery_that_has_failed_once_to_its_first_wait(fixture: 
     for one in [first, second] {
         record(&fixture, one, NextState::Again(HOUR)).await;
     }
-    assert_eq!(
-        fixture
-            .store
-            .make_waiting_deliveries_due("backend", Vec::new())
-            .await
-            .unwrap(),
-        0
-    );
+    assert_eq!(pull(&fixture, "backend", &[]).await, 0);
     assert_eq!(claim(&fixture, 4).await, []);
     fixture.forward(HOUR + SECOND);
     assert_eq!(claim(&fixture, 4).await.len(), 2);
@@ -265,20 +248,11 @@ async fn pull_makes_no_delivery_due_before_the_wait_that_its_receiver_asked_for(
         );
     }
     assert_eq!(
-        store
-            .make_waiting_deliveries_due("backend", Vec::new())
-            .await
-            .unwrap(),
+        pull(&fixture, "backend", &[]).await,
         1,
         "the second has an hour to go"
     );
-    assert_eq!(
-        store
-            .make_waiting_deliveries_due("backend", Vec::new())
-            .await
-            .unwrap(),
-        0
-    );
+    assert_eq!(pull(&fixture, "backend", &[]).await, 0);
     fixture.forward(seconds_before(HOUR, 30));
     assert_eq!(claim(&fixture, 4).await, []);
     fixture.forward(60 * SECOND);
