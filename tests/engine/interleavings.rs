@@ -23,7 +23,7 @@ use holdpoint::world::{Clock, SystemClock};
 use macro_rules_attribute::apply;
 
 use super::engine_harness::{
-    EngineHarness, alice, alice_writes, drive, go, message, outcomes, spawn, turn,
+    EngineHarness, alice, alice_writes, drive, go, message, outcomes, spawn,
 };
 use super::invariants::{check, check_ended};
 use super::stored_prompts::answers;
@@ -299,11 +299,7 @@ async fn late_result_of_a_canceled_turn_does_not_disturb_the_next_turn(fixture: 
             "  - { name: notes, tools: [note], decide: allow }\n  - { name: small,",
         )
     });
-    harness.script(|asked| match asked {
-        1 => Ok(turn(&[("refund", r#"{"order":1,"amount":5}"#)])),
-        2 => Ok(turn(&[("note", "{}")])),
-        _ => Ok(turn(&[])),
-    });
+    harness.script_turns(&[SMALL, &[("note", "{}")]]);
     let engine = harness.engine(8);
     for round in 0..40 {
         harness.tool.close();

@@ -14,13 +14,15 @@ use macro_rules_attribute::apply;
 use super::call_decisions::{each, edit, question};
 use super::edits::TWO;
 use super::engine_harness::{
-    EngineHarness, alice, alice_decides, alice_writes, go, message, person, rejects, superseding,
-    turn, whole,
+    Calls, EngineHarness, alice, alice_decides, alice_writes, go, message, person, rejects,
+    superseding, turn, whole,
 };
 use crate::store::store_fixture::{StoreFixture, both};
 
 /// A refund that a rule allows.
 const SMALL: (&str, &str) = ("refund", r#"{"order":1,"amount":5}"#);
+/// A refund that a rule holds.
+const LARGE: (&str, &str) = ("refund", r#"{"order":1,"amount":120}"#);
 
 /// Returns a harness with an agent that pays back a small sum in each of its first `turns` turns.
 /// The tool answers with `status` until the test changes the tool's answer.
@@ -84,11 +86,7 @@ async fn tool_that_failed_with_5xx_is_held_until_one_call_of_it_is_approved(fixt
 #[apply(both)]
 async fn call_that_a_rule_holds_says_also_why_its_tool_is_in_quarantine(fixture: StoreFixture) {
     let harness = harness(fixture, 2, 500).await;
-    harness.script(|asked| match asked {
-        1 => Ok(turn(&[SMALL])),
-        2 => Ok(turn(&[("refund", r#"{"order":1,"amount":120}"#)])),
-        _ => Ok(turn(&[])),
-    });
+    harness.script_turns(&[&[SMALL], &[LARGE]]);
     let task = harness.stopped().await;
     is_held(&harness, task, 1).await;
     let reason = reason(&harness, task).await;
@@ -105,11 +103,7 @@ async fn edit_that_approves_nothing_keeps_the_judgement_with_the_reason_of_the_q
 ) {
     let mut harness = harness(fixture, 2, 500).await;
     harness.replace("{ owner: true }", TWO);
-    harness.script(|asked| match asked {
-        1 => Ok(turn(&[SMALL])),
-        2 => Ok(turn(&[("refund", r#"{"order":1,"amount":120}"#)])),
-        _ => Ok(turn(&[])),
-    });
+    harness.script_turns(&[&[SMALL], &[LARGE]]);
     let task = harness.stopped().await;
     is_held(&harness, task, 1).await;
     let (request, call) = question(&harness, task).await;
@@ -149,13 +143,8 @@ async fn tool_that_failed_with_4xx_or_is_repeatable_is_not_quarantined(fixture: 
     assert_eq!(harness.status(task).await, TaskStatus::Completed);
     assert_eq!(harness.executions(task, "/refund"), 3);
     harness.tool.answers(500, "");
-    harness.script(|asked| {
-        Ok(turn(if asked <= 2 {
-            &[("tag", r#"{"text":"paid"}"#)]
-        } else {
-            &[]
-        }))
-    });
+    let tag: Calls = &[("tag", r#"{"text":"paid"}"#)];
+    harness.script(move |asked| Ok(turn(if asked <= 2 { tag } else { &[] })));
     let task = harness.stopped().await;
     assert_eq!(harness.status(task).await, TaskStatus::Completed);
     assert_eq!(harness.executions(task, "/tag"), 2);
@@ -216,13 +205,8 @@ async fn quarantine_outlives_a_cancel_and_a_message(fixture: StoreFixture) {
     )
     .await;
     // The call that was just rejected stays rejected, so the model proposes a different call.
-    harness.script(|asked| {
-        Ok(turn(if asked <= 4 {
-            &[("refund", r#"{"order":1,"amount":6}"#)]
-        } else {
-            &[]
-        }))
-    });
+    let other: Calls = &[("refund", r#"{"order":1,"amount":6}"#)];
+    harness.script(move |asked| Ok(turn(if asked <= 4 { other } else { &[] })));
     harness.run().await;
     assert_eq!(harness.status(task).await, TaskStatus::Completed);
     assert_eq!(harness.executions(task, "/refund"), 2);

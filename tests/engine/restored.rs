@@ -164,13 +164,7 @@ async fn rejected_call_after_a_restore_is_not_reported_as_not_run(fixture: Store
 #[apply(both)]
 async fn once_call_after_a_restore_is_held_until_the_users_next_message(fixture: StoreFixture) {
     let harness = EngineHarness::new(fixture, &[]).await;
-    harness.script(|asked| {
-        Ok(turn(match asked {
-            1 => LOOKUP,
-            2 | 3 => SMALL,
-            _ => &[],
-        }))
-    });
+    harness.script_turns(&[LOOKUP, SMALL, SMALL]);
     let task = harness.queued().await;
     mark_restored(&harness).await;
     harness.run().await;
