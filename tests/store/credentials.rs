@@ -6,7 +6,7 @@ use std::time::Duration;
 use holdpoint::secret::Secret;
 use holdpoint::secret::seal::{SealError, Sealed, Sealer};
 use holdpoint::store::CommitError;
-use holdpoint::task::change::{Counters, Guard, LeaseChange, TaskChange};
+use holdpoint::task::change::{Committed, Counters, Guard, LeaseChange, TaskChange};
 use holdpoint::task::credential::{CredentialRow, SealedCredential, credential_associated_data};
 use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::status::TaskStatus;
@@ -63,6 +63,16 @@ async fn giving(
     }
 }
 
+/// Commits an item of the task with these credentials.
+async fn give(
+    fixture: &StoreFixture,
+    task: TaskId,
+    credentials: Vec<SealedCredential>,
+) -> Committed {
+    let change = giving(fixture, task, credentials).await;
+    fixture.write(change).await.unwrap()
+}
+
 async fn ending(fixture: &StoreFixture, task: TaskId, end: TaskStatus) -> TaskChange {
     let counters = Counters {
         busy: -1,
@@ -93,11 +103,7 @@ const COUNT: &str = "select count(*) from credential";
 async fn credential_is_written_with_its_change_and_opens_only_for_its_task(fixture: StoreFixture) {
     let (task, other) = (fixture.task().await, fixture.task().await);
     let credential = given(task, "jira", PLAIN);
-    let at = fixture
-        .write(giving(&fixture, task, vec![credential.clone()]).await)
-        .await
-        .unwrap()
-        .at;
+    let at = give(&fixture, task, vec![credential.clone()]).await.at;
     let rows = fixture.store.credentials(&[task]).await.unwrap();
     let expected = CredentialRow {
         task_id: task,
@@ -128,10 +134,7 @@ async fn stale_change_writes_no_credential_and_removes_none(fixture: StoreFixtur
     let task = fixture.task().await;
     let stale = giving(&fixture, task, vec![given(task, "jira", PLAIN)]).await;
     let stale_end = ending(&fixture, task, TaskStatus::Completed).await;
-    fixture
-        .write(giving(&fixture, task, vec![given(task, "mail", PLAIN)]).await)
-        .await
-        .unwrap();
+    give(&fixture, task, vec![given(task, "mail", PLAIN)]).await;
     assert_eq!(fixture.write(stale).await, Err(CommitError::Stale));
     assert_eq!(fixture.write(stale_end).await, Err(CommitError::Stale));
     assert_eq!(names(&fixture, &[task]).await, ["mail"]);
@@ -166,16 +169,10 @@ async fn latest_credential_replaces_the_one_before(fixture: StoreFixture) {
         expires_in: Some(Duration::from_hours(1)),
         ..given(task, "jira", b"first")
     };
-    fixture
-        .write(giving(&fixture, task, vec![first, given(task, "mail", PLAIN)]).await)
-        .await
-        .unwrap();
+    give(&fixture, task, vec![first, given(task, "mail", PLAIN)]).await;
     let latest = given(task, "jira", b"latest");
     let two = vec![given(task, "jira", b"second"), latest.clone()];
-    fixture
-        .write(giving(&fixture, task, two).await)
-        .await
-        .unwrap();
+    give(&fixture, task, two).await;
     let rows = fixture.store.credentials(&[task]).await.unwrap();
     assert_eq!(
         rows.iter().map(|row| row.name.as_str()).collect::<Vec<_>>(),
@@ -212,10 +209,7 @@ async fn credentials_of_a_task_and_its_ancestors_are_read_at_once(fixture: Store
 #[apply(both)]
 async fn ended_task_loses_its_credentials_in_the_same_commit(fixture: StoreFixture) {
     let bystander = fixture.task().await;
-    fixture
-        .write(giving(&fixture, bystander, vec![given(bystander, "jira", PLAIN)]).await)
-        .await
-        .unwrap();
+    give(&fixture, bystander, vec![given(bystander, "jira", PLAIN)]).await;
     for end in [
         TaskStatus::Completed,
         TaskStatus::Failed,
@@ -223,10 +217,7 @@ async fn ended_task_loses_its_credentials_in_the_same_commit(fixture: StoreFixtu
     ] {
         let task = fixture.task().await;
         let credentials = vec![given(task, "jira", PLAIN), given(task, "mail", PLAIN)];
-        fixture
-            .write(giving(&fixture, task, credentials).await)
-            .await
-            .unwrap();
+        give(&fixture, task, credentials).await;
         assert_eq!(fixture.number(COUNT).await, 3);
         let mut last = ending(&fixture, task, end).await;
         // A credential given in the change that ends its task is not kept.
@@ -282,10 +273,7 @@ async fn simultaneous_task_ends_remove_only_their_own_credentials(fixture: Store
     let mut tasks = Vec::new();
     for _ in 0..12 {
         let task = fixture.task().await;
-        fixture
-            .write(giving(&fixture, task, vec![given(task, "jira", PLAIN)]).await)
-            .await
-            .unwrap();
+        give(&fixture, task, vec![given(task, "jira", PLAIN)]).await;
         tasks.push(task);
     }
     let mut changes = Vec::new();
@@ -338,18 +326,13 @@ async fn credential_expires_by_the_databases_clock_and_is_removed_later(fixture:
         expires_in: Some(Duration::MAX),
         ..given(task, "crm", PLAIN)
     };
-    let at = fixture
-        .write(
-            giving(
-                &fixture,
-                task,
-                vec![short, endless, given(task, "mail", PLAIN)],
-            )
-            .await,
-        )
-        .await
-        .unwrap()
-        .at;
+    let at = give(
+        &fixture,
+        task,
+        vec![short, endless, given(task, "mail", PLAIN)],
+    )
+    .await
+    .at;
     let rows = fixture.store.credentials(&[task]).await.unwrap();
     assert_eq!(rows[1].name, "jira");
     assert_eq!(rows[1].expires_at.unwrap().0 - at.0, 3_600_000_000);
@@ -382,7 +365,7 @@ async fn credential_rows_renamed_swapped_or_moved_do_not_open(fixture: StoreFixt
             let (one, two) = (fixture.task().await, fixture.task().await);
             for task in [one, two] {
                 let credentials = vec![given(task, "jira", PLAIN), given(task, "mail", PLAIN)];
-                fixture.write(giving(&fixture, task, credentials).await).await.unwrap();
+                give(&fixture, task, credentials).await;
             }
             fixture.execute(&damage).await;
             let found: Vec<_> = fixture.store.credentials(&[one, two]).await.unwrap().iter().map(opened).collect();
@@ -395,10 +378,7 @@ async fn credential_rows_renamed_swapped_or_moved_do_not_open(fixture: StoreFixt
 #[apply(both)]
 async fn database_never_holds_a_filled_in_value(fixture: StoreFixture) {
     let task = fixture.task().await;
-    fixture
-        .write(giving(&fixture, task, vec![given(task, "jira", PLAIN)]).await)
-        .await
-        .unwrap();
+    give(&fixture, task, vec![given(task, "jira", PLAIN)]).await;
     let whole = raw(&fixture).await;
     assert!(has(&whole, b"jira"), "text that is not secret is found");
     for encoded in ["hunter2", "aHVudGVy", "68756e74657232"] {
