@@ -184,7 +184,7 @@ impl Progress {
         // After an edit that does not let the call run, the edited call still needs an approval.
         let is_decided = may_run || answer.action != Action::Edit;
         if is_decided && kind.properties().lifts_quarantine {
-            self.quarantine.lift(&name);
+            self.shared.quarantine.lift(&name);
         }
     }
 
@@ -227,10 +227,10 @@ impl Progress {
         let text = text.to_owned();
         if answer.action == Action::Reject {
             let reason = decision.reason_about(id).map(str::to_owned);
-            self.rejections.add(id, &name, &text, reason);
+            self.shared.rejections.add(id, &name, &text, reason);
         }
         if matches!(phase, Phase::Approved(_)) {
-            self.rejections.remove_equal(&name, &text);
+            self.shared.rejections.remove_equal(&name, &text);
         }
     }
 

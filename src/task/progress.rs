@@ -8,15 +8,15 @@ use std::time::Duration;
 use super::call_state::{AttemptStart, CallState, OUTCOME_UNKNOWN_TEXT, Phase};
 use super::decision::{Action, Decision, Then, Vote};
 use super::grant::{GrantScope, GrantUse};
-use super::id::{CallId, GrantId, RequestId, TaskId};
+use super::id::{CallId, RequestId, TaskId};
 use super::item::{Fact, Item, Outcome, ToolResult, Turn};
-use super::quarantine::Quarantine;
-use super::rejections::{REPEATED_TEXT, RejectedCall, RejectedCalls};
+use super::rejections::{REPEATED_TEXT, RejectedCall};
 use super::request::RequestSpec;
 use super::status::TaskStatus;
 use super::text::as_sentence;
 use super::time::Time;
 use super::tool_spec::{Effect, ToolKind};
+use super::tree::SharedProgress;
 use super::verdict::{Judgement, Verdict};
 
 /// An open request with the answers so far.
@@ -75,14 +75,8 @@ pub struct Progress {
     pub running_since: Option<Time>,
     /// The owner's groups, as of the last user message.
     pub groups: Vec<String>,
-    /// The tools whose calls need a person's decision, whatever the rules say (see
-    /// `quarantine.rs`).
-    pub quarantine: Quarantine,
-    /// Calls rejected since the last user message.
-    pub rejections: RejectedCalls,
-    /// Standing decisions that people gave for this tree since the last user message. A standing
-    /// decision from the uncertain history (see `uncertain_seq`) is not among them.
-    pub grants: Vec<GrantId>,
+    /// The state that all tasks of the tree share.
+    pub shared: SharedProgress,
     /// Whether a person provided a credential since the task last ended.
     pub has_credential: bool,
     /// Number of calls that were refused because they repeat a rejected call, counted from the last
@@ -92,8 +86,6 @@ pub struct Progress {
     /// there is no such item. The restore or the promotion may have lost the items that followed
     /// this item. The uncertain history is this item and all items before it.
     pub uncertain_seq: i64,
-    /// Whether the last user message belongs to the uncertain history.
-    pub message_uncertain: bool,
     /// Whether this is a sub-agent's task, whose messages come from its parent and not from the
     /// user.
     pub is_sub_agent: bool,
@@ -145,7 +137,7 @@ impl Progress {
 
     /// Applies the journal's next item.
     pub fn apply(&mut self, item: &Item) {
-        self.quarantine.apply(item, &self.calls);
+        self.shared.quarantine.apply(item, &self.calls);
         match &item.fact {
             Fact::TaskStatus { status, .. } => self.apply_status(*status, item.at),
             Fact::UserMessage { groups, .. } => self.apply_user_message(groups, item),
@@ -219,7 +211,8 @@ impl Progress {
     fn apply_grants(&mut self, decision: &Decision, is_certain: bool) {
         let grants = decision.grants().into_iter();
         let grants = grants.filter(|grant| is_certain && grant.scope == GrantScope::Task);
-        self.grants.extend(grants.map(|grant| grant.grant_id));
+        let ids = grants.map(|grant| grant.grant_id);
+        self.shared.grants.extend(ids);
     }
 
     fn apply_user_message(&mut self, groups: &[String], item: &Item) {
@@ -229,9 +222,9 @@ impl Progress {
             .iter_mut()
             .for_each(CallState::apply_user_message);
         if !self.is_sub_agent {
-            self.rejections.clear();
-            self.grants.clear();
-            self.message_uncertain = item.seq <= self.uncertain_seq;
+            self.shared.rejections.clear();
+            self.shared.grants.clear();
+            self.shared.message_uncertain = item.seq <= self.uncertain_seq;
             self.reset_limit_counts(item.at);
         }
     }
@@ -342,7 +335,7 @@ impl Progress {
     ) {
         let repeated = judgement
             .repeats
-            .map(|call| repeated_rejection_text(self.rejections.of_call(call), judgement));
+            .map(|call| repeated_rejection_text(self.shared.rejections.of_call(call), judgement));
         self.refused_repeats += u32::from(repeated.is_some());
         let Some(state) = self.call_mut(id) else {
             return;

@@ -12,15 +12,27 @@ use super::progress::Progress;
 use super::quarantine::Quarantine;
 use super::rejections::RejectedCalls;
 
+/// The state that all tasks of a tree share.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SharedProgress {
+    /// The tools whose calls need a person's decision, whatever the rules say (see
+    /// `quarantine.rs`).
+    pub quarantine: Quarantine,
+    /// Calls rejected since the last user message.
+    pub rejections: RejectedCalls,
+    /// Standing decisions that people gave for this tree since the last user message. A standing
+    /// decision from the uncertain history (see [`Progress::uncertain_seq`]) is not among them.
+    pub grants: Vec<GrantId>,
+    /// Whether the last user message belongs to the uncertain history.
+    pub message_uncertain: bool,
+}
+
 /// State of a tree after the events read so far.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TreeProgress {
     root: TaskId,
     tasks: BTreeMap<TaskId, Progress>,
-    rejections: RejectedCalls,
-    quarantine: Quarantine,
-    grants: Vec<GrantId>,
-    message_uncertain: bool,
+    shared: SharedProgress,
 }
 
 impl TreeProgress {
@@ -29,10 +41,7 @@ impl TreeProgress {
         Self {
             root,
             tasks: BTreeMap::new(),
-            rejections: RejectedCalls::default(),
-            quarantine: Quarantine::default(),
-            grants: Vec::new(),
-            message_uncertain: false,
+            shared: SharedProgress::default(),
         }
     }
 
@@ -47,15 +56,9 @@ impl TreeProgress {
         if uncertain {
             progress.uncertain_seq = item.seq;
         }
-        swap(&mut progress.rejections, &mut self.rejections);
-        swap(&mut progress.quarantine, &mut self.quarantine);
-        swap(&mut progress.grants, &mut self.grants);
-        progress.message_uncertain = self.message_uncertain;
+        swap(&mut progress.shared, &mut self.shared);
         progress.apply(item);
-        self.message_uncertain = progress.message_uncertain;
-        swap(&mut progress.rejections, &mut self.rejections);
-        swap(&mut progress.quarantine, &mut self.quarantine);
-        swap(&mut progress.grants, &mut self.grants);
+        swap(&mut progress.shared, &mut self.shared);
         if is_root && matches!(item.fact, Fact::UserMessage { .. }) {
             self.tasks
                 .values_mut()
@@ -68,12 +71,8 @@ impl TreeProgress {
     #[must_use]
     pub(crate) fn progress(&self, task: TaskId) -> Option<Progress> {
         let own = self.tasks.get(&task)?.clone();
-        let (rejections, quarantine) = (self.rejections.clone(), self.quarantine.clone());
         Some(Progress {
-            rejections,
-            quarantine,
-            grants: self.grants.clone(),
-            message_uncertain: self.message_uncertain,
+            shared: self.shared.clone(),
             ..own
         })
     }

@@ -244,7 +244,7 @@ impl Decider<'_> {
         let (is_approved, new_judgement) = self
             .judgement_after_edit(session, &open.spec, request, &now)
             .map_err(refused)?;
-        let quarantine = session.own.progress.quarantine.reason(name);
+        let quarantine = session.own.progress.shared.quarantine.reason(name);
         // At a gate, the call's own judgement has the reason of a quarantine by another call.
         let earlier = state.judgement.as_ref().filter(|_| agent.gate.is_some());
         let earlier = earlier.and_then(|earlier| earlier.reason.as_deref());

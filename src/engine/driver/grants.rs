@@ -71,7 +71,7 @@ impl Driver<'_> {
         judged_at: JudgedAt,
     ) -> Result<Option<GrantRow>, Stop> {
         let (own, engine) = (&self.session.own, self.engine);
-        if own.progress.grants.is_empty() && !offer.scopes.contains(&GrantScope::Owner) {
+        if own.progress.shared.grants.is_empty() && !offer.scopes.contains(&GrantScope::Owner) {
             return Ok(None);
         }
         let call = CoverableCall {
@@ -107,7 +107,7 @@ impl Driver<'_> {
         match grant.scope {
             GrantScope::Task => {
                 grant.root_task_id == own.row.root_task_id
-                    && own.progress.grants.contains(&grant.grant_id)
+                    && own.progress.shared.grants.contains(&grant.grant_id)
             }
             GrantScope::Owner => grant.agent == own.row.root_agent(),
         }

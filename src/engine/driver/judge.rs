@@ -65,7 +65,7 @@ impl Driver<'_> {
             return None;
         }
         let arguments = parse_arguments(state.arguments_text())?;
-        let rejections = &self.session.own.progress.rejections;
+        let rejections = &self.session.own.progress.shared.rejections;
         let rejected = rejections.find(&state.call.name, &arguments)?;
         Some(denied_again(rejected.call, rejected.reason.as_deref()))
     }

@@ -28,7 +28,7 @@ impl Driver<'_> {
     /// reason. The person who decides must know of the earlier call that put the tool in
     /// quarantine.
     fn hold_if_quarantined(&self, state: &CallState, judgement: Judgement) -> Judgement {
-        let quarantine = &self.session.own.progress.quarantine;
+        let quarantine = &self.session.own.progress.shared.quarantine;
         let reason = quarantine.reason(&state.call.name);
         let Some(reason) = reason.filter(|_| state.approval.is_none()) else {
             return judgement;
@@ -107,7 +107,8 @@ impl Driver<'_> {
         let entry = self.offered(&state.call.name);
         let spec = entry.as_deref().map(|entry| &entry.spec);
         let repeatable = spec.is_some_and(|spec| spec.effect.is_repeatable());
-        let later = self.session.own.progress.message_uncertain && !state.in_uncertain_history;
+        let shared = &self.session.own.progress.shared;
+        let later = shared.message_uncertain && !state.in_uncertain_history;
         let alone =
             spec.is_some_and(|spec| spec.kind != ToolKind::Agent) && state.approval.is_none();
         let damaged = alone && self.session.tree.is_damaged();

@@ -240,7 +240,7 @@ impl<'r> EqualCalls<'r> {
                 return Ok(true);
             };
             let progress = &session.own.progress;
-            if progress.quarantine.reason(tool).is_some() {
+            if progress.shared.quarantine.reason(tool).is_some() {
                 return Ok(true);
             }
             let has_run = progress.calls.first().is_some_and(|call| call.attempts > 0);

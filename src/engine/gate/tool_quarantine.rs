@@ -33,7 +33,7 @@ impl Engine {
             Err(ReadError::Corrupt(_)) => None,
             Err(error @ ReadError::Unavailable) => return Err(error),
         };
-        let known = session.and_then(|session| session.own.progress.quarantine.reason(tool));
+        let known = session.and_then(|session| session.own.progress.shared.quarantine.reason(tool));
         let reason = known.unwrap_or_else(|| quarantine::reason_without_journal(CallId(task.0)));
         Ok(Some(reason))
     }

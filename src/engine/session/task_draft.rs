@@ -150,7 +150,8 @@ impl TaskDraft {
         let change = if is_unread && self.has_ended() && !self.row.status.is_terminal() {
             Some(true)
         } else {
-            self.progress.quarantine.change_since(self.row.last_seq)
+            let quarantine = &self.progress.shared.quarantine;
+            quarantine.change_since(self.row.last_seq)
         };
         change.filter(|_| is_keyed)
     }
