@@ -262,46 +262,37 @@ impl TypeChecker<'_> {
     }
 
     fn call(&mut self, function: Function, arguments: &[ExprNode]) -> Shape {
+        let takes_text = matches!(
+            function,
+            Function::Contains
+                | Function::StartsWith
+                | Function::EndsWith
+                | Function::LowerAscii
+                | Function::UpperAscii
+                | Function::Trim
+        );
+        for argument in arguments {
+            if takes_text {
+                self.expect(argument, &Shape::Text);
+                continue;
+            }
+            let shape = self.shape(argument);
+            let has_size = !matches!(
+                shape,
+                Shape::Null | Shape::Bool | Shape::Int | Shape::Double
+            );
+            if function == Function::Size && !has_size {
+                let name = shape.type_name();
+                self.misfit(format!("takes the size of a value of type {name}"));
+            }
+        }
         match function {
-            Function::Size => {
-                for argument in arguments {
-                    let shape = self.shape(argument);
-                    if matches!(
-                        shape,
-                        Shape::Null | Shape::Bool | Shape::Int | Shape::Double
-                    ) {
-                        self.misfit(format!(
-                            "takes the size of a value of type {}",
-                            shape.type_name()
-                        ));
-                    }
-                }
-                Shape::Int
-            }
-            Function::Contains | Function::StartsWith | Function::EndsWith => {
-                for argument in arguments {
-                    self.expect(argument, &Shape::Text);
-                }
-                Shape::Bool
-            }
-            Function::LowerAscii | Function::UpperAscii | Function::Trim => {
-                for argument in arguments {
-                    self.expect(argument, &Shape::Text);
-                }
+            Function::Size | Function::Int => Shape::Int,
+            Function::Contains | Function::StartsWith | Function::EndsWith => Shape::Bool,
+            Function::LowerAscii | Function::UpperAscii | Function::Trim | Function::Text => {
                 Shape::Text
             }
-            Function::Int | Function::Double | Function::Text => {
-                for argument in arguments {
-                    self.shape(argument);
-                }
-                if function == Function::Int {
-                    Shape::Int
-                } else if function == Function::Double {
-                    Shape::Double
-                } else {
-                    Shape::Text
-                }
-            }
+            Function::Double => Shape::Double,
         }
     }
 

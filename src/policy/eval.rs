@@ -411,6 +411,7 @@ fn call<'a>(function: Function, arguments: &[Val<'a>], fuel: &Fuel) -> Result<Va
             fuel.spend_text(text.len())?;
         }
     }
+    let owned = |text: String| Val::Text(Cow::Owned(text));
     Ok(match (function, arguments) {
         (Function::Size, [of]) => Val::Int(i64::try_from(size(of)?).map_err(|_| Fault::Range)?),
         (Function::Contains, [Val::Text(of), Val::Text(part)]) => {
@@ -422,12 +423,22 @@ fn call<'a>(function: Function, arguments: &[Val<'a>], fuel: &Fuel) -> Result<Va
         (Function::EndsWith, [Val::Text(of), Val::Text(part)]) => {
             Val::Bool(of.ends_with(part.as_ref()))
         }
-        (Function::LowerAscii, [Val::Text(of)]) => Val::Text(Cow::Owned(of.to_ascii_lowercase())),
-        (Function::UpperAscii, [Val::Text(of)]) => Val::Text(Cow::Owned(of.to_ascii_uppercase())),
-        (Function::Trim, [Val::Text(of)]) => Val::Text(Cow::Owned(of.trim().to_owned())),
-        (Function::Int, [of]) => Val::Int(to_int(of)?),
-        (Function::Double, [of]) => Val::Double(to_double(of)?),
-        (Function::Text, [of]) => Val::Text(to_text(of)?),
+        (Function::LowerAscii, [Val::Text(of)]) => owned(of.to_ascii_lowercase()),
+        (Function::UpperAscii, [Val::Text(of)]) => owned(of.to_ascii_uppercase()),
+        (Function::Trim, [Val::Text(of)]) => owned(of.trim().to_owned()),
+        (Function::Int, [of @ Val::Int(_)])
+        | (Function::Double, [of @ Val::Double(_)])
+        | (Function::Text, [of @ Val::Text(_)]) => of.clone(),
+        (Function::Int, [Val::Double(of)]) => Val::Int(to_int(*of)?),
+        (Function::Int, [Val::Text(of)]) => Val::Int(of.parse().map_err(|_| Fault::Type)?),
+        (Function::Double, [Val::Int(of)]) => Val::Double(to_double(*of)),
+        (Function::Double, [Val::Text(of)]) => {
+            let number = of.parse().ok().filter(|number: &f64| number.is_finite());
+            Val::Double(number.ok_or(Fault::Type)?)
+        }
+        (Function::Text, [Val::Int(of)]) => owned(of.to_string()),
+        (Function::Text, [Val::Double(of)]) => owned(of.to_string()),
+        (Function::Text, [Val::Bool(of)]) => owned(of.to_string()),
         _ => return Err(Fault::Type),
     })
 }
@@ -444,37 +455,15 @@ fn size(of: &Val<'_>) -> Result<usize, Fault> {
     }
 }
 
-fn to_text<'a>(of: &Val<'a>) -> Result<Cow<'a, str>, Fault> {
-    if let Val::Text(text) = of {
-        Ok(text.clone())
-    } else if let Val::Int(value) = of {
-        Ok(Cow::Owned(value.to_string()))
-    } else if let Val::Double(value) = of {
-        Ok(Cow::Owned(value.to_string()))
-    } else if let Val::Bool(value) = of {
-        Ok(Cow::Owned(value.to_string()))
-    } else {
-        Err(Fault::Type)
-    }
-}
-
 #[expect(
     clippy::cast_possible_truncation,
     reason = "within the range of i64, by the comparison before"
 )]
-fn to_int(of: &Val<'_>) -> Result<i64, Fault> {
-    if let Val::Int(value) = of {
-        Ok(*value)
-    } else if let Val::Double(value) = of {
-        if value.abs() < 9_223_372_036_854_775_808.0 {
-            Ok(*value as i64)
-        } else {
-            Err(Fault::Range)
-        }
-    } else if let Val::Text(text) = of {
-        text.parse().map_err(|_| Fault::Type)
+fn to_int(value: f64) -> Result<i64, Fault> {
+    if value.abs() < 9_223_372_036_854_775_808.0 {
+        Ok(value as i64)
     } else {
-        Err(Fault::Type)
+        Err(Fault::Range)
     }
 }
 
@@ -482,17 +471,6 @@ fn to_int(of: &Val<'_>) -> Result<i64, Fault> {
     clippy::cast_precision_loss,
     reason = "CEL's double() rounds to the nearest"
 )]
-fn to_double(of: &Val<'_>) -> Result<f64, Fault> {
-    if let Val::Int(value) = of {
-        Ok(*value as f64)
-    } else if let Val::Double(value) = of {
-        Ok(*value)
-    } else if let Val::Text(text) = of {
-        text.parse()
-            .ok()
-            .filter(|value: &f64| value.is_finite())
-            .ok_or(Fault::Type)
-    } else {
-        Err(Fault::Type)
-    }
+fn to_double(value: i64) -> f64 {
+    value as f64
 }
