@@ -166,30 +166,20 @@ impl CompiledRule {
             reason: rule.reason.clone(),
             terms: rule.terms(),
             when: rule.when.as_deref().map_or(CompiledWhen::Always, |when| {
-                compile_when(rule, when, &["policy", index, "when"], &covered, mistakes)
+                let (place, allows) = (["policy", index, "when"], rule.decide == Decide::Allow);
+                compile_when(&rule.name, allows, when, &place, &covered, mistakes)
             }),
-            remember: CompiledRemember::new(
-                rule,
-                &place,
-                &covered,
-                mistakes,
-                |when, place, tools, mistakes| {
-                    // The condition of `remember` is checked like the condition of an `allow` rule,
-                    // because a standing decision also lets calls run.
-                    let rule = Rule {
-                        decide: Decide::Allow,
-                        ..rule.clone()
-                    };
-                    compile_when(&rule, when, place, tools, mistakes)
-                },
-            ),
+            remember: CompiledRemember::new(rule, &place, &covered, mistakes),
             tools: patterns,
         }
     }
 }
 
-fn compile_when(
-    rule: &Rule,
+/// Compiles a condition of the rule `rule`, and reports the condition's mistakes. `allows` says
+/// whether calls that meet the condition run without a request.
+pub(super) fn compile_when(
+    rule: &str,
+    allows: bool,
     when: &str,
     place: &[&str],
     tools: &[&(ToolSpec, Shape)],
@@ -197,7 +187,7 @@ fn compile_when(
 ) -> CompiledWhen {
     let (node, flaws) = cel::parse(when);
     for flaw in &flaws {
-        mistakes.add(place, format!("rule `{}`: {flaw}", rule.name));
+        mistakes.add(place, format!("rule `{rule}`: {flaw}"));
     }
     let Some(node) = node else {
         return CompiledWhen::Invalid;
@@ -210,7 +200,7 @@ fn compile_when(
         // The rule matches no configured tool, so no argument types can be checked.
         found.push(("", TypeFindings::default()));
     }
-    if report(rule, place, &found, mistakes) && flaws.is_empty() {
+    if report(rule, allows, place, &found, mistakes) && flaws.is_empty() {
         CompiledWhen::Expression(node)
     } else {
         CompiledWhen::Invalid
@@ -220,16 +210,16 @@ fn compile_when(
 /// Reports the findings for each tool, as mistakes or as warnings. Returns whether the rule may use
 /// the expression: false if a mistake was reported.
 fn report(
-    rule: &Rule,
+    rule: &str,
+    allows: bool,
     place: &[&str],
     found: &[(&str, TypeFindings)],
     mistakes: &mut Mistakes,
 ) -> bool {
     let before = mistakes.found.len();
-    let name = &rule.name;
     let mut types: BTreeMap<&str, (&str, &Shape)> = BTreeMap::new();
     for (tool, findings) in found {
-        let of_tool = |detail: &String| format!("rule `{name}`: for tool `{tool}` it {detail}");
+        let of_tool = |detail: &String| format!("rule `{rule}`: for tool `{tool}` it {detail}");
         for detail in &findings.refused {
             mistakes.add(place, of_tool(detail));
         }
@@ -238,7 +228,7 @@ fn report(
         }
         for member in &findings.optional {
             let detail = format!(
-                "rule `{name}`: `{member}` is not `required` by tool `{tool}`: without it the rule cannot be evaluated"
+                "rule `{rule}`: `{member}` is not `required` by tool `{tool}`: without it the rule cannot be evaluated"
             );
             mistakes.warn(place, detail);
         }
@@ -247,19 +237,19 @@ fn report(
             if known.type_name() != shape.type_name() {
                 let (one, two) = (known.type_name(), shape.type_name());
                 let detail = format!(
-                    "rule `{name}`: `{member}` is {one} of tool `{first}` and {two} of tool `{tool}`; it needs one type"
+                    "rule `{rule}`: `{member}` is {one} of tool `{first}` and {two} of tool `{tool}`; it needs one type"
                 );
                 mistakes.add(place, detail);
             }
         }
     }
-    if rule.decide == Decide::Allow {
+    if allows {
         let from_caller: BTreeSet<_> = found
             .iter()
             .flat_map(|(_, findings)| &findings.from_caller)
             .collect();
         for variable in from_caller {
-            let detail = format!("rule `{name}` allows by `{variable}`, which the caller writes");
+            let detail = format!("rule `{rule}` allows by `{variable}`, which the caller writes");
             mistakes.warn(place, detail);
         }
     }

@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::JudgementInput;
-use super::compile::CompiledWhen;
+use super::compile::{CompiledWhen, compile_when};
 use super::eval::{Scope, test};
 use super::rules::{Decide, Rule};
 use super::shape::Shape;
@@ -139,14 +139,12 @@ impl Rule {
 impl CompiledRemember {
     /// Compiles `remember` of a rule, and reports its mistakes. `None` if the rule has no
     /// `remember`. `place` is the path of the rule in the file, and `covered` has the tools that
-    /// the rule covers. `compile` gets the condition `remember.when`, its path in the file, and the
-    /// covered tools that this service performs. `compile` also reports the condition's mistakes.
+    /// the rule covers.
     pub(super) fn new(
         rule: &Rule,
         place: &[&str],
         covered: &[&(ToolSpec, Shape)],
         mistakes: &mut Mistakes,
-        compile: impl FnOnce(&str, &[&str], &[&(ToolSpec, Shape)], &mut Mistakes) -> CompiledWhen,
     ) -> Option<Self> {
         let settings = rule.remember.clone()?;
         let at = |key: &'static str| [place, &["remember", key]].concat();
@@ -178,10 +176,11 @@ impl CompiledRemember {
                 mistakes.add(&at("uses"), detail);
             }
         }
-        let when = settings
-            .when
-            .as_deref()
-            .map(|when| compile(when, &at("when"), &own_tools, mistakes));
+        // The condition is checked like the condition of an `allow` rule, because a standing
+        // decision also lets calls run.
+        let when = settings.when.as_deref();
+        let when = when
+            .map(|when| compile_when(&rule.name, true, when, &at("when"), &own_tools, mistakes));
         Some(Self {
             when,
             rule: rule.digest(),
