@@ -20,51 +20,40 @@ use crate::task::verdict::Approvers;
 /// [`OwnedApprover`] keeps it. The engine's functions that apply a decision take the proof in place
 /// of a [`Caller`], so code that skips the check does not compile.
 #[derive(Clone, Copy, Debug)]
-pub struct Approver<'a> {
-    caller: &'a Caller,
-    tenant: &'a str,
-    owner: &'a str,
-}
+pub struct Approver<'a>(&'a Caller);
 
-/// An [`Approver`] that owns its data, for a decision that outlives the borrowed data.
+/// An [`Approver`] that owns its caller, for a decision that outlives the borrowed caller.
 #[derive(Clone, Debug)]
-pub struct OwnedApprover {
-    caller: Caller,
-    tenant: String,
-    owner: String,
-}
+pub struct OwnedApprover(Caller);
 
 impl OwnedApprover {
     #[must_use]
     pub fn borrowed(&self) -> Approver<'_> {
-        Approver {
-            caller: &self.caller,
-            tenant: &self.tenant,
-            owner: &self.owner,
-        }
+        Approver(&self.0)
     }
 }
 
 impl<'a> Approver<'a> {
     #[must_use]
     pub fn into_owned(self) -> OwnedApprover {
-        OwnedApprover {
-            caller: self.caller.clone(),
-            tenant: self.tenant.to_owned(),
-            owner: self.owner.to_owned(),
-        }
+        OwnedApprover(self.0.clone())
     }
 
     #[must_use]
     pub fn caller(self) -> &'a Caller {
-        self.caller
+        self.0
     }
 
     /// Returns the actions that the approver may take on `request`, regardless of its status.
-    /// `request` must be the request for which [`may_decide`] made this proof.
+    /// `request` and its `owner` must be those for which [`may_decide`] made this proof.
     #[must_use]
-    pub fn permitted_actions(self, roster: &Roster, request: &RequestSpec) -> Vec<Action> {
-        let caller = self.caller;
+    pub fn permitted_actions(
+        self,
+        roster: &Roster,
+        owner: &str,
+        request: &RequestSpec,
+    ) -> Vec<Action> {
+        let Self(caller) = self;
         let required = required_approvals(caller, request);
         let mut actions = request.actions(required);
         if caller.door == Some(Door::Link) {
@@ -78,8 +67,8 @@ impl<'a> Approver<'a> {
             // approvals are required, or an earlier edit bars `caller` from approving a call of the
             // request (`is_barred_editor`). In both cases, `caller` may edit only if enough other
             // people could approve.
-            let may_edit = (required < 2 && !is_editor)
-                || others_suffice(roster, caller, self.tenant, self.owner, approvers);
+            let may_edit =
+                (required < 2 && !is_editor) || others_suffice(roster, caller, owner, approvers);
             actions.retain(|action| match action {
                 Action::Edit => may_edit,
                 Action::Approve => !is_editor || !request.own_calls().all(is_barred),
@@ -95,8 +84,8 @@ impl<'a> Approver<'a> {
 #[must_use]
 pub fn may_decide<'a>(
     caller: &'a Caller,
-    tenant: &'a str,
-    owner: &'a str,
+    tenant: &str,
+    owner: &str,
     approvers: &Approvers,
 ) -> Option<Approver<'a>> {
     let has_right = caller.tenant == tenant
@@ -104,11 +93,7 @@ pub fn may_decide<'a>(
         && (caller.without_accounts
             || ((caller.door != Some(Door::Link) || approvers.accepts_links())
                 && is_approver(caller, tenant, owner, approvers)));
-    has_right.then_some(Approver {
-        caller,
-        tenant,
-        owner,
-    })
+    has_right.then_some(Approver(caller))
 }
 
 /// Whether `caller` has the permission to decide. Without this permission, the inbox of `caller` is
@@ -190,23 +175,23 @@ pub fn permitted_actions(
     request: &RequestSpec,
 ) -> Vec<Action> {
     may_decide(caller, tenant, owner, &request.terms.approvers)
-        .map(|approver| approver.permitted_actions(roster, request))
+        .map(|approver| approver.permitted_actions(roster, owner, request))
         .unwrap_or_default()
 }
 
-/// Whether people other than `caller` could give all the approvals that `approvers` requires. False
-/// in a service without accounts.
+/// Whether people of the tenant of `caller`, other than `caller`, could give all the approvals that
+/// `approvers` requires. False in a service without accounts.
 #[must_use]
 pub fn others_suffice(
     roster: &Roster,
     caller: &Caller,
-    tenant: &str,
     owner: &str,
     approvers: &Approvers,
 ) -> bool {
     let user = Some(caller.user_id.as_str());
     roster.0.as_ref().is_some_and(|directory| {
-        let count = directory.possible_approver_count(tenant, approvers, Some(owner), user);
+        let (tenant, owner) = (&caller.tenant, Some(owner));
+        let count = directory.possible_approver_count(tenant, approvers, owner, user);
         count >= approvers.required.max(1) as usize
     })
 }

@@ -120,7 +120,7 @@ pub(crate) fn validate(
     answer: &DecisionInput,
 ) -> Result<ValidDecision, Refusal> {
     let caller = approver.caller();
-    let allowed = approver.permitted_actions(roster, &row.spec);
+    let allowed = approver.permitted_actions(roster, &row.owner, &row.spec);
     if answer.requests_grant() {
         check_door(caller)?;
     }

@@ -118,16 +118,8 @@ impl Decider<'_> {
         let needs_others = has_accounts && spec.needs_others_after_edit(asked.tool_call_id, editor);
         let is_approved = !needs_others && *terms == spec.terms;
         let bars_editor = needs_others || (has_accounts && terms.approvers.required > 1);
-        let row = &session.own.row;
-        if bars_editor
-            && !others_suffice(
-                &self.engine.roster,
-                caller,
-                &row.tenant,
-                &row.user_id,
-                &terms.approvers,
-            )
-        {
+        let (roster, owner) = (&self.engine.roster, &session.own.row.user_id);
+        if bars_editor && !others_suffice(roster, caller, owner, &terms.approvers) {
             return Err("arguments that enough people beside you may approve".to_owned());
         }
         let judgement = (now.verdict == Verdict::Hold).then(|| now.clone());
