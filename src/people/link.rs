@@ -6,7 +6,6 @@
 use std::time::Duration;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::{Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 use uuid::Uuid;
 
@@ -14,7 +13,7 @@ use super::person::Person;
 use crate::secret::seal::Sealer;
 use crate::task::id::RequestId;
 use crate::task::time::Time;
-use crate::task::units::duration_text;
+use crate::task::units::{TextVisitor, duration_text};
 
 /// The links in messages that lead to a request. They are sealed: only the service can make and
 /// read them.
@@ -68,19 +67,10 @@ fn optional_moment<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Time>, D
 }
 
 fn moment<'de, D: Deserializer<'de>>(from: D) -> Result<Time, D::Error> {
-    struct Text;
-    impl Visitor<'_> for Text {
-        type Value = Time;
-
-        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("a time such as `2026-11-22T09:00:00Z`")
-        }
-
-        fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Time, E> {
-            Time::parse(text).ok_or_else(|| E::invalid_value(Unexpected::Other("text"), &self))
-        }
-    }
-    from.deserialize_str(Text)
+    from.deserialize_str(TextVisitor {
+        expecting: "a time such as `2026-11-22T09:00:00Z`",
+        parse: |text| Time::parse(text).ok_or(None),
+    })
 }
 
 /// The contents that are sealed in a link.

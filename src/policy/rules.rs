@@ -1,16 +1,14 @@
 //! The settings of a rule, and the checks that need only the rule itself.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::time::Duration;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::Visitor;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::remember::RuleRemember;
 use crate::task::decision::{Action, Then};
-use crate::task::units::{duration_text, read_duration};
+use crate::task::units::{TextVisitor, duration_text, read_duration};
 use crate::task::verdict::{Approvers, OnExpiry, Terms};
 use crate::world::Mistakes;
 
@@ -174,22 +172,13 @@ pub enum Expiry {
 
 impl<'de> Deserialize<'de> for Expiry {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Text;
-        impl Visitor<'_> for Text {
-            type Value = Expiry;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a duration such as `30s`, `24h` or `7d`, or `never`")
-            }
-
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Expiry, E> {
-                if text == "never" {
-                    return Ok(Expiry::Never);
-                }
-                read_duration(text, &self).map(Expiry::After)
-            }
-        }
-        from.deserialize_any(Text)
+        from.deserialize_any(TextVisitor {
+            expecting: "a duration such as `30s`, `24h` or `7d`, or `never`",
+            parse: |text| match text {
+                "never" => Ok(Self::Never),
+                _ => read_duration(text).map(Self::After),
+            },
+        })
     }
 }
 

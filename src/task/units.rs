@@ -3,25 +3,43 @@
 //! duration or a size uses this module. The module parses durations itself, because `jiff` also
 //! accepts sums, blanks and words.
 
+use std::fmt;
 use std::time::Duration;
 
-use serde::de::{Error, Expected, Unexpected};
+use serde::de::{Error, Unexpected, Visitor};
 
-/// Parses a duration. `expected` is the serde visitor that reads the text.
+/// A serde visitor that reads a value from text. `expecting` describes the text. An error of
+/// `parse` is the message about the text, or `None` if the description is enough.
+pub(crate) struct TextVisitor<T> {
+    pub expecting: &'static str,
+    pub parse: fn(&str) -> Result<T, Option<String>>,
+}
+
+impl<T> Visitor<'_> for TextVisitor<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expecting)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+        (self.parse)(text).map_err(|message| match message {
+            Some(message) => E::custom(message),
+            None => E::invalid_value(Unexpected::Other("text"), &self),
+        })
+    }
+}
+
+/// Parses a duration, for a [`TextVisitor`].
 ///
 /// # Errors
-/// Fails if [`parse_duration`] returns `None`. If the text is malformed, the error quotes the
-/// visitor's description of a duration. If the duration is too long, the error names the maximum.
-pub(crate) fn read_duration<E: Error>(text: &str, expected: &dyn Expected) -> Result<Duration, E> {
+/// Fails if [`parse_duration`] returns `None`. If the duration is too long, the error names the
+/// maximum.
+pub(crate) fn read_duration(text: &str) -> Result<Duration, Option<String>> {
     let is_duration =
         split(text).is_some_and(|(_, unit)| matches!(unit, "ms" | "s" | "m" | "h" | "d"));
-    parse_duration(text).ok_or_else(|| {
-        if is_duration {
-            E::custom(format!("expected `{}d` at most", MAX_SECONDS / 86_400))
-        } else {
-            E::invalid_value(Unexpected::Other("text"), expected)
-        }
-    })
+    let too_long = || format!("expected `{}d` at most", MAX_SECONDS / 86_400);
+    parse_duration(text).ok_or_else(|| is_duration.then(too_long))
 }
 
 /// Parses a duration; `None` if the text is malformed, or the duration exceeds a hundred years.
@@ -95,9 +113,8 @@ fn split(text: &str) -> Option<(u64, &str)> {
 
 /// Durations as text, for serde and for the configuration file's schema.
 pub(crate) mod duration_text {
-    use super::{Duration, format_duration, read_duration};
+    use super::{Duration, TextVisitor, format_duration, read_duration};
     use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-    use serde::de::{Error, Visitor};
     use serde::{Deserializer, Serializer};
 
     #[derive(Debug)]
@@ -113,26 +130,15 @@ pub(crate) mod duration_text {
         }
     }
 
-    struct DurationVisitor;
-
-    impl Visitor<'_> for DurationVisitor {
-        type Value = Duration;
-
-        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("a duration such as `500ms`, `30s`, `10m`, `24h` or `7d`")
-        }
-
-        fn visit_str<E: Error>(self, text: &str) -> Result<Duration, E> {
-            read_duration(text, &self)
-        }
-    }
-
     /// Reads a duration from text.
     ///
     /// # Errors
     /// Fails if the text is not a duration.
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-        from.deserialize_str(DurationVisitor)
+        from.deserialize_str(TextVisitor {
+            expecting: "a duration such as `500ms`, `30s`, `10m`, `24h` or `7d`",
+            parse: read_duration,
+        })
     }
 
     /// Writes a duration as text.
@@ -180,9 +186,8 @@ pub(crate) mod optional_duration {
 
 /// Sizes as text, for serde and for the configuration file's schema.
 pub(crate) mod size_text {
-    use super::{format_size, parse_size};
+    use super::{TextVisitor, format_size, parse_size};
     use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-    use serde::de::{Error, Unexpected, Visitor};
     use serde::{Deserializer, Serializer};
 
     #[derive(Debug)]
@@ -198,26 +203,15 @@ pub(crate) mod size_text {
         }
     }
 
-    struct SizeVisitor;
-
-    impl Visitor<'_> for SizeVisitor {
-        type Value = usize;
-
-        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("a size such as `64KiB` or `1MiB`")
-        }
-
-        fn visit_str<E: Error>(self, text: &str) -> Result<usize, E> {
-            parse_size(text).ok_or_else(|| E::invalid_value(Unexpected::Other("text"), &self))
-        }
-    }
-
     /// Reads a size from text.
     ///
     /// # Errors
     /// Fails if the text is not a size.
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
-        from.deserialize_str(SizeVisitor)
+        from.deserialize_str(TextVisitor {
+            expecting: "a size such as `64KiB` or `1MiB`",
+            parse: |text| parse_size(text).ok_or(None),
+        })
     }
 
     /// Writes a size as text.
