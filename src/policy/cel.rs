@@ -246,43 +246,33 @@ impl TreeReader {
     }
 
     fn call(&mut self, call: &CallExpr, depth: usize) -> Result<ExprNode, ExpressionError> {
-        if call.target.is_none() {
-            match (call.func_name.as_str(), call.args.as_slice()) {
-                (operators::LOGICAL_AND, all) => return self.each(all, depth).map(ExprNode::All),
-                (operators::LOGICAL_OR, any) => return self.each(any, depth).map(ExprNode::Any),
-                (operators::LOGICAL_NOT, [one]) => {
-                    return self.boxed(one, depth).map(ExprNode::Not);
-                }
-                (operators::NEGATE, [one]) => return self.boxed(one, depth).map(ExprNode::Negate),
-                (operators::CONDITIONAL, [test, yes, no]) => {
-                    return Ok(ExprNode::If(
-                        self.boxed(test, depth)?,
-                        self.boxed(yes, depth)?,
-                        self.boxed(no, depth)?,
-                    ));
-                }
-                (operators::INDEX, [of, at]) => return self.index(of, at, depth),
-                (operators::IN, [item, of]) => return self.membership(item, of, depth),
-                (name, [left, right]) => {
-                    if let Some(operator) = comparison(name) {
-                        return Ok(ExprNode::Compare(
-                            operator,
-                            self.boxed(left, depth)?,
-                            self.boxed(right, depth)?,
-                        ));
-                    }
-                    if let Some(operator) = arithmetic(name) {
-                        return Ok(ExprNode::Calculate(
-                            operator,
-                            self.boxed(left, depth)?,
-                            self.boxed(right, depth)?,
-                        ));
-                    }
-                }
-                _ => {}
-            }
+        if call.target.is_some() {
+            return self.function(call, depth);
         }
-        self.function(call, depth)
+        Ok(match (call.func_name.as_str(), call.args.as_slice()) {
+            (operators::LOGICAL_AND, all) => ExprNode::All(self.each(all, depth)?),
+            (operators::LOGICAL_OR, any) => ExprNode::Any(self.each(any, depth)?),
+            (operators::LOGICAL_NOT, [one]) => ExprNode::Not(self.boxed(one, depth)?),
+            (operators::NEGATE, [one]) => ExprNode::Negate(self.boxed(one, depth)?),
+            (operators::CONDITIONAL, [test, yes, no]) => ExprNode::If(
+                self.boxed(test, depth)?,
+                self.boxed(yes, depth)?,
+                self.boxed(no, depth)?,
+            ),
+            (operators::INDEX, [of, at]) => self.index(of, at, depth)?,
+            (operators::IN, [item, of]) => self.membership(item, of, depth)?,
+            (name, [left, right]) if let Some(operator) = comparison(name) => ExprNode::Compare(
+                operator,
+                self.boxed(left, depth)?,
+                self.boxed(right, depth)?,
+            ),
+            (name, [left, right]) if let Some(operator) = arithmetic(name) => ExprNode::Calculate(
+                operator,
+                self.boxed(left, depth)?,
+                self.boxed(right, depth)?,
+            ),
+            _ => self.function(call, depth)?,
+        })
     }
 
     fn index(
