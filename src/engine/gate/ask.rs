@@ -12,9 +12,8 @@ use uuid::Uuid;
 
 use super::call::{CallViewer, GateCall, GateDecision, GateState};
 use super::presence::{AskerGuard, PRESENCE_GRACE, ResultDelivery, present_until};
-use super::propose::Proposed;
+use super::propose::{GateProposal, Proposed};
 use super::{GateRefusal, Gates, Proposal};
-use crate::agent::Agent;
 use crate::engine::session::TaskSession;
 use crate::engine::{MAX_TRIES, Refusal};
 use crate::people::Caller;
@@ -40,9 +39,7 @@ pub struct GateAnswer {
 /// The state of an ask that waits for a stored call.
 struct Waiter<'w> {
     gates: Gates<'w>,
-    caller: &'w Caller,
-    proposal: &'w Proposal,
-    agent: &'w Agent,
+    asked: GateProposal<'w>,
     end: Instant,
     /// The time after which this ask starts no approved call; `None` if there is no such time.
     claim_until: Option<Instant>,
@@ -104,22 +101,27 @@ impl Gates<'_> {
         may_ask_at_gate(caller).map_err(|why| Refusal::Forbidden(why.into()))?;
         let agent = self.gate_of(caller, proposal.gate.as_deref())?;
         let gate = agent.gate.as_deref().ok_or(Refusal::NotFound)?;
+        let asked = GateProposal {
+            engine: self.engine,
+            caller,
+            agent: &agent,
+            gate,
+            proposal,
+        };
         let end = Instant::now() + proposal.wait;
         let runner = proposal.runner.clone().unwrap_or_default();
         for _ in 0..MAX_TRIES {
             let ask = (self.engine.ids.fresh(), runner.clone());
             // All steps but the wait are boxed, so that the wait keeps no memory for their futures.
-            let known = Box::pin(self.find_known_call(caller, &agent, proposal)).await?;
+            let known = Box::pin(asked.find_known_call()).await?;
             let is_named = known.is_some() || proposal.identity.has_own_key();
             let proposed = match known {
                 Some(task) => Proposed::Continues(task),
-                None => Box::pin(self.propose(caller, &agent, proposal, ask.clone())).await?,
+                None => Box::pin(asked.propose(ask.clone())).await?,
             };
             let waiter = |guard, listener, continues: bool| Waiter {
                 gates: self,
-                caller,
-                proposal,
-                agent: &agent,
+                asked,
                 end,
                 claim_until,
                 guard,
@@ -166,7 +168,7 @@ impl Waiter<'_> {
         &mut self,
         drive: tokio::task::JoinHandle<Option<TaskSession>>,
     ) -> Option<Box<TaskSession>> {
-        let end = self.end.max(Instant::now() + self.proposal.run_wait);
+        let end = self.end.max(Instant::now() + self.asked.proposal.run_wait);
         let session = tokio::select! {
             ended = timeout_at(end, drive) => ended.ok()?.ok()?,
             () = self.gates.engine.stop.cancelled() => None,
@@ -243,8 +245,8 @@ impl Waiter<'_> {
     }
 
     /// Whether another ask waits for this unsettled call or has its permit. The other ask came
-    /// after [`Gates::propose`] had found that this ask may continue the call. Always `false` if
-    /// the call is the client's own, or if this ask has stored its presence.
+    /// after [`GateProposal::propose`] had found that this ask may continue the call. Always
+    /// `false` if the call is the client's own, or if this ask has stored its presence.
     fn is_taken(&self, session: &TaskSession, call: &GateCall) -> bool {
         if self.has_own_call() || self.guard.has_presence() {
             return false;
@@ -338,7 +340,7 @@ impl Waiter<'_> {
     ) -> Result<Round, GateRefusal> {
         let until = session.own.row.asker_until;
         let is_over = self.is_over();
-        let returns = !self.proposal.returns_within.is_zero();
+        let returns = !self.asked.proposal.returns_within.is_zero();
         // The row may no longer have the presence that this ask stored: a driver ends the presence
         // if the call's last attempt was lost with another replica (`end_lost_presence`).
         let is_stored = self.guard.has_presence() && until > Some(session.now);
@@ -356,7 +358,7 @@ impl Waiter<'_> {
             }
             // If this ask continues an equal call, the commit has also stored the proposal's key as
             // a name of that call.
-            self.is_named |= self.continues && self.proposal.identity.key().is_some();
+            self.is_named |= self.continues && self.asked.proposal.identity.key().is_some();
         } else if is_leaving {
             self.record_key(&mut session);
             let left = self
@@ -371,7 +373,7 @@ impl Waiter<'_> {
             self.guard.forget_presence();
             return Ok(self.answer(call, None));
         }
-        self.proposal.progress.show(call.request.as_deref());
+        self.asked.proposal.progress.show(call.request.as_deref());
         Ok(Round::Pause(self.end))
     }
 
@@ -399,7 +401,7 @@ impl Waiter<'_> {
     ///   of this process waits for the call.
     fn has_other_asker(&self, session: &TaskSession) -> bool {
         let is_shared = self.gates.engine.awaited_calls.is_shared(self.guard.task);
-        let is_same_client = self.proposal.identity.task() == Some(self.guard.task)
+        let is_same_client = self.asked.proposal.identity.task() == Some(self.guard.task)
             || (self.is_named && !self.guard.has_presence() && !is_shared);
         !is_same_client && present_until(session).is_some_and(|until| !self.guard.owns(until))
     }
@@ -419,8 +421,8 @@ impl Waiter<'_> {
     /// to the next commit.
     fn record_key(&self, session: &mut TaskSession) {
         if !self.has_own_call() {
-            let key = self.gates.gate_key(&self.agent.name, self.proposal);
-            session.idempotency = key.map(|key| key.row(self.caller, session, None));
+            let key = self.asked.key();
+            session.idempotency = key.map(|key| key.row(self.asked.caller, session, None));
         }
     }
 
@@ -448,7 +450,7 @@ impl Waiter<'_> {
     /// longer of `returns_within` and [`PRESENCE_GRACE`].
     fn presence_lasts(&self) -> Duration {
         let remaining = self.end.saturating_duration_since(Instant::now());
-        remaining + self.proposal.returns_within.max(PRESENCE_GRACE)
+        remaining + self.asked.proposal.returns_within.max(PRESENCE_GRACE)
     }
 }
 

@@ -10,12 +10,11 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 
-use super::{Gates, Identity, Proposal};
-use crate::agent::Gate;
+use super::propose::GateProposal;
+use super::{Identity, Proposal};
 use crate::engine::driver::verdict::parse_arguments;
 use crate::engine::session::TaskSession;
 use crate::engine::{Engine, Refusal};
-use crate::people::Caller;
 use crate::store::{EqualCall, FoundCalls, ReadError};
 use crate::task::call_state::{AttemptStart, Phase};
 use crate::task::change::{ASKER_UNTIL_DELIVERED, KeyedCall};
@@ -89,45 +88,41 @@ const EQUAL_PREFIX: &str = "b:";
 /// idempotency key, or by the call's id.
 const NAMED_PREFIX: &str = "k:";
 
-impl Gates<'_> {
-    /// Compares a proposed call with the earlier calls of its tool in its session.
+impl GateProposal<'_> {
+    /// Compares the proposed call with the earlier calls of its tool in its session.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
     pub(super) async fn compare_with_earlier(
         self,
-        caller: &Caller,
-        gate: (&str, &Gate),
-        proposal: &Proposal,
         call: &KeyedCall,
     ) -> Result<EarlierCalls, Refusal> {
-        let (name, gate) = gate;
+        let (engine, gate) = (self.engine, self.gate);
         let hash = call.key.get(2..).unwrap_or_default();
         let keys = [EQUAL_PREFIX, NAMED_PREFIX].map(|prefix| format!("{prefix}{hash}"));
         let max_age = gate.use_within.max(gate.no_lasts);
-        let since = time_before(self.engine.clock.now(), max_age + CLOCK_SKEW);
-        let found = self
-            .engine
+        let since = time_before(engine.clock.now(), max_age + CLOCK_SKEW);
+        let found = engine
             .store
             .equal_calls(
-                &caller.tenant,
-                name,
-                &caller.user_id,
-                proposal.session(),
+                &self.caller.tenant,
+                &self.agent.name,
+                &self.caller.user_id,
+                self.proposal.session(),
                 &call.tool,
                 &keys,
                 since,
             )
             .await?;
         let mut equal = EqualCalls {
-            engine: self.engine,
+            engine,
             found: &found,
             rows: found
                 .calls
                 .iter()
                 .filter(|row| keys.contains(&row.call_key))
                 .collect(),
-            attaches: !proposal.identity.is_new_if_unknown(),
+            attaches: !self.proposal.identity.is_new_if_unknown(),
             sessions: BTreeMap::new(),
         };
         if let Some((row, caution)) = equal.recent_rejection(gate.no_lasts).await? {

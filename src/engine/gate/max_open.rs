@@ -8,10 +8,8 @@ use std::sync::Arc;
 
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use super::{GateRefusal, Gates};
-use crate::agent::Agent;
-use crate::engine::Refusal;
-use crate::people::Caller;
+use super::GateRefusal;
+use super::propose::GateProposal;
 use crate::task::call_state::{CallState, Phase};
 use crate::task::user::UserKey;
 use crate::world::Locked;
@@ -39,8 +37,8 @@ impl OpenCallLocks {
     }
 }
 
-impl Gates<'_> {
-    /// If the proposed call will be pending, counts the caller's pending calls at the gate `agent`.
+impl GateProposal<'_> {
+    /// If the proposed call will be pending, counts the caller's pending calls at the gate.
     /// The caller of this function must hold the returned guard until the proposed call is stored.
     /// Until then, other proposals of the same user at this gate wait in this process before they
     /// count the pending calls. If the proposed call will not be pending, returns `None` at once.
@@ -50,23 +48,18 @@ impl Gates<'_> {
     /// answer.
     pub(super) async fn check_open(
         self,
-        caller: &Caller,
-        agent: &Agent,
         call: &CallState,
     ) -> Result<Option<OpenCallGuard>, GateRefusal> {
-        let gate = agent.gate.as_deref().ok_or(Refusal::NotFound)?;
         let is_held = matches!(call.phase, Phase::Held(_) | Phase::Human(_));
-        if !is_held && !self.asks_for_credential(agent, call) {
+        if !is_held && !self.asks_for_credential(call) {
             return Ok(None);
         }
-        let (tenant, user) = (&caller.tenant, &caller.user_id);
-        let place = (tenant.clone(), agent.name.clone(), user.key().clone());
-        let guard = self.engine.open_call_locks.lock(place).await;
-        let calls = self
-            .engine
-            .store
-            .open_calls(tenant, &agent.name, user, gate.max_open);
-        if calls.await? < gate.max_open {
+        let (engine, gate, max_open) = (self.engine, &self.agent.name, self.gate.max_open);
+        let (tenant, user) = (&self.caller.tenant, &self.caller.user_id);
+        let place = (tenant.clone(), gate.clone(), user.key().clone());
+        let guard = engine.open_call_locks.lock(place).await;
+        let calls = engine.store.open_calls(tenant, gate, user, max_open);
+        if calls.await? < max_open {
             Ok(Some(guard))
         } else {
             Err(GateRefusal::TooManyOpen)
@@ -76,9 +69,9 @@ impl Gates<'_> {
     /// Whether a person must enter a credential before this allowed call starts. Credentials are
     /// stored for a task, and each call at a gate is a new task. So no credential is stored yet for
     /// a proposed call.
-    pub(super) fn asks_for_credential(self, agent: &Agent, call: &CallState) -> bool {
+    pub(super) fn asks_for_credential(self, call: &CallState) -> bool {
         let takes_credential = || {
-            let entry = self.engine.offered(agent, &call.call.name);
+            let entry = self.engine.offered(self.agent, &call.call.name);
             entry.is_some_and(|entry| !entry.spec.needs.is_empty())
         };
         call.phase == Phase::Allowed && takes_credential()

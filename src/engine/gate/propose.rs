@@ -15,13 +15,13 @@ use super::presence::{AskerGuard, PRESENCE_GRACE};
 use super::{GateAnswer, GateRefusal, Gates, KEY_PATH, Proposal};
 use crate::agent::gate::RecordedCalls;
 use crate::agent::{Agent, Gate};
-use crate::engine::Refusal;
 use crate::engine::commands::IdempotencyKey;
 use crate::engine::commands::create::unsaved_root;
 use crate::engine::commands::submit::unless_conflict;
 use crate::engine::driver::Driver;
 use crate::engine::driver::verdict::{denied_again, held_for_owner};
 use crate::engine::session::{Stop, TaskSession};
+use crate::engine::{Engine, Refusal};
 use crate::people::Caller;
 use crate::secret::seal::DigestedBody;
 use crate::task::call_state::{AttemptStart, CallState, Phase};
@@ -40,6 +40,17 @@ pub(super) enum Proposed {
     Stored(Arc<AskerGuard>, GateDrive),
     /// The call is allowed. The gate has `record: held`, so the call is counted and not stored.
     Counted(Box<TaskSession>),
+}
+
+/// A proposal, with the caller who makes it and the gate to which it is made.
+#[derive(Clone, Copy)]
+pub(super) struct GateProposal<'p> {
+    pub engine: &'p Arc<Engine>,
+    pub caller: &'p Caller,
+    pub agent: &'p Agent,
+    /// The settings of the gate `agent`.
+    pub gate: &'p Gate,
+    pub proposal: &'p Proposal,
 }
 
 impl Gates<'_> {
@@ -65,98 +76,6 @@ impl Gates<'_> {
                 "the name of a gate that is open to you",
             )),
         }
-    }
-
-    /// Returns the idempotency key of a proposal; `None` if the proposal has no key. The key's
-    /// `body` is the part of the proposal that must be the same in a repetition.
-    pub(super) fn gate_key(self, gate: &str, proposal: &Proposal) -> Option<IdempotencyKey> {
-        let key = proposal.identity.key()?;
-        let session = proposal.session();
-        let same = json!([gate, proposal.tool, session, proposal.arguments_text]);
-        Some(IdempotencyKey {
-            path: KEY_PATH.to_owned(),
-            key: key.to_owned(),
-            body: DigestedBody::new(Bytes::from(same.to_string()), self.engine.sealer.as_ref()),
-        })
-    }
-
-    /// Judges a proposed call. Does not store the call if the proposal continues an equal call, or
-    /// if the gate only counts the call in a metric (`record: held`). Otherwise stores the call.
-    /// `ask` has the id of the ask and the name of the runner (`""` without a runner).
-    pub(super) async fn propose(
-        self,
-        caller: &Caller,
-        agent: &Agent,
-        proposal: &Proposal,
-        ask: (Uuid, String),
-    ) -> Result<Proposed, GateRefusal> {
-        let gate = agent.gate.as_deref().ok_or(Refusal::NotFound)?;
-        let mut session = self.unsaved_call(caller, agent, proposal);
-        let call = self.judge_proposal(&mut session, agent).await?;
-        let state = state_of(&session, call)?;
-        let held = matches!(state.phase, Phase::Held(_) | Phase::Human(_));
-        let once = state.phase == Phase::Allowed && state.effect == Effect::Once;
-        let key = keyed_call(proposal);
-        // A call that waits for people, or that may run only once, gets a key by which later equal
-        // proposals find it.
-        let is_keyed = held || once || self.asks_for_credential(agent, &state);
-        if let Some(key) = key
-            .as_ref()
-            .filter(|_| is_keyed || self.may_continue_question(agent, proposal, &state))
-        {
-            match self
-                .compare_with_earlier(caller, (&agent.name, gate), proposal, key)
-                .await?
-            {
-                EarlierCalls::Continues(task) => return Ok(Proposed::Continues(task)),
-                EarlierCalls::Requires(caution) if is_keyed => {
-                    apply_caution(&mut session, call, caution)?;
-                }
-                EarlierCalls::Requires(_) | EarlierCalls::Nothing => {}
-            }
-        }
-        let state = state_of(&session, call)?;
-        let open = self.check_open(caller, agent, &state).await?;
-        if gate.record == RecordedCalls::Held && is_only_counted(&state) {
-            // The gate does not store this call, so it could answer without the database. But
-            // during an outage of the database, the gate refuses this call like any other call.
-            if self.engine.store.is_out() {
-                return Err(GateRefusal::Command(Refusal::Unavailable));
-            }
-            return Ok(Proposed::Counted(Box::new(session)));
-        }
-        // A denied call gets no call key (the key by which equal calls are found), because its
-        // repetition is denied anyway. If denied calls had call keys, many of them could push a
-        // person's rejection out of the look-up, which reads a bounded number of calls.
-        let is_settled = matches!(state.phase, Phase::Settled(..));
-        let keyed = key.clone().filter(|_| is_keyed && !is_settled);
-        self.add_identity(&mut session, agent, proposal, keyed, caller);
-        session.key_if_pending = key.filter(|_| !is_keyed);
-        let guard = AskerGuard::new(self.engine, session.task_id());
-        session.ask = Some(ask);
-        if let Some(drive) = self.drive_unsaved(session, &guard, open).await? {
-            return Ok(Proposed::Stored(guard, drive));
-        }
-        // Another proposal with the same idempotency key was stored first.
-        let known = self.known_by_key(caller, agent, proposal).await?;
-        known
-            .map(Proposed::Continues)
-            .ok_or(GateRefusal::Command(Refusal::Unavailable))
-    }
-
-    /// Whether the proposal may continue an equal earlier call that waits for a person's answer to
-    /// a question of its tool's server. True if the rules allow the proposed call, the call may be
-    /// repeated, its tool can ask such questions, and the proposal may continue a call without
-    /// naming it.
-    fn may_continue_question(self, agent: &Agent, proposal: &Proposal, call: &CallState) -> bool {
-        let may_ask = || {
-            let entry = self.engine.offered(agent, &call.call.name);
-            entry.is_some_and(|entry| entry.tool.as_ref().is_some_and(|tool| tool.may_ask()))
-        };
-        !proposal.identity.is_new_if_unknown()
-            && call.phase == Phase::Allowed
-            && call.effect.is_repeatable()
-            && may_ask()
     }
 
     /// Answers a call that the gate counts but does not store (`record: held`). The answer has a
@@ -191,25 +110,106 @@ impl Gates<'_> {
             raw: None,
         })
     }
+}
+
+impl GateProposal<'_> {
+    /// Returns the idempotency key of the proposal; `None` if the proposal has no key. The key's
+    /// `body` is the part of the proposal that must be the same in a repetition.
+    pub(super) fn key(self) -> Option<IdempotencyKey> {
+        let (proposal, session) = (self.proposal, self.proposal.session());
+        let key = proposal.identity.key()?;
+        let (tool, text) = (&proposal.tool, &proposal.arguments_text);
+        let same = json!([self.agent.name, tool, session, text]);
+        let sealer = self.engine.sealer.as_ref();
+        Some(IdempotencyKey {
+            path: KEY_PATH.to_owned(),
+            key: key.to_owned(),
+            body: DigestedBody::new(Bytes::from(same.to_string()), sealer),
+        })
+    }
+
+    /// Judges the proposed call. Does not store the call if the proposal continues an equal call,
+    /// or if the gate only counts the call in a metric (`record: held`). Otherwise stores the call.
+    /// `ask` has the id of the ask and the name of the runner (`""` without a runner).
+    pub(super) async fn propose(self, ask: (Uuid, String)) -> Result<Proposed, GateRefusal> {
+        let mut session = self.unsaved_call();
+        let call = self.judge(&mut session).await?;
+        let state = state_of(&session, call)?;
+        let held = matches!(state.phase, Phase::Held(_) | Phase::Human(_));
+        let once = state.phase == Phase::Allowed && state.effect == Effect::Once;
+        let key = keyed_call(self.proposal);
+        // A call that waits for people, or that may run only once, gets a key by which later equal
+        // proposals find it.
+        let is_keyed = held || once || self.asks_for_credential(&state);
+        if let Some(key) = key
+            .as_ref()
+            .filter(|_| is_keyed || self.may_continue_question(&state))
+        {
+            match self.compare_with_earlier(key).await? {
+                EarlierCalls::Continues(task) => return Ok(Proposed::Continues(task)),
+                EarlierCalls::Requires(caution) if is_keyed => {
+                    apply_caution(&mut session, call, caution)?;
+                }
+                EarlierCalls::Requires(_) | EarlierCalls::Nothing => {}
+            }
+        }
+        let state = state_of(&session, call)?;
+        let open = self.check_open(&state).await?;
+        if self.gate.record == RecordedCalls::Held && is_only_counted(&state) {
+            // The gate does not store this call, so it could answer without the database. But
+            // during an outage of the database, the gate refuses this call like any other call.
+            if self.engine.store.is_out() {
+                return Err(GateRefusal::Command(Refusal::Unavailable));
+            }
+            return Ok(Proposed::Counted(Box::new(session)));
+        }
+        // A denied call gets no call key (the key by which equal calls are found), because its
+        // repetition is denied anyway. If denied calls had call keys, many of them could push a
+        // person's rejection out of the look-up, which reads a bounded number of calls.
+        let is_settled = matches!(state.phase, Phase::Settled(..));
+        let keyed = key.clone().filter(|_| is_keyed && !is_settled);
+        self.add_identity(&mut session, keyed);
+        session.key_if_pending = key.filter(|_| !is_keyed);
+        let guard = AskerGuard::new(self.engine, session.task_id());
+        session.ask = Some(ask);
+        if let Some(drive) = self.drive_unsaved(session, &guard, open).await? {
+            return Ok(Proposed::Stored(guard, drive));
+        }
+        // Another proposal with the same idempotency key was stored first.
+        let known = self.known_by_key().await?;
+        known
+            .map(Proposed::Continues)
+            .ok_or(GateRefusal::Command(Refusal::Unavailable))
+    }
+
+    /// Whether the proposal may continue an equal earlier call that waits for a person's answer to
+    /// a question of its tool's server. True if the rules allow the proposed call, the call may be
+    /// repeated, its tool can ask such questions, and the proposal may continue a call without
+    /// naming it.
+    fn may_continue_question(self, call: &CallState) -> bool {
+        let may_ask = || {
+            let entry = self.engine.offered(self.agent, &call.call.name);
+            entry.is_some_and(|entry| entry.tool.as_ref().is_some_and(|tool| tool.may_ask()))
+        };
+        !self.proposal.identity.is_new_if_unknown()
+            && call.phase == Phase::Allowed
+            && call.effect.is_repeatable()
+            && may_ask()
+    }
 
     /// Returns the task of the earlier call that the proposal names by id or key; `None` if there
     /// is no such call. A call that is named by id must have the proposal's caller, gate, session,
     /// tool and arguments. Otherwise, the id counts as unknown, and the key decides, if there is a
     /// key.
-    pub(super) async fn find_known_call(
-        self,
-        caller: &Caller,
-        agent: &Agent,
-        proposal: &Proposal,
-    ) -> Result<Option<TaskId>, GateRefusal> {
-        if let Some(task) = proposal.identity.task() {
-            match self.load_call(caller, task).await {
-                Ok(call) if is_same_call(&call, agent, proposal) => return Ok(Some(task)),
+    pub(super) async fn find_known_call(self) -> Result<Option<TaskId>, GateRefusal> {
+        if let Some(task) = self.proposal.identity.task() {
+            match self.engine.gates().load_call(self.caller, task).await {
+                Ok(call) if self.is_same_call(&call) => return Ok(Some(task)),
                 Ok(_) | Err(Refusal::NotFound | Refusal::Forbidden(_)) => {}
                 Err(refusal) => return Err(refusal.into()),
             }
         }
-        self.known_by_key(caller, agent, proposal).await
+        self.known_by_key().await
     }
 
     /// Returns the task of an earlier proposal with the same key; `None` if there is no such
@@ -217,34 +217,30 @@ impl Gates<'_> {
     ///
     /// # Errors
     /// `KeyReused` if the earlier proposal differs in gate, tool, session or arguments.
-    async fn known_by_key(
-        self,
-        caller: &Caller,
-        agent: &Agent,
-        proposal: &Proposal,
-    ) -> Result<Option<TaskId>, GateRefusal> {
-        let Some(key) = self.gate_key(&agent.name, proposal) else {
+    async fn known_by_key(self) -> Result<Option<TaskId>, GateRefusal> {
+        let Some(key) = self.key() else {
             return Ok(None);
         };
-        let row = key.stored_row(&self.engine.store, caller).await?;
+        let row = key.stored_row(&self.engine.store, self.caller).await?;
         Ok(row.map(|row| row.task_id))
     }
 
-    /// Builds the task of a proposed call without storing the task. The last fact of the task is
+    /// Builds the task of the proposed call without storing the task. The last fact of the task is
     /// the turn with the call.
-    fn unsaved_call(self, caller: &Caller, agent: &Agent, proposal: &Proposal) -> TaskSession {
+    fn unsaved_call(self) -> TaskSession {
+        let (engine, proposal) = (self.engine, self.proposal);
         let session_id = proposal.session().to_owned();
         let client = ClientColumns::with_metadata(proposal.metadata.clone());
-        let mut session = unsaved_root(self.engine, caller, agent, session_id, client);
-        let redactor = self.engine.catalog.redactor();
+        let mut session = unsaved_root(engine, self.caller, self.agent, session_id, client);
+        let redactor = engine.catalog.redactor();
         session.push(Fact::UserMessage {
             items: vec![Part {
                 content_type: PartType::Text,
                 content: redactor.redact(&proposal.context).into_owned(),
             }],
             user_context: None,
-            by: caller.user_id.to_string(),
-            groups: caller.groups.clone(),
+            by: self.caller.user_id.to_string(),
+            groups: self.caller.groups.clone(),
         });
         // A gateway reports an outcome by the id of the call. The store can look a call up only by
         // the id of the call's task. So the call gets the id of its task.
@@ -267,15 +263,11 @@ impl Gates<'_> {
         session
     }
 
-    async fn judge_proposal(
-        self,
-        session: &mut TaskSession,
-        agent: &Agent,
-    ) -> Result<CallId, Refusal> {
+    async fn judge(self, session: &mut TaskSession) -> Result<CallId, Refusal> {
         let calls = &session.own.progress.calls;
         let call = calls.first().map(|state| state.call.tool_call_id);
         let call = call.ok_or(Refusal::Internal)?;
-        let judged = Driver::new(self.engine, session, agent)
+        let judged = Driver::new(self.engine, session, self.agent)
             .judge_calls(&[call])
             .await;
         judged.map_err(|stop| match stop {
@@ -288,19 +280,12 @@ impl Gates<'_> {
     /// `Some`, also adds this call key and the client's presence. By the call key, a later proposal
     /// of an equal call finds this call. By the presence, the later proposal sees whether the
     /// client of this call still waits.
-    fn add_identity(
-        self,
-        session: &mut TaskSession,
-        agent: &Agent,
-        proposal: &Proposal,
-        keyed: Option<KeyedCall>,
-        caller: &Caller,
-    ) {
-        session.idempotency = self
-            .gate_key(&agent.name, proposal)
-            .map(|key| key.row(caller, session, None));
+    fn add_identity(self, session: &mut TaskSession, keyed: Option<KeyedCall>) {
+        let key = self.key();
+        session.idempotency = key.map(|key| key.row(self.caller, session, None));
         if keyed.is_some() {
-            let lasts = proposal.wait + proposal.returns_within.max(PRESENCE_GRACE);
+            let returns_within = self.proposal.returns_within;
+            let lasts = self.proposal.wait + returns_within.max(PRESENCE_GRACE);
             session.own.asker = Some(AskerPresence::PresentFor(lasts));
         }
         session.own.call = keyed;
@@ -326,6 +311,18 @@ impl Gates<'_> {
         let driven = stored.await.map_err(|_| Refusal::Internal)?;
         Ok(unless_conflict(driven)?.flatten())
     }
+
+    /// Whether the session's task is a call of the proposal's gate, session, tool and arguments.
+    fn is_same_call(self, session: &TaskSession) -> bool {
+        let (row, proposal) = (&session.own.row, self.proposal);
+        let is_equal = |state: &CallState| {
+            let (name, text) = (&state.call.name, &state.call.arguments_text);
+            *name == proposal.tool && is_equal_json(text, &proposal.arguments_text)
+        };
+        row.agent == self.agent.name
+            && row.session_id == proposal.session()
+            && session.own.progress.calls.first().is_some_and(is_equal)
+    }
 }
 
 /// Whether a gate with `record: held` counts the call in the metrics and does not store it. The
@@ -334,18 +331,6 @@ fn is_only_counted(state: &CallState) -> bool {
     state.phase == Phase::Allowed
         && state.effect == Effect::ReadOnly
         && state.performer == ToolKind::External
-}
-
-/// Whether the session's task is a call of the proposal's gate, session, tool and arguments.
-fn is_same_call(session: &TaskSession, agent: &Agent, proposal: &Proposal) -> bool {
-    let row = &session.own.row;
-    let is_equal = |state: &CallState| {
-        let (name, text) = (&state.call.name, &state.call.arguments_text);
-        *name == proposal.tool && is_equal_json(text, &proposal.arguments_text)
-    };
-    row.agent == agent.name
-        && row.session_id == proposal.session()
-        && session.own.progress.calls.first().is_some_and(is_equal)
 }
 
 fn state_of(session: &TaskSession, call: CallId) -> Result<CallState, Refusal> {
