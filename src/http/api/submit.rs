@@ -81,7 +81,7 @@ pub(crate) async fn may_command(
 /// Fails with `invalid` if the body is not an object, or if it has members. The problem lists every
 /// member.
 pub(crate) fn no_members(body: Value, _: &[u8]) -> Result<(), Problem> {
-    Fields::read(body, |_, _| Some(()))
+    Fields::read(body, |_| Some(()))
 }
 
 /// Returns the result of an earlier POST with the same `Idempotency-Key`; `None` if `posted` has no

@@ -53,13 +53,15 @@ impl Errors {
 
 /// The members of a JSON object. An operation takes them out one by one.
 #[derive(Debug)]
-pub(crate) struct Fields {
+pub(crate) struct Fields<'e> {
     at: String,
     members: Map<String, Value>,
+    /// The mistakes in the body so far.
+    pub errors: &'e mut Errors,
 }
 
-impl Fields {
-    /// Reads a body with `read`, which takes the members out and adds a mistake to `Errors` for
+impl<'e> Fields<'e> {
+    /// Reads a body with `read`, which takes the members out and adds a mistake to `errors` for
     /// each member that does not fit. A member that `read` does not take out is also a mistake.
     ///
     /// # Errors
@@ -67,12 +69,12 @@ impl Fields {
     /// `None`. The problem lists every mistake.
     pub(crate) fn read<T>(
         body: Value,
-        read: impl FnOnce(&mut Self, &mut Errors) -> Option<T>,
+        read: impl FnOnce(&mut Fields<'_>) -> Option<T>,
     ) -> Result<T, Problem> {
         let mut errors = Errors::default();
-        let found = Self::from_value(body, "", &mut errors).and_then(|mut fields| {
-            let found = read(&mut fields, &mut errors);
-            fields.finish(&mut errors);
+        let found = Fields::from_value(body, "", &mut errors).and_then(|mut fields| {
+            let found = read(&mut fields);
+            fields.finish();
             found
         });
         found
@@ -82,11 +84,12 @@ impl Fields {
 
     /// Takes the members from the object `value`, whose JSON pointer is `at`. If `value` is not an
     /// object, adds a mistake and returns `None`.
-    pub(crate) fn from_value(value: Value, at: &str, errors: &mut Errors) -> Option<Self> {
+    pub(crate) fn from_value(value: Value, at: &str, errors: &'e mut Errors) -> Option<Self> {
         if let Value::Object(members) = value {
             return Some(Self {
                 at: at.to_owned(),
                 members,
+                errors,
             });
         }
         errors.add(at, DetailCode::Object);
@@ -96,6 +99,12 @@ impl Fields {
     #[must_use]
     pub(crate) fn pointer(&self, name: &str) -> String {
         pointer(&self.at, name)
+    }
+
+    /// Adds a mistake about the member `name`.
+    pub(crate) fn refuse(&mut self, name: &str, detail: impl Into<Detail>) {
+        let place = self.pointer(name);
+        self.errors.add(&place, detail);
     }
 
     /// Takes a member out and returns its value, even if the value is `null`.
@@ -109,50 +118,46 @@ impl Fields {
     }
 
     /// Takes a member that must be a string. Adds a mistake for a value of another type.
-    pub(crate) fn text(&mut self, name: &str, errors: &mut Errors) -> Option<String> {
+    pub(crate) fn text(&mut self, name: &str) -> Option<String> {
         if let Value::String(text) = self.take(name)? {
             return Some(text);
         }
-        errors.add(&self.pointer(name), DetailCode::Text);
+        self.refuse(name, DetailCode::Text);
         None
     }
 
     /// Takes a member that must be a string of at most `bytes` bytes. Adds a mistake for a longer
     /// string, but still returns the string.
-    pub(crate) fn text_within(
-        &mut self,
-        name: &str,
-        bytes: usize,
-        errors: &mut Errors,
-    ) -> Option<String> {
-        let text = self.text(name, errors)?;
+    pub(crate) fn text_within(&mut self, name: &str, bytes: usize) -> Option<String> {
+        let text = self.text(name)?;
         if text.len() > bytes {
-            errors.add(&self.pointer(name), DetailCode::AtMostBytes(bytes));
+            self.refuse(name, DetailCode::AtMostBytes(bytes));
         }
         Some(text)
     }
 
     /// Takes a member that must be a boolean. Adds a mistake for a value of another type.
-    pub(crate) fn flag(&mut self, name: &str, errors: &mut Errors) -> Option<bool> {
+    pub(crate) fn flag(&mut self, name: &str) -> Option<bool> {
         let value = self.take(name)?;
         if value.as_bool().is_none() {
-            errors.add(&self.pointer(name), DetailCode::Boolean);
+            self.refuse(name, DetailCode::Boolean);
         }
         value.as_bool()
     }
 
-    pub(crate) fn object(&mut self, name: &str, errors: &mut Errors) -> Option<Map<String, Value>> {
+    pub(crate) fn object(&mut self, name: &str) -> Option<Map<String, Value>> {
         if let Value::Object(members) = self.take(name)? {
             return Some(members);
         }
-        errors.add(&self.pointer(name), DetailCode::Object);
+        self.refuse(name, DetailCode::Object);
         None
     }
 
     /// Adds a mistake for every member that was not taken.
-    pub(crate) fn finish(self, errors: &mut Errors) {
+    pub(crate) fn finish(self) {
         for name in self.members.keys() {
-            errors.add(&pointer(&self.at, name), DetailCode::UnknownMember);
+            self.errors
+                .add(&pointer(&self.at, name), DetailCode::UnknownMember);
         }
     }
 }
@@ -201,11 +206,11 @@ mod tests {
         let mut errors = Errors::default();
         let body = json!({"a": 1, "b": "four", "c": "yes", "d": [], "e/f~": 0});
         let mut fields = Fields::from_value(body, "", &mut errors).unwrap();
-        assert_eq!(fields.text("a", &mut errors), None);
-        fields.text_within("b", 3, &mut errors);
-        assert_eq!(fields.flag("c", &mut errors), None);
-        assert_eq!(fields.object("d", &mut errors), None);
-        fields.finish(&mut errors);
+        assert_eq!(fields.text("a"), None);
+        fields.text_within("b", 3);
+        assert_eq!(fields.flag("c"), None);
+        assert_eq!(fields.object("d"), None);
+        fields.finish();
         let places: Vec<&str> = errors
             .0
             .iter()
@@ -229,9 +234,7 @@ mod tests {
         );
         assert!(errors.0.iter().any(|error| error.pointer == "/short/0"));
         let mut errors = Errors::default();
-        Fields::from_value(body, "", &mut errors)
-            .unwrap()
-            .finish(&mut errors);
+        Fields::from_value(body, "", &mut errors).unwrap().finish();
         let places: Vec<&str> = errors
             .0
             .iter()

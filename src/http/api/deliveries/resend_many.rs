@@ -10,7 +10,7 @@ use http::StatusCode;
 use super::keyed::resend;
 use crate::http::Http;
 use crate::http::server::body::PostRequest;
-use crate::http::server::fields::{Errors, Fields, variant};
+use crate::http::server::fields::{Fields, variant};
 use crate::http::server::operation::Op;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::body::{ResendDeliveries, ResentState};
@@ -85,22 +85,22 @@ async fn check_receiver(http: &Http, filter: &ResendFilter) -> Result<(), Proble
 }
 
 impl ResendDeliveries {
-    fn read(fields: &mut Fields, errors: &mut Errors) -> Option<Self> {
-        let target = fields.text("target", errors);
-        if target.is_none() && errors.0.is_empty() {
-            errors.add("/target", "the name of a receiver");
+    fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        let target = fields.text("target");
+        if target.is_none() && fields.errors.0.is_empty() {
+            fields.refuse("target", "the name of a receiver");
         }
-        let state = fields.text("state", errors).and_then(|word| {
+        let state = fields.text("state").and_then(|word| {
             let state = variant(&word);
             if state.is_none() {
-                errors.add("/state", "`dead`, `dropped` or `sent`");
+                fields.refuse("state", "`dead`, `dropped` or `sent`");
             }
             state
         });
-        let since = fields.text("since", errors).and_then(|text| {
+        let since = fields.text("since").and_then(|text| {
             let time = Time::parse(&text);
             if time.is_none() {
-                errors.add("/since", "a time such as `2026-11-22T09:00:00Z`");
+                fields.refuse("since", "a time such as `2026-11-22T09:00:00Z`");
             }
             time
         });

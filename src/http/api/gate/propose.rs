@@ -17,7 +17,7 @@ use crate::http::api::respond::{mark_applied, mark_replayed};
 use crate::http::api::tasks::message_body;
 use crate::http::server::body::PostRequest;
 use crate::http::server::delivered_body::delivered_body;
-use crate::http::server::fields::{Errors, Fields};
+use crate::http::server::fields::Fields;
 use crate::http::server::headers::{insert_header, visible_header};
 use crate::http::server::operation::Op;
 use crate::http::server::prefer::Prefer;
@@ -70,8 +70,8 @@ pub(crate) async fn propose_gate_call(
     let prefer = Prefer::read(&posted.headers);
     let call = posted
         .json_with_raw_member(&http.body_parser, "arguments", |body, arguments, text| {
-            Fields::read(body, |fields, errors| {
-                Some(NewGateCall::read(arguments, text, fields, errors))
+            Fields::read(body, |fields| {
+                Some(NewGateCall::read(arguments, text, fields))
             })
         })
         .await?;
@@ -121,26 +121,21 @@ fn respond(http: &Http, caller: &Caller, answer: GateAnswer, applied: Option<Str
 impl NewGateCall {
     /// Reads the members of a proposal. `arguments` is the unparsed member `arguments`. `text` is
     /// the unparsed body, from which `metadata` is copied unchanged.
-    fn read(
-        arguments: Option<String>,
-        text: &[u8],
-        fields: &mut Fields,
-        errors: &mut Errors,
-    ) -> Self {
-        let (arguments, arguments_text) = read_arguments(arguments, fields, errors);
-        let tool = fields.text_within("tool", MAX_TOOL_NAME_BYTES, errors);
-        if tool.as_ref().is_none_or(String::is_empty) && errors.0.is_empty() {
-            errors.add("/tool", "the name of a tool");
+    fn read(arguments: Option<String>, text: &[u8], fields: &mut Fields<'_>) -> Self {
+        let (arguments, arguments_text) = read_arguments(arguments, fields);
+        let tool = fields.text_within("tool", MAX_TOOL_NAME_BYTES);
+        if tool.as_ref().is_none_or(String::is_empty) && fields.errors.0.is_empty() {
+            fields.refuse("tool", "the name of a tool");
         }
-        let attach = fields.flag("attach", errors);
+        let attach = fields.flag("attach");
         Self {
-            gate: fields.text("gate", errors),
+            gate: fields.text("gate"),
             tool: tool.unwrap_or_default(),
             arguments,
             arguments_text,
-            session_id: message_body::session_id(fields, errors),
-            context: fields.text_within("context", MAX_CONTEXT_BYTES, errors),
-            metadata: message_body::metadata(text, fields, errors),
+            session_id: message_body::session_id(fields),
+            context: fields.text_within("context", MAX_CONTEXT_BYTES),
+            metadata: message_body::metadata(text, fields),
             attach,
         }
     }
@@ -165,22 +160,23 @@ impl NewGateCall {
     }
 }
 
-/// Returns the texts of the members `arguments` and `arguments_text`. Adds a mistake to `errors` if
-/// both or neither of these members is present, or if `arguments` is not an object.
+/// Returns the texts of the members `arguments` and `arguments_text`. Adds a mistake if both or
+/// neither of these members is present, or if `arguments` is not an object.
 fn read_arguments(
     arguments: Option<String>,
-    fields: &mut Fields,
-    errors: &mut Errors,
+    fields: &mut Fields<'_>,
 ) -> (Option<String>, Option<String>) {
-    let arguments_text = fields.text("arguments_text", errors);
+    let arguments_text = fields.text("arguments_text");
     let arguments = arguments.filter(|text| text != "null");
     if arguments.is_some() == arguments_text.is_some() {
-        errors.add("", "exactly one of `arguments` and `arguments_text`");
+        fields
+            .errors
+            .add("", "exactly one of `arguments` and `arguments_text`");
     } else if arguments
         .as_ref()
         .is_some_and(|text| !text.starts_with('{'))
     {
-        errors.add("/arguments", "an object");
+        fields.refuse("arguments", "an object");
     }
     (arguments, arguments_text)
 }

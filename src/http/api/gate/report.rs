@@ -13,7 +13,7 @@ use crate::http::Http;
 use crate::http::api::respond::mark_replayed;
 use crate::http::api::submit::run_detached;
 use crate::http::server::body::PostRequest;
-use crate::http::server::fields::{Errors, Fields, variant};
+use crate::http::server::fields::{Fields, variant};
 use crate::http::server::json;
 use crate::http::server::operation::{AuthClass, Op, Surface};
 use crate::http::server::problem::{Code, Problem};
@@ -59,10 +59,8 @@ pub(crate) async fn report_gate_outcome(
     let key = posted.key()?;
     let report = posted
         .json(&http.body_parser, |body, text| {
-            Fields::read(body, |fields, errors| {
-                ReportGateOutcome::read(text, fields, errors)
-            })
-            .map(OutcomeReport::from)
+            Fields::read(body, |fields| ReportGateOutcome::read(text, fields))
+                .map(OutcomeReport::from)
         })
         .await?;
     posted.release_body();
@@ -82,19 +80,19 @@ pub(crate) async fn report_gate_outcome(
 impl ReportGateOutcome {
     /// Reads the members of a report. `text` is the unparsed body. If `content` is not a text, its
     /// JSON is copied from `text`.
-    fn read(text: &[u8], fields: &mut Fields, errors: &mut Errors) -> Option<Self> {
-        let (task, key) = (fields.text("task_id", errors), fields.text("key", errors));
+    fn read(text: &[u8], fields: &mut Fields<'_>) -> Option<Self> {
+        let (task, key) = (fields.text("task_id"), fields.text("key"));
         let task_id = task.as_ref().and_then(|id| id.parse().ok());
         if task.is_some() == key.is_some() {
-            errors.add("", "exactly one of `task_id` and `key`");
+            fields.errors.add("", "exactly one of `task_id` and `key`");
         } else if task.is_some() && task_id.is_none() {
-            errors.add("/task_id", "a UUID");
+            fields.refuse("task_id", "a UUID");
         }
-        let attempt = attempt(fields, errors);
-        let outcome = fields.text("outcome", errors);
+        let attempt = attempt(fields);
+        let outcome = fields.text("outcome");
         let outcome = outcome.as_deref().and_then(variant);
         if outcome.is_none() {
-            errors.add("/outcome", "`succeeded`, `failed` or `unknown`");
+            fields.refuse("outcome", "`succeeded`, `failed` or `unknown`");
         }
         let content = match fields.take("content") {
             Some(Value::String(text)) => Some(text),
@@ -105,7 +103,7 @@ impl ReportGateOutcome {
             .as_ref()
             .is_some_and(|content| content.len() > MAX_CONTENT_BYTES)
         {
-            errors.add("/content", format!("at most {MAX_CONTENT_BYTES} bytes"));
+            fields.refuse("content", format!("at most {MAX_CONTENT_BYTES} bytes"));
         }
         Some(Self {
             task_id,
@@ -129,12 +127,12 @@ impl From<ReportGateOutcome> for OutcomeReport {
     }
 }
 
-fn attempt(fields: &mut Fields, errors: &mut Errors) -> Option<u32> {
+fn attempt(fields: &mut Fields<'_>) -> Option<u32> {
     let value = fields.take("attempt")?;
     let attempt = value.as_u64().and_then(|number| u32::try_from(number).ok());
     let attempt = attempt.filter(|number| *number > 0);
     if attempt.is_none() {
-        errors.add("/attempt", "a number from 1");
+        fields.refuse("attempt", "a number from 1");
     }
     attempt
 }

@@ -13,7 +13,7 @@ use crate::http::api::submit::submit;
 use crate::http::events::opening;
 use crate::http::server::body::PostRequest;
 use crate::http::server::caller::must_create;
-use crate::http::server::fields::{Errors, Fields};
+use crate::http::server::fields::Fields;
 use crate::http::server::operation::{AuthClass, LARGE_BODY, Op, Surface};
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::body::CreateTask;
@@ -60,10 +60,8 @@ pub(crate) async fn create_task(
         async { must_create(&posted.caller) },
         |()| {
             posted.json(&http.body_parser, |body, text| {
-                Fields::read(body, |fields, errors| {
-                    Some(CreateTask::read(text, fields, errors))
-                })
-                .map(TaskInput::from)
+                Fields::read(body, |fields| Some(CreateTask::read(text, fields)))
+                    .map(TaskInput::from)
             })
         },
         |engine, caller, task, key| async move { engine.create(&caller, task, key).await },
@@ -75,16 +73,16 @@ pub(crate) async fn create_task(
 impl CreateTask {
     /// Reads the members of the body. `text` is the unparsed body, from which `metadata` is copied
     /// unchanged.
-    fn read(text: &[u8], fields: &mut Fields, errors: &mut Errors) -> Self {
-        let agent = fields.text("agent", errors);
-        let (input, items) = message_body::message(fields, errors);
+    fn read(text: &[u8], fields: &mut Fields<'_>) -> Self {
+        let agent = fields.text("agent");
+        let (input, items) = message_body::message(fields);
         Self {
             agent,
             input,
             items,
-            session_id: message_body::session_id(fields, errors),
-            user_context: message_body::user_context(fields, errors),
-            metadata: message_body::metadata(text, fields, errors),
+            session_id: message_body::session_id(fields),
+            user_context: message_body::user_context(fields),
+            metadata: message_body::metadata(text, fields),
         }
     }
 }

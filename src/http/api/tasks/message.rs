@@ -12,7 +12,7 @@ use crate::http::api::respond::{SuccessStatus, respond};
 use crate::http::api::submit::{may_command, submit};
 use crate::http::events::opening;
 use crate::http::server::body::PostRequest;
-use crate::http::server::fields::{Errors, Fields};
+use crate::http::server::fields::Fields;
 use crate::http::server::operation::{AuthClass, LARGE_BODY, Op, Surface};
 use crate::http::server::path_id::PathId;
 use crate::http::server::problem::{Code, Problem};
@@ -67,10 +67,7 @@ pub(crate) async fn send_message(
         may_command(&http, &posted.caller, id, Command::Message),
         |()| {
             posted.json(&http.body_parser, |body, _| {
-                Fields::read(body, |fields, errors| {
-                    Some(SendMessage::read(fields, errors))
-                })
-                .map(MessageInput::from)
+                Fields::read(body, |fields| Some(SendMessage::read(fields))).map(MessageInput::from)
             })
         },
         move |engine, caller, message, key| async move {
@@ -82,13 +79,13 @@ pub(crate) async fn send_message(
 }
 
 impl SendMessage {
-    fn read(fields: &mut Fields, errors: &mut Errors) -> Self {
-        let (input, items) = message_body::message(fields, errors);
+    fn read(fields: &mut Fields<'_>) -> Self {
+        let (input, items) = message_body::message(fields);
         Self {
             input,
             items,
-            user_context: message_body::user_context(fields, errors),
-            supersede: fields.flag("supersede", errors),
+            user_context: message_body::user_context(fields),
+            supersede: fields.flag("supersede"),
         }
     }
 }

@@ -7,7 +7,7 @@ use base64::Engine as _;
 use serde_json::Value;
 
 use crate::engine::DetailCode;
-use crate::http::server::fields::{Errors, Fields, pointer, variant};
+use crate::http::server::fields::{Fields, pointer, variant};
 use crate::http::server::json;
 use crate::http::wire::body::NewMessageItem;
 use crate::http::wire::item::ContentType;
@@ -16,19 +16,16 @@ use crate::task::limits::{MAX_CONTEXT_BYTES, MAX_MESSAGE_PARTS};
 
 /// Reads the members `input` and `items`, of which exactly one has the message. If both or neither
 /// is present, adds a mistake.
-pub(crate) fn message(
-    fields: &mut Fields,
-    errors: &mut Errors,
-) -> (Option<String>, Option<Vec<NewMessageItem>>) {
-    let before = errors.0.len();
-    let input = fields.text("input", errors);
+pub(crate) fn message(fields: &mut Fields<'_>) -> (Option<String>, Option<Vec<NewMessageItem>>) {
+    let before = fields.errors.0.len();
+    let input = fields.text("input");
     let items = fields.take("items");
-    if input.is_some() == items.is_some() && errors.0.len() == before {
-        errors.add("", "exactly one of `input` and `items`");
+    if input.is_some() == items.is_some() && fields.errors.0.len() == before {
+        fields.errors.add("", "exactly one of `input` and `items`");
     }
     let items = items
         .filter(|_| input.is_none())
-        .map(|items| read_items(items, &fields.pointer("items"), errors));
+        .map(|items| read_items(items, fields));
     (input, items)
 }
 
@@ -52,46 +49,44 @@ impl From<NewMessageItem> for Part {
     }
 }
 
-fn read_items(items: Value, at: &str, errors: &mut Errors) -> Vec<NewMessageItem> {
+fn read_items(items: Value, fields: &mut Fields<'_>) -> Vec<NewMessageItem> {
     let Value::Array(items) = items else {
-        errors.add(at, "a list of items");
+        fields.refuse("items", "a list of items");
         return Vec::new();
     };
     if !(1..=MAX_MESSAGE_PARTS).contains(&items.len()) {
-        errors.add(at, format!("1 to {MAX_MESSAGE_PARTS} items"));
+        fields.refuse("items", format!("1 to {MAX_MESSAGE_PARTS} items"));
         return Vec::new();
     }
+    let at = fields.pointer("items");
     items
         .into_iter()
         .enumerate()
         .filter_map(|(index, item)| {
-            let mut fields = Fields::from_value(item, &pointer(at, &index.to_string()), errors)?;
-            let item = NewMessageItem::read(&mut fields, errors);
-            fields.finish(errors);
+            let place = pointer(&at, &index.to_string());
+            let mut members = Fields::from_value(item, &place, fields.errors)?;
+            let item = NewMessageItem::read(&mut members);
+            members.finish();
             item
         })
         .collect()
 }
 
 impl NewMessageItem {
-    fn read(fields: &mut Fields, errors: &mut Errors) -> Option<Self> {
+    fn read(fields: &mut Fields<'_>) -> Option<Self> {
         let word = fields.raw("content_type");
         let content_type: Option<ContentType> =
             word.as_ref().and_then(Value::as_str).and_then(variant);
         if content_type.is_none() {
-            errors.add(&fields.pointer("content_type"), "`text` or `image`");
+            fields.refuse("content_type", "`text` or `image`");
         }
-        let content = fields.raw("content");
-        let place = fields.pointer("content");
-        let Some(Value::String(content)) = content else {
-            errors.add(&place, DetailCode::Text);
+        let Some(Value::String(content)) = fields.raw("content") else {
+            fields.refuse("content", DetailCode::Text);
             return None;
         };
         if content_type == Some(ContentType::Image) && !is_image(&content) {
-            errors.add(
-                &place,
-                "a base64 `data:` URI of png, jpeg, gif or webp, or an `https:` URL",
-            );
+            let detail = "a base64 `data:` URI of png, jpeg, gif or webp, or an `https:` URL";
+            fields.refuse("content", detail);
         }
         Some(Self {
             content_type: content_type?,
@@ -127,21 +122,20 @@ fn is_image(content: &str) -> bool {
 }
 
 /// Reads the member `user_context`, an object whose values are strings.
-pub(crate) fn user_context(
-    fields: &mut Fields,
-    errors: &mut Errors,
-) -> Option<BTreeMap<String, String>> {
-    let members = fields.object("user_context", errors)?;
-    let at = fields.pointer("user_context");
+pub(crate) fn user_context(fields: &mut Fields<'_>) -> Option<BTreeMap<String, String>> {
+    let members = fields.object("user_context")?;
     if Value::Object(members.clone()).to_string().len() > MAX_CONTEXT_BYTES {
-        errors.add(&at, format!("at most {MAX_CONTEXT_BYTES} bytes of JSON"));
+        let detail = format!("at most {MAX_CONTEXT_BYTES} bytes of JSON");
+        fields.refuse("user_context", detail);
     }
+    let at = fields.pointer("user_context");
     let mut context = BTreeMap::new();
     for (name, value) in members {
         if let Value::String(text) = value {
             context.insert(name, text);
         } else {
-            errors.add(&pointer(&at, &name), DetailCode::Text);
+            let place = pointer(&at, &name);
+            fields.errors.add(&place, DetailCode::Text);
         }
     }
     Some(context)
@@ -149,14 +143,12 @@ pub(crate) fn user_context(
 
 /// Reads the member `metadata`, which must be an object, and returns its JSON text. `body` is the
 /// whole body as it was sent.
-pub(crate) fn metadata(body: &[u8], fields: &mut Fields, errors: &mut Errors) -> Option<String> {
-    fields.object("metadata", errors)?;
+pub(crate) fn metadata(body: &[u8], fields: &mut Fields<'_>) -> Option<String> {
+    fields.object("metadata")?;
     let text = json::member(body, "metadata")?;
     if text.len() > MAX_CONTEXT_BYTES {
-        errors.add(
-            &fields.pointer("metadata"),
-            format!("at most {MAX_CONTEXT_BYTES} bytes of JSON"),
-        );
+        let detail = format!("at most {MAX_CONTEXT_BYTES} bytes of JSON");
+        fields.refuse("metadata", detail);
     }
     Some(text)
 }
@@ -176,10 +168,10 @@ pub(crate) fn is_session_id(text: &str) -> bool {
     (1..=128).contains(&text.len()) && text.bytes().all(fits)
 }
 
-pub(crate) fn session_id(fields: &mut Fields, errors: &mut Errors) -> Option<String> {
-    let session = fields.text("session_id", errors)?;
+pub(crate) fn session_id(fields: &mut Fields<'_>) -> Option<String> {
+    let session = fields.text("session_id")?;
     if !is_session_id(&session) {
-        errors.add(&fields.pointer("session_id"), SESSION_ID_FORM);
+        fields.refuse("session_id", SESSION_ID_FORM);
     }
     Some(session)
 }
@@ -187,17 +179,18 @@ pub(crate) fn session_id(fields: &mut Fields, errors: &mut Errors) -> Option<Str
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::server::fields::Errors;
     use serde_json::json;
 
     fn places(body: Value) -> Vec<String> {
         let mut errors = Errors::default();
         let text = body.to_string();
         let mut fields = Fields::from_value(body, "", &mut errors).unwrap();
-        message(&mut fields, &mut errors);
-        user_context(&mut fields, &mut errors);
-        metadata(text.as_bytes(), &mut fields, &mut errors);
-        session_id(&mut fields, &mut errors);
-        fields.finish(&mut errors);
+        message(&mut fields);
+        user_context(&mut fields);
+        metadata(text.as_bytes(), &mut fields);
+        session_id(&mut fields);
+        fields.finish();
         errors.0.into_iter().map(|error| error.pointer).collect()
     }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::engine::{CallReply, DecisionBody, DecisionInput, DetailCode};
-use crate::http::server::fields::{Errors, Fields, pointer, variant};
+use crate::http::server::fields::{Fields, pointer, variant};
 use crate::http::server::json::{member, members};
 use crate::http::server::problem::Problem;
 use crate::http::wire::body as wire;
@@ -30,53 +30,46 @@ pub(crate) fn read(
     text: &[u8],
     path_action: Option<Action>,
 ) -> Result<DecisionInput, Problem> {
-    let answer = Fields::read(body, |fields, errors| {
-        let digest = fields.text("digest", errors);
+    let answer = Fields::read(body, |fields| {
+        let digest = fields.text("digest");
         match path_action {
-            Some(action) => wire::WholeDecision::read(action, digest, text, fields, errors)
+            Some(action) => wire::WholeDecision::read(action, digest, text, fields)
                 .map(wire::WireDecisionBody::Whole),
-            None => wire::WireDecisionBody::read(digest, text, fields, errors),
+            None => wire::WireDecisionBody::read(digest, text, fields),
         }
     })?;
     Ok(answer.into())
 }
 
 impl wire::WireDecisionBody {
-    fn read(
-        digest: Option<String>,
-        text: &[u8],
-        fields: &mut Fields,
-        errors: &mut Errors,
-    ) -> Option<Self> {
+    fn read(digest: Option<String>, text: &[u8], fields: &mut Fields<'_>) -> Option<Self> {
         let (action, decisions) = (fields.raw("action"), fields.raw("decisions"));
         match (action, decisions) {
             (Some(_), Some(_)) => {
-                errors.add(&fields.pointer("action"), "no `action` beside `decisions`");
+                fields.refuse("action", "no `action` beside `decisions`");
                 None
             }
             (None | Some(Value::Null), None) => {
-                errors.add("", "`action` or `decisions`");
+                fields.errors.add("", "`action` or `decisions`");
                 None
             }
             (Some(word), None) => {
                 let action = word.as_str().and_then(variant);
-                let whole = action.and_then(|action| {
-                    wire::WholeDecision::read(action, digest, text, fields, errors)
-                });
+                let whole = action
+                    .and_then(|action| wire::WholeDecision::read(action, digest, text, fields));
                 if whole.is_none() {
                     let detail = if action == Some(Action::Edit) {
                         DecisionBody::per_call_hint(Action::Edit)
                     } else {
                         "`approve`, `reject`, `respond` or `retry`".to_owned()
                     };
-                    errors.add(&fields.pointer("action"), detail);
+                    fields.refuse("action", detail);
                 }
                 whole.map(Self::Whole)
             }
             (None, Some(decisions)) => {
                 let text = member(text, "decisions").unwrap_or_default();
-                let at = fields.pointer("decisions");
-                let decisions = read_call_decisions(decisions, text.as_bytes(), &at, errors)?;
+                let decisions = read_call_decisions(decisions, text.as_bytes(), fields)?;
                 Some(Self::PerCall(wire::PerCallDecision { decisions, digest }))
             }
         }
@@ -90,31 +83,26 @@ impl wire::WholeDecision {
         action: Action,
         digest: Option<String>,
         text: &[u8],
-        fields: &mut Fields,
-        errors: &mut Errors,
+        fields: &mut Fields<'_>,
     ) -> Option<Self> {
         Some(match action {
-            Action::Approve => {
-                Self::Approve(wire::ApproveBody::read(digest, fields, errors).into())
-            }
-            Action::Reject => Self::Reject(wire::RejectBody::read(digest, fields, errors).into()),
-            Action::Respond => {
-                Self::Respond(wire::RespondDecision::read(digest, text, fields, errors))
-            }
-            Action::Retry => Self::Retry(wire::RetryDecision::read(digest, fields, errors)),
+            Action::Approve => Self::Approve(wire::ApproveBody::read(digest, fields).into()),
+            Action::Reject => Self::Reject(wire::RejectBody::read(digest, fields).into()),
+            Action::Respond => Self::Respond(wire::RespondDecision::read(digest, text, fields)),
+            Action::Retry => Self::Retry(wire::RetryDecision::read(digest, fields)),
             Action::Edit | Action::Mixed => return None,
         })
     }
 }
 
 impl wire::ApproveBody {
-    fn read(digest: Option<String>, fields: &mut Fields, errors: &mut Errors) -> Self {
-        let reason = read_reason(fields, errors);
-        refuse_then(fields, errors);
+    fn read(digest: Option<String>, fields: &mut Fields<'_>) -> Self {
+        let reason = read_reason(fields);
+        refuse_then(fields);
         Self {
             reason,
             digest,
-            remember: read_remember(fields, errors),
+            remember: read_remember(fields),
         }
     }
 }
@@ -131,10 +119,10 @@ impl From<wire::ApproveBody> for wire::ApproveDecision {
 }
 
 impl wire::RejectBody {
-    fn read(digest: Option<String>, fields: &mut Fields, errors: &mut Errors) -> Self {
-        let reason = read_reason(fields, errors);
-        let then = read_then(fields, errors);
-        refuse_remember(fields, errors);
+    fn read(digest: Option<String>, fields: &mut Fields<'_>) -> Self {
+        let reason = read_reason(fields);
+        let then = read_then(fields);
+        refuse_remember(fields);
         Self {
             then,
             reason,
@@ -155,10 +143,10 @@ impl From<wire::RejectBody> for wire::RejectDecision {
 }
 
 impl wire::RespondDecision {
-    fn read(digest: Option<String>, text: &[u8], fields: &mut Fields, errors: &mut Errors) -> Self {
-        let reason = read_reason(fields, errors);
-        refuse_then(fields, errors);
-        refuse_remember(fields, errors);
+    fn read(digest: Option<String>, text: &[u8], fields: &mut Fields<'_>) -> Self {
+        let reason = read_reason(fields);
+        refuse_then(fields);
+        refuse_remember(fields);
         // A `result` of `null` is a value; a `response` of `null` counts as absent.
         let response = fields
             .take("response")
@@ -166,10 +154,7 @@ impl wire::RespondDecision {
             .map(Secret::new);
         let result = fields.raw("result").and_then(|_| member(text, "result"));
         if response.is_some() == result.is_some() {
-            errors.add(
-                &fields.pointer("response"),
-                "exactly one of `response` and `result`",
-            );
+            fields.refuse("response", "exactly one of `response` and `result`");
         }
         Self {
             action: Action::Respond,
@@ -182,10 +167,10 @@ impl wire::RespondDecision {
 }
 
 impl wire::RetryDecision {
-    fn read(digest: Option<String>, fields: &mut Fields, errors: &mut Errors) -> Self {
-        let reason = read_reason(fields, errors);
-        refuse_then(fields, errors);
-        refuse_remember(fields, errors);
+    fn read(digest: Option<String>, fields: &mut Fields<'_>) -> Self {
+        let reason = read_reason(fields);
+        refuse_then(fields);
+        refuse_remember(fields);
         Self {
             action: Action::Retry,
             reason,
@@ -194,44 +179,41 @@ impl wire::RetryDecision {
     }
 }
 
-fn read_reason(fields: &mut Fields, errors: &mut Errors) -> Option<String> {
-    fields.text_within("reason", MAX_REASON_BYTES, errors)
+fn read_reason(fields: &mut Fields<'_>) -> Option<String> {
+    fields.text_within("reason", MAX_REASON_BYTES)
 }
 
 /// Reads `remember`, which asks for a standing decision together with an approval.
-fn read_remember(fields: &mut Fields, errors: &mut Errors) -> Option<wire::NewRemember> {
+fn read_remember(fields: &mut Fields<'_>) -> Option<wire::NewRemember> {
     let pointer = fields.pointer("remember");
     let value = fields.take("remember")?;
-    let mut members = Fields::from_value(value, &pointer, errors)?;
-    let remember = wire::NewRemember::read(&mut members, errors);
-    members.finish(errors);
+    let mut members = Fields::from_value(value, &pointer, fields.errors)?;
+    let remember = wire::NewRemember::read(&mut members);
+    members.finish();
     remember
 }
 
 /// Adds a mistake if an answer that is not an approval has the member `remember`, even if its value
 /// is `null`.
-fn refuse_remember(fields: &mut Fields, errors: &mut Errors) {
+fn refuse_remember(fields: &mut Fields<'_>) {
     if fields.raw("remember").is_some() {
-        errors.add(
-            &fields.pointer("remember"),
-            "`remember` only beside `approve`",
-        );
+        fields.refuse("remember", "`remember` only beside `approve`");
     }
 }
 
 impl wire::NewRemember {
-    fn read(fields: &mut Fields, errors: &mut Errors) -> Option<Self> {
+    fn read(fields: &mut Fields<'_>) -> Option<Self> {
         let scope = fields.take("for");
         let scope = scope.as_ref().and_then(Value::as_str).and_then(variant);
         if scope.is_none() {
-            errors.add(&fields.pointer("for"), "`task` or `owner`");
+            fields.refuse("for", "`task` or `owner`");
         }
         let time = fields.take("expires_in");
         let time = time.as_ref().and_then(Value::as_str);
         let time = time.and_then(parse_duration).filter(|time| !time.is_zero());
         if time.is_none() {
             let detail = "a time longer than 0, such as `30m` or `4h`";
-            errors.add(&fields.pointer("expires_in"), detail);
+            fields.refuse("expires_in", detail);
         }
         Some(Self {
             r#for: scope?,
@@ -240,54 +222,51 @@ impl wire::NewRemember {
     }
 }
 
-fn read_then(fields: &mut Fields, errors: &mut Errors) -> Option<ThenAction> {
+fn read_then(fields: &mut Fields<'_>) -> Option<ThenAction> {
     let word = fields.take("then")?;
     let then = word.as_str().and_then(variant);
     if then.is_none() {
-        errors.add(
-            &fields.pointer("then"),
-            "`continue`, `cancel` or `cancel_root`",
-        );
+        fields.refuse("then", "`continue`, `cancel` or `cancel_root`");
     }
     then
 }
 
 /// Adds a mistake if an answer that is not a rejection has the member `then`, even if its value is
 /// `null`.
-fn refuse_then(fields: &mut Fields, errors: &mut Errors) {
+fn refuse_then(fields: &mut Fields<'_>) {
     if fields.raw("then").is_some() {
-        errors.add(&fields.pointer("then"), DetailCode::ThenWithoutReject);
+        fields.refuse("then", DetailCode::ThenWithoutReject);
     }
 }
 
 fn read_call_decisions(
     decisions: Value,
     text: &[u8],
-    at: &str,
-    errors: &mut Errors,
+    fields: &mut Fields<'_>,
 ) -> Option<BTreeMap<String, wire::NewCallDecision>> {
     let Value::Object(decisions) = decisions else {
-        errors.add(at, "an object: one answer by `tool_call_id`");
+        fields.refuse("decisions", "an object: one answer by `tool_call_id`");
         return None;
     };
     if decisions.is_empty() {
-        errors.add(at, DetailCode::AnswerRequired);
+        fields.refuse("decisions", DetailCode::AnswerRequired);
     }
+    let at = fields.pointer("decisions");
     let (mut answers, mut texts) = (BTreeMap::new(), members(text));
     for (call, answer) in decisions {
-        let place = pointer(at, &call);
+        let place = pointer(&at, &call);
         if place == at {
             // The name `call` is too long for a pointer, so `pointer` has returned `at` unchanged.
             // The id of a call is never so long, so the name is a mistake, which `at` locates.
-            errors.add(at, "answers by `tool_call_id`");
+            fields.refuse("decisions", "answers by `tool_call_id`");
             continue;
         }
         let text = texts.remove(&call).unwrap_or_default();
-        let Some(mut fields) = Fields::from_value(answer, &place, errors) else {
+        let Some(mut members) = Fields::from_value(answer, &place, fields.errors) else {
             continue;
         };
-        let answer = wire::NewCallDecision::read(text.as_bytes(), &mut fields, errors);
-        fields.finish(errors);
+        let answer = wire::NewCallDecision::read(text.as_bytes(), &mut members);
+        members.finish();
         if let Some(answer) = answer {
             answers.insert(call, answer);
         }
@@ -296,25 +275,25 @@ fn read_call_decisions(
 }
 
 impl wire::NewCallDecision {
-    fn read(text: &[u8], fields: &mut Fields, errors: &mut Errors) -> Option<Self> {
+    fn read(text: &[u8], fields: &mut Fields<'_>) -> Option<Self> {
         let word = fields.take("action").unwrap_or_default();
         let action = word.as_str().and_then(variant);
         let is_known = |action: &Action| !matches!(action, Action::Retry | Action::Mixed);
         let Some(action) = action.filter(is_known) else {
-            errors.add(&fields.pointer("action"), DetailCode::CallAction);
+            fields.refuse("action", DetailCode::CallAction);
             return None;
         };
-        let reason = read_reason(fields, errors);
+        let reason = read_reason(fields);
         let then = if action == Action::Reject {
-            read_then(fields, errors)
+            read_then(fields)
         } else {
-            refuse_then(fields, errors);
+            refuse_then(fields);
             None
         };
         let remember = if action == Action::Approve {
-            read_remember(fields, errors)
+            read_remember(fields)
         } else {
-            refuse_remember(fields, errors);
+            refuse_remember(fields);
             None
         };
         match action {
@@ -330,12 +309,12 @@ impl wire::NewCallDecision {
             })),
             Action::Edit => Some(Self::Edit(wire::EditCall {
                 action,
-                arguments: read_arguments(text, fields, errors)?,
+                arguments: read_arguments(text, fields)?,
                 reason,
             })),
             Action::Respond => Some(Self::Respond(wire::RespondCall {
                 action,
-                result: read_result(text, fields, errors)?,
+                result: read_result(text, fields)?,
                 reason,
             })),
             Action::Retry | Action::Mixed => None,
@@ -343,19 +322,19 @@ impl wire::NewCallDecision {
     }
 }
 
-fn read_arguments(text: &[u8], fields: &mut Fields, errors: &mut Errors) -> Option<String> {
+fn read_arguments(text: &[u8], fields: &mut Fields<'_>) -> Option<String> {
     let replacement = fields.take("arguments").filter(Value::is_object);
     let arguments = replacement.and_then(|_| member(text, "arguments"));
     if arguments.is_none() {
-        errors.add(&fields.pointer("arguments"), DetailCode::ObjectReplacement);
+        fields.refuse("arguments", DetailCode::ObjectReplacement);
     }
     arguments
 }
 
-fn read_result(text: &[u8], fields: &mut Fields, errors: &mut Errors) -> Option<String> {
+fn read_result(text: &[u8], fields: &mut Fields<'_>) -> Option<String> {
     let result = fields.raw("result").and_then(|_| member(text, "result"));
     if result.is_none() {
-        errors.add(&fields.pointer("result"), "the result");
+        fields.refuse("result", "the result");
     }
     result
 }
