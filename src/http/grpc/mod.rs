@@ -27,7 +27,7 @@ use super::api::gate::{GateSurface, timed_ask};
 use super::api::tasks::message_body::{SESSION_ID_FORM, is_session_id};
 use super::server::body::read_body;
 use super::server::guard::{caller_of_key, protect_connection};
-use super::server::operation::{AuthClass, Op, Surface};
+use super::server::operation::{AuthClass, Op};
 use super::server::problem::{Code, Problem};
 use crate::agent::gate::ExtAuthz;
 use crate::agent::{Agents, Gate};
@@ -53,11 +53,9 @@ const GATE_KEY: &str = "holdpoint-gate";
 const CALL_HEADER: &str = "holdpoint-call";
 
 pub(crate) const OP: Op = Op {
-    id: "grpc",
-    surface: Surface::Public,
     auth: AuthClass::Gateway,
     max_body_bytes: MAX_MESSAGE_BYTES + PREFIX_BYTES,
-    problems: &[],
+    ..Op::public("grpc", &[])
 };
 
 /// Returns whether some gate is open to gateways (has `ext_authz`).

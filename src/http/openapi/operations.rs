@@ -106,7 +106,8 @@ fn responses_mut(operation: &mut Map<String, Value>) -> Option<&mut Map<String, 
 /// of a problem.
 fn add_problems(responses: &mut Map<String, Value>, op: &Op) {
     let mut codes_by_status: BTreeMap<u16, Vec<Code>> = BTreeMap::new();
-    for code in common_problems(op.auth).iter().chain(op.problems) {
+    let own_problems = op.problems.into_iter().flatten();
+    for code in common_problems(op.auth).iter().chain(own_problems) {
         let found = codes_by_status.entry(code.status().as_u16()).or_default();
         if !found.contains(code) {
             found.push(*code);
@@ -134,7 +135,8 @@ fn response_headers(operation: &mut Map<String, Value>, op: &Op) {
     let is_prefer = |parameter: &mut Value| parameter.get("name") == Some(&json!("Prefer"));
     let takes_prefer = parameters_mut(operation).any(is_prefer);
     // Only an operation that stores the `Idempotency-Key` can notice that a key was used before.
-    let stores_keys = op.problems.contains(&Code::IdempotencyKeyReused);
+    let mut problems = op.problems.into_iter().flatten();
+    let stores_keys = problems.any(|code| *code == Code::IdempotencyKeyReused);
     let headers = [
         (
             takes_prefer,

@@ -26,9 +26,18 @@ pub(crate) struct Op {
     pub auth: AuthClass,
     pub max_body_bytes: usize,
     /// The problems that the operation can respond with, besides those of every operation with the
-    /// same `auth` (`common_problems` in `openapi/operations.rs`).
-    pub problems: &'static [Code],
+    /// same `auth` (`common_problems` in `openapi/operations.rs`). The first list has those of every
+    /// command, the second list those of this operation.
+    pub problems: [&'static [Code]; 2],
 }
+
+/// The problems of every operation that takes a command as JSON and stores the `Idempotency-Key`.
+const COMMAND_PROBLEMS: &[Code] = &[
+    Code::BadJson,
+    Code::UnsupportedMediaType,
+    Code::Invalid,
+    Code::IdempotencyKeyReused,
+];
 
 impl Op {
     /// Returns an operation for programs. Its callers have a key or an active session.
@@ -38,7 +47,16 @@ impl Op {
             surface: Surface::Api,
             auth: AuthClass::Key,
             max_body_bytes: SMALL_BODY,
-            problems,
+            problems: [&[], problems],
+        }
+    }
+
+    /// Returns an operation for programs that takes a command as JSON and stores the
+    /// `Idempotency-Key`.
+    pub(crate) const fn command(id: &'static str, problems: &'static [Code]) -> Self {
+        Self {
+            problems: [COMMAND_PROBLEMS, problems],
+            ..Self::api(id, &[])
         }
     }
 

@@ -17,17 +17,7 @@ use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::params::KeyHeader;
 use crate::store::ResendTarget;
 
-pub(crate) const OP: Op = Op::api(
-    "resend_delivery",
-    &[
-        Code::BadRequest,
-        Code::BadJson,
-        Code::NotFound,
-        Code::UnsupportedMediaType,
-        Code::Invalid,
-        Code::IdempotencyKeyReused,
-    ],
-);
+pub(crate) const OP: Op = Op::command("resend_delivery", &[Code::NotFound]);
 
 /// Send a message again
 ///

@@ -12,23 +12,14 @@ use crate::http::Http;
 use crate::http::server::body::PostRequest;
 use crate::http::server::fields::{Fields, variant};
 use crate::http::server::operation::Op;
-use crate::http::server::problem::{Code, Problem};
+use crate::http::server::problem::Problem;
 use crate::http::wire::body::{ResendDeliveries, ResentState};
 use crate::http::wire::delivery::ResentDeliveries;
 use crate::http::wire::params::KeyHeader;
 use crate::store::{DeliveryFilter, DeliveryState, ResendFilter, ResendTarget};
 use crate::task::time::Time;
 
-pub(crate) const OP: Op = Op::api(
-    "resend_deliveries",
-    &[
-        Code::BadRequest,
-        Code::BadJson,
-        Code::UnsupportedMediaType,
-        Code::Invalid,
-        Code::IdempotencyKeyReused,
-    ],
-);
+pub(crate) const OP: Op = Op::command("resend_deliveries", &[]);
 
 /// Send the messages of a receiver again
 ///

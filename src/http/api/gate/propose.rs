@@ -31,19 +31,7 @@ use crate::task::limits::MAX_CONTEXT_BYTES;
 /// The `Retry-After` of a response without a verdict, in seconds.
 const RETRY_AFTER_SECONDS: &str = "5";
 
-pub(crate) const OP: Op = Op::api(
-    "propose_gate_call",
-    &[
-        Code::BadJson,
-        Code::BadRequest,
-        Code::Forbidden,
-        Code::CallInHand,
-        Code::UnsupportedMediaType,
-        Code::Invalid,
-        Code::IdempotencyKeyReused,
-        Code::TooMany,
-    ],
-);
+pub(crate) const OP: Op = Op::command("propose_gate_call", &[Code::CallInHand]);
 
 /// Propose a call
 ///

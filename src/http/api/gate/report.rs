@@ -15,7 +15,7 @@ use crate::http::api::submit::run_detached;
 use crate::http::server::body::PostRequest;
 use crate::http::server::fields::{Fields, variant};
 use crate::http::server::json;
-use crate::http::server::operation::{AuthClass, Op, Surface};
+use crate::http::server::operation::Op;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::gate::{ReportGateOutcome, WireGateCall};
 use crate::http::wire::params::KeyHeader;
@@ -24,22 +24,10 @@ use crate::people::authorization::may_ask_at_gate;
 const MAX_CONTENT_BYTES: usize = 1024 * 1024;
 
 pub(crate) const OP: Op = Op {
-    id: "report_gate_outcome",
-    surface: Surface::Api,
-    auth: AuthClass::Key,
     // Each byte of the content takes at most six bytes in JSON, as an escape such as `\u0000`. All
     // other members together may take 64 KiB.
     max_body_bytes: 6 * MAX_CONTENT_BYTES + 64 * 1024,
-    problems: &[
-        Code::BadJson,
-        Code::BadRequest,
-        Code::Forbidden,
-        Code::NotFound,
-        Code::CallSettled,
-        Code::UnsupportedMediaType,
-        Code::Invalid,
-        Code::IdempotencyKeyReused,
-    ],
+    ..Op::command("report_gate_outcome", &[Code::NotFound, Code::CallSettled])
 };
 
 /// Report the outcome of a call

@@ -21,7 +21,7 @@ use crate::http::wire::gate::WireGateCall;
 use crate::http::wire::params::WaitHeader;
 use crate::task::id::TaskId;
 
-pub(crate) const OP: Op = Op::api("get_gate_call", &[Code::Forbidden, Code::NotFound]);
+pub(crate) const OP: Op = Op::api("get_gate_call", &[Code::NotFound]);
 
 /// Look at a gate call
 ///

@@ -39,12 +39,7 @@ use crate::task::text::as_sentence;
 
 pub(crate) const OP: Op = Op::api(
     "post_mcp_message",
-    &[
-        Code::BadRequest,
-        Code::Forbidden,
-        Code::NotFound,
-        Code::UnsupportedMediaType,
-    ],
+    &[Code::NotFound, Code::UnsupportedMediaType],
 );
 
 struct McpRequest<'a> {

@@ -18,7 +18,7 @@ use crate::http::wire::params::InboxQuery;
 
 pub(crate) const OP: Op = Op {
     surface: Surface::Stream,
-    ..Op::api("stream_inbox", &[Code::Invalid, Code::TooMany])
+    ..Op::api("stream_inbox", &[Code::Invalid])
 };
 
 /// Watch the inbox

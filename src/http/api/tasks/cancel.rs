@@ -22,18 +22,7 @@ use crate::http::wire::task::AgentTask;
 use crate::people::authorization::Command;
 use crate::task::id::TaskId;
 
-pub(crate) const OP: Op = Op::api(
-    "cancel_task",
-    &[
-        Code::BadJson,
-        Code::BadRequest,
-        Code::NotFound,
-        Code::TaskFinal,
-        Code::UnsupportedMediaType,
-        Code::Invalid,
-        Code::IdempotencyKeyReused,
-    ],
-);
+pub(crate) const OP: Op = Op::command("cancel_task", &[Code::NotFound, Code::TaskFinal]);
 
 /// Cancel a task
 ///

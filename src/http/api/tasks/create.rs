@@ -14,26 +14,16 @@ use crate::http::events::opening;
 use crate::http::server::body::PostRequest;
 use crate::http::server::caller::must_create;
 use crate::http::server::fields::Fields;
-use crate::http::server::operation::{AuthClass, LARGE_BODY, Op, Surface};
-use crate::http::server::problem::{Code, Problem};
+use crate::http::server::operation::{LARGE_BODY, Op};
+use crate::http::server::problem::Problem;
 use crate::http::wire::body::CreateTask;
 use crate::http::wire::params::{KeyHeader, PreferHeader};
 use crate::http::wire::task::AgentTask;
 use crate::task::change::ClientColumns;
 
 pub(crate) const OP: Op = Op {
-    id: "create_task",
-    surface: Surface::Api,
-    auth: AuthClass::Key,
     max_body_bytes: LARGE_BODY,
-    problems: &[
-        Code::BadJson,
-        Code::BadRequest,
-        Code::UnsupportedMediaType,
-        Code::Invalid,
-        Code::IdempotencyKeyReused,
-        Code::TooMany,
-    ],
+    ..Op::command("create_task", &[])
 };
 
 /// Create a task

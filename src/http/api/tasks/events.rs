@@ -12,23 +12,15 @@ use crate::http::access;
 use crate::http::events::opening::{StreamRequest, open, start_position};
 use crate::http::events::stream::Watcher;
 use crate::http::server::caller::CurrentCaller;
-use crate::http::server::operation::{AuthClass, Op, SMALL_BODY, Surface};
+use crate::http::server::operation::{Op, Surface};
 use crate::http::server::path_id::PathId;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::params::{EventQuery, LastEventIdHeader};
 use crate::task::id::TaskId;
 
 pub(crate) const OP: Op = Op {
-    id: "stream_task_events",
     surface: Surface::Stream,
-    auth: AuthClass::Key,
-    max_body_bytes: SMALL_BODY,
-    problems: &[
-        Code::BadRequest,
-        Code::NotFound,
-        Code::Invalid,
-        Code::TooMany,
-    ],
+    ..Op::api("stream_task_events", &[Code::NotFound, Code::Invalid])
 };
 
 /// Watch a task

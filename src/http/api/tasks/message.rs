@@ -13,7 +13,7 @@ use crate::http::api::submit::{may_command, submit};
 use crate::http::events::opening;
 use crate::http::server::body::PostRequest;
 use crate::http::server::fields::Fields;
-use crate::http::server::operation::{AuthClass, LARGE_BODY, Op, Surface};
+use crate::http::server::operation::{LARGE_BODY, Op};
 use crate::http::server::path_id::PathId;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::body::SendMessage;
@@ -23,23 +23,17 @@ use crate::people::authorization::Command;
 use crate::task::id::TaskId;
 
 pub(crate) const OP: Op = Op {
-    id: "send_message",
-    surface: Surface::Api,
-    auth: AuthClass::Key,
     max_body_bytes: LARGE_BODY,
-    problems: &[
-        Code::BadJson,
-        Code::BadRequest,
-        Code::NotFound,
-        Code::TaskRunning,
-        Code::TaskPaused,
-        Code::NotARootTask,
-        Code::NotAConversation,
-        Code::UnsupportedMediaType,
-        Code::Invalid,
-        Code::IdempotencyKeyReused,
-        Code::TooMany,
-    ],
+    ..Op::command(
+        "send_message",
+        &[
+            Code::NotFound,
+            Code::TaskRunning,
+            Code::TaskPaused,
+            Code::NotARootTask,
+            Code::NotAConversation,
+        ],
+    )
 };
 
 /// Send the next message

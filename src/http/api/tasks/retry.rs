@@ -18,19 +18,13 @@ use crate::http::wire::task::AgentTask;
 use crate::people::authorization::Command;
 use crate::task::id::TaskId;
 
-pub(crate) const OP: Op = Op::api(
+pub(crate) const OP: Op = Op::command(
     "retry_task",
     &[
-        Code::BadJson,
-        Code::BadRequest,
         Code::NotFound,
         Code::TaskNotFailed,
         Code::NotARootTask,
         Code::NotAConversation,
-        Code::UnsupportedMediaType,
-        Code::Invalid,
-        Code::IdempotencyKeyReused,
-        Code::TooMany,
     ],
 );
 

@@ -33,7 +33,6 @@ use crate::task::id::RequestId;
 
 const PROBLEMS: &[Code] = &[
     Code::BadJson,
-    Code::BadRequest,
     Code::NotFound,
     Code::RequestWithdrawn,
     Code::AlreadyDecided,

@@ -17,7 +17,7 @@ use crate::http::Http;
 use crate::http::pages::language::Language;
 use crate::http::server::body::form;
 use crate::http::server::fields::Errors;
-use crate::http::server::operation::{AuthClass, Op, Surface};
+use crate::http::server::operation::{AuthClass, Op};
 use crate::http::server::problem::{Code, Problem, RenderedError, path_prefix};
 use crate::http::server::session::{cookie, next, see_other};
 use crate::http::server::wrong_keys::ClientNetwork;
@@ -26,19 +26,19 @@ use crate::people::session::{SESSION_DURATION, Token};
 use crate::world::random_bytes;
 
 pub(crate) const OP: Op = Op {
-    id: "sign_in",
-    surface: Surface::Page,
     auth: AuthClass::Open,
     // The limit is low, because the sender is not authenticated. A body with a key and a path stays
     // below the limit.
     max_body_bytes: 16 * 1024,
-    problems: &[
-        Code::BadRequest,
-        Code::UnsupportedMediaType,
-        Code::Invalid,
-        Code::TooMany,
-        Code::Unavailable,
-    ],
+    ..Op::page(
+        "sign_in",
+        &[
+            Code::UnsupportedMediaType,
+            Code::Invalid,
+            Code::TooMany,
+            Code::Unavailable,
+        ],
+    )
 };
 
 /// The fields of the page's form.

@@ -23,7 +23,6 @@ use crate::task::id::TaskId;
 pub(crate) const OP: Op = Op::page(
     "cancel_task_here",
     &[
-        Code::BadRequest,
         Code::NotFound,
         Code::TaskFinal,
         Code::Invalid,
