@@ -13,7 +13,6 @@ use super::linked_request;
 use crate::engine::Accepted;
 use crate::http::Http;
 use crate::http::api::respond::mark_replayed;
-use crate::http::pages::language::Language;
 use crate::http::pages::request::{View, invalid_form};
 use crate::http::pages::resume::decide::{FORM_PROBLEMS, store_decision};
 use crate::http::server::body::{PostRequest, check_key, must_be_form};
@@ -72,8 +71,8 @@ pub(crate) async fn decide_by_link(
             Ok(response)
         }
         Err(problem) if problem.code == Code::Invalid => {
-            let language = Language::from_headers(&posted.headers);
-            let view = View::load_by_link(&http, &row, &posted.caller, language, &link).await?;
+            let (caller, headers) = (&posted.caller, &posted.headers);
+            let view = View::load(&http, &row, caller, headers, Some(&link)).await?;
             invalid_form::page(&http, view, &posted, action_in_form(&posted), problem).await
         }
         // The member `pending` of a problem lists the task's other open requests. The link gives no

@@ -10,7 +10,6 @@ use http::HeaderMap;
 
 use super::linked_request;
 use crate::http::Http;
-use crate::http::pages::language::Language;
 use crate::http::pages::layout::HtmlPage;
 use crate::http::pages::request::{View, request_page};
 use crate::http::server::caller::CurrentCaller;
@@ -39,7 +38,6 @@ pub(crate) async fn get_link_page(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let row = linked_request(&http, &caller, &link).await?;
-    let language = Language::from_headers(&headers);
-    let view = View::load_by_link(&http, &row, &caller, language, &link).await?;
+    let view = View::load(&http, &row, &caller, &headers, Some(&link)).await?;
     Ok(request_page(&view).into_response())
 }

@@ -12,7 +12,6 @@ use super::submitted::SubmittedForm;
 use crate::engine::FieldError;
 use crate::http::Http;
 use crate::http::access;
-use crate::http::pages::language::Language;
 use crate::http::pages::request;
 use crate::http::server::accept::wants_html;
 use crate::http::server::body::PostRequest;
@@ -54,8 +53,7 @@ pub(crate) async fn rerender(
     let Ok(row) = access::readable_request(http, &posted.caller, id).await else {
         return Err(problem);
     };
-    let language = Language::from_headers(&posted.headers);
-    let view = View::load(http, &row, &posted.caller, language).await?;
+    let view = View::load(http, &row, &posted.caller, &posted.headers, None).await?;
     page(http, view, posted, path_action, problem).await
 }
 

@@ -44,6 +44,7 @@ mod tests_layout;
 mod tests_mistakes;
 
 use axum::response::{IntoResponse, Response};
+use http::HeaderMap;
 use maud::{Markup, html};
 
 use self::headline::{asked_by_agent, headline};
@@ -141,42 +142,27 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Reads the page's data for `caller` at the current time.
+    /// Reads the page's data for `caller` at the current time. `link` is the sealed link that the
+    /// reader opened, if any. Such a reader gets no link to the next question.
     pub(crate) async fn load(
         http: &Http,
         row: &'a RequestRow,
         caller: &'a Caller,
-        language: Language,
+        headers: &HeaderMap,
+        link: Option<&'a CurrentLink>,
     ) -> Result<Self, Problem> {
-        let view = Self::new(row, caller, &http.settings, language, http.clock.now());
-        let mut view = view.with_journal_facts(http).await?;
-        view.next_question = next_question_line(http, row, &view.site()).await?;
-        Ok(view)
-    }
-
-    /// Like [`View::load`], for a reader who opened the sealed link `link`. This reader gets no
-    /// link to the next question (`next_question` is `None`).
-    pub(crate) async fn load_by_link(
-        http: &Http,
-        row: &'a RequestRow,
-        caller: &'a Caller,
-        language: Language,
-        link: &'a CurrentLink,
-    ) -> Result<Self, Problem> {
+        let language = Language::from_headers(headers);
         let mut view = Self::new(row, caller, &http.settings, language, http.clock.now());
-        view.link = Some(link);
-        view.with_journal_facts(http).await
-    }
-
-    /// Reads the user's message, the history of a closed request, and for a call at a gate the
-    /// state of its asker (the client that proposed the call).
-    async fn with_journal_facts(mut self, http: &Http) -> Result<Self, Problem> {
-        if self.row.status != status::RequestStatus::Pending {
-            self.load_history(http).await?;
+        view.link = link;
+        if row.status != status::RequestStatus::Pending {
+            view.load_history(http).await?;
         }
-        self.user_message = user_message::load(http, self.row).await?;
-        self.asker = asker::load(http, self.row).await?;
-        Ok(self)
+        view.user_message = user_message::load(http, row).await?;
+        view.asker = asker::load(http, row).await?;
+        if link.is_none() {
+            view.next_question = next_question_line(http, row, &view.site()).await?;
+        }
+        Ok(view)
     }
 
     fn site(&self) -> Site<'_> {

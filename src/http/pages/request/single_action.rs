@@ -11,7 +11,6 @@ use super::{View, page_response, single_action_page};
 use crate::engine::Refusal;
 use crate::http::Http;
 use crate::http::access;
-use crate::http::pages::language::Language;
 use crate::http::pages::layout::HtmlPage;
 use crate::http::server::caller::CurrentCaller;
 use crate::http::server::operation::Op;
@@ -75,7 +74,7 @@ async fn get_single_action_page(
     action: Action,
 ) -> Result<Response, Problem> {
     let row = access::readable_request(http, caller, id).await?;
-    let mut view = View::load(http, &row, caller, Language::from_headers(headers)).await?;
+    let mut view = View::load(http, &row, caller, headers, None).await?;
     view.return_path = format!("{}/{}", view.return_path, action.as_str());
     let mut refusal = view.refusal_reason(action);
     // If a tool has changed, `action` would not take effect: any answer withdraws the request, and

@@ -11,7 +11,6 @@ use http::HeaderMap;
 use crate::http::Http;
 use crate::http::access;
 use crate::http::pages::follow;
-use crate::http::pages::language::Language;
 use crate::http::pages::request::{self, View};
 use crate::http::server::accept::wants_html;
 use crate::http::server::caller::CurrentCaller;
@@ -40,7 +39,7 @@ pub(crate) async fn get_request(
 ) -> Result<Response, Problem> {
     let row = access::readable_request(&http, &caller, id).await?;
     if wants_html(&headers) {
-        let view = View::load(&http, &row, &caller, Language::from_headers(&headers)).await?;
+        let view = View::load(&http, &row, &caller, &headers, None).await?;
         return Ok(follow::page_with_script(request::request_page(&view)));
     }
     let request = InterventionRequest::for_caller(&row, &caller, &http.settings);
