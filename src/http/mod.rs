@@ -155,10 +155,13 @@ pub(crate) fn operations() -> Vec<Operation> {
         operation!(resume::decide::DECIDE, resume::decide::decide_request),
         operation!(resume::decide::APPROVE, resume::decide::approve_request),
         operation!(resume::decide::REJECT, resume::decide::reject_request),
+        operation!(gate::propose::OP, gate::propose::propose_gate_call),
+        operation!(gate::show::OP, gate::show::get_gate_call),
+        operation!(gate::report::OP, gate::report::report_gate_outcome),
+        operation!(grants::list::OP, grants::list::list_grants),
+        operation!(grants::end::OP, grants::end::end_grant),
     ];
     api.into_iter()
-        .chain(gate::operations())
-        .chain(grants::operations())
         .chain(pages::operations())
         .chain(service_operations())
         .collect()

@@ -11,7 +11,6 @@ use tokio::time::Instant;
 use crate::engine::gate::{GateAnswer, GateCall, GateRefusal, Proposal};
 use crate::http::Http;
 use crate::http::api::refusal::refusal_problem;
-use crate::http::server::operation::{Operation, operation};
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::gate::WireGateCall;
 use crate::people::Caller;
@@ -20,14 +19,6 @@ pub(crate) const MAX_TOOL_NAME_BYTES: usize = 256;
 /// The `Retry-After` for a client that has to wait for people, in seconds. It is longer than the
 /// `Retry-After` of `unavailable` (`Problem::new`), because people take longer than an outage.
 pub(crate) const PEOPLE_RETRY_SECONDS: u32 = 30;
-
-pub(crate) fn operations() -> Vec<Operation> {
-    vec![
-        operation!(propose::OP, propose::propose_gate_call),
-        operation!(show::OP, show::get_gate_call),
-        operation!(report::OP, report::report_gate_outcome),
-    ]
-}
 
 /// The API by which a call is proposed; a label of the metric `gate_ask`.
 #[derive(Clone, Copy, Debug)]

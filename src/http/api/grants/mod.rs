@@ -2,12 +2,3 @@
 
 pub(crate) mod end;
 pub(crate) mod list;
-
-use crate::http::server::operation::{Operation, operation};
-
-pub(crate) fn operations() -> [Operation; 2] {
-    [
-        operation!(list::OP, list::list_grants),
-        operation!(end::OP, end::end_grant),
-    ]
-}
