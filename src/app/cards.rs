@@ -10,7 +10,6 @@ use serde_json::{Map, Value, json};
 
 use crate::agent::{Agents, ToolDescription};
 use crate::config::Config;
-use crate::http::api::agents::AgentCard;
 use crate::http::api::mcp::tools::{GateTools, ListedTool, OutputCheck};
 use crate::http::wire::list::{AgentTool, WireAgent};
 use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
@@ -21,7 +20,7 @@ use crate::tool::schema::{CompiledSchema, closed_schema};
 /// header.
 const HEADER: &str = "x-mcp-header";
 
-pub(super) fn cards(agents: &Agents, catalog: &Catalog) -> Vec<AgentCard> {
+pub(super) fn cards(agents: &Agents, catalog: &Catalog) -> Vec<WireAgent> {
     let tool = |offer: &ToolDescription| {
         let spec = &catalog.get(&offer.name)?.spec;
         Some(AgentTool {
@@ -30,26 +29,23 @@ pub(super) fn cards(agents: &Agents, catalog: &Catalog) -> Vec<AgentCard> {
             effect: spec.effect.into(),
         })
     };
-    let cards = agents.all().map(|agent| AgentCard {
-        agent: WireAgent {
-            name: agent.name.clone(),
-            description: agent.description.clone(),
-            agent_version: agent.version.clone(),
-            default: agent.name == agents.default_name(),
-            tools: agent.tools.iter().filter_map(tool).collect(),
-            sub_agents: agent
-                .sub_agents
-                .iter()
-                .map(|sub| sub.agent.clone())
-                .collect(),
-            human: agent
-                .human
-                .iter()
-                .filter(|kind| catalog.human(&agent.name, kind.tool()).is_some())
-                .map(|kind| kind.as_str().to_owned())
-                .collect(),
-        },
-        open_to: agent.open_to.clone(),
+    let cards = agents.all().map(|agent| WireAgent {
+        name: agent.name.clone(),
+        description: agent.description.clone(),
+        agent_version: agent.version.clone(),
+        default: agent.name == agents.default_name(),
+        tools: agent.tools.iter().filter_map(tool).collect(),
+        sub_agents: agent
+            .sub_agents
+            .iter()
+            .map(|sub| sub.agent.clone())
+            .collect(),
+        human: agent
+            .human
+            .iter()
+            .filter(|kind| catalog.human(&agent.name, kind.tool()).is_some())
+            .map(|kind| kind.as_str().to_owned())
+            .collect(),
     });
     cards.collect()
 }

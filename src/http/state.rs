@@ -7,7 +7,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::Settings;
-use super::api::agents::AgentCard;
 use super::api::gate::waiting::WaitingAsks;
 use super::api::health;
 use super::api::mcp::tools::GateTools;
@@ -17,6 +16,7 @@ use super::events::stream_limiter::StreamLimiter;
 use super::events::tail::Tails;
 use super::server::body::BodyParser;
 use super::server::wrong_keys::WrongKeys;
+use super::wire::list::WireAgent;
 use crate::engine::Engine;
 use crate::people::authenticator::Authenticator;
 use crate::store::Store;
@@ -25,8 +25,8 @@ use crate::world::Clock;
 pub(crate) struct Http {
     pub engine: Arc<Engine>,
     pub store: Store,
-    /// The agents that `GET /v1/agents` shows.
-    pub agents: Vec<AgentCard>,
+    /// The agents of the configuration, as `GET /v1/agents` shows them.
+    pub agents: Vec<WireAgent>,
     /// For each gate, the tools that the gate's MCP clients see.
     pub gate_tools: BTreeMap<String, GateTools>,
     pub waiting_asks: WaitingAsks,

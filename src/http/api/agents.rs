@@ -5,7 +5,6 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 
-use crate::agent::OpenTo;
 use crate::http::Http;
 use crate::http::server::caller::{CurrentCaller, must_read};
 use crate::http::server::operation::Op;
@@ -13,14 +12,6 @@ use crate::http::server::problem::Problem;
 use crate::http::wire::list::{AgentList, WireAgent};
 
 pub(crate) const OP: Op = Op::api("list_agents", &[]);
-
-/// An agent of the configuration. `app/cards.rs` builds these values.
-#[derive(Clone, Debug)]
-pub(crate) struct AgentCard {
-    pub agent: WireAgent,
-    /// The callers who may use the agent; `None` means every caller.
-    pub open_to: Option<OpenTo>,
-}
 
 /// List agents
 ///
@@ -34,12 +25,13 @@ pub(crate) async fn list_agents(
     CurrentCaller(caller): CurrentCaller,
 ) -> Result<Json<AgentList>, Problem> {
     must_read(&caller)?;
-    let admits = |to: &OpenTo| to.admits(&caller.tenant, &caller.user_id, &caller.groups);
-    let open = http
-        .agents
-        .iter()
-        .filter(|card| card.open_to.as_ref().is_none_or(admits));
+    let (agents, user) = (http.engine.agents(), &caller.user_id);
+    let is_open = |agent: &&WireAgent| {
+        let found = agents.find(Some(&agent.name), &caller.tenant, user, &caller.groups);
+        found.is_some()
+    };
+    let open = http.agents.iter().filter(is_open);
     Ok(Json(AgentList {
-        agents: open.map(|card| card.agent.clone()).collect(),
+        agents: open.cloned().collect(),
     }))
 }
