@@ -218,7 +218,6 @@ impl PreparedCall {
                     return stream_response(Body::from(last_frame("")));
                 }
                 let mut response = json_response(delivered_body(reply.text.into(), reply.delivery));
-                *response.status_mut() = reply.status;
                 response.headers_mut().extend(reply.headers);
                 response
             }
@@ -233,7 +232,7 @@ impl PreparedCall {
     async fn reply(self) -> RpcReply {
         let answer = tokio::select! {
             biased;
-            () = self.canceled.cancelled() => return RpcReply::canceled(),
+            () = self.canceled.cancelled() => return RpcReply::default(),
             answer = timed_ask(&self.http, &self.caller, &self.proposal, GateSurface::Mcp, None) => answer,
         };
         match answer {
@@ -241,11 +240,20 @@ impl PreparedCall {
                 let result = self
                     .writer
                     .result(&answer, &self.caller, &self.http.settings);
-                RpcReply::new(result_message(&self.id, &result), answer.delivery)
+                RpcReply {
+                    text: result_message(&self.id, &result),
+                    delivery: answer.delivery,
+                    ..RpcReply::default()
+                }
             }
             Err(refusal) => {
                 let problem = gate_problem(&self.http, &self.caller, refusal).await;
-                RpcReply::failed(&RpcError::from_problem(&problem), &self.id)
+                let error = RpcError::from_problem(&problem);
+                RpcReply {
+                    text: error.text(&self.id),
+                    headers: error.headers,
+                    ..RpcReply::default()
+                }
             }
         }
     }

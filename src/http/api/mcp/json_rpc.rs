@@ -12,7 +12,7 @@ use crate::task::mcp_revision::Revision;
 #[derive(Clone, Debug)]
 pub(super) struct RpcError {
     /// The HTTP status of a response in JSON. An event stream always has the status 200.
-    pub(super) status: StatusCode,
+    status: StatusCode,
     code: i32,
     message: String,
     data: Option<Value>,

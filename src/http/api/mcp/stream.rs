@@ -9,10 +9,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::{Stream, stream};
-use http::{HeaderName, HeaderValue, StatusCode};
+use http::{HeaderName, HeaderValue};
 use serde_json::{Value, json};
 
-use super::json_rpc::RpcError;
 use crate::engine::gate::{AskProgress, AwaitedRequest, ResultDelivery, UNDER_WAY};
 use crate::http::events::sse::write_event;
 use crate::task::request::RequestKind;
@@ -21,43 +20,17 @@ use crate::world::Clock;
 
 const COMMENT_INTERVAL: Duration = Duration::from_secs(15);
 
+#[derive(Default)]
 pub(super) struct RpcReply {
-    /// The HTTP status of a response in JSON. An event stream always has the status 200.
-    pub(super) status: StatusCode,
     /// The headers of a response in JSON, besides `Content-Type`. An event stream is sent without
     /// these headers.
     pub(super) headers: Vec<(HeaderName, HeaderValue)>,
-    /// The JSON-RPC message; empty if the client has canceled the request, which then gets no
-    /// answer.
+    /// The JSON-RPC message; empty if the client has canceled the request. MCP says that the
+    /// receiver of a cancellation should send no response.
     pub(super) text: String,
     /// The handle that records that the client has received the result of a settled call; `None` if
     /// the message has no such result.
     pub(super) delivery: Option<ResultDelivery>,
-}
-
-impl RpcReply {
-    pub(super) fn new(text: String, delivery: Option<ResultDelivery>) -> Self {
-        Self {
-            status: StatusCode::OK,
-            headers: Vec::new(),
-            text,
-            delivery,
-        }
-    }
-
-    /// Returns the reply to a canceled request: an empty text, which is not sent as a JSON-RPC
-    /// message. MCP says that the receiver of a cancellation should send no response.
-    pub(super) fn canceled() -> Self {
-        Self::new(String::new(), None)
-    }
-
-    pub(super) fn failed(error: &RpcError, id: &Value) -> Self {
-        Self {
-            status: error.status,
-            headers: error.headers.clone(),
-            ..Self::new(error.text(id), None)
-        }
-    }
 }
 
 /// A call whose answer is sent as an event stream.
