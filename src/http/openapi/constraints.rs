@@ -10,139 +10,91 @@ use super::{parameters_mut, put};
 pub(crate) const CONSTRAINT_DESCRIPTION: &str = "`x-constraint` states in words a constraint beyond the schema; a value that violates it is refused \
     with 422 (an event number with 400). No text has U+0000.";
 
-/// The constraints on members of bodies. Each entry has the component, the member, and the
-/// constraint.
-const MEMBER_CONSTRAINTS: &[(&str, &str, &str)] = &[
-    (
-        "CreateTask",
-        "agent",
-        "the name of an agent that is open to the caller (`list_agents`)",
-    ),
-    ("CreateTask", "user_context", "at most 16 KiB of JSON"),
-    ("CreateTask", "metadata", "at most 16 KiB of JSON"),
-    ("SendMessage", "user_context", "at most 16 KiB of JSON"),
-    (
-        "ResendDeliveries",
-        "since",
-        "a time before the end of the year 9999",
-    ),
-    (
-        "ResendDeliveries",
-        "target",
-        "the name of a receiver in the configuration or in the list of deliveries",
-    ),
-    (
-        "NewMessageItem",
-        "content",
-        "of an image: a base64 `data:` URI of png, jpeg, gif or webp, or an `https:` URL",
-    ),
-    ("ApproveDecision", "action", ACTION_CONSTRAINT),
-    ("ApproveDecision", "remember", REMEMBER_CONSTRAINT),
-    ("ApproveCall", "remember", REMEMBER_CONSTRAINT),
-    ("ApproveBody", "remember", REMEMBER_CONSTRAINT),
-    (
-        "NewRemember",
-        "expires_in",
-        "more than 0, and `most` of the offer at most",
-    ),
-    ("RejectDecision", "action", ACTION_CONSTRAINT),
-    (
-        "NewGateCall",
-        "gate",
-        "the name of a gate that is open to the caller (`get_me`); it may be left out only if exactly one gate is",
-    ),
-    ("NewGateCall", "tool", "at most 256 bytes of UTF-8"),
-    ("NewGateCall", "context", "at most 16 KiB of UTF-8"),
-    ("NewGateCall", "metadata", "at most 16 KiB of JSON"),
-    (
-        "ReportGateOutcome",
-        "task_id",
-        "the task of a call of the caller for which a permit was given",
-    ),
-    (
-        "ReportGateOutcome",
-        "key",
-        "the key of a call of the caller for which a permit was given",
-    ),
-    (
-        "ReportGateOutcome",
-        "attempt",
-        "the number of the last attempt",
-    ),
-    ("ReportGateOutcome", "content", "at most 1 MiB"),
-    ("RespondDecision", "action", ACTION_CONSTRAINT),
-    ("RetryDecision", "action", ACTION_CONSTRAINT),
-    (
-        "RespondDecision",
-        "response",
-        "what the request's `form` asks for, where its kind is answered with a form",
-    ),
-    (
-        "RespondDecision",
-        "result",
-        "a result that the tool's `form` takes, where the request's kind is answered with one",
-    ),
-    (
-        "PerCallDecision",
-        "decisions",
-        "by `tool_call_id`: calls of an approval that need a decision, each answered with one \
-        of its `allowed_actions`; new arguments fit the tool's `parameters`, and one `then` holds for all",
-    ),
-];
-
-const ACTION_CONSTRAINT: &str = "one of the request's `allowed_actions`";
-
-const REMEMBER_CONSTRAINT: &str = "where `remember` of each of these calls offers it, by a key or a session: a scope of its `for`";
+/// Returns the constraints on members of bodies, by component and member.
+fn member_constraints() -> Value {
+    let action = "one of the request's `allowed_actions`";
+    let remember = "where `remember` of each of these calls offers it, by a key or a session: a scope of its `for`";
+    json!({
+        "CreateTask": {
+            "agent": "the name of an agent that is open to the caller (`list_agents`)",
+            "user_context": "at most 16 KiB of JSON",
+            "metadata": "at most 16 KiB of JSON",
+        },
+        "SendMessage": { "user_context": "at most 16 KiB of JSON" },
+        "ResendDeliveries": {
+            "since": "a time before the end of the year 9999",
+            "target": "the name of a receiver in the configuration or in the list of deliveries",
+        },
+        "NewMessageItem": {
+            "content": "of an image: a base64 `data:` URI of png, jpeg, gif or webp, or an `https:` URL",
+        },
+        "ApproveDecision": { "action": action, "remember": remember },
+        "ApproveCall": { "remember": remember },
+        "ApproveBody": { "remember": remember },
+        "NewRemember": { "expires_in": "more than 0, and `most` of the offer at most" },
+        "RejectDecision": { "action": action },
+        "NewGateCall": {
+            "gate": "the name of a gate that is open to the caller (`get_me`); it may be left out only if exactly one gate is",
+            "tool": "at most 256 bytes of UTF-8",
+            "context": "at most 16 KiB of UTF-8",
+            "metadata": "at most 16 KiB of JSON",
+        },
+        "ReportGateOutcome": {
+            "task_id": "the task of a call of the caller for which a permit was given",
+            "key": "the key of a call of the caller for which a permit was given",
+            "attempt": "the number of the last attempt",
+            "content": "at most 1 MiB",
+        },
+        "RespondDecision": {
+            "action": action,
+            "response": "what the request's `form` asks for, where its kind is answered with a form",
+            "result": "a result that the tool's `form` takes, where the request's kind is answered with one",
+        },
+        "RetryDecision": { "action": action },
+        "PerCallDecision": {
+            "decisions": "by `tool_call_id`: calls of an approval that need a decision, each answered with one \
+                of its `allowed_actions`; new arguments fit the tool's `parameters`, and one `then` holds for all",
+        },
+    })
+}
 
 /// The constraint on every member with the name `reason`. A schema can limit only the number of
 /// characters, not the number of bytes.
 const REASON_CONSTRAINT: &str = "at most 4096 bytes of UTF-8";
 
-/// The constraints on parameters. Each entry has the operation (`*` for every operation with such a
-/// parameter), the parameter, and the constraint.
-const PARAMETER_CONSTRAINTS: &[(&str, &str, &str)] = &[
-    ("*", "cursor", "`next_cursor` of an earlier answer"),
-    ("*", "Last-Event-ID", "the number of an existing event"),
-    (
-        "stream_task_events",
-        "after",
-        "the number of an existing event",
-    ),
-    (
-        "post_mcp_message",
-        "MCP-Protocol-Version",
-        "a revision that the gate speaks, and the revision in `_meta` if it is there too",
-    ),
-    (
-        "post_mcp_message",
-        "Mcp-Method",
-        "in the revision 2026-07-28: the `method` of the body",
-    ),
-    (
-        "post_mcp_message",
-        "Mcp-Name",
-        "in the revision 2026-07-28: the `name` of the called tool in the body",
-    ),
-];
+/// Returns the constraints on parameters, by operation and parameter. The operation `*` stands for
+/// every operation with such a parameter.
+fn parameter_constraints() -> Value {
+    json!({
+        "*": {
+            "cursor": "`next_cursor` of an earlier answer",
+            "Last-Event-ID": "the number of an existing event",
+        },
+        "stream_task_events": { "after": "the number of an existing event" },
+        "post_mcp_message": {
+            "MCP-Protocol-Version": "a revision that the gate speaks, and the revision in `_meta` if it is there too",
+            "Mcp-Method": "in the revision 2026-07-28: the `method` of the body",
+            "Mcp-Name": "in the revision 2026-07-28: the `name` of the called tool in the body",
+        },
+    })
+}
 
-/// The constraints on whole operations: each takes only requests that allow its action. Each entry
-/// has the operation and the constraint.
-const OPERATION_CONSTRAINTS: &[(&str, &str)] = &[
-    (
-        "approve_request",
-        "a request whose `allowed_actions` have `approve`",
-    ),
-    (
-        "reject_request",
-        "a request whose `allowed_actions` have `reject`",
-    ),
-];
+/// Returns the constraints on whole operations, by operation: each takes only requests that allow
+/// its action.
+fn operation_constraints() -> Value {
+    json!({
+        "approve_request": "a request whose `allowed_actions` have `approve`",
+        "reject_request": "a request whose `allowed_actions` have `reject`",
+    })
+}
 
 pub(crate) fn add(schemas: &mut Map<String, Value>) {
-    for (component, member, words) in MEMBER_CONSTRAINTS {
-        if let Some(schema) = schemas.get_mut(*component) {
-            let words = json!(words);
-            put(schema, &["properties", member, "x-constraint"], words);
+    for (component, members) in member_constraints().as_object().into_iter().flatten() {
+        if let Some(schema) = schemas.get_mut(component) {
+            for (member, words) in members.as_object().into_iter().flatten() {
+                let path = ["properties", member.as_str(), "x-constraint"];
+                put(schema, &path, words.clone());
+            }
         }
     }
     for schema in schemas.values_mut() {
@@ -195,17 +147,17 @@ fn response_or_result() -> Value {
 
 /// Adds the constraints on the operation with the id `id`, and on the operation's parameters.
 pub(crate) fn describe(operation: &mut Map<String, Value>, id: &str) {
-    let mut constraints = OPERATION_CONSTRAINTS.iter();
-    if let Some((_, words)) = constraints.find(|(of, _)| *of == id) {
-        operation.insert("x-constraint".to_owned(), json!(words));
+    if let Some(words) = operation_constraints().get(id) {
+        operation.insert("x-constraint".to_owned(), words.clone());
     }
+    let constraints = parameter_constraints();
     for parameter in parameters_mut(operation) {
         let name = parameter.get("name").and_then(Value::as_str);
-        let mut constraints = PARAMETER_CONSTRAINTS.iter();
-        let found =
-            constraints.find(|(of, known, _)| (*of == "*" || *of == id) && Some(*known) == name);
-        if let Some((_, _, words)) = found {
-            put(parameter, &["schema", "x-constraint"], json!(words));
+        let found = ["*", id]
+            .iter()
+            .find_map(|of| constraints.get(of)?.get(name?));
+        if let Some(words) = found {
+            put(parameter, &["schema", "x-constraint"], words.clone());
         }
     }
 }
@@ -262,24 +214,26 @@ mod tests {
     #[test]
     fn every_constraint_is_at_an_existing_place() {
         let document = document();
-        for (component, member, words) in MEMBER_CONSTRAINTS {
-            let property = &document["components"]["schemas"][component]["properties"][member];
-            let described = [property, &property["oneOf"][0]];
-            let described = described.iter().any(|at| at["description"].is_string());
-            assert!(
-                property["x-constraint"] == *words && described,
-                "{component} {member}"
-            );
+        for (component, members) in member_constraints().as_object().unwrap() {
+            for (member, words) in members.as_object().unwrap() {
+                let property = &document["components"]["schemas"][component]["properties"][member];
+                let described = [property, &property["oneOf"][0]];
+                let described = described.iter().any(|at| at["description"].is_string());
+                assert!(
+                    property["x-constraint"] == *words && described,
+                    "{component} {member}"
+                );
+            }
         }
         let said = document["paths"]
             .to_string()
             .matches("x-constraint")
             .count();
+        let entries = |table: &Value| table.as_object().unwrap().len();
+        let table = parameter_constraints();
+        let parameters: usize = table.as_object().unwrap().values().map(entries).sum();
         // Eight operations (four lists and four pages) have the parameter `cursor`. So its single
-        // entry in `PARAMETER_CONSTRAINTS` gives eight constraints, seven more than entries.
-        assert_eq!(
-            said,
-            PARAMETER_CONSTRAINTS.len() + 7 + OPERATION_CONSTRAINTS.len()
-        );
+        // entry in `parameter_constraints` gives eight constraints, seven more than entries.
+        assert_eq!(said, parameters + 7 + entries(&operation_constraints()));
     }
 }
