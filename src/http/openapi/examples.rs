@@ -11,14 +11,16 @@ use crate::http::wire::request::InterventionRequest;
 use crate::http::wire::task::AgentTask;
 
 pub(super) fn add(schemas: &mut Map<String, Value>) {
-    for (name, example) in all() {
+    let examples = all();
+    for (name, example) in examples.iter().filter_map(Value::as_object).flatten() {
         if let Some(schema) = schemas.get_mut(name) {
             put(schema, &["examples"], json!([example]));
         }
     }
 }
 
-pub(super) fn all() -> Vec<(&'static str, Value)> {
+/// Returns the examples of all components, in four objects by component name.
+pub(super) fn all() -> [Value; 4] {
     let (row, settings) = (sample::request(), sample::settings());
     let request = InterventionRequest::for_caller(&row, &sample::approver(), &settings);
     let task = AgentTask::from_row(&sample::task(), &[row], &sample::caller(), &settings);
@@ -29,71 +31,42 @@ pub(super) fn all() -> Vec<(&'static str, Value)> {
     let reject = json!({ "action": "reject", "reason": "wrong customer" });
     let decisions = Map::from_iter([(call.unwrap_or_default(), reject)]);
     let grant = WireGrant::from_row(&sample::grant(), None);
-    vec![
-        (
-            "CreateTask",
-            json!({ "input": "Please refund 120 for order 17" }),
-        ),
-        ("SendMessage", json!({ "input": "And tell the customer." })),
-        ("ApproveDecision", json!({ "action": "approve" })),
-        (
-            "RejectDecision",
-            json!({ "action": "reject", "then": "continue", "reason": "wrong customer" }),
-        ),
-        (
-            "RespondDecision",
-            json!({ "action": "respond", "response": { "answer": "Yes, both orders." } }),
-        ),
-        ("RetryDecision", json!({ "action": "retry" })),
-        ("PerCallDecision", json!({ "decisions": decisions })),
-        (
-            "ApproveBody",
-            json!({ "reason": "checked with the customer" }),
-        ),
-        (
-            "RejectBody",
-            json!({ "then": "continue", "reason": "wrong customer" }),
-        ),
-        ("Problem", json!(problem)),
-        ("TaskList", json!({ "tasks": [task], "next_cursor": null })),
-        (
-            "RequestList",
-            json!({ "requests": [request], "next_cursor": null, "open": 1, "open_more": false }),
-        ),
-        ("AgentTask", json!(task)),
-        ("InterventionRequest", json!(request)),
-        ("NewRemember", json!({ "for": "task", "expires_in": "4h" })),
-        (
-            "GrantList",
-            json!({ "grants": [grant], "next_cursor": null }),
-        ),
-    ]
-    .into_iter()
-    .chain(gate(&request))
-    .chain(event_schema::examples())
-    .chain(super::webhooks::examples())
-    .collect()
+    let own = json!({
+        "CreateTask": { "input": "Please refund 120 for order 17" },
+        "SendMessage": { "input": "And tell the customer." },
+        "ApproveDecision": { "action": "approve" },
+        "RejectDecision": { "action": "reject", "then": "continue", "reason": "wrong customer" },
+        "RespondDecision": { "action": "respond", "response": { "answer": "Yes, both orders." } },
+        "RetryDecision": { "action": "retry" },
+        "PerCallDecision": { "decisions": decisions },
+        "ApproveBody": { "reason": "checked with the customer" },
+        "RejectBody": { "then": "continue", "reason": "wrong customer" },
+        "Problem": problem,
+        "TaskList": { "tasks": [task], "next_cursor": null },
+        "RequestList": { "requests": [request], "next_cursor": null, "open": 1, "open_more": false },
+        "AgentTask": task,
+        "InterventionRequest": request,
+        "NewRemember": { "for": "task", "expires_in": "4h" },
+        "GrantList": { "grants": [grant], "next_cursor": null },
+    });
+    let of_events = event_schema::examples().into_iter().collect();
+    [own, gate(request), of_events, super::webhooks::examples()]
 }
 
-fn gate(request: &InterventionRequest) -> [(&'static str, Value); 3] {
+/// Returns the examples of the components of gates.
+fn gate(request: InterventionRequest) -> Value {
     let settings = sample::settings();
     let call = WireGateCall::from_call(&sample::gate_call(), &sample::caller(), &settings);
     let held = WireGateCall {
-        request: Some(Box::new(request.clone())),
+        request: Some(Box::new(request)),
         ..call
     };
-    [
-        (
-            "NewGateCall",
-            json!({
-                "gate": "refunds", "tool": "refund_payment", "arguments": { "order": 17, "amount": 120 },
-                "context": "The customer was charged twice."
-            }),
-        ),
-        (
-            "ReportGateOutcome",
-            json!({ "key": "sess-17:toolu_01AbC", "outcome": "succeeded", "content": "refund r-99" }),
-        ),
-        ("GateCall", json!(held)),
-    ]
+    json!({
+        "NewGateCall": {
+            "gate": "refunds", "tool": "refund_payment", "arguments": { "order": 17, "amount": 120 },
+            "context": "The customer was charged twice."
+        },
+        "ReportGateOutcome": { "key": "sess-17:toolu_01AbC", "outcome": "succeeded", "content": "refund r-99" },
+        "GateCall": held,
+    })
 }

@@ -20,9 +20,10 @@ pub(crate) fn validator(document: &Value, component: &str) -> jsonschema::Valida
 #[test]
 fn every_example_fits_its_component() {
     let document = document();
-    for (name, example) in examples::all() {
+    let examples = examples::all();
+    for (name, example) in examples.iter().filter_map(Value::as_object).flatten() {
         let found: Vec<String> = validator(&document, name)
-            .iter_errors(&example)
+            .iter_errors(example)
             .map(|error| error.to_string())
             .collect();
         assert!(found.is_empty(), "{name}: {found:?}");

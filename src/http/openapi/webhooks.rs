@@ -69,7 +69,7 @@ fn delivery() -> DeliveryRow {
 }
 
 /// Returns examples of the components of messages and deliveries, by component name.
-pub(super) fn examples() -> Vec<(&'static str, Value)> {
+pub(super) fn examples() -> Value {
     let row = sample::request();
     let brief = RequestBrief::from_row(&row, &sample::settings()).without_summaries();
     let data = json!({
@@ -81,16 +81,10 @@ pub(super) fn examples() -> Vec<(&'static str, Value)> {
         "type": "request.created", "timestamp": row.created_at.to_string(), "data": data
     });
     let delivery = Delivery::from_row(&delivery());
-    vec![
-        ("WebhookMessage", message),
-        ("Delivery", json!(delivery)),
-        (
-            "DeliveryList",
-            json!({ "deliveries": [delivery], "next_cursor": null }),
-        ),
-        (
-            "ResendDeliveries",
-            json!({ "target": "backend", "since": "2026-11-22T09:00:00Z" }),
-        ),
-    ]
+    json!({
+        "WebhookMessage": message,
+        "Delivery": delivery,
+        "DeliveryList": { "deliveries": [delivery], "next_cursor": null },
+        "ResendDeliveries": { "target": "backend", "since": "2026-11-22T09:00:00Z" },
+    })
 }
