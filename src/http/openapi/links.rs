@@ -5,117 +5,50 @@ use serde_json::{Map, Value, json};
 
 use super::put;
 
-const TASK_OPERATIONS: &[&str] = &[
-    "get_task",
-    "list_task_items",
-    "stream_task_events",
-    "send_message",
-    "cancel_task",
-    "retry_task",
-];
-const REQUEST_OPERATIONS: &[&str] = &[
-    "get_request",
-    "decide_request",
-    "approve_request",
-    "reject_request",
-    "get_approve_page",
-    "get_reject_page",
-];
-const TASK_ID: &str = "$response.body#/task_id";
-const NEXT_CURSOR: &str = "$response.body#/next_cursor";
-
-/// One link to each of several operations that take the same parameter. The fields are the target
-/// operations, the name of the parameter, and the runtime expression that gives its value.
-type OperationLinks = (&'static [&'static str], &'static str, &'static str);
-
-/// The links of the operation `from`, for its responses with a status in `statuses`.
-struct LinkedResponse {
-    from: &'static str,
-    statuses: &'static [&'static str],
-    links: &'static [OperationLinks],
+/// Returns the links by operation. Each operation has the statuses of the responses with its links,
+/// and for each target operation the parameters with the runtime expressions of their values.
+fn links() -> Value {
+    let task = json!({ "task_id": "$response.body#/task_id" });
+    let request = json!({ "request_id": "$response.body#/pending/0/request_id" });
+    let next_page = json!({ "cursor": "$response.body#/next_cursor" });
+    json!({
+        "create_task": { "statuses": ["201", "202"], "links": {
+            "get_task": task, "list_task_items": task, "stream_task_events": task,
+            "send_message": task, "cancel_task": task, "retry_task": task, "list_requests": task,
+            "list_tasks": { "root_task_id": "$response.body#/root_task_id" },
+            "get_request": request, "decide_request": request, "approve_request": request,
+            "reject_request": request, "get_approve_page": request, "get_reject_page": request,
+        } },
+        "send_message": { "statuses": ["200"], "links": { "retry_task": task } },
+        "list_tasks": { "statuses": ["200"], "links": {
+            "list_tasks": next_page, "get_task": { "task_id": "$response.body#/tasks/0/task_id" },
+        } },
+        "list_requests": { "statuses": ["200"], "links": {
+            "list_requests": next_page,
+            "get_request": { "request_id": "$response.body#/requests/0/request_id" },
+        } },
+        "list_deliveries": { "statuses": ["200"], "links": {
+            "list_deliveries": next_page,
+            "resend_delivery": { "delivery_id": "$response.body#/deliveries/0/delivery_id" },
+        } },
+        "propose_gate_call": { "statuses": ["200", "202"], "links": { "get_gate_call": task } },
+        "list_task_items": { "statuses": ["200"], "links": {
+            "list_task_items": { "after": "$response.body#/next_after" },
+        } },
+    })
 }
-
-const ALL: &[LinkedResponse] = &[
-    LinkedResponse {
-        from: "create_task",
-        statuses: &["201", "202"],
-        links: &[
-            (TASK_OPERATIONS, "task_id", TASK_ID),
-            (
-                REQUEST_OPERATIONS,
-                "request_id",
-                "$response.body#/pending/0/request_id",
-            ),
-            (&["list_requests"], "task_id", TASK_ID),
-            (
-                &["list_tasks"],
-                "root_task_id",
-                "$response.body#/root_task_id",
-            ),
-        ],
-    },
-    LinkedResponse {
-        from: "send_message",
-        statuses: &["200"],
-        links: &[(&["retry_task"], "task_id", TASK_ID)],
-    },
-    LinkedResponse {
-        from: "list_tasks",
-        statuses: &["200"],
-        links: &[
-            (&["list_tasks"], "cursor", NEXT_CURSOR),
-            (&["get_task"], "task_id", "$response.body#/tasks/0/task_id"),
-        ],
-    },
-    LinkedResponse {
-        from: "list_requests",
-        statuses: &["200"],
-        links: &[
-            (&["list_requests"], "cursor", NEXT_CURSOR),
-            (
-                &["get_request"],
-                "request_id",
-                "$response.body#/requests/0/request_id",
-            ),
-        ],
-    },
-    LinkedResponse {
-        from: "list_deliveries",
-        statuses: &["200"],
-        links: &[
-            (&["list_deliveries"], "cursor", NEXT_CURSOR),
-            (
-                &["resend_delivery"],
-                "delivery_id",
-                "$response.body#/deliveries/0/delivery_id",
-            ),
-        ],
-    },
-    LinkedResponse {
-        from: "propose_gate_call",
-        statuses: &["200", "202"],
-        links: &[(&["get_gate_call"], "task_id", TASK_ID)],
-    },
-    LinkedResponse {
-        from: "list_task_items",
-        statuses: &["200"],
-        links: &[(&["list_task_items"], "after", "$response.body#/next_after")],
-    },
-];
 
 /// Adds the links to an operation's responses. Each link is named after its target operation.
 pub(crate) fn describe(operation: &mut Map<String, Value>, id: &str) {
-    let Some(responses) = operation.get_mut("responses") else {
+    let (all, responses) = (links(), operation.get_mut("responses"));
+    let (Some(response), Some(responses)) = (all.get(id), responses) else {
         return;
     };
-    for response in ALL.iter().filter(|response| response.from == id) {
-        for status in response.statuses {
-            for (targets, parameter, found) in response.links {
-                for to in *targets {
-                    let link = json!({ "operationId": to, "parameters": { *parameter: found } });
-                    put(responses, &[status, "links", to], link);
-                }
-            }
+    let statuses = response["statuses"].as_array().into_iter().flatten();
+    for status in statuses.filter_map(Value::as_str) {
+        for (to, parameters) in response["links"].as_object().into_iter().flatten() {
+            let link = json!({ "operationId": to, "parameters": parameters });
+            put(responses, &[status, "links", to], link);
         }
     }
 }
@@ -142,28 +75,22 @@ mod tests {
                 ));
             }
         }
-        for LinkedResponse {
-            from,
-            statuses,
-            links,
-        } in ALL
-        {
-            let mut count = 0;
-            for (targets, parameter, _) in *links {
-                for to in *targets {
+        for (from, response) in links().as_object().unwrap() {
+            let targets = response["links"].as_object().unwrap();
+            for (to, parameters) in targets {
+                for parameter in parameters.as_object().unwrap().keys() {
                     assert!(
-                        known.contains(&((*to).to_owned(), (*parameter).to_owned())),
+                        known.contains(&(to.clone(), parameter.clone())),
                         "{from} → {to} {parameter}"
                     );
-                    count += 1;
                 }
             }
             let (_, operation) = every_operation(&mut document)
                 .find(|(_, op)| op["operationId"] == *from)
                 .unwrap();
-            for status in *statuses {
-                let links = &operation["responses"][status]["links"];
-                assert_eq!(links.as_object().unwrap().len(), count, "{from}");
+            for status in response["statuses"].as_array().unwrap() {
+                let links = &operation["responses"][status.as_str().unwrap()]["links"];
+                assert_eq!(links.as_object().unwrap().len(), targets.len(), "{from}");
             }
         }
     }
