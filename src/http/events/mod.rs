@@ -20,9 +20,3 @@ pub(crate) mod stream;
 pub(crate) mod stream_limiter;
 pub(crate) mod tail;
 mod task_stream;
-
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}

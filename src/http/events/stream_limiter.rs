@@ -2,17 +2,17 @@
 //! permit until the stream is dropped.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use super::lock;
 use crate::http::Settings;
 use crate::http::server::caller::{PersonKey, person_key};
 use crate::http::server::problem::{Code, Problem};
 use crate::people::Caller;
+use crate::world::Locked;
 
 /// Counts the open streams of one process. Clones share the counts.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct StreamLimiter(Arc<Mutex<StreamCounts>>);
+pub(crate) struct StreamLimiter(Arc<Locked<StreamCounts>>);
 
 #[derive(Debug, Default)]
 struct StreamCounts {
@@ -39,7 +39,7 @@ impl StreamLimiter {
     ) -> Result<StreamPermit, Problem> {
         let person = person_key(caller);
         let too_many = |detail: &str| Err(Problem::new(Code::TooMany, detail));
-        let mut open = lock(&self.0);
+        let mut open = self.0.lock();
         if open
             .per_person
             .get(&person)
@@ -63,7 +63,7 @@ impl StreamLimiter {
 
 impl Drop for StreamPermit {
     fn drop(&mut self) {
-        let mut open = lock(&self.limiter.0);
+        let mut open = self.limiter.0.lock();
         open.total = open.total.saturating_sub(1);
         if let Some(streams) = open.per_person.get_mut(&self.person) {
             *streams -= 1;
@@ -122,7 +122,9 @@ mod tests {
             "a user of the same name in another tenant"
         );
         assert!(
-            !lock(&limiter.0)
+            !limiter
+                .0
+                .lock()
                 .per_person
                 .contains_key(&("acme".to_owned(), bob.user_id.key().clone()))
         );

@@ -13,16 +13,16 @@
 //! of earlier events.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 use tokio::sync::{Notify, watch};
 
-use super::lock;
 use super::rendered::{self, MAX_PORTION, RenderedEvent, RenderedEvents};
 use super::request_at_event::JournalCache;
 use crate::http::Http;
 use crate::store::{News, Store, Subtree};
 use crate::task::id::TaskId;
+use crate::world::Locked;
 
 /// The limit of the buffer, in bytes. Before [`Buffer::add`] adds the events of a read, it drops
 /// the oldest events until the buffer is within the limit. It drops even events that a slow
@@ -31,19 +31,19 @@ const MAX_KEPT_BYTES: usize = 1024 * 1024;
 
 /// The tails of this process, by root task. A tail lives as long as it has a follower.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tails(Arc<Mutex<HashMap<TaskId, Weak<Tail>>>>);
+pub(crate) struct Tails(Arc<Locked<HashMap<TaskId, Weak<Tail>>>>);
 
 impl Tails {
     /// Returns a follower of the tree's tail; creates the tail if there is none. The follower takes
     /// no events from the tail until [`Follower::join`] is called.
     pub(super) fn follower(&self, store: &Store, root: TaskId) -> Follower {
-        let mut tails = lock(&self.0);
+        let mut tails = self.0.lock();
         let known = tails.get(&root).and_then(Weak::upgrade);
         let tail = known.unwrap_or_else(|| {
             let tail = Arc::new(Tail {
                 root,
                 news: store.watch(root),
-                buffer: Mutex::default(),
+                buffer: Locked::default(),
                 changed: Notify::new(),
                 tails: self.clone(),
             });
@@ -63,7 +63,7 @@ struct Tail {
     /// The news of the tree. `News::commits` is the number of notifications about the tree. As long
     /// as this receiver exists, the store keeps the news, so the number does not restart at 0.
     news: watch::Receiver<News>,
-    buffer: Mutex<Buffer>,
+    buffer: Locked<Buffer>,
     /// Wakes the waiting followers after each read.
     changed: Notify,
     tails: Tails,
@@ -71,7 +71,7 @@ struct Tail {
 
 impl Drop for Tail {
     fn drop(&mut self) {
-        let mut tails = lock(&self.tails.0);
+        let mut tails = self.tails.0.lock();
         // Removes only the entry of a dropped tail: by now, the tree may have a new tail.
         if tails
             .get(&self.root)
@@ -254,7 +254,7 @@ impl Follower {
 
     /// Returns the number of the last event that the tail has read.
     pub(super) fn last(&self) -> i64 {
-        lock(&self.tail.buffer).last
+        self.tail.buffer.lock().last
     }
 
     /// Returns the events after `seen`; an empty list if there are none. If `fresh` is true, an
@@ -272,7 +272,7 @@ impl Follower {
         self.move_to(Some(seen));
         let tail = Arc::clone(&self.tail);
         let query = {
-            let buffer = lock(&tail.buffer);
+            let buffer = tail.buffer.lock();
             FollowerQuery {
                 seen,
                 fresh,
@@ -283,7 +283,7 @@ impl Follower {
         let events = loop {
             let changed = tail.changed.notified();
             let commits = tail.news.borrow().commits;
-            let answer = lock(&tail.buffer).answer(&query, commits);
+            let answer = tail.buffer.lock().answer(&query, commits);
             match answer {
                 BufferReply::Events(events) => break events,
                 BufferReply::End => break Vec::new(),
@@ -304,7 +304,10 @@ impl Follower {
     }
 
     fn move_to(&mut self, position: Option<i64>) {
-        lock(&self.tail.buffer).move_follower(self.position, position);
+        self.tail
+            .buffer
+            .lock()
+            .move_follower(self.position, position);
         self.position = position;
     }
 }
@@ -338,7 +341,7 @@ impl Tail {
             let commits_at_read = tail.news.borrow().commits;
             let journals = &mut JournalCache::default();
             if let Ok(read) = rendered::read(&work, tail.part(), after, journals).await {
-                lock(&tail.buffer).add(after, read, commits_at_read);
+                tail.buffer.lock().add(after, read, commits_at_read);
                 reading.has_failed = false;
             }
         });
@@ -354,7 +357,7 @@ struct ReadGuard {
 
 impl Drop for ReadGuard {
     fn drop(&mut self) {
-        let mut buffer = lock(&self.tail.buffer);
+        let mut buffer = self.tail.buffer.lock();
         buffer.is_reading = false;
         buffer.reads_failed += u64::from(self.has_failed);
         drop(buffer);

@@ -7,8 +7,8 @@
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use futures_util::task::AtomicWaker;
@@ -16,13 +16,15 @@ use hyper::body::{Body, Frame, SizeHint};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use crate::world::Locked;
+
 #[derive(Clone, Debug)]
 pub(crate) struct Connections(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     max_open: usize,
-    open: Mutex<OpenConnections>,
+    open: Locked<OpenConnections>,
     /// Notified when a slot becomes free or the set of idle connections changes.
     changed: Notify,
 }
@@ -43,7 +45,7 @@ impl Connections {
     pub(crate) fn new(max_open: usize) -> Self {
         Self(Arc::new(Shared {
             max_open: max_open.max(1),
-            open: Mutex::default(),
+            open: Locked::default(),
             changed: Notify::new(),
         }))
     }
@@ -62,7 +64,7 @@ impl Connections {
     }
 
     fn try_take(&self) -> Option<Arc<ConnectionSlot>> {
-        let mut open = self.lock();
+        let mut open = self.0.open.lock();
         if open.count < self.0.max_open {
             open.count += 1;
             let close = CancellationToken::new();
@@ -89,11 +91,7 @@ impl Connections {
     }
 
     pub(crate) fn close_longest_idle(&self) {
-        self.lock().close_longest_idle();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, OpenConnections> {
-        self.0.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.open.lock().close_longest_idle();
     }
 }
 
@@ -159,7 +157,7 @@ impl ConnectionSlot {
     /// told to close before the request's head was complete.
     #[must_use]
     pub(crate) fn begin_request(self: &Arc<Self>) -> Option<RequestInFlight> {
-        let mut open = self.connections.lock();
+        let mut open = self.connections.0.open.lock();
         if self.close.is_cancelled() {
             return None;
         }
@@ -184,7 +182,7 @@ impl ConnectionSlot {
     /// Protects the connection: while the connection serves a request, it is not closed to make
     /// room for another client.
     pub(crate) fn protect(&self) {
-        let mut open = self.connections.lock();
+        let mut open = self.connections.0.open.lock();
         if !self.close.is_cancelled() {
             open.idle.remove(&self.idle_key.swap(0, Ordering::Relaxed));
         }
@@ -238,7 +236,7 @@ impl ConnectionSlot {
     /// checked under the lock: two Tokio tasks of an HTTP/2 connection call [`Self::phase`], and
     /// only one of them may add the connection to the idle connections.
     fn mark_idle(&self) {
-        let mut open = self.connections.lock();
+        let mut open = self.connections.0.open.lock();
         let protected = self.idle_key.load(Ordering::Relaxed) == 0;
         if protected && !self.is_serving() && !self.close.is_cancelled() {
             self.idle_key
@@ -255,7 +253,7 @@ impl ConnectionSlot {
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        let mut open = self.connections.lock();
+        let mut open = self.connections.0.open.lock();
         open.count -= 1;
         if self.close.is_cancelled() {
             open.closing -= 1;
@@ -335,7 +333,7 @@ mod tests {
             slot.protect();
             drop(request);
             let started = AtomicUsize::new(0);
-            let open = connections.lock();
+            let open = connections.0.open.lock();
             std::thread::scope(|threads| {
                 for _ in 0..2 {
                     threads.spawn(|| {
@@ -348,7 +346,7 @@ mod tests {
                 }
                 drop(open);
             });
-            assert_eq!(connections.lock().idle.len(), 1);
+            assert_eq!(connections.0.open.lock().idle.len(), 1);
         }
     }
 }

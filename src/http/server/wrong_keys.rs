@@ -7,7 +7,6 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::extract::ConnectInfo;
@@ -15,6 +14,7 @@ use http::Extensions;
 
 use super::problem::{Code, Problem};
 use crate::engine::DetailCode;
+use crate::world::Locked;
 
 /// The maximum number of wrong keys of a source that get 401 (`unauthorized`) in a minute. Further
 /// wrong keys get 429 (`too_many`).
@@ -62,7 +62,7 @@ impl fmt::Display for ClientNetwork {
 
 /// The wrong keys of the last minute.
 #[derive(Debug, Default)]
-pub(crate) struct WrongKeys(Mutex<KeyTable>);
+pub(crate) struct WrongKeys(Locked<KeyTable>);
 
 #[derive(Debug, Default)]
 struct KeyTable {
@@ -147,7 +147,7 @@ impl WrongKeys {
     /// # Errors
     /// Fails with `too_many` if the counter for `source` reached its limit within the last minute.
     pub(crate) fn count(&self, source: ClientNetwork, now: Duration) -> Result<(), Problem> {
-        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.0.lock();
         let KeyTable {
             sources,
             others,
@@ -242,7 +242,7 @@ mod tests {
         for source in 0..12_000 {
             let _ = keys.count(number(source), at(0));
         }
-        assert_eq!(keys.0.lock().unwrap().sources.len(), MAX_SOURCES);
+        assert_eq!(keys.0.lock().sources.len(), MAX_SOURCES);
         assert!(
             keys.count(number(12_001), at(1)).is_err(),
             "a source without room shares a counter"
@@ -255,13 +255,13 @@ mod tests {
             keys.count(number(12_001), at(61)).is_ok(),
             "a minute later there is room"
         );
-        assert!(keys.0.lock().unwrap().sources.len() < 3);
+        assert!(keys.0.lock().sources.len() < 3);
     }
 
     #[test]
     fn refused_source_is_logged_once_until_its_keys_are_answered_again() {
         let (keys, one) = (WrongKeys::default(), source("192.0.2.1"));
-        let lines = || keys.0.lock().unwrap().log.lines;
+        let lines = || keys.0.lock().log.lines;
         for second in 0..10 {
             assert!(keys.count(one, at(second)).is_ok());
         }

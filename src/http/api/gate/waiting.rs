@@ -3,16 +3,17 @@
 //! request, the proposal stops waiting.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
 use crate::http::Settings;
 use crate::http::server::caller::{PersonKey, person_key};
 use crate::people::Caller;
+use crate::world::Locked;
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct WaitingAsks(Arc<Mutex<Asks>>);
+pub(crate) struct WaitingAsks(Arc<Locked<Asks>>);
 
 #[derive(Debug, Default)]
 struct Asks {
@@ -43,7 +44,7 @@ impl WaitingAsks {
         request: Option<(String, CancellationToken)>,
     ) -> Option<WaitSlot> {
         let person = person_key(caller);
-        let mut asks = self.lock();
+        let mut asks = self.0.lock();
         let own = asks.open.values().filter(|(other, _)| *other == person);
         let full = asks.open.len() >= settings.max_waiting as usize
             || own.count() >= settings.max_streams_per_caller as usize;
@@ -67,7 +68,7 @@ impl WaitingAsks {
     /// that its client no longer wants.
     pub(crate) fn cancel(&self, caller: &Caller, request: &str) {
         let person = person_key(caller);
-        for (other, named) in self.lock().open.values() {
+        for (other, named) in self.0.lock().open.values() {
             if let Some((name, token)) = named
                 && *other == person
                 && name == request
@@ -76,15 +77,11 @@ impl WaitingAsks {
             }
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, Asks> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for WaitSlot {
     fn drop(&mut self) {
-        self.waiting.lock().open.remove(&self.number);
+        self.waiting.0.lock().open.remove(&self.number);
         tracing::info!(target: "holdpoint::metric", metric = "gate_waiting", change = -1_i64);
     }
 }

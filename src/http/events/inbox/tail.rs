@@ -13,7 +13,7 @@
 //! row cannot be read, or that rows may be missing ([`InboxFollower::next`] returns `None`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::{Notify, broadcast};
@@ -21,12 +21,12 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use uuid::Uuid;
 
 use crate::http::Http;
-use crate::http::events::lock;
 use crate::http::events::stream::RETRY_DELAY;
 use crate::store::{InboxListener, OpenRequest, Page, ReadError, RequestRow};
 use crate::task::id::RequestId;
 use crate::task::status::RequestStatus;
 use crate::task::time::Time;
+use crate::world::Locked;
 
 /// The interval at which the reader searches for changes whose notification was lost.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(15);
@@ -43,7 +43,7 @@ const MAX_UNREAD_SENDS: usize = 32;
 
 /// The tails of this process, by tenant. A tail lives as long as it has a follower.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct InboxTails(Arc<Mutex<HashMap<String, Weak<InboxTail>>>>);
+pub(crate) struct InboxTails(Arc<Locked<HashMap<String, Weak<InboxTail>>>>);
 
 /// The result of one read of the changed requests of a tenant.
 #[derive(Debug, Default)]
@@ -59,7 +59,7 @@ pub(super) struct ChangedRequests {
 struct InboxTail {
     tenant: String,
     changes: broadcast::Sender<Arc<ChangedRequests>>,
-    shown: Mutex<ShownRequests>,
+    shown: Locked<ShownRequests>,
     /// Wakes the reader when a follower shows further requests, because the deadline of such a
     /// request may pass before the reader's next read.
     more_shown: Arc<Notify>,
@@ -94,14 +94,14 @@ impl InboxTails {
     /// Returns a new follower (a subscription) of the tenant's tail. The follower receives all rows
     /// that the reader sends from now on. Starts the reader if the tenant had no follower.
     pub(super) fn follower(&self, http: &Arc<Http>, tenant: &str) -> InboxFollower {
-        let mut tails = lock(&self.0);
+        let mut tails = self.0.lock();
         let known = tails.get(tenant).and_then(Weak::upgrade);
         let tail = known.unwrap_or_else(|| {
             let stop = CancellationToken::new();
             let tail = Arc::new(InboxTail {
                 tenant: tenant.to_owned(),
                 changes: broadcast::channel(MAX_UNREAD_SENDS).0,
-                shown: Mutex::default(),
+                shown: Locked::default(),
                 more_shown: Arc::default(),
                 tails: self.clone(),
                 _stop: stop.clone().drop_guard(),
@@ -121,7 +121,7 @@ impl InboxTails {
 
 impl Drop for InboxTail {
     fn drop(&mut self) {
-        let mut tails = lock(&self.tails.0);
+        let mut tails = self.tails.0.lock();
         // Removes only the entry of a dropped tail: by now, the tenant may have a new tail.
         if tails
             .get(&self.tenant)
@@ -147,7 +147,7 @@ impl InboxFollower {
     pub(super) fn show_all(&mut self, read: &Page<OpenRequest>) {
         let ids = read.iter().map(|request| request.id);
         let before = std::mem::replace(&mut self.shown_ids, ids.collect());
-        let mut shown = lock(&self.tail.shown);
+        let mut shown = self.tail.shown.lock();
         for request in read.iter() {
             shown.show(request.id, request.answers, request.expires_at);
         }
@@ -162,7 +162,7 @@ impl InboxFollower {
     /// answers.
     pub(super) fn show(&mut self, row: &RequestRow) {
         let id = row.spec.request_id;
-        let mut shown = lock(&self.tail.shown);
+        let mut shown = self.tail.shown.lock();
         shown.show(id, row.answers.len(), row.expires_at);
         if !self.shown_ids.insert(id) {
             shown.hide(id);
@@ -173,14 +173,14 @@ impl InboxFollower {
 
     pub(super) fn hide(&mut self, id: RequestId) {
         if self.shown_ids.remove(&id) {
-            lock(&self.tail.shown).hide(id);
+            self.tail.shown.lock().hide(id);
         }
     }
 }
 
 impl Drop for InboxFollower {
     fn drop(&mut self) {
-        let mut shown = lock(&self.tail.shown);
+        let mut shown = self.tail.shown.lock();
         for id in &self.shown_ids {
             shown.hide(*id);
         }
@@ -330,7 +330,7 @@ impl InboxReader {
     /// keep the tail alive.
     fn first_deadline(&self) -> Option<Time> {
         let tail = self.tail.upgrade()?;
-        let shown = lock(&tail.shown);
+        let shown = tail.shown.lock();
         shown.first_deadline()
     }
 
@@ -346,7 +346,7 @@ impl InboxReader {
             return Ok(());
         };
         if now >= self.not_before {
-            let overdue = lock(&tail.shown).overdue(self.http.clock.now());
+            let overdue = tail.shown.lock().overdue(self.http.clock.now());
             if !overdue.is_empty() {
                 self.not_before = now + MIN_OVERDUE_DELAY;
             }
@@ -363,7 +363,7 @@ impl InboxReader {
         let since = self.since;
         self.sent_ids
             .extend(ids.into_iter().filter(|id| *id > since));
-        let mut shown = lock(&tail.shown);
+        let mut shown = tail.shown.lock();
         for row in &rows {
             shown.record_sent(row);
         }
@@ -384,10 +384,10 @@ impl InboxReader {
         let Some(tail) = self.tail.upgrade() else {
             return Ok(false);
         };
-        let shown: Vec<RequestId> = lock(&tail.shown).0.keys().copied().collect();
+        let shown: Vec<RequestId> = tail.shown.lock().0.keys().copied().collect();
         let store = &self.http.store;
         let found = store.inbox_state(&self.tenant, &shown, self.since).await?;
-        let all = lock(&tail.shown);
+        let all = tail.shown.lock();
         let changed = all.0.iter().filter(|(id, shown)| {
             let answers = found.open.get(id);
             answers.is_none_or(|answers| *answers > shown.answers)

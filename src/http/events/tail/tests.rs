@@ -156,10 +156,10 @@ async fn tail_lives_as_long_as_its_followers() {
     second.join(4);
     assert!(Arc::ptr_eq(&first.tail, &second.tail));
     drop(first);
-    assert_eq!(lock(&second.tail.buffer).positions, [(4, 1)].into());
-    assert!(http.store.is_watched(ROOT) && lock(&http.tails.0).len() == 1);
+    assert_eq!(second.tail.buffer.lock().positions, [(4, 1)].into());
+    assert!(http.store.is_watched(ROOT) && http.tails.0.lock().len() == 1);
     drop(second);
-    assert!(!http.store.is_watched(ROOT) && lock(&http.tails.0).is_empty());
+    assert!(!http.store.is_watched(ROOT) && http.tails.0.lock().is_empty());
 }
 
 #[tokio::test]
@@ -172,6 +172,6 @@ async fn followers_read_by_themselves_after_a_failed_read() {
     let [first, second, third] = &mut followers;
     let (first, second) = tokio::join!(first.next(&http, 3, false), second.next(&http, 3, false));
     assert!(first.is_none() && second.is_none());
-    assert_eq!(lock(&third.tail.buffer).reads_begun, 1, "one read for both");
+    assert_eq!(third.tail.buffer.lock().reads_begun, 1, "one read for both");
     assert!(third.next(&http, 3, false).await.is_none());
 }

@@ -5,12 +5,13 @@
 //! reservation never waits for more memory, so two HTTP requests cannot deadlock.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::http::server::caller::{PersonKey, person_key};
 use crate::people::Caller;
+use crate::world::Locked;
 
 const MAX_TOTAL_BYTES: usize = 256 * 1024 * 1024;
 /// The maximum size of one caller's large bodies together, in bytes. The limit keeps a caller with
@@ -23,7 +24,7 @@ pub(crate) struct BodyBudget {
     total: Arc<Semaphore>,
     bytes_per_person: usize,
     /// `None` stands for all requests without a caller, such as sign-ins.
-    shares: Arc<Mutex<HashMap<Option<PersonKey>, Weak<Semaphore>>>>,
+    shares: Arc<Locked<HashMap<Option<PersonKey>, Weak<Semaphore>>>>,
 }
 
 /// The bytes that are reserved for one body. Dropping this value frees the bytes.
@@ -69,7 +70,7 @@ impl BodyBudget {
 
     fn share_of(&self, caller: Option<&Caller>) -> Arc<Semaphore> {
         let person = caller.map(person_key);
-        let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shares = self.shares.lock();
         if let Some(share) = shares.get(&person).and_then(Weak::upgrade) {
             return share;
         }
@@ -125,7 +126,7 @@ mod tests {
         assert_eq!(budget.total.available_permits(), 100);
         drop(now(&budget, &bob, 1));
         assert_eq!(
-            budget.shares.lock().unwrap().len(),
+            budget.shares.lock().len(),
             1,
             "callers without a body are forgotten"
         );
