@@ -71,15 +71,6 @@ impl Edge {
     }
 }
 
-/// The form in which the problems of a request are rendered.
-enum ProblemForm {
-    Json,
-    Page,
-    /// The problem `unavailable` is sent as an event stream that ends at once, any other problem as
-    /// JSON.
-    Stream,
-}
-
 struct RequestContext {
     id: Uuid,
     origin: Option<HeaderValue>,
@@ -124,14 +115,6 @@ impl RequestContext {
         match self.operation.get() {
             Some(op) => op.surface,
             None => known_paths::surface(self.path.split('?').next().unwrap_or_default()),
-        }
-    }
-
-    fn problem_form(&self) -> ProblemForm {
-        match self.surface() {
-            Surface::Stream if self.wants_stream => ProblemForm::Stream,
-            Surface::Page | Surface::Public if self.wants_html => ProblemForm::Page,
-            Surface::Api | Surface::Stream | Surface::Page | Surface::Public => ProblemForm::Json,
         }
     }
 
@@ -225,13 +208,15 @@ fn problem(
     caller: Option<CurrentCaller>,
 ) -> Response {
     let status = problem.code.status();
-    let mut response = match context.problem_form() {
-        ProblemForm::Stream if problem.code == Code::Unavailable => return ended_stream(),
-        ProblemForm::Page => {
+    let mut response = match context.surface() {
+        Surface::Stream if context.wants_stream && problem.code == Code::Unavailable => {
+            return ended_stream();
+        }
+        Surface::Page | Surface::Public if context.wants_html => {
             let page = problem_page::render(public_url, context, problem, caller);
             (status, page).into_response()
         }
-        ProblemForm::Json | ProblemForm::Stream => {
+        Surface::Api | Surface::Stream | Surface::Page | Surface::Public => {
             let kind = [(header::CONTENT_TYPE, "application/problem+json")];
             let document = Json(problem.document(public_url, context.id));
             (status, kind, document).into_response()
@@ -246,7 +231,7 @@ fn problem(
 fn add_headers(context: &RequestContext, response: &mut Response) {
     // `Vary` names `Accept` where `Accept` may change the response: on a private path, and on a
     // public path for errors and for the redirect of `/`.
-    let is_private = context.surface().is_private();
+    let is_private = context.surface() != Surface::Public;
     let is_negotiated = is_private || !response.status().is_success();
     let headers = response.headers_mut();
     let id = context.id.to_string();

@@ -97,17 +97,6 @@ pub(crate) enum Surface {
     Public,
 }
 
-impl Surface {
-    /// Returns whether caches must not store the responses.
-    #[must_use]
-    pub(crate) fn is_private(self) -> bool {
-        match self {
-            Self::Api | Self::Stream | Self::Page => true,
-            Self::Public => false,
-        }
-    }
-}
-
 /// The operation that an HTTP request runs. The guard sets the operation. `edge/` reads the
 /// operation for the response and the log line, even after the operation has panicked.
 #[derive(Clone, Debug, Default)]
