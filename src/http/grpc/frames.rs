@@ -1,19 +1,16 @@
 //! The gRPC framing of unary calls. A request has one message; a response has one message and
 //! trailers.
 
-use std::convert::Infallible;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::Response;
-use bytes::{BufMut as _, Bytes, BytesMut};
+use bytes::{BufMut as _, BytesMut};
 use http::header::{CONTENT_TYPE, HeaderName};
 use http::{HeaderMap, HeaderValue};
-use hyper::body::Frame;
 
 use crate::engine::gate::ResultDelivery;
+use crate::http::server::delivered_body::with_trailers;
 use crate::http::server::headers::insert_header;
 use crate::http::server::problem::Problem;
 
@@ -71,8 +68,8 @@ impl From<Problem> for GrpcStatus {
 }
 
 /// A response message. If the message contains the result of a call, `delivery` is `Some`. After
-/// the connection has taken the message, `UnaryBody` uses `delivery` to record that the client has
-/// received the result.
+/// the connection has taken the message, `delivery` records that the client has received the
+/// result.
 pub(super) struct GrpcAnswer {
     pub message: Vec<u8>,
     pub delivery: Option<ResultDelivery>,
@@ -168,11 +165,7 @@ pub(super) fn respond(answer: Result<GrpcAnswer, GrpcStatus>) -> Response {
             data.extend_from_slice(&message);
             let mut trailers = HeaderMap::new();
             trailers.insert(STATUS_HEADER, HeaderValue::from_static("0"));
-            Body::new(UnaryBody {
-                data: Some(data.freeze()),
-                delivery,
-                trailers: Some(trailers),
-            })
+            with_trailers(data.freeze(), Some(trailers), delivery)
         }
         Err(GrpcStatus(code, message)) => {
             headers.insert(STATUS_HEADER, HeaderValue::from(code as u16));
@@ -189,38 +182,6 @@ pub(super) fn respond(answer: Result<GrpcAnswer, GrpcStatus>) -> Response {
 }
 
 const ENCODED_CHARACTERS: &percent_encoding::AsciiSet = &percent_encoding::CONTROLS.add(b'%');
-
-/// A response body of one data frame and the trailers. The connection polls for the trailers only
-/// after it has taken the data frame. So this poll records, through `delivery`, that the client has
-/// received the answer.
-struct UnaryBody {
-    data: Option<Bytes>,
-    delivery: Option<ResultDelivery>,
-    trailers: Option<HeaderMap>,
-}
-
-impl hyper::body::Body for UnaryBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        if let Some(data) = self.data.take() {
-            return Poll::Ready(Some(Ok(Frame::data(data))));
-        }
-        if let Some(delivery) = self.delivery.take() {
-            delivery.delivered();
-        }
-        let trailers = self.trailers.take();
-        Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.trailers.is_none()
-    }
-}
 
 #[cfg(test)]
 mod tests {

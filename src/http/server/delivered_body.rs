@@ -6,13 +6,17 @@ use std::task::{Context, Poll};
 
 use axum::body::Body;
 use bytes::Bytes;
+use http::HeaderMap;
 use hyper::body::{Frame, SizeHint};
 
 use crate::engine::gate::ResultDelivery;
 
-/// A body of one chunk. The body calls `delivered` when the connection takes the chunk.
+/// A body of one chunk, and of trailers if it has any. The body calls `delivered` when the
+/// connection takes the last of these. The connection asks for the trailers only after it has taken
+/// the chunk.
 struct DeliveredBody<D> {
     bytes: Option<Bytes>,
+    trailers: Option<HeaderMap>,
     delivered: Option<D>,
 }
 
@@ -20,12 +24,27 @@ struct DeliveredBody<D> {
 /// [`ResultDelivery::delivered`]. If the body is dropped first, the result goes to the next client
 /// that proposes the call.
 pub(crate) fn delivered_body(bytes: Bytes, delivery: Option<ResultDelivery>) -> Body {
-    body(bytes, delivery.map(|delivery| || delivery.delivered()))
+    with_trailers(bytes, None, delivery)
 }
 
-fn body(bytes: Bytes, delivered: Option<impl FnOnce() + Send + Unpin + 'static>) -> Body {
+/// Like [`delivered_body`], for a body with trailers.
+pub(crate) fn with_trailers(
+    bytes: Bytes,
+    trailers: Option<HeaderMap>,
+    delivery: Option<ResultDelivery>,
+) -> Body {
+    let delivered = delivery.map(|delivery| || delivery.delivered());
+    body(bytes, trailers, delivered)
+}
+
+fn body(
+    bytes: Bytes,
+    trailers: Option<HeaderMap>,
+    delivered: Option<impl FnOnce() + Send + Unpin + 'static>,
+) -> Body {
     Body::new(DeliveredBody {
         bytes: Some(bytes),
+        trailers,
         delivered,
     })
 }
@@ -38,20 +57,27 @@ impl<D: FnOnce() + Unpin> hyper::body::Body for DeliveredBody<D> {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let Some(bytes) = self.bytes.take() else {
-            return Poll::Ready(None);
+        let frame = match self.bytes.take() {
+            Some(bytes) => Some(Frame::data(bytes)),
+            None => self.trailers.take().map(Frame::trailers),
         };
-        if let Some(delivered) = self.delivered.take() {
+        if self.trailers.is_none()
+            && let Some(delivered) = self.delivered.take()
+        {
             delivered();
         }
-        Poll::Ready(Some(Ok(Frame::data(bytes))))
+        Poll::Ready(frame.map(Ok))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.bytes.is_none()
+        self.bytes.is_none() && self.trailers.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
+        // The headers of a response with trailers have no `Content-Length`.
+        if self.trailers.is_some() {
+            return SizeHint::default();
+        }
         SizeHint::with_exact(self.bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
     }
 }
@@ -70,6 +96,7 @@ mod tests {
             let note = Arc::clone(&noted);
             let body = body(
                 Bytes::from_static(b"{}"),
+                None,
                 Some(move || note.store(true, Ordering::Relaxed)),
             );
             assert!(!noted.load(Ordering::Relaxed));
