@@ -19,7 +19,7 @@ use crate::http::server::accept::wants_stream;
 use crate::http::server::body::PostRequest;
 use crate::http::server::headers::insert_header;
 use crate::http::server::problem::{Problem, path_prefix};
-use crate::http::server::query::Query;
+use crate::http::server::query::{Query, digits};
 use crate::store::{Listener, Subtree};
 use crate::task::id::TaskId;
 
@@ -172,7 +172,7 @@ pub(crate) fn start_position(headers: &HeaderMap, uri: &Uri) -> Result<i64, Prob
     query.finish()?;
     let after = match after.as_slice() {
         [] => 0,
-        [one] => event_number(one)
+        [one] => digits(one)
             .ok_or_else(|| Problem::bad_request("`after` must be the number of an event."))?,
         _ => return Err(Problem::bad_request("`after` may be given only once.")),
     };
@@ -180,19 +180,12 @@ pub(crate) fn start_position(headers: &HeaderMap, uri: &Uri) -> Result<i64, Prob
     match (last.next(), last.next()) {
         (None, _) => Ok(after),
         (Some(one), None) => {
-            one.to_str().ok().and_then(event_number).ok_or_else(|| {
+            one.to_str().ok().and_then(digits).ok_or_else(|| {
                 Problem::bad_request("Last-Event-ID must be the number of an event.")
             })
         }
         (Some(_), Some(_)) => Err(Problem::bad_request("Last-Event-ID may be sent only once.")),
     }
-}
-
-/// Parses the number of an event; 0 stands for "before the first event". Returns `None` if `text`
-/// is empty, has a character that is not a digit, or exceeds the maximum of `i64`.
-fn event_number(text: &str) -> Option<i64> {
-    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    text.parse().ok().filter(|_| digits)
 }
 
 #[cfg(test)]

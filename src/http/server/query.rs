@@ -159,12 +159,10 @@ impl Query {
     }
 }
 
-fn digits(text: &str) -> Option<i64> {
-    if text.bytes().all(|b| b.is_ascii_digit()) {
-        text.parse().ok()
-    } else {
-        None
-    }
+/// Parses a number that is written with digits alone. `None` if it exceeds the maximum of `i64`.
+pub(crate) fn digits(text: &str) -> Option<i64> {
+    let is_number = text.bytes().all(|b| b.is_ascii_digit());
+    text.parse().ok().filter(|_| is_number)
 }
 
 /// Returns the value of `cursor` for the page that begins after this id.
