@@ -41,7 +41,7 @@ mod labelled;
 mod observation;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use prometheus::core::Collector;
 use prometheus::{Histogram, HistogramOpts, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
@@ -54,6 +54,8 @@ use backlog::BacklogGauges;
 pub use backlog::BacklogSample;
 use labelled::LabelledMetrics;
 use observation::Observation;
+
+use crate::world::Locked;
 
 /// The `tracing` target of observations.
 pub const METRIC_TARGET: &str = "holdpoint::metric";
@@ -151,7 +153,7 @@ pub struct DatabaseCounts {
 
 struct Instruments {
     registry: Registry,
-    rendering: Mutex<()>,
+    rendering: Locked<()>,
     tasks: IntGaugeVec,
     requests: BacklogGauges,
     deliveries: BacklogGauges,
@@ -179,7 +181,7 @@ impl Metrics {
     pub fn render(&self, counts: &DatabaseCounts) -> String {
         let all = &self.0;
         // Without the lock, a concurrent scrape between `reset` and `set` would miss gauges.
-        let _alone = all.rendering.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = all.rendering.lock();
         all.tasks.reset();
         for (status, count) in &counts.tasks {
             all.tasks.with_label_values(&[status]).set(*count);
@@ -229,7 +231,7 @@ impl Instruments {
         );
         let batch = batch.buckets(BATCH_SIZE_BUCKETS.to_vec());
         Ok(Self {
-            rendering: Mutex::default(),
+            rendering: Locked::default(),
             tasks: build.gauge("holdpoint_tasks", "Tasks, by status.", "status")?,
             requests: BacklogGauges::new(
                 &build,

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -24,6 +24,7 @@ use crate::secret::{Redactor, StreamRedactor};
 use crate::task::text::cut;
 use crate::tool::guard::{GREETING, GuardLine, Order, encode_order};
 use crate::tool::shell::{GuardCommand, kill_orphans};
+use crate::world::Locked;
 
 /// The time after which an idle child is ended.
 const IDLE_TIMEOUT: Duration = Duration::from_mins(10);
@@ -57,8 +58,8 @@ type PendingAnswers = BTreeMap<String, oneshot::Sender<(RpcAnswer, Option<String
 struct Shared {
     /// The server's name in the configuration.
     server: String,
-    pending_answers: Mutex<PendingAnswers>,
-    last_used: Mutex<Instant>,
+    pending_answers: Locked<PendingAnswers>,
+    last_used: Locked<Instant>,
     /// Canceled once the child's output has ended.
     ended: CancellationToken,
     /// Canceled to close the child's input. Afterwards, nothing is written to the child.
@@ -122,8 +123,8 @@ impl Child {
         let (replies, replying) = mpsc::channel(MAX_QUEUED_REQUESTS);
         let shared = Arc::new(Shared {
             server: name.to_owned(),
-            pending_answers: Mutex::default(),
-            last_used: Mutex::new(Instant::now()),
+            pending_answers: Locked::default(),
+            last_used: Locked::new(Instant::now()),
             ended: CancellationToken::new(),
             closing: CancellationToken::new(),
             guard_ended: CancellationToken::new(),
@@ -150,7 +151,10 @@ impl Child {
     pub(super) fn expect(&self, id: &str) -> Pending {
         let (sender, answer) = oneshot::channel();
         self.shared.touch();
-        self.shared.lock().insert(id.to_owned(), sender);
+        self.shared
+            .pending_answers
+            .lock()
+            .insert(id.to_owned(), sender);
         Pending {
             id: id.to_owned(),
             answer,
@@ -256,30 +260,18 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        self.shared.lock().remove(&self.id);
+        self.shared.pending_answers.lock().remove(&self.id);
     }
 }
 
 impl Shared {
-    fn lock(&self) -> std::sync::MutexGuard<'_, PendingAnswers> {
-        self.pending_answers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn touch(&self) {
-        *self
-            .last_used
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *self.last_used.lock() = Instant::now();
     }
 
     fn is_idle(&self) -> bool {
-        let last_used = *self
-            .last_used
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        self.lock().is_empty() && last_used.elapsed() >= IDLE_TIMEOUT
+        let last_used = *self.last_used.lock();
+        self.pending_answers.lock().is_empty() && last_used.elapsed() >= IDLE_TIMEOUT
     }
 
     fn receive(&self, line: &[u8]) {
@@ -313,7 +305,7 @@ impl Shared {
     /// or no longer pending, the answer is dropped.
     fn settle(&self, id: &str, answer: RpcAnswer, line: &str) {
         self.touch();
-        let answer_sender = self.lock().remove(id);
+        let answer_sender = self.pending_answers.lock().remove(id);
         match answer_sender {
             Some(answer_sender) => {
                 let _ = answer_sender.send((answer, raw_result(line)));

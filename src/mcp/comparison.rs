@@ -5,7 +5,7 @@
 //! calls with the same headers.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use reqwest::header::HeaderMap;
@@ -17,6 +17,7 @@ use super::lock::{LockedServer, LockedTool, tool_name};
 use crate::task::id::TaskId;
 use crate::tool::catalog::definition_digest;
 use crate::tool::headers::headers_digest;
+use crate::world::Locked;
 
 /// The maximum age of a successful comparison for [`Need::Judge`] and [`Need::Start`].
 const FRESH_FOR: Duration = Duration::from_mins(1);
@@ -45,7 +46,7 @@ pub(crate) enum Need {
 /// headers has its own comparison, because a server may list different tools for different users.
 /// A comparison is dropped once `Cache::by_task` no longer refers to it.
 #[derive(Debug, Default)]
-pub(super) struct Comparisons(Mutex<Cache>);
+pub(super) struct Comparisons(Locked<Cache>);
 
 #[derive(Debug, Default)]
 struct Cache {
@@ -60,7 +61,7 @@ struct Cache {
 impl Comparisons {
     /// Returns the [`ToolComparison`] that `task` used last; `None` if `task` has used none.
     pub(super) fn last_used_by(&self, task: Option<TaskId>) -> Option<Arc<ToolComparison>> {
-        let kept = self.lock();
+        let kept = self.0.lock();
         let (_, comparison) = kept.by_task.get(&task)?;
         Some(Arc::clone(comparison))
     }
@@ -73,7 +74,7 @@ impl Comparisons {
         task: Option<TaskId>,
         headers: &HeaderMap,
     ) -> Arc<ToolComparison> {
-        let mut kept = self.lock();
+        let mut kept = self.0.lock();
         let key = headers_digest(headers);
         let known = kept.by_headers.get(&key).and_then(Weak::upgrade);
         let comparison = known.unwrap_or_default();
@@ -92,12 +93,8 @@ impl Comparisons {
 
     #[cfg(test)]
     pub(super) fn counts(&self) -> (usize, usize) {
-        let kept = self.lock();
+        let kept = self.0.lock();
         (kept.by_task.len(), kept.by_headers.len())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Cache> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -105,7 +102,7 @@ impl Comparisons {
 /// of request headers.
 #[derive(Debug, Default)]
 pub(super) struct ToolComparison {
-    state: Mutex<State>,
+    state: Locked<State>,
     /// Locked during a comparison. The callers of `compare` that wait for the lock share the next
     /// comparison.
     comparing: tokio::sync::Mutex<()>,
@@ -142,12 +139,12 @@ impl ToolComparison {
     /// Returns how the tool differed from its reviewed definition at the last successful
     /// comparison; `None` if the tool did not differ.
     pub(super) fn difference(&self, tool: &str) -> Option<Difference> {
-        self.lock().changed.get(tool).cloned()
+        self.state.lock().changed.get(tool).cloned()
     }
 
     /// Returns whether `need` requires a new comparison.
     pub(super) fn is_stale(&self, need: Need, client: &Client) -> bool {
-        let state = self.lock();
+        let state = self.state.lock();
         let fresh = need != Need::StartNow
             && state.compared_at.is_some_and(|at| at.elapsed() < FRESH_FOR)
             && state.notifications == *client.list_changes().borrow();
@@ -184,7 +181,7 @@ impl ToolComparison {
         let listing = match client.list(headers).await {
             Ok(listing) => listing,
             Err(ClientError(why)) => {
-                self.lock().failed = Some((began, Instant::now(), why.clone()));
+                self.state.lock().failed = Some((began, Instant::now(), why.clone()));
                 client.observe_failure(server);
                 return Err(why);
             }
@@ -196,7 +193,7 @@ impl ToolComparison {
             .collect();
         let new_names = definition_digest(&json!(new_tools));
         let count = changed.len() + new_tools.len();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if count > 0 && (state.changed != changed || state.new_names != new_names) {
             tracing::warn!(
                 server,
@@ -220,17 +217,13 @@ impl ToolComparison {
     /// Returns the result of the last comparison if this comparison began at `requested_at` or
     /// later; otherwise `None`.
     fn result_since(&self, requested_at: Instant) -> Option<Result<(), String>> {
-        let state = self.lock();
+        let state = self.state.lock();
         let failed = state.failed.as_ref();
         if let Some((_, _, why)) = failed.filter(|(began, _, _)| *began >= requested_at) {
             return Some(Err(why.clone()));
         }
         let succeeded = state.compared_at.is_some_and(|at| at >= requested_at);
         succeeded.then_some(Ok(()))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -6,7 +6,7 @@
 mod conversations;
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -34,6 +34,7 @@ use crate::net::{self, Net, ResponseSink as _, SendPermit};
 use crate::task::elicitation::Resume;
 use crate::tool::arguments;
 use crate::tool::headers::headers_digest;
+use crate::world::Locked;
 
 /// The maximum time for an answer that begins a conversation or lists a page of tools.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
@@ -59,7 +60,7 @@ pub(super) struct Streamable {
     conversations: Conversations,
     /// The server's `serverInfo`, as of the conversation that began last. Only the review of the
     /// server's tools (`review.rs`) uses it.
-    server: Mutex<Value>,
+    server: Locked<Value>,
     changes: watch::Sender<u64>,
 }
 
@@ -80,7 +81,7 @@ impl Streamable {
             hint,
             probe_timeout: PROBE_TIMEOUT,
             conversations: Conversations::default(),
-            server: Mutex::default(),
+            server: Locked::default(),
             changes,
         }
     }
@@ -100,7 +101,7 @@ impl Streamable {
                     break reply.status;
                 };
                 if !pages.add(answer).map_err(ClientError)? {
-                    let server = self.server().clone();
+                    let server = self.server.lock().clone();
                     return Ok(pages.listing(context.conversation.revision, server));
                 }
             };
@@ -290,7 +291,7 @@ impl Streamable {
         }
         let answer = answer.filter(is_stateless);
         Ok(answer.map(|answer| {
-            *self.server() = server_info(&answer);
+            *self.server.lock() = server_info(&answer);
             newest.conversation
         }))
     }
@@ -304,7 +305,7 @@ impl Streamable {
         let is_authorized = reply.status != StatusCode::UNAUTHORIZED;
         let answer = reply.answer.filter(|_| is_authorized);
         let (revision, server) = initialized(answer.ok_or_else(refused)?).map_err(ClientError)?;
-        *self.server() = server;
+        *self.server.lock() = server;
         let begun = older.with(Conversation {
             session: reply.session,
             ..Conversation::new(revision)
@@ -478,10 +479,6 @@ impl Streamable {
         }
         *http.body_mut() = Some(body.into());
         http
-    }
-
-    fn server(&self) -> MutexGuard<'_, Value> {
-        self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -14,8 +14,8 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use hyper::rt::{Read, ReadBufCursor, Write};
@@ -24,6 +24,8 @@ use hyper_util::rt::TokioIo;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
+
+use crate::world::Locked;
 
 pub(super) type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
 
@@ -36,7 +38,7 @@ pub(super) struct SendGate(Arc<State>);
 
 #[derive(Default)]
 struct State {
-    limits: Mutex<WriteConditions>,
+    limits: Locked<WriteConditions>,
     /// Whether an earlier request has used the connection.
     is_reused: AtomicBool,
     begun: AtomicBool,
@@ -59,7 +61,7 @@ impl SendGate {
         let is_reused = self.0.begun.swap(false, Ordering::SeqCst);
         self.0.is_reused.store(is_reused, Ordering::SeqCst);
         self.0.refused.store(false, Ordering::SeqCst);
-        *self.lock() = WriteConditions {
+        *self.0.limits.lock() = WriteConditions {
             may_send: Some(may_send),
             deadline: Some(deadline),
         };
@@ -76,12 +78,8 @@ impl SendGate {
         self.0.refused.load(Ordering::SeqCst)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, WriteConditions> {
-        self.0.limits.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn check(&self, stream: &Stream) -> io::Result<()> {
-        let mut limits = self.lock();
+        let mut limits = self.0.limits.lock();
         if !self.has_begun()
             && let Some(may_send) = limits.may_send.take()
         {

@@ -12,13 +12,14 @@
 //! So it may use a connection on which a part of a record has arrived.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::Url;
 use tokio::time::Instant;
 
 use super::open_connection::OpenConnection;
+use crate::world::Locked;
 
 /// How long a connection is kept without a request.
 const KEEP_TIME: Duration = Duration::from_secs(1);
@@ -48,7 +49,7 @@ impl KeptKey {
 #[derive(Clone)]
 pub(super) struct KeptConnections {
     keep_time: Duration,
-    state: Arc<Mutex<State>>,
+    state: Arc<Locked<State>>,
 }
 
 #[derive(Default)]
@@ -63,7 +64,7 @@ struct State {
 
 impl std::fmt::Debug for KeptConnections {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "KeptConnections({})", self.lock().count())
+        write!(f, "KeptConnections({})", self.state.lock().count())
     }
 }
 
@@ -86,7 +87,7 @@ impl KeptConnections {
     /// Whether requests with this key get new connections now, because a kept connection has
     /// failed.
     pub(super) fn is_avoided(&self, key: &KeptKey) -> bool {
-        let until = self.lock().avoided.get(key).copied();
+        let until = self.state.lock().avoided.get(key).copied();
         until.is_some_and(|until| until > Instant::now())
     }
 
@@ -94,7 +95,7 @@ impl KeptConnections {
     /// Returns `None` if no connection is kept for the key. If the peer has closed the connection,
     /// avoids the key (see [`Self::avoid`]) and returns `None`.
     pub(super) fn take(&self, key: &KeptKey) -> Option<(OpenConnection, Instant)> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.close_expired(self.keep_time);
         let (since, mut connection) = state.connections.get_mut(key)?.pop()?;
         if connection.is_ready() {
@@ -114,7 +115,7 @@ impl KeptConnections {
         {
             return;
         }
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.count() >= MAX_KEPT {
             return;
         }
@@ -133,7 +134,7 @@ impl KeptConnections {
     /// Gives requests with this key new connections for a while, and closes the key's kept
     /// connections.
     pub(super) fn avoid(&self, key: KeptKey) {
-        self.lock().avoid(key);
+        self.state.lock().avoid(key);
     }
 
     /// Closes expired connections at intervals of half the `keep_time`, until none is kept.
@@ -144,17 +145,13 @@ impl KeptConnections {
                 reason = "connections age by the time of the machine"
             )]
             tokio::time::sleep(self.keep_time / 2).await;
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             state.close_expired(self.keep_time);
             if state.connections.is_empty() {
                 state.is_reaped = false;
                 return;
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -6,12 +6,13 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::task::TaskTracker;
 
 use super::DatabaseCounts;
+use crate::world::Locked;
 
 /// The least time from the start of a count to the start of the next count.
 pub(crate) const MIN_COUNT_INTERVAL: Duration = Duration::from_secs(15);
@@ -29,7 +30,7 @@ pub(crate) struct Gauges {
     count: CountFn,
     uptime: UptimeFn,
     tracker: TaskTracker,
-    last: Mutex<LastCount>,
+    last: Locked<LastCount>,
 }
 
 #[derive(Default)]
@@ -53,7 +54,7 @@ impl Gauges {
             count,
             uptime,
             tracker,
-            last: Mutex::default(),
+            last: Locked::default(),
         })
     }
 
@@ -71,26 +72,22 @@ impl Gauges {
                     started_at: (this.uptime)(),
                 };
                 let counts = (this.count)().await;
-                this.lock().counts = counts;
+                this.last.lock().counts = counts;
             });
             let _ = counted.await;
         }
-        self.lock().counts.clone()
+        self.last.lock().counts.clone()
     }
 
     /// Returns whether the caller has to count. If so, marks a count as running.
     fn start_if_due(&self) -> bool {
         let now = (self.uptime)();
-        let mut last = self.lock();
+        let mut last = self.last.lock();
         if last.is_counting || now < last.stale_at {
             return false;
         }
         last.is_counting = true;
         true
-    }
-
-    fn lock(&self) -> MutexGuard<'_, LastCount> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -105,7 +102,7 @@ impl Drop for CountGuard<'_> {
     fn drop(&mut self) {
         let duration = (self.gauges.uptime)().saturating_sub(self.started_at);
         let interval = MIN_COUNT_INTERVAL.max(duration * INTERVAL_PER_DURATION);
-        let mut last = self.gauges.lock();
+        let mut last = self.gauges.last.lock();
         last.stale_at = self.started_at + interval;
         last.is_counting = false;
     }
@@ -113,6 +110,7 @@ impl Drop for CountGuard<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
     use std::sync::atomic::{AtomicI64, Ordering};
 
     use tokio::sync::Semaphore;

@@ -17,8 +17,8 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,8 @@ use rustix::thread::{
     CapabilitySet, capabilities, remove_capability_from_bounding_set, set_capabilities,
 };
 use serde::{Deserialize, Serialize};
+
+use crate::world::Locked;
 
 /// The first line of the guard's output, before the report.
 pub(crate) const GREETING: &str = "holdpoint guard 1";
@@ -253,8 +255,8 @@ fn let_run(child: &mut Child) -> io::Result<()> {
 /// The events of a command, and the kept parts of its standard output and standard error.
 type WatchHandles = (
     Receiver<GuardSignal>,
-    Arc<Mutex<CapturedOutput>>,
-    Arc<Mutex<CapturedOutput>>,
+    Arc<Locked<CapturedOutput>>,
+    Arc<Locked<CapturedOutput>>,
 );
 
 fn watch(
@@ -289,8 +291,8 @@ fn drain(
     from: Option<impl Read + Send + 'static>,
     keep: usize,
     done: Sender<GuardSignal>,
-) -> io::Result<Arc<Mutex<CapturedOutput>>> {
-    let kept = Arc::new(Mutex::new(CapturedOutput::default()));
+) -> io::Result<Arc<Locked<CapturedOutput>>> {
+    let kept = Arc::new(Locked::new(CapturedOutput::default()));
     let shared = Arc::clone(&kept);
     thread::Builder::new().spawn(move || {
         let mut buffer = [0; 16 * 1024];
@@ -302,7 +304,7 @@ fn drain(
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(_) => break,
             };
-            let mut kept = shared.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut kept = shared.lock();
             let kept_len = keep.saturating_sub(kept.bytes.len()).min(read.len());
             kept.bytes
                 .extend_from_slice(read.get(..kept_len).unwrap_or_default());
@@ -338,10 +340,11 @@ fn write_line(output: &mut impl Write, line: &GuardLine) -> io::Result<()> {
 fn report(
     output: &mut impl Write,
     end: CommandEnd,
-    stdout: &Mutex<CapturedOutput>,
-    stderr: &Mutex<CapturedOutput>,
+    stdout: &Locked<CapturedOutput>,
+    stderr: &Locked<CapturedOutput>,
 ) -> io::Result<()> {
-    let (stdout, stderr) = (take_output(stdout), take_output(stderr));
+    let stdout = std::mem::take(&mut *stdout.lock());
+    let stderr = std::mem::take(&mut *stderr.lock());
     let stream = |kept: &CapturedOutput| OutputHeader {
         bytes: kept.bytes.len(),
         complete: !kept.is_truncated,
@@ -357,8 +360,4 @@ fn report(
     output.write_all(&stdout.bytes)?;
     output.write_all(&stderr.bytes)?;
     output.flush()
-}
-
-fn take_output(kept: &Mutex<CapturedOutput>) -> CapturedOutput {
-    std::mem::take(&mut *kept.lock().unwrap_or_else(PoisonError::into_inner))
 }

@@ -24,8 +24,8 @@ pub(crate) mod url_template;
 
 use std::borrow::Cow;
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
@@ -38,6 +38,7 @@ use crate::secret::Redactor;
 use crate::task::elicitation::{Elicitation, Resume};
 use crate::task::id::{CallId, TaskId};
 use crate::task::tool_spec::ToolSpec;
+use crate::world::Locked;
 
 /// Performs the calls of one tool.
 #[async_trait]
@@ -205,16 +206,16 @@ pub type RawSlot = Slot<Arc<str>>;
 
 /// A place in which a tool leaves one value in addition to its [`ToolAnswer`]. Clones share the
 /// value.
-pub struct Slot<T>(Arc<Mutex<Option<T>>>);
+pub struct Slot<T>(Arc<Locked<Option<T>>>);
 
 impl<T> Slot<T> {
     pub fn put(&self, value: T) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
+        *self.0.lock() = Some(value);
     }
 
     #[must_use]
     pub fn take(&self) -> Option<T> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.0.lock().take()
     }
 }
 

@@ -110,7 +110,7 @@ fn lists(server: &Fake) -> usize {
 }
 
 fn age(comparison: &ToolComparison, by: Duration) {
-    let mut state = comparison.lock();
+    let mut state = comparison.state.lock();
     if let Some(at) = &mut state.compared_at {
         *at -= by;
     }

@@ -3,7 +3,7 @@
 //! which it began, because the headers may contain a user's credentials.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use futures_util::future::join_all;
 use reqwest::StatusCode;
@@ -15,6 +15,7 @@ use super::super::wire::Revision;
 use super::{CLOSE_TIMEOUT, SESSION_HEADER, VERSION_HEADER};
 use crate::net::{Net, send_request};
 use crate::secret::Secret;
+use crate::world::Locked;
 
 /// The maximum number of conversations that are kept.
 pub(super) const MAX_CONVERSATIONS: usize = 1024;
@@ -84,7 +85,7 @@ impl Context {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Conversations(Mutex<Kept>);
+pub(super) struct Conversations(Locked<Kept>);
 
 #[derive(Debug, Default)]
 struct Kept {
@@ -98,7 +99,7 @@ struct Kept {
 impl Conversations {
     /// Returns the conversation that is kept under `key`, and records the time of this use.
     pub(super) fn get(&self, key: &HeadersDigest) -> Option<Conversation> {
-        let mut kept = self.lock();
+        let mut kept = self.0.lock();
         let (used, conversation) = kept.by_headers.get_mut(key)?;
         *used = Instant::now();
         Some(conversation.clone())
@@ -108,7 +109,7 @@ impl Conversations {
     /// begins the conversation. A concurrent request with the same headers waits for the lock, and
     /// then uses the conversation that has begun.
     pub(super) fn begin_lock(&self, key: HeadersDigest) -> Arc<tokio::sync::Mutex<()>> {
-        let mut kept = self.lock();
+        let mut kept = self.0.lock();
         let known = kept.begin_locks.get(&key).and_then(Weak::upgrade);
         let begin_lock = known.unwrap_or_default();
         kept.begin_locks.retain(|_, lock| lock.strong_count() > 0);
@@ -124,7 +125,7 @@ impl Conversations {
         key: HeadersDigest,
         conversation: Conversation,
     ) -> Option<Conversation> {
-        let mut kept = self.lock();
+        let mut kept = self.0.lock();
         kept.by_headers.insert(key, (Instant::now(), conversation));
         if kept.by_headers.len() <= MAX_CONVERSATIONS {
             return None;
@@ -143,7 +144,7 @@ impl Conversations {
     /// Removes the conversation that is kept under `key`, if its session is `session`. A newer
     /// session is kept.
     pub(super) fn forget(&self, key: &HeadersDigest, session: &HeaderValue) {
-        let mut kept = self.lock();
+        let mut kept = self.0.lock();
         let known = kept.by_headers.get(key);
         if known.is_some_and(|(_, known)| known.session.as_ref() == Some(session)) {
             kept.by_headers.remove(key);
@@ -152,12 +153,8 @@ impl Conversations {
 
     /// Removes and returns all conversations.
     pub(super) fn take(&self) -> Vec<Conversation> {
-        let kept = std::mem::take(&mut self.lock().by_headers);
+        let kept = std::mem::take(&mut self.0.lock().by_headers);
         kept.into_values().map(|(_, taken)| taken).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Kept> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
