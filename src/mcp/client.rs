@@ -36,12 +36,6 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_
 /// answers, each of which may have 16 MiB.
 const MAX_CALLS: usize = 16;
 
-/// The reason why a server could not be reached, or why its answer was not usable. The text
-/// contains no URL and no value of a header.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct ClientError(pub(crate) String);
-
 /// A server's answer to `tools/list`, over all pages.
 #[derive(Clone, Debug)]
 pub(crate) struct ToolListing {
@@ -281,12 +275,12 @@ impl Client {
     ///
     /// # Errors
     /// Fails if the server cannot be reached, refuses the request, answers wrongly, or takes too
-    /// long.
-    pub(crate) async fn list(&self, headers: &HeaderMap) -> Result<ToolListing, ClientError> {
+    /// long. The error is the reason, and contains no URL and no value of a header.
+    pub(crate) async fn list(&self, headers: &HeaderMap) -> Result<ToolListing, String> {
         match &self.connection {
             Connection::Http(http) => {
                 let listed = tokio::time::timeout(LIST_TIMEOUT, http.list(headers)).await;
-                listed.unwrap_or_else(|_| Err(ClientError(LIST_TIMED_OUT.to_owned())))
+                listed.unwrap_or_else(|_| Err(LIST_TIMED_OUT.to_owned()))
             }
             Connection::Stdio(stdio) => stdio.list().await,
         }

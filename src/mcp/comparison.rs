@@ -12,7 +12,7 @@ use reqwest::header::HeaderMap;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::client::{Client, ClientError};
+use super::client::Client;
 use super::lock::{LockedServer, LockedTool, tool_name};
 use crate::task::id::TaskId;
 use crate::tool::catalog::definition_digest;
@@ -180,7 +180,7 @@ impl ToolComparison {
         let began = Instant::now();
         let listing = match client.list(headers).await {
             Ok(listing) => listing,
-            Err(ClientError(why)) => {
+            Err(why) => {
                 self.state.lock().failed = Some((began, Instant::now(), why.clone()));
                 client.observe_failure(server);
                 return Err(why);

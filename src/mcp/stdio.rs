@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::child::{Child, Pending};
-use super::client::{ClientError, LIST_TIMED_OUT, LIST_TIMEOUT, McpCall, McpOutcome, ToolListing};
+use super::client::{LIST_TIMED_OUT, LIST_TIMEOUT, McpCall, McpOutcome, ToolListing};
 use super::content::outcome;
 use super::listing::Pages;
 use super::wire::{Revision, RpcAnswer, RpcRequest, initialized, is_stateless, server_info};
@@ -146,24 +146,20 @@ impl Stdio {
         }
     }
 
-    pub(super) async fn list(&self) -> Result<ToolListing, ClientError> {
+    pub(super) async fn list(&self) -> Result<ToolListing, String> {
         match self.list_once().await {
             // Listing has no effect on the server. If the child ended before the answer, the list
             // is requested once more.
-            Err(ClientError(why)) if why == ANSWER_LOST || why == PROCESS_ENDED => {
-                self.list_once().await
-            }
+            Err(why) if why == ANSWER_LOST || why == PROCESS_ENDED => self.list_once().await,
             listed => listed,
         }
     }
 
-    async fn list_once(&self) -> Result<ToolListing, ClientError> {
-        let session = self.session().await.map_err(ClientError)?;
+    async fn list_once(&self) -> Result<ToolListing, String> {
+        let session = self.session().await?;
         let within = self.limits.list;
         let listed = tokio::time::timeout(within, self.pages(session)).await;
-        listed
-            .unwrap_or_else(|_| Err(LIST_TIMED_OUT.to_owned()))
-            .map_err(ClientError)
+        listed.unwrap_or_else(|_| Err(LIST_TIMED_OUT.to_owned()))
     }
 
     async fn pages(&self, session: Session) -> Result<ToolListing, String> {

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use url::Url;
 
 use self::conversations::{Context, Conversation, Conversations, Renewal, end_sessions};
-use super::client::{ClientError, McpCall, McpOutcome, ToolListing, spawn_background};
+use super::client::{McpCall, McpOutcome, ToolListing, spawn_background};
 use super::content::outcome;
 use super::listing::Pages;
 use super::oauth::{Tokens, bearer, with_token_redacted};
@@ -86,7 +86,7 @@ impl Streamable {
         }
     }
 
-    pub(super) async fn list(&self, headers: &HeaderMap) -> Result<ToolListing, ClientError> {
+    pub(super) async fn list(&self, headers: &HeaderMap) -> Result<ToolListing, String> {
         let mut renewed = BTreeSet::new();
         loop {
             let context = self.context(headers).await?;
@@ -100,14 +100,14 @@ impl Streamable {
                 let Some(answer) = reply.answer.filter(|_| refused.is_none()) else {
                     break reply.status;
                 };
-                if !pages.add(answer).map_err(ClientError)? {
+                if !pages.add(answer)? {
                     let server = self.server.lock().clone();
                     return Ok(pages.listing(context.conversation.revision, server));
                 }
             };
             let renewal = self.renew(headers, &context, refused).await;
             if renewal.is_none_or(|renewal| !renewed.insert(renewal)) {
-                return Err(ClientError(refusal(refused, &context.headers)));
+                return Err(refusal(refused, &context.headers));
             }
         }
     }
@@ -128,10 +128,10 @@ impl Streamable {
         loop {
             let began = Instant::now();
             let context = tokio::time::timeout(within, self.context(&call.headers)).await;
-            let late = |_| Err(ClientError(net::NO_ANSWER_IN_TIME.to_owned()));
+            let late = |_| Err(net::NO_ANSWER_IN_TIME.to_owned());
             let context = match context.unwrap_or_else(late) {
                 Ok(context) => context,
-                Err(failure) => return McpOutcome::NotSent(failure.0),
+                Err(why) => return McpOutcome::NotSent(why),
             };
             within = within.saturating_sub(began.elapsed());
             let began = Instant::now();
@@ -208,12 +208,11 @@ impl Streamable {
     /// Returns a context in which no conversation has begun. Its headers are the operator's headers
     /// (`operator`) and, if OAuth is configured, a token. For a call, the caller has already filled
     /// the user's credentials into `operator`.
-    async fn unbegun(&self, operator: &HeaderMap) -> Result<Context, ClientError> {
+    async fn unbegun(&self, operator: &HeaderMap) -> Result<Context, String> {
         let (mut headers, mut token) = (operator.clone(), None);
         if let Some(tokens) = &self.tokens {
-            let fetched = tokens.token(&self.net).await.map_err(ClientError)?;
-            let value = bearer(&fetched)
-                .ok_or_else(|| ClientError("its token fits no header".to_owned()))?;
+            let fetched = tokens.token(&self.net).await?;
+            let value = bearer(&fetched).ok_or("its token fits no header")?;
             headers.insert(AUTHORIZATION, value);
             token = Some(fetched);
         }
@@ -226,7 +225,7 @@ impl Streamable {
 
     /// Returns the kept conversation that began with the headers `operator`, and the headers of its
     /// next request. If no such conversation is kept, begins a conversation.
-    async fn context(&self, operator: &HeaderMap) -> Result<Context, ClientError> {
+    async fn context(&self, operator: &HeaderMap) -> Result<Context, String> {
         let key = headers_digest(operator);
         let begin_lock = self.conversations.begin_lock(key);
         let _begin_lock = begin_lock.lock().await;
@@ -245,7 +244,7 @@ impl Streamable {
 
     /// Begins a conversation. If the server refuses the OAuth token, forgets the token and tries
     /// once more, because a server that restarts may lose the tokens that it has issued.
-    async fn begin_with_valid_token(&self, operator: &HeaderMap) -> Result<Context, ClientError> {
+    async fn begin_with_valid_token(&self, operator: &HeaderMap) -> Result<Context, String> {
         let mut renewed = false;
         loop {
             let unbegun = self.unbegun(operator).await?;
@@ -254,7 +253,7 @@ impl Streamable {
                 Err(failure) => failure,
             };
             let status = StatusCode::UNAUTHORIZED;
-            if failure.0 != refusal(status, &unbegun.headers) {
+            if failure != refusal(status, &unbegun.headers) {
                 return Err(failure);
             }
             let renewal = self.renew(operator, &unbegun, status).await;
@@ -268,7 +267,7 @@ impl Streamable {
     /// Begins a conversation in the stateless revision (2026-07-28). If the server does not speak
     /// that revision, initializes a session in an older revision. If the server spoke an older
     /// revision at the review (`hint`), tries to initialize a session first.
-    async fn begin(&self, unbegun: &Context) -> Result<Conversation, ClientError> {
+    async fn begin(&self, unbegun: &Context) -> Result<Conversation, String> {
         let older_first = self.hint.is_some_and(|hint| !hint.is_stateless());
         if !older_first && let Some(conversation) = self.discover(unbegun).await? {
             return Ok(conversation);
@@ -281,7 +280,7 @@ impl Streamable {
 
     /// Returns a conversation in the stateless revision (2026-07-28); `None` if the server does not
     /// speak that revision.
-    async fn discover(&self, unbegun: &Context) -> Result<Option<Conversation>, ClientError> {
+    async fn discover(&self, unbegun: &Context) -> Result<Option<Conversation>, String> {
         let newest = unbegun.with(Conversation::new(Revision::July2026));
         let mut answer = self.probe(&newest).await?;
         if answer.as_ref().is_some_and(is_unsupported) {
@@ -297,14 +296,14 @@ impl Streamable {
     }
 
     /// Initializes a session with a server that speaks an older, stateful revision of MCP.
-    async fn initialize(&self, unbegun: &Context) -> Result<Conversation, ClientError> {
+    async fn initialize(&self, unbegun: &Context) -> Result<Conversation, String> {
         let older = unbegun.with(Conversation::new(Revision::November2025));
         let request = RpcRequest::initialize("initialize");
         let reply = self.ask(&older, &request, REQUEST_TIMEOUT).await?;
-        let refused = || ClientError(refusal(reply.status, &older.headers));
+        let refused = || refusal(reply.status, &older.headers);
         let is_authorized = reply.status != StatusCode::UNAUTHORIZED;
         let answer = reply.answer.filter(|_| is_authorized);
-        let (revision, server) = initialized(answer.ok_or_else(refused)?).map_err(ClientError)?;
+        let (revision, server) = initialized(answer.ok_or_else(refused)?)?;
         *self.server.lock() = server;
         let begun = older.with(Conversation {
             session: reply.session,
@@ -317,7 +316,7 @@ impl Streamable {
 
     /// Returns the server's answer to `server/discover`; `None` if no JSON-RPC answer arrives in
     /// time.
-    async fn probe(&self, context: &Context) -> Result<Option<RpcAnswer>, ClientError> {
+    async fn probe(&self, context: &Context) -> Result<Option<RpcAnswer>, String> {
         match self
             .ask(
                 context,
@@ -327,10 +326,10 @@ impl Streamable {
             .await
         {
             Ok(HttpReply { status, .. }) if matches!(status.as_u16(), 401 | 403) => {
-                Err(ClientError(refusal(status, &context.headers)))
+                Err(refusal(status, &context.headers))
             }
             Ok(reply) => Ok(reply.answer),
-            Err(ClientError(why)) if why == net::NO_ANSWER_IN_TIME => Ok(None),
+            Err(why) if why == net::NO_ANSWER_IN_TIME => Ok(None),
             Err(failure) => Err(failure),
         }
     }
@@ -367,10 +366,10 @@ impl Streamable {
         context: &Context,
         request: &RpcRequest<'_>,
         within: Duration,
-    ) -> Result<HttpReply, ClientError> {
+    ) -> Result<HttpReply, String> {
         let answered = tokio::time::timeout(within, self.exchange(context, request));
         let in_time = answered.await;
-        in_time.unwrap_or_else(|_| Err(ClientError(net::NO_ANSWER_IN_TIME.to_owned())))
+        in_time.unwrap_or_else(|_| Err(net::NO_ANSWER_IN_TIME.to_owned()))
     }
 
     /// Sends a request, and waits for the answer without a time limit.
@@ -378,7 +377,7 @@ impl Streamable {
         &self,
         context: &Context,
         request: &RpcRequest<'_>,
-    ) -> Result<HttpReply, ClientError> {
+    ) -> Result<HttpReply, String> {
         let (server_requests, mut requests) = mpsc::channel(MAX_QUEUED_REQUESTS);
         let mut reader = ReplyReader::new(
             request.id.unwrap_or_default(),
@@ -387,8 +386,7 @@ impl Streamable {
         );
         let http = self.http(context, request);
         let http = reqwest::RequestBuilder::from_parts(self.net.repeatable().clone(), http);
-        let failed =
-            |error: reqwest::Error| ClientError(net::NetFailure::from_error(&error).to_string());
+        let failed = |error: reqwest::Error| net::NetFailure::from_error(&error).to_string();
         let mut response = http.send().await.map_err(failed)?;
         reader.begin(response.status(), response.headers());
         while let Some(bytes) = response.chunk().await.map_err(failed)? {

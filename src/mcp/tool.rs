@@ -147,7 +147,7 @@ pub(crate) async fn list(
     let client = Client::new(name, transport, settings.timeout, None, net, clock, log);
     let listed = client.list(&all).await;
     client.close(&all).await;
-    listed.map_err(|failure| anyhow::anyhow!("{}", redactor.redact(&failure.to_string())))
+    listed.map_err(|failure| anyhow::anyhow!("{}", redactor.redact(&failure)))
 }
 
 struct McpTool {

@@ -265,7 +265,7 @@ async fn refused_credentials_name_their_headers_and_never_a_value() {
             client.call(asking.call()).await,
             McpOutcome::NotSent(told.clone())
         );
-        assert_eq!(client.list(&asking.headers).await.unwrap_err().0, told);
+        assert_eq!(client.list(&asking.headers).await.unwrap_err(), told);
         let McpOutcome::NotSent(none) = called(&client).await else {
             panic!("sent")
         };
