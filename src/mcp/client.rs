@@ -96,13 +96,10 @@ pub(crate) enum McpOutcome {
     /// The MCP task may have an effect. A retry is useless: the server would return an MCP task
     /// again.
     NeedsTasks,
-    /// The outcome of an attempt that ended with questions for a person. The next attempt sends the
-    /// answers.
+    /// The server answered a request with `input_required`. If the server asks a question that a
+    /// person must answer, this is also the outcome of the attempt, and the next attempt sends the
+    /// answers. Otherwise the attempt sends a further request.
     Elicitation(Box<Elicitation>),
-    /// The outcome of one request that the server answered with `input_required`. If the server
-    /// asks a question that a person must answer, the attempt ends as `Elicitation`. Otherwise the
-    /// attempt sends a further request.
-    InputRequired(Box<Elicitation>),
 }
 
 impl McpOutcome {
@@ -118,11 +115,9 @@ impl McpOutcome {
             }),
             Self::Failed(content) => Ok(ToolAnswer::failed(content)),
             Self::Suspect(content) => Ok(ToolAnswer::Suspect { content }),
-            Self::NotSent(_)
-            | Self::Unknown(_)
-            | Self::NeedsTasks
-            | Self::Elicitation(_)
-            | Self::InputRequired(_) => Err(self),
+            Self::NotSent(_) | Self::Unknown(_) | Self::NeedsTasks | Self::Elicitation(_) => {
+                Err(self)
+            }
         }
     }
 
@@ -143,9 +138,7 @@ impl McpOutcome {
                 "{why}; earlier, the server asked the user for a secret in a form (`{}`), which was declined",
                 declined.join("`, `")
             )),
-            Self::NotSent(_) | Self::NeedsTasks | Self::Elicitation(_) | Self::InputRequired(_) => {
-                self
-            }
+            Self::NotSent(_) | Self::NeedsTasks | Self::Elicitation(_) => self,
         }
     }
 }
@@ -309,7 +302,7 @@ impl Client {
                 }
             };
             let mut input = match answered {
-                McpOutcome::InputRequired(input) => *input,
+                McpOutcome::Elicitation(input) => *input,
                 // An earlier request of the attempt reached the server, so the outcome of the call
                 // is unknown.
                 McpOutcome::NotSent(why) if request_index > 0 => {
@@ -320,8 +313,7 @@ impl Client {
                 | McpOutcome::NotSent(_)
                 | McpOutcome::Suspect(_)
                 | McpOutcome::Unknown(_)
-                | McpOutcome::NeedsTasks
-                | McpOutcome::Elicitation(_) => return answered.noting(&declined),
+                | McpOutcome::NeedsTasks => return answered.noting(&declined),
             };
             declined = all_declined(declined, std::mem::take(&mut input.declined));
             input.declined.clone_from(&declined);

@@ -32,7 +32,7 @@ pub(super) fn outcome(answer: RpcAnswer, redactor: &Redactor) -> McpOutcome {
             None | Some("complete") => complete(&result, redactor),
             Some("input_required") => match input_request(&result, redactor) {
                 Ok(input_request) => match elicitation::check(input_request, redactor) {
-                    Ok(input) => McpOutcome::InputRequired(Box::new(input)),
+                    Ok(input) => McpOutcome::Elicitation(Box::new(input)),
                     Err(text) => McpOutcome::Failed(text),
                 },
                 Err(outcome) => outcome,
@@ -271,7 +271,7 @@ mod tests {
     fn only_questions_for_a_person_are_taken() {
         let form = json!({"method": "elicitation/create", "params": {"message": "m", "requestedSchema": {"type": "object"}}});
         let url = json!({"method": "elicitation/create", "params": {"mode": "url", "message": "m", "url": "https://h/"}});
-        let McpOutcome::InputRequired(read) = of(
+        let McpOutcome::Elicitation(read) = of(
             json!({"resultType": "input_required", "inputRequests": {"a": form, "b": url}, "requestState": "s"}),
         ) else {
             panic!("asks");
@@ -305,6 +305,6 @@ mod tests {
             assert_eq!(refused, McpOutcome::Failed(text.to_owned()));
         }
         let state_only = of(result(Value::Null));
-        assert!(matches!(state_only, McpOutcome::InputRequired(_)));
+        assert!(matches!(state_only, McpOutcome::Elicitation(_)));
     }
 }

@@ -286,12 +286,11 @@ impl McpTool {
                 asked.tool.clone_from(&self.tool);
                 ToolAnswer::Elicitation(asked)
             }
-            // This arm is never reached: `Client::call` never returns `InputRequired`, and
-            // `settled` has turned the other three outcomes into answers, which are returned above.
-            McpOutcome::InputRequired(_)
-            | McpOutcome::Succeeded(_)
-            | McpOutcome::Failed(_)
-            | McpOutcome::Suspect(_) => ToolAnswer::failed("The tool asks for input.".to_owned()),
+            // This arm is never reached: `settled` has turned these three outcomes into answers,
+            // which are returned above.
+            McpOutcome::Succeeded(text) | McpOutcome::Failed(text) | McpOutcome::Suspect(text) => {
+                ToolAnswer::failed(text)
+            }
         }
     }
 
