@@ -185,6 +185,11 @@ impl GateClient {
         })
     }
 
+    /// Returns the name of the gate that the settings name.
+    pub fn gate(&self) -> Option<&str> {
+        self.settings.gate.as_deref()
+    }
+
     /// Proposes a call, and repeats the proposal with the same key until the call is decided or
     /// `wait` has passed. Returns the last answer. Each request asks for a wait in whole seconds,
     /// rounded up, so the last answer may arrive up to a second after `wait`.

@@ -2,6 +2,9 @@
 //! and on a well-formed refusal. After any other failure of the hook, Codex and older versions of
 //! Claude Code run the call. A hook that gets no verdict therefore ends with exit code 2.
 
+use std::time::Duration;
+
+use clap::ArgAction;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -27,13 +30,17 @@ pub enum Host {
 }
 
 /// The options of the command `gate hook`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, clap::Args)]
 pub struct HookOptions {
+    /// The coding agent that runs the hook.
     pub host: Host,
-    /// Whether a call that a rule allows skips the permission prompt of Claude Code. A call that a
-    /// person approved always skips this prompt. The option has no effect on Codex.
+    // A call that a person approved always skips the permission prompt of Claude Code. The option
+    // has no effect on Codex.
+    /// If a rule allows the call, also skip the coding agent's own permission prompt.
+    #[arg(long = "final")]
     pub is_final: bool,
-    /// Whether reports contain the tool's output.
+    /// Report outcomes without the tools' output.
+    #[arg(long = "no-content", action = ArgAction::SetFalse)]
     pub includes_content: bool,
 }
 
@@ -108,52 +115,46 @@ fn permission_answer(decision: &'static str, reason: &str, input: Option<&RawVal
     }
 }
 
-/// Returns the answer to `text`, which is the JSON that the coding agent writes to the hook.
+/// Returns the answer to `text`, which is the JSON that the coding agent writes to the hook. The
+/// hook waits at most `wait` for a person to decide a held call.
 ///
 /// # Errors
 /// Fails if the input is not understood, if there is no verdict, or if the report is not stored.
 /// The error is one line for a person.
 pub async fn answer(
     client: &GateClient,
-    settings: &HookSettings<'_>,
+    options: HookOptions,
+    wait: Duration,
     text: &str,
 ) -> Result<HookAnswer, String> {
     let input = HookInput::read(text)?;
     match input.event {
-        HookEvent::Before => propose_call(client, settings, &input).await,
-        HookEvent::Succeeded => report_outcome(client, settings.options, &input, "succeeded").await,
-        HookEvent::Failed => report_outcome(client, settings.options, &input, "failed").await,
+        HookEvent::Before => propose_call(client, options, wait, &input).await,
+        HookEvent::Succeeded => report_outcome(client, options, &input, "succeeded").await,
+        HookEvent::Failed => report_outcome(client, options, &input, "failed").await,
         HookEvent::Other => Ok(HookAnswer::silent()),
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-pub struct HookSettings<'a> {
-    pub options: HookOptions,
-    /// The name of the gate. May be `None` if only one gate is open to the key.
-    pub gate: Option<&'a str>,
-    /// How long the hook waits for a person to decide a held call.
-    pub wait: std::time::Duration,
-}
-
 async fn propose_call(
     client: &GateClient,
-    settings: &HookSettings<'_>,
+    options: HookOptions,
+    wait: Duration,
     input: &HookInput<'_>,
 ) -> Result<HookAnswer, String> {
     let (tool, session, context) = (input.tool()?, input.session()?, input.context());
     let arguments = input.arguments()?;
     let call = ProposedCall {
-        gate: settings.gate,
+        gate: client.gate(),
         tool: &tool,
         arguments,
         session_id: Some(&session),
         context: &context,
         attach: true,
     };
-    let verdict = client.ask(&call, &input.key()?, settings.wait).await;
+    let verdict = client.ask(&call, &input.key()?, wait).await;
     let verdict = verdict.map_err(|error| error.to_string())?;
-    answer_for_verdict(settings.options, &verdict.answer, arguments)
+    answer_for_verdict(options, &verdict.answer, arguments)
 }
 
 /// Translates `answer`, the service's verdict on a call, into the hook's answer to the host.

@@ -42,7 +42,7 @@ const MAX_REPORT_ATTEMPTS: usize = 5;
 pub(super) enum GateCommand {
     /// Answer a coding agent's hook: read the hook's JSON from standard input, and print the
     /// answer.
-    Hook(Hook),
+    Hook(HookOptions),
     /// Ask whether a call may run. Exit codes without a command to run: 0 allow, 10 deny, 11
     /// pending, 2 error. The exit code of an allowed call is also 2 if you get neither a permit to
     /// run the call nor the result of a successful run by the service.
@@ -52,18 +52,6 @@ pub(super) enum GateCommand {
         /// The coding agent that reads the settings.
         host: Host,
     },
-}
-
-#[derive(Debug, Args)]
-pub(super) struct Hook {
-    /// The coding agent that runs the hook.
-    host: Host,
-    /// If a rule allows the call, also skip the coding agent's own permission prompt.
-    #[arg(long = "final")]
-    is_final: bool,
-    /// Report outcomes without the tools' output.
-    #[arg(long)]
-    no_content: bool,
 }
 
 #[derive(Debug, Args)]
@@ -96,7 +84,7 @@ pub(super) fn run(command: GateCommand, environment: &Environment) -> u8 {
     let settings = AskerSettings::read(|name| environment.variable(name));
     let ended = match command {
         // `answer_hook` decides by the hook's input whether a failure blocks the call.
-        GateCommand::Hook(options) => return answer_hook(&options, settings),
+        GateCommand::Hook(options) => return answer_hook(options, settings),
         GateCommand::Print { host } => settings.map(|settings| {
             let wait = settings.wait.min(MAX_WAIT);
             print(&asker::print::settings(host, wait))
@@ -126,12 +114,7 @@ fn run_in_thread<T: Send + 'static>(
     }
 }
 
-fn answer_hook(options: &Hook, settings: Result<AskerSettings, String>) -> u8 {
-    let options = HookOptions {
-        host: options.host,
-        is_final: options.is_final,
-        includes_content: !options.no_content,
-    };
+fn answer_hook(options: HookOptions, settings: Result<AskerSettings, String>) -> u8 {
     let wait = settings
         .as_ref()
         .map_or(Duration::ZERO, |settings| settings.wait.min(MAX_WAIT));
@@ -184,15 +167,8 @@ fn hook_answer(
     } else {
         checked_input(bytes)?
     };
-    let settings = settings?;
-    let gate = settings.gate.clone();
-    let client = client(settings)?;
-    let ask = hook::HookSettings {
-        options,
-        gate: gate.as_deref(),
-        wait,
-    };
-    runtime()?.block_on(hook::answer(&client, &ask, &text))
+    let client = client(settings?)?;
+    runtime()?.block_on(hook::answer(&client, options, wait, &text))
 }
 
 /// Returns the first `max_bytes` bytes of standard input, and one more byte if there is more input,
@@ -246,9 +222,9 @@ fn propose(options: &CallOptions, settings: AskerSettings) -> Result<u8, String>
         None => format!("call-{}", random_name()?),
     };
     let wait = options.wait.unwrap_or(settings.wait);
-    let gate = settings.gate.clone();
+    let (client, runtime) = (client(settings)?, runtime()?);
     let call = ProposedCall {
-        gate: gate.as_deref(),
+        gate: client.gate(),
         tool: &options.tool,
         arguments,
         session_id: options.session.as_deref(),
@@ -256,7 +232,6 @@ fn propose(options: &CallOptions, settings: AskerSettings) -> Result<u8, String>
         // Without `--key`, a repeated command continues the equal call of an earlier command.
         attach: options.key.is_none(),
     };
-    let (client, runtime) = (client(settings)?, runtime()?);
     let verdict = runtime.block_on(client.ask(&call, &key, wait));
     let verdict = verdict.map_err(|error| error.to_string())?;
     match (verdict.answer.decision, options.command.is_empty()) {
