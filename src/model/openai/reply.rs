@@ -57,34 +57,19 @@ pub(super) fn read(body: &str, cleaner: &Cleaner) -> AttemptOutcome {
     let Some(calls) = calls(&message, Some(body), cleaner) else {
         return unreadable();
     };
-    let finish = finish.and_then(|finish| finish.as_str().map(str::to_owned));
-    answer(
-        ReceivedAnswer {
-            message,
-            calls,
-            finish,
-            usage: reply.remove("usage"),
-        },
-        cleaner,
-    )
-}
-
-pub(super) struct ReceivedAnswer {
-    pub(super) message: Map<String, Value>,
-    pub(super) calls: Vec<AnswerCall>,
-    pub(super) finish: Option<String>,
-    pub(super) usage: Option<Value>,
+    let finish = finish.as_ref().and_then(Value::as_str);
+    answer(message, calls, finish, reply.get("usage"), cleaner)
 }
 
 /// Builds the answer. If the `finish_reason` is `error`, rejects the message; a retry may help.
-pub(super) fn answer(received: ReceivedAnswer, cleaner: &Cleaner) -> AttemptOutcome {
-    let ReceivedAnswer {
-        message,
-        calls,
-        finish,
-        usage,
-    } = received;
-    if finish.as_deref() == Some(FINISH_ERROR) {
+pub(super) fn answer(
+    message: Map<String, Value>,
+    calls: Vec<AnswerCall>,
+    finish: Option<&str>,
+    usage: Option<&Value>,
+    cleaner: &Cleaner,
+) -> AttemptOutcome {
+    if finish == Some(FINISH_ERROR) {
         return ended_in_error();
     }
     let text = Answer::text_beside(&calls, cleaner.text(&text(&message)));
@@ -96,9 +81,9 @@ pub(super) fn answer(received: ReceivedAnswer, cleaner: &Cleaner) -> AttemptOutc
             raw
         },
         text,
-        finish_reason: finish_reason(finish.as_deref(), !calls.is_empty()),
+        finish_reason: finish_reason(finish, !calls.is_empty()),
         usage: read_usage(
-            usage.as_ref().and_then(Value::as_object),
+            usage.and_then(Value::as_object),
             &["prompt_tokens"],
             "completion_tokens",
             Some("total_tokens"),

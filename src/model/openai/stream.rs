@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::calls::PartialCalls;
 use super::merge;
-use super::reply::{self, ReceivedAnswer, unreadable};
+use super::reply::{self, unreadable};
 use crate::model::AnswerCall;
 use crate::model::clean::{Cleaner, StreamCleaner};
 use crate::model::problem::{classify_error, is_non_empty};
@@ -282,15 +282,8 @@ impl StreamReader for ChatStreamReader {
         let Some(calls) = calls else {
             return unreadable();
         };
-        reply::answer(
-            ReceivedAnswer {
-                message: self.message,
-                calls,
-                finish: Some(finish),
-                usage: self.usage,
-            },
-            &self.cleaner,
-        )
+        let (finish, usage) = (Some(finish.as_str()), self.usage.as_ref());
+        reply::answer(self.message, calls, finish, usage, &self.cleaner)
     }
 }
 
