@@ -3,11 +3,9 @@
 //! parts that the endpoint refuses are left out or replaced.
 
 use http::HeaderName;
-use serde_json::{Map, Value};
 
-use super::Prompt;
 use super::clean::Cleaner;
-use super::protocol::{AttemptOutcome, EarlierThinking, Protocol, RequestMode};
+use super::protocol::{AttemptOutcome, BodyParts, Protocol, RequestMode};
 
 mod reply;
 mod request;
@@ -31,14 +29,8 @@ impl Protocol for Messages {
         (HeaderName::from_static("x-api-key"), key.to_owned())
     }
 
-    fn body(
-        prompt: &Prompt,
-        model: &str,
-        extra: &Map<String, Value>,
-        mode: RequestMode,
-        earlier_thinking: EarlierThinking,
-    ) -> serde_json::Result<String> {
-        request::body(prompt, model, extra, mode, earlier_thinking)
+    fn body(parts: &BodyParts<'_>) -> serde_json::Result<String> {
+        request::body(parts)
     }
 
     /// Returns whether the error text is about thinking blocks of earlier turns. Newer models

@@ -18,7 +18,7 @@ use url::Url;
 use super::clean::Cleaner;
 use super::problem::{error_text_in, mentions_streaming, names_stream_parameter};
 use super::protocol::{
-    AttemptOutcome, EarlierThinking, PieceEmitter, Protocol, RefusedPart, retryable,
+    AttemptOutcome, BodyParts, EarlierThinking, PieceEmitter, Protocol, RefusedPart, retryable,
 };
 use super::settings::Settings;
 use super::{Answer, AttemptEnd, ModelClient, ModelError, PieceSink, Prompt, retry};
@@ -149,9 +149,14 @@ impl<P: Protocol> Endpoint<P> {
     fn request(&self, prompt: &Prompt, form: RequestForm) -> Option<Bytes> {
         let mode = P::REQUEST_MODES.get(form.mode_index)?;
         let Settings { model, body, .. } = &self.settings;
-        let model = model.as_deref().unwrap_or_default();
-        let body = P::body(prompt, model, body, *mode, form.thinking).ok()?;
-        Some(Bytes::from(body))
+        let parts = BodyParts {
+            prompt,
+            model: model.as_deref().unwrap_or_default(),
+            extra: body,
+            mode: *mode,
+            earlier_thinking: form.thinking,
+        };
+        P::body(&parts).ok().map(Bytes::from)
     }
 
     /// Sends one request. Returns the [`AttemptOutcome`], which says whether the client asks again,

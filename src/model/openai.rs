@@ -4,11 +4,9 @@
 
 use http::HeaderName;
 use http::header::AUTHORIZATION;
-use serde_json::{Map, Value};
 
-use super::Prompt;
 use super::clean::Cleaner;
-use super::protocol::{AttemptOutcome, EarlierThinking, Protocol, RequestMode};
+use super::protocol::{AttemptOutcome, BodyParts, Protocol, RequestMode};
 
 mod calls;
 mod merge;
@@ -37,14 +35,8 @@ impl Protocol for ChatCompletions {
         (AUTHORIZATION, format!("Bearer {key}"))
     }
 
-    fn body(
-        prompt: &Prompt,
-        model: &str,
-        extra: &Map<String, Value>,
-        mode: RequestMode,
-        _: EarlierThinking,
-    ) -> serde_json::Result<String> {
-        serde_json::to_string(&request::body(prompt, model, extra, mode))
+    fn body(parts: &BodyParts<'_>) -> serde_json::Result<String> {
+        serde_json::to_string(&request::body(parts))
     }
 
     fn read_unstreamed(body: &str, cleaner: &Cleaner) -> AttemptOutcome {

@@ -5,11 +5,9 @@
 
 use http::HeaderName;
 use http::header::AUTHORIZATION;
-use serde_json::{Map, Value};
 
-use super::Prompt;
 use super::clean::Cleaner;
-use super::protocol::{AttemptOutcome, EarlierThinking, Protocol, RequestMode};
+use super::protocol::{AttemptOutcome, BodyParts, Protocol, RequestMode};
 
 mod item;
 mod reply;
@@ -40,14 +38,8 @@ impl Protocol for Responses {
         (AUTHORIZATION, format!("Bearer {key}"))
     }
 
-    fn body(
-        prompt: &Prompt,
-        model: &str,
-        extra: &Map<String, Value>,
-        mode: RequestMode,
-        earlier_thinking: EarlierThinking,
-    ) -> serde_json::Result<String> {
-        request::body(prompt, model, extra, mode, earlier_thinking)
+    fn body(parts: &BodyParts<'_>) -> serde_json::Result<String> {
+        request::body(parts)
     }
 
     /// Returns whether the error text is about encrypted reasoning. There are three cases:

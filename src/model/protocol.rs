@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use http::HeaderName;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::clean::Cleaner;
 use super::{Answer, Piece, PieceSink, Prompt};
@@ -30,17 +30,11 @@ pub(super) trait Protocol: Send + Sync + 'static {
 
     fn key_header(key: &str) -> (HeaderName, String);
 
-    /// Writes the request body. `extra` holds further members from the configuration.
+    /// Writes the request body.
     ///
     /// # Errors
     /// Fails if the body cannot be written as JSON. No known prompt causes this.
-    fn body(
-        prompt: &Prompt,
-        model: &str,
-        extra: &Map<String, Value>,
-        mode: RequestMode,
-        earlier_thinking: EarlierThinking,
-    ) -> serde_json::Result<String>;
+    fn body(parts: &BodyParts<'_>) -> serde_json::Result<String>;
 
     /// Returns whether the endpoint's error text complains about the earlier thinking that the
     /// request sends back. If so, the client repeats the request without this thinking.
@@ -51,6 +45,34 @@ pub(super) trait Protocol: Send + Sync + 'static {
     /// Reads an unstreamed answer. If the answer cannot be read, the outcome is `Retry`, because
     /// the answer may have been truncated.
     fn read_unstreamed(body: &str, cleaner: &Cleaner) -> AttemptOutcome;
+}
+
+/// The parts of a request's body.
+pub(super) struct BodyParts<'p> {
+    pub(super) prompt: &'p Prompt,
+    pub(super) model: &'p str,
+    /// Further members from the configuration.
+    pub(super) extra: &'p Map<String, Value>,
+    pub(super) mode: RequestMode,
+    pub(super) earlier_thinking: EarlierThinking,
+}
+
+impl BodyParts<'_> {
+    /// Returns the members that the bodies of all protocols have.
+    pub(super) fn common_members(&self) -> Map<String, Value> {
+        let mut members = self.extra.clone();
+        members.insert("model".to_owned(), json!(self.model));
+        if self.mode != RequestMode::Unstreamed {
+            members.insert("stream".to_owned(), json!(true));
+        }
+        members
+    }
+
+    /// Returns the agent's instructions; `None` if they are missing or blank.
+    pub(super) fn instructions(&self) -> Option<&str> {
+        let system = self.prompt.system.as_deref();
+        system.filter(|system| !system.trim().is_empty())
+    }
 }
 
 pub(super) trait StreamReader: Send {

@@ -13,8 +13,8 @@ use serde_json::{Map, Value, json};
 use super::turn::turn_blocks;
 use crate::model::arguments::object_text;
 use crate::model::ids::CallIds;
-use crate::model::protocol::{EarlierThinking, RequestMode};
-use crate::model::{OfferedTool, Prompt, data_about_the_user};
+use crate::model::protocol::{BodyParts, EarlierThinking};
+use crate::model::{OfferedTool, data_about_the_user};
 use crate::task::item::{Part, PartType};
 use crate::task::transcript::Message;
 
@@ -80,22 +80,13 @@ struct Body {
     messages: Vec<OutgoingMessage>,
 }
 
-/// Writes the request body; `extra` holds further members from the configuration.
+/// Writes the request body.
 ///
 /// # Errors
 /// Fails if the body cannot be written as JSON. No known prompt causes this.
-pub(super) fn body(
-    prompt: &Prompt,
-    model: &str,
-    extra: &Map<String, Value>,
-    mode: RequestMode,
-    earlier_thinking: EarlierThinking,
-) -> serde_json::Result<String> {
-    let mut rest = extra.clone();
-    rest.insert("model".to_owned(), json!(model));
-    if mode != RequestMode::Unstreamed {
-        rest.insert("stream".to_owned(), json!(true));
-    }
+pub(super) fn body(parts: &BodyParts<'_>) -> serde_json::Result<String> {
+    let (prompt, earlier_thinking) = (parts.prompt, parts.earlier_thinking);
+    let mut rest = parts.common_members();
     let budget = rest
         .get("thinking")
         .and_then(|thinking| thinking.get("budget_tokens"))
@@ -112,11 +103,7 @@ pub(super) fn body(
         // removed.
         rest.remove("thinking");
     }
-    if let Some(system) = prompt
-        .system
-        .as_ref()
-        .filter(|system| !system.trim().is_empty())
-    {
+    if let Some(system) = parts.instructions() {
         rest.insert("system".to_owned(), json!(system));
     }
     if !prompt.tools.is_empty() {
@@ -239,6 +226,8 @@ fn tool(tool: &OfferedTool) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Prompt;
+    use crate::model::protocol::RequestMode;
 
     fn user(parts: &[&str]) -> Message {
         let part = |text: &&str| Part {
@@ -264,15 +253,14 @@ mod tests {
             tools: Vec::new(),
             turn: 1,
         };
-        let body = body(
-            &prompt,
-            "m",
-            extra.as_object().unwrap(),
+        let parts = BodyParts {
+            prompt: &prompt,
+            model: "m",
+            extra: extra.as_object().unwrap(),
             mode,
             earlier_thinking,
-        )
-        .unwrap();
-        serde_json::from_str(&body).unwrap()
+        };
+        serde_json::from_str(&body(&parts).unwrap()).unwrap()
     }
 
     #[test]

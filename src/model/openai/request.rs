@@ -4,8 +4,8 @@ use serde_json::{Map, Value, json};
 
 use crate::model::arguments::sendable_arguments;
 use crate::model::ids::{CallIds, tool_name};
-use crate::model::protocol::RequestMode;
-use crate::model::{AnswerCall, OfferedTool, Prompt, data_about_the_user, user_content};
+use crate::model::protocol::{BodyParts, RequestMode};
+use crate::model::{AnswerCall, OfferedTool, data_about_the_user, user_content};
 use crate::task::item::{Part, PartType};
 use crate::task::transcript::Message;
 
@@ -13,19 +13,11 @@ use crate::task::transcript::Message;
 /// ids of the Responses API may be longer.
 const MAX_ID_CHARS: usize = 40;
 
-/// Returns the request body. `extra` holds further members from the configuration.
-pub(super) fn body(
-    prompt: &Prompt,
-    model: &str,
-    extra: &Map<String, Value>,
-    mode: RequestMode,
-) -> Value {
-    let mut body = extra.clone();
-    body.insert("model".to_owned(), json!(model));
-    if mode != RequestMode::Unstreamed {
-        body.insert("stream".to_owned(), json!(true));
-    }
-    if mode == RequestMode::StreamedWithUsage {
+/// Returns the request body.
+pub(super) fn body(parts: &BodyParts<'_>) -> Value {
+    let prompt = parts.prompt;
+    let mut body = parts.common_members();
+    if parts.mode == RequestMode::StreamedWithUsage {
         body.insert("stream_options".to_owned(), json!({"include_usage": true}));
     }
     let mut messages = Vec::with_capacity(prompt.messages.len() + 1);
@@ -224,6 +216,8 @@ fn rebuilt_message(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Prompt;
+    use crate::model::protocol::EarlierThinking;
 
     fn call(id: &str) -> (String, String, String) {
         (id.to_owned(), "pay".to_owned(), "{}".to_owned())
@@ -362,7 +356,13 @@ mod tests {
                 tools: Vec::new(),
                 turn: 1,
             };
-            let request = body(&prompt, "m", &Map::new(), RequestMode::Unstreamed);
+            let request = body(&BodyParts {
+                prompt: &prompt,
+                model: "m",
+                extra: &Map::new(),
+                mode: RequestMode::Unstreamed,
+                earlier_thinking: EarlierThinking::Included,
+            });
             let messages = &request["messages"];
             assert_eq!(messages[0]["tool_calls"][0]["id"], id);
             assert_eq!(messages[1]["tool_call_id"], id);

@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 use crate::model::settings::Settings;
 use crate::model::{
-    Answer, DiscardingSink, ModelClient as _, ModelError, OfferedTool, PieceSink, endpoint,
+    Answer, DiscardingSink, ModelClient as _, ModelError, OfferedTool, PieceSink, Prompt, endpoint,
 };
 use crate::net::Net;
 use crate::secret::{Redactor, Secret};

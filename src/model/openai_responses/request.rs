@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 use super::item::ResponseItem;
 use super::turn::{text_item, turn_items};
 use crate::model::ids::CallIds;
-use crate::model::protocol::{EarlierThinking, RequestMode};
-use crate::model::{OfferedTool, Prompt, data_about_the_user, user_content};
+use crate::model::protocol::{BodyParts, EarlierThinking};
+use crate::model::{OfferedTool, data_about_the_user, user_content};
 use crate::task::item::{Part, PartType};
 use crate::task::transcript::Message;
 
@@ -19,32 +19,19 @@ struct Body {
     input: Vec<ResponseItem>,
 }
 
-/// Writes the request body; `extra` holds further members from the configuration.
+/// Writes the request body.
 ///
 /// # Errors
 /// Fails if the body cannot be written as JSON. No known prompt causes this.
-pub(super) fn body(
-    prompt: &Prompt,
-    model: &str,
-    extra: &Map<String, Value>,
-    mode: RequestMode,
-    earlier_thinking: EarlierThinking,
-) -> serde_json::Result<String> {
-    let mut rest = extra.clone();
+pub(super) fn body(parts: &BodyParts<'_>) -> serde_json::Result<String> {
+    let (prompt, earlier_thinking) = (parts.prompt, parts.earlier_thinking);
+    let mut rest = parts.common_members();
     let mut set = |name: &str, value: Value| rest.insert(name.to_owned(), value);
-    set("model", json!(model));
     set("store", json!(false));
     if earlier_thinking == EarlierThinking::Included {
         set("include", json!(["reasoning.encrypted_content"]));
     }
-    if mode != RequestMode::Unstreamed {
-        set("stream", json!(true));
-    }
-    if let Some(system) = prompt
-        .system
-        .as_ref()
-        .filter(|system| !system.trim().is_empty())
-    {
+    if let Some(system) = parts.instructions() {
         set("instructions", json!(system));
     }
     if !prompt.tools.is_empty() {
