@@ -15,7 +15,7 @@ use crate::secret::{self, Redactor, Secret};
 use crate::tool::{catalog, credential, shell};
 use crate::world::Mistakes;
 use crate::{agent, mcp, model, notify, people, store};
-pub use mcp_lock::{McpConfig, load_mcp};
+pub use mcp_lock::load_mcp;
 
 use environment::Environment;
 use interpolate::{InsertedValue, Interpolation};

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::config::McpConfig;
+use crate::config::Config;
 use crate::config::secret_values::header_credential;
 use crate::mcp::{self, Lock, Review};
 use crate::net::Net;
@@ -41,7 +41,7 @@ fn header_redactor(headers: &http::HeaderMap) -> Redactor {
 /// # Errors
 /// Fails if a server cannot list its tools. The error names each such server and the reason.
 pub async fn review(
-    config: &McpConfig,
+    config: &Config,
     only: Option<&str>,
     headers: &http::HeaderMap,
 ) -> anyhow::Result<ReviewResult> {
@@ -54,7 +54,7 @@ pub async fn review(
         let locked_names: Vec<String> = lock.servers.keys().cloned().collect();
         for name in locked_names
             .iter()
-            .filter(|name| !config.servers.contains_key(*name))
+            .filter(|name| !config.mcp.contains_key(*name))
         {
             lock.servers.remove(name);
             text.push_str(&mcp::removal_report(name));
@@ -65,7 +65,7 @@ pub async fn review(
     // All servers are asked for their tools before the first review, because the review of one
     // server's texts needs the names of all other servers' tools.
     let (mut listings, mut failures) = (Vec::new(), Vec::new());
-    let servers = config.servers.iter();
+    let servers = config.mcp.iter();
     for (name, settings) in servers.filter(|(name, _)| only.is_none_or(|only| only == *name)) {
         match mcp::list(name, settings, &net, &redactor, &clock, headers).await {
             Ok(listing) => {
@@ -111,11 +111,11 @@ fn names_in(lock: &Lock) -> BTreeMap<String, Vec<String>> {
 fn tools_of_others(
     server: &str,
     names: &BTreeMap<String, Vec<String>>,
-    config: &McpConfig,
+    config: &Config,
 ) -> BTreeMap<String, String> {
     let mut tools = BTreeMap::new();
     for (other, names) in names.iter().filter(|(other, _)| *other != server) {
-        let settings = config.servers.get(other);
+        let settings = config.mcp.get(other);
         for tool in names {
             let exposed = settings.map(|settings| settings.exposed_name(other, tool));
             let both = exposed.into_iter().chain([tool.clone()]);

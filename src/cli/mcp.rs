@@ -8,8 +8,8 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::{CommandFailure, CommonOptions, FAILED, OK, USAGE_ERROR, print, run_to_end, source};
 use crate::app::{self, ReviewResult};
+use crate::config;
 use crate::config::environment::Environment;
-use crate::config::{self, McpConfig};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Mcp {
@@ -40,13 +40,13 @@ pub(super) fn run(command: &Mcp, environment: &Environment) -> Result<u8, Comman
     let wrong = |why: String| (USAGE_ERROR, why);
     let (source, _) = source(&options.common, environment).map_err(wrong)?;
     let loaded = config::load_mcp(source, environment, &options.common.flags);
-    let config = loaded.map_err(|report| wrong(report.to_string()))?;
+    let (config, path) = loaded.map_err(|report| wrong(report.to_string()))?;
     if let Some(name) = &options.server
-        && !config.servers.contains_key(name)
+        && !config.mcp.contains_key(name)
     {
         return Err(wrong(format!("no MCP server is called `{name}`")));
     }
-    if config.servers.is_empty() && config.lock.servers.is_empty() {
+    if config.mcp.is_empty() && config.lock.servers.is_empty() {
         return Err(wrong(
             "the configuration has no MCP servers under `mcp`".to_owned(),
         ));
@@ -57,7 +57,7 @@ pub(super) fn run(command: &Mcp, environment: &Environment) -> Result<u8, Comman
     if print(&reviewed.text) != OK {
         return Ok(FAILED);
     }
-    finish(options, &config, &reviewed)
+    finish(options, &path, &reviewed)
 }
 
 /// Writes the lock file if the servers' tools differ from it and the person agrees, by `--yes` or
@@ -65,20 +65,20 @@ pub(super) fn run(command: &Mcp, environment: &Environment) -> Result<u8, Comman
 /// returns an error if there is a difference.
 fn finish(
     options: &LockOptions,
-    config: &McpConfig,
+    path: &Path,
     reviewed: &ReviewResult,
 ) -> Result<u8, CommandFailure> {
-    let file = config.path.display();
+    let file = path.display();
     if !reviewed.differs {
         return Ok(print(&format!("{file} is up to date.\n")));
     }
     if options.check {
         return Err((FAILED, format!("{file} is not up to date.")));
     }
-    if !options.yes && !confirm_write(&config.path)? {
+    if !options.yes && !confirm_write(path)? {
         return Err((FAILED, format!("{file} was not changed.")));
     }
-    write(&config.path, &reviewed.lock.text())
+    write(path, &reviewed.lock.text())
         .map_err(|error| (FAILED, format!("{file} cannot be written: {error}")))?;
     Ok(print(&format!(
         "Wrote {file}. Keep it with the configuration, under version control.\n"

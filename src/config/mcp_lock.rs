@@ -1,7 +1,6 @@
 //! Loads the part of the configuration that the review of MCP servers needs. The other parts are
 //! not checked, because they may name tools that only the review adds to the lock file.
 
-use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -13,34 +12,12 @@ use super::{
     Config, Source, complete_servers, expand, lock_path, mcp_tools, read_sections, required,
     schema, secret_values,
 };
-use crate::mcp::{self, Lock};
-use crate::secret::{Redactor, Secret};
+use crate::mcp::Lock;
 use crate::world::{Mistake, Mistakes};
 
-/// The MCP servers of a configuration, and their lock file.
-#[derive(Clone, Debug)]
-pub struct McpConfig {
-    pub servers: BTreeMap<String, mcp::Settings>,
-    /// The path of the lock file.
-    pub path: PathBuf,
-    /// The content of the lock file; empty if the file does not exist yet.
-    pub lock: Lock,
-    secrets: Vec<(String, Secret<String>)>,
-}
-
-impl McpConfig {
-    /// Returns a redactor for the secret values of the configuration.
-    #[must_use]
-    pub fn redactor(&self) -> Redactor {
-        Redactor::new(
-            self.secrets
-                .iter()
-                .map(|(name, value)| (name.as_str(), value)),
-        )
-    }
-}
-
-/// Loads the MCP servers and their lock file.
+/// Loads the MCP servers and their lock file. Returns a configuration that has these parts and their
+/// secret values alone, and the path of the lock file. If the file does not exist yet, the lock is
+/// empty.
 ///
 /// # Errors
 /// Fails if the servers or the lock file have mistakes. The error is the report of all mistakes.
@@ -48,7 +25,7 @@ pub fn load_mcp(
     source: Source,
     environment: &Environment,
     flags: &Flags,
-) -> Result<McpConfig, ConfigReport> {
+) -> Result<(Config, PathBuf), ConfigReport> {
     let (name, directory, text, _) = source.parts();
     let mut mistakes = Mistakes::default();
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
@@ -67,24 +44,17 @@ pub fn load_mcp(
     }
     let inserted = expand(&mut root, environment, &directory, &mut mistakes);
     required::check_sections(&mut root, &mut mistakes);
-    let Config {
-        mcp: mut servers, ..
-    } = read_sections(&mut root, &mut mistakes);
+    let mut config = read_sections(&mut root, &mut mistakes);
     let path = lock_path(&mut root, &directory, &mut mistakes);
-    complete_servers(&mut servers, &root, environment, &directory, &mut mistakes);
-    for (name, server) in &servers {
+    let servers = &mut config.mcp;
+    complete_servers(servers, &root, environment, &directory, &mut mistakes);
+    for (name, server) in &config.mcp {
         mcp_tools::check_server(name, server, &root, &mut mistakes);
     }
-    let lock = read_lock(environment, &path, &mut mistakes);
-    let secrets = secret_values::find(&root, &inserted);
-    let config = McpConfig {
-        servers,
-        path,
-        lock,
-        secrets,
-    };
+    config.lock = read_lock(environment, &path, &mut mistakes);
+    config.secret_values = secret_values::find(&root, &inserted);
     if mistakes.is_empty() {
-        Ok(config)
+        Ok((config, path))
     } else {
         let secrets = config.redactor();
         Err(ConfigReport::new(

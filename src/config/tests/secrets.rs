@@ -221,7 +221,7 @@ fn credential_in_a_header_is_a_secret_without_its_scheme() {
     let text = "mcp: { s: { url: 'https://h/', headers: { Authorization: '${FILLED}' } } }\n";
     let environment = Environment::new(&[("FILLED", "Bearer sk-server-0123456789")], &[]);
     let source = Source::File("/etc/h.yaml".into(), text.to_owned());
-    let servers = load_mcp(source, &environment, &Flags::default()).unwrap();
+    let (servers, _) = load_mcp(source, &environment, &Flags::default()).unwrap();
     assert_eq!(
         servers.redactor().redact("sk-server-0123456789"),
         "[secret FILLED]"
