@@ -34,24 +34,11 @@ fn check_below(node: &mut Node, steps: &[&str], place: &mut Vec<String>, mistake
         }
         return;
     };
-    let mut go_on = |name: String, below: &mut Node| {
+    for (name, below) in node.children_mut() {
         if *step == "*" || *step == name {
             place.push(name);
             check_below(below, rest, place, mistakes);
             place.pop();
         }
-    };
-    match &mut node.kind {
-        Kind::Map(entries) => {
-            for entry in entries {
-                go_on(entry.key.clone(), &mut entry.node);
-            }
-        }
-        Kind::List(elements) => {
-            for (index, element) in elements.iter_mut().enumerate() {
-                go_on(index.to_string(), element);
-            }
-        }
-        Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Text(_) => {}
     }
 }

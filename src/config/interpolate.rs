@@ -67,17 +67,10 @@ impl Interpolation<'_> {
                 Some(new) => *text = new,
                 None => node.broken = true,
             },
-            Kind::List(elements) => {
-                for (index, element) in elements.iter_mut().enumerate() {
-                    place.push(index.to_string());
-                    self.expand_node(element, place);
-                    place.pop();
-                }
-            }
-            Kind::Map(entries) => {
-                for entry in entries {
-                    place.push(entry.key.clone());
-                    self.expand_node(&mut entry.node, place);
+            Kind::List(_) | Kind::Map(_) => {
+                for (step, child) in node.children_mut() {
+                    place.push(step);
+                    self.expand_node(child, place);
                     place.pop();
                 }
             }

@@ -38,27 +38,19 @@ fn check_maps(
     let required = part.get("required").and_then(Value::as_array);
     let required = required.into_iter().flatten().filter_map(Value::as_str);
     check_keys(node, &required.collect::<Vec<_>>(), place, mistakes);
-    let mut check_below = |step: String, below: &mut Node, part: Option<&Value>| {
+    let is_list = matches!(node.kind, Kind::List(_));
+    for (step, below) in node.children_mut() {
+        let declared = part.get("properties").and_then(|all| all.get(&step));
+        let part = if is_list {
+            part.get("items")
+        } else {
+            declared.or_else(|| part.get("additionalProperties"))
+        };
         if let Some(part) = part {
             place.push(step);
             check_maps(below, (part, whole), place, mistakes);
             place.pop();
         }
-    };
-    match &mut node.kind {
-        Kind::Map(entries) => {
-            for entry in entries {
-                let declared = part.get("properties").and_then(|all| all.get(&entry.key));
-                let part = declared.or_else(|| part.get("additionalProperties"));
-                check_below(entry.key.clone(), &mut entry.node, part);
-            }
-        }
-        Kind::List(elements) => {
-            for (index, element) in elements.iter_mut().enumerate() {
-                check_below(index.to_string(), element, part.get("items"));
-            }
-        }
-        Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Text(_) => {}
     }
 }
 

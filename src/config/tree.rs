@@ -115,6 +115,22 @@ impl Node {
         }
     }
 
+    /// Returns the children of a list or map, each with the step that leads to it.
+    pub fn children_mut(&mut self) -> Vec<(String, &mut Node)> {
+        match &mut self.kind {
+            Kind::Map(entries) => entries
+                .iter_mut()
+                .map(|entry| (entry.key.clone(), &mut entry.node))
+                .collect(),
+            Kind::List(elements) => elements
+                .iter_mut()
+                .enumerate()
+                .map(|(index, element)| (index.to_string(), element))
+                .collect(),
+            Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Text(_) => Vec::new(),
+        }
+    }
+
     #[must_use]
     pub fn at<S: AsRef<str>>(&self, path: &[S]) -> Option<&Node> {
         path.iter()
@@ -214,9 +230,6 @@ struct Builder<'m> {
 /// reported. Reports a mistake and returns `None` if the text is not YAML, has several documents,
 /// is too large or nests too deeply.
 pub fn parse(text: &str, origin: Option<Origin>, mistakes: &mut Mistakes) -> Option<Node> {
-    let document_origin = origin
-        .clone()
-        .unwrap_or(Origin::File { line: 1, column: 1 });
     let mut builder = Builder {
         origin,
         open: Vec::new(),
@@ -248,11 +261,10 @@ pub fn parse(text: &str, origin: Option<Origin>, mistakes: &mut Mistakes) -> Opt
         }
         handled?;
     }
-    Some(
-        builder
-            .root
-            .unwrap_or_else(|| Node::new(document_origin, Kind::Null)),
-    )
+    let origin = builder.origin;
+    let origin = origin.unwrap_or(Origin::File { line: 1, column: 1 });
+    let root = builder.root;
+    Some(root.unwrap_or_else(|| Node::new(origin, Kind::Null)))
 }
 
 impl Builder<'_> {
