@@ -15,7 +15,6 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use hyper::rt::{Read, ReadBufCursor, Write};
@@ -34,20 +33,14 @@ pub(super) type MaySend = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// The permit and the progress of the present request, shared with the connection that carries it.
 #[derive(Clone, Default)]
-pub(super) struct SendGate(Arc<State>);
+pub(super) struct SendGate(Arc<Locked<State>>);
 
 #[derive(Default)]
 struct State {
-    limits: Locked<WriteConditions>,
     /// Whether an earlier request has used the connection.
-    is_reused: AtomicBool,
-    begun: AtomicBool,
-    refused: AtomicBool,
-}
-
-/// The conditions for a write of the present request.
-#[derive(Default)]
-struct WriteConditions {
+    is_reused: bool,
+    begun: bool,
+    refused: bool,
     /// The function that permits or refuses the request. The first write of the request takes the
     /// function out, so the function is called at most once.
     may_send: Option<MaySend>,
@@ -58,45 +51,41 @@ struct WriteConditions {
 impl SendGate {
     /// Prepares the gate for the next request.
     pub(super) fn arm(&self, may_send: MaySend, deadline: Instant) {
-        let is_reused = self.0.begun.swap(false, Ordering::SeqCst);
-        self.0.is_reused.store(is_reused, Ordering::SeqCst);
-        self.0.refused.store(false, Ordering::SeqCst);
-        *self.0.limits.lock() = WriteConditions {
+        let mut state = self.0.lock();
+        *state = State {
+            is_reused: state.begun,
             may_send: Some(may_send),
             deadline: Some(deadline),
+            ..State::default()
         };
     }
 
     /// Returns whether the first write was permitted. If so, the peer may have received a part of
     /// the request.
     pub(super) fn has_begun(&self) -> bool {
-        self.0.begun.load(Ordering::SeqCst)
+        self.0.lock().begun
     }
 
     /// Returns whether `may_send` refused the first write. If so, nothing was sent.
     pub(super) fn is_refused(&self) -> bool {
-        self.0.refused.load(Ordering::SeqCst)
+        self.0.lock().refused
     }
 
     fn check(&self, stream: &Stream) -> io::Result<()> {
-        let mut limits = self.0.limits.lock();
-        if !self.has_begun()
-            && let Some(may_send) = limits.may_send.take()
+        let mut state = self.0.lock();
+        if !state.begun
+            && let Some(may_send) = state.may_send.take()
         {
-            if self.0.is_reused.load(Ordering::SeqCst) && !is_silent(stream) {
+            if state.is_reused && !is_silent(stream) {
                 return Err(io::ErrorKind::BrokenPipe.into());
             }
-            let flag = if may_send() {
-                &self.0.begun
-            } else {
-                &self.0.refused
-            };
-            flag.store(true, Ordering::SeqCst);
+            state.begun = may_send();
+            state.refused = !state.begun;
         }
-        if !self.has_begun() {
+        if !state.begun {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        let deadline = limits.deadline;
+        let deadline = state.deadline;
         if deadline.is_some_and(|deadline| deadline < Instant::now()) {
             return Err(io::ErrorKind::TimedOut.into());
         }
