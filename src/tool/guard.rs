@@ -152,7 +152,9 @@ pub(super) fn guard(
     if !order.program.is_empty() {
         return relay::relay(&order, input, output);
     }
-    let mut child = match spawn_waiting(&order) {
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", WAITING_SCRIPT, &order.command]);
+    let mut child = match spawn(&mut shell, &order, Stdio::piped()) {
         Ok(child) => child,
         Err(error) => {
             let why = format!("the command could not be started in its working directory: {error}");
@@ -229,17 +231,15 @@ pub(crate) fn encode_order(order: &Order) -> io::Result<Vec<u8>> {
     Ok([length.to_be_bytes().as_slice(), &text].concat())
 }
 
-fn spawn_waiting(order: &Order) -> io::Result<Child> {
-    Command::new("/bin/sh")
-        .arg("-c")
-        .arg(WAITING_SCRIPT)
-        .arg(&order.command)
+/// Starts a command in a process group of its own, in the environment of an order.
+fn spawn(command: &mut Command, order: &Order, stderr: Stdio) -> io::Result<Child> {
+    command
         .env_clear()
         .envs(&order.environment)
         .current_dir(&order.working_dir)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
+        .stderr(stderr)
         .process_group(0)
         .spawn()
 }
@@ -268,11 +268,7 @@ fn watch(
     let (sender, events) = channel();
     let stdout = drain(child.stdout.take(), keep, sender.clone())?;
     let stderr = drain(child.stderr.take(), keep, sender.clone())?;
-    let exited = sender.clone();
-    thread::Builder::new().spawn(move || {
-        wait_for_exit(pid);
-        let _ = exited.send(GuardSignal::Exited);
-    })?;
+    send_exit(pid, sender.clone())?;
     thread::Builder::new().spawn(move || {
         let _ = io::copy(&mut input, &mut io::sink());
         let _ = sender.send(GuardSignal::InputClosed);
@@ -280,11 +276,15 @@ fn watch(
     Ok((events, stdout, stderr))
 }
 
-/// Waits for the end of a process without reaping it, so that the process id stays taken until the
-/// group is killed.
-fn wait_for_exit(pid: Pid) {
-    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-    while let Err(rustix::io::Errno::INTR) = waitid(WaitId::Pid(pid), options) {}
+/// Sends [`GuardSignal::Exited`] once a process has ended. Does not reap the process, so that the
+/// process id stays taken until the group is killed.
+fn send_exit(pid: Pid, sender: Sender<GuardSignal>) -> io::Result<()> {
+    thread::Builder::new().spawn(move || {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        while let Err(rustix::io::Errno::INTR) = waitid(WaitId::Pid(pid), options) {}
+        let _ = sender.send(GuardSignal::Exited);
+    })?;
+    Ok(())
 }
 
 fn drain(

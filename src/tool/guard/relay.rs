@@ -3,7 +3,6 @@
 //! the guard kills the program's process group.
 
 use std::io::{self, Read, Write};
-use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -12,16 +11,13 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process_group, setrlimit};
 
-use super::{DRAIN_TIMEOUT, GuardLine, Order, end_group, pid_of, wait_for_exit, write_line};
+use super::{
+    DRAIN_TIMEOUT, GuardLine, GuardSignal, Order, end_group, pid_of, send_exit, spawn, write_line,
+};
 
 /// How long the program has to end once its input is closed.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 const SIGTERM_TIMEOUT: Duration = Duration::from_secs(3);
-
-enum RelaySignal {
-    InputClosed,
-    Exited,
-}
 
 /// Runs the program until it ends or the guard's input closes. Then ends the program's process
 /// group.
@@ -63,16 +59,8 @@ fn start(order: &Order) -> io::Result<Child> {
         .program
         .split_first()
         .ok_or(io::ErrorKind::InvalidInput)?;
-    Command::new(program)
-        .args(arguments)
-        .env_clear()
-        .envs(&order.environment)
-        .current_dir(&order.working_dir)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::inherit())
-        .process_group(0)
-        .spawn()
+    let mut command = Command::new(program);
+    spawn(command.args(arguments), order, Stdio::inherit())
 }
 
 /// Connects the program's input and output with the guard's. Returns the receiver of the events,
@@ -81,22 +69,19 @@ fn connect(
     child: &mut Child,
     pid: Pid,
     mut input: impl Read + Send + 'static,
-) -> io::Result<(Receiver<RelaySignal>, Receiver<()>)> {
+) -> io::Result<(Receiver<GuardSignal>, Receiver<()>)> {
     let (sender, events) = channel();
     let (drained, passed_on) = channel::<()>();
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
-    let (exited, closed) = (sender.clone(), sender.clone());
-    thread::Builder::new().spawn(move || {
-        wait_for_exit(pid);
-        let _ = exited.send(RelaySignal::Exited);
-    })?;
+    let closed = sender.clone();
+    send_exit(pid, sender.clone())?;
     thread::Builder::new().spawn(move || {
         // This thread reports the end of the guard's input. The next thread, which copies the input
         // to the program, does not notice the end while the program does not read.
         let stdin = io::stdin();
         let mut closing = [PollFd::new(&stdin, PollFlags::empty())];
         while let Err(rustix::io::Errno::INTR) = poll(&mut closing, None) {}
-        let _ = closed.send(RelaySignal::InputClosed);
+        let _ = closed.send(GuardSignal::InputClosed);
     })?;
     thread::Builder::new().spawn(move || {
         if let Some(mut stdin) = stdin {
@@ -105,7 +90,7 @@ fn connect(
         // If the program closes its input early, this thread discards the rest of the guard's
         // input. So the thread sends `InputClosed` only at the end of the guard's input.
         let _ = io::copy(&mut input, &mut io::sink());
-        let _ = sender.send(RelaySignal::InputClosed);
+        let _ = sender.send(GuardSignal::InputClosed);
     })?;
     thread::Builder::new().spawn(move || {
         if let Some(mut stdout) = stdout {
@@ -132,8 +117,8 @@ fn copy_flushing(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
 
 /// Waits until the program ends. Once the guard's input has closed, the program has
 /// [`EXIT_TIMEOUT`] and, after SIGTERM, [`SIGTERM_TIMEOUT`] to end.
-fn wait(events: &Receiver<RelaySignal>, pid: Pid) {
-    if !matches!(events.recv(), Ok(RelaySignal::InputClosed)) {
+fn wait(events: &Receiver<GuardSignal>, pid: Pid) {
+    if !matches!(events.recv(), Ok(GuardSignal::InputClosed)) {
         return;
     }
     if !exits_within(events, EXIT_TIMEOUT) {
@@ -143,12 +128,12 @@ fn wait(events: &Receiver<RelaySignal>, pid: Pid) {
     }
 }
 
-fn exits_within(events: &Receiver<RelaySignal>, timeout: Duration) -> bool {
+fn exits_within(events: &Receiver<GuardSignal>, timeout: Duration) -> bool {
     let until = Instant::now() + timeout;
     loop {
         match events.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Ok(RelaySignal::Exited) => return true,
-            Ok(RelaySignal::InputClosed) => {}
+            Ok(GuardSignal::Exited) => return true,
+            Ok(GuardSignal::InputClosed | GuardSignal::Drained) => {}
             Err(_) => return false,
         }
     }
