@@ -88,8 +88,8 @@ pub(super) fn check_server(
         return;
     }
     let is_command_unreadable = root.at(&["mcp", name, "command"]).is_some_and(has_broken);
-    for (keys, detail) in server.checked().1 {
-        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    for mistake in server.checked().1.found {
+        let keys: Vec<&str> = mistake.place.iter().map(String::as_str).collect();
         let place = [&["mcp", name], keys.as_slice()].concat();
         // Without a readable `command`, `checked` requires a `url`. But a server that has a
         // `command` needs no `url`, so the missing `url` is not reported.
@@ -98,7 +98,7 @@ pub(super) fn check_server(
             continue;
         }
         let key = keys.last().copied().unwrap_or_default();
-        mistakes.add(&place, format!("`{key}` {detail}"));
+        mistakes.add(&place, format!("`{key}` {}", mistake.detail));
     }
     let query = server.url.as_ref().and_then(|url| Url::parse(url).ok());
     if query.is_some_and(|url| url.query().is_some()) {

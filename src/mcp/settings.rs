@@ -16,6 +16,7 @@ use crate::task::tool_spec::Effect;
 use crate::task::units::duration_text;
 use crate::tool::headers::Headers;
 use crate::tool::shell::Env;
+use crate::world::Mistakes;
 
 const MAX_TIMEOUT: Duration = Duration::from_mins(10);
 
@@ -153,68 +154,61 @@ impl Transport {
 impl Settings {
     /// Checks the settings. Returns the transport, and the mistakes with the paths of their keys.
     /// If there is a mistake, the transport is `None`.
-    pub(crate) fn checked(&self) -> (Option<Transport>, Vec<(Vec<String>, String)>) {
-        let mut mistakes = Vec::new();
-        let mut add = |key: &str, detail: &str| {
-            mistakes.push((vec![key.to_owned()], detail.to_owned()));
-        };
+    pub(crate) fn checked(&self) -> (Option<Transport>, Mistakes) {
+        let mut mistakes = Mistakes::default();
         if self.timeout.is_zero() || self.timeout > MAX_TIMEOUT {
-            add("timeout", "must be more than 0 and at most 10m");
+            mistakes.add(&["timeout"], "must be more than 0 and at most 10m");
         }
         for (key, patterns) in [
             ("tools", self.tools.iter().flatten().collect::<Vec<_>>()),
             ("effects", self.effects.keys().collect()),
         ] {
             if patterns.iter().any(|pattern| Glob::new(pattern).is_err()) {
-                add(key, "has an entry that is neither a name nor a glob");
+                mistakes.add(&[key], "has an entry that is neither a name nor a glob");
             }
         }
         let transport = match (&self.url, self.command.as_slice()) {
             (Some(url), []) => self.http(url, &mut mistakes),
             (None, [_, ..]) => self.stdio(&mut mistakes),
             (None, []) => {
-                add(
-                    "url",
+                mistakes.add(
+                    &["url"],
                     "or `command` is missing: it says how to reach the server",
                 );
                 None
             }
             (Some(_), [_, ..]) => {
-                add("command", "and `url` exclude each other");
+                mistakes.add(&["command"], "and `url` exclude each other");
                 None
             }
         };
         (transport.filter(|_| mistakes.is_empty()), mistakes)
     }
 
-    fn http(&self, url: &str, mistakes: &mut Vec<(Vec<String>, String)>) -> Option<Transport> {
+    fn http(&self, url: &str, mistakes: &mut Mistakes) -> Option<Transport> {
         let headers = Headers::read(&self.headers, mistakes);
-        let mut add = |keys: &[&str], detail: &str| {
-            let keys = keys.iter().map(|key| (*key).to_owned()).collect();
-            mistakes.push((keys, detail.to_owned()));
-        };
         for (key, set) in [
             ("working_dir", self.working_dir.is_some()),
             ("env", !self.env.0.is_empty()),
         ] {
             if set {
-                add(&[key], "belongs to a `command`, not to a `url`");
+                mistakes.add(&[key], "belongs to a `command`, not to a `url`");
             }
         }
         if let Some(oauth) = &self.oauth {
             if !oauth.token_url.is_empty() && plain_http_url(&oauth.token_url).is_none() {
-                add(&["oauth", "token_url"], INVALID_URL);
+                mistakes.add(&["oauth", "token_url"], INVALID_URL);
             }
             let authorizes = |name: &String| name.eq_ignore_ascii_case("authorization");
             if self.headers.keys().any(authorizes) {
-                add(
+                mistakes.add(
                     &["oauth"],
                     "and a header `Authorization` exclude each other",
                 );
             }
         }
         let Some(url) = plain_http_url(url) else {
-            add(&["url"], INVALID_URL);
+            mistakes.add(&["url"], INVALID_URL);
             return None;
         };
         let oauth = self.oauth.clone().map(Box::new);
@@ -225,27 +219,24 @@ impl Settings {
         })
     }
 
-    fn stdio(&self, mistakes: &mut Vec<(Vec<String>, String)>) -> Option<Transport> {
-        mistakes.extend(self.env.mistakes());
-        let mut add = |key: &str, detail: &str| {
-            mistakes.push((vec![key.to_owned()], detail.to_owned()));
-        };
+    fn stdio(&self, mistakes: &mut Mistakes) -> Option<Transport> {
+        self.env.check(mistakes);
         for (key, set) in [
             ("headers", !self.headers.is_empty()),
             ("oauth", self.oauth.is_some()),
         ] {
             if set {
-                add(key, "belongs to a `url`, not to a `command`");
+                mistakes.add(&[key], "belongs to a `url`, not to a `command`");
             }
         }
         let program = self.command.first()?;
         let unfit = |text: &Secret<String>| text.reveal().contains('\0');
         if program.reveal().is_empty() || self.command.iter().any(unfit) {
-            add("command", "must be a program and its arguments");
+            mistakes.add(&["command"], "must be a program and its arguments");
         }
         let working_dir = self.working_dir.clone().unwrap_or_else(|| ".".to_owned());
         if working_dir.is_empty() || working_dir.contains('\0') {
-            add("working_dir", "must be a directory");
+            mistakes.add(&["working_dir"], "must be a directory");
         }
         let values = self.env.0.iter();
         let environment: BTreeMap<_, _> = values
@@ -253,8 +244,8 @@ impl Settings {
             .collect();
         let reference = |value: &Secret<String>| value.reveal().contains("{{credential:");
         if environment.values().chain(&self.command).any(reference) {
-            add(
-                "command",
+            mistakes.add(
+                &["command"],
                 "serves all users: neither it nor its `env` can hold a person's credential",
             );
         }

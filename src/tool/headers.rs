@@ -9,6 +9,7 @@ use sha2::{Digest as _, Sha256};
 use super::credential::Credentials;
 use super::template::Template;
 use crate::secret::Secret;
+use crate::world::Mistakes;
 
 /// The headers that an operator may not set, because Holdpoint or the connection sets them.
 const RESERVED_HEADERS: [&str; 6] = [
@@ -32,27 +33,24 @@ pub(crate) struct Headers {
 }
 
 impl Headers {
-    /// Checks configured headers. Adds a pair to `mistakes` for each mistake: the path of the
-    /// header in the settings, and a description of the mistake.
+    /// Checks configured headers. Adds each mistake to `mistakes`, with the path of the header in the
+    /// settings.
     pub(crate) fn read(
         written: &BTreeMap<String, Secret<String>>,
-        mistakes: &mut Vec<(Vec<String>, String)>,
+        mistakes: &mut Mistakes,
     ) -> Self {
         let mut headers = Self::default();
         for (name, value) in written {
             match parse_header(name, value) {
                 Ok((parsed, value, template)) => {
                     if headers.fixed.insert(parsed.clone(), value).is_some() {
-                        mistakes.push((
-                            vec!["headers".to_owned(), name.clone()],
-                            "is there twice".to_owned(),
-                        ));
+                        mistakes.add(&["headers", name], "is there twice");
                     }
                     if template.credential_names().next().is_some() {
                         headers.templates.push((parsed, template));
                     }
                 }
-                Err(detail) => mistakes.push((vec!["headers".to_owned(), name.clone()], detail)),
+                Err(detail) => mistakes.add(&["headers", name], detail),
             }
         }
         for (name, _) in &headers.templates {
@@ -156,9 +154,10 @@ mod tests {
             ("X-Host", reference, None),
         ] {
             let written = BTreeMap::from([(name.to_owned(), Secret::new(value.to_owned()))]);
-            let mut mistakes = Vec::new();
+            let mut mistakes = Mistakes::default();
             let _ = Headers::read(&written, &mut mistakes);
-            let details: Vec<_> = mistakes.iter().map(|(_, detail)| detail.as_str()).collect();
+            let found = mistakes.found.iter();
+            let details: Vec<_> = found.map(|mistake| mistake.detail.as_str()).collect();
             assert_eq!(details, Vec::from_iter(expected), "{name}: {value}");
         }
     }

@@ -33,6 +33,7 @@ use crate::net::{
 use crate::secret::{Redactor, Secret};
 use crate::task::tool_spec::ToolSpec;
 use crate::task::units::duration_text;
+use crate::world::Mistakes;
 
 /// The maximum number of bytes that the text of a failure contains from the answer's body.
 const MAX_FAILURE_BYTES: usize = 2 * 1024;
@@ -121,16 +122,13 @@ pub(super) struct CheckedSettings {
 }
 
 impl Settings {
-    /// Returns the checked settings and the mistakes, each as the path of a key and a description.
+    /// Returns the checked settings and the mistakes, each with the path of a key.
     /// Settings with mistakes must not be used to send a request. The settings are `None` if the
     /// `url` neither begins with `http://` or `https://` nor names a built-in endpoint.
-    pub(super) fn checked(&self) -> (Option<CheckedSettings>, Vec<(Vec<String>, String)>) {
-        let mut mistakes = Vec::new();
+    pub(super) fn checked(&self) -> (Option<CheckedSettings>, Mistakes) {
+        let mut mistakes = Mistakes::default();
         if self.timeout.is_zero() || self.timeout > MAX_TIMEOUT {
-            mistakes.push((
-                vec!["timeout".to_owned()],
-                "must be more than 0 and at most 10m".to_owned(),
-            ));
+            mistakes.add(&["timeout"], "must be more than 0 and at most 10m");
         }
         let mut of_url = Vec::new();
         let destination = if self.url.starts_with(builtin::PREFIX) {
@@ -140,8 +138,9 @@ impl Settings {
         } else {
             UrlTemplate::parse(&self.url, &mut of_url).map(Destination::Url)
         };
-        let of_url = of_url.into_iter();
-        mistakes.extend(of_url.map(|detail| (vec!["url".to_owned()], detail)));
+        for detail in of_url {
+            mistakes.add(&["url"], detail);
+        }
         let headers = Headers::read(&self.headers, &mut mistakes);
         let (method, timeout) = (self.method.clone(), self.timeout);
         (

@@ -12,17 +12,13 @@ use crate::tool::url_template::UrlTemplate;
 use crate::tool::{external, http, names};
 use crate::world::Mistakes;
 
-/// Adds the mistakes in `wrong` to `mistakes`. Each mistake in `wrong` is a pair: the keys of its
-/// path below `at`, and its description.
-pub(super) fn add_all(mistakes: &mut Mistakes, at: &[&str], wrong: Vec<(Vec<String>, String)>) {
-    for (keys, detail) in wrong {
-        let place: Vec<&str> = at
-            .iter()
-            .copied()
-            .chain(keys.iter().map(String::as_str))
-            .collect();
-        let key = keys.last().map_or("", String::as_str);
-        mistakes.add(&place, format!("`{key}` {detail}"));
+/// Adds the mistakes in `wrong`, whose places are below `at`, to `mistakes`.
+pub(super) fn add_all(mistakes: &mut Mistakes, at: &[&str], wrong: Mistakes) {
+    for mistake in wrong.found {
+        let keys = mistake.place.iter().map(String::as_str);
+        let place: Vec<&str> = at.iter().copied().chain(keys).collect();
+        let key = place.last().copied().unwrap_or_default();
+        mistakes.add(&place, format!("`{key}` {}", mistake.detail));
     }
 }
 

@@ -367,7 +367,7 @@ async fn invalid_headers_are_mistakes() {
         timeout: Duration::from_secs(1),
     };
     let (checked, mistakes) = settings.checked();
-    assert_eq!(mistakes, []);
+    assert_eq!(mistakes.found, []);
     assert_eq!(
         checked.unwrap().credential_names(),
         BTreeSet::from(["jira".to_owned()])
@@ -380,7 +380,7 @@ async fn invalid_headers_are_mistakes() {
         }
         .checked();
         assert!(!format!("{mistakes:?}").contains("v4lue"), "{mistakes:?}");
-        mistakes.len()
+        mistakes.found.len()
     };
     for (name, value) in [
         ("Authorization", "v4lue {{credential:jira}}"),

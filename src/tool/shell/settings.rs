@@ -13,6 +13,7 @@ use super::super::output;
 use super::super::template::Template;
 use crate::secret::Secret;
 use crate::task::units::{duration_text, size_text};
+use crate::world::Mistakes;
 
 const MAX_TIMEOUT: Duration = Duration::from_mins(10);
 /// The number of bytes reserved for the labels and notes around the output.
@@ -91,21 +92,19 @@ impl Env {
         !name.is_empty() && !name.contains(['=', '\0'])
     }
 
-    /// Returns the mistakes in the names and values: the path of each mistake's key, and a
-    /// description. No text of a mistake quotes a value.
-    pub(crate) fn mistakes(&self) -> Vec<(Vec<String>, String)> {
-        let mut mistakes = Vec::new();
+    /// Adds the mistakes in the names and values to `mistakes`, each with the path of its key. No
+    /// text of a mistake quotes a value.
+    pub(crate) fn check(&self, mistakes: &mut Mistakes) {
         for (name, value) in &self.0 {
             // By mistake, `name` may be `NAME=VALUE`. The value must not be shown.
             let shown = name.split_inclusive('=').next().unwrap_or_default();
             let (keys, subject) = if value.is_some() {
-                (vec!["env".to_owned(), shown.to_owned()], String::new())
+                (vec!["env", shown], String::new())
             } else {
                 let subject = format!("has `{}`, which ", shown.escape_debug());
-                (vec!["env".to_owned()], subject)
+                (vec!["env"], subject)
             };
-            let mut add =
-                |detail: &str| mistakes.push((keys.clone(), format!("{subject}{detail}")));
+            let mut add = |detail: &str| mistakes.add(&keys, format!("{subject}{detail}"));
             if !Self::is_name(name) {
                 add("cannot be the name of a variable: a name is not empty and has no `=`");
             } else if name.contains(credential::REFERENCE_START) {
@@ -121,7 +120,6 @@ impl Env {
                 add(&detail);
             }
         }
-        mistakes
     }
 }
 
@@ -139,20 +137,18 @@ impl JsonSchema for Env {
 }
 
 impl Settings {
-    pub(in crate::tool) fn mistakes(&self) -> Vec<(Vec<String>, String)> {
-        let mut mistakes = Vec::new();
-        let mut add =
-            |key: &str, detail: &str| mistakes.push((vec![key.to_owned()], detail.to_owned()));
+    pub(in crate::tool) fn mistakes(&self) -> Mistakes {
+        let mut mistakes = Mistakes::default();
         if self.working_dir.is_empty() || self.working_dir.contains('\0') {
-            add("working_dir", "must be a directory");
+            mistakes.add(&["working_dir"], "must be a directory");
         }
         if self.timeout.is_zero() || self.timeout > MAX_TIMEOUT {
-            add("timeout", "must be more than 0 and at most 10m");
+            mistakes.add(&["timeout"], "must be more than 0 and at most 10m");
         }
         if self.max_output == 0 || self.max_output > output::MAX_RESULT_BYTES - NOTES_BYTES {
-            add("max_output", "must be more than 0 and less than 1MiB");
+            mistakes.add(&["max_output"], "must be more than 0 and less than 1MiB");
         }
-        mistakes.extend(self.env.mistakes());
+        self.env.check(&mut mistakes);
         mistakes
     }
 

@@ -396,7 +396,7 @@ async fn command_cannot_read_the_memory_of_its_guard_even_as_root() {
 #[test]
 fn invalid_settings_are_mistakes() {
     let good = tool(Path::new("/"), Duration::from_secs(1), 1000).settings;
-    assert_eq!(good.mistakes(), []);
+    assert_eq!(good.mistakes().found, []);
     for wrong in [
         Settings {
             working_dir: String::new(),
@@ -423,7 +423,7 @@ fn invalid_settings_are_mistakes() {
             ..good.clone()
         },
     ] {
-        assert_eq!(wrong.mistakes().len(), 1, "{wrong:?}");
+        assert_eq!(wrong.mistakes().found.len(), 1, "{wrong:?}");
     }
 }
 
