@@ -7,10 +7,9 @@ use std::fmt;
 use serde::Deserializer as _;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
-use sha2::{Digest as _, Sha256};
 
 use crate::task::json_members::Members;
-use crate::task::request::format_sha256;
+use crate::task::request::digest_of_texts;
 use crate::task::text::cut;
 
 /// The maximum size in bytes of the input of a hook that may block a call, and of the arguments
@@ -213,10 +212,5 @@ fn is_plain(byte: u8, also: &[u8]) -> bool {
 
 /// Returns a hash of the parts, in characters that the API accepts in session ids and keys.
 fn hash(parts: &[&str]) -> String {
-    let mut hasher = Sha256::new();
-    for part in parts {
-        hasher.update(part.len().to_be_bytes());
-        hasher.update(part);
-    }
-    format_sha256(&hasher.finalize()).replace(':', "-")
+    digest_of_texts(parts.iter().copied()).replace(':', "-")
 }
