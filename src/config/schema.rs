@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::http::server::settings::ServerSettings;
 use crate::policy::Rule;
+use crate::task::text::visit_values;
 use crate::tool::{catalog, credential};
 use crate::{agent, mcp, model, notify, people, secret, store};
 
@@ -61,21 +62,11 @@ pub(crate) fn schema() -> Value {
 #[must_use]
 pub(crate) fn keys() -> Vec<String> {
     let mut keys = BTreeSet::new();
-    collect(&schema(), &mut keys);
+    visit_values(&schema(), "", &mut |_, part| {
+        let properties = part.get("properties").and_then(Value::as_object);
+        keys.extend(properties.into_iter().flat_map(Map::keys).cloned());
+    });
     keys.into_iter().collect()
-}
-
-fn collect(schema: &Value, keys: &mut BTreeSet<String>) {
-    match schema {
-        Value::Object(members) => {
-            if let Some(Value::Object(properties)) = members.get("properties") {
-                keys.extend(properties.keys().cloned());
-            }
-            members.values().for_each(|below| collect(below, keys));
-        }
-        Value::Array(elements) => elements.iter().for_each(|below| collect(below, keys)),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
-    }
 }
 
 /// Follows the `$ref` of a property, or the first `$ref` in its `anyOf`. Returns the property

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::client::ToolListing;
 use super::lock::{LockedServer, LockedTool, tool_name, unusable_reason};
 use crate::secret::Redactor;
-use crate::task::text::{cut, pointer};
+use crate::task::text::{cut, pointer, visit_values};
 use crate::task::text_safety::{self, LARGE, visible};
 use crate::task::time::Time;
 use crate::tool::human::names_secret;
@@ -254,8 +254,7 @@ fn warnings(tool: &LockedTool, others: &BTreeMap<String, String>) -> Vec<String>
     {
         warnings.push("A text poses as an instruction of higher rank.".to_owned());
     }
-    let mut words = BTreeSet::new();
-    add_words(&tool.definition, &mut words);
+    let words = words_in(&tool.definition);
     for (other, server) in others
         .iter()
         .filter(|(other, _)| words.contains(other.as_str()))
@@ -264,9 +263,7 @@ fn warnings(tool: &LockedTool, others: &BTreeMap<String, String>) -> Vec<String>
             "A text mentions `{other}`, a tool of the server `{server}`."
         ));
     }
-    let mut defaults = Vec::new();
-    add_secret_defaults(&tool.parameters(), "", &mut defaults);
-    for place in defaults {
+    for place in secret_defaults(&tool.parameters()) {
         warnings.push(format!(
             "A default looks like a secret: `{}`.",
             visible(&place)
@@ -275,24 +272,16 @@ fn warnings(tool: &LockedTool, others: &BTreeMap<String, String>) -> Vec<String>
     warnings
 }
 
-/// Adds to `words` each word that may name a tool: from all texts in a definition, and from the
-/// names of its members.
-fn add_words<'d>(value: &'d Value, words: &mut BTreeSet<&'d str>) {
-    match value {
+/// Returns each word that may name a tool: from all texts in a definition, and from the names of its
+/// members.
+fn words_in(definition: &Value) -> BTreeSet<&str> {
+    let mut words = BTreeSet::new();
+    visit_values(definition, "", &mut |_, value| match value {
         Value::String(text) => words.extend(words_of(text)),
-        Value::Array(elements) => {
-            for below in elements {
-                add_words(below, words);
-            }
-        }
-        Value::Object(members) => {
-            for (name, below) in members {
-                words.extend(words_of(name));
-                add_words(below, words);
-            }
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
-    }
+        Value::Object(members) => words.extend(members.keys().flat_map(|name| words_of(name))),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => {}
+    });
+    words
 }
 
 /// Returns each word of a text in two forms: as written, and without dots and dashes at its ends.
@@ -305,29 +294,19 @@ fn words_of(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Finds the parameters, at any depth of `schema`, that have a default value and whose names
-/// suggest a secret. Adds to `found` a JSON Pointer to each of these default values. `at` is the
-/// JSON Pointer to `schema` itself.
-fn add_secret_defaults(schema: &Value, at: &str, found: &mut Vec<String>) {
-    match schema {
-        Value::Object(members) => {
-            let properties = members.get("properties").and_then(Value::as_object);
-            let secret = properties.into_iter().flatten().filter(|(name, property)| {
-                let default = property.get("default").and_then(Value::as_str);
-                names_secret(name) && default.is_some_and(|text| !text.is_empty())
-            });
-            let place = pointer(at, "properties");
-            found.extend(secret.map(|(name, _)| pointer(&pointer(&place, name), "default")));
-            for (name, below) in members {
-                add_secret_defaults(below, &pointer(at, name), found);
-            }
-        }
-        Value::Array(elements) => {
-            for (index, below) in elements.iter().enumerate() {
-                add_secret_defaults(below, &pointer(at, &index.to_string()), found);
-            }
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
-    }
+/// suggest a secret. Returns a JSON Pointer to each of these default values.
+fn secret_defaults(schema: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    visit_values(schema, "", &mut |at, part| {
+        let properties = part.get("properties").and_then(Value::as_object);
+        let secret = properties.into_iter().flatten().filter(|(name, property)| {
+            let default = property.get("default").and_then(Value::as_str);
+            names_secret(name) && default.is_some_and(|text| !text.is_empty())
+        });
+        let place = pointer(at, "properties");
+        found.extend(secret.map(|(name, _)| pointer(&pointer(&place, name), "default")));
+    });
+    found
 }
 
 #[cfg(test)]

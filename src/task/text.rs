@@ -148,6 +148,29 @@ pub(crate) fn pointer_steps(pointer: &str) -> Vec<String> {
         .collect()
 }
 
+/// Calls `visit` for `value` and for each value inside it, with the JSON pointer of that value. A
+/// value comes before the values inside it. `at` is the pointer of `value` itself.
+pub(crate) fn visit_values<'v>(
+    value: &'v Value,
+    at: &str,
+    visit: &mut impl FnMut(&str, &'v Value),
+) {
+    visit(at, value);
+    match value {
+        Value::Object(members) => {
+            for (name, inner) in members {
+                visit_values(inner, &pointer(at, name), visit);
+            }
+        }
+        Value::Array(elements) => {
+            for (index, inner) in elements.iter().enumerate() {
+                visit_values(inner, &pointer(at, &index.to_string()), visit);
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
 /// Replaces each string, member name and number of `value` by the text that `map` returns for it.
 /// The result is JSON whatever `map` returns. A number that `map` changes becomes a string.
 #[must_use]

@@ -10,7 +10,7 @@ use jsonschema::{Draft, PatternOptions, ValidationError, Validator};
 use serde_json::{Map, Value, json};
 
 use super::schema_rewriter::{depth_flaw, in_place_schemas, resolve, rewrite};
-use crate::task::text::{cut, pointer, pointer_steps};
+use crate::task::text::{cut, pointer, pointer_steps, visit_values};
 
 const MAX_SCHEMA_BYTES: usize = 256 * 1024;
 const MAX_VIOLATIONS: usize = 8;
@@ -250,42 +250,17 @@ pub(crate) type CaseCollision<'v> = (Vec<String>, &'v str, &'v str);
 #[must_use]
 pub(crate) fn case_collisions(schema: &Value) -> Vec<CaseCollision<'_>> {
     let mut found = Vec::new();
-    collect_case_collisions(schema, &mut Vec::new(), &mut found);
+    visit_values(schema, "", &mut |at, inner| {
+        let mut seen: BTreeMap<String, &str> = BTreeMap::new();
+        let properties = inner.get("properties").and_then(Value::as_object);
+        for parameter in properties.into_iter().flat_map(Map::keys) {
+            if let Some(other) = seen.insert(parameter.to_lowercase(), parameter) {
+                let place = pointer(&pointer(at, "properties"), parameter);
+                found.push((pointer_steps(&place), other, parameter.as_str()));
+            }
+        }
+    });
     found
-}
-
-fn collect_case_collisions<'v>(
-    schema: &'v Value,
-    place: &mut Vec<String>,
-    found: &mut Vec<CaseCollision<'v>>,
-) {
-    match schema {
-        Value::Object(members) => {
-            if let Some(Value::Object(properties)) = members.get("properties") {
-                let mut seen: BTreeMap<String, &str> = BTreeMap::new();
-                for parameter in properties.keys() {
-                    if let Some(other) = seen.insert(parameter.to_lowercase(), parameter) {
-                        let own = ["properties".to_owned(), parameter.clone()];
-                        let at = [place.as_slice(), &own].concat();
-                        found.push((at, other, parameter));
-                    }
-                }
-            }
-            for (key, child) in members {
-                place.push(key.clone());
-                collect_case_collisions(child, place, found);
-                place.pop();
-            }
-        }
-        Value::Array(elements) => {
-            for (index, child) in elements.iter().enumerate() {
-                place.push(index.to_string());
-                collect_case_collisions(child, place, found);
-                place.pop();
-            }
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
-    }
 }
 
 /// Returns the members that an object schema declares, by name. If several parts of the schema

@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 
 use super::names::{folded, shortened};
 use super::schema::SchemaFlaw;
-use crate::task::text::pointer;
+use crate::task::text::{pointer, visit_values};
 
 mod weight;
 
@@ -130,7 +130,7 @@ fn locate<'s>(root: &'s Value, reference: &str) -> Option<(String, &'s Value)> {
         let schema = root.pointer(&fragment)?;
         (fragment.into_owned(), schema)
     } else {
-        find_anchor(root, "", &fragment)?
+        find_anchor(root, &fragment)?
     };
     Some(found).filter(|(_, schema)| schema.is_object() || schema.is_boolean())
 }
@@ -376,23 +376,17 @@ impl Rewriter<'_> {
     }
 }
 
-/// Finds the schema that has this anchor: `schema` itself or a schema inside it. Returns the JSON
-/// Pointer of the found schema, and the found schema. `at` is the JSON Pointer of `schema`.
-fn find_anchor<'s>(schema: &'s Value, at: &str, anchor: &str) -> Option<(String, &'s Value)> {
-    match schema {
-        Value::Object(members) => {
-            if members.get("$anchor").and_then(Value::as_str) == Some(anchor) {
-                return Some((at.to_owned(), schema));
-            }
-            members
-                .iter()
-                .find_map(|(key, member)| find_anchor(member, &pointer(at, key), anchor))
+/// Finds the first schema that has this anchor: `root` itself or a schema inside it. Returns the JSON
+/// Pointer of the found schema, and the found schema.
+fn find_anchor<'s>(root: &'s Value, anchor: &str) -> Option<(String, &'s Value)> {
+    let mut found = None;
+    visit_values(root, "", &mut |at, schema| {
+        let own = schema.get("$anchor").and_then(Value::as_str);
+        if found.is_none() && own == Some(anchor) {
+            found = Some((at.to_owned(), schema));
         }
-        Value::Array(elements) => elements.iter().enumerate().find_map(|(index, element)| {
-            find_anchor(element, &pointer(at, &index.to_string()), anchor)
-        }),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
-    }
+    });
+    found
 }
 
 fn depth(value: &Value) -> usize {
