@@ -96,7 +96,7 @@ pub enum OnChange {
 }
 
 /// OAuth 2.0 client credentials (RFC 6749, section 4.4), sent as `client_secret_basic`.
-#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "McpOAuth", extend("required" = ["token_url", "client_id", "client_secret"]))]
 pub struct OAuth {
@@ -110,18 +110,6 @@ pub struct OAuth {
     pub scopes: Vec<String>,
     /// The resource indicator (RFC 8707) in the token request. Default: none.
     pub resource: Option<String>,
-}
-
-impl Default for OAuth {
-    fn default() -> Self {
-        Self {
-            token_url: String::new(),
-            client_id: String::new(),
-            client_secret: Secret::new(String::new()),
-            scopes: Vec::new(),
-            resource: None,
-        }
-    }
 }
 
 /// The transport to a server, with its checked settings.
