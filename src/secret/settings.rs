@@ -18,7 +18,7 @@ pub struct Settings {
 }
 
 /// A key that seals credentials and opens them again.
-#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(extend("required" = ["id", "key"]))]
 pub struct SealingKey {
@@ -26,15 +26,6 @@ pub struct SealingKey {
     pub id: String,
     /// The key: 32 bytes in base64, as `openssl rand -base64 32` writes them.
     pub key: Secret<String>,
-}
-
-impl Default for SealingKey {
-    fn default() -> Self {
-        Self {
-            id: String::new(),
-            key: Secret::new(String::new()),
-        }
-    }
 }
 
 impl SealingKey {
