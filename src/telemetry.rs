@@ -40,7 +40,6 @@ pub(crate) mod gauges;
 mod labelled;
 mod observation;
 
-use std::fmt;
 use std::sync::Arc;
 
 use prometheus::core::Collector;
@@ -133,12 +132,6 @@ where
 /// A layer of `tracing` that records the observations. Clones share the metrics.
 #[derive(Clone)]
 pub struct Metrics(Arc<Instruments>);
-
-impl fmt::Debug for Metrics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Metrics")
-    }
-}
 
 /// The counts that `telemetry::gauges` reads from the database.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

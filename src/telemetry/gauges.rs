@@ -3,7 +3,6 @@
 //! scrapes within [`MIN_COUNT_INTERVAL`] share one count, only one count runs at a time, and the
 //! counts take at most a twentieth of the time ([`INTERVAL_PER_DURATION`]).
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -39,12 +38,6 @@ struct LastCount {
     stale_at: Duration,
     is_counting: bool,
     counts: DatabaseCounts,
-}
-
-impl fmt::Debug for Gauges {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Gauges")
-    }
 }
 
 impl Gauges {
