@@ -468,32 +468,16 @@ fn number(text: &str) -> Option<Number> {
     if let Some(digits) = text.strip_prefix("0o") {
         return u64::from_str_radix(digits, 8).ok().map(Number::from);
     }
-    let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
-    let (mantissa, exponent) = unsigned
-        .split_once(['e', 'E'])
-        .map_or((unsigned, None), |(m, e)| (m, Some(e)));
-    let (whole, fraction) = mantissa
-        .split_once('.')
-        .map_or((mantissa, None), |(w, f)| (w, Some(f)));
-    let digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
-    let exponent_fits = exponent.is_none_or(|e| {
-        let e = e.strip_prefix(['-', '+']).unwrap_or(e);
-        !e.is_empty() && digits(e)
-    });
-    let some_digit = !whole.is_empty() || fraction.is_some_and(|fraction| !fraction.is_empty());
-    if !(digits(whole) && fraction.is_none_or(digits) && exponent_fits && some_digit) {
-        return None;
+    if let Ok(small) = text.parse::<i64>() {
+        return Some(small.into());
     }
-    let plain = text.strip_prefix('+').unwrap_or(text);
-    if fraction.is_none() && exponent.is_none() {
-        if let Ok(small) = plain.parse::<i64>() {
-            return Some(small.into());
-        }
-        if let Ok(large) = plain.parse::<u64>() {
-            return Some(large.into());
-        }
+    if let Ok(large) = text.parse::<u64>() {
+        return Some(large.into());
     }
-    Number::from_f64(plain.parse().ok()?)
+    // `f64` takes the same decimal numbers as the core schema, and also words such as `inf`.
+    let is_decimal = |byte: u8| byte.is_ascii_digit() || b"+-.eE".contains(&byte);
+    let number: f64 = text.parse().ok()?;
+    Number::from_f64(number).filter(|_| text.bytes().all(is_decimal))
 }
 
 #[cfg(test)]
