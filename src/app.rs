@@ -43,9 +43,9 @@ use crate::net::Net;
 use crate::notify::Sender;
 use crate::people::authorization::Roster;
 use crate::policy::Policy;
-use crate::store::{self, ReadError, Store};
+use crate::store::{ReadError, Store};
 use crate::telemetry::gauges::Gauges;
-use crate::telemetry::{self, DatabaseCounts, Metrics};
+use crate::telemetry::{DatabaseCounts, Metrics};
 pub use crate::telemetry::{LogFormat, init as start_log};
 use crate::tool::catalog::Catalog;
 use crate::world::{Clock, Ids, Mistakes, RandomIds, SystemClock};
@@ -428,24 +428,14 @@ fn metrics_renderer(metrics: Metrics, gauges: Arc<Gauges>) -> http::RenderMetric
 }
 
 async fn census(store: &Store, sender: &Sender) -> DatabaseCounts {
-    let gauge_backlogs = |backlogs: Vec<store::Backlog>| {
-        let backlogs = backlogs
-            .into_iter()
-            .map(|backlog| telemetry::BacklogSample {
-                name: backlog.name,
-                waiting: backlog.waiting,
-                oldest: backlog.oldest,
-            });
-        backlogs.collect()
-    };
     let read = async {
         let tasks = store.task_counts().await?.into_iter();
         Ok::<_, ReadError>(DatabaseCounts {
             tasks: tasks
                 .map(|(status, count)| (status.as_str().to_owned(), count))
                 .collect(),
-            requests: gauge_backlogs(store.request_backlogs().await?),
-            deliveries: gauge_backlogs(sender.backlogs().await?),
+            requests: store.request_backlogs().await?,
+            deliveries: sender.backlogs().await?,
         })
     };
     read.await.unwrap_or_else(|error| {

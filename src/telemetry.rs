@@ -50,11 +50,10 @@ use tracing_subscriber::fmt::{self as lines, MakeWriter};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
 use backlog::BacklogGauges;
-pub use backlog::BacklogSample;
 use labelled::LabelledMetrics;
 use observation::Observation;
 
-use crate::world::Locked;
+use crate::world::{Backlog, Locked};
 
 /// The `tracing` target of observations.
 pub const METRIC_TARGET: &str = "holdpoint::metric";
@@ -139,9 +138,9 @@ pub struct DatabaseCounts {
     /// Pairs of a task status and the number of tasks with this status.
     pub tasks: Vec<(String, i64)>,
     /// The open requests of each kind.
-    pub requests: Vec<BacklogSample>,
+    pub requests: Vec<Backlog>,
     /// The waiting deliveries to each receiver, by the `name` of its entry in `notify.to`.
-    pub deliveries: Vec<BacklogSample>,
+    pub deliveries: Vec<Backlog>,
 }
 
 struct Instruments {
@@ -298,8 +297,8 @@ mod tests {
         tracing::warn!(target: "sqlx_postgres::options::parse", value = "hunter2", "an unknown parameter");
     }
 
-    fn waiting(name: &str, waiting: i64, seconds: u64) -> BacklogSample {
-        BacklogSample {
+    fn waiting(name: &str, waiting: i64, seconds: u64) -> Backlog {
+        Backlog {
             name: name.to_owned(),
             waiting,
             oldest: Duration::from_secs(seconds),

@@ -1,6 +1,7 @@
 //! The only source of the time, of fresh ids and of random bytes for all other modules. Tests
 //! replace the clock and the ids by their own [`Clock`] and [`Ids`]. Also has [`Mistakes`], the
-//! list of problems that the checks of a configuration find, and [`Locked`], a mutex.
+//! list of problems that the checks of a configuration find, [`Locked`], a mutex, and [`Backlog`], a
+//! count of what waits.
 
 #[cfg(test)]
 pub(crate) mod captured;
@@ -148,6 +149,39 @@ impl<T> Locked<T> {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The open requests of one kind, or the unsent deliveries to one entry of `notify.to`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backlog {
+    /// The kind of the requests, or the name of the entry to which the deliveries go.
+    pub name: String,
+    /// The number of open requests of the kind, or of unsent deliveries to the entry.
+    pub waiting: i64,
+    /// The age of the oldest open request of the kind, or of the oldest unsent delivery to the
+    /// entry.
+    pub oldest: Duration,
+}
+
+impl Backlog {
+    /// Returns `backlogs`, and in addition an empty backlog for each of `names` that has no
+    /// backlog.
+    #[must_use]
+    pub fn with_all<'n>(
+        mut backlogs: Vec<Self>,
+        names: impl IntoIterator<Item = &'n str>,
+    ) -> Vec<Self> {
+        for name in names {
+            if !backlogs.iter().any(|backlog| backlog.name == name) {
+                backlogs.push(Self {
+                    name: name.to_owned(),
+                    waiting: 0,
+                    oldest: Duration::ZERO,
+                });
+            }
+        }
+        backlogs
     }
 }
 

@@ -52,9 +52,9 @@ use self::turns::Turns;
 use crate::net::Net;
 use crate::people::directory::Directory;
 use crate::people::link::Links;
-use crate::store::{Backlog, Event, EventFilters, ReadError, Store};
+use crate::store::{Event, EventFilters, ReadError, Store};
 use crate::task::id::{RequestId, TaskId};
-use crate::world::{Clock, Ids};
+use crate::world::{Backlog, Clock, Ids};
 
 /// The time between two polls of the database. Between polls, a commit of this process wakes the
 /// sender.

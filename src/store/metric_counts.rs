@@ -4,7 +4,6 @@
 //! these numbers are read.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use super::db::{Sql, Value, sql, values};
 use super::record::record;
@@ -13,6 +12,7 @@ use super::{ReadError, Store};
 use crate::task::request_kind::RequestKind;
 use crate::task::status::TaskStatus;
 use crate::task::time::Time;
+use crate::world::Backlog;
 
 const TASKS: Sql = sql!(
     "select status as word, count(*) as number from agent_task group by status order by status"
@@ -50,39 +50,6 @@ record! {
         number: i64,
         oldest: i64,
         at: i64,
-    }
-}
-
-/// The open requests of one kind, or the unsent deliveries to one entry of `notify.to`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Backlog {
-    /// The kind of the requests, or the name of the entry to which the deliveries go.
-    pub name: String,
-    /// The number of open requests of the kind, or of unsent deliveries to the entry.
-    pub waiting: i64,
-    /// The age of the oldest open request of the kind, or of the oldest unsent delivery to the
-    /// entry.
-    pub oldest: Duration,
-}
-
-impl Backlog {
-    /// Returns `backlogs`, and in addition an empty backlog for each of `names` that has no
-    /// backlog.
-    #[must_use]
-    pub fn with_all<'n>(
-        mut backlogs: Vec<Self>,
-        names: impl IntoIterator<Item = &'n str>,
-    ) -> Vec<Self> {
-        for name in names {
-            if !backlogs.iter().any(|backlog| backlog.name == name) {
-                backlogs.push(Self {
-                    name: name.to_owned(),
-                    waiting: 0,
-                    oldest: Duration::ZERO,
-                });
-            }
-        }
-        backlogs
     }
 }
 

@@ -83,7 +83,6 @@ pub use self::delivery_list::{
     DeliveryChannel, DeliveryFilter, DeliveryRow, DeliveryState, LastAttempt, ResendFilter,
     message_id, reminder_id,
 };
-pub use self::metric_counts::Backlog;
 pub use self::notices::{
     ChangeEvents, EventFilter, EventFilters, EventHeader, NewDelivery, Notice,
 };

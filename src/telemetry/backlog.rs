@@ -1,19 +1,9 @@
 //! Gauges of rows that wait in the database: their number, and the age of the oldest.
 
-use std::time::Duration;
-
 use prometheus::IntGaugeVec;
 
 use super::Builder;
-
-/// The waiting rows of one label value: their number, and the age of the oldest row.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BacklogSample {
-    /// The label value, such as a kind of request.
-    pub name: String,
-    pub waiting: i64,
-    pub oldest: Duration,
-}
+use crate::world::Backlog;
 
 pub(super) struct BacklogGauges {
     waiting: IntGaugeVec,
@@ -35,9 +25,9 @@ impl BacklogGauges {
         })
     }
 
-    /// Sets the gauges for the label values in `backlogs`, and removes the gauges for all other
+    /// Sets the gauges for the label values that `backlogs` name, and removes the gauges for all other
     /// values.
-    pub(super) fn set(&self, backlogs: &[BacklogSample]) {
+    pub(super) fn set(&self, backlogs: &[Backlog]) {
         self.waiting.reset();
         self.oldest.reset();
         for backlog in backlogs {
