@@ -210,24 +210,15 @@ const USING_DEFAULT_FILE: &str =
 const USING_DEMO: &str =
     "No configuration is named and there is no ./holdpoint.yaml: using the built-in demonstration.";
 
-/// A configuration that has no mistakes, and the warnings about it.
-struct Loaded {
-    config: Config,
-    report: ConfigReport,
-    /// A line that tells the user the source of the configuration. `None` if a flag or an
-    /// environment variable names the source.
-    note: Option<&'static str>,
-}
-
-/// Loads the configuration. The error message lists every mistake.
-fn load(common: &CommonOptions, environment: &Environment) -> Result<Loaded, CommandFailure> {
+/// Loads the configuration. Returns also the warnings about it, and the note of [`source`]. The
+/// error message lists every mistake.
+fn load(
+    common: &CommonOptions,
+    environment: &Environment,
+) -> Result<(Config, ConfigReport, Option<&'static str>), CommandFailure> {
     let (source, note) = source(common, environment).map_err(|why| (USAGE_ERROR, why))?;
     match config::load(source, environment, &common.flags, app::check) {
-        Ok((config, report)) => Ok(Loaded {
-            config,
-            report,
-            note,
-        }),
+        Ok((config, report)) => Ok((config, report, note)),
         Err(report) => {
             let note = note.map(|note| format!("{note}\n")).unwrap_or_default();
             Err((USAGE_ERROR, format!("{note}{report}")))
@@ -239,11 +230,7 @@ fn load_and_report(
     common: &CommonOptions,
     environment: &Environment,
 ) -> Result<Config, CommandFailure> {
-    let Loaded {
-        config,
-        report,
-        note,
-    } = load(common, environment)?;
+    let (config, report, note) = load(common, environment)?;
     let mut err = std::io::stderr().lock();
     if let Some(note) = note {
         let _ = writeln!(err, "{note}");
@@ -315,15 +302,8 @@ fn run_to_end<T>(work: impl Future<Output = anyhow::Result<T>>) -> Result<T, Com
 }
 
 fn serve(options: &Serve, environment: &Environment) -> Result<u8, CommandFailure> {
-    let Loaded {
-        config,
-        report,
-        note,
-    } = load(&options.common, environment)?;
-    let config = Config {
-        log_mcp_stderr: options.log_mcp_stderr,
-        ..config
-    };
+    let (mut config, report, note) = load(&options.common, environment)?;
+    config.log_mcp_stderr = options.log_mcp_stderr;
     let points = environment.variable("HOLDPOINT_FAILPOINTS");
     failpoint::arm(points.unwrap_or_default()).map_err(|mistake| (USAGE_ERROR, mistake))?;
     let metrics = app::start_log(options.log_format, config.log.as_deref())
@@ -385,7 +365,7 @@ Then create a task. The agent's call of its tool is held; `pending` in the answe
 }
 
 fn health(common: &CommonOptions, environment: &Environment) -> Result<u8, CommandFailure> {
-    let config = load(common, environment)?.config;
+    let (config, ..) = load(common, environment)?;
     let Some(address) = config.server.address() else {
         let why = "`server.listen` is not an address";
         return Err((USAGE_ERROR, why.to_owned()));
