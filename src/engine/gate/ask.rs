@@ -39,7 +39,7 @@ pub struct GateAnswer {
 /// The state of an ask that waits for a stored call.
 struct Waiter<'w> {
     gates: Gates<'w>,
-    asked: GateProposal<'w>,
+    gate_proposal: GateProposal<'w>,
     end: Instant,
     /// The time after which this ask starts no approved call; `None` if there is no such time.
     claim_until: Option<Instant>,
@@ -100,28 +100,21 @@ impl Gates<'_> {
     ) -> Result<GateAnswer, GateRefusal> {
         may_ask_at_gate(caller).map_err(|why| Refusal::Forbidden(why.into()))?;
         let agent = self.gate_of(caller, proposal.gate.as_deref())?;
-        let gate = agent.gate.as_deref().ok_or(Refusal::NotFound)?;
-        let asked = GateProposal {
-            engine: self.engine,
-            caller,
-            agent: &agent,
-            gate,
-            proposal,
-        };
+        let gate_proposal = GateProposal::new(self.engine, caller, &agent, proposal)?;
         let end = Instant::now() + proposal.wait;
         let runner = proposal.runner.clone().unwrap_or_default();
         for _ in 0..MAX_TRIES {
             let ask = (self.engine.ids.fresh(), runner.clone());
             // All steps but the wait are boxed, so that the wait keeps no memory for their futures.
-            let known = Box::pin(asked.find_known_call()).await?;
+            let known = Box::pin(gate_proposal.find_known_call()).await?;
             let is_named = known.is_some() || proposal.identity.has_own_key();
             let proposed = match known {
                 Some(task) => Proposed::Continues(task),
-                None => Box::pin(asked.propose(ask.clone())).await?,
+                None => Box::pin(gate_proposal.propose(ask.clone())).await?,
             };
             let waiter = |guard, listener, continues: bool| Waiter {
                 gates: self,
-                asked,
+                gate_proposal,
                 end,
                 claim_until,
                 guard,
@@ -135,7 +128,7 @@ impl Gates<'_> {
             };
             let answer = match proposed {
                 Proposed::Counted(session) => {
-                    Some(Box::pin(self.answer_counted(*session, gate)).await?)
+                    Some(Box::pin(self.answer_counted(*session, gate_proposal.gate)).await?)
                 }
                 Proposed::Continues(task) => {
                     let guard = AskerGuard::new(self.engine, task);
@@ -168,7 +161,9 @@ impl Waiter<'_> {
         &mut self,
         drive: tokio::task::JoinHandle<Option<TaskSession>>,
     ) -> Option<Box<TaskSession>> {
-        let end = self.end.max(Instant::now() + self.asked.proposal.run_wait);
+        let end = self
+            .end
+            .max(Instant::now() + self.gate_proposal.proposal.run_wait);
         let session = tokio::select! {
             ended = timeout_at(end, drive) => ended.ok()?.ok()?,
             () = self.gates.engine.stop.cancelled() => None,
@@ -340,7 +335,7 @@ impl Waiter<'_> {
     ) -> Result<Round, GateRefusal> {
         let until = session.own.row.asker_until;
         let is_over = self.is_over();
-        let returns = !self.asked.proposal.returns_within.is_zero();
+        let returns = !self.gate_proposal.proposal.returns_within.is_zero();
         // The row may no longer have the presence that this ask stored: a driver ends the presence
         // if the call's last attempt was lost with another replica (`end_lost_presence`).
         let is_stored = self.guard.has_presence() && until > Some(session.now);
@@ -358,7 +353,7 @@ impl Waiter<'_> {
             }
             // If this ask continues an equal call, the commit has also stored the proposal's key as
             // a name of that call.
-            self.is_named |= self.continues && self.asked.proposal.identity.key().is_some();
+            self.is_named |= self.continues && self.gate_proposal.proposal.identity.key().is_some();
         } else if is_leaving {
             self.record_key(&mut session);
             let left = self
@@ -373,7 +368,10 @@ impl Waiter<'_> {
             self.guard.forget_presence();
             return Ok(self.answer(call, None));
         }
-        self.asked.proposal.progress.show(call.request.as_deref());
+        self.gate_proposal
+            .proposal
+            .progress
+            .show(call.request.as_deref());
         Ok(Round::Pause(self.end))
     }
 
@@ -401,7 +399,7 @@ impl Waiter<'_> {
     ///   of this process waits for the call.
     fn has_other_asker(&self, session: &TaskSession) -> bool {
         let is_shared = self.gates.engine.awaited_calls.is_shared(self.guard.task);
-        let is_same_client = self.asked.proposal.identity.task() == Some(self.guard.task)
+        let is_same_client = self.gate_proposal.proposal.identity.task() == Some(self.guard.task)
             || (self.is_named && !self.guard.has_presence() && !is_shared);
         !is_same_client && present_until(session).is_some_and(|until| !self.guard.owns(until))
     }
@@ -421,8 +419,8 @@ impl Waiter<'_> {
     /// to the next commit.
     fn record_key(&self, session: &mut TaskSession) {
         if !self.has_own_call() {
-            let key = self.asked.key();
-            session.idempotency = key.map(|key| key.row(self.asked.caller, session, None));
+            let key = self.gate_proposal.key();
+            session.idempotency = key.map(|key| key.row(self.gate_proposal.caller, session, None));
         }
     }
 
@@ -450,7 +448,12 @@ impl Waiter<'_> {
     /// longer of `returns_within` and [`PRESENCE_GRACE`].
     fn presence_lasts(&self) -> Duration {
         let remaining = self.end.saturating_duration_since(Instant::now());
-        remaining + self.asked.proposal.returns_within.max(PRESENCE_GRACE)
+        remaining
+            + self
+                .gate_proposal
+                .proposal
+                .returns_within
+                .max(PRESENCE_GRACE)
     }
 }
 

@@ -53,6 +53,25 @@ pub(super) struct GateProposal<'p> {
     pub proposal: &'p Proposal,
 }
 
+impl<'p> GateProposal<'p> {
+    /// # Errors
+    /// `NotFound` if `agent` is no gate.
+    pub(super) fn new(
+        engine: &'p Arc<Engine>,
+        caller: &'p Caller,
+        agent: &'p Agent,
+        proposal: &'p Proposal,
+    ) -> Result<Self, Refusal> {
+        Ok(Self {
+            engine,
+            caller,
+            agent,
+            gate: agent.gate.as_deref().ok_or(Refusal::NotFound)?,
+            proposal,
+        })
+    }
+}
+
 impl Gates<'_> {
     /// Returns the gate called `name`. If `name` is `None`, returns the only gate that is open to
     /// the caller.
