@@ -41,7 +41,8 @@ pub struct RuleRemember {
     /// decision covers those calls of the rule that meet the condition.
     pub when: Option<String>,
     /// The scopes from which an approver may choose. `task` covers the tree of the approved call
-    /// until the user's next message. `owner` covers the tasks of the same owner and root agent.
+    /// until the user's next message, and is not offered at a gate, where each call is a tree of its
+    /// own. `owner` covers the tasks of the same owner and root agent.
     #[serde(rename = "for")]
     #[schemars(length(min = 1))]
     pub scopes: Vec<GrantScope>,
@@ -192,8 +193,16 @@ impl CompiledRemember {
     /// the call, for example because the condition `remember.when` is false or cannot be evaluated.
     /// `arguments_fit` says whether the arguments have the types that the tool declares.
     pub(super) fn offer(&self, scope: &Scope<'_>, arguments_fit: bool) -> Option<Offer> {
-        let JudgementInput { tool, args, .. } = scope.input;
-        if !arguments_fit || !is_performed_here(tool) {
+        let JudgementInput {
+            tool,
+            args,
+            at_gate,
+            ..
+        } = scope.input;
+        // At a gate, each call is a tree of its own, so the scope `task` would cover no later call.
+        let mut scopes = self.settings.scopes.clone();
+        scopes.retain(|scope| !at_gate || *scope == GrantScope::Owner);
+        if !arguments_fit || !is_performed_here(tool) || scopes.is_empty() {
             return None;
         }
         let arguments = match &self.when {
@@ -213,7 +222,7 @@ impl CompiledRemember {
                 None => basis,
             },
             when: self.settings.when.clone(),
-            scopes: self.settings.scopes.clone(),
+            scopes,
             most: self.settings.most,
             uses: self.settings.uses.unwrap_or(DEFAULT_USES),
         })

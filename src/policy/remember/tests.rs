@@ -74,6 +74,10 @@ fn of_same(policy: &Policy, args: &Value) -> Option<Offer> {
 }
 
 fn of_tool(policy: &Policy, tool: &ToolSpec, args: &Value) -> Option<Offer> {
+    offer_at(policy, tool, args, false)
+}
+
+fn offer_at(policy: &Policy, tool: &ToolSpec, args: &Value, at_gate: bool) -> Option<Offer> {
     let path = ["billing".to_owned()];
     let judged = policy.judge(&crate::policy::JudgementInput {
         tool,
@@ -85,10 +89,29 @@ fn of_tool(policy: &Policy, tool: &ToolSpec, args: &Value) -> Option<Offer> {
         task_id: "0190-task",
         metadata: &json!({}),
         session: "s-1",
-        at_gate: false,
+        at_gate,
         is_listed: true,
     });
     judged.offer.map(|it| *it)
+}
+
+#[test]
+fn task_is_no_scope_of_an_offer_at_a_gate() {
+    let both = vec![GrantScope::Task, GrantScope::Owner];
+    for (scopes, at_gate) in [
+        (both, Some(vec![GrantScope::Owner])),
+        (vec![GrantScope::Task], None),
+    ] {
+        let remember = RuleRemember {
+            scopes: scopes.clone(),
+            ..when("true")
+        };
+        let rule = remembering("r", &["refund"], "", remember);
+        let (policy, _) = built(&[rule], &tools());
+        let offered = |gate| offer_at(&policy, &known("refund"), &args(50.0), gate);
+        assert_eq!(offered(false).map(|offer| offer.scopes), Some(scopes));
+        assert_eq!(offered(true).map(|offer| offer.scopes), at_gate);
+    }
 }
 
 #[test]
