@@ -15,9 +15,9 @@ use super::{
 use crate::mcp::Lock;
 use crate::world::{Mistake, Mistakes};
 
-/// Loads the MCP servers and their lock file. Returns a configuration that has these parts and their
-/// secret values alone, and the path of the lock file. If the file does not exist yet, the lock is
-/// empty.
+/// Loads the MCP servers and their lock file. Returns a configuration that has these parts and
+/// their secret values alone, and the path of the lock file. If the file does not exist yet, the
+/// lock is empty.
 ///
 /// # Errors
 /// Fails if the servers or the lock file have mistakes. The error is the report of all mistakes.

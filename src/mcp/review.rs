@@ -272,8 +272,8 @@ fn warnings(tool: &LockedTool, others: &BTreeMap<String, String>) -> Vec<String>
     warnings
 }
 
-/// Returns each word that may name a tool: from all texts in a definition, and from the names of its
-/// members.
+/// Returns each word that may name a tool: from all texts in a definition, and from the names of
+/// its members.
 fn words_in(definition: &Value) -> BTreeSet<&str> {
     let mut words = BTreeSet::new();
     visit_values(definition, "", &mut |_, value| match value {

@@ -25,8 +25,8 @@ impl BacklogGauges {
         })
     }
 
-    /// Sets the gauges for the label values that `backlogs` name, and removes the gauges for all other
-    /// values.
+    /// Sets the gauges for the label values that `backlogs` name, and removes the gauges for all
+    /// other values.
     pub(super) fn set(&self, backlogs: &[Backlog]) {
         self.waiting.reset();
         self.oldest.reset();

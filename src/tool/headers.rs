@@ -33,8 +33,8 @@ pub(crate) struct Headers {
 }
 
 impl Headers {
-    /// Checks configured headers. Adds each mistake to `mistakes`, with the path of the header in the
-    /// settings.
+    /// Checks configured headers. Adds each mistake to `mistakes`, with the path of the header in
+    /// the settings.
     pub(crate) fn read(
         written: &BTreeMap<String, Secret<String>>,
         mistakes: &mut Mistakes,

@@ -376,8 +376,8 @@ impl Rewriter<'_> {
     }
 }
 
-/// Finds the first schema that has this anchor: `root` itself or a schema inside it. Returns the JSON
-/// Pointer of the found schema, and the found schema.
+/// Finds the first schema that has this anchor: `root` itself or a schema inside it. Returns the
+/// JSON Pointer of the found schema, and the found schema.
 fn find_anchor<'s>(root: &'s Value, anchor: &str) -> Option<(String, &'s Value)> {
     let mut found = None;
     visit_values(root, "", &mut |at, schema| {
