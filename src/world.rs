@@ -1,6 +1,6 @@
 //! The only source of the time, of fresh ids and of random bytes for all other modules. Tests
 //! replace the clock and the ids by their own [`Clock`] and [`Ids`]. Also has [`Mistakes`], the
-//! list of problems that the checks of a configuration find, [`Locked`], a mutex, and [`Backlog`],
+//! list of problems that the checks of a configuration find, `Locked`, a mutex, and [`Backlog`],
 //! a count of what waits.
 
 #[cfg(test)]
